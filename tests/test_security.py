@@ -476,7 +476,7 @@ def _outputs(folder: Path, views: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield f"{name} as HTML", as_html(frame)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_names_of_every_source_are_inert_in_every_output(seed: str, tmp_path: Path) -> None:
     for number in range(3):
@@ -544,7 +544,7 @@ def hostile_sample() -> Run:
     return replace(run, name="R \x1b[31m\u202e[red]`|", table=changed)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("view", [*VIEWS, "explore"])
 async def test_hostile_names_are_inert_on_every_screen_and_copied_so(
     view: str, monkeypatch: pytest.MonkeyPatch

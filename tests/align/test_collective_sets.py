@@ -33,6 +33,7 @@ def shares(layout: Layout, damage: Damage) -> tuple[float, float]:
     return right / whole, wrong / max(right + wrong, 1)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("layout", [ONE, TENSOR, ROOTED], ids=["one", "tensor", "rooted"])
 @pytest.mark.parametrize(("lost", "goal"), [(0.0, 0.999), (0.002, 0.98), (0.015, 0.95)])
 def test_collectives_survive_lost_launches(layout: Layout, lost: float, goal: float) -> None:
@@ -41,6 +42,7 @@ def test_collectives_survive_lost_launches(layout: Layout, lost: float, goal: fl
     assert wrong <= 0.005
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("layout", [ONE, TENSOR, ROOTED], ids=["one", "tensor", "rooted"])
 @pytest.mark.parametrize("stretches", [3, 24])
 def test_a_quarter_of_the_launches_lost_shows_less_and_hardly_anything_wrong(
@@ -120,7 +122,7 @@ def test_ends_that_agree_nowhere_match_nothing() -> None:
     assert not found.complete.any()
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("share", [0.015, 0.25])
 def test_collectives_of_files_survive_lost_launches(tmp_path: Path, share: float) -> None:
     whole, right, wrong = collectives_of_files(
@@ -140,7 +142,7 @@ def members_by_group(run: Run, *, kind: str) -> dict[tuple[int, ...], int]:
     return {gpus: sets.count(gpus) for gpus in set(sets)}
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("parallel", "names"), [("", True), ("tp=2,pp=4", False)], ids=["named", "by layout"]
 )
@@ -154,6 +156,7 @@ def test_collectives_of_every_stage_are_matched(parallel: str, names: bool) -> N
     assert members_by_group(run, kind="reduce_scatter") == replicas
 
 
+@pytest.mark.sweep
 def test_a_stated_size_bounds_a_collective() -> None:
     """Replicas in step end alike: without names or a layout, pairs must not make up eights."""
     run, _, _ = pipeline_run(names_groups=False)

@@ -87,6 +87,7 @@ def test_launched_activities_of_the_cut_iteration_have_the_true_place(
     }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("variant", WITH_ANNOTATIONS)
 def test_backward_of_the_cut_iteration_has_the_true_operation_or_the_framework_s_name(
     generated: Make, variant: str
@@ -100,6 +101,7 @@ def test_backward_of_the_cut_iteration_has_the_true_operation_or_the_framework_s
     assert share_right(launched, "operation") > 0.9
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_activities_without_a_launch_have_the_true_iteration_and_phase(
     generated: Make, variant: str

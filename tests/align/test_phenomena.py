@@ -53,6 +53,7 @@ def compute_kernel_ns(run: Run, gpu: str, iteration: str) -> int:
     return sum(row["kernel_ns"] for row in compute)
 
 
+@pytest.mark.sweep
 def test_counts_are_the_truth_s(demo: Run, truth: dict[str, Any]) -> None:
     rows = show(demo, columns="kernels,copies,activities,collectives,unlinked", cut="1")
     assert list(rows) == list(GPUS)

@@ -109,6 +109,7 @@ CLASSES = ([1_001, 64], [28])
 Operator = tuple[str, list[list[int]]]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("table", "operators", "attends", "tokens"),
     [

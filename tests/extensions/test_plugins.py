@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = ROOT / "tests" / "extensions" / "plugin"
 SCRIPT = """
@@ -91,6 +93,7 @@ def test_the_page_shows_the_example() -> None:
     assert (PLUGIN / "chopper_wattlog" / "gaps.py").read_text("utf-8") in page
 
 
+@pytest.mark.sweep
 def test_a_broken_package_costs_a_sentence(tmp_path: Path) -> None:
     package = tmp_path / "site" / "chopper_broken"
     package.mkdir(parents=True)

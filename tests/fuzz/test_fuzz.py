@@ -36,6 +36,7 @@ def test_more_damage_costs_what_it_hits(seed: str) -> None:
         attack(seed, number)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_undamaged_files_open(seed: str, tmp_path: Path) -> None:
     path = SEEDS[seed](tmp_path)

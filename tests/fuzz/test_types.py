@@ -26,6 +26,7 @@ _SWEEP_STEP = 3
 _MOST_BYTES = 1 << 28
 
 
+@pytest.mark.few(6)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_a_cell_of_another_type_costs_its_row(seed: str, tmp_path: Path) -> None:
@@ -65,6 +66,7 @@ def test_a_number_beyond_any_rank_takes_no_memory(rank: int, tmp_path: Path) -> 
     assert any("1 rows without a valid rank" in loss for loss in run.sources[0].losses)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("key", ["In msg nelems", "Out msg nelems", "Group size", "bytes", "grid"])
 @pytest.mark.parametrize("value", [2**62, 2**64, 10**30, -1, 1e308])
 def test_a_magnitude_beyond_any_gpu_is_missing(key: str, value: float, tmp_path: Path) -> None:

@@ -139,6 +139,7 @@ def runs(draw: st.DrawFn) -> Run:
     return replace(run, table=table)
 
 
+@pytest.mark.sweep
 @given(runs(), st.booleans())
 def test_any_run_reads_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, run: Run, gaps: bool

@@ -628,6 +628,7 @@ def test_one_lost_kernel_shifts_all_before_it_by_the_original_s_rule() -> None:
     assert theirs_wrong > 0
 
 
+@pytest.mark.sweep
 def test_on_generated_runs_the_original_s_rule_is_wrong_where_ours_is_right(
     small: Simulated,
 ) -> None:

@@ -178,6 +178,7 @@ def check_adds_up(row: Mapping[str, Any]) -> None:
     assert sum(row[part] or 0 for part in BREAKDOWN) == row["compute_ns"] + row["overlap_ns"]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_all_parts_add_up_to_the_elapsed_time_at_every_node(demo: Run, seed: int) -> None:
     """Down random paths of random pivots, for a node and all its children."""

@@ -211,6 +211,7 @@ def graphs(draw: st.DrawFn) -> list[Node]:
     return nodes
 
 
+@pytest.mark.sweep
 @given(graphs())
 def test_the_longest_path_is_that_of_the_whole_graph(
     tmp_path_factory: pytest.TempPathFactory, nodes: list[Node]
@@ -327,6 +328,7 @@ def test_the_peer_of_a_measured_send_is_that_of_its_arguments(tmp_path: Path) ->
 # Files that lie
 
 
+@pytest.mark.sweep
 def test_a_value_of_any_size_is_left_out_and_counted(tmp_path: Path) -> None:
     huge = node(1, 5, stream=7, text="x" * ((1 << 18) + 1), short="y")
     huge.attributes["list"] = Attribute("int64_list", [7] * ((1 << 18) + 1))
@@ -337,6 +339,7 @@ def test_a_value_of_any_size_is_left_out_and_counted(tmp_path: Path) -> None:
     assert loss.startswith("2 attributes, such as text, have more than 262,144 characters")
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", ["dependencies_ns", "comm_src_rank", "node_type"])
 @pytest.mark.parametrize("value", ["NONSENSE", -5, 2**63 - 1, ["a"], [1, 2, 3], [0, 1, -1]])
 def test_a_file_that_claims_to_be_choppers_own_is_read_or_refused(

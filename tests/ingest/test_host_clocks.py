@@ -100,6 +100,7 @@ def test_a_host_s_clock_is_found_within_a_millisecond(
         np.testing.assert_array_equal(run.table.column(name), four.run.table.column(name))
 
 
+@pytest.mark.sweep
 def test_ends_that_scatter_give_the_clock_and_its_doubt(four: Simulated) -> None:
     """Real ends of one collective lie some µs apart; the simulated ones are equal."""
     table, ahead_ns, scatter_ns = four.run.table, 7 * MS, 20_000
@@ -141,6 +142,7 @@ def test_the_number_of_a_rank_is_the_whole_number() -> None:
     assert is_meant("smi", ("amd_smi.csv", "amd-smi metric CSV"))
 
 
+@pytest.mark.sweep
 def test_ranks_of_one_clock_get_no_correction(opened: Callable[..., Run], four: Simulated) -> None:
     run = opened({})
     assert [clock.ranks for clock in run.hosts] == [(0, 1, 2, 3)]
@@ -167,7 +169,7 @@ def test_ranks_of_one_host_share_a_clock_whatever_their_collectives_say(
     assert errors_ns(run, four.run) == [0, 0, 0, 50 * MS]
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["b", "rank2.json"])
 def test_what_a_person_says_of_a_clock_replaces_what_is_found(
     opened: Callable[..., Run], four: Simulated, name: str

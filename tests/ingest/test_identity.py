@@ -76,6 +76,7 @@ def test_what_is_said_of_counters_gives_them_to_another_gpu(small: Simulated) ->
     assert np.isfinite(said.table.measured["SQ_WAVES"][said.table.gpu == 1]).sum() > 300
 
 
+@pytest.mark.sweep
 def test_a_gpu_that_is_said_to_be_one_device_is_no_other(coarse: Path) -> None:
     overrides = overrides_of(gpus=[parse_gpu("amd_smi:0=1")])
     run = open_run(str(coarse), jobs=1, overrides=overrides)
@@ -99,7 +100,7 @@ def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse:
     assert [(row["device"], row["gpu"]) for row in rows] == [("gpu 0", None), ("gpu 1", 0)]
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("said", "message"),
     [

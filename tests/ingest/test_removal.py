@@ -112,6 +112,7 @@ def test_with_everything_nothing_but_what_was_never_there_is_missing(small: Simu
     assert not small.run.failed
 
 
+@pytest.mark.sweep
 def test_without_counters(altered: Altered) -> None:
     run = altered(remove("counters"))
     check_is_whole_without(run)
@@ -126,6 +127,7 @@ def test_without_counters(altered: Altered) -> None:
     assert all(row[part] is None for row in json_rows(run, *OF_COUNTERS) for part in OF_COUNTERS)
 
 
+@pytest.mark.sweep
 def test_without_one_pass_its_counters_are_missing_and_the_others_not(
     altered: Altered, small: Simulated
 ) -> None:
@@ -163,6 +165,7 @@ def test_without_the_description_of_the_devices_counters_find_their_gpu(
         assert of_node(run, (gpu,), ["GRBM_GUI_ACTIVE"]) == with_agents
 
 
+@pytest.mark.sweep
 def test_without_any_telemetry(altered: Altered) -> None:
     run = altered(remove("telemetry"))
     check_is_whole_without(run)
@@ -212,6 +215,7 @@ def test_counters_of_one_gpu_only(altered: Altered) -> None:
     assert rows[1]["SQ_WAVES"] is None and rows[1]["extra_inst_ns"] is None
 
 
+@pytest.mark.sweep
 def test_without_traces_there_is_a_run_of_counters_or_a_sentence(altered: Altered) -> None:
     run = altered(remove("rank*.json.gz"))
     assert len(run.table)
@@ -273,6 +277,7 @@ def test_a_counter_file_that_is_cut_short_spares_the_other_gpu(
     assert of_node(run, ("1",), ["TCC_EA0_RDREQ_sum"]) == theirs
 
 
+@pytest.mark.sweep
 def test_counter_files_of_garbage_are_named_and_the_run_opens(altered: Altered) -> None:
     def change(folder: Path) -> None:
         for number, path in enumerate(sorted(folder.glob("counters/*/*/*.csv.gz"))):
@@ -285,7 +290,7 @@ def test_counter_files_of_garbage_are_named_and_the_run_opens(altered: Altered) 
     assert "no hardware counters" in missing(run) or run.counters
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5])
 def test_telemetry_that_is_cut_short_is_said(altered: Altered, share: float) -> None:
     run = altered(cut(FINE, share))
@@ -363,6 +368,7 @@ def test_telemetry_of_other_work_is_not_placed(altered: Altered) -> None:
     assert set(whole(run, *SIGNALS).values()) == {None}
 
 
+@pytest.mark.sweep
 def test_telemetry_of_gpus_that_the_run_lacks_is_not_placed(altered: Altered) -> None:
     def renumbered(cells: list[str]) -> list[str]:
         return [cells[0], str(int(cells[1]) + 40), *cells[2:]]

@@ -86,6 +86,7 @@ def test_every_cell_is_a_figure_of_show(
     assert checked == set(RUN_COLUMNS) - {"window_ns", "window_energy_j"}
 
 
+@pytest.mark.sweep
 def test_every_cell_of_telemetry_alone_is_a_figure_of_show(
     sweep: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +218,7 @@ def test_the_gate_has_the_same_change(demos: RunSet) -> None:
     assert found.verdict == INCONCLUSIVE
 
 
+@pytest.mark.sweep
 def test_a_run_that_lacks_a_column_has_no_figure_there(
     sweep: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

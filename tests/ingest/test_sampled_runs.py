@@ -300,6 +300,7 @@ def test_a_run_of_samples_goes_through_the_cache(tmp_path: Path) -> None:
     assert texts[: len(VIEWS)] == texts[len(VIEWS) :]
 
 
+@pytest.mark.sweep
 def test_steadiness_compares_two_runs_of_samples(tmp_path: Path) -> None:
     one = open_run(str(directory(tmp_path / "one", 8, 20)), jobs=1)
     folder = directory(tmp_path / "two", 8, 20)
@@ -351,6 +352,7 @@ LOGS = [
 """File, its text, and the mean power of its GPUs by hand: each sample holds until the next."""
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("name", "text", "watts"), LOGS)
 def test_a_log_of_each_tool_alone_is_a_run(
     name: str, text: str, watts: dict[int, float], tmp_path: Path

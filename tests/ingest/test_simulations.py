@@ -200,6 +200,7 @@ def test_statistics_alone_name_the_way_out(tmp_path: Path) -> None:
         opened(tmp_path, "".join(line + "\n" for line in LOGGED.splitlines() if "sys[" in line))
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_says_simulated(tmp_path: Path, name: str) -> None:
     run = opened(tmp_path, PLAIN)

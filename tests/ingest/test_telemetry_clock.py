@@ -204,7 +204,7 @@ def test_a_file_of_temperatures_only_has_nothing_to_go_by() -> None:
     assert "no signal that follows" in found
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("total_ms", "period_ms"), [(400, 1.25), (400, 10), (1000, 10), (3000, 100)]
 )

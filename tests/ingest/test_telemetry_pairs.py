@@ -59,7 +59,7 @@ def alone(file: Telemetry, table: KernelTable) -> Placed:
     return file, place(file, table, GPUS, {})
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_file_that_nothing_places_is_placed_by_another_of_the_same_gpus(seed: int) -> None:
     table, first, second = made(seed, 7_000_000_000_123, -3_000_000_000_456)
@@ -80,6 +80,7 @@ def test_files_on_one_clock_share_its_offset() -> None:
     assert found.uncertainty_ns == both[0][1].uncertainty_ns
 
 
+@pytest.mark.sweep
 def test_files_of_other_gpus_or_other_times_do_not_help() -> None:
     table, first, _ = made(1, 10**12, 0)
     _, _, second = made(2, 0, -(10**12))
@@ -98,7 +99,7 @@ def test_a_file_placed_by_hand_stays_where_it_is() -> None:
     assert together(both)[1][1] == by_hand
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(4))
 def test_one_that_is_too_noisy_takes_the_place_of_another_on_its_clock(seed: int) -> None:
     work = [bursts(np.random.default_rng(40 + seed), 260) for _ in GPUS]

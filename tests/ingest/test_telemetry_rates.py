@@ -127,6 +127,7 @@ MEANS = [
 ]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", MEANS)
 def test_every_mean_over_busy_time_by_hand(tmp_path: Path, name: str) -> None:
     """Samples at 0, 20 and 40 ms; two kernels of one name from 5 to 20 and from 25 to 27 ms."""

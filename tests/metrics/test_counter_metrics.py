@@ -445,6 +445,7 @@ def test_every_metric_is_expected() -> None:
     assert set(EXPECTED) == set(BY_NAME)
 
 
+@pytest.mark.few(25)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_by_hand(name: str) -> None:
     """The figure; then with rows that lack counters, of two nodes, and of nothing but zeros."""
@@ -468,6 +469,7 @@ def test_by_hand(name: str) -> None:
     assert needs_it == (name not in NO_HARDWARE_NEEDED)
 
 
+@pytest.mark.few(25)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_needs_are_what_is_needed(name: str) -> None:
     counters, _ = EXPECTED[name]

@@ -155,6 +155,7 @@ def test_cells_and_rows_agree(made: list[Row], order: list[str], data: st.DataOb
             assert left[0][column] == pytest.approx(right[0][column])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "order",
     [LEVELS, ("operation", "gpu"), ("kernel", "operation"), ("layer", "iteration", "gpu")],

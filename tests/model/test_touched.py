@@ -97,6 +97,7 @@ PHASE = enter(enter(GPU, "3"), "backward")
 LAYER = enter(PHASE, "7")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_split_of_the_whole_run_needs_its_sums_only(run: Run, level: str) -> None:
     assert touched(run, pivot(ROOT, level)) <= PROBED

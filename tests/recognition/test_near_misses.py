@@ -443,6 +443,7 @@ OTHERS: list[Case] = [
 CASES = [*CHARLLM, *ZEUS, *NVIDIA, *DCGM, *AMD, *ROCM_SMI, *OWN, *COUNTERS, *TRACES, *OTHERS]
 
 
+@pytest.mark.few(50)
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     CASES,

@@ -107,6 +107,7 @@ def test_nan_elsewhere_costs_nothing(read: Callable[..., Trace]) -> None:
     assert trace.losses.repaired_pieces == 1
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("piece_bytes", PIECES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_cut_file_keeps_what_came_before(
@@ -388,6 +389,7 @@ def test_endless_text_is_lost_in_bounded_steps(
     assert len(trace.activities.start_ns) >= 2
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "inside",
     [

@@ -114,6 +114,7 @@ def test_every_layout_gives_the_same_tables(
     assert not (trace.losses.truncated or trace.losses.repaired_pieces or trace.losses.lost_bytes)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("piece_bytes", PIECES)
 @pytest.mark.parametrize("layout", BARE_LAYOUTS)
 def test_a_bare_list_is_a_trace_closed_or_not(

@@ -89,6 +89,7 @@ TAR_GZ: Final = gzip.compress(packed(tar), mtime=0)
 """Without the second of its making, which each worker of the tests would name it by."""
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -116,6 +117,7 @@ def test_what_is_not_read_is_named_with_the_way(
     assert said in told(folder)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
 def test_tables_of_any_encoding_and_line_end_are_read(
@@ -258,6 +260,7 @@ UNUSABLE: list[tuple[Callable[[Path], Any], str, bytes, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(("read", "name", "content", "says"), UNUSABLE)
 def test_what_a_reader_cannot_use_is_a_sentence(
     read: Callable[[Path], Any], name: str, content: bytes, says: str, tmp_path: Path
@@ -336,6 +339,7 @@ def test_a_server_that_goes_away_costs_the_rest(
     assert "Stale file handle" in said
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     "value",
     ["NaN", "Infinity", "-Infinity", "9" * 400, "1e400", "-1e400", str(2**63), str(-(2**63) - 1)],

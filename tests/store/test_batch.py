@@ -223,6 +223,7 @@ def test_a_rank_that_was_not_read_is_named(source: Path, tmp_path: Path) -> None
     assert len(read_store(store).sources) == 2
 
 
+@pytest.mark.sweep
 def test_a_changed_trace_is_read_again(source: Path, tmp_path: Path, reads: list[str]) -> None:
     store = tmp_path / "out"
     ingest_into(str(source), store, jobs=1)
@@ -244,7 +245,7 @@ def test_another_version_reads_again(
     assert len(reads) == 2
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["kernels.arrow", "measured.arrow", "run.json"])
 def test_a_corrupt_part_is_named(source: Path, tmp_path: Path, name: str) -> None:
     store = tmp_path / "out"
@@ -431,6 +432,7 @@ def test_a_second_writer_is_refused_and_reads_nothing(
     assert len(reads) == len(RANKS) and not folder.exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("refused", [errno.EBADF, errno.ENOLCK])
 def test_a_second_writer_is_refused_where_folders_have_no_locks(
     refused: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

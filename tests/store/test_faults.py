@@ -13,7 +13,7 @@ from tests import faults
 QUICK = ("fresh", "replaced", "into", "finished", "cached", "full disk", "changed source")
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_fault_leaves_the_old_the_new_or_none(name: str) -> None:
     assert faults.fault(name, 4)

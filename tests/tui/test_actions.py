@@ -111,6 +111,7 @@ async def test_the_palette_offers_all() -> None:
             assert any(title.startswith(kind) for title in offered[len(ACTIONS) :]), kind
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "turn",
     [events.MouseScrollDown, events.MouseScrollUp, events.MouseDown],
@@ -171,6 +172,7 @@ REFUSALS: dict[str, list[tuple[str, str]]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("view", REFUSALS)
 async def test_an_action_that_has_nothing_to_act_on_says_so(view: str) -> None:
     run = sample_run()

@@ -31,6 +31,7 @@ def offered(text: str, rest: str = "", view: View | None = None) -> list[str]:
 BASES = ("by", "base", "base_parallel")
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(
     ("text", "rest", "expected"),
     [

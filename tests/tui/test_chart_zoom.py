@@ -103,6 +103,7 @@ async def test_pictures_of_views_are_zoomed_and_whole_again() -> None:
         assert at.status == "this is the whole chart"
 
 
+@pytest.mark.sweep
 async def test_a_heat_map_is_zoomed_around_its_cursor() -> None:
     async with explorer((120, 40), measured_run(layers=12)) as at:
         await at.command("view heatmap")

@@ -254,6 +254,7 @@ async def test_columns_are_chosen_from_a_list() -> None:
     assert saved_columns() == {}
 
 
+@pytest.mark.sweep
 async def test_columns_are_sought_by_typing() -> None:
     async with explorer(run=measured_run(), view=View("sample.json", LAYER)) as at:
         before = len(at.frame.columns)

@@ -77,6 +77,7 @@ async def test_every_key_that_was_typed_is_read_again() -> None:
     assert keys_of(str(path)) == ["j", "#", " ", "f5", "shift+tab", *'a"b']
 
 
+@pytest.mark.sweep
 def test_a_crash_is_repeated_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> str:
         raise ZeroDivisionError("planted")

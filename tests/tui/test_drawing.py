@@ -225,6 +225,7 @@ def test_the_cursor_is_in_the_map_and_in_words() -> None:
         assert shown[-3].split()[:2] == ["0", "1"] and ("1", "strong") in lines[-3]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(30, 7), (80, 12), (120, 40)])
 def test_a_click_finds_the_cell_that_is_drawn_there(size: tuple[int, int]) -> None:
     numbers = np.arange(40.0).reshape(8, 5)
@@ -464,6 +465,7 @@ def test_a_sparkline_at_its_top_is_a_line_there_not_a_wall() -> None:
     assert "▔" not in scale.line(means, Unit.PERCENT, UNICODE)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("width", range(40, 200, 20))
 def test_blocks_of_an_icicle_have_names_that_say_something(width: int) -> None:
     run = demo_run()

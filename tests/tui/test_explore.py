@@ -453,7 +453,7 @@ async def test_a_statistic_is_chosen_and_stays() -> None:
         assert at.frame.view == View("sample.json", sort="-elapsed_ns")
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int]) -> None:
     async with explorer(size) as at:
@@ -474,6 +474,7 @@ async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int])
         assert at.status == "figures are sums" and at.frame.address == "sample.json?view=ranks"
 
 
+@pytest.mark.sweep
 async def test_places_and_texts_are_remembered_up_to_a_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -52,7 +52,7 @@ async def test_a_terminal_that_is_too_small_says_so() -> None:
         assert at.text().strip() == "too small: 40x10 needed"
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "keys"),
     [

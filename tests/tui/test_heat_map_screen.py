@@ -48,6 +48,7 @@ async def test_enter_takes_the_last_column_where_the_map_before_had_more() -> No
         assert dict(at.frame.view.scope)["iteration"] == heat.columns[-1]
 
 
+@pytest.mark.sweep
 async def test_m_cycles_the_figures_that_the_run_has_and_comes_back() -> None:
     async with explorer((80, 24), measured_run(), HEAT) as at:
         seen = [at.frame.view.of]
@@ -87,7 +88,7 @@ async def test_a_click_moves_the_cursor_and_a_second_one_enters() -> None:
         assert at.explore.cell[1] == column
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("by", ["operation", "kernel", "phase", "iteration"])
 async def test_every_split_enters_its_cell(by: str) -> None:
     view = View("sample.json", name="heatmap", by=by)

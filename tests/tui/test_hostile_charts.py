@@ -165,7 +165,7 @@ def assert_fits(lines: list[Line], width: int, height: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", DRAWERS, ids=lambda kind: kind.__name__)
 @settings(report_multiple_bugs=False)
 @given(data=st.data())

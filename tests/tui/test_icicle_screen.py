@@ -40,6 +40,7 @@ async def test_its_blocks_are_walked_and_entered() -> None:
         assert at.path == SCOPE and not at.frame.view.name
 
 
+@pytest.mark.sweep
 async def test_its_colour_is_the_next_figure_and_its_order_another_level() -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
         await at.press("1")
@@ -82,6 +83,7 @@ async def test_it_is_zoomed_around_its_cursor_and_moved() -> None:
         assert at.text() == whole
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("width", [20, 60, 200])
 @pytest.mark.parametrize("glyphs", [UNICODE, UNICODE.coloured(True), ASCII])
 def test_the_cursor_is_seen_on_blocks_narrower_than_a_cell(width: int, glyphs: Glyphs) -> None:

@@ -48,6 +48,7 @@ async def test_panels_have_titles_with_rules_where_there_is_room(
         assert ("─" * 20 in title) is has_panels
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("size", "is_beside"), [((80, 24), False), ((120, 36), False), ((200, 60), True)]
 )

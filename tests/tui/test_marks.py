@@ -20,6 +20,7 @@ LAYER = ("3", "11", "backward", "2")
 LABELS = st.text(min_size=1, max_size=8)
 
 
+@pytest.mark.sweep
 @given(st.lists(LABELS, min_size=1, unique=True), st.data())
 def test_a_term_takes_exactly_its_labels(labels: list[str], data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(labels), min_size=1, unique=True))
@@ -113,6 +114,7 @@ async def test_two_marked_rows_of_different_places() -> None:
         assert at.path == ("2", *LAYER[1:3], label) and label != "1"
 
 
+@pytest.mark.sweep
 async def test_three_marked_rows_are_a_table_of_their_own() -> None:
     async with explorer(view=View("sample.json", LAYER)) as at:
         names = list(at.frame.labels)[:3]

@@ -104,7 +104,7 @@ async def test_the_rest_fills_in_and_nothing_moves(monkeypatch: pytest.MonkeyPat
         assert titles and all(one.split()[0] == other.split()[0] for one, other in titles)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(40, 10), (60, 16), (80, 24), (120, 40), (200, 60)])
 @pytest.mark.parametrize("gpus", [1, 8, 80])
 async def test_it_fits(size: tuple[int, int], gpus: int) -> None:
@@ -157,6 +157,7 @@ async def test_findings_are_cards_with_the_cursor_of_the_table() -> None:
         assert pane.rows == len(at.frame) < 8
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(120, 40), (200, 60)])
 async def test_the_lines_below_the_findings_are_the_evidence_of_one(size: tuple[int, int]) -> None:
     async with explorer(size, demo(), View(demo().name, name="findings")) as at:
@@ -223,6 +224,7 @@ async def test_columns_scroll_sideways_under_the_name() -> None:
         assert "last columns" in at.status and " 0 " in at.text()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("size", "shown"),
     [
@@ -267,6 +269,7 @@ async def test_a_digit_goes_on_after_a_view_that_the_scope_lacks() -> None:
         assert at.frame.view.name == "determinism"
 
 
+@pytest.mark.sweep
 async def test_digits_hold_under_info() -> None:
     async with explorer((80, 24), measured_run(), View("sample.json")) as at:
         await at.press("0", "0")
@@ -419,6 +422,7 @@ async def test_help_shows_the_entries_that_match() -> None:
         assert at.app.screen is at.explore
 
 
+@pytest.mark.sweep
 async def test_the_palette_has_views_themes_columns_signals_and_recent_addresses() -> None:
     async with explorer((80, 24), measured_run(), View("sample.json")) as at:
         await at.press("enter")

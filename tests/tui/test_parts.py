@@ -81,6 +81,7 @@ def test_ascii_takes_as_many_cells(text: str) -> None:
     assert len(to_ascii(shown)) == sum(cell_len(char) for char in shown)
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize("width", range(20, 260, 16))
 @pytest.mark.parametrize("depth", [0, 4, 6])
 def test_a_layout_fits(width: int, depth: int) -> None:
@@ -257,6 +258,7 @@ def test_the_sorted_and_the_added_column_are_always_in_sight() -> None:
     assert len(plan(query(run, view), 200, UNICODE, signals=signals).sparks) == 2
 
 
+@pytest.mark.sweep
 async def test_a_closed_dialog_leaves_nothing_behind() -> None:
     async with explorer() as at:
         await at.press("?")

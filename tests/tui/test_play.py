@@ -34,6 +34,7 @@ def test_a_line_that_is_no_key_is_named(tmp_path: Path, line: str) -> None:
         keys_of(written(tmp_path, f"j\n{line}\n"))
 
 
+@pytest.mark.sweep
 def test_the_last_screen(tmp_path: Path) -> None:
     keys = keys_of(written(tmp_path, SCRIPT))
     app = ChopperApp(lambda progress: sample_run(), View("sample.json"), glyphs=UNICODE)
@@ -55,6 +56,7 @@ def test_a_wrong_file_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "none.txt" in capsys.readouterr().err
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("demo_kept")
 def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = written(tmp_path, "1\ndown\nenter\n")

@@ -136,6 +136,7 @@ PASTED = (
 )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("opener", ["/", ":", "ctrl+p", "go", "o"])
 async def test_any_text_can_be_pasted_into_any_prompt(opener: str) -> None:
     async with explorer((80, 24), sample_run(), View("sample.json")) as at:
@@ -148,6 +149,7 @@ async def test_any_text_can_be_pasted_into_any_prompt(opener: str) -> None:
                 assert at.app.focused.value.isprintable()
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("keys", ["0", "?", "i", "o", "C", "p", "!", "m", "W", "0j/", ":tour\n"])
 async def test_a_command_can_be_typed_over_any_dialog(keys: str) -> None:
     async with explorer((80, 24), sample_run(), View("sample.json")) as at:

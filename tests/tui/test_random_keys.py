@@ -28,7 +28,7 @@ ANSWERING = ["enter", "enter", "escape", "escape", "j", "end", "tab", "space", "
 VIEW = View("sample.json", ("3", "11", "backward"))
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(4))
 async def test_fast_keys_crash_nothing(seed: int) -> None:
     random = Random(seed)
@@ -62,7 +62,7 @@ def click(at: Driven, x: int, y: int) -> None:
         at.app.post_message(event)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "keys",
     [
@@ -115,7 +115,7 @@ async def test_the_palette_opens_once_and_over_the_explorer_alone() -> None:
         assert isinstance(at.app.screen, TextReader) and len(at.app.screen_stack) == 2
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("typed", ["[: a", "[/", "[red]x", "\\[", "]["])
 async def test_help_searches_for_markup(typed: str) -> None:
     """A search for `[:` ended the explorer in a MarkupError: the title shows it."""
@@ -149,6 +149,7 @@ async def test_options_with_the_same_answer_are_offered() -> None:
         assert answers == ["b"]
 
 
+@pytest.mark.sweep
 async def test_a_run_of_samples_refuses_what_needs_a_trace(tmp_path: Path) -> None:
     """Random keys ended these in a KeyError and in an array of nothing."""
     run = open_run(str(directory(tmp_path, ranks=2, samples=30)), jobs=1)

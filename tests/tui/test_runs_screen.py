@@ -39,6 +39,7 @@ def set_of_runs() -> RunSet:
     )  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_set_opens_with_its_runs(size: tuple[int, int]) -> None:
     async with explorer(size, set_of_runs()) as at:
@@ -127,6 +128,7 @@ async def test_figures_are_divided_by_a_row_then_the_best() -> None:
         assert at.frame.view.by == "tp"
 
 
+@pytest.mark.sweep
 async def test_sweep_and_front() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         await at.press("2")

@@ -35,7 +35,7 @@ from tests.tui.explorer import explorer, measured_run, sample_run
 RUN = "sample.json"
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["", *VIEWS])
 async def test_no_two_entries_of_the_sort_look_alike(name: str) -> None:
     try:
@@ -224,7 +224,7 @@ async def test_a_screen_that_loses_its_parts_while_the_app_ends_is_no_crash(
     assert failures and not crashes and app._exception is None
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(40, 10), (60, 16), (80, 24), (120, 40), (200, 60)])
 async def test_every_column_that_is_offered_has_words_beside_its_title(
     size: tuple[int, int],
@@ -238,6 +238,7 @@ async def test_every_column_that_is_offered_has_words_beside_its_title(
             assert words.strip("… ") and "\n" not in prompt
 
 
+@pytest.mark.sweep
 async def test_zooming_in_and_out_comes_back_to_the_scope() -> None:
     async with explorer((120, 40), measured_run(), View(RUN, ("1",))) as at:
         text = at.text()

@@ -178,7 +178,7 @@ TASKS = (
 )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.question)
 async def test_a_few_keys_answer_it(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -67,7 +67,7 @@ def test_a_signal_restores_the_terminal(number: signal.Signals) -> None:
         assert b"Traceback" not in terminal.output
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "keys", ["o", "?", "\x10", ":", pytest.param("m", marks=pytest.mark.sweep)]
 )
@@ -81,7 +81,7 @@ def test_a_signal_over_a_dialog_restores_the_terminal(keys: str) -> None:
         assert terminal.is_restored() and b"Traceback" not in terminal.output
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_ends_it_although_nobody_reads_its_terminal(number: signal.Signals) -> None:
     """It waited for a hung client for ever: the loop waits for room, and never sees the signal."""
@@ -95,7 +95,7 @@ def test_a_signal_ends_it_although_nobody_reads_its_terminal(number: signal.Sign
         assert terminal.process.wait(30) == 128 + number
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
 def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(
     stop: signal.Signals,
@@ -119,6 +119,7 @@ def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(
         assert terminal.is_restored()
 
 
+@pytest.mark.sweep
 def test_a_continuation_in_the_middle_of_a_write_blocks_nothing() -> None:
     with Terminal("continued") as terminal:
         terminal.until_text(SHOWN)
@@ -128,7 +129,7 @@ def test_a_continuation_in_the_middle_of_a_write_blocks_nothing() -> None:
         assert terminal.is_restored()
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("moment", ["at once", "drawing", "quiet"])
 def test_the_program_ends_with_its_terminal(moment: str) -> None:
     """No SIGHUP comes: the terminal doesn't control the process."""

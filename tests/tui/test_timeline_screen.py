@@ -40,6 +40,7 @@ async def test_the_screen(keys: str) -> None:
         compare(f"timeline-{'near' if keys else 'whole'}_80x24", at.text())
 
 
+@pytest.mark.sweep
 async def test_the_screen_in_ascii_and_while_measuring() -> None:
     async with explorer((80, 24), measured_run(), View("sample.json", SCOPE), ASCII) as at:
         await at.press("2", "c", "w", "w", "v", "l", "l", "l", "l")
@@ -111,6 +112,7 @@ async def test_collectives_one_after_another_and_back() -> None:
         assert "no collective on this GPU after" in at.status
 
 
+@pytest.mark.sweep
 async def test_measuring_from_a_mark_to_the_cursor() -> None:
     async with explorer((200, 60), measured_run(), View("sample.json", SCOPE)) as at:
         await at.press("2", "c", "v")
@@ -186,6 +188,7 @@ async def test_every_action_along_time_has_a_key_or_takes_something() -> None:
         assert not action.view or action.keys or action.takes
 
 
+@pytest.mark.sweep
 async def test_lanes_are_sorted_and_filtered_with_their_rows() -> None:
     async with explorer(view=View("sample.json", ("3",))) as at:
         await at.press("2")
@@ -230,6 +233,7 @@ async def test_small_terminals(size: tuple[int, int]) -> None:
         assert all(len(line) == size[0] for line in at.lines())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 @pytest.mark.parametrize("height", [1, 4, 7, 12, 40])
 def test_a_picture_fits_and_shows_the_selected_lane(height: int, glyphs: Glyphs) -> None:
@@ -286,6 +290,7 @@ async def test_the_cursor_begins_at_the_row_of_the_tree() -> None:
         assert seen(at).at_ns == start > seen(at).from_ns
 
 
+@pytest.mark.sweep
 async def test_a_name_is_found_along_time() -> None:
     run = measured_run()
     table = run.table

@@ -31,6 +31,7 @@ async def test_it_goes_through_screens_of_the_run_and_back(size: tuple[int, int]
         assert at.status == ""
 
 
+@pytest.mark.sweep
 async def test_what_is_said_of_the_table_leaves_it_in_sight() -> None:
     async with explorer((80, 24), measured_run()) as at:
         await at.command("tour")

@@ -53,6 +53,7 @@ def test_one_that_is_left_out_is_no_outlier() -> None:
     assert outliers(times, np.array([False, *[True] * 5])).rows == ()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("sort", ["", "-elapsed_ns", "elapsed_ns", "elapsed_ns_delta"])
 async def test_they_come_last_whatever_rows_are_sorted_by(sort: str) -> None:
     async with explorer((120, 40), run=cut_run(10, 12), view=View("sample.json")) as at:

@@ -206,7 +206,7 @@ async def test_a_view_offers_its_own_columns() -> None:
 _FA = ("11", "forward", "1", "attn_fa")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("asked", "path", "base", "split"),
     [

@@ -20,6 +20,7 @@ from chopper_core.util.grouping import (
 )
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize("count", [0, 1, 5, 5_000])
 @pytest.mark.parametrize("bits", [1, 7, 16, 17, 33, 47, 62])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.int64])

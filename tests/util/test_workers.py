@@ -51,6 +51,7 @@ def test_files_are_read_here_when_the_workers_die(files: list[Path]) -> None:
     assert read_all([files[0], files[2]], die_in_worker, silent, 2) == [1, 1]
 
 
+@pytest.mark.sweep
 def test_files_are_read_here_when_no_worker_starts(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +59,7 @@ def test_files_are_read_here_when_no_worker_starts(
     assert read_all([files[0], files[2]], read_size, silent, 2) == [0, 2]
 
 
+@pytest.mark.sweep
 def test_a_pool_that_starts_in_part_leaves_no_process(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

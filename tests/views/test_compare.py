@@ -43,6 +43,7 @@ def time_of(run: Run, address: str, name: str = "elapsed_ns") -> float:
     return query(run, parse(f"{address}{'&' if '?' in address else '?'}columns={name}")).total[name]  # type: ignore[return-value]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("by", SPLITS)
 @pytest.mark.parametrize(
     ("path", "base"),
@@ -150,6 +151,7 @@ def test_rows_without_a_partner_and_renamed_kernels_are_said() -> None:
     assert compared.row(compared.labels.index("x"))["partner"] == "removed"
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("by", SPLITS)
 @pytest.mark.parametrize("base", ["other", "gpu=0/iteration=10", "other:gpu=0/iteration=10"])
 def test_rows_lead_to_what_they_say(by: str, base: str) -> None:

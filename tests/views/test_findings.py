@@ -126,6 +126,7 @@ def near(number: float) -> Any:
 # The generated runs
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("which", ["fsdp2", "fsdp1"])
 def test_the_slow_clocked_gpu(which: str, request: pytest.FixtureRequest) -> None:
     names = ("run", "truth") if which == "fsdp2" else ("other_run", "other_truth")

@@ -53,6 +53,7 @@ def assert_accounted(run: Run) -> None:
             ), (rule.name, each.sentence, [one.sentence for _, one in shown])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("longer", [1.1, 1.3])
 @pytest.mark.parametrize("whose", [(1,), (0, 3)])
 def test_more_tokens_are_never_lost(tmp_path: Path, longer: float, whose: tuple[int, ...]) -> None:

@@ -201,6 +201,7 @@ def check_between(pairs: int) -> None:
     assert alone >= pairs * 30 // 100
 
 
+@pytest.mark.sweep
 def test_several_baselines_show_the_noise_between_runs() -> None:
     check_between(20)
 

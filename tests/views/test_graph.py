@@ -128,6 +128,7 @@ def test_rows_of_a_type_lead_to_its_nodes(run: Run) -> None:
     assert len(opened.labels) == column(frame, "path_activities")["collective"]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("by", view_spec("graph").by)
 def test_every_split_is_written_as_text_and_json(by: str) -> None:
     frame = shown(sample_run(), by)

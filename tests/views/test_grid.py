@@ -95,6 +95,7 @@ def test_a_damaged_map_of_slots_is_named(text: str, tmp_path: Path) -> None:
     assert any(path.endswith("slots.csv") for path, _ in (*run.skipped, *run.failed))
 
 
+@pytest.mark.sweep
 def test_the_grid_of_samples_alone_prints(tmp_path: Path) -> None:
     run = open_run(str(directory(tmp_path, 16, 20)), jobs=1)
     found = frame(run, "&of=mean_power_w")
@@ -123,6 +124,7 @@ def test_rows_are_figures_where_several_are_asked_for() -> None:
     assert len(found.headline) == 2
 
 
+@pytest.mark.sweep
 def test_several_figures_of_samples_alone(tmp_path: Path) -> None:
     run = open_run(str(directory(tmp_path, 16, 20)), jobs=1)
     found = frame(run, "&of=mean_power_w,mean_hot_c")
@@ -140,6 +142,7 @@ def test_expert_ranks_stand_beside_their_replicas() -> None:
     assert grid.columns == tuple(f"{dp}/{dp % 2} {tp}" for dp in range(4) for tp in range(2))
 
 
+@pytest.mark.sweep
 def test_runs_are_rows_of_one_grid(tmp_path: Path) -> None:
     for name, count in (("a", 16), ("b", 8)):
         directory(tmp_path / name, count, 20, ("gpu_power", "gpu_thermal"))

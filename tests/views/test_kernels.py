@@ -25,7 +25,7 @@ from tests.support import Row, counted_rows, run_of, sample_run
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("by", ["name", "class", "operation"])
 def test_figures_are_those_of_a_plain_count(run: Run, scope: str, by: str) -> None:
@@ -118,6 +118,7 @@ def test_what_a_view_cannot_do_is_said(run: Run) -> None:
         query(run, parse("R?view=kernels&columns=nonsense"))
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("by", ["name", "class", "operation"])
 @pytest.mark.parametrize("scope", ["", ":gpu=1", ":gpu=0/iteration=11/phase=forward"])
 @pytest.mark.parametrize("are_counted", [False, True])

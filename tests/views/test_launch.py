@@ -59,6 +59,7 @@ def plain(run: Run, scope: str, by: str) -> dict[str, dict[str, list[int]]]:
     return found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("by", ["operation", "layer"])
 def test_figures_are_those_of_a_plain_walk(run: Run, scope: str, by: str) -> None:

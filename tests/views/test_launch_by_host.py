@@ -245,6 +245,7 @@ def assert_whole(run: Run, frame: Frame) -> None:
 FIRST: Sequence[tuple[str, ...]] = [("gpu",), ("phase",), ("operation", "gpu"), ("layer", "kernel")]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("order", FIRST, ids=",".join)
 def test_rows_add_up_to_the_idle_time_of_every_node(run: Run, order: tuple[str, ...]) -> None:
     columns = ALL + ",idle_host_ns,idle_launch_ns,idle_unknown_ns"

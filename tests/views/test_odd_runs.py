@@ -45,7 +45,7 @@ def test_no_view_takes_a_gpu_that_does_not_exist(name: str) -> None:
         frame_of(run_of([Row(0, 10)]), View("R", ("0=P,g:view",), name=name))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("odd", RUNS)
 @pytest.mark.parametrize("stat", ["", "median", "spread"])
 def test_json_is_strict_whatever_the_run(odd: str, stat: str) -> None:

@@ -177,6 +177,7 @@ def test_each_row_against_a_plain_loop(run: Run, scope: str, by: str) -> None:
     assert slowed or by == "layer"
 
 
+@pytest.mark.sweep
 def test_of_one_operation_it_is_the_plain_correlation(run: Run) -> None:
     scope = ":gpu=2/iteration=12/phase=forward"
     own = [one for one in plain(run, scope) if one.labels["operation"] == "attn_op"]
@@ -224,6 +225,7 @@ def test_counts_of_alone_partly_and_fully_are_the_planted_ones(run: Run) -> None
     assert found == expected
 
 
+@pytest.mark.sweep
 def test_instances_lead_to_their_operation(run: Run) -> None:
     scope = ":gpu=1/iteration=12/phase=backward/layer=9"
     frame = query(run, parse(f"R{scope}?view=overlap&by=instance"))

@@ -37,6 +37,7 @@ def elapsed(run: Run, rows: object) -> int:
     return int(sum(run.table.column(state)[rows].sum() for state in STATES))  # type: ignore[index]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dimension", ["pp", "dp", "tp"])
 def test_a_dimension_splits_the_tree(run: Run, dimension: str) -> None:
     frame = query(run, at(run, f"?order={dimension}"))
@@ -110,6 +111,7 @@ def test_a_view_splits_by_a_dimension(run: Run) -> None:
         query(run, at(run, "?view=kernels&by=pp"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dimension", ["pp", "tp"])
 def test_rows_of_coordinates_are_sums_of_their_gpus(run: Run, dimension: str) -> None:
     """Of every view that splits, whatever adds up; its total is that of the GPUs."""

@@ -212,6 +212,7 @@ def test_the_planted_stage_and_bubble_are_found(named: bool) -> None:
     assert bubble[config.long_stage] == min(bubble)
 
 
+@pytest.mark.sweep
 def test_equal_stages_have_the_bubble_of_theory() -> None:
     run, _, truth = pipeline_run(long_by=1.0, hot_by=1.0, layers=4, send_us=2, reduce_us=4)
     found = frame(run, "?view=pipeline")
@@ -350,6 +351,7 @@ def test_annotations_say_microbatch_and_chunk(name: str, microbatch: int, chunk:
         assert (int(match[1]) if match else -1) == number
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("parallel", ["", "tp=2,pp=3"], ids=["pg_config", "--parallel"])
 def test_a_generated_run_has_its_grid_bubble_groups_and_cause(
     parallel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

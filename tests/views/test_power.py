@@ -334,6 +334,7 @@ def test_kernels_of_constant_time_correlate_with_nothing() -> None:
         assert abs(row.row(0)["r_time_gfx"]) < row.row(0)["r_chance"]
 
 
+@pytest.mark.sweep
 def test_chance_is_that_of_unrelated_series() -> None:
     """Of drifting series that have nothing to do with each other, about 1 % seem to."""
     random = np.random.default_rng(18)

@@ -300,6 +300,7 @@ def test_what_cannot_be_compared_is_said() -> None:
         query(run_of(apart), parse("R?view=ranks"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("by", ["gpu", "iteration", "phase", "layer", "operation"])
 def test_a_row_leads_somewhere(run: Run, by: str) -> None:
     found = query(run, parse(f"R:gpu=1/iteration=12?view=ranks&by={by}"))

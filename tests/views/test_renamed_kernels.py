@@ -151,6 +151,7 @@ def test_the_sample_with_all_kernels_renamed() -> None:
     assert all(frame.row(row)["elapsed_ns_delta"] == 0 for row in range(len(frame)))
 
 
+@pytest.mark.sweep
 async def test_into_a_pair_and_back() -> None:
     base = sample_run()
     table = base.table

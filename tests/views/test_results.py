@@ -124,6 +124,7 @@ def test_who_asks_the_same_at_once_waits_for_the_answer(run: Run) -> None:
     assert asked == [replace(KERNELS, by="class"), KERNELS]
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", list(VIEWS))
 def test_the_second_time_shows_what_the_first_did(run: Run, name: str) -> None:
     view = View("R", name=name)

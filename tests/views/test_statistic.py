@@ -93,7 +93,7 @@ def expected(rows: pd.DataFrame, by: str | None, over: list[str], stat: str) -> 
         "R:phase=forward?order=phase,layer&over=iteration,operation",
     ],
 )
-@pytest.mark.few(48)
+@pytest.mark.few(32)
 @pytest.mark.parametrize("run", [RUN, CUT], ids=["whole", "cut"])
 def test_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
     option = "&" if "?" in address else "?"
@@ -121,7 +121,7 @@ def test_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
     assert frame.total == pytest.approx(scope)
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("stat", [name for name in STATISTICS if name != "sum"])
 @pytest.mark.parametrize(
     "address",
@@ -187,6 +187,7 @@ def test_a_view_without_instances_says_so(asked: str) -> None:
     assert "stat" not in json.loads(rendered(stat, "json"))
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("run", [RUN, measured_run()], ids=["traces", "measured"])
 @pytest.mark.parametrize("known", view_specs(), ids=lambda known: known.name)
 def test_registered_figures_of_a_view_are_those_of_the_rows_activities(

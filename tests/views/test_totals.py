@@ -44,7 +44,7 @@ def _is_total(frame: Frame, name: str) -> bool:
     return isclose(numbers.sum(), total, rel_tol=1e-9, abs_tol=1e-6)
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(14)
 @pytest.mark.parametrize(("name", "by"), SPLITS)
 @pytest.mark.parametrize("which", ["sample", "measured", "demo"])
 def test_the_total_is_that_of_the_rows(run: Run, which: str, name: str, by: str) -> None:
@@ -68,7 +68,7 @@ def test_the_total_is_that_of_the_rows(run: Run, which: str, name: str, by: str)
             assert not wrong, (path, frame.address)
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(14)
 @pytest.mark.parametrize(("name", "by"), SPLITS)
 @pytest.mark.parametrize("stat", ["mean", "median", "max", "spread"])
 def test_the_total_of_a_statistic_is_that_of_the_instances_of_all_rows(
@@ -86,7 +86,7 @@ def test_the_total_of_a_statistic_is_that_of_the_instances_of_all_rows(
         assert np.array_equal(np.sort(result.nodes.rows), np.sort(whole.rows))
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "by"), SPLITS)
 @pytest.mark.parametrize("stat", ["", "max"])
 def test_the_total_of_one_row_is_that_row(run: Run, name: str, by: str, stat: str) -> None:

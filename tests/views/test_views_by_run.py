@@ -230,6 +230,7 @@ def test_a_slower_run_is_no_equal_however_cool() -> None:
     assert findings(hot)[1].startswith("a, the fastest, is also the coolest within a degree")
 
 
+@pytest.mark.sweep
 def test_equal_runs_are_found_equal_and_others_not() -> None:
     wrong = missed = 0
     for seed in range(100):

@@ -219,6 +219,7 @@ def test_stamps_of_all_kinds(
     assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [time_ns]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", [name for name in TEXTS if not name.endswith(".json")])
 def test_text_split_by_arrow_and_line_by_line_reads_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -211,6 +211,7 @@ def test_nvidia_smi_falls_back_where_a_column_has_no_values(tmp_path: Path) -> N
     assert any("don't name their GPU" in note for note in telemetry.notes)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("interval_ms", [100, 1000])
 @pytest.mark.parametrize("gpus", [2, 3, 4, 8, 16])
 def test_rows_in_rounds_are_those_of_the_gpus_in_order(
