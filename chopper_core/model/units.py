@@ -8,6 +8,20 @@ from typing import Final, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+DIGITS: Final = 4
+"""The significant digits of a figure on a screen or in a sentence; details and exports have all."""
+
+
+def decimals_of(number: float, digits: int = DIGITS) -> int:
+    """The decimals with which a figure has that many significant digits."""
+    return max(digits - len(str(int(abs(number)))), 0)
+
+
+def significant(number: float, most: int = DIGITS, sign: str = "") -> str:
+    """A figure of a sentence in four significant digits, or `most` decimals: `740`, `12.9`."""
+    text = f"{number:{sign}.{min(decimals_of(number), most)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
 
 class UnitScale(Struct, frozen=True):
     """How figures from `least` on are written: divided, with so many decimals, and in which unit.
@@ -24,12 +38,21 @@ class UnitScale(Struct, frozen=True):
     def number(self, figure: float) -> str:
         return f"{figure / self.divisor:.{self.decimals}f}"
 
+    def readable(self, largest: float) -> UnitScale:
+        """With as many decimals as give the largest figure of a column four significant digits."""
+        return replace(self, decimals=min(decimals_of(largest / self.divisor), self.decimals))
+
     def cell(self, figure: float | None, missing: str = "–") -> str:
-        """As `number`, with the sign of a signed figure and without that of a zero."""
+        """As `number`, with the sign of a signed figure and without that of a zero.
+
+        A figure that rounds to zero and isn't one is `<0.1`; a difference has no digit there.
+        """
         if figure is None:
             return missing
         text = self.number(figure)
         if float(text) == 0:
+            if figure > 0 and not self.signed:
+                return f"<{10.0**-self.decimals:.{self.decimals}f}"
             return text.removeprefix("-")
         return f"+{text}" if self.signed and figure > 0 else text
 
@@ -65,7 +88,7 @@ class Unit(StrEnum):
     FLOP_PER_BYTE = "FLOP/B", (100.0, "FLOP/B", 1.0, 0), 2
     MHZ = "MHz", 0
     CYCLES = "cycles", (100.0, "cycles", 1.0, 0), 1
-    WATTS = "W", 0
+    WATTS = "W", (1e4, "kW", 1e3, 3), 0
     JOULES = ("J", (1e6, "MJ", 1e6, 3), (1e4, "kJ", 1e3, 2), (100.0, "J", 1.0, 1),
               (1.0, "J", 1.0, 3), (0.0, "mJ", 1e-3, 2))  # fmt: skip
     MILLIJOULES = "mJ", (100.0, "mJ", 1.0, 0), 2
@@ -117,9 +140,9 @@ def drawn_in(unit: AnyUnit) -> tuple[float, str]:
 
 
 def scaled_text(number: float, unit: AnyUnit) -> str:
-    """A figure with the prefix of its unit that suits it: `1.234 ms`."""
+    """A figure of a sentence in 4 significant digits and a unit that fits: `1.234 ms`, `5244 W`."""
     scale = unit.scale(abs(number), is_whole=False)
-    return f"{number / scale.divisor:.4g} {scale.text}".strip()
+    return f"{significant(number / scale.divisor, scale.decimals)} {scale.text}".strip()
 
 
 COUNT: Final = UnitScale(0.0, "")
@@ -165,6 +188,4 @@ def time_text(ns: float, sign: str = "") -> str:
     if ns == 0:
         return "0 ms"
     length, unit = next((length, unit) for least, length, unit in _TIMES if abs(ns) >= least)
-    number = ns / length
-    digits = max(4 - len(str(int(abs(number)))), 0)
-    return f"{number:{sign}.{digits}f} {unit}"
+    return f"{significant(ns / length, sign=sign)} {unit}"

@@ -79,6 +79,10 @@ class ColumnText(Struct, frozen=True):
         return title if not unit or title.endswith(unit) else f"{title} {unit}"
 
 
+MOMENTS: Final = ("start_ns", "end_ns", "launch_ns", "peak_at_ns", "at_start_ns")
+"""Columns of places in time, which all their digits tell apart."""
+
+
 def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
     """How each column is written, in a unit for its figures; unknown times in that of others."""
     largest = {column.name: _largest(frame, column) for column in frame.columns}
@@ -87,6 +91,8 @@ def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
     for column in frame.columns:
         most = largest[column.name] or longest_ns * (column.unit is Unit.NS)
         scale = scale_of(column, most, _is_whole(frame, column))
+        if column.name not in MOMENTS:
+            scale = scale.readable(most)
         made.append(ColumnText(column, scale, frame.values[column.name].words is not None))
     return tuple(made)
 

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.charts import BarChart, BoxChart, Card, Cards, Composition
-from chopper_core.model.units import time_text
+from chopper_core.model.units import significant, time_text
 from chopper_core.render.cells import clean, wrapped
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.util.arrays import Float64
@@ -272,8 +272,7 @@ def _legend(entries: list[Line], width: int) -> list[Line]:
 
 
 def _number(number: float, unit: str) -> str:
-    decimals = max(min(3 - len(f"{abs(number):.0f}"), 3), 0)
-    return f"{number:.{decimals}f} {unit}"
+    return f"{significant(number)} {unit}"
 
 
 _BESIDE_FROM: Final = 100

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Metric, Reduces, Theme, Values, metric_named
 from chopper_core.metrics.counters import lacking as lacking_counters
@@ -41,7 +40,6 @@ _KINDS: Final = {
 """The groups of a detail, the most telling first; what none names is in the last."""
 _STEADY: Final = (Theme.BREAKDOWN, Theme.COUNTERS)
 """Groups of figures that keep their places from row to row: some GPUs only have counters."""
-_DIGITS: Final = 4
 
 _COUNTED: Final = (Reduces.SUM, Reduces.MIN, Reduces.MAX, Reduces.COMMON, Reduces.DISTINCT)
 """How figures that are counts reduce: an integer among them is written as one."""
@@ -80,8 +78,7 @@ class Figure(Struct, frozen=True):
             return glyphs.missing
         scale = scale_of(self.metric, abs(self.number), self._is_whole)
         if short:
-            before = len(f"{abs(self.number) / scale.divisor:.0f}")
-            scale = replace(scale, decimals=min(max(_DIGITS - before, 0), scale.decimals))
+            scale = scale.readable(self.number)
         text = f"{'*' if self.partial else '~' if self.held else ''}{scale.cell(self.number)}"
         if not scale.text or (beside_title and self.metric.title.endswith(scale.text)):
             return text

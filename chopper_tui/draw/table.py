@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -295,6 +296,7 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> D
     values = frame.values[name]
     present = values.numbers[values.present()]
     extremes = [present.min().item(), present.max().item()] if len(present) else []
+    extremes += [near[np.abs(near).argmin()].item()] if len(near := present[present != 0]) else []
     if values.words is not None:
         kernels = frame.view.by == "kernel" or name == "at_kernel"
         words = (clean(values.words[int(code)]) for code in set(present.tolist()))

@@ -261,7 +261,7 @@ def test_bars_of_hours_and_of_milliseconds_have_each_their_unit() -> None:
     waits = BarChart("before compute", "ms", ("a", "b", "c"), (Series("idle", numbers),))
     title, *rows = text(seen(waits, WHOLE), 80)
     assert title == "before compute"
-    assert [" ".join(row.split()[1:3]) for row in rows[:3]] == ["69.88 h", "131.5 ms", "33.80 µs"]
+    assert [" ".join(row.split()[1:3]) for row in rows[:3]] == ["69.88 h", "131.5 ms", "33.8 µs"]
 
 
 @pytest.mark.parametrize("cells", [40, 70, 150])

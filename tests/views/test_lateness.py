@@ -103,7 +103,7 @@ def test_one_that_is_late_once_is_late() -> None:
     assert late(run) == [(2, [3], "host")]
     (said,) = findings(run)
     assert said.startswith("GPU 2 is held back by its host") and "in iteration 3" in said
-    assert "it delays the other three GPUs by 60.0 ms" in said
+    assert "it delays the other three GPUs by 60 ms" in said
     assert (
         query(run, parse("R?view=ranks"))
         .headline[0]
@@ -289,4 +289,4 @@ def test_a_stage_without_peers_is_compared_with_the_other_stages(stages: int) ->
     late_host = pipeline(stages, usual, lambda gpu: 2 * MS * (gpu == 1))
     (said,) = findings(late_host, "slow-stage")
     assert said.startswith("GPU 1 is a stage held back by its host")
-    assert "8.0 ms per iteration more" in said
+    assert "8 ms per iteration more" in said

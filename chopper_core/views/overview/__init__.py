@@ -18,7 +18,7 @@ from chopper_core.model.charts import Band, Cards, Composition, LaneCells, Lanes
 from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
-from chopper_core.model.units import LONG_TIMES, Unit
+from chopper_core.model.units import LONG_TIMES, Unit, scaled_text
 from chopper_core.model.view import Interval, View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
@@ -413,8 +413,7 @@ def _headline_of_samples(run: Run, own: Own) -> str:
     if "mean_power_w" in total:
         parts.append(f"mean power {power_text(total['mean_power_w'])}")
     if not run.status and "sampled_energy_j" in total:
-        scale = Unit.JOULES.scale(total["sampled_energy_j"], is_whole=False)
-        parts.append(f"energy {scale.number(total['sampled_energy_j'])} {scale.text}")
+        parts.append(f"energy {scaled_text(total['sampled_energy_j'], Unit.JOULES)}")
     if "mean_gfx_mhz" in total:
         parts.append(f"clock {total['mean_gfx_mhz']:,.0f} MHz")
     if "mean_hot_c" in total:

@@ -17,6 +17,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Phase
 from chopper_core.model.tree import Tree
+from chopper_core.model.units import Unit, scaled_text, significant
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.overheads import (
@@ -63,6 +64,7 @@ _CACHED: Final = 4
 """Scopes whose step is cached: it may hold the rows of all activities."""
 _LEAST_SPREAD: Final = 0.01
 """Of the longest step: the range of steps that differ by less is not shown."""
+_THOUSANDS: Final = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 _SMALLEST_CHANGE_PCT: Final = 0.05
 _MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
 """Of the time of matrix kernels: with more, the share of the peak would be far too small."""
@@ -238,22 +240,16 @@ def _figures(step: Step) -> dict[str, _Fact]:
 
 
 def _percent(number: float) -> str:
-    return f"{number:.1f} %" if number < 10 else f"{number:.0f} %"
+    return f"{number:.1f} %"
 
 
 def _thousands(number: float) -> str:
-    for least, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= least:
-            return f"{number / least:.{_decimals(number / least)}f}{unit}"
-    return f"{number:.{_decimals(number)}f}"
-
-
-def _decimals(number: float) -> int:
-    return 0 if number >= 100 else 1 if number >= 10 else 2
+    unit, least = next((each for each in _THOUSANDS if number >= each[1]), ("", 1.0))
+    return f"{significant(number / least)}{unit}"
 
 
 def power_text(watts: float) -> str:
-    return f"{watts / 1e3:.1f} kW" if watts >= 1000 else f"{watts:.0f} W"
+    return scaled_text(watts, Unit.WATTS)
 
 
 def facts_of(step: Step) -> list[str]:

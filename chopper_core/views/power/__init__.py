@@ -14,7 +14,7 @@ from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
 from chopper_core.model.column_names import EDGE, HEAT, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
-from chopper_core.model.units import Unit
+from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -285,13 +285,13 @@ def _headline(
     lines, power, gfx, several = [], means("power_w"), means("gfx_mhz"), len(found) > 1
     if np.isfinite(power).all():
         most = int(power.argmax())
-        text = f"{count(len(found), 'GPU')} draw {power.sum():,.0f} W"
+        text = f"{count(len(found), 'GPU')} draw {scaled_text(float(power.sum()), Unit.WATTS)}"
         if several and differs(power[most], median_of(power)):
             text += f", GPU {found[most].gpu} most, {power[most]:.0f} W"
         if np.isfinite(energy_j).all():
-            text += f"; an iteration takes {energy_j.sum():,.0f} J"
+            text += f"; an iteration takes {scaled_text(float(energy_j.sum()), Unit.JOULES)}"
         if np.isfinite(token_mj).all():
-            text += f", a token {token_mj.mean():.1f} mJ"
+            text += f", a token {scaled_text(float(token_mj.mean()), Unit.MILLIJOULES)}"
         lines.append(text)
     low = int(gfx.argmin())
     usual = others_median(gfx)[low]

@@ -7,7 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.model.units import LONG_TIMES
+from chopper_core.model.units import time_text
+
+time: Final = time_text
 
 _SMALL: Final = [
     "no",
@@ -22,19 +24,6 @@ _SMALL: Final = [
     "nine",
     "ten",
 ]
-
-
-def time(ns: float) -> str:
-    """A time in the unit that suits it: `14.1 ms`, `318 µs`, `12.5 s`, `69.9 h`."""
-    size = abs(ns)
-    for least, length, unit in LONG_TIMES:
-        if size >= least:
-            return f"{ns / length:.1f} {unit}"
-    if size >= 1e8:
-        return f"{ns / 1e6:,.0f} ms"
-    if size >= 1e6:
-        return f"{ns / 1e6:.1f} ms"
-    return f"{ns / 1e3:.0f} µs" if size >= 1e4 else f"{ns / 1e3:.1f} µs"
 
 
 def differs(one: float, other: float, least: float = 0.01) -> bool:
