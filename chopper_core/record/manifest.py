@@ -1,0 +1,266 @@
+"""`run.json`, the manifest of a recorded run: what ran where, on which clocks, and how it ended.
+
+Several processes describe a run: `chopper record` in `run.json`, the sampler of each node in
+`nodes/HOST.json`, the hooks in each process in `processes/….json`. Each file is written under a
+temporary name and renamed, so that a killed recording is described as far as it got; the end puts
+all of them into `run.json`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from chopper_core.record.anchors import Anchor
+from chopper_core.util.atomic import publish, read_small
+from chopper_core.util.errors import DataError
+
+SCHEMA: Final = "chopper.record/1"
+MANIFEST: Final = "run.json"
+NODES: Final = "nodes"
+PROCESSES: Final = "processes"
+_ENVIRONMENT: Final = re.compile(
+    r"(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES|CUDA_DEVICE_\w+|(?:TORCH_)?(?:NCCL|RCCL)_\w+|HSA_\w+"
+    r"|GPU_MAX_HW_QUEUES|PYTORCH_\w*ALLOC_CONF|TORCHINDUCTOR_\w+|OMP_NUM_THREADS|NVTE_\w+"
+    r"|SLURM_(?:JOB_ID|JOB_NUM_NODES|NNODES|NTASKS)|HIPBLASLT_\w+|TORCH_BLAS_\w+"
+)
+"""What of the environment is kept: nothing that names users, paths of theirs, or secrets."""
+_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS", re.IGNORECASE)
+_MAX_VALUE: Final = 200
+_PACKAGES: Final = ("chopper-tui", "torch", "amdsmi", "nvidia-ml-py", "psutil")
+_GIT_S: Final = 5.0
+
+
+class RecordedGpu(Struct, frozen=True, omit_defaults=True):
+    """A GPU as a library or torch describes it."""
+
+    index: int = -1
+    """The library's number of it: other libraries and torch count otherwise."""
+    pci: str = ""
+    """Domain, bus, device and function: `0000:0c:00.0`."""
+    uuid: str = ""
+    name: str = ""
+    kfd_node: int = -1
+
+
+class RecordedNode(Struct, omit_defaults=True):
+    """A host of the run, by its sampler."""
+
+    host: str
+    anchors: list[Anchor] = field(default_factory=list)
+    gpus: list[RecordedGpu] = field(default_factory=list)
+    library: str = ""
+    """What the telemetry was read with, and its version."""
+    driver: str = ""
+    period_ms: float = 0.0
+    files: list[str] = field(default_factory=list)
+    """The files of telemetry and CPU samples, below the run's directory."""
+    samples: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What couldn't be recorded, and why."""
+
+
+class RecordedProcess(Struct, omit_defaults=True):
+    """A process of the run that has the hooks, by itself."""
+
+    host: str = ""
+    pid: int = -1
+    rank: int | None = None
+    """None for a process that isn't a rank, such as a launcher."""
+    local_rank: int | None = None
+    world_size: int | None = None
+    torch: str = ""
+    device: RecordedGpu | None = None
+    """Its GPU; `index` is torch's."""
+    state: str = ""
+    step: int = -1
+    windows: list[dict[str, Any]] = field(default_factory=list)
+    """`first` and `last` step, `state`, `file` and `bytes`, or the `reason` why it has none."""
+    layers: dict[str, str] = field(default_factory=dict)
+    step_times: dict[str, Any] = field(default_factory=dict)
+    """Median times of steps in windows and outside of them."""
+    stood_down: str = ""
+    """Why it records no windows; '' if it does."""
+    errors: list[str] = field(default_factory=list)
+
+
+class Manifest(Struct, omit_defaults=True):
+    """All that is known of a recorded run."""
+
+    schema: str = SCHEMA
+    command: list[str] = field(default_factory=list)
+    directory: str = ""
+    host: str = ""
+    started_ns: int = 0
+    ended_ns: int | None = None
+    """None if the recording was killed, or goes on."""
+    returncode: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    git: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    passes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Counter passes by the name of their folder."""
+    nodes: list[RecordedNode] = field(default_factory=list)
+    processes: list[RecordedProcess] = field(default_factory=list)
+    overhead: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+P = TypeVar("P", RecordedNode, RecordedProcess)
+
+
+def host_name() -> str:
+    """This host's name, as part of names of files."""
+    return re.sub(r"[^\w.-]", "_", socket.gethostname().partition(".")[0]) or "host"
+
+
+def start(run_dir: Path, command: Sequence[str]) -> Manifest:
+    """Begin the manifest of a recording, in a directory that is made if needed; raises OSError."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    manifest = Manifest(
+        command=list(command),
+        directory=os.getcwd(),
+        host=host_name(),
+        started_ns=time.time_ns(),
+        versions=_versions(),
+        git=_git(),
+        environment=_environment(),
+    )
+    _write(run_dir / MANIFEST, manifest)
+    return manifest
+
+
+def update(run_dir: Path, **parts: Any) -> Manifest:
+    """Replace fields of the manifest; of mappings, their keys. Raises OSError and DataError.
+
+    A single process writes a run's manifest: `chopper record`.
+    """
+    manifest = _read(run_dir / MANIFEST, Manifest)
+    for name, value in parts.items():
+        known = getattr(manifest, name)
+        setattr(manifest, name, {**known, **value} if isinstance(known, dict) else value)
+    _write(run_dir / MANIFEST, manifest)
+    return manifest
+
+
+def finish(run_dir: Path, rc: int) -> Manifest:
+    """End the manifest: it now has what nodes and processes wrote. Raises OSError and DataError."""
+    manifest = read_manifest(run_dir) or Manifest()
+    manifest.ended_ns, manifest.returncode = time.time_ns(), rc
+    _write(run_dir / MANIFEST, manifest)
+    return manifest
+
+
+def publish_part(run_dir: Path, part: RecordedNode | RecordedProcess) -> None:
+    """Write what a node or a process knows; raises OSError."""
+    if isinstance(part, RecordedNode):
+        path = run_dir / NODES / f"{part.host}.json"
+    else:
+        path = run_dir / PROCESSES / f"{part.host}-{part.pid}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, part)
+
+
+def read_manifest(run_dir: Path) -> Manifest | None:
+    """The manifest with the parts next to it, which are newer; None for another directory.
+
+    Parts that can't be read are named in its notes. Raises DataError for a damaged `run.json`.
+    """
+    path = run_dir / MANIFEST
+    if not path.is_file():
+        return None
+    manifest = _read(path, Manifest)
+    if not manifest.schema.startswith(SCHEMA.partition("/")[0]):
+        return None
+    nodes, unread = _parts(run_dir / NODES, RecordedNode)
+    processes, others = _parts(run_dir / PROCESSES, RecordedProcess)
+    hosts = {node.host for node in nodes}
+    known = {(each.host, each.pid) for each in processes}
+    manifest.nodes = [*(each for each in manifest.nodes if each.host not in hosts), *nodes]
+    manifest.processes = [
+        *(each for each in manifest.processes if (each.host, each.pid) not in known),
+        *processes,
+    ]
+    manifest.notes = list(dict.fromkeys((*manifest.notes, *unread, *others)))
+    return manifest
+
+
+def _parts(folder: Path, kind: type[P]) -> tuple[list[P], list[str]]:
+    found, notes = [], []
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        try:
+            found.append(_read(path, kind))
+        except DataError as error:
+            notes.append(str(error))
+    return found, notes
+
+
+T = TypeVar("T", Manifest, RecordedNode, RecordedProcess)
+
+
+def _read(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(read_small(path), type=kind)
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"{path} isn't a manifest of a recorded run: {error}.") from error
+
+
+def _write(path: Path, content: Manifest | RecordedNode | RecordedProcess) -> None:
+    publish(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
+
+
+def package_version(name: str) -> str:
+    """The version of an installed distribution, without importing it; '' without one."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _versions() -> dict[str, str]:
+    found = {name: package_version(name) for name in _PACKAGES}
+    found |= {"python": platform.python_version(), "kernel": os.uname().release}
+    return {name: text for name, text in found.items() if text}
+
+
+def _environment() -> dict[str, str]:
+    return {
+        name: value[:_MAX_VALUE]
+        for name, value in sorted(os.environ.items())
+        if _ENVIRONMENT.fullmatch(name) and not _SECRET.search(name)
+    }
+
+
+def _git() -> dict[str, Any]:
+    """The revision of the working directory, and whether files differ from it; {} without one."""
+
+    def answer(*arguments: str) -> str:
+        return subprocess.run(
+            ("git", *arguments),
+            capture_output=True,
+            text=True,
+            timeout=_GIT_S,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        ).stdout.strip()
+
+    try:
+        revision = answer("rev-parse", "HEAD")
+        changed = answer("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"revision": revision, "changed": bool(changed)}
