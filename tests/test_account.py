@@ -22,7 +22,7 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from chopper_core.views.shared.step_times import step_times
-from tests.bench.findings import planted
+from tests.bench.causes import planted
 from tests.demo import demo_run, kept_files, opened
 from tests.pipelines import pipeline_run
 

@@ -24,6 +24,8 @@ AT_PEAK: Final = "model_flops_peak_ns"
 """Their time at the peak of their type."""
 LAUNCH_SHAPE: Final = "launch_shape"
 """Grid and workgroup of the launch as one number (`packed_shape`); only while a run is aligned."""
+PART_OF: Final = "part_of"
+"""The number of the row that a finding is a part of."""
 CORRELATION: Final = "correlation"
 """The profiler's correlation id of the launch; only while a run is aligned."""
 PASSING: Final = (LAUNCH_SHAPE, CORRELATION)

@@ -196,7 +196,8 @@ _NO_BREAK: Final = "\u00a0"
 def wrapped(text: str, width: int) -> list[str]:
     """A sentence, cleaned, in lines of at most `width` cells; none begins with a bare unit."""
     joined = _BEFORE_UNIT.sub(_NO_BREAK, clean(text))
-    lines = wrap(joined, width, break_on_hyphens=False)
+    indent = " " * (len(text) - len(text.lstrip()))
+    lines = wrap(joined, width, break_on_hyphens=False, subsequent_indent=indent)
     return [line.replace(_NO_BREAK, " ") for line in lines]
 
 

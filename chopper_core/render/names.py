@@ -9,6 +9,7 @@ from os.path import commonprefix
 from string import ascii_letters, digits
 from typing import Final
 
+from chopper_core.model.column_names import PART_OF
 from chopper_core.render.cells import beginning, cell_width, clean, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.patterns import late
@@ -28,11 +29,21 @@ _TENSILE_HEAD: Final = 5
 
 
 def row_names(frame: Frame, glyphs: Glyphs) -> tuple[str, ...]:
-    """The names of the rows: a renamed kernel is `old → new`, a truncated iteration `9 cut`."""
+    """The names of the rows: a renamed kernel is `old → new`, a truncated iteration `9 cut`.
+
+    Parts of a finding are indented.
+    """
     count = len(frame)
     names = display_names((*frame.labels, *frame.partners), frame.level)
     if frame.truncated and frame.level == "iteration":
         return tuple(f"{n} cut" if frame.is_cut(row) else n for row, n in enumerate(names[:count]))
+    if parts := frame.values.get(PART_OF):
+        depths: list[int] = []
+        for row in range(count):
+            whole = parts.at(row)
+            is_behind = whole is not None and not (frame.sort or frame.hidden)
+            depths.append(depths[int(whole) - 1] + 1 if is_behind and whole else whole is not None)
+        return tuple("  " * depth + name for depth, name in zip(depths, names, strict=True))
     if not frame.partners:
         return names
     return tuple(

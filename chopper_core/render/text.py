@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from textwrap import wrap
 from typing import Final
 
 import numpy as np
@@ -82,7 +81,7 @@ def as_text(
     inked = [_inks(frame, column) for column in shown] if paint is not plain else []
     inks = [*zip(*inked, strict=True)] or [()] * count
     for row in range(count):
-        name = wrap(names[row], name_width) if is_prose else [short[row]]
+        name = wrapped(names[row], name_width) if is_prose else [short[row]]
         spark = []
         if means is not None and scale is not None:
             spark = [paint(scale.line(means[row], frame.signal.unit, glyphs), "spark")]

@@ -298,7 +298,12 @@ def test_every_finding_leads_to_its_evidence(which: str, request: pytest.Fixture
     frame = findings(run)
     savings = [frame.row(number)["saving_ns"] for number in range(len(frame))]
     known = [saving for saving in savings if saving is not None]
-    assert known == sorted(known, reverse=True)
+    parts = [frame.row(number)["part_of"] for number in range(len(frame))]
+    groups = [saving for saving, whose in zip(known, parts, strict=False) if whose is None]
+    assert groups == sorted(groups, reverse=True)
+    for whose in set(parts) - {None}:
+        own = [saving for saving, each in zip(known, parts, strict=False) if each == whose]
+        assert own == sorted(own, reverse=True) and own[0] <= known[int(whose) - 1]
     assert savings[len(known) :] == [None] * (len(savings) - len(known))
     for number in range(len(frame)):
         assert len(query(run, parse(frame.addresses(number)))) > 0
@@ -552,7 +557,8 @@ def test_an_operation_that_is_slow_in_one_iteration() -> None:
     assert row["gpu_time_ns"] == 2 * 12 * 120_000
     assert row["saving_ns"] == 12 * 120_000 / 5
     assert query(run, parse(row["at"])).labels[0] == "3"
-    assert found(run) == [row]
+    # That the iteration takes longer is the same time.
+    assert found(run) == [row, {**only(run, "iteration"), "part_of": 1}]
 
 
 def test_an_iteration_that_takes_longer() -> None:
@@ -846,8 +852,8 @@ def test_an_operation_slow_on_one_gpu() -> None:
     assert row["saving_ns"] == pytest.approx(12 * 150_000, rel=0.01)
     assert row["saving_low_ns"] < row["saving_ns"] < row["saving_high_ns"]
     assert query(run_of(made), parse(row["at"])).labels[0] == "2"
-    # It is the cause of the GPU's lag, which isn't told again.
-    assert found(run_of(made), "straggler") == []
+    # It is the cause of the GPU's lag, which is a part: it says less about where.
+    assert only(run_of(made), "straggler")["part_of"] == 1
     # A GPU on which everything takes longer has no slow operation, nor has an unsteady one.
     slow = stretched(rows(4), lambda row: 150_000 * (row.gpu == 2))
     once = stretched(rows(4), lambda row: extra(row) * (row.iteration == 2))

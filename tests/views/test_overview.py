@@ -133,7 +133,8 @@ def test_the_straggler_lags_and_the_others_hardly_do(run: Run) -> None:
 
 def test_every_card_leads_to_its_evidence(run: Run) -> None:
     found = cards(query(run, OVERVIEW)).cards
-    assert [each.text for each in found] == list(query(run, View("R", name="findings")).labels)
+    texts = [each.text.lstrip() for each in found]
+    assert texts == list(query(run, View("R", name="findings")).labels)
     for each in found:
         assert len(query(run, replace(address.parse(each.address), run="R")))
 

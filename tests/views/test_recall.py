@@ -1,6 +1,6 @@
 """Planted causes and clean runs: what a run truly loses, and that nothing accuses a clean one.
 
-`python -m tests.bench.findings` measures all causes, sizes and seeds.
+`python -m tests.bench.causes` measures all causes, sizes and seeds.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import pytest
 from chopper_core.model.view import View
 from chopper_core.views.findings import RULES
 from chopper_core.views.findings.rule import context_of
-from tests.bench import findings as bench
-from tests.bench.findings import planted
+from tests.bench import causes as bench
+from tests.bench.causes import planted
 
 SILENT = tuple(style for style in planted.STYLES if not style.startswith("stages"))
 

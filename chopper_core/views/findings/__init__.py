@@ -5,9 +5,8 @@ To add a rule, write it into the module of its theme; a new module's name goes t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
-from graphlib import TopologicalSorter
 from importlib import import_module
 from typing import Final
 
@@ -19,12 +18,11 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util import plugins
 from chopper_core.util.plugins import Plugin
+from chopper_core.views.findings.parts import Found, in_groups
 from chopper_core.views.findings.rule import (
     CONFIDENCE,
-    EXPLAINED,
     IRREGULAR,
     SMALLEST_SAVING,
-    Cost,
     Finding,
     FindingRule,
     FindingsContext,
@@ -60,16 +58,10 @@ RULES: Final[tuple[FindingRule, ...]] = tuple(
     if isinstance(each, FindingRule)
 )
 """All rules, in the order of `MODULES`: of equal savings, that of the later rule comes first."""
-_CAUSES_FIRST: Final = tuple(
-    TopologicalSorter(
-        {each.name: [rule.name for rule in RULES if each.name in rule.explains] for each in RULES}
-    ).static_order()
-)
-"""The names of the rules, each after those that explain it; raises CycleError if there is none."""
 
 SAVING: Final = column("""saving_ns | ns | saving
     Potential saving: how much shorter an iteration would be without it, mean over the complete
-    iterations; an estimate. Findings overlap: two savings don't add up.
+    iterations; an estimate. The savings of parts are in that of what they are parts of.
     missing: the impact can't be estimated""")
 LOW: Final = column(f"""saving_low_ns | ns | at least
     The low end of the potential saving's range: allows for what else would wait then, and for
@@ -81,6 +73,10 @@ HIGH: Final = column(f"""saving_high_ns | ns | at most
 SHARE: Final = column(f"""saving_pct | % | %
     Potential saving in % of the step time.
     missing: {SAVING.missing_because}""")
+PART_OF: Final = column("""part_of | | part of
+    The number of the finding that it is a part of, counting from 1 in the default order: both cost
+    the same time.
+    missing: it costs time that no other finding does, or unknown time""")
 TOTAL: Final = column("""gpu_time_ns | ns | GPU time
     GPU time affected, summed over GPUs and complete iterations.
     missing: no GPU time is attributed to it""")
@@ -90,12 +86,10 @@ RULE: Final = column("""rule | | rule
 
 def answer(run: Run, view: View) -> ViewResult:
     context = context_of(run, view)
-    found = _find(context)
+    placed = _find(context)
+    found = [each for each, _ in placed]
     findings = [finding for _, finding in found]
-    savings = [
-        None if each.saving_ns is None else min(each.saving_ns, context.step_ns)
-        for each in findings
-    ]
+    savings = [each.saving_ns for each in findings]
     ranges = [_range(*each, context.step_ns) for each in found]
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
     unknown = replace(SAVING, missing_because="without a trace no time can be attributed to it")
@@ -109,11 +103,12 @@ def answer(run: Run, view: View) -> ViewResult:
             (SHARE, numbered(shares)),
             (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
             (RULE, worded([rule.name for rule, _ in found])),
+            (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
         ),
         shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
-        headline=(_headline(context, len(findings)),),
+        headline=(_headline(context, [whose for _, whose in placed]),),
         notes=_notes(context),
     )
 
@@ -139,8 +134,8 @@ def _plugin_rules() -> tuple[FindingRule, ...]:
     return tuple(guarded(plugin, rule) for plugin, rule in found)
 
 
-def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
-    """The findings of all rules, the largest saving first; those of unknown saving come last."""
+def _find(context: FindingsContext) -> list[tuple[Found, int | None]]:
+    """The findings of all rules in groups, and the place of the one that each is a part of."""
     found = [
         (rule, finding)
         for rule in rules_of(context.run)
@@ -148,23 +143,8 @@ def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
         if finding.saving_ns is None or context.share(finding.saving_ns) >= SMALLEST_SAVING.share
     ]
     if context.run.is_sampled_only:
-        return sorted(found, key=lambda each: -each[1].confidence)
-    # Causes first: only a finding that stays replaces another.
-    kept: list[tuple[FindingRule, Finding]] = []
-    for name in dict.fromkeys((*_CAUSES_FIRST, *(each.name for each, _ in found))):
-        own = [each for each in found if each[0].name == name]
-        kept += [each for each in own if not any(_explains(other, each) for other in kept)]
-    return sorted(kept, key=lambda each: -1.0 if (s := each[1].saving_ns) is None else s)[::-1]
-
-
-def _explains(one: tuple[FindingRule, Finding], other: tuple[FindingRule, Finding]) -> bool:
-    (rule, cause), (its_rule, effect) = one, other
-    return (
-        its_rule.name in rule.explains
-        and cause.gpu == effect.gpu
-        and effect.cost in (cause.cost, Cost.UNKNOWN)
-        and (cause.saving_ns or 0.0) >= EXPLAINED.share * (effect.saving_ns or 0.0)
-    )
+        return [(each, None) for each in sorted(found, key=lambda each: -each[1].confidence)]
+    return in_groups(context, found)
 
 
 def _range(
@@ -183,13 +163,16 @@ def _with_baseline(evidence: View, view: View) -> View:
     return replace(evidence, baseline=view.baseline) if same else evidence
 
 
-def _rounded(times_ns: list[float | None]) -> Values:
-    whole = np.array([0 if each is None else round(each) for each in times_ns], np.int64)
-    return Values(whole, np.array([each is None for each in times_ns], np.bool_))
+def _rounded(figures: Sequence[float | None]) -> Values:
+    whole = np.array([0 if each is None else round(each) for each in figures], np.int64)
+    return Values(whole, np.array([each is None for each in figures], np.bool_))
 
 
-def _headline(context: FindingsContext, findings: int) -> str:
-    result = count(findings, "finding") if findings else "nothing stands out"
+def _headline(context: FindingsContext, whose: list[int | None]) -> str:
+    groups = whose.count(None)
+    result = count(groups, "finding") if groups else "nothing stands out"
+    if groups < len(whose):
+        result += f" with {count(len(whose) - groups, 'part')}"
     if context.run.is_sampled_only:
         gpus = count(len(context.run.gpus), "GPU")
         return f"{result} in the telemetry of {gpus}; without a trace, no savings"

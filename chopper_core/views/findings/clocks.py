@@ -74,7 +74,13 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             sentence += f"; time below its mean costs {time(saving)}{context.each}"
         evidence = context.with_signal(name, f"-sd_{name}")
         yield context.finding(
-            sentence, evidence, Cost.COMPUTE, saving, is_measured=False, total_ns=total
+            sentence,
+            evidence,
+            Cost.CLOCK,
+            saving,
+            is_measured=False,
+            total_ns=total,
+            cells=context.cells_of(gpu=[context.gpus[place] for place in unsteady.tolist()]),
         )
 
 
@@ -168,7 +174,7 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
                 f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on {gpus} "
                 f"({mhz:,.0f} vs {nominal:,.0f} MHz), {why}; {time(saving)}{context.each}",
                 context.with_signal(signal, f"mean_{signal}"),
-                Cost.COMPUTE,
+                Cost.CLOCK if signal == "gfx_mhz" else Cost.KERNELS,
                 saving,
                 is_measured=False,
                 high_ns=max((matrix + others) * lower, saving),
@@ -210,7 +216,6 @@ _MAX_COMPARED: Final = 64
     holds=(0.6, 1.25),
     needs="telemetry of clocks, four iterations or more",
     thresholds=(DROP,),
-    explains=("straggler",),
 )
 def clock_drops(context: FindingsContext) -> Iterator[Finding]:
     """A GPU's clock that drops in some neighbouring iterations, or from one on."""
@@ -234,10 +239,11 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
             f"GPU {gpu}'s clock drops by {percent(drop)} {when}, in the same operations; "
             f"{time(saving)}{context.each}",
             context.with_signal("gfx_mhz", "mean_gfx_mhz"),
-            Cost.COMPUTE,
+            Cost.CLOCK,
             saving,
             is_repeated=len(numbers) > 1,
             gpu=gpu,
+            cells=context.cells_of(iteration=numbers),
         )
 
 
@@ -322,7 +328,13 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         )
     evidence = context.with_signal(_SHARE, "-throttled_pct")
     yield context.finding(
-        sentence, evidence, Cost.COMPUTE, saving, is_measured=False, total_ns=total
+        sentence,
+        evidence,
+        Cost.CLOCK,
+        saving,
+        is_measured=False,
+        total_ns=total,
+        cells=context.cells_of(gpu=gpus),
     )
 
 
@@ -398,7 +410,7 @@ def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
             f"than the median GPU and its clock is {percent(lower)} lower ({clock[place]:,.0f} "
             f"vs {usual_mhz:,.0f} MHz); {time(saving)}{context.each} of its compute",
             replace(context.with_view("grid", sort=f"-{name}"), of=name),
-            Cost.COMPUTE,
+            Cost.CLOCK,
             saving,
             gpu=gpu,
         )

@@ -80,6 +80,7 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
             is_repeated=len(context.iterations) > 1,
             high_ns=1.5 * link.transfer_ns,
             total_ns=link.exposed_ns * len(link.gpus) * len(context.iterations),
+            cells=context.cells_of(gpu=link.gpus),
         )
 
 
@@ -259,9 +260,10 @@ def _contended(context: FindingsContext, pair: Int64, text: str, total_ns: float
     return context.finding(
         f"{operation} in {phase} {text}: {time(saving)}{context.per_gpu}",
         context.with_view("overlap", "instance", sort="-instance_ns", **labels),
-        Cost.COMPUTE,
+        Cost.CONTENTION,
         saving,
         is_measured=False,
+        cells=context.cells_of(phase=int(pair[0]), operation=int(pair[1])),
     )
 
 

@@ -63,9 +63,9 @@ ONE_PLACE: Final = threshold(
 )
 
 _COSTS: Final = {
-    "clock": (Cost.COMPUTE, "-slower_pct"),
+    "clock": (Cost.CLOCK, "-slower_pct"),
     "kernels": (Cost.COMPUTE, "-slower_pct"),
-    "work": (Cost.COMPUTE, "-work_ns"),
+    "work": (Cost.WORK, "-work_ns"),
     "host": (Cost.HOST, "-extra_host_ns"),
     "launch": (Cost.LAUNCH, "-extra_launch_ns"),
     "copies": (Cost.COPIES, "mean_lead_ns"),
@@ -79,7 +79,6 @@ _COSTS: Final = {
     "longer",
     needs="two GPUs or more",
     thresholds=(STRAGGLER, ONCE, ONE_PLACE),
-    explains=("hot-gpu", "host-bound"),
 )
 def straggler(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that the others wait for, and why it is late."""
@@ -117,6 +116,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         is_measured=bool(text),
         is_repeated=len(late.when) > 1,
         gpu=gpu,
+        cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
     )
 
 
@@ -140,7 +140,6 @@ _MIN_EXPLAINED: Final = 0.5
     holds=(0.7, 1.25),
     needs="two GPUs or more",
     thresholds=(IMBALANCE, IMBALANCE_COST),
-    explains=("gpu-operation", "straggler"),
 )
 def imbalance(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that has more to compute than the others: more kernels or more FLOPs."""
@@ -174,7 +173,7 @@ def imbalance(context: FindingsContext) -> Iterator[Finding]:
         f"{recurrence(when.tolist(), context.iterations)}: it computes for "
         f"{time(took[most])}{context.each}, {percent(longer)} more than the other GPUs",
         replace(pivot(context.at(), "gpu"), columns=_COMPARED, sort=f"-{_COMPARED[0]}"),
-        Cost.COMPUTE,
+        Cost.WORK,
         saving,
         is_repeated=len(context.iterations) > 1,
         gpu=context.gpus[most],
@@ -196,7 +195,6 @@ _MAX_OVERLAP: Final = 0.1
     holds=(0.0, 1.3),
     needs="stages of a pipeline with one GPU each",
     thresholds=(SLOWER_STAGE, SLOWER_STAGE_COST),
-    explains=("long-stage",),
 )
 def slow_stages(context: FindingsContext) -> Iterator[Finding]:
     """A GPU without peers whose kernels or host are slower than those of the other stages.
@@ -232,7 +230,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
                 f"{time(saving)}{context.each}"
             )
             evidence = context.with_view("kernels", "operation", sort="-kernel_ns", gpu=str(gpu))
-            cost = Cost.COMPUTE
+            cost = Cost.CLOCK if at_clock else Cost.KERNELS
         else:
             doing = cause_beyond(context.run, gpu, alone, context.iterations)
             text = (
@@ -307,6 +305,7 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
         saving_ns=saving,
         gpu=gpus[0] if len(gpus) == 1 else None,
         cost=Cost.COMPUTE,
+        cells=context.cells_of(gpu=gpus),
     )
 
 

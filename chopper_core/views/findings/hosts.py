@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, NO_TIME
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import (
     first_equal,
     medians_along,
@@ -166,7 +166,7 @@ def _bound(
     if not late:
         return
     charges = _charges_of(context, late, state)
-    main, (gpu, iterations) = charges.main(charges.by_cause), _mostly_on(context, charges)
+    main, iterations = charges.main(charges.by_cause), _mostly_in(context, charges)
     if state == HostState.LATE:
         bound, when, cost = "host-bound", "before launch calls", Cost.HOST
         by, sort = "host" if charges.ns.any() else "", "-idle_host_ns"
@@ -199,22 +199,18 @@ def _bound(
         )
         sentence = f"the step is {idle}: {listed(parts)}"
         evidence = context.with_view("launch", by or "phase", sort=sort)
-    yield context.finding(f"{sentence}{doing}", evidence, cost, saving, gpu=gpu, total_ns=total)
+    cells = context.cells_of(phase=[phase.code for phase in late])
+    yield context.finding(f"{sentence}{doing}", evidence, cost, saving, total_ns=total, cells=cells)
 
 
-def _mostly_on(context: FindingsContext, charges: HostCharges) -> tuple[int | None, str]:
-    """The one GPU of several that has most of it; and the iterations, unless many do."""
-    whose = np.searchsorted(context.gpus, context.table.gpu[charges.row])
+def _mostly_in(context: FindingsContext, charges: HostCharges) -> str:
+    """The iterations that have most of it, unless many do."""
     when = np.searchsorted(context.iterations, charges.iteration)
-    place = whose * len(context.iterations) + when
-    steps = sums_of(charges.ns, place, context.spots).reshape(len(context.gpus), -1)
-    least, by_gpu, by_step = EXPLAINED.share * steps.sum(), steps.sum(axis=1), steps.sum(axis=0)
-    most = int(by_gpu.argmax())
-    gpu = context.gpus[most] if len(by_gpu) > 1 and by_gpu[most] >= least > 0 else None
+    by_step = sums_of(charges.ns, when, len(context.iterations))
     large = np.flatnonzero(by_step > _SAME_SHARE * by_step.max())
-    if 2 * len(large) >= len(by_step) or by_step[large].sum() < least:
-        return gpu, ""
-    return gpu, recurrence(large.tolist(), context.iterations)
+    if 2 * len(large) >= len(by_step) or by_step[large].sum() < EXPLAINED.share * by_step.sum():
+        return ""
+    return recurrence(large.tolist(), context.iterations)
 
 
 def _share(charges: HostCharges, cause: HostCause) -> str:
@@ -392,7 +388,15 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         sum(latest.values()) / len(context.iterations),
         is_repeated=not is_one,
         total_ns=sum(place.idle_ns for place in late),
+        cells=np.logical_or.reduce([_cells_of(context, place) for place in late]),
     )
+
+
+def _cells_of(context: FindingsContext, place: LatePlace) -> Mask:
+    inside = (
+        {} if place.phase == AT_END else {"phase": place.phase, "layer": place.layers or NO_LABEL}
+    )
+    return context.cells_of(gpu=place.gpu, iteration=place.iteration, **inside)
 
 
 def _layers(context: FindingsContext, place: LatePlace) -> str:

@@ -53,7 +53,6 @@ _PARTS: Final = {
     holds=(0.8, 1.2),
     needs="four iterations or more",
     thresholds=(LONGER,),
-    explains=("host-bound",),
 )
 def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     """Iterations that take longer than the others."""
@@ -77,6 +76,7 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
         lost / len(iterations),
         is_repeated=not is_one,
         total_ns=lost * len(context.gpus),
+        cells=context.cells_of(iteration=iterations[slow].tolist()),
     )
 
 
@@ -117,6 +117,7 @@ def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
         None if is_first else times.mean_ns - usual,
         is_repeated=len(long) > 1,
         total_ns=float((each[is_long] - usual).sum()) * len(context.gpus),
+        cells=context.cells_of(iteration=long),
     )
 
 

@@ -41,6 +41,11 @@ _SUBJECTS: Final = {
     "unseparated_ns": "time that a lower clock may cost is",
 }
 """The losses of compute; communication, copies and idle time have rules of their own."""
+_COSTS: Final = {
+    "contention_ns": Cost.CONTENTION,
+    "frequency_ns": Cost.CLOCK,
+    "unseparated_ns": Cost.CLOCK,
+}
 _UNATTRIBUTED: Final = "unmodelled_ns"
 _MAX_UNATTRIBUTED: Final = 0.1
 """Of a GPU that has a larger share of unattributed time, compute is not split."""
@@ -94,11 +99,12 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         f"{_SUBJECTS[name]} the largest overhead{where}: {time(size / count)}{context.each}, "
         f"{percent(size / elapsed)} of the time{nominal}; {next_to}",
         context.with_view("overheads", by, sort=sort),
-        Cost.COMPUTE,
+        _COSTS.get(name, Cost.KERNELS),
         size / count,
         is_measured=False,
         is_repeated=count > 1,
         total_ns=float(size),
+        cells=context.cells_of(gpu=gpus),
     )
 
 
@@ -190,10 +196,11 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
             columns=("kernel_ns", "kernel_pct", "kernels", metric, "mean_ns"),
             filter=f"{metric}<{limit:g}",
         ),
-        Cost.COMPUTE,
+        Cost.KERNELS,
         saving,
         is_measured=metric == "mfma_util_pct",
         total_ns=saving * spots,
+        cells=context.cells_of(operation=codes[poor].tolist()),
     )
 
 

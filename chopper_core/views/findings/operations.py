@@ -166,7 +166,6 @@ def _compared(
     holds=(0.6, 1.25),
     needs="two GPUs or more",
     thresholds=(SLOWER_HERE, SLOWER_BESIDE, EVERYWHERE, MEMORY_BOUND),
-    explains=("straggler",),
 )
 def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     """Operations that take longer on one GPU than on its peers, one by one or all that memory
@@ -236,10 +235,11 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
         yield context.finding(
             f"{text}; {time(saving)}{context.each}",
             evidence,
-            Cost.COMPUTE,
+            Cost.KERNELS,
             saving,
             is_repeated=len(context.iterations) > 1,
             gpu=gpu,
+            cells=np.isin(pair, chosen),
         )
 
 
@@ -300,7 +300,6 @@ def slow_in_a_layer(context: FindingsContext) -> Iterator[Finding]:
     "over all iterations",
     needs="labelled iterations",
     thresholds=(SLOWER, CONSISTENT),
-    explains=("iteration",),
 )
 def slow_in_an_iteration(context: FindingsContext) -> Iterator[Finding]:
     """Operations that take longer in one iteration than in the others, on every GPU.
@@ -330,12 +329,14 @@ def _slower(
             rows = context.split_by("operation", **{level: str(where)})
             evidence = replace(rows, sort="-kernel_ns")
         text = _longer(context, own, f"in {level} {where} than in the other {level}s")
+        pairs = [context.cells_of(phase=part.phase, operation=part.operation) for part in own]
         yield context.finding(
             f"{text}; {time(saving)}{context.per_gpu}",
             evidence,
-            Cost.COMPUTE,
+            Cost.KERNELS,
             saving,
             total_ns=total,
+            cells=np.logical_or.reduce(pairs) & context.cells_of(**{level: where}),
         )
 
 

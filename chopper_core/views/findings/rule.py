@@ -73,8 +73,8 @@ ROBUST_Z: Final = threshold("""distance from the median | 6 | x 1.4826 x MAD
     the usual 3.5 (Iglewicz and Hoaglin) is for a single test; here every operation is tested""")
 LEAST_SPREAD: Final = threshold("""smallest spread assumed | 1 | % of the median
     a MAD near zero would make everything an outlier""")
-EXPLAINED: Final = threshold("""cause of another finding | 60 | % of its saving
-    a GPU whose lag is mostly one operation's is reported once, with the operation""")
+EXPLAINED: Final = threshold("""part of another finding | 60 | % of its time
+    two findings of mostly the same time don't add up: the lag of a GPU and its throttling""")
 GENERAL: Final = (SMALLEST_SAVING, EXPLAINED, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
 _WORK_BITS: Final = (1 << 40) - 1
 CELL: Final = LEVELS[:5]
@@ -156,6 +156,14 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _memo(self) -> Memo:
         return Memo()
+
+    def cells_of(self, **codes: int | Collection[int]) -> Mask:
+        """The cells with these codes of these levels."""
+        inside = np.ones(len(self.cells), np.bool_)
+        for level, each in codes.items():
+            wanted = [each] if isinstance(each, int) else list(each)
+            inside &= np.isin(self.codes(level), np.array(wanted, np.int64))
+        return inside
 
     def place(self, level: str) -> Index:
         """The position of each cell's GPU in `gpus`, or of its iteration in `iterations`."""
@@ -256,6 +264,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         gpu: int | None = None,
         total_ns: float | None = None,
         high_ns: float | None = None,
+        cells: Mask | None = None,
     ) -> Finding:
         """A finding that costs as much in each iteration, on one GPU or on all.
 
@@ -275,6 +284,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             gpu=gpu,
             cost=cost,
             total_ns=total_ns,
+            cells=cells,
         )
 
     def at(self, **labels: str) -> View:
@@ -405,12 +415,26 @@ class Cost(Enum):
 
     UNKNOWN = 0
     COMPUTE = 1
+    """Of any of the four kinds below."""
     COMMUNICATION = 2
     COPIES = 3
     HOST = 4
     """Idle before launch calls."""
     LAUNCH = 5
     """The other idle time."""
+    CLOCK = 6
+    KERNELS = 7
+    """The same kernels take longer at the same clock."""
+    WORK = 8
+    CONTENTION = 9
+
+    def may_be(self, other: Cost) -> bool:
+        both = {self, other}
+        is_compute = Cost.COMPUTE in both and both <= COMPUTES
+        return len(both) == 1 or Cost.UNKNOWN in both or is_compute
+
+
+COMPUTES: Final = frozenset((Cost.COMPUTE, Cost.CLOCK, Cost.KERNELS, Cost.WORK, Cost.CONTENTION))
 
 
 class Confidence(IntEnum):
@@ -457,6 +481,8 @@ class Finding(Struct, frozen=True):
     cost: Cost = Cost.UNKNOWN
     total_ns: float | None = None
     """GPU time affected, summed over GPUs and analysed iterations."""
+    cells: Mask | None = None
+    """The cells of the context that it is about; None: all, or those of its GPU."""
 
 
 Find = Callable[[FindingsContext], Iterable[Finding]]
@@ -476,9 +502,6 @@ class FindingRule(Struct, frozen=True):
     needs: str = ""
     """The data it needs beyond a trace."""
     thresholds: tuple[Threshold, ...] = ()
-    explains: tuple[str, ...] = ()
-    """Rules whose findings about the same GPU and kind of time a finding of this one replaces, as
-    the cause of most of what they say. No rule explains itself, directly or by way of others."""
     of_durations: bool = False
     """Whether durations alone show it, also where times are reconstructed."""
     of_samples: bool = False

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, heat_of, is_measured
 from chopper_core.model import address
 from chopper_core.model.charts import Card
-from chopper_core.model.column_names import EDGE
+from chopper_core.model.column_names import EDGE, PART_OF
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
@@ -40,7 +40,8 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
         figures = () if saving is None or share is None else (f"{share:.1f} %", time(saving))
         # Without a trace there are no savings: how sure each is takes their place.
         sure = str(columns["confidence"].cell(row)) if run.is_sampled_only else ""
-        cards.append(Card(figures, sentence, address.render(found.opens(row)), sure))
+        indent = "  " if columns[PART_OF].present()[row] else ""
+        cards.append(Card(figures, indent + sentence, address.render(found.opens(row)), sure))
     return tuple(cards)
 
 

@@ -1,6 +1,6 @@
 """Recall and false findings of the rules, on generated runs with one planted cause or none.
 
-`python -m tests.bench.findings` prints the tables of docs/internals/findings.md; `--quick` takes
+`python -m tests.bench.causes` prints the tables of docs/internals/findings.md; `--quick` takes
 one seed and size of each cause. `-v` prints the first findings of every run beside its truth.
 """
 
