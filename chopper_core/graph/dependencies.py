@@ -43,6 +43,14 @@ class Evidence(IntEnum):
     """The trace states the dependency, perhaps through nodes of the host."""
     CONTROL = 5
     """The trace states it as a control dependency."""
+    LAUNCH = 6
+    """The host launched it."""
+    SEQUENCE = 7
+    """It comes next on the host."""
+    BLOCKED = 8
+    """The call of the host returns once the activity has ended."""
+    MEETING = 9
+    """Members of a collective wait for the last of them."""
 
     @property
     def text(self) -> str:
@@ -56,6 +64,10 @@ _TEXTS: Final = {
     Evidence.HOST: "launched after another stream's activity ended",
     Evidence.STATED: "stated by the trace",
     Evidence.CONTROL: "stated by the trace as control",
+    Evidence.LAUNCH: "launched by the host",
+    Evidence.SEQUENCE: "order on the host",
+    Evidence.BLOCKED: "awaited by a call of the host",
+    Evidence.MEETING: "members of a collective wait for each other",
 }
 
 

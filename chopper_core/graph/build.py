@@ -1,0 +1,209 @@
+"""The step graph of a run: from its activities, launches, calls that block, and collectives."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from chopper_core.graph.collectives import collectives_of
+from chopper_core.graph.dependencies import Evidence, dependencies_of, time_order
+from chopper_core.graph.host_nodes import (
+    HostMoment,
+    HostNodes,
+    TimedRows,
+    host_nodes,
+    left_iterations,
+)
+from chopper_core.graph.step_graph import EdgeRows, NodeKind, NodeRows, StepGraph, sorted_graph
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, NO_TIME, Kind
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
+from chopper_core.util.grouping import counts_of, distinct, maxima_of, run_starts, sums_of
+
+_NEAR_NS: Final = 20_000
+"""An activity waited for another stream if it starts this soon after what ended there."""
+_MIDDLE: Final = 4
+"""A typical value is the mean without the lowest and the highest quarter."""
+
+
+def step_graph(run: Run) -> StepGraph:
+    """The graph of all activities of a run, made once."""
+    return run.memo(("step graph",), lambda: build_graph(run, np.arange(len(run.table))))
+
+
+def build_graph(run: Run, rows: Index) -> StepGraph:
+    """The graph of some rows of a run, in any order, that have times."""
+    timed, edges = _timed(run, rows)
+    hosts = host_nodes(run, timed)
+    launched = hosts.launches(timed)
+    if not (edges.evidence >= Evidence.STATED).any():
+        edges = _with_lags(timed, edges)
+    begin, member, number = _meetings(run, timed)
+    count, arrivals = len(timed.rows), len(member)
+    first = run_starts(number)
+    met = begin[member[first]]
+    enters = np.arange(count)
+    enters[member] = count + np.arange(arrivals)
+    nodes = _node_rows(run, timed, hosts, launched, begin, member, met)
+    meeting = count + arrivals + number
+    host = count + arrivals + len(met)
+    known = np.flatnonzero(launched >= 0)
+    latency = _latency(timed, edges, known)
+    follows = np.flatnonzero(hosts.gpu[1:] == hosts.gpu[:-1]) + 1
+    parts = (
+        EdgeRows(edges.source, enters[edges.target], edges.evidence, edges.lag_ns),
+        _edges(host + launched[known], enters[known], Evidence.LAUNCH, latency),
+        _edges(host + follows - 1, host + follows, Evidence.SEQUENCE),
+        _edges(hosts.awaited, host + hosts.returns, Evidence.BLOCKED, _wakes(hosts, timed)),
+        _edges(enters[member], meeting, Evidence.MEETING),
+        _edges(meeting, member, Evidence.MEETING),
+    )
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = joined.joined(part)
+    # A node of the host stands for the moment at which its work ends.
+    moment = np.concatenate([nodes.begin_ns[:host], hosts.time])
+    left = host + np.flatnonzero(hosts.iteration != NO_LABEL)
+    return sorted_graph(nodes, joined, moment, left, int(np.count_nonzero(launched < 0)))
+
+
+def _edges(source: Index, target: Index, evidence: Evidence, lag: Int64 | None = None) -> EdgeRows:
+    count = len(source)
+    lags = np.zeros(count, np.int64) if lag is None else lag
+    return EdgeRows(source, target, np.full(count, evidence, np.int8), lags)
+
+
+def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows]:
+    """The rows, and the edges between them that the trace states or its times show.
+
+    Of those that are inferred between streams, an activity waited only for what ended right before
+    it started; one that was launched later than that waited for its host.
+    """
+    table = run.table
+    rows = time_order(table, rows)
+    found = dependencies_of(run, rows)
+    start, launch = table.start_ns[rows], table.launch_ns[rows]
+    end = start + table.duration_ns[rows]
+    previous = found.in_stream
+    held = np.flatnonzero(previous >= 0)
+    end[previous[held]] = np.minimum(end[previous[held]], start[held])
+    timed = TimedRows(
+        rows=rows,
+        gpu=table.gpu[rows],
+        stream=table.stream[rows],
+        kind=table.kind[rows],
+        start=start,
+        end=end,
+        launch=np.where(launch > start, NO_TIME, launch),
+    )
+    lag = np.zeros(len(found.before), np.int64) if found.host_ns is None else found.host_ns
+    edges = EdgeRows(found.before.astype(np.intp), found.after, found.evidence, lag)
+    is_inferred = np.isin(edges.evidence, (Evidence.QUEUED, Evidence.UNKNOWN))
+    is_near = start[edges.target] - end[edges.source] <= _NEAR_NS
+    return timed, edges.take((edges.evidence != Evidence.HOST) & (~is_inferred | is_near))
+
+
+def _meetings(run: Run, timed: TimedRows) -> tuple[Int64, Index, Index]:
+    """When the work of each row begins; the places of members of collectives, meeting by meeting,
+    and the number of each one's meeting."""
+    begin = timed.start.copy()
+    found = collectives_of(run)
+    if found is None:
+        return begin, np.zeros(0, np.intp), np.zeros(0, np.intp)
+    place_of = np.full(len(run.table), -1, np.intp)
+    place_of[timed.rows] = np.arange(len(timed.rows))
+    place, last = place_of[found.rows], found.last_start_ns[found.member_set]
+    # One that ended before the last arrived did not wait for it.
+    waits = (place >= 0) & found.complete[found.member_set]
+    waits &= timed.end[place] >= last
+    begin[place[waits]] = last[waits]
+    sets = found.member_set[waits]
+    return begin, place[waits], np.searchsorted(distinct(sets), sets)
+
+
+def _node_rows(
+    run: Run,
+    timed: TimedRows,
+    hosts: HostNodes,
+    launched: Index,
+    begin: Int64,
+    member: Index,
+    met: Int64,
+) -> NodeRows:
+    """Activities, arrivals, meetings and moments of the hosts."""
+    iteration = run.table.iteration[timed.rows]
+    count = len(timed.rows), len(member), len(met), len(hosts)
+    kinds = [NodeKind.ACTIVITY, NodeKind.ARRIVAL, NodeKind.MEETING, NodeKind.HOST]
+    kind = np.repeat(np.array(kinds, np.int8), count)
+    kind[sum(count[:3]) :][hosts.moment == HostMoment.RETURN] = NodeKind.RETURN
+    nowhere, of_host = np.full(count[2], -1, np.int32), np.full(count[3], -1, np.int32)
+    rows, none = timed.rows.astype(np.int32), np.zeros(count[1] + count[2], np.int64)
+    host_iteration = left_iterations(hosts, launched, iteration)
+    host_begin = hosts.begin
+    return NodeRows(
+        kind=kind,
+        row=np.concatenate([rows, rows[member], nowhere, of_host]),
+        gpu=np.concatenate([timed.gpu, timed.gpu[member], nowhere, hosts.gpu]),
+        iteration=np.concatenate([iteration, iteration[member], nowhere, host_iteration]),
+        begin_ns=np.concatenate([begin, timed.start[member], met, host_begin]),
+        work_ns=np.concatenate([timed.end - begin, none, hosts.time - host_begin]),
+    )
+
+
+def _typical(values: Int64, owner: Codes, count: int) -> Float64:
+    """The mean of the middle half of each group; that of the least group for an empty one."""
+    order = np.lexsort((values, owner))
+    of, size = owner[order], counts_of(owner, count)
+    number = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+    cut = size // _MIDDLE
+    inner = (number >= cut[of]) & (number < (size - cut)[of])
+    total = sums_of(values[order][inner].astype(np.float64), of[inner], count)
+    found = total / np.maximum(size - 2 * cut, 1)
+    return np.where(size > 0, found, found[size > 0].min(initial=np.inf) if size.any() else 0.0)
+
+
+def _ready(timed: TimedRows, edges: EdgeRows) -> Int64:
+    """The last end of what each row waits for; NO_TIME for nothing."""
+    return maxima_of(timed.end[edges.source], edges.target, len(timed.rows), NO_TIME)
+
+
+def _latency(timed: TimedRows, edges: EdgeRows, launched: Index) -> Int64:
+    """The typical time from the launch to the start of some rows, by their kind: that of rows
+    that had nothing else to wait for."""
+    free = launched[_ready(timed, edges)[launched] <= timed.launch[launched]]
+    found = _typical(timed.start[free] - timed.launch[free], timed.kind[free], len(Kind))
+    return np.rint(found[timed.kind[launched]]).astype(np.int64)
+
+
+def _with_lags(timed: TimedRows, edges: EdgeRows) -> EdgeRows:
+    """Edges between activities with their typical lags, by kind, in and between streams: those of
+    rows that were launched before what they waited for ended."""
+    ended, after = timed.end[edges.source], edges.target
+    binding = (timed.launch[after] != NO_TIME) & (timed.launch[after] <= ended)
+    binding &= ended == _ready(timed, edges)[after]
+    gap = np.maximum(timed.start[after] - ended, 0)
+    lag = np.zeros(len(after), np.int64)
+    is_stream = edges.evidence == Evidence.STREAM
+    for same in (is_stream, ~is_stream):
+        chosen = np.flatnonzero(binding & same)
+        found = _typical(gap[chosen], timed.kind[after[chosen]], len(Kind))
+        lag[same] = np.rint(found[timed.kind[after[same]]]).astype(np.int64)
+    return EdgeRows(edges.source, after, edges.evidence, lag)
+
+
+def _wakes(hosts: HostNodes, timed: TimedRows) -> Int64:
+    """The typical time from the end of what a call waits for to its return, by its name."""
+    returns, ended = hosts.returns, timed.end[hosts.awaited]
+    latest = maxima_of(ended, returns, len(hosts), NO_TIME)
+    held = np.flatnonzero(hosts.waited[returns] & (ended == latest[returns]))
+    names = hosts.name[returns]
+    wake = np.maximum(hosts.time[returns[held]] - ended[held], 0)
+    found = _typical(wake, names[held], int(names.max(initial=0)) + 1)
+    return np.rint(found[names]).astype(np.int64)
+
+
+def is_recorded(evidence: Codes) -> Mask:
+    """Which edges the trace or the order of its events shows; the others are inferred."""
+    inferred = (Evidence.QUEUED, Evidence.UNKNOWN, Evidence.HOST)
+    return ~np.isin(evidence, inferred)

@@ -1,0 +1,189 @@
+"""The hosts of a step graph: launches, calls that block, and ends of steps, in order of time.
+
+The launching threads of a GPU count as one sequence: autograd's thread launches while the main
+thread waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.graph.dependencies import STAMP_NS
+from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostKind, HostLane, HostSteps
+from chopper_core.model.table import NO_LABEL, NO_TIME
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
+from chopper_core.util.grouping import distinct, first_equal, run_starts, stable_order
+from chopper_core.util.patterns import late
+
+_BLOCKS: Final = late(r"Synchronize|Memcpy|^(?:cuda|hip)Free$")
+"""Calls that may wait for the GPU."""
+_COPIES: Final = late(r"Memcpy")
+_AWAITS_ALL: Final = late(r"DeviceSynchronize|CtxSynchronize|^(?:cuda|hip)Free$")
+
+
+class TimedRows(Struct, frozen=True, eq=False):
+    """The rows of a graph in `time_order`."""
+
+    rows: Index
+    gpu: Int32
+    stream: Int64
+    kind: Int8
+    start: Int64
+    end: Int64
+    """Its end, or the start of the next of its stream if that is some stamps earlier."""
+    launch: Int64
+    """NO_TIME without a launch record, and where the clocks put the launch after the start."""
+
+    def queued(self) -> Int64:
+        """When each was launched; at its start, where that isn't known."""
+        return np.where(self.launch == NO_TIME, self.start, self.launch)
+
+
+class HostMoment:
+    """What happens on a host at the end of a node's work, in this order at one moment."""
+
+    LAUNCH, CALL, RETURN, STEP_END = range(4)
+
+
+class HostNodes(Struct, frozen=True, eq=False):
+    """Moments of the hosts, GPU by GPU in order of time."""
+
+    gpu: Int32
+    time: Int64
+    moment: Int8
+    """Of `HostMoment`."""
+    iteration: Int32
+    """The iteration that the host leaves at the end of a step, else -1."""
+    name: Int32
+    """The name of a call that returns, a code of `HostLane`, else -1."""
+    waited: Mask
+    """Returns of calls that an activity held up: they have no work of their own."""
+    returns: Index
+    """The return of each pair of a call and an activity that it waits for."""
+    awaited: Index
+    """The places of these activities among the rows."""
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @property
+    def begin(self) -> Int64:
+        """The moment before each, of the first its own: when the work up to it begins."""
+        found = self.time.copy()
+        found[1:] = np.where(self.gpu[1:] == self.gpu[:-1], self.time[:-1], found[1:])
+        return np.where(self.waited, self.time, found)
+
+    def launches(self, timed: TimedRows) -> Index:
+        """The node at which each activity is launched, or -1."""
+        found = np.full(len(timed.rows), -1, np.intp)
+        known = np.flatnonzero(timed.launch != NO_TIME)
+        if len(known):
+            low = int(self.time.min())
+            width = int(self.time.max()) - low + 1
+            # Launches come first at their moment.
+            found[known] = first_equal(
+                self.gpu.astype(np.int64) * width + (self.time - low),
+                timed.gpu[known].astype(np.int64) * width + (timed.launch[known] - low),
+            )
+        return found
+
+
+def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
+    launches = np.flatnonzero(timed.launch != NO_TIME)
+    launches = launches[np.lexsort((timed.launch[launches], timed.gpu[launches]))]
+    if len(launches):
+        launches = launches[run_starts(timed.gpu[launches], timed.launch[launches])]
+    lane, steps = run.side(HostLane), run.side(HostSteps)
+    calls, returned, awaited = _waits(lane, timed)
+    there = distinct(timed.gpu)
+    ends = np.flatnonzero(np.isin(steps.gpu, there))
+    count = len(launches), len(calls), len(calls), len(ends)
+    gpu = np.concatenate([timed.gpu[launches], lane.gpu[calls], lane.gpu[calls], steps.gpu[ends]])
+    call_end = lane.start_ns[calls] + lane.duration_ns[calls]
+    step_end = steps.start_ns[ends] + steps.duration_ns[ends]
+    time = np.concatenate([timed.launch[launches], lane.start_ns[calls], call_end, step_end])
+    moment = np.repeat(np.arange(4, dtype=np.int8), count)
+    iteration = np.full(len(time), NO_LABEL, np.int32)
+    iteration[moment == HostMoment.STEP_END] = steps.iteration[ends]
+    name = np.full(len(time), -1, np.int32)
+    name[moment == HostMoment.RETURN] = lane.name[calls]
+    waited = np.zeros(len(time), np.bool_)
+    held = timed.end[awaited] > lane.start_ns[calls[returned]]
+    waited[sum(count[:2]) + returned[held]] = True
+    order = np.lexsort((moment, time, gpu))
+    place = np.empty(len(order), np.intp)
+    place[order] = np.arange(len(order))
+    return HostNodes(
+        gpu=gpu[order].astype(np.int32),
+        time=time[order],
+        moment=moment[order],
+        iteration=iteration[order],
+        name=name[order],
+        waited=waited[order],
+        returns=place[sum(count[:2]) + returned],
+        awaited=awaited,
+    )
+
+
+def _waits(lane: HostLane, timed: TimedRows) -> tuple[Index, Index, Index]:
+    """The calls that wait for activities, as rows of the lane; and pairs of one of these calls, by
+    its place, and an activity."""
+    matched = [_BLOCKS.search(name) is not None for name in lane.names]
+    rows = np.flatnonzero((lane.kind == HostKind.CALL) & np.array([*matched, False])[lane.name])
+    pairs: list[tuple[int, int]] = []
+    for gpu in distinct(lane.gpu[rows]).tolist():
+        mine = np.flatnonzero(timed.gpu == gpu)
+        if len(mine):
+            pairs += _awaited(lane, rows[lane.gpu[rows] == gpu], timed, mine)
+    call, activity = np.array(pairs, np.intp).reshape(-1, 2).T
+    chosen = distinct(call)
+    return chosen, np.searchsorted(chosen, call), activity
+
+
+def _awaited(lane: HostLane, rows: Index, timed: TimedRows, mine: Index) -> list[tuple[int, int]]:
+    """Calls of one GPU, each with the activities that it waits for.
+
+    A copy that ends within its call is what the call waits for. A call for the whole device waits
+    for the last activity launched to each stream; any other that blocks, for what ended last
+    before it returned, of what was launched before it.
+    """
+    queued = timed.queued()
+    by_launch = mine[stable_order(queued[mine])]
+    launched = queued[by_launch]
+    streams = [
+        by_launch[timed.stream[by_launch] == each] for each in distinct(timed.stream[mine]).tolist()
+    ]
+    by_end = mine[stable_order(timed.end[mine])]
+    ends = timed.end[by_end]
+    pairs = []
+    for row in rows.tolist():
+        name, start = lane.names[lane.name[row]], int(lane.start_ns[row])
+        end = start + int(lane.duration_ns[row])
+        if _COPIES.search(name):
+            at = int(np.searchsorted(launched, start, "left"))
+            found = by_launch[at : at + 1]
+            found = found[queued[found] == start]
+        elif _AWAITS_ALL.search(name):
+            at_each = (int(np.searchsorted(queued[own], start, "right")) for own in streams)
+            found = np.array([own[at - 1] for own, at in zip(streams, at_each, strict=True) if at])
+        else:
+            first, last = np.searchsorted(ends, [start, end + STAMP_NS], "right").tolist()
+            found = by_end[first:last]
+            found = found[queued[found] <= start][-1:]
+        pairs += [(row, each) for each in found.tolist() if timed.end[each] <= end + STAMP_NS]
+    return pairs
+
+
+def left_iterations(hosts: HostNodes, launched: Index, iteration: Int32) -> Int32:
+    """The iteration of what each node of the host launches, else of the next that does."""
+    found = np.full(len(hosts), NO_LABEL, np.int32)
+    known = np.flatnonzero(launched >= 0)
+    found[launched[known]] = iteration[known]
+    found = np.where(hosts.iteration != NO_LABEL, hosts.iteration, found)
+    at = np.where(found != NO_LABEL, np.arange(len(found)), len(found))
+    at = np.minimum.accumulate(at[::-1])[::-1]
+    return np.append(found, np.int32(NO_LABEL))[at]

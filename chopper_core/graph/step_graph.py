@@ -1,0 +1,374 @@
+"""The step graph: activities, the host's work and collectives, each with what it waits for.
+
+A node begins when all that it waits for has ended, each after the lag of its edge, and ends after
+its own work. An activity's work is its duration, that of a member of a collective the time from the
+arrival of the last member on. The host's work is the time between its launches, calls and step
+boundaries, without what it waits for in calls that block. Nothing else is kept: the time that no
+edge explains is the error of the replay.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import cached_property
+from typing import Final
+
+import msgspec.structs
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.model.table import NO_LABEL, KernelTable
+from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Mask, Rows
+from chopper_core.util.grouping import counts_of, run_starts, stable_order
+
+_FAR: Final = np.iinfo(np.int64).max >> 2
+
+
+class NodeKind(IntEnum):
+    """What a node is."""
+
+    HOST = 0
+    """The host's work up to a launch, a blocking call, or a boundary of its steps."""
+    RETURN = 1
+    """A blocking call returns."""
+    ARRIVAL = 2
+    """A member of a collective starts; its work begins at the meeting."""
+    MEETING = 3
+    """The last member of a collective arrives."""
+    ACTIVITY = 4
+    """An activity works."""
+
+
+class ReplayPlan(Struct, frozen=True, eq=False):
+    """How the replay walks a graph: chains of nodes that wait for one node each, and junctions.
+
+    A junction's begin is the largest of its edges, taken two at a time: one slot has the larger of
+    two earlier slots, each plus an offset. Slot 0 is time 0.
+    """
+
+    order: Int32
+    """The nodes, chain after chain; a chain begins with its junction."""
+    chain: Int32
+    """The chain of each place of `order`."""
+    head: Int64
+    """Where each chain begins in `order`."""
+    inner: Int64
+    """The edge by which each place of `order` follows the one before; -1 for a junction."""
+    slot: Int32
+    """The slot of each chain's junction."""
+    sources: tuple[Int32, Int32]
+    """The two slots that each slot from 1 on is the larger of."""
+    edges: tuple[Int64, Int64]
+    """Their edges: of the graph, then no offset, then the measured begin of each node."""
+
+
+class StepGraph(Struct, frozen=True, eq=False, dict=True):
+    """Nodes in an order in which each comes after what it waits for, and edges by their target."""
+
+    kind: Int8
+    """Of `NodeKind`."""
+    row: Int32
+    """The row of the kernel table; -1 for the host and meetings."""
+    gpu: Int32
+    """-1 for meetings."""
+    iteration: Int32
+    begin_ns: Int64
+    """As measured."""
+    work_ns: Int64
+    first: Int64
+    """Where the edges of each node begin, and one value more for the end."""
+    source: Int32
+    evidence: Int8
+    """`Evidence` of each edge."""
+    lag_ns: Int64
+    """From the end of the source to the target."""
+    host_ends: Index
+    """The nodes at which the host leaves the iterations of `host_iterations`."""
+    unlaunched: int = 0
+    """Activities without a launch record: what their host did before them is unknown."""
+    contradicted: int = 0
+    """Edges left out because the target begins before the source, by the measured times."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def end_ns(self) -> Int64:
+        return self.begin_ns + self.work_ns
+
+    @property
+    def target(self) -> Index:
+        return np.repeat(np.arange(len(self)), np.diff(self.first))
+
+    @cached_property
+    def activities(self) -> Index:
+        """The nodes of the activities, in the order of their rows."""
+        found = np.flatnonzero(self.kind == NodeKind.ACTIVITY)
+        return found[stable_order(self.row[found])]
+
+    @cached_property
+    def arrivals(self) -> Index:
+        """The nodes at which the same activities start: their own, or their arrival."""
+        found = self.activities.copy()
+        arrived = np.flatnonzero(self.kind == NodeKind.ARRIVAL)
+        found[np.searchsorted(self.row[found], self.row[arrived])] = arrived
+        return found
+
+    @cached_property
+    def plan(self) -> ReplayPlan:
+        return _planned(self)
+
+    def with_work(self, factor: AnyArray | float, nodes: Index | Mask | slice) -> Int64:
+        """The work of all nodes, with that of some times a factor."""
+        work = self.work_ns.copy()
+        work[nodes] = np.rint(work[nodes] * factor).astype(np.int64)
+        return work
+
+
+class Replayed(Struct, frozen=True, eq=False):
+    """When each node of a graph begins and ends."""
+
+    begin_ns: Int64
+    end_ns: Int64
+
+
+def replay(graph: StepGraph, work_ns: Int64 | None = None, lag_ns: Int64 | None = None) -> Replayed:
+    """Each node's times if it begins as soon as all that it waits for has ended.
+
+    Nodes that wait for nothing begin when they were measured to.
+    """
+    work = graph.work_ns if work_ns is None else work_ns
+    lag = graph.lag_ns if lag_ns is None else lag_ns
+    plan = graph.plan
+    inside = _inside(plan, work, lag)
+    offsets = _offsets(graph, plan, inside, work, lag)
+    slots = [0]
+    add = slots.append
+    for one, by, other, later in zip(
+        plan.sources[0].tolist(),
+        offsets[plan.edges[0]].tolist(),
+        plan.sources[1].tolist(),
+        offsets[plan.edges[1]].tolist(),
+        strict=True,
+    ):
+        first, second = slots[one] + by, slots[other] + later
+        add(first if first > second else second)
+    begin = np.empty(len(graph), np.int64)
+    begin[plan.order] = np.array(slots)[plan.slot][plan.chain] + inside
+    return Replayed(begin, begin + work)
+
+
+def latest_ends(graph: StepGraph, replayed: Replayed, due_ns: Int64) -> Int64:
+    """The latest end of each node for which no node ends after it is due."""
+    plan = graph.plan
+    work, lag = replayed.end_ns - replayed.begin_ns, graph.lag_ns
+    inside = _inside(plan, work, lag)
+    offsets = _offsets(graph, plan, inside, work, lag)
+    # When the junction of each chain must begin for each of its nodes to be in time.
+    late = (due_ns - work)[plan.order] - inside
+    slots = np.full(len(plan.sources[0]) + 1, _FAR)
+    slots[plan.slot] = np.minimum.reduceat(late, plan.head)
+    found = slots.tolist()
+    sides = [
+        (place.tolist(), offsets[edge].tolist())
+        for place, edge in zip(plan.sources, plan.edges, strict=True)
+    ]
+    (ones, bys), (others, laters) = sides
+    for slot in range(len(found) - 1, 0, -1):
+        due = found[slot]
+        one, other = ones[slot - 1], others[slot - 1]
+        found[one] = min(found[one], due - bys[slot - 1])
+        found[other] = min(found[other], due - laters[slot - 1])
+    # Within a chain, what later nodes lead to holds the earlier ones back too.
+    at = np.empty(len(graph), np.intp)
+    at[plan.order] = np.arange(len(graph))
+    leaving = _leaving(graph, plan)
+    slot_of = np.full(len(graph), -1)
+    slot_of[plan.order[plan.head]] = plan.slot
+    due = np.array(found)[slot_of[graph.target[leaving]]] - offsets[leaving]
+    np.minimum.at(late, at[graph.source[leaving]], due)
+    late = _minimum_to_end(late, plan.chain)
+    latest = np.empty(len(graph), np.int64)
+    latest[plan.order] = late + inside
+    return latest + work
+
+
+def _minimum_to_end(values: Int64, chain: Int32) -> Int64:
+    """The least value from each place to the end of its chain."""
+    low = int(values.min(initial=0))
+    width = int(values.max(initial=0)) - low + 1
+    apart = values - low + chain.astype(np.int64) * width
+    least = np.minimum.accumulate(apart[::-1])[::-1]
+    return np.asarray(least + low - chain.astype(np.int64) * width, np.int64)
+
+
+def _leaving(graph: StepGraph, plan: ReplayPlan) -> Index:
+    """The edges that lead to a junction."""
+    is_inner = np.zeros(len(graph.source), np.bool_)
+    is_inner[plan.inner[plan.inner >= 0]] = True
+    return np.flatnonzero(~is_inner)
+
+
+def _inside(plan: ReplayPlan, work: Int64, lag: Int64) -> Int64:
+    """The time from when each chain's junction begins until each place of `order` does."""
+    before = np.append(0, work[plan.order][:-1]) + np.append(lag, 0)[plan.inner]
+    whole = np.cumsum(before)
+    return np.asarray(whole - whole[plan.head][plan.chain], np.int64)
+
+
+def _offsets(graph: StepGraph, plan: ReplayPlan, inside: Int64, work: Int64, lag: Int64) -> Int64:
+    """The time from when the junction of each edge's source begins until its target may."""
+    to_end = np.empty(len(graph), np.int64)
+    to_end[plan.order] = inside
+    to_end += work
+    return np.concatenate([to_end[graph.source] + lag, [0], graph.begin_ns])
+
+
+def _planned(graph: StepGraph) -> ReplayPlan:
+    count = len(graph)
+    degree = np.diff(graph.first)
+    # Of the nodes that wait for the same one alone, one continues its chain.
+    plain = np.flatnonzero(degree == 1)
+    edge = graph.first[plain]
+    rank = np.lexsort((plain, graph.evidence[edge], graph.source[edge]))
+    chosen = rank[run_starts(graph.source[edge][rank])] if len(rank) else rank
+    follows = np.full(count, -1, np.int64)
+    follows[plain[chosen]] = edge[chosen]
+    order, chain, head = _chains(graph, follows)
+    heads = order[head]
+    # Slots in the order of the nodes, so that each comes after those that it needs.
+    by_node = stable_order(heads)
+    width = np.maximum(degree[heads] - 1, 1)
+    slot = np.empty(len(heads), np.int64)
+    slot[by_node] = np.cumsum(width[by_node])
+    slot_of = np.full(count, -1, np.int64)
+    slot_of[order] = slot[chain]
+    nodes = heads[by_node]
+    owner = np.repeat(nodes, width[by_node])
+    number = np.arange(len(owner)) - np.repeat(
+        np.cumsum(width[by_node]) - width[by_node], width[by_node]
+    )
+    none = len(graph.source)
+    start = none + 1 + owner
+    many, is_first = degree[owner], number == 0
+    one_edge = np.where(is_first, np.where(many > 0, graph.first[owner], start), none)
+    other_edge = np.where(many > 0, graph.first[owner] + np.minimum(number + 1, many - 1), start)
+    source = np.append(slot_of[graph.source], np.zeros(1 + count, np.int64))
+    one = np.where(is_first, source[one_edge], np.arange(len(owner)))
+    return ReplayPlan(
+        order=order.astype(np.int32),
+        chain=chain.astype(np.int32),
+        head=head,
+        inner=follows[order],
+        slot=slot.astype(np.int32),
+        sources=(one.astype(np.int32), source[other_edge].astype(np.int32)),
+        edges=(one_edge, other_edge),
+    )
+
+
+def _chains(graph: StepGraph, follows: Int64) -> tuple[Index, Index, Index]:
+    """Nodes chain after chain, the chain of each place, and where each chain begins.
+
+    The distance from its junction is found by doubling the steps towards it.
+    """
+    count = len(graph)
+    root = np.arange(count)
+    inner = follows >= 0
+    root[inner] = graph.source[follows[inner]]
+    while True:
+        further = root[root]
+        if (further == root).all():
+            break
+        root = further
+    # Nodes come after their sources, so that those of a chain are in order by number.
+    order = stable_order(root)
+    head = run_starts(root[order])
+    chain = np.repeat(np.arange(len(head)), np.diff(head, append=count))
+    return order, chain, head
+
+
+class NodeRows(Rows, frozen=True, eq=False):
+    """Nodes in any order: fields as of `StepGraph`."""
+
+    kind: Int8
+    row: Int32
+    gpu: Int32
+    iteration: Int32
+    begin_ns: Int64
+    work_ns: Int64
+
+
+class EdgeRows(Rows, frozen=True, eq=False):
+    """Edges in any order."""
+
+    source: Index
+    target: Index
+    evidence: Int8
+    lag_ns: Int64
+
+
+def sorted_graph(
+    nodes: NodeRows, edges: EdgeRows, moment: Int64, host_ends: Index, unlaunched: int = 0
+) -> StepGraph:
+    """The graph of nodes in the order of their moments, those of the same by kind and place; edges
+    that don't lead forward are left out."""
+    order = np.lexsort((np.maximum(nodes.kind, NodeKind.RETURN), moment))
+    place = np.empty(len(order), np.intp)
+    place[order] = np.arange(len(order))
+    source, target = place[edges.source], place[edges.target]
+    forward = np.flatnonzero(source < target)
+    forward = forward[stable_order(target[forward])]
+    return StepGraph(
+        **msgspec.structs.asdict(nodes.take(order)),
+        first=np.append(0, np.cumsum(counts_of(target[forward], len(order)))),
+        source=source[forward].astype(np.int32),
+        evidence=edges.evidence[forward],
+        lag_ns=edges.lag_ns[forward],
+        host_ends=place[host_ends],
+        unlaunched=unlaunched,
+        contradicted=len(source) - len(forward),
+    )
+
+
+class Steps(Struct, frozen=True, eq=False):
+    """The cells of GPU and iteration of a graph, GPU by GPU in the order of iterations."""
+
+    gpu: Int64
+    iteration: Int64
+    activities: Index
+    """Places in `StepGraph.activities`, cell by cell."""
+    first: Index
+    host_end: Int64
+    """The node at which the host leaves the iteration, or -1."""
+
+    def times_ns(self, graph: StepGraph, replayed: Replayed) -> Int64:
+        """The time of each cell: from the end of the iteration before it, of the first of a GPU
+        from its first start.
+
+        An iteration ends with its last activity, or while the GPU is idle after that, when its host
+        leaves it.
+        """
+        start = replayed.begin_ns[graph.arrivals[self.activities]]
+        end = replayed.end_ns[graph.activities[self.activities]]
+        starts = np.minimum.reduceat(start, self.first)
+        ends = np.maximum.reduceat(end, self.first)
+        host = np.append(replayed.end_ns, ends.min(initial=0))[self.host_end]
+        is_last = np.append(self.gpu[1:] != self.gpu[:-1], True)
+        until = np.where(is_last, ends, np.append(starts[1:], 0))
+        ends = np.maximum(ends, np.minimum(host, until))
+        begins = np.where(np.append(True, is_last[:-1]), starts, np.append(0, ends[:-1]))
+        return np.asarray(ends - begins, np.int64)
+
+
+def steps_of(graph: StepGraph, table: KernelTable) -> Steps:
+    rows = graph.row[graph.activities]
+    gpu, iteration = table.gpu[rows].astype(np.int64), table.iteration[rows].astype(np.int64)
+    known = np.flatnonzero(iteration != NO_LABEL)
+    known = known[np.lexsort((iteration[known], gpu[known]))]
+    first = run_starts(gpu[known], iteration[known])
+    cells = gpu[known][first], iteration[known][first]
+    ends = {
+        (int(graph.gpu[node]), int(graph.iteration[node])): int(node) for node in graph.host_ends
+    }
+    host = [ends.get(cell, -1) for cell in zip(*(each.tolist() for each in cells), strict=True)]
+    return Steps(*cells, known, first, np.array(host, np.int64))
