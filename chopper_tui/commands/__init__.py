@@ -15,6 +15,7 @@ from chopper_core.util.plugins import declared
 PROGRAM: Final = "chopper"
 _EXTENSIONS: Final = declared("COMMANDS")
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "record": ("-- COMMAND", "run a training command and record some of its steps"),
     "demo": ("", "explore the generated demo run"),
     "show": ("ADDRESS", "print a view as text, markdown, CSV or JSON"),
     "diff": ("A B [PATH]", "what changed from A to B, largest first"),

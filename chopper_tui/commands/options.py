@@ -129,6 +129,9 @@ _TYPES: Final[Mapping[str, tuple[Callable[[str], Any], Any]]] = {
     "--limit": (_number(0), None),
     "--max-memory": (parse_size, 0),
     "--parallel": (layout_text, ""),
+    "--every": (_number(0), 0),
+    "--skip": (_number(1), 10),
+    "--steps": (_number(1), 3),
     "--size": (_size, (80, 24)),
     "--width": (_number(0), None),
 }

@@ -1,0 +1,259 @@
+"""`chopper record -- COMMAND`: runs a command with the hooks, and the sampler of this node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from chopper_core.record import manifest
+from chopper_core.record.hooks import TRIGGER, VARIABLE, start_sampler, write_json
+from chopper_core.record.states import (
+    API,
+    overhead,
+    problems,
+    size_text,
+    summary,
+    windows_of,
+)
+from chopper_core.util.errors import DataError, UsageError
+
+_INJECT: Final = Path(__file__).parent / "inject"
+_SAMPLER: Final = (sys.executable, "-m", "chopper_core.record.sampler")
+_PASSED_ON: Final = {
+    getattr(signal, f"SIG{name}")
+    for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "CONT", "WINCH")
+}
+_POLL_S: Final = 0.5
+_FIRST_REPORT_S: Final = 10.0
+"""From the start to the first line on progress; twice that to the second one, and so on."""
+_SAMPLER_END_S: Final = 5.0
+_JOIN_S: Final = 600.0
+"""A directory that another node began to record into less than this ago is that of the same job."""
+_TRIGGER_S: Final = 3.0
+"""From a trigger to its window: all ranks have to see it before they reach its first step."""
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+"""As shells exit."""
+Say = Callable[[str], None]
+
+
+class Recording(Struct, frozen=True):
+    """What to record, and where."""
+
+    run: Path
+    skip: int = 10
+    steps: int = 3
+    every: int = 0
+    step_on: str = ""
+
+    def options(self) -> dict[str, Any]:
+        """The options that choose steps."""
+        names = ("skip", "steps", "every", "step_on")
+        return {name: getattr(self, name) for name in names}
+
+    def variable(self) -> str:
+        """The options as the hooks read them."""
+        place = {"run": str(self.run.absolute()), "sampler": _SAMPLER}
+        return json.dumps({**place, **self.options()})
+
+    def check(self) -> None:
+        """Raise UsageError for options that can't be."""
+        if self.skip < 1 or self.steps < 1:
+            raise UsageError("--skip and --steps are at least 1: the profiler warms up in a step")
+        if self.every and self.every <= self.steps:
+            raise UsageError(f"--every {self.every} leaves no step between windows of {self.steps}")
+
+
+def default_run() -> Path:
+    return Path(time.strftime("chopper-%Y%m%d-%H%M%S"))
+
+
+def environment(recording: Recording, base: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a recorded command."""
+    paths = [str(_INJECT), *filter(None, [base.get("PYTHONPATH")])]
+    quiet = {"KINETO_LOG_LEVEL": "99"}
+    return {**quiet, **base, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: recording.variable()}
+
+
+def record(
+    recording: Recording, command: Sequence[str], say: Say, *, is_terminal: bool = False
+) -> int:
+    """Run a command, recorded; returns its exit code, that of shells where a signal ended it.
+
+    Raises UsageError and DataError before the command is started, and nothing after.
+    """
+    recording.check()
+    run = recording.run
+    is_first = _prepare(run, command)
+    if (hint := _ignores_hooks(command)) is not None:
+        say(hint)
+    with _sampling(run):
+        progress = _Progress(run, say) if is_terminal else None
+        code = run_command(command, environment(recording, os.environ), progress)
+    if code in (_NOT_FOUND, _NOT_EXECUTABLE) and not any((run / "processes").glob("*")):
+        say(f"{command[0]}: {'not found' if code == _NOT_FOUND else 'not executable'}")
+    if is_first:
+        try:
+            manifest.update(
+                run, overhead=overhead(_described(run).processes), options=recording.options()
+            )
+            manifest.finish(run, code)
+        except (OSError, DataError) as error:
+            say(f"{run}: its manifest can't be written: {error}")
+    found = _described(run)
+    for problem in problems(run, found.processes, recording.skip):
+        say(problem)
+    say(summary(run, found))
+    return code
+
+
+def _described(run: Path) -> manifest.Manifest:
+    """The manifest of a run as far as it can be read, with the states of processes and nodes."""
+    with suppress(DataError):
+        return manifest.read_manifest(run) or manifest.Manifest()
+    return manifest.Manifest()
+
+
+def _prepare(run: Path, command: Sequence[str]) -> bool:
+    """Make the directory of a run; False where another node of the same job has."""
+    try:
+        if run.exists() and (not run.is_dir() or any(run.iterdir())):
+            found = manifest.read_manifest(run) if run.is_dir() else None
+            began_s = time.time() - found.started_ns / 1e9 if found else _JOIN_S
+            if found is None or found.ended_ns or began_s >= _JOIN_S:
+                raise UsageError(f"{run} exists and isn't empty; give another directory with -o")
+            if found.host == manifest.host_name():
+                raise UsageError(f"{run} is being recorded into; give another directory with -o")
+            return False
+        manifest.start(run, command)
+    except OSError as error:
+        raise DataError(f"{run} can't be written: {error.strerror}") from error
+    return True
+
+
+def _ignores_hooks(command: Sequence[str]) -> str | None:
+    for at, word in enumerate(command):
+        options = takewhile(lambda each: each.startswith("-"), command[at + 1 :])
+        for option in options if Path(word).name.startswith("python") else ():
+            if option in ("-c", "-m"):
+                break
+            if option[1:2] not in ("-", "W", "X") and set(option) & set("EIS"):
+                return (
+                    f"`{Path(word).name} {option}` ignores PYTHONPATH, by which the hooks get in: "
+                    f"steps and kernels are not recorded; {API}"
+                )
+    return None
+
+
+@contextmanager
+def _sampling(run: Path) -> Iterator[None]:
+    """Sample this node during this time."""
+    try:
+        sampler = start_sampler([*_SAMPLER, str(run.absolute()), "--parent", str(os.getpid())])
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        sampler.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            sampler.wait(_SAMPLER_END_S)
+        if sampler.poll() is None:
+            sampler.kill()
+            sampler.wait()
+
+
+def run_command(
+    command: Sequence[str], environ: Mapping[str, str], tick: Callable[[], None] | None = None
+) -> int:
+    """Run a command in this process's place in the terminal; returns its exit code.
+
+    Signals sent to this process are passed on. Those of the terminal reach the command without.
+    """
+    waited = _PASSED_ON | {signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    try:
+        defaults = [signal.SIGPIPE, signal.SIGXFSZ]  # Which Python ignores.
+        child = os.posix_spawnp(
+            command[0], list(command), dict(environ), setsigmask=before, setsigdef=defaults
+        )
+        while True:
+            found = signal.sigtimedwait(waited, _POLL_S)
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                break
+            # Sent by a process, and not by the terminal to all of its processes.
+            if found is not None and found.si_signo in _PASSED_ON and found.si_code <= 0:
+                os.kill(child, found.si_signo)
+            if tick is not None:
+                tick()
+    except OSError as error:
+        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+class _Progress:
+    """Says in whole lines how far a recording is, as the command writes to the same terminal."""
+
+    def __init__(self, run: Path, say: Say) -> None:
+        self._run, self._say = run, say
+        self._began_s = self._looked_s = time.monotonic()
+        self._due_s = _FIRST_REPORT_S
+        self._known: list[tuple[int, int, int, int]] = []
+
+    def __call__(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._looked_s < 2 * _POLL_S:
+            return
+        self._looked_s = now_s
+        states = _described(self._run).processes
+        windows = windows_of(states)
+        ranks = sum(state.step >= 0 for state in states)
+        for first, last, written, size in windows:
+            if (first, last, written, size) not in self._known and written in (0, ranks):
+                done = f"written, {size_text(size)}" if written else "is recorded"
+                self._say(f"steps {first}–{last} of {ranks} ranks: {done}")
+        self._known = windows
+        if now_s - self._began_s >= self._due_s:
+            self._due_s *= 2
+            self._say(self._text(states, ranks))
+
+    def _text(self, states: Sequence[manifest.RecordedProcess], ranks: int) -> str:
+        if not ranks:
+            return "no step so far"
+        step = max(state.step for state in states)
+        size = sum(size for *_, size in windows_of(states))
+        files = (self._run / manifest.PROCESSES).glob("*.json")
+        age_s = time.time() - max(path.stat().st_mtime for path in files)
+        late = f", last news {age_s:.0f} s ago" if age_s >= _FIRST_REPORT_S else ""
+        return f"step {step} of {ranks} ranks, {size_text(size)} of traces{late}"
+
+
+def trigger(run: Path) -> str:
+    """Ask the running job of a directory for a window; returns which. Raises DataError."""
+    ranks = [state for state in _described(run).processes if state.step >= 0]
+    running = [state for state in ranks if state.state == "running"]
+    if not running:
+        raise DataError(f"{run} has no running process with Chopper's hooks and a step")
+    step_ns = max((state.step_times.get("outside_ns", 0) for state in running), default=0)
+    margin = max(2, round(_TRIGGER_S * 1e9 / step_ns)) if step_ns else 2
+    first = max(state.step for state in running) + margin
+    try:
+        write_json(str(run / TRIGGER), {"first": first})
+    except OSError as error:
+        raise DataError(f"{run / TRIGGER} can't be written: {error.strerror}") from error
+    return f"{len(running)} ranks record from step {first} on"

@@ -1,0 +1,1 @@
+"""The directory that `chopper record` puts first on PYTHONPATH."""

@@ -1,0 +1,146 @@
+"""What the processes of a recording say of themselves, as sentences and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from chopper_core.record.hooks import EXPORTS, LOADED, PROCESSES
+from chopper_core.record.manifest import Manifest, RecordedProcess
+
+API: Final = (
+    "`with chopper_core.record.profile(RUN) as p:` in the script, with `p.step()`, records it"
+)
+_MAX_NAMED: Final = 4
+
+
+def windows_of(states: Sequence[RecordedProcess]) -> list[tuple[int, int, int, int]]:
+    """Each window: first and last step, ranks that have written it, and their bytes."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for state in states:
+        for window in state.windows:
+            found.setdefault(window["first"], []).append(window)
+    return [
+        (
+            first,
+            max(each["last"] for each in own),
+            sum("file" in each for each in own),
+            sum(each.get("bytes", 0) for each in own),
+        )
+        for first, own in sorted(found.items())
+    ]
+
+
+def overhead(states: Sequence[RecordedProcess]) -> dict[str, Any]:
+    """The step inside windows against outside, medians over ranks; {} if one of them is unknown."""
+    both = [
+        times
+        for times in (state.step_times for state in states)
+        if {"inside_ns", "outside_ns"} <= set(times)
+    ]
+    if not both:
+        return {}
+    inside_ns, outside_ns = (
+        int(median(times[f"{where}_ns"] for times in both)) for where in ("inside", "outside")
+    )
+    return {
+        "inside_ns": inside_ns,
+        "outside_ns": outside_ns,
+        "pct": round(100 * (inside_ns / outside_ns - 1), 1),
+        "ranks": len(both),
+        "steps_inside": sum(times["inside"] for times in both),
+        "steps_outside": sum(times["outside"] for times in both),
+        "export_ns": max(times.get("export_ns", 0) for times in both),
+    }
+
+
+def summary(run: Path, manifest: Manifest, parts: Sequence[str] = ()) -> str:
+    """The line that ends a recording: what it has, and the command that opens it."""
+    states = manifest.processes
+    ranks = [state for state in states if any("file" in each for each in state.windows)]
+    of = "GPU" if ranks and all(state.device for state in ranks) else "rank"
+    steps = sum(last - first + 1 for first, last, written, _ in windows_of(states) if written)
+    own = len([*run.glob(f"{EXPORTS}*/*.json*")])
+    held = [_count(len(ranks), of), _count(steps, "step")] if ranks else []
+    held += [f"{_count(own, 'trace')} of the script's own profiler"] if own else []
+    held += ["telemetry"] if any(node.samples for node in manifest.nodes) else []
+    held += parts
+    size = size_text(sum(path.stat().st_size for path in run.rglob("*") if path.is_file()))
+    if not held:
+        return f"nothing recorded but the processes and clocks, in {run} ({size})"
+    return f"run with {', '.join(held)} in {run} ({size}); chopper {run} opens it"
+
+
+def size_text(size: float) -> str:
+    """A number of bytes in the unit that fits."""
+    for least, unit in ((1e9, "GB"), (1e6, "MB")):
+        if size >= least:
+            return f"{size / least:.{1 if unit == 'GB' else 0}f} {unit}"
+    return f"{size / 1e3:.0f} kB"
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number} {of}{'' if number == 1 else 's'}"
+
+
+def problems(run: Path, states: Sequence[RecordedProcess], skip: int) -> Iterator[str]:
+    """What is missing in a recording, and what to do about it."""
+    ranks = [state for state in states if state.step >= 0]
+    if not (run / PROCESSES / LOADED).exists():
+        yield (
+            "no process of the command imported torch with Chopper's hooks: python -E, -I or -S, a "
+            "container without this directory, or a launcher that resets PYTHONPATH keeps them "
+            f"out; {API}"
+        )
+    elif not ranks and not any(state.errors for state in states):
+        yield f"no process ran a forward with gradients: nothing to record; {API}"
+    world = max((state.world_size or 0 for state in states), default=0)
+    if ranks and len(ranks) < world:
+        yield f"{len(ranks)} of {world} ranks have the hooks; the others aren't recorded"
+    for reason, who in _grouped(states, _problem):
+        yield f"{who}: {reason}"
+    without = [state for state in ranks if not state.windows and not state.stood_down]
+    if without:
+        done = max(state.step for state in without)
+        yield (
+            f"{_named(without)}: ended in step {done}, before the first window; "
+            f"--skip {max(1, done // 2)} begins it earlier"
+            if done <= skip
+            else f"{_named(without)}: ended in step {done} without a window"
+        )
+
+
+def _problem(state: RecordedProcess) -> Iterator[str]:
+    for error in state.errors:
+        yield f"recording stopped by an error: {error}"
+    if state.stood_down and not state.errors:
+        yield f"not profiled, since {state.stood_down}"
+    for window in state.windows:
+        steps = f"steps {window['first']}–{window['last']}"
+        if window["state"] == "written" and window.get("reason"):
+            yield f"{steps}: {window['reason']}"
+        elif window["state"] == "not written":
+            yield f"the trace of {steps} was not written: {window.get('reason', '')}"
+        elif window["state"] != "written":
+            yield f"no trace of {steps}: the process was killed while {window['state']}"
+
+
+def _grouped(
+    states: Sequence[RecordedProcess], about: Callable[[RecordedProcess], Iterator[str]]
+) -> Iterator[tuple[str, str]]:
+    """Each sentence, and the processes that it is about."""
+    found: dict[str, list[RecordedProcess]] = {}
+    for state in states:
+        for sentence in about(state):
+            found.setdefault(sentence, []).append(state)
+    return ((sentence, _named(own)) for sentence, own in found.items())
+
+
+def _named(states: Sequence[RecordedProcess]) -> str:
+    ranks = sorted(state.rank for state in states if state.rank is not None)
+    if not ranks:
+        return f"process {states[0].pid}" if len(states) == 1 else f"{len(states)} processes"
+    named = ", ".join(map(str, ranks[:_MAX_NAMED])) + ", …" * (len(ranks) > _MAX_NAMED)
+    return f"rank{'s' * (len(ranks) > 1)} {named}"

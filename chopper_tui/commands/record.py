@@ -1,0 +1,53 @@
+"""`chopper record`: run a training command, recorded, and open what it leaves."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
+
+from chopper_core.util.errors import UsageError
+from chopper_tui.commands.options import EXPLORING
+from chopper_tui.commands.output import tell
+
+DESCRIPTION: Final = """\
+Run a training command unchanged, and record a few of its steps: a trace per
+rank, telemetry of the node, and the clocks that tie them."""
+EPILOG: Final = """\
+  chopper record -- torchrun --nproc-per-node 8 train.py
+  chopper record -o RUN --skip 50 --every 1000 -- srun python train.py
+  chopper record --trigger RUN"""
+OPTIONS: Final = f"""
+    COMMAND* | the command and its arguments, after --
+    -o, --output RUN | the directory to record into; default: a new one named by the time
+    --skip STEPS | steps before the first recorded one; default: 10
+    --steps STEPS | steps to record; default: 3
+    --every STEPS | record again every so many steps; default: once
+    --step-on CLASS | a class of modules whose forward begins a step, or of optimizers whose step
+        ends one, where a step has several
+    --trigger RUN | record steps of a running job now
+    --open | open the run when the command ends{EXPLORING}"""
+
+
+def run(options: Namespace) -> int:
+    from chopper_core.record.command import Recording, default_run, record, trigger
+
+    if options.trigger:
+        tell(trigger(Path(options.trigger)))
+        return 0
+    if not options.command:
+        raise UsageError("no command given: chopper record -- torchrun … train.py")
+    recording = Recording(
+        Path(options.output) if options.output else default_run(),
+        options.skip,
+        options.steps,
+        options.every,
+        options.step_on or "",
+    )
+    code = record(recording, options.command, tell, is_terminal=sys.stderr.isatty())
+    if options.open:
+        from chopper_tui.commands.explore import explore
+
+        explore(str(recording.run), options)
+    return code

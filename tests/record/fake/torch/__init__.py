@@ -1,0 +1,42 @@
+"""A stand-in for torch: what the hooks of a recording use, and nothing else.
+
+Forwards nest and note ranges while a profiler runs; a leaf launches a kernel of 10 µs. As with
+torch, a session that is active at the end of the process crashes it.
+"""
+
+import contextlib
+import types
+
+from torch import autograd, nn, optim, profiler  # noqa: F401
+
+__version__ = "2.99.0+fake"
+_state = types.SimpleNamespace(grad=True, task=-1, compiling=False)
+
+
+def is_grad_enabled():
+    return _state.grad
+
+
+@contextlib.contextmanager
+def no_grad():
+    before, _state.grad = _state.grad, False
+    try:
+        yield
+    finally:
+        _state.grad = before
+
+
+@contextlib.contextmanager
+def backward():
+    """The time in which autograd runs."""
+    _state.task = 0
+    try:
+        yield
+    finally:
+        _state.task = -1
+
+
+_C = types.SimpleNamespace(_current_graph_task_id=lambda: _state.task)
+compiler = types.SimpleNamespace(is_compiling=lambda: _state.compiling)
+cuda = types.SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False)
+distributed = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: False)

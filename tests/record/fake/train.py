@@ -1,0 +1,61 @@
+"""Trains a model of three layers; arguments change how: `loop.py --steps 20 eval accumulate`."""
+
+import os
+import signal
+import sys
+import time
+
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        self.attention, self.mlp = nn.Linear(), nn.Linear()
+
+    def forward(self, value):
+        return self.mlp(self.attention(value))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        self.embed = nn.Linear()
+        self.layers = nn.ModuleList([Block() for _ in range(3)])
+        self.head = nn.Linear()
+
+    def forward(self, value):
+        value = self.embed(value)
+        for layer in self.layers:
+            value = layer(value)
+        return self.head(value)
+
+
+steps, words = int(sys.argv[1]), sys.argv[2:]
+model, optimizer = Model(), torch.optim.Adam()
+for step in range(steps):
+    if "own-profiler" in words and step == 1:
+        mine = torch.profiler.profile()
+        mine.start()
+    for _ in range(2 if "accumulate" in words else 1):
+        model(1)
+        with torch.backward():
+            if "recompute" in words:
+                next(iter(model.layers))(1)
+    for _ in range(4 if "optimizers" in words else 1):
+        optimizer.step()
+    if "eval" in words:
+        with torch.no_grad():
+            model(1)
+    if "crash" in words and step == 7:
+        raise RuntimeError("lost the plot")
+    if "kill" in words and step == 7:
+        os.kill(os.getpid(), signal.SIGTERM)
+    if "exit" in words and step == 7:
+        os._exit(9)
+    if "slow" in words:
+        time.sleep(0.01)
+if "own-profiler" in words:
+    mine.stop()
+    mine.export_chrome_trace(os.path.join(os.environ["OUT"], "mine.json"))
+    print(len(mine.events) > 10)
+print("done")

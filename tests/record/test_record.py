@@ -1,0 +1,192 @@
+"""`chopper record` runs a script unchanged, and its steps, layers and ranks are right.
+
+torch is a stand-in here (`fake/torch`); `make test-record` does the same with the real one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chopper_core.ingest.open import open_run
+from chopper_core.record import command as recording
+from chopper_core.record.command import Recording, record, trigger
+from chopper_core.record.manifest import read_manifest
+from chopper_core.util.errors import DataError, UsageError
+
+FAKE = Path(__file__).parent / "fake"
+TRAIN = str(FAKE / "train.py")
+
+
+class Recorded:
+    """A recording of the fake training, and what was said of it."""
+
+    def __init__(self, folder: Path, *words: str, **options: Any) -> None:
+        self.run = folder / "run"
+        self.said: list[str] = []
+        options = {"skip": 4, "steps": 2, **options}
+        command = [sys.executable, TRAIN, *words]
+        self.code = record(Recording(self.run, **options), command, self.said.append)
+
+    def manifest(self) -> Any:
+        found = read_manifest(self.run)
+        assert found is not None
+        return found
+
+    def names(self, trace: str = "step4/rank0.json.gz") -> Counter[str]:
+        content = json.loads(gzip.decompress((self.run / trace).read_bytes()))
+        return Counter(
+            event["name"] for event in content["traceEvents"] if event["cat"] == "user_annotation"
+        )
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Processes find the stand-in, and nothing samples."""
+    for name in ("LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.setattr(recording, "_SAMPLER", ("true",))
+
+
+@pytest.mark.parametrize(
+    "words", ["", "eval", "accumulate recompute", "optimizers", "eval accumulate optimizers"]
+)
+def test_steps_and_layers(words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = Recorded(tmp_path, "8", *words.split())
+    assert found.code == 0
+    assert capfd.readouterr() == ("done\n", "")
+    forwards = 2 * (2 if "accumulate" in words else 1)
+    calls = {"embed": forwards, "head": forwards, "Model": forwards, "attention": 3 * forwards}
+    calls |= {f"Layer_{layer}": forwards for layer in range(3)}
+    if "eval" in words:
+        calls = {name: count + 2 * count // forwards for name, count in calls.items()}
+    if "recompute" in words:
+        calls["Layer_0"] += forwards
+        calls["attention"] += forwards
+    calls |= {"ProfilerStep#4": 1, "ProfilerStep#5": 1, "mlp": calls["attention"]}
+    calls["Optimizer.step#Adam.step"] = 2 * (4 if "optimizers" in words else 1)
+    assert found.names() == calls
+    (process,) = found.manifest().processes
+    assert process.step == 7
+    assert process.layers == {str(layer): f"layers.{layer}" for layer in range(3)}
+    assert process.windows == [
+        {
+            "first": 4,
+            "last": 5,
+            "state": "written",
+            "file": "step4/rank0.json.gz",
+            "bytes": (found.run / "step4" / "rank0.json.gz").stat().st_size,
+        }
+    ]
+
+
+def test_the_run_opens_with_its_steps_and_layers(tmp_path: Path) -> None:
+    found = Recorded(tmp_path, "30", "slow")
+    run = open_run(str(found.run))
+    assert set(run.table.iteration.tolist()) == {4, 5}
+    assert sorted(set(run.table.layer.tolist())) == [-1, 0, 1, 2]
+    operations = {run.table.operations[code] for code in run.table.operation.tolist()}
+    assert operations == {"embed", "attention", "mlp", "head", "opt_step"}
+    assert found.said[-1].startswith(f"run with 1 rank, 2 steps in {found.run} (")
+    manifest = found.manifest()
+    assert manifest.returncode == 0
+    assert manifest.ended_ns > manifest.started_ns
+    assert manifest.overhead["steps_inside"] == 2
+    assert manifest.options == {"skip": 4, "steps": 2, "every": 0, "step_on": ""}
+
+
+@pytest.mark.parametrize(("word", "code"), [("crash", 1), ("kill", 143)])
+def test_a_window_that_the_process_ends_in_is_kept(word: str, code: int, tmp_path: Path) -> None:
+    found = Recorded(tmp_path, "20", word, skip=6, steps=9)
+    assert found.code == code
+    assert {name for name in found.names("step6/rank0.json.gz") if "Step" in name} == {
+        "ProfilerStep#6",
+        "ProfilerStep#7",
+    }
+    assert found.said[-2] == "rank 0: steps 6–7: the process ended in this window"
+    assert open_run(str(found.run)).table.iteration.tolist()
+
+
+def test_a_process_that_is_gone_in_a_window_is_named(tmp_path: Path) -> None:
+    found = Recorded(tmp_path, "20", "exit", skip=6, steps=9)
+    assert found.code == 9
+    assert (
+        found.said[-2] == "rank 0: no trace of steps 6–14: the process was killed while recording"
+    )
+
+
+def test_the_profiler_of_the_script_is_left_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = Recorded(tmp_path, "8", "own-profiler")
+    assert capfd.readouterr().out == "True\ndone\n"
+    reason = "rank 0: not profiled, since the script started a profiler of its own"
+    assert reason in found.said
+    copy = found.run / "script0" / "rank0.json"
+    assert copy.read_bytes() == (tmp_path / "mine.json").read_bytes()
+
+
+def test_windows_repeat(tmp_path: Path) -> None:
+    found = Recorded(tmp_path, "20", skip=3, steps=2, every=6)
+    windows = [window["first"] for window in found.manifest().processes[0].windows]
+    assert windows == [3, 9, 15]
+
+
+def test_other_modules_that_start_with_python_still_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A `sitecustomize` of the user runs, as the one that Python knows."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("print('custom')\nvalue = 3\n")
+    monkeypatch.setenv("PYTHONPATH", f"{own}{os.pathsep}{FAKE}")
+    script = "import sitecustomize, sys; print(sitecustomize.value, 'torch' in sys.modules)"
+    said: list[str] = []
+    code = record(Recording(tmp_path / "run"), [sys.executable, "-c", script], said.append)
+    assert code == 0
+    assert capfd.readouterr().out == "custom\n3 False\n"
+    assert "no process of the command imported torch" in said[0]
+
+
+def test_what_keeps_hooks_out_is_said_first(tmp_path: Path) -> None:
+    said: list[str] = []
+    record(Recording(tmp_path / "run"), [sys.executable, "-I", "-c", "0"], said.append)
+    assert "-I` ignores PYTHONPATH" in said[0]
+    assert "chopper_core.record.profile" in said[0]
+
+
+def test_too_few_steps_are_said(tmp_path: Path) -> None:
+    found = Recorded(tmp_path, "4", skip=10)
+    assert found.said[-2] == (
+        "rank 0: ended in step 3, before the first window; --skip 1 begins it earlier"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "text"),
+    [("no-such-program", 127, "not found"), ("/etc/passwd", 126, "not executable")],
+)
+def test_commands_that_dont_start(command: str, code: int, text: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    assert record(Recording(tmp_path / "run"), [command], said.append) == code
+    assert said[0] == f"{command}: {text}"
+
+
+def test_refusals(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="isn't empty"):
+        record(Recording(tmp_path), ["true"], print)
+    with pytest.raises(UsageError, match="no step between"):
+        Recording(tmp_path, every=3).check()
+    with pytest.raises(DataError, match="no running process"):
+        trigger(tmp_path)
