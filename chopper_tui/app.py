@@ -109,6 +109,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.failure: ChopperError | None = None
         self.check: Callable[[Progress], None] | None = None
         """Verifies what was read, once its first screen is there; raises DataError."""
+        self._checked: Callable[[Progress], None] | None = None
         self.ended_by: signal.Signals | None = None
         self._opening = load if isinstance(load, Opening) else Opening(load, start, config.columns)
         self._start = start
@@ -356,7 +357,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         run_in_thread(self._watch)
 
     def load(self) -> Run:
-        """Read the run again."""
+        """Read the run again; it is verified again."""
+        self.check = self._checked
         return self._opening.reload()
 
     def _watch(self) -> None:
@@ -378,9 +380,11 @@ class ChopperApp(App[None], inherit_bindings=False):
         run_in_thread(self._verify)
 
     def _verify(self) -> None:
+        check, self.check = self.check, None
+        self._checked = check or self._checked
         try:
-            if self.check is not None:
-                self.check(self._go_on)
+            if check is not None:
+                check(self._go_on)
         except Cancelled:
             return
         except ChopperError as error:

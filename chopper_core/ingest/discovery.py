@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import nothing_at
 from chopper_core.model.settings import in_name
-from chopper_core.sources.ranks import rank_in_name
+from chopper_core.sources.ranks import process_in_name, rank_in_name
 from chopper_core.sources.registry import Family, family_of, natural_key
 from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import is_store, paths_of
@@ -37,6 +38,10 @@ _MAX_LOOSE: Final = 64
 _MAX_NAMED: Final = 3
 _DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTALL)
 _DEVICE: Final = re.compile(r'"deviceProperties"\s*:\s*\[\s*\{[^}]*?"name"\s*:\s*"([^"]+)"')
+_BASE: Final = re.compile(r'"baseTimeNanoseconds"\s*:\s*[1-9]')
+"""Without a base time each window counts from a start of its own."""
+MANIFEST: Final = "run.json"
+"""Below a directory with `chopper record`'s manifest each folder is a window of one run."""
 _NUMBER: Final = re.compile(r"\d+")
 _GENERIC: Final = re.compile(
     r"traces?|kineto|profil\w*|telemetry|counters?|logs?|power|output|tensorboard|plugins?"
@@ -179,7 +184,8 @@ def _below(
         elif len(found) == 1:
             shapes.add(_shape(path.name))
     beside += [path for path in without if _shape(path.name) in shapes]
-    is_one = len(parts) > 1 and not own and _are_one(parts)
+    is_recorded = os.path.isfile(folder / MANIFEST)
+    is_one = len(parts) > 1 and not own and (is_recorded or _are_one(parts))
     if len(parts) == 1 and not beside:
         is_one = not is_root and _GENERIC.fullmatch(parts[0].path.name) is not None
     if is_one:
@@ -222,23 +228,38 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     """
     names = [name for name in files if _TRACE.search(name) and name.removesuffix(".gz") not in
              set(files) - {name}]  # fmt: skip
+    windows = _windows(folder, names)
+    names = [*windows]
     named = [rank_in_name(name) for name in names]
     are_ranks = None not in named and len(set(named)) == len(named)
     if not 1 < len(names) <= _MAX_LOOSE or (are_ranks and len(set(map(_shape, names))) == 1):
-        return [names]
+        return [[*chain(*windows.values())]]
     names = [name for name in names if family_of(folder / name) is Family.TRACE]
     places = {name: _place(folder / name) for name in names}
     ranks = [rank for rank, _ in places.values()]
     are_ranks = None not in ranks and len(set(ranks)) == len(ranks)
     if are_ranks and not _differ([job for _, job in places.values()]):
-        return [names]
+        return [[*chain(*(windows[name] for name in names))]]
     runs: dict[tuple[object, ...], list[str]] = {}
     times: Counter[tuple[object, ...]] = Counter()
     for name, (rank, job) in places.items():
         like = (_shape(name), job)
-        runs.setdefault((*like, times[*like, rank] if rank is not None else 0), []).append(name)
+        runs.setdefault((*like, times[*like, rank] if rank is not None else 0), []).extend(
+            windows[name]
+        )
         times[*like, rank] += 1
     return list(runs.values())
+
+
+def _windows(folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """The first of each process's traces, and all of them: profiler windows on one clock."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(names, key=natural_key):
+        found.setdefault(process_in_name(name) or name, []).append(name)
+    several = [each for each in found.values() if len(each) > 1]
+    if several and not all(_BASE.search(FileHead(folder / name).text) for name in chain(*several)):
+        return {name: [name] for name in names}
+    return {each[0]: each for each in found.values()}
 
 
 def _whole_jobs(folder: Path, files: Sequence[str]) -> list[list[str]]:

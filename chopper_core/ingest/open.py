@@ -22,6 +22,7 @@ from chopper_core.ingest.rank import (
     read_complete,
 )
 from chopper_core.ingest.watch import files_below
+from chopper_core.ingest.windows import continued
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Source
@@ -226,7 +227,9 @@ def _sampled(
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
-    claims = [(file, source) for file, rank in read for source in rank.sources]
+    first_of = continued(read)
+    firsts = [each for each in read if each[0].path not in first_of]
+    claims = [(file, source) for file, rank in firsts for source in rank.sources]
     assigned = assign_ranks(
         [(file, None if source.rank == NO_RANK else source.rank) for file, source in claims]
     )
@@ -237,20 +240,35 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
         rank_of[path, source.rank] = assignment.rank
         source = replace(source, path=path, rank=assignment.rank, rank_from=origin)
         sources.setdefault(path, []).append(source)
+    for file, rank in read:
+        path, first_path = str(file.path), str(first_of.get(file.path))
+        for source, like in zip(rank.sources, sources.get(first_path, ()), strict=False):
+            rank_of[path, source.rank] = like.rank
+            own = replace(source, path=path, rank=like.rank, rank_from=like.rank_from)
+            sources[path] = [own]
     # A merged file whose ranks have a GPU each and follow each other numbers them by rank too.
     by_number = all(
         gpu.rank - rank.gpus[0].rank == gpu.index for _, rank in read for gpu in rank.gpus
     )
     ranks: list[Run] = []
+    numbers: dict[int, int] = {}
+    """The first GPU of each rank."""
     count = 0
-    for file, rank in sorted(read, key=lambda pair: sources[str(pair[0].path)][0].rank):
+
+    def place(pair: tuple[TraceFile, Run]) -> tuple[int, int]:
+        first = sources[str(pair[0].path)][0]
+        return first.rank, first.span_ns[0]
+
+    for file, rank in sorted(read, key=place):
         path = str(file.path)
-        first = sources[path][0].rank if by_number else count
+        number = sources[path][0].rank
+        is_first = number not in numbers
+        first = numbers.setdefault(number, number if by_number else count)
         gpus = tuple(
             replace(gpu, index=first + gpu.index, rank=rank_of[path, gpu.rank]) for gpu in rank.gpus
         )
         ranks.append(numbered(rank, gpus, tuple(sources[path])))
-        count += len(gpus)
+        count += len(gpus) * is_first
     return joined_ranks(Run(name, empty_table(), (), ()), ranks, gather(ranks))
 
 
@@ -278,7 +296,12 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
         launch_ns = np.where(table.launch_ns == NO_TIME, NO_TIME, table.launch_ns + by)
         table = replace(table, start_ns=table.start_ns + by, launch_ns=launch_ns)
         beside = {kind: each.moved(moved) for kind, each in run.side_tables.items()}
-        run = replace(run, side_tables=beside)
+        by_rank = {gpu.rank: int(moved[gpu.index]) for gpu in run.gpus}
+        sources = (
+            replace(each, span_ns=tuple(edge + by_rank.get(each.rank, 0) for edge in each.span_ns))
+            for each in run.sources
+        )
+        run = replace(run, side_tables=beside, sources=tuple(sources))
     return replace(run, table=labelled_by_partners(table), hosts=tuple(clocks))
 
 

@@ -17,7 +17,7 @@ from chopper_core.model.inputs import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Sou
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import joined_tables
-from chopper_core.model.table import KernelTable, concatenate
+from chopper_core.model.table import NO_LABEL, KernelTable, concatenate
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
 from chopper_core.sources.ranks import HostFile, rank_in_name
 from chopper_core.sources.registry import Family, OwnRun, read_source
@@ -110,19 +110,26 @@ def numbered(rank: Run, gpus: tuple[Gpu, ...], sources: tuple[Source, ...]) -> R
 
 
 def joined_ranks(base: Run, ranks: Sequence[Run], table: KernelTable) -> Run:
-    """A run like `base` with the GPUs of ranks, whose table it is given; see `numbered`."""
+    """A run like `base` with the GPUs of ranks, whose table it is given; see `numbered`.
+
+    Several windows of a rank have the same GPUs.
+    """
     world = max(rank.world for rank in ranks)
+    gpus: dict[int, Gpu] = {}
+    for gpu in (gpu for rank in ranks for gpu in rank.gpus):
+        gpus.setdefault(gpu.index, gpu)
+    partial: dict[int, frozenset[int]] = {}
+    for number, cut in (item for rank in ranks for item in rank.partial_iterations.items()):
+        partial[number] = partial.get(number, frozenset()) | cut
     groups = dict.fromkeys(group for rank in ranks for group in rank.groups)
     return replace(
         base,
         table=table,
         side_tables=joined_tables((rank.side_tables, rank.gpus[0].index) for rank in ranks),
-        gpus=tuple(gpu for rank in ranks for gpu in rank.gpus),
+        gpus=tuple(gpus.values()),
         sources=tuple(source for rank in ranks for source in rank.sources),
         generated=next((rank.generated for rank in ranks if rank.generated), None),
-        partial_iterations={
-            gpu: cut for rank in ranks for gpu, cut in rank.partial_iterations.items()
-        },
+        partial_iterations=partial,
         groups=tuple(group for group in groups if not world or len(group.ranks) < world),
         world=world,
     )
@@ -139,6 +146,8 @@ def table_of(rank: Run, first_gpu: int) -> KernelTable:
 def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
     trace, join = _with_host(trace, hosts)
     aligned = align_rank(trace)
+    table = aligned.table
+    labelled = table.iteration[table.iteration != NO_LABEL]
     source = Source(
         path=path,
         size_bytes=trace.size_bytes,
@@ -152,6 +161,8 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
         facts=_facts(trace),
         notes=join,
         host=_host(trace),
+        span_ns=(int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max())),
+        iterations=(int(labelled.min()), int(labelled.max())) if len(labelled) else None,
     )
     gpus = tuple(
         Gpu(number, source.rank, device, _hardware(trace), _process(trace))
@@ -159,7 +170,7 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
     )
     return Run(
         name=path,
-        table=aligned.table,
+        table=table,
         side_tables=aligned.side_tables,
         gpus=gpus,
         sources=(source,),

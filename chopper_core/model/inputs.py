@@ -72,6 +72,10 @@ class Source(Struct, frozen=True):
     """The host of the process, '' if neither the file nor its name has it."""
     notes: tuple[str, ...] = ()
     """Sentences on how the source was read that are no losses."""
+    span_ns: tuple[int, int] = (0, 0)
+    """First start and last end of its activities, on the run's clock."""
+    iterations: tuple[int, int] | None = None
+    """The first and the last one; None without labels."""
 
     @property
     def called(self) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ from chopper_core.model.signals import (
     NodeSamples,
     Sampled,
     Signal,
+    TimeSpans,
     share_running,
 )
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
@@ -300,7 +301,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             start, duration = self.table.start_ns[rows], self.table.duration_ns[rows]
             span = (int(start.min()), int((start + duration).max()))
             running = np.isin(self.table.kind[rows], kinds)
-            return share_running(start[running], duration[running], span)
+            return share_running(start[running], duration[running], span, self._unseen(gpu))
 
         gpus = tuple(
             gpu.index for gpu in self.gpus if self.table.has_times and gpu.index in self.traced
@@ -319,7 +320,20 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             )
 
         starts, ends = parts.min("start_ns"), parts.max("end_ns")
-        return BusyCurve.of(BusyParts(starts, ends, parts.sum("idle_ns"), activities))
+        idle = parts.sum("idle_ns")
+        return BusyCurve.of(BusyParts(starts, ends, idle, activities, self._unseen(gpu)))
+
+    def _unseen(self, gpu: int) -> TimeSpans:
+        """The time of a GPU between two windows of the profiler."""
+        rank = next(each.rank for each in self.gpus if each.index == gpu)
+        _, *begins = sorted(each.span_ns[0] for each in self.sources if each.rank == rank) or [0]
+        if not begins:
+            return TimeSpans.running(*np.empty((2, 0), np.int64))
+        rows = self.tree().node((str(gpu),)).selection
+        start, duration = self.table.start_ns[rows], self.table.duration_ns[rows]
+        last = [int((start + duration)[start < begin].max()) for begin in begins]
+        first = [int(start[start >= begin].min()) for begin in begins]
+        return TimeSpans(np.array(last, np.int64), np.array(first, np.int64))
 
 
 def located(run: Run, layout: str = "") -> Run:

@@ -52,6 +52,9 @@ class SideTable(Struct, frozen=True, eq=False):
     ROWS: ClassVar[tuple[str, ...]] = ()
     """The columns of row numbers of the table itself; -1 is none."""
 
+    ORDER: ClassVar[tuple[str, ...]] = ()
+    """The columns that rows of a GPU are in order of, where parts put together may not be."""
+
     names: Sequence[Any]
     """The names that codes stand for, each of type `NAME`."""
     gpu: Int32
@@ -103,7 +106,14 @@ class SideTable(Struct, frozen=True, eq=False):
             first += len(part)
         if not parts:
             return empty(cls)
-        return cls(tuple(names), **{name: np.concatenate(each) for name, each in columns.items()})
+        found = {name: np.concatenate(each) for name, each in columns.items()}
+        order = np.lexsort([*(found[name] for name in reversed(cls.ORDER)), found["gpu"]])
+        if (order[1:] < order[:-1]).any():
+            # Windows of a rank follow each other.
+            back = np.append(np.argsort(order), -1)
+            found = {name: values[order] for name, values in found.items()}
+            found |= {name: back[found[name]].astype(found[name].dtype) for name in cls.ROWS}
+        return cls(tuple(names), **found)
 
 
 T = TypeVar("T", bound=SideTable)
@@ -230,6 +240,7 @@ class HostLane(SideTable, frozen=True, eq=False):
     FILE = "lane.arrow"
     CODES = ("name",)
     TIMES = ("start_ns",)
+    ORDER = ("kind", "start_ns")
 
     kind: Int8
     """Of `HostKind`."""

@@ -68,6 +68,8 @@ class BusyParts(Struct, frozen=True):
     idle_ns: Int64
     activities: Callable[[int], tuple[Int64, Int64, Int64]]
     """A part's number → start, end and idle time of each of its activities."""
+    unseen: TimeSpans
+    """The time between two windows of the profiler, which is charged to nothing."""
 
 
 class BusyCurve(IntegralCurve, frozen=True):
@@ -93,7 +95,7 @@ class BusyCurve(IntegralCurve, frozen=True):
         busy, rest = self._busy(low + begin), at - low
         if rest.any():
             busy += (self._busy(np.minimum(low + 1, end - begin) + begin) - busy) * rest
-        return 100.0 * busy, at
+        return 100.0 * busy, at - self.parts.unseen.until(low + begin)
 
     def _busy(self, at_ns: Int64) -> Float64:
         times, parts = at_ns.ravel(), self.parts
@@ -110,7 +112,8 @@ class BusyCurve(IntegralCurve, frozen=True):
             last = np.searchsorted(starts, times[own], "right") - 1
             idle[own] += np.cumsum(idles)[last]
             latest[own] = np.maximum(latest[own], np.maximum.accumulate(ends)[last])
-        gone = times - self.edges_ns[0] - idle - np.maximum(times - latest, 0)
+        unseen = self.parts.unseen.passed(times)
+        gone = times - self.edges_ns[0] - idle - unseen - np.maximum(times - latest, 0)
         busy: Float64 = gone.reshape(at_ns.shape).astype(np.float64)
         return busy
 
@@ -194,8 +197,13 @@ def between(begins_ns: Int64, ends_ns: Int64, values: Float64) -> IntegralCurve:
     )
 
 
-def share_running(start_ns: Int64, duration_ns: Int64, span: tuple[int, int]) -> IntegralCurve:
-    """The share (in %) of time in which any of the activities ran, over the span (start, end)."""
+def share_running(
+    start_ns: Int64, duration_ns: Int64, span: tuple[int, int], unseen: TimeSpans | None = None
+) -> IntegralCurve:
+    """The share (in %) of time in which any of the activities ran, over the span (start, end).
+
+    In the time that was not seen it is unknown.
+    """
     spans = TimeSpans.running(start_ns, duration_ns)
     begins, ends = spans.starts_ns, spans.ends_ns
     running = np.cumsum(ends - begins)
@@ -203,7 +211,12 @@ def share_running(start_ns: Int64, duration_ns: Int64, span: tuple[int, int]) ->
     busy = np.stack([running - (ends - begins), running], axis=1).ravel()
     edges = np.concatenate([[span[0]], edges, [span[1]]])
     busy = np.concatenate([[0], busy, busy[-1:] if len(busy) else [0]])
-    return IntegralCurve(edges, 100.0 * busy, (edges - span[0]).astype(np.float64))
+    covered = edges - span[0]
+    if unseen is not None and len(unseen.starts_ns):
+        before, edges = edges, np.sort(np.concatenate([edges, unseen.starts_ns, unseen.ends_ns]))
+        busy = np.interp(edges - span[0], before - span[0], busy)
+        covered = edges - span[0] - unseen.until(edges)
+    return IntegralCurve(edges, 100.0 * busy, covered.astype(np.float64))
 
 
 class TimeSpans(Struct, frozen=True, eq=False, dict=True):
@@ -234,13 +247,17 @@ class TimeSpans(Struct, frozen=True, eq=False, dict=True):
 
     def until(self, times_ns: Int64) -> Int64:
         if not len(self.starts_ns):
-            return np.zeros(len(times_ns), np.int64)
+            return np.zeros(times_ns.shape, np.int64)
         begun = np.searchsorted(self.starts_ns, times_ns, "right")
         # The rest of the span that has begun; 0 before the first one.
         ahead = self.ends_ns[begun - 1] - times_ns
         ahead[begun == 0] = 0
         within: Int64 = self._before_ns[begun] - np.maximum(ahead, 0, out=ahead)
         return within
+
+    def passed(self, times_ns: Int64) -> Int64:
+        """The length of the spans that are over by each time."""
+        return self._before_ns[np.searchsorted(self.ends_ns, times_ns, "right")]
 
     def within(self, begins_ns: Int64, ends_ns: Int64) -> Int64:
         return self.until(ends_ns) - self.until(begins_ns)

@@ -140,7 +140,8 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
         if rank in claimed:
             raise DataError(
                 f"{claimed[rank]} and {trace.path} both claim rank {rank}; "
-                "give the files of one step of one run only."
+                "give the files of one run only. Windows of a rank need a base time in the file, "
+                "and steps and times of their own."
             )
         claimed[rank] = trace.path
         assigned[index] = RankAssignment(rank, source)
@@ -158,6 +159,16 @@ def rank_in_name(name: str) -> int | None:
         if match:
             return int(match.group(1))
     return None
+
+
+_PROCESS: Final = re.compile(r"(.+_\d+)\.\d+\.pt\.trace\.json(?:\.gz)?")
+
+
+def process_in_name(name: str) -> str | None:
+    """Host and process in a name by torch.profiler.tensorboard_trace_handler: each of its windows
+    has a file with another time."""
+    match = _PROCESS.fullmatch(name)
+    return match[1] if match else None
 
 
 def _with_hints(files: Sequence[Path]) -> list[TraceFile]:
