@@ -34,6 +34,7 @@ class Cause:
     iterations: tuple[int, ...] = ()
     layer: int | None = None
     operation: str | None = None
+    phase: str | None = None
 
     def is_on(self, rank: int) -> bool:
         """Whether it is on this rank."""
@@ -124,8 +125,8 @@ class Style(Config):
         pair = (first, first + self.ranks // self.stages)
         return Group(f"{3 if forwards else 4}{first}", pair, "mesh_pp")
 
-    def sizes_of(self, rank: int) -> Sizes:
-        """The model's sizes on a rank."""
+    def sizes_of(self, rank: int, iteration: int) -> Sizes:
+        """The model's sizes on a rank in an iteration."""
         sizes = Sizes(
             batch=1,
             sequence=2 * c.SEQUENCE // self.microsteps,
@@ -134,8 +135,14 @@ class Style(Config):
             ffn=c.FFN // self.tensor,
             vocab=SMALL_VOCAB,
         )
-        if self._has("imbalance", rank):
-            assert self.cause is not None
+        if (
+            self.cause is not None
+            and iteration in self.cause.iterations
+            and (
+                self._has("imbalance", rank)
+                or (self._has("rotation", rank) and iteration % self.ranks == rank)
+            )
+        ):
             more = round(sizes.sequence * (1 + self.cause.amount) / 64) * 64
             sizes = replace(sizes, sequence=more)
         return sizes
@@ -153,6 +160,7 @@ class Style(Config):
         there = label.iteration in cause.iterations and (
             (cause.layer is None or label.layer == cause.layer)
             and (cause.operation is None or label.operation == cause.operation)
+            and (cause.phase is None or label.phase == cause.phase)
         )
         memory = cause.kind == "memory" and not kernel.flops and kernel.base_ns > 0
         optimizes = cause.kind == "optimizer_kernels" and label.phase == "optimizer"
@@ -162,13 +170,14 @@ class Style(Config):
         """How many times its usual time the host takes for everything."""
         return self.cause.amount if self.cause and self._has("host", rank) else 1.0
 
-    def link_factor(self, group: Group) -> float:
+    def link_factor(self, group: Group, label: Label, kind: str) -> float:
         """How many times its usual time a collective of the group transfers."""
         usual = self.link_times * USUAL_LINK[group.description]
         cause = self.cause
-        if cause is None or cause.kind != "link":
+        if cause is None or cause.kind != "link" or label.iteration not in cause.iterations:
             return usual
-        return usual * (cause.amount if set(group.ranks) <= set(cause.gpus) else 1.0)
+        is_slow = not cause.gpus or set(group.ranks) <= set(cause.gpus)
+        return usual * (cause.amount if is_slow and cause.operation in (None, kind) else 1.0)
 
     def clock_factor(self, rank: int, iteration: int) -> float:
         """The part of its usual clock at which a GPU runs."""
@@ -196,6 +205,11 @@ class Style(Config):
     def is_throttled(self, rank: int) -> bool:
         """Whether the GPU's driver reports a thermal limit."""
         return self._has("throttled", rank)
+
+    @property
+    def throttled_from(self) -> int:
+        """The first iteration in which it does."""
+        return self.cause.iterations[0] if self.cause else c.FIRST_ITERATION
 
     def prefetches(self, layer: int) -> bool:
         """Whether a layer's parameters are gathered ahead."""

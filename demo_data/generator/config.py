@@ -158,7 +158,7 @@ class Config:
         """How many times its usual time the host takes for everything."""
         return 1.0
 
-    def link_factor(self, group: Group) -> float:
+    def link_factor(self, group: Group, label: Label, kind: str) -> float:
         """How many times its usual time a collective of the group transfers."""
         return 1.0
 
@@ -183,6 +183,11 @@ class Config:
     def is_throttled(self, rank: int) -> bool:
         """Whether the GPU's driver reports a thermal limit."""
         return self.has_hot_gpu and rank == self.slow_rank
+
+    @property
+    def throttled_from(self) -> int:
+        """The first iteration in which it does."""
+        return FIRST_ITERATION
 
     def retries(self, rank: int, iteration: int) -> frozenset[int]:
         """The forward layers in which the rank's allocator gives memory back and asks anew."""

@@ -66,7 +66,7 @@ class Exchange:
         size_bytes = full * (2 if dtype == "BFloat16" else 4)
         rounds = 2 if kind == "all_reduce" else 1
         seconds = rounds * size_bytes * (ranks - 1) / ranks / c.BUS_BYTES_PER_S
-        seconds *= self._config.link_factor(group)
+        seconds *= self._config.link_factor(group, label, kind)
         where = "" if group.name == c.WORLD_NAME else f"{group.name}:"
         noise = Random(f"{self._config.seed}:collective:{where}{index}").random()
         transfer_ns = round((seconds * 1e9 + 18_000) * (0.99 + 0.02 * noise))

@@ -425,6 +425,97 @@ def _copies(run: Simulated, size: float, seed: int) -> Cause:
     return Cause("copies", size * run.step_ns, (), _all(run))
 
 
+@_plants("backward slow on one GPU")
+def _slow_backward(run: Simulated, size: float, seed: int) -> Cause:
+    factor = 1 + size * run.step_ns / run.per_iteration_ns(phase="backward")
+    return Cause("kernels", factor, _gpu(run, seed), _from_start(run), phase="backward")
+
+
+@_plants("a clock that dips in one iteration", ("annotated", "module", "fsdp"), telemetry=True)
+def _dip_once(run: Simulated, size: float, seed: int) -> Cause:
+    slower = _slower(size * run.config.iterations)
+    return Cause("clock", slower, _gpu(run, seed), _one(run, seed))
+
+
+@_plants("all GPUs of a node throttled from then on", ("annotated", "fsdp", "wide"), telemetry=True)
+def _node_throttled(run: Simulated, size: float, seed: int) -> Cause:
+    numbers = _all(run)
+    return Cause("throttled", _slower(2 * size), (), numbers[len(numbers) // 2 :])
+
+
+@_plants("a slow network in one iteration", ("tensor", "busy links", "busy links of modules"))
+def _network(run: Simulated, size: float, seed: int) -> Cause:
+    return _costing(run, size, Cause("link", 3.0, (), _one(run, seed)))
+
+
+@_plants("one collective slow from then on", ("busy links", "busy links of modules"))
+def _collective(run: Simulated, size: float, seed: int) -> Cause:
+    numbers, kind = _all(run), ("all_gather", "reduce_scatter")[seed % 2]
+    cause = Cause("link", 1.5, (), numbers[len(numbers) // 2 :], None, kind)
+    return _costing(run, size, cause)
+
+
+@_plants("a slow link between replicas", ("tensor",))
+def _replicas(run: Simulated, size: float, seed: int) -> Cause:
+    group = run.config.data_group(_gpu(run, seed)[0])
+    return _costing(run, size, Cause("link", 3.0, group.ranks, _from_start(run)))
+
+
+@_plants("one GPU of a tensor group at a lower clock", ("tensor",))
+def _slow_in_group(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("clock", _slower(size), _gpu(run, seed), _from_start(run))
+
+
+_WITH_TOKENS = ("annotated", "module", "fsdp", "module accumulating")
+
+
+@_plants("more tokens in one iteration", _WITH_TOKENS)
+def _longer_sequences(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("imbalance", size * run.config.iterations, (), _one(run, seed))
+
+
+@_plants("more tokens on another GPU each time", _WITH_TOKENS)
+def _rotating(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("rotation", size, (), _from_start(run))
+
+
+@_plants("garbage collection on all GPUs")
+def _gc_all(run: Simulated, size: float, seed: int) -> Cause:
+    those = _some(run, seed, 3)
+    return Cause("gc", _spread(run, size, len(those)), (), those)
+
+
+@_plants("data late on all GPUs, every third")
+def _data_all_every(run: Simulated, size: float, seed: int) -> Cause:
+    those = _some(run, seed, 3)
+    return Cause("data", _spread(run, size, len(those)), (), those)
+
+
+@_plants("a checkpoint on all GPUs")
+def _checkpoint_all(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("checkpoint", _spread(run, size, 1), (), _one(run, seed))
+
+
+@_plants("an allocator that retries", ("annotated", "module", "fsdp", "noisy"))
+def _retries(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("retries", size * run.step_ns, (), _all(run))
+
+
+@_plants("untraced time of one host, always", ("annotated", "module", "fsdp", "noisy"))
+def _untraced(run: Simulated, size: float, seed: int) -> Cause:
+    layer = _layer(run, seed)
+    return Cause("late_host", size * run.step_ns, _gpu(run, seed), _all(run), layer)
+
+
+def _costing(run: Simulated, size: float, cause: Cause) -> Cause:
+    """The cause with the factor that costs about `size`, whatever hides a part of it."""
+    for _ in range(3):
+        after = simulated(replace(run.config, cause=cause))
+        cost = max(after.step_ns / run.step_ns - 1, size / 10)
+        cause = replace(cause, amount=1 + (cause.amount - 1) * size / cost)
+    return cause
+
+
 def _from_start(run: Simulated) -> tuple[int, ...]:
     """All iterations, the first one too, which isn't shown."""
     return (c.FIRST_ITERATION, *run.config.complete_iterations)

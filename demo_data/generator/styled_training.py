@@ -73,19 +73,24 @@ class StyledTraining(Training):
         self.group = config.data_group(host.rank)
         self.stage = config.stage_of(host.rank)
         self.layers = config.layers_of(self.stage)
-        self.sizes = config.sizes_of(host.rank)
+        self._resize(c.FIRST_ITERATION)
+        self.root_params = 2 * SMALL_VOCAB * c.HIDDEN + c.HIDDEN
+        self._reductions: tuple[Activity, ...] = ()
+
+    def _resize(self, iteration: int) -> None:
+        config = self.style
+        self.sizes = config.sizes_of(self.host.rank, iteration)
         operations = with_repeated_heads(self.sizes, layer_operations(self.sizes))
         left_out = _LEFT_OUT - {"qkv_re"} if config.rotates else _LEFT_OUT | {"attn_i"}
         self._layer_operations = tuple(each for each in operations if each.name not in left_out)
         self._recomputed = recomputed(self._layer_operations)
         self._embedding, self._head = embedding(self.sizes), head(self.sizes)
-        self.root_params = 2 * SMALL_VOCAB * c.HIDDEN + c.HIDDEN
-        self._reductions: tuple[Activity, ...] = ()
 
     # The iteration
 
     def _iteration(self, iteration: int) -> Program:
         host, style = self.host, self.style
+        self._resize(iteration)
         if iteration == c.FIRST_ITERATION + 1:
             host.profiler_start_ns = host.now_ns
         with (
@@ -396,9 +401,9 @@ class StyledTraining(Training):
     def _pause_in_layer(self, iteration: int, step: int, layer: int) -> Program:
         """What the host does at a layer of the first forward, with the GPU run dry."""
         host, cause = self.host, self.cause
-        if cause is None or step or layer != cause.layer:
+        if cause is None or step or layer != self._paused_layer(cause, iteration):
             return
-        if self._acts("hip_free", iteration):
+        if self._acts("hip_free", iteration) or self._acts("retries", iteration):
             freed = host.call_runtime("hipFree", 1_500)
             yield list(host.activities)
             host.sleep(self._pause_ns(iteration))
@@ -407,6 +412,14 @@ class StyledTraining(Training):
         if self._acts("late_host", iteration):
             yield from self._read_loss()
             host.sleep(self._pause_ns(iteration))
+
+    def _paused_layer(self, cause: Cause, iteration: int) -> int | None:
+        """The layer of the pause; of an allocator that retries, one of one rank at random."""
+        if cause.kind != "retries":
+            return cause.layer
+        random = Random(f"{self.style.seed}:retry:{iteration}")
+        ranks = range(self.style.ranks // self.style.stages)
+        return random.choice(self.layers) if random.choice(ranks) == self.host.rank else None
 
     def _items(self, iteration: int) -> Program:
         """Reads values back after a layer."""

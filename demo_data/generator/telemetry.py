@@ -73,6 +73,7 @@ class Signals:
     busy: Steps
     computing: Steps
     hotspot_c: Steps
+    throttled_from_ns: int
 
 
 def signals(config: Config, gpu: GpuHistory) -> Signals:
@@ -95,6 +96,11 @@ def signals(config: Config, gpu: GpuHistory) -> Signals:
         _mapped(loads, {load: float(load > Load.IDLE) for load in Load}),
         _mapped(loads, {load: float(load > Load.COMM) for load in Load}),
         _hotspot(power_w, HOTSPOT_C + HOT_GPU_C * hot, end_ns),
+        min(
+            each.start_ns
+            for each in gpu.activities
+            if each.label.iteration >= config.throttled_from
+        ),
     )
 
 
@@ -227,7 +233,7 @@ def _sample(config: Config, gpu: Signals, last_ns: int, now_ns: int, noise: floa
 
 def _throttled_pct(config: Config, gpu: Signals, last_ns: int, now_ns: int) -> int:
     share = gpu.computing.mean(last_ns, now_ns)
-    hot = config.is_throttled(gpu.rank)
+    hot = config.is_throttled(gpu.rank) and now_ns > gpu.throttled_from_ns
     return round(share * THROTTLED_PCT) if hot else 0
 
 

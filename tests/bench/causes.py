@@ -68,6 +68,10 @@ def _iterations(found: planted.Planted, _: Run) -> tuple[str, ...]:
     return (rf"\biterations?\b.*\b(?:{numbers})\b|\bevery \w+",)
 
 
+def _since(found: planted.Planted, _: Run) -> tuple[str, ...]:
+    return (rf"(from|since) iteration {found.cause.iterations[0]}\b",)
+
+
 _HOST: Final = r"\bhosts?\b|\bidle\b|launch"
 EXPECTED: Final[Mapping[str, Expected]] = {
     "one GPU at a lower clock": Expected("clock|slower kernels|longer"),
@@ -105,6 +109,29 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "an operation slowed by communication": Expected("communication", _operation),
     "a host late in one layer, once": Expected(_HOST, _iterations),
     "copies from pageable memory": Expected(r"\bcop(y|ies)\b"),
+    "backward slow on one GPU": Expected("longer|slower", lambda _f, _r: ("backward",)),
+    "a clock that dips in one iteration": Expected("clock", _iterations),
+    "all GPUs of a node throttled from then on": Expected("throttled|clock", _since),
+    "a slow network in one iteration": Expected("communication|link|transfer", _iterations),
+    "one collective slow from then on": Expected(
+        "transfer", lambda found, run: (*_since(found, run), str(found.cause.operation))
+    ),
+    "a slow link between replicas": Expected(
+        "link|transfer",
+        lambda found, _: (rf"\b{found.cause.gpus[0]}\b\D+\b{found.cause.gpus[1]}\b",),
+    ),
+    "one GPU of a tensor group at a lower clock": Expected("clock|slower kernels|longer"),
+    "more tokens in one iteration": Expected("more (FLOPs|work|tokens)|× the tokens", _iterations),
+    "more tokens on another GPU each time": Expected(
+        "more (FLOPs|work|tokens)|× the tokens", lambda _f, _r: ("in turn|another GPU",)
+    ),
+    "garbage collection on all GPUs": Expected(r"\bgc\b|garbage|collect\b", _iterations, _HOST),
+    "data late on all GPUs, every third": Expected(r"\bdata\b", _iterations),
+    "a checkpoint on all GPUs": Expected(
+        "checkpoint|save", _iterations, unseen="hipMemcpy|cop(y|ies)|" + _HOST
+    ),
+    "an allocator that retries": Expected("hipFree|hipMalloc|allocat"),
+    "untraced time of one host, always": Expected("untraced|" + _HOST),
 }
 """Words and place of the first finding by cause; its GPU is asked of all that have some."""
 _BLOCK: Final = ("<!-- recall -->", "<!-- /recall -->")
@@ -194,10 +221,19 @@ def measure(cause: str, seed: int, size: float, style: str = "") -> Outcome:
     )  # fmt: skip
 
 
+def _gpus_in(sentence: str) -> set[int]:
+    """The GPUs that a sentence names: `GPU 2`, `GPUs 1, 4 and 7 to 9`."""
+    return {
+        number
+        for part in re.findall(r"GPUs? ([\d, andto]+)", sentence)
+        for first, last in re.findall(r"(\d+)(?: to (\d+))?", part)
+        for number in range(int(first), int(last or first) + 1)
+    }
+
+
 def _rightness(sentence: str, truth: planted.Planted, run: Run) -> int:
     expected, gpus = EXPECTED[truth.name], truth.cause.gpus
-    named = {int(n) for part in re.findall(r"GPUs? ([\d, and]+)", sentence.partition(";")[0])
-             for n in re.findall(r"\d+", part)}  # fmt: skip
+    named = _gpus_in(sentence.partition(";")[0])
     is_link = truth.cause.kind == "link"
     if gpus and not is_link and not named & set(gpus):
         return 0

@@ -61,6 +61,7 @@ def findings(run: Run, scope: str = "") -> Frame:
 
 ABOUT = {
     "clock": {"sd_gfx_mhz", "sd_mem_mhz", "gfx_mhz", "mem_mhz"},
+    "slow-transfer": {"bus_gbps"},
     "clock-drop": {"mean_gfx_mhz", "gfx_mhz"},
     "contention": {"instance_ns"},
     "copies": {"exposed_copy_ns"},

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.graph.process_groups import places_of
+from chopper_core.graph.process_groups import nodes_of, places_of
 from chopper_core.metrics import heat_of, is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.groups import work_of
@@ -23,13 +23,15 @@ from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
+    interval_text,
+    low_interval,
     rule,
     spread_of,
     threshold,
 )
 from chopper_core.views.power.samples import LIMITER, samples_of
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
-from chopper_core.views.shared.phrases import by_number, percent, time
+from chopper_core.views.shared.phrases import by_number, percent, recurrence, time
 from chopper_core.views.shared.samples import sampled
 
 UNSTEADY: Final = threshold("""deviation of a clock | 0.6 | % of its mean
@@ -218,33 +220,45 @@ _MAX_COMPARED: Final = 64
     thresholds=(DROP,),
 )
 def clock_drops(context: FindingsContext) -> Iterator[Finding]:
-    """A GPU's clock that drops in some neighbouring iterations, or from one on."""
+    """Clocks that drop in some neighbouring iterations, or from one on: of a GPU, or of several
+    at the same time."""
     count = len(context.iterations)
     if not is_measured("gfx_mhz", context.table) or not 4 <= count <= _MAX_COMPARED:
         return
-    for place, gpu in enumerate(context.gpus):
+    drops: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for place in range(len(context.gpus)):
         relative = _by_iteration(context, place)
         if not np.isfinite(relative).all():
             continue
-        first, end, drop = _interval(relative)
+        first, end, drop = low_interval(relative)
         spread = MAD_TO_SIGMA * median_of(np.abs(np.diff(relative)))
-        if drop < max(DROP.share, ROBUST_Z.value * spread):
-            continue
-        numbers = context.iterations[first:end]
-        saving = float((context.busy_ns[place, first:end] * drop).sum()) / count
-        when = f"in iteration {numbers[0]}"
-        if len(numbers) > 1:
-            when = f"from iteration {numbers[0]} " + ("on" if end == count else f"to {numbers[-1]}")
+        if drop >= max(DROP.share, ROBUST_Z.value * spread):
+            drops.setdefault((first, end), []).append((place, drop))
+    for (first, end), own in drops.items():
+        numbers, gpus = context.iterations[first:end], [context.gpus[place] for place, _ in own]
+        lost = [float((context.busy_ns[place, first:end] * drop).sum()) for place, drop in own]
+        saving, most = max(lost) / count, percent(max(drop for _, drop in own))
+        which = f"GPU {gpus[0]}'s clock drops by {most}"
+        if len(gpus) > 1:
+            of_node = _node(context, gpus)
+            which = f"the clocks of {by_number('GPU', gpus)}{of_node} drop by up to {most}"
         yield context.finding(
-            f"GPU {gpu}'s clock drops by {percent(drop)} {when}, in the same operations; "
+            f"{which} {interval_text(context, first, end)}, in the same operations; "
             f"{time(saving)}{context.each}",
             context.with_signal("gfx_mhz", "mean_gfx_mhz"),
             Cost.CLOCK,
             saving,
             is_repeated=len(numbers) > 1,
-            gpu=gpu,
-            cells=context.cells_of(iteration=numbers),
+            gpu=gpus[0] if len(gpus) == 1 else None,
+            cells=context.cells_of(iteration=numbers, gpu=gpus),
         )
+
+
+def _node(context: FindingsContext, gpus: list[int]) -> str:
+    """The node of some GPUs, if it is one of several."""
+    everywhere, _ = nodes_of(context.run, context.gpus)
+    own = {everywhere[context.gpus.index(gpu)] for gpu in gpus}
+    return f" ({own.pop()})" if len(own) == 1 < len(set(everywhere)) else ""
 
 
 def _by_iteration(context: FindingsContext, place: int) -> Float64:
@@ -267,21 +281,6 @@ def _by_iteration(context: FindingsContext, place: int) -> Float64:
     return found
 
 
-def _interval(relative: Float64) -> tuple[int, int, float]:
-    """The neighbouring iterations whose mean is furthest below that of the others, and by how much.
-
-    By the largest difference in standard errors, so that all that are low are taken.
-    """
-    count, sums = len(relative), np.append(0.0, np.cumsum(relative))
-    first, end = np.triu_indices(count + 1, 1)
-    size, inside = end - first, sums[end] - sums[first]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        usual = (sums[-1] - inside) / (count - size)
-    drop = np.where(size < count, 1 - inside / size / usual, 0.0)
-    best = int((drop * np.sqrt(size * (count - size) / count)).argmax())
-    return int(first[best]), int(end[best]), float(drop[best])
-
-
 _SHARE: Final = "throttle_pct"
 _FREE_PCT: Final = 1.0
 _LIMITED_PCT: Final = 50.0
@@ -301,25 +300,32 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that a limiter slows down, as their driver reports."""
     if not is_measured(_SHARE, context.table):
         return
+    each = context.by_step(_SHARE)
     share = context.by_gpu(_SHARE)
     slowed = np.flatnonzero(np.nan_to_num(share) >= THROTTLED.value)
     if not len(slowed):
         return
     gpus = [context.gpus[place] for place in slowed.tolist()]
     free = np.delete(np.arange(len(context.gpus)), slowed)
+    limited = np.nan_to_num(each[slowed].mean(axis=0)) >= THROTTLED.value
+    when = np.flatnonzero(limited)
     sentence = (
         f"{by_number('GPU', gpus)} {'is' if len(gpus) == 1 else 'are'} throttled "
-        f"{range_of(share[slowed])} of the time{_limiter(context, gpus)}"
+        f"{range_of(share[slowed])} of the time{recurrence(when.tolist(), context.iterations)}"
+        f"{_limiter(context, gpus)}"
     )
     saving = total = None
     # The time that each GPU loses to a clock below the nominal one.
-    lost = context.by_gpu("frequency_ns") / len(context.iterations)
+    lost = context.by_step("frequency_ns")
     if np.isfinite(lost).all():
-        usual = median_of(lost[free]) if len(free) else 0.0
-        saving = max(float(lost[slowed].max()) - usual, 0.0)
+        usual, whose = 0.0, ""
+        if len(free):
+            usual, whose = median_of(lost[free].mean(axis=1)), " more than that of the others"
+        elif not limited.all():
+            usual, whose = lost[:, ~limited].mean(axis=1), " more than before or after"
+        saving = max(float((lost.mean(axis=1) - usual)[slowed].max()), 0.0)
         total = saving * len(gpus) * len(context.iterations)
-        sentence += f"; the lower clock costs {time(saving)}{context.each}"
-        sentence += " more than that of the others" if len(free) else ""
+        sentence += f"; the lower clock costs {time(saving)}{context.each}{whose}"
     elif (total := _beyond_unthrottled(context, gpus)) is not None:
         saving = total / len(context.iterations) / len(gpus)
         sentence += (
@@ -334,7 +340,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         saving,
         is_measured=False,
         total_ns=total,
-        cells=context.cells_of(gpu=gpus),
+        cells=context.cells_of(gpu=gpus, iteration=[context.iterations[at] for at in when]),
     )
 
 

@@ -31,12 +31,14 @@ from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
+    interval_text,
     largest_parts,
+    low_interval,
     rule,
     threshold,
 )
 from chopper_core.views.overlap import effect, overlaps_in
-from chopper_core.views.shared.phrases import by_number, percent, time
+from chopper_core.views.shared.phrases import by_number, listed, percent, time
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
     links of one kind differ by a few percent""")
@@ -131,6 +133,68 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
     return found
 
 
+SLOWER_THEN: Final = threshold("""slower transfer in some iterations | 15 | % longer than else
+    transfers of a steady run vary by a few percent""")
+
+
+@rule(
+    "slow-transfer",
+    saving="exposed communication of these iterations, without waiting, beyond that of the others",
+    needs="collectives, four iterations or more",
+    thresholds=(SLOWER_THEN, COST),
+)
+def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
+    """Collectives that transfer slower in one iteration, or from one on, than like ones before."""
+    chosen, count = collectives_in(context.run, context.node), len(context.iterations)
+    if chosen is None or not 4 <= count <= _MAX_COMPARED:
+        return
+    table, sets = context.table, np.flatnonzero(chosen.complete & ~chosen.of_kind(PAIRWISE))
+    first_row = chosen.rows[np.searchsorted(chosen.member_set, sets)]
+    when = first_equal(np.array(context.iterations), table.iteration[first_row].astype(np.int64))
+    names, like = combined([each[sets] for each in (chosen.kind, chosen.group, chosen.bytes)])
+    cell, shape = like * count + when, (len(names), count)
+    sizes = counts_of(cell, len(names) * count).reshape(shape)
+    took = sums_of(chosen.transfer_ns[sets], cell, len(names) * count).reshape(shape)
+    alike = (sizes == sizes[:, :1]).all(axis=1) & (sizes[:, 0] > 0)
+    waits = sums_of(chosen.member_exposed_ns, chosen.member_set, len(chosen))
+    exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.member_set, len(chosen)) - waits
+    kinds = names[:, 0]
+    found: dict[tuple[int, int], list[tuple[int, float, float, float]]] = {}
+    for kind in distinct(kinds[alike]).tolist():
+        own = alike & (kinds == kind)
+        whole = took[own].sum(axis=0)
+        first, end, _ = low_interval(1 / np.maximum(whole, 1.0))
+        inside = np.zeros(count, np.bool_)
+        inside[first:end] = True
+        usual = whole[~inside].mean() if not inside.all() else np.inf
+        slower = whole[inside].mean() / usual - 1
+        alone = np.isin(like, np.flatnonzero(own))
+        each = sums_of(exposed[sets][alone], when[alone], count) / len(context.gpus)
+        lost = (each[inside] - each[~inside].mean()).sum() / count if slower > 0 else 0.0
+        longest = whole[~inside].max(initial=0.0)
+        if slower > SLOWER_THEN.share and whole[inside].min() > longest:
+            longer = (whole[inside] - usual).sum() / count
+            found.setdefault((first, end), []).append((kind, slower, max(lost, 0.0), longer))
+    for (first, end), parts in found.items():
+        saving, longer = (sum(part[at] for part in parts) for at in (2, 3))
+        if context.share(saving) < COST.share:
+            continue
+        parts.sort(key=lambda part: -part[2])
+        named = listed(
+            f"{table.operations[kind]} {percent(slower)} longer" for kind, slower, *_ in parts
+        )
+        yield context.finding(
+            f"collectives transfer slower {interval_text(context, first, end)} than in the other "
+            f"iterations: {named}; {time(longer)}{context.each}, {time(saving)} of that exposed",
+            context.with_view("comms", "iteration", sort="bus_gbps"),
+            Cost.COMMUNICATION,
+            saving,
+            is_repeated=end - first > 1,
+            high_ns=1.5 * longer,
+            cells=context.cells_of(iteration=context.iterations[first:end]),
+        )
+
+
 EXPOSED: Final = threshold("""exposed communication | 2 | % of the iteration
     without waiting for later GPUs, and without its ends: the same as for other causes""")
 ENDS: Final = threshold("""ends of the step | 5 | % of the iteration, at most
@@ -205,6 +269,8 @@ CORRELATION: Final = threshold("""correlation of overlap and duration | 0.5 | Pe
     Lit Silicon finds them highly correlated; kernels that differ for other reasons scatter""")
 SLOWED_COST: Final = threshold("""cost of slowness during communication | 0.25 | % of the iteration
     it results from comparing kernels of different layers, where small differences mean nothing""")
+_MAX_COMPARED: Final = 64
+"""Iterations, at most."""
 _ALONE: Final = 0.1
 """Up to this share of its time during communication a kernel runs alone."""
 _BESIDE: Final = 0.5

@@ -47,7 +47,7 @@ from chopper_core.views.shared.matched_kernels import (
     compared_iterations,
     occurrences_of,
 )
-from chopper_core.views.shared.phrases import others, percent, recurrence, time
+from chopper_core.views.shared.phrases import listed, others, percent, recurrence, time
 from chopper_core.views.shared.step_times import more_work
 from chopper_core.views.shared.why_late import ONE_PLACE_SHARE, why_late
 
@@ -86,10 +86,44 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
     if leads is None:
         return
     behind_links = {gpu for link in slow_links(context) for gpu in link.gpus}
+    found: dict[tuple[str | None, str], list[tuple[Straggler, Finding]]] = {}
     for late in leads.stragglers:
         # It comes last because its link is slow, which is a finding.
         if late.cause is not None or leads.gpus[late.place] not in behind_links:
-            yield _straggler(context, leads, late)
+            each = _straggler(context, leads, late)
+            what = each.sentence.partition(": ")[0].partition(" host ")[2]
+            found.setdefault((late.cause, what), []).append((late, each))
+    for (cause, _), turns in found.items():
+        when = [at for late, _ in turns for at in late.when]
+        is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
+        if cause is not None and len(turns) > 1 and is_once:
+            yield _in_turn(context, leads, turns)
+        else:
+            yield from (each for _, each in turns)
+
+
+def _in_turn(
+    context: FindingsContext, leads: RankLeads, turns: list[tuple[Straggler, Finding]]
+) -> Finding:
+    """GPUs that delay the others in different iterations, for the same cause."""
+    first, text = turns[0][1], why_late(leads, turns[0][0], "")[0].partition(": ")[0]
+    named = listed(
+        f"GPU {each.gpu}{recurrence(late.when, leads.iterations)}" for late, each in turns
+    )
+    delays = [late.once_ns for late, _ in turns]
+    numbers = leads.gpus, leads.iterations
+    whose = [
+        context.cells_of(gpu=numbers[0][late.place], iteration=[numbers[1][at] for at in late.when])
+        for late, _ in turns
+    ]
+    return context.finding(
+        f"another GPU in turn {text}: {named}; it delays the others by "
+        f"{time(float(np.mean(delays)))} each time",
+        first.evidence,
+        first.cost,
+        sum(each.saving_ns or 0.0 for _, each in turns),
+        cells=np.logical_or.reduce(whose),
+    )
 
 
 def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> Finding:

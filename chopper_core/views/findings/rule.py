@@ -248,6 +248,10 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     def figure(self, name: str, nodes: Groups) -> Values:
         return METRICS[name].compute(Scope.of(self.run, nodes, self.node))
 
+    def by_step(self, name: str) -> Float64:
+        """A metric as GPUs x iterations; NaN where it isn't known."""
+        return self.by_gpu_and_iteration(lambda nodes: self.figure(name, nodes).known())
+
     def by_gpu(self, name: str) -> Float64:
         """A metric of each GPU of the scope; NaN where it isn't known."""
         return self.figure(name, self.split("gpu")).known()
@@ -396,6 +400,30 @@ def outlier_limit(
     middle = median_of(values)
     spread = max(spread_of(values), least_spread * middle)
     return middle + max(ROBUST_Z.value * spread, least.share * middle)
+
+
+def low_interval(relative: Float64) -> tuple[int, int, float]:
+    """The neighbouring iterations whose mean is furthest below that of the others, and by how much.
+
+    By the largest difference in standard errors, so that all that are low are taken.
+    """
+    count, sums = len(relative), np.append(0.0, np.cumsum(relative))
+    first, end = np.triu_indices(count + 1, 1)
+    size, inside = end - first, sums[end] - sums[first]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        usual = (sums[-1] - inside) / (count - size)
+    drop = np.where(size < count, 1 - inside / size / usual, 0.0)
+    best = int((drop * np.sqrt(size * (count - size) / count)).argmax())
+    return int(first[best]), int(end[best]), float(drop[best])
+
+
+def interval_text(context: FindingsContext, first: int, end: int) -> str:
+    """Neighbouring iterations: `in iteration 5`, `from iteration 3 on`, `from iteration 2 to 4`."""
+    numbers = context.iterations[first:end]
+    if len(numbers) == 1:
+        return f"in iteration {numbers[0]}"
+    last = "on" if end == len(context.iterations) else f"to {numbers[-1]}"
+    return f"from iteration {numbers[0]} {last}"
 
 
 def weighted_medians(values: Float64, weights: Float64) -> Float64:

@@ -16,6 +16,8 @@ from chopper_core.views.shared.phrases import percent, time
 
 ONE_PLACE_SHARE: Final = 0.6
 """The share of the longer time from which on the place that has it is named."""
+_ODDS: Final = 4.0
+"""How many times slower than all else the place is at least."""
 _WAITS: Final = {
     "host": "is held back by its host{where}: it is idle for {taken} before launch calls",
     "launch": "is late after its launch calls: it is idle for {taken} there",
@@ -91,7 +93,7 @@ def _where_slower(stand: RankLeads, late: Straggler) -> str:
         most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
         # It means nothing for what takes most of the time anyway.
         share, usual = extra[most] / max(positive, 1.0), sums[most].sum() / sums.sum()
-        if share >= ONE_PLACE_SHARE and share > 2 * usual:
+        if share >= ONE_PLACE_SHARE and share * (1 - usual) > _ODDS * usual * (1 - share):
             at_phase, operation = divmod(most, operations)
             where = table.text_of("phase", at_phase - 1)
             if operation:
