@@ -160,7 +160,7 @@ QUANTITIES: Final[Mapping[str, Mapping[str, Place]]] = {
         "overheads": total(
             "view=overheads&columns=frequency_ns", "frequency_ns", 1e-9, per_step=True
         ),
-        "finding": said("findings", "^a clock below nominal is the largest overhead: #"),
+        "finding": said("findings", "^a clock below nominal is the largest (?:known )?overhead: #"),
     },
     "idle time, s": {
         "bar": bar("idle"),

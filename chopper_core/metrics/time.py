@@ -63,7 +63,7 @@ def elapsed(scope: Scope) -> Values:
     return Values(scope.nodes.elapsed_ns)
 
 
-@_ratio(SHARE, Unit.PERCENT, "%", missing="the parent has no time")
+@_ratio(SHARE, Unit.PERCENT, "% of scope", missing="the parent has no time")
 def share(scope: Scope) -> Values:
     """elapsed_ns of the row, in % of its parent's."""
     return quotient(scope.nodes.elapsed_ns, scope.parent.elapsed_ns[:1], 100.0)
@@ -300,7 +300,7 @@ def _part_mean(scope: Scope, name: str) -> Values:
 _SIGNALS = """
     gfx_mhz | MHz | gfx MHz | Clock of the compute units
     gfx_util_pct | % | util % | Utilization of the compute units, as reported by the driver
-    power_w | W | power W | Power of the socket
+    power_w | W | busy W | Power of the socket
     hotspot_c | °C | hot °C | Temperature of the hottest spot
     mem_mhz | MHz | mem MHz | Clock of the memory
     mem_c | °C | mem °C | Temperature of the memory

@@ -76,7 +76,8 @@ class ColumnText(Struct, frozen=True):
     @property
     def header(self) -> str:
         title, unit = self.metric.title, self.scale.text
-        return title if not unit or title.endswith(unit) else f"{title} {unit}"
+        has_unit = not unit or title.endswith(unit) or title.startswith(f"{unit} ")
+        return title if has_unit else f"{title} {unit}"
 
 
 MOMENTS: Final = ("start_ns", "end_ns", "launch_ns", "peak_at_ns", "at_start_ns")

@@ -229,11 +229,11 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
         return texts
     values = frame.values[column.metric.name]
     bars = [bar((values.at(row) or 0) / 100, BAR_WIDTH, glyphs) for row in range(count)]
-    padded = max(map(len, texts))
-    return [
-        f"{text.rjust(padded)} {drawn}"
-        for text, drawn in zip(texts, (" " * BAR_WIDTH, " " * BAR_WIDTH, *bars), strict=True)
-    ]
+    header, *figures = texts
+    padded = max(map(len, figures))
+    drawn = zip(figures, (" " * BAR_WIDTH, *bars), strict=True)
+    # The title is over the bars, too.
+    return [header.rjust(padded), *(f"{text.rjust(padded)} {own}" for text, own in drawn)]
 
 
 def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:

@@ -114,7 +114,7 @@ COLUMNS: Final = columns(
         divided by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the
         kernel's class; convolutions are with the GEMMs. Communication and copies are the exposed
         time; launch is idle time. The parts add up to the mean iteration.
-    part_pct | % | share
+    part_pct | % | of step
         part_ns in % of the mean time of a GPU in a steady iteration.
     per_token_ns | ns | per token
         part_ns / tokens.

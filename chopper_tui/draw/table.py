@@ -137,10 +137,9 @@ class TableLayout(Struct, frozen=True):
         ]
         for column in self.columns:
             pieces.append((" " * GAP, "header"))
-            header = column.text.aligned(column.header, column.width)
+            header = column.text.aligned(column.header, column.cells)
             ink = "chosen@reverse" if column.name == sort else f"header@sort -{column.name}"
             pieces.append((header, ink))
-            pieces.append((" " * (column.cells - column.width), "header"))
         for number, spark in enumerate(self.sparks):
             known = titles[number] if number < len(titles) else ()
             pieces.append((" " * GAP, "header"))
@@ -220,7 +219,7 @@ def plan(
     if lanes:
         sparks = [LaneColumn("", max(_MIN_LANE, width * _LANE_SHARE // 100))]
     names_chosen = {each.name for each in columns} if frame.view.columns else must
-    plain = [replace(each, bar=0) for each in columns]
+    plain = [replace(e, bar=0, width=max(e.width, cell_width(e.header))) for e in columns]
 
     def is_few(shown: Sequence[DrawnColumn]) -> bool:
         return len(shown) < min(_MIN_COLUMNS, len(columns))
@@ -307,8 +306,10 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> D
     marks = (values.extrapolated, values.partial)
     mark = "~" if any(each is not None and each.any() for each in marks) else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
-    width = max(cell_width(cell) for cell in (header, *cells))
     bar_width = bar_width if name == "share_pct" else 0
+    # The title of a column with bars is over these, too.
+    cells += [] if bar_width else [header]
+    width = max(map(cell_width, cells))
     return DrawnColumn(text, header, width, bar_width, tints(frame, text.metric))
 
 

@@ -116,10 +116,10 @@ _OWN: Final = (
     _derived("window_energy_j", "J", "energy", LOWER,
              "The energy of all GPUs in the window: the total of `sampled_energy_j` of the "
              "overview.", "the run has a trace, or no power of some GPU"),
-    _of_view("gpu_mhz", "MHz", "gfx MHz", HIGHER, "power", "mean_gfx_mhz", MEAN,
+    _of_view("gpu_mhz", "MHz", "mean gfx MHz", HIGHER, "power", "mean_gfx_mhz", MEAN,
              "Clock of the compute units of a GPU over time."),
-    _of_view("low_mhz", "MHz", "low MHz", HIGHER, "power", "p05_gfx_mhz", LEAST,
-             "5th percentile over time of the slowest GPU's clock."),
+    _of_view("low_mhz", "MHz", "low MHz", HIGHER, "power", "busy_p05_mhz", LEAST,
+             "5th percentile of the slowest GPU's clock while it is busy."),
     _of_view("lowest_mhz", "MHz", "lowest MHz", HIGHER, "power", "lowest_gfx_mhz", LEAST),
     _of_view("gpu_throttled_pct", "%", "throttled", LOWER, "power", "throttled_pct", MEAN),
     _of_view("gpu_low_clock_pct", "%", "low clock", LOWER, "power", "low_clock_pct", MEAN,

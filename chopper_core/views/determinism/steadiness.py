@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.telemetry import while_busy
 from chopper_core.metrics import Metric, column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups
@@ -19,7 +18,8 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import distinct, median_of, quantile_of, ratios
 from chopper_core.views.shared.matched_kernels import same_kernels
-from chopper_core.views.shared.samples import sampled, spans_of_samples
+from chopper_core.views.shared.samples import busy_curve, sampled, spans_of_samples
+from chopper_core.views.shared.step_times import step_times
 
 MAX_COMPARED_ROWS: Final = 1 << 18
 """With more activities, evenly chosen iterations are compared."""
@@ -63,7 +63,7 @@ def _of_signals() -> Iterator[SteadinessFigure]:
     for signal, unit, title, what, short, phrase in _SIGNALS:
         is_clock = signal in _CLOCKS
         busy = " Samples of a clock while the GPU idles don't count." if is_clock else ""
-        level = column(f"""steady_{signal} | {unit} | {title}
+        level = column(f"""steady_{signal} | {unit} | steady {title}
             Time-weighted mean {what} {_STEPS}, each from its first start to its last end.{busy}
             missing: {_NO_SAMPLES}
             source: telemetry""")
@@ -76,7 +76,7 @@ def _of_signals() -> Iterator[SteadinessFigure]:
             Spread of the {short} during the activity {_SAME}.
             missing: {_ONE_STEP}, or {_NO_SAMPLES}
             source: telemetry""")
-        yield SteadinessFigure(level, what)
+        yield SteadinessFigure(level, f"steady {what}")
         if is_clock:
             yield SteadinessFigure(deviation, f"deviation of the {what}", is_spread=True)
         yield SteadinessFigure(spread, f"spread of {phrase} over iterations", is_spread=True)
@@ -85,8 +85,8 @@ def _of_signals() -> Iterator[SteadinessFigure]:
 _OF_KERNELS: Final = column(f"""kernel_spread_pct | % | kernel spread
     Spread of the duration {_SAME}.
     missing: {_ONE_STEP}""")
-_TIME: Final = column(f"""iteration_time_ns | ns | iteration
-    Median elapsed time of an iteration {_STEPS}.
+_TIME: Final = column(f"""iteration_time_ns | ns | median it.
+    Median of the GPU's step times {_STEPS}; their mean is the step time of other views.
     missing: no complete iteration in the scope""")
 _OF_TIMES: Final = column(f"""iteration_spread_pct | % | it. spread
     The longest minus the shortest iteration, in % of the shortest {_STEPS}.
@@ -94,7 +94,7 @@ _OF_TIMES: Final = column(f"""iteration_spread_pct | % | it. spread
 FIGURES: Final = (
     *_of_signals(),
     SteadinessFigure(_OF_KERNELS, "spread of durations over iterations", is_spread=True),
-    SteadinessFigure(_TIME, "iteration time"),
+    SteadinessFigure(_TIME, "median iteration time"),
     SteadinessFigure(_OF_TIMES, "spread of iteration times", is_spread=True),
 )
 
@@ -152,17 +152,18 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     numbers, gpus = set(number_of.tolist()) - {NO_LABEL}, gpus_of(run, view)
     complete = tuple(sorted(numbers - set(() if view.cut else run.truncated(view))))
     compared = _chosen(node, complete)
-    elapsed = steps.elapsed_ns.astype(np.float64)
+    times = step_times(run, view)
+    took = times.times_ns.astype(np.float64)[:, np.isin(times.iterations, complete)]
     spans = np.stack([steps.min("start_ns"), steps.max("end_ns")], axis=1).astype(np.int64)
-    cells: dict[str, list[float]] = {
-        "iteration_time_ns": [float(elapsed[number_of == one].max()) for one in complete]
-    }
+    cells: dict[str, list[float]] = {"iteration_time_ns": took.max(axis=0, initial=0.0).tolist()}
     found, clocks, kernels = [], [], []
     for gpu in gpus:
         own = np.flatnonzero(np.isin(number_of, complete) & (gpu_of == gpu))
-        figures, clock, kernel = {"iteration_time_ns": median_of(elapsed[own])}, _UNKNOWN, _UNKNOWN
-        if len(own) > 1 and elapsed[own].min() > 0:
-            longer = float(elapsed[own].max() / elapsed[own].min() - 1)
+        own_ns = took[times.gpus == gpu]
+        own_ns = own_ns[own_ns > 0]
+        figures, clock, kernel = {"iteration_time_ns": median_of(own_ns)}, _UNKNOWN, _UNKNOWN
+        if len(own_ns) > 1:
+            longer = float(own_ns.max() / own_ns.min() - 1)
             figures["iteration_spread_pct"] = 100.0 * longer
         if len(own):
             curves = _curves(run, gpu, is_traced=True)
@@ -203,8 +204,7 @@ def _curves(run: Run, gpu: int, *, is_traced: bool = False) -> dict[str, Integra
     for signal, *_ in _SIGNALS:
         curve = run.measured[signal].curves.get(gpu) if signal in run.measured else None
         if curve is not None and is_traced and signal in _CLOCKS:
-            busy = run.tree().node((str(gpu),)).selection
-            curve = while_busy(curve, run.table.start_ns[busy], run.table.duration_ns[busy])
+            curve = busy_curve(run, gpu, curve)
         if curve is not None:
             found[signal] = curve
     return found

@@ -70,7 +70,7 @@ LOW: Final = column(f"""saving_low_ns | ns | at least
 HIGH: Final = column(f"""saving_high_ns | ns | at most
     The high end of the potential saving's range.
     missing: {SAVING.missing_because}""")
-SHARE: Final = column(f"""saving_pct | % | %
+SHARE: Final = column(f"""saving_pct | % | of step
     Potential saving in % of the step time.
     missing: {SAVING.missing_because}""")
 PART_OF: Final = column("""part_of | | part of
@@ -179,7 +179,7 @@ def _headline(context: FindingsContext, whose: list[int | None]) -> str:
     activities = int(context.node.sizes()[0])
     return (
         f"{result}: {len(rules_of(context.run))} rules checked {activities:,} activities, "
-        f"{time(context.step_ns)}{context.each}"
+        f"{time(context.step_ns)}{' per iteration' * context.has_iterations}"
     )
 
 

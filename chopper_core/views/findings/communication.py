@@ -233,7 +233,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         wait += "; the waiting part is unknown for collectives with missing ranks"
     yield context.finding(
         f"exposed communication takes {time(each)}{context.per_gpu} "
-        f"({percent(context.share(each))}): {', '.join(parts[:_MAX_LISTED])}{wait}",
+        f"({percent(each / context.usual_ns)}): {', '.join(parts[:_MAX_LISTED])}{wait}",
         context.with_view("comms", "phase", sort="-exposed_comm_ns"),
         Cost.COMMUNICATION,
         saving,

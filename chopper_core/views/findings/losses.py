@@ -95,9 +95,11 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     if name == "frequency_ns" and hardware is not None:
         nominal = f" (nominal: {hardware.clock_mhz:,.0f} MHz)"
     sort = f"-{name.removesuffix('_ns')}_pct"
+    # Compute that counters can't split may hide a larger one.
+    known = "known " * (int(each.numbers(_UNATTRIBUTED).sum()) > int(each.numbers(name).sum()))
     yield context.finding(
-        f"{_SUBJECTS[name]} the largest overhead{where}: {time(size / count)}{context.each}, "
-        f"{percent(size / elapsed)} of the time{nominal}; {next_to}",
+        f"{_SUBJECTS[name]} the largest {known}overhead{where}: {time(size / count)}"
+        f"{context.each}, {percent(size / elapsed)} of the time{nominal}; {next_to}",
         context.with_view("overheads", by, sort=sort),
         _COSTS.get(name, Cost.KERNELS),
         size / count,
@@ -131,7 +133,7 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
     parts = largest_parts(context, "kernel", kinds, sums_of(alone, owner))
     # The activities by name, those with most exposed copies first.
     yield context.finding(
-        f"exposed copies take {time(each)}{context.per_gpu} ({percent(context.share(each))}): "
+        f"exposed copies take {time(each)}{context.per_gpu} ({percent(each / context.usual_ns)}): "
         f"{listed(parts, _MAX_LISTED)}",
         replace(
             context.split_by("kernel"),

@@ -206,6 +206,14 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             return float("nan")
         return step_times(self.run, self.view).mean_ns
 
+    @cached_property
+    def usual_ns(self) -> float:
+        """The mean over the analysed iterations: the step time, unless some are irregular."""
+        if not self.irregular:
+            return self.step_ns
+        times = step_times(self.run, self.view)
+        return float(times.each_ns[~np.isin(times.iterations, self.irregular)].mean())
+
     def share(self, time_ns: float) -> float:
         """A time per iteration as a share of the iteration, 0 to 1."""
         return time_ns / max(self.step_ns, 1.0)
@@ -221,14 +229,15 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     @property
     def each(self) -> str:
         """The unit of a mean per iteration, in a sentence."""
-        return " per iteration" if self.has_iterations else ""
+        usual = "usual " if self.irregular else ""
+        return f" per {usual}iteration" if self.has_iterations else ""
 
     @property
     def per_gpu(self) -> str:
         """The unit of a mean per iteration over the GPUs, in a sentence."""
         if len(self.gpus) == 1:
             return self.each
-        return " per GPU and iteration" if self.has_iterations else " per GPU"
+        return f" per GPU and{self.each.removeprefix(' per')}" if self.each else " per GPU"
 
     @property
     def repeats(self) -> bool:

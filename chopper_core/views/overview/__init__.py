@@ -33,12 +33,15 @@ from chopper_core.views.overview.step import (
     step_of,
     without,
 )
+from chopper_core.views.power.samples import OF_SAMPLES
 from chopper_core.views.shared.phrases import by_number, count, time
 from chopper_core.views.shared.samples import (
     columns_of,
     gpus_of,
+    mean_powers,
     result_of_samples,
     sampled_notes,
+    together,
     totals_of,
 )
 from chopper_core.views.shared.table_view import (
@@ -95,6 +98,7 @@ COLUMNS: Final = columns(
 _LAG: Final = "lag_ns"
 _STEP: Final = "step_ns"
 _CHANGE: Final = "step_change_pct"
+_POWER: Final = "mean_power_w"
 _UTILISATION: Final = "gfx_util_pct"
 
 
@@ -196,16 +200,22 @@ def _columns(
     elif len(step.gpus) > 1:
         own.append((COLUMNS[_LAG], _reduced(rows, slow.lag_ns, "max")))
     table = step.run.table
-    for name in ("gfx_mhz", heat_of(table) or HOTSPOT, "power_w", _STEP, _UTILISATION):
+    for name in ("gfx_mhz", heat_of(table) or HOTSPOT, _POWER, _STEP, _UTILISATION):
         if name == _STEP:
             own.append((COLUMNS[_STEP], _reduced(rows, steps, "max")))
+        elif name == _POWER:
+            powers = mean_powers(step.run, step.view)
+            if np.isfinite(powers).any():
+                own.append((OF_SAMPLES[_POWER], _reduced(rows, powers, "sum")))
+            if (watts := together(powers)) is not None:
+                total[_POWER] = watts
         elif is_measured(name, table):
             values, metric = step.figure(name), METRICS[name]
             if rows.level == "gpu":
                 if (value := metric.compute(step.scope(step.whole)).at(0)) is not None:
                     total[name] = value
             else:
-                how = {**dict.fromkeys(HEAT, "max"), "power_w": "sum"}.get(name, "mean")
+                how = "max" if name in HEAT else "mean"
                 values, text = _reduced(rows, values.known(), how), f"The {how} of {name}"
                 own_name, text = f"{how}_{name}", f"{text} over the row's GPUs."
                 metric = replace(metric, name=own_name, reduces="", definition=text)

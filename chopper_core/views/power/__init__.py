@@ -71,7 +71,8 @@ _MIN_ROWS: Final = 2
 _LARGEST_FIRST: Final = ("operation", "kernel")
 _SHOWN_ALONE: Final = (
     *("mean_power_w", "peak_power_w", "sampled_energy_j", "limit_w", "at_limit_pct"),
-    *("mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz", "mean_hot_c", "hottest_c"),
+    *("mean_gfx_mhz", "p05_gfx_mhz", "busy_p05_mhz", "sd_gfx_mhz", "mean_mem_mhz"),
+    *("mean_hot_c", "hottest_c"),
     *("mean_mem_c", "throttled_pct", "low_clock_pct", "r_gfx_hotspot", "r_gfx_edge"),
     *("r_gfx_power", "r_chance", "r_samples", "peak_over_w", "over_limit_ns", "die_spread_c"),
     *("mean_mem_power_w", "bursts", "burst_pct", "longest_burst_ns", "mean_gfx_util_pct"),
@@ -79,7 +80,8 @@ _SHOWN_ALONE: Final = (
 )
 _SHOWN_BY_GPU: Final = (
     *("mean_power_w", "peak_power_w", "limit_w", "at_limit_pct", "iteration_energy_j"),
-    *("token_energy_mj", "mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz"),
+    *("token_energy_mj", "mean_gfx_mhz", "p05_gfx_mhz", "busy_p05_mhz", "sd_gfx_mhz"),
+    "mean_mem_mhz",
     *("mean_hotspot_c", "mean_edge_c", "throttled_pct", "peak_over_w", "over_limit_ns"),
     *("die_spread_mhz", "die_spread_c", "r_gfx_hotspot", "r_gfx_edge", "r_gfx_power"),
     *("r_time_gfx", "r_time_heat", "r_chance", "r_samples", "rolling_power_w"),
@@ -159,7 +161,12 @@ def _of_samples(run: Run, view: View, options: Options) -> ViewResult:
         every = (*_columns(run, view, found, options), *sampled)
         own = {metric.name: (metric, values) for metric, values in every}
     known = [own[name] for name in known_of([*own.values()])]
-    headline = _headline(found)
+    means = {
+        signal: own[name][1].known()
+        for signal, name in (("power_w", "mean_power_w"), ("gfx_mhz", "mean_gfx_mhz"))
+        if name in own
+    }
+    headline = _headline(found, known_means=means)
     joules, window = (own.get(name) for name in ("sampled_energy_j", "window_ns"))
     if options.samples and joules and window and joules[1].present().all() and not run.status:
         # The window of the first rank, as CharLLM-PPT takes it.
@@ -277,9 +284,14 @@ def _of_steps(run: Run, view: View, given: float | None) -> tuple[list[str], Flo
 
 
 def _headline(
-    found: list[GpuSamples], energy_j: Float64 = _UNKNOWN, token_mj: Float64 = _UNKNOWN
+    found: list[GpuSamples],
+    energy_j: Float64 = _UNKNOWN,
+    token_mj: Float64 = _UNKNOWN,
+    known_means: Mapping[str, Float64] = {},
 ) -> tuple[str, ...]:
     def means(signal: str) -> Float64:
+        if signal in known_means:
+            return known_means[signal]
         return np.array([gpu.signals[signal].mean() for gpu in found])
 
     lines, power, gfx, several = [], means("power_w"), means("gfx_mhz"), len(found) > 1

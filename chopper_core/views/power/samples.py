@@ -18,7 +18,14 @@ from chopper_core.model.table import Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import counts_of, ranked, ratios, sums_of
-from chopper_core.views.shared.samples import NO_SAMPLES, Sampled, means_beside, sampled, spans_of
+from chopper_core.views.shared.samples import (
+    NO_SAMPLES,
+    Sampled,
+    clock_while_busy,
+    means_beside,
+    sampled,
+    spans_of,
+)
 from chopper_core.views.shared.table_view import Own
 
 ROLLED: Final = (("gfx_mhz", 0.05), ("power_w", 0.95))
@@ -97,6 +104,9 @@ OF_SAMPLES: Final = columns(
         Mean clock of the compute units, {_TIME}; gfx_mhz {_WEIGHTED}.
     p05_gfx_mhz | MHz | p05
         5th percentile of the compute units' clock, {_TIME}.
+    busy_p05_mhz | MHz | p05 busy
+        5th percentile of the compute units' clock while the GPU is busy, {_TIME}: idle time doesn't
+        lower it. Without a trace, of the samples while its utilization is 90 % or more.
     lowest_gfx_mhz | MHz | lowest gfx
         The least sample of the clock of the compute units, {_TIME}.
     sd_gfx_mhz | MHz | ± gfx
@@ -243,6 +253,7 @@ def _figures(run: Run, gpu: GpuSamples, burst_w: float | None) -> dict[str, floa
         "longest_burst_ns": bursts[2],
         "mean_gfx_mhz": gfx.mean(),
         "p05_gfx_mhz": gfx.quantile(0.05),
+        "busy_p05_mhz": gpu.busy.quantile(0.05),
         "lowest_gfx_mhz": gfx.least(),
         "sd_gfx_mhz": gfx.deviation(),
         "rolling_gfx_mhz": gpu.mean_rolled("gfx_mhz"),
@@ -272,6 +283,8 @@ class GpuSamples(Struct, frozen=True, eq=False):
     """NaN where it isn't known."""
     rolled: dict[str, tuple[Int64, Float64]]
     """The ends of the windows of rolling quantiles, and the quantiles."""
+    busy: Sampled
+    """The samples of the clock while the GPU is busy."""
 
     def sampled(self, name: str) -> Sampled:
         return self.signals.get(name, NO_SAMPLES)
@@ -313,7 +326,8 @@ def samples_of(
         rolled = {}
         if window_ns is not None:
             rolled = {name: signals[name].rolling(window_ns, share) for name, share in ROLLED}
-        found.append(GpuSamples(gpu, signals, curves, limit_w, rolled))
+        busy = clock_while_busy(run, gpu, stretches)
+        found.append(GpuSamples(gpu, signals, curves, limit_w, rolled, busy))
     return found
 
 

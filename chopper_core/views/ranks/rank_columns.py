@@ -37,7 +37,7 @@ MEAN_LEAD: Final = column(f"""mean_lead_ns | ns | lead
 LAST: Final = column(f"""starts_last_pct | % | last %
     Share of the matched kernels that start last on this GPU.
     missing: {_UNMATCHED}""")
-ITERATION_TIME: Final = column("""iteration_ns | ns | iteration
+ITERATION_TIME: Final = column("""iteration_ns | ns | span
     From the first start to the last end of the scope's activities of an iteration: of a GPU
     the median over the iterations, of an iteration the largest over the GPUs.""")
 WORK: Final = column(f"""work_ns | ns | work/it

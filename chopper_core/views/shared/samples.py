@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.lib.stride_tricks import sliding_window_view
 
+from chopper_core.align.telemetry import while_busy
 from chopper_core.metrics import Metric, computed_column, numbered
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, TimeSpans
@@ -177,6 +178,26 @@ def sampled(curve: IntegralCurve, stretches: TimeSpans) -> Sampled:
     )
     kept = (covered > 0) & (weights > 0)
     return Sampled(begins[kept], ends[kept], area[kept] / covered[kept], weights[kept])
+
+
+def busy_curve(run: Run, gpu: int, curve: IntegralCurve) -> IntegralCurve:
+    """The samples of a GPU's signal that were taken while its activities ran."""
+    rows = run.tree().node((str(gpu),)).selection
+    return while_busy(curve, run.table.start_ns[rows], run.table.duration_ns[rows])
+
+
+def clock_while_busy(run: Run, gpu: int, stretches: TimeSpans) -> Sampled:
+    """The samples of a GPU's clock while it is busy: by its activities, else by its utilization."""
+    clock, use = (
+        run.measured[name].curves.get(gpu) if name in run.measured else None
+        for name in ("gfx_mhz", "gfx_util_pct")
+    )
+    if clock is None:
+        return NO_SAMPLES
+    if gpu in run.traced and not run.is_sampled_only:
+        return sampled(busy_curve(run, gpu, clock), stretches)
+    own = sampled(clock, stretches)
+    return own.at(np.flatnonzero(means_beside(own, use) >= BUSY_PCT))
 
 
 def mean_powers(run: Run, view: View) -> Float64:
