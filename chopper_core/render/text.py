@@ -162,25 +162,41 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
 def as_html(frame: Frame) -> str:
     from html import escape
 
-    def row(tag: str, cells: Sequence[str]) -> str:
-        aligned = [f"<{tag} style='text-align:left'>{escape(cells[0])}</{tag}>"]
-        aligned += [f"<{tag} style='text-align:right'>{escape(cell)}</{tag}>" for cell in cells[1:]]
-        return f"<tr>{''.join(aligned)}</tr>"
-
     count = min(_HTML_ROWS, len(frame))
-    _, (header, total, *body) = _plain_table(frame, count)
-    notes = (*frame.notes, *limit_notes(frame, count))
     lines = [
         f"<p><b>{escape(_breadcrumb(frame, UNICODE))}</b></p>",
         *(f"<p>{escape(clean(line))}</p>" for line in frame.headline),
-        f"<table><thead>\n{row('th', header)}\n</thead><tbody>",
-        *(row("td", cells) for cells in body),
-        *([row("th", total)] if _has_total(frame) else ()),
-        "</tbody></table>",
-        *(f"<p>{escape(clean(note))}</p>" for note in notes),
+        html_table(frame, count),
+        *(f"<p>{escape(clean(note))}</p>" for note in (*frame.notes, *limit_notes(frame, count))),
         f"<p><code>{escape(command(frame.address))}</code></p>",
     ]
     return "\n".join(lines) + "\n"
+
+
+def html_table(frame: Frame, count: int, begin: int = 0, columns: int | None = None) -> str:
+    """The rows of a frame from `begin` up to `count`; below the first ones their total.
+
+    Of more than so many `columns`, the first and that of the order are shown.
+    """
+    from html import escape
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        aligned = [f"<{tag} style='text-align:left'>{escape(cells[0])}</{tag}>"]
+        aligned += [f"<{tag} style='text-align:right'>{escape(cells[at])}</{tag}>" for at in shown]
+        return f"<tr>{''.join(aligned)}</tr>"
+
+    _, (header, total, *body) = _plain_table(frame, count)
+    shown = list(range(1, len(header)))[:columns]
+    names = [column.metric.name for column in column_texts(frame)]
+    if (name := frame.sort.removeprefix("-")) in names[len(shown) :]:
+        shown[-1] = names.index(name) + 1
+    lines = [
+        f"<table><thead>\n{row('th', header)}\n</thead><tbody>",
+        *(row("td", cells) for cells in body[begin:]),
+        *([row("th", total)] if _has_total(frame) and not begin else ()),
+        "</tbody></table>",
+    ]
+    return "\n".join(lines)
 
 
 def _plain_table(frame: Frame, count: int) -> tuple[list[bool], list[list[str]]]:

@@ -177,15 +177,19 @@ def most_lines_below(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int
 def as_lines(
     charts: Sequence[Chart], width: int, glyphs: Glyphs, paint: Paint = plain
 ) -> list[str]:
-    lines: list[str] = []
+    lines = lines_of(charts, width, glyphs.coloured(paint is not plain))
+    return [painted_line(line, paint) for line in lines]
+
+
+def lines_of(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> list[Line]:
+    """All charts, for text and for pages, with a blank line after each."""
+    lines: list[Line] = []
     width = width or _TEXT_SIZE[0]
     for chart in (seen(each, WHOLE) for each in charts):
         drawer = drawer_of(chart)
         rows = max(_TEXT_SIZE[1], drawer.lines(chart, width, glyphs))
         most = rows if drawer.is_prose else _MAX_TEXT_LINES
-        drawn = draw(chart, width, min(rows, most), glyphs.coloured(paint is not plain))
-        lines += [painted_line(line, paint) for line in drawn]
-        lines.append("")
+        lines += [*draw(chart, width, min(rows, most), glyphs), []]
     return lines
 
 

@@ -1,0 +1,245 @@
+"""A run as one HTML page for a ticket: what is wrong, the evidence, and how to get it again.
+
+The page needs no script and no network, is light or dark as its reader is, and prints. All that a
+file says passes through `clean` and `escape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.model.address import parse, render
+from chopper_core.model.run import Run
+from chopper_core.model.units import time_text
+from chopper_core.model.view import View
+from chopper_core.render import info
+from chopper_core.render.cells import Escaped, clean, escape_lines
+from chopper_core.render.drawing import Piece, picture
+from chopper_core.render.exchange import limit_notes
+from chopper_core.render.text import command, html_table, shell_word
+from chopper_core.util.errors import ChopperError
+from chopper_core.util.progress import Progress, silent
+from chopper_core.views.frame import Frame
+from chopper_core.views.query import query
+
+Draw = Callable[[Frame], Sequence[Sequence[Piece]]]
+"""The pictures of a frame as lines of text in inks."""
+Style = Callable[[str], tuple[str, str]]
+"""The colours of an ink and of what is behind it, as CSS; empty for those of the page."""
+
+_ROWS: Final = 20
+"""Rows of a table; more are folded away."""
+_MAX_ROWS: Final = 200
+_COLUMNS: Final = 9
+_EVIDENCE: Final = 5
+"""Findings whose evidence is in the page."""
+_EVIDENCE_ROWS: Final = 8
+_MAX_BYTES: Final = 2_000_000
+
+
+_PART: Final = ' class="part"'
+
+
+class Look(Struct, frozen=True):
+    """How pictures are drawn, by who knows the screen's."""
+
+    draw: Draw
+    light: Style
+    dark: Style
+
+
+class Section(Struct, frozen=True):
+    """A question, and the view that answers it."""
+
+    title: str
+    view: str
+    by: str = ""
+    rows: int = _MAX_ROWS
+    is_drawn: bool = True
+
+
+SECTIONS: Final = (
+    Section("Overview", "overview", rows=0),
+    Section("Findings", "findings", is_drawn=False),
+    Section("Operations", "", "operation"),
+    Section("Kernels", "kernels"),
+    Section("What the kernels lose", "overheads"),
+    Section("Roofline", "roofline"),
+    Section("GPUs", "ranks"),
+    Section("Communication", "comms"),
+    Section("Power and heat", "power"),
+    Section("Comparison", "compare"),
+)
+
+_STYLE: Final = """
+:root{color-scheme:light dark;--page:#fff;--text:#24292f;--strong:#000;--dim:#59636e;--line:#c8d1da}
+body{background:var(--page);color:var(--text);font:14px/1.45 system-ui,sans-serif;
+max-width:1080px;margin:0 auto;padding:16px;overflow-wrap:anywhere}
+h1,h2{color:var(--strong);line-height:1.2}h1{font-size:22px}h2{font-size:17px;margin:32px 0 8px;
+border-bottom:1px solid var(--line);padding-bottom:4px}
+nav a{margin-right:12px}a{color:inherit}p{margin:6px 0}
+.head{font-size:16px;color:var(--strong)}.dim,.note{color:var(--dim)}
+.wide{overflow-x:auto;margin:10px 0}svg{max-width:100%;height:auto;display:block}
+svg text{font:13px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--text);
+white-space:pre}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{padding:2px 10px 2px 0;border-bottom:1px solid var(--line);white-space:nowrap}
+th{color:var(--dim);font-weight:600}tfoot th{color:var(--strong)}
+code,pre{font:12px ui-monospace,Menlo,Consolas,monospace}pre{overflow-x:auto}
+td:first-child{max-width:340px;overflow:hidden;text-overflow:ellipsis}
+summary{cursor:pointer;color:var(--dim)}ol.findings>li{margin:10px 0}
+li.part{list-style:'└ ';margin-left:20px}
+@media print{body{max-width:none}section{break-inside:avoid-page}details{display:none}}
+"""
+_DARK: Final = """@media (prefers-color-scheme:dark){:root{--page:#0d1117;--text:#c9d1d9;
+--strong:#f5f8fb;--dim:#848d97;--line:#39424d}"""
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def report(run: Run, view: View, look: Look, version: str, progress: Progress = silent) -> Escaped:
+    """The page of a run, or of the part that the path of a view chooses."""
+    classes: dict[str, str] = {}
+    frames, missing = [], []
+    for done, section in enumerate(SECTIONS):
+        progress(section.title, done, len(SECTIONS))
+        if section.view == "compare" and view.baseline is None:
+            continue
+        try:
+            frame = query(run, replace(view, name=section.view, by=section.by))
+        except ChopperError as error:
+            missing.append(f"{section.title}: {error}")
+            continue
+        if frame.labels or frame.charts or frame.headline:
+            frames.append((section, frame))
+    of_all = [
+        note
+        for note in (frames[0][1].notes if frames else ())
+        if all(note in frame.notes for _, frame in frames)
+    ]
+    parts = [
+        (section.title, "".join(_section(run, section, frame, of_all, look.draw, classes)))
+        for section, frame in frames
+    ]
+    if missing:
+        parts.append(("Not known", _list(missing)))
+    parts.append(("Sources", "".join(_sources(run, view))))
+    style = "".join((_STYLE, _rules(classes, look.light), _DARK, _rules(classes, look.dark), "}"))
+    title = [clean(run.name), *of_all, f"written by Chopper {version}"]
+    return escape_lines(_page(title, parts, style))
+
+
+def _page(title: Sequence[str], parts: Sequence[tuple[str, str]], style: str) -> str:
+    name, *lines = (escape(clean(line)) for line in title)
+    links = "".join(f'<a href="#s{n}">{escape(title)}</a>' for n, (title, _) in enumerate(parts))
+    sections = [
+        f'<section id="s{n}"><h2>{escape(title)}</h2>\n{body}</section>\n'
+        for n, (title, body) in enumerate(parts)
+    ]
+    head = (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+        f"<title>Chopper: {name}</title>\n<style>{style}</style></head>\n<body>\n"
+        f'<header><h1>{name}</h1><p class="dim">{"<br>".join(lines)}</p>'
+        f"<nav>{links}</nav></header>\n"
+    )
+    kept: list[str] = []
+    dropped: list[str] = []
+    size = len(head.encode())
+    for (title, _), section in zip(parts, sections, strict=True):
+        size += len(section.encode())
+        kept += [section] * (size <= _MAX_BYTES)
+        dropped += [title] * (size > _MAX_BYTES)
+    note = f'<p class="note">a page of 2 MB has no room for: {escape(", ".join(dropped))}</p>\n'
+    return "".join((head, *kept, note * bool(dropped), "</body></html>\n"))
+
+
+def _rules(classes: Mapping[str, str], style: Style) -> str:
+    rules = []
+    for ink, name in classes.items():
+        front, back = style(ink)
+        rules += [f"svg .{name}{{fill:{front}}}"] * bool(front)
+        rules += [f"svg .{name}b{{fill:{back}}}"] * bool(back)
+    return "".join(rules)
+
+
+def _section(
+    run: Run,
+    section: Section,
+    frame: Frame,
+    of_all: Sequence[str],
+    draw: Draw,
+    classes: dict[str, str],
+) -> Iterator[str]:
+    lines = [clean(line) for line in frame.headline]
+    yield "".join(f'<p class="head">{escape(line)}</p>\n' for line in lines)
+    if section.is_drawn and frame.charts:
+        yield f'<div class="wide">{picture(draw(frame), classes)}</div>\n'
+    if section.view == "findings":
+        yield from _findings(run, frame)
+    elif frame.labels and section.rows:
+        yield from _table(frame, section.rows)
+    notes = [note for note in frame.notes if note not in of_all]
+    notes += limit_notes(frame, min(section.rows or len(frame), len(frame)))
+    yield "".join(f'<p class="note">{escape(clean(note))}</p>\n' for note in notes)
+    yield f"<p><code>{escape(command(frame.address))}</code></p>\n"
+
+
+def _table(frame: Frame, most: int, shown: int = _ROWS) -> Iterator[str]:
+    count = min(most, len(frame))
+    yield f'<div class="wide">{html_table(frame, min(shown, count), 0, _COLUMNS)}</div>\n'
+    if count > shown:
+        more = html_table(frame, count, shown, _COLUMNS)
+        yield f'<details><summary>{count - shown} more rows</summary><div class="wide">{more}'
+        yield "</div></details>\n"
+
+
+def _findings(run: Run, frame: Frame) -> Iterator[str]:
+    yield '<ol class="findings">'
+    for row in range(min(len(frame), _MAX_ROWS)):
+        address = frame.addresses(row)
+        yield f"<li{_PART * bool(frame.row(row).get('part_of'))}>{_worth(frame, row)}"
+        yield f"{escape(clean(frame.labels[row]))}<br><code>{escape(command(address))}</code>"
+        if row < _EVIDENCE:
+            try:
+                evidence = query(run, parse(address))
+            except ChopperError:
+                evidence = None
+            if evidence is not None and evidence.labels:
+                yield "<details open><summary>evidence</summary>"
+                yield from _table(evidence, _EVIDENCE_ROWS, _EVIDENCE_ROWS)
+                yield "</details>"
+        yield "</li>\n"
+    yield "</ol>\n"
+
+
+def _worth(frame: Frame, row: int) -> str:
+    """The saving of a finding, with its share and range."""
+    figures = frame.row(row)
+    saving, share, low, high = (
+        figures.get(name) for name in ("saving_ns", "saving_pct", "saving_low_ns", "saving_high_ns")
+    )
+    if not isinstance(saving, int | float) or not isinstance(share, int | float):
+        return ""
+    text = f"<b>{time_text(saving)}</b>, {share:.1f} %"
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        text += f' <span class="dim">({time_text(low)} to {time_text(high)})</span>'
+    return f"{text}: "
+
+
+def _sources(run: Run, view: View) -> Iterator[str]:
+    opened = shell_word(render(view))
+    yield f"<p><code>chopper {escape(opened)}</code> opens this run; "
+    yield f"<code>chopper report {escape(opened)}</code> writes this page.</p>\n"
+    described = escape(info.as_text(run), quote=False)
+    yield "<details><summary>sources, alignment, labels</summary>"
+    yield f"<pre>{described}</pre></details>\n"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(clean(line))}</li>' for line in lines)}</ul>\n"
