@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -13,6 +14,7 @@ from chopper_core.store import reader
 from chopper_core.store.format import KERNELS, MEASURED
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
 from tests.fuzz.seeds import small_trace
@@ -86,11 +88,19 @@ async def test_the_explorer_ends_once_it_finds_damage(is_damaged: bool, store: P
         flip(store / KERNELS)
     run = cache.open_cached(str(store), is_verified=False)
     app = ChopperApp(lambda _: run, View(str(store)))
-    app.check = lambda progress: cache.verify_run(str(store), NO_OVERRIDES, progress)
+    checked = Event()
+
+    def check(progress: Progress) -> None:
+        try:
+            cache.verify_run(str(store), NO_OVERRIDES, progress)
+        finally:
+            checked.set()
+
+    app.check = check
     async with app.run_test(size=(80, 24)) as pilot:
         for _ in range(300):
             await pilot.pause(0.01)
-            if app.check is None and (not is_damaged or not app.is_running):
+            if checked.is_set() and (not is_damaged or not app.is_running):
                 break
-    assert app.check is None and app.return_code == (1 if is_damaged else None)
+    assert checked.is_set() and app.return_code == (1 if is_damaged else None)
     assert ("checksum mismatch" in str(app.failure)) == is_damaged
