@@ -14,15 +14,22 @@ from chopper_core.graph.host_nodes import (
     TimedRows,
     host_nodes,
     left_iterations,
+    queue_times,
 )
-from chopper_core.graph.step_graph import EdgeRows, NodeKind, NodeRows, StepGraph, sorted_graph
+from chopper_core.graph.step_graph import (
+    EdgeRows,
+    NodeKind,
+    NodeRows,
+    StepGraph,
+    joined_edges,
+    sorted_graph,
+)
+from chopper_core.graph.waits import inferred_waits
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
 from chopper_core.util.grouping import counts_of, distinct, maxima_of, run_starts, sums_of
 
-_NEAR_NS: Final = 20_000
-"""An activity waited for another stream if it starts this soon after what ended there."""
 _MIDDLE: Final = 4
 """A typical value is the mean without the lowest and the highest quarter."""
 
@@ -37,7 +44,7 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     timed, edges = _timed(run, rows)
     hosts = host_nodes(run, timed)
     launched = hosts.launches(timed)
-    if not (edges.evidence >= Evidence.STATED).any():
+    if not np.isin(edges.evidence, (Evidence.STATED, Evidence.CONTROL)).any():
         edges = _with_lags(timed, edges)
     begin, member, number = _meetings(run, timed)
     count, arrivals = len(timed.rows), len(member)
@@ -59,13 +66,12 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
         _edges(enters[member], meeting, Evidence.MEETING),
         _edges(meeting, member, Evidence.MEETING),
     )
-    joined = parts[0]
-    for part in parts[1:]:
-        joined = joined.joined(part)
     # A node of the host stands for the moment at which its work ends.
     moment = np.concatenate([nodes.begin_ns[:host], hosts.time])
     left = host + np.flatnonzero(hosts.iteration != NO_LABEL)
-    return sorted_graph(nodes, joined, moment, left, int(np.count_nonzero(launched < 0)))
+    return sorted_graph(
+        nodes, joined_edges(parts), moment, left, int(np.count_nonzero(launched < 0))
+    )
 
 
 def _edges(source: Index, target: Index, evidence: Evidence, lag: Int64 | None = None) -> EdgeRows:
@@ -88,20 +94,15 @@ def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows]:
     previous = found.in_stream
     held = np.flatnonzero(previous >= 0)
     end[previous[held]] = np.minimum(end[previous[held]], start[held])
-    timed = TimedRows(
-        rows=rows,
-        gpu=table.gpu[rows],
-        stream=table.stream[rows],
-        kind=table.kind[rows],
-        start=start,
-        end=end,
-        launch=np.where(launch > start, NO_TIME, launch),
-    )
+    launch = np.where(launch > start, NO_TIME, launch)
+    gpu, stream = table.gpu[rows], table.stream[rows]
+    queued = queue_times(gpu, stream, start, launch)
+    timed = TimedRows(rows, gpu, stream, table.kind[rows], start, end, launch, queued)
     lag = np.zeros(len(found.before), np.int64) if found.host_ns is None else found.host_ns
     edges = EdgeRows(found.before.astype(np.intp), found.after, found.evidence, lag)
     is_inferred = np.isin(edges.evidence, (Evidence.QUEUED, Evidence.UNKNOWN))
-    is_near = start[edges.target] - end[edges.source] <= _NEAR_NS
-    return timed, edges.take((edges.evidence != Evidence.HOST) & (~is_inferred | is_near))
+    waits = inferred_waits(table, timed, edges.take(is_inferred))
+    return timed, edges.take(~is_inferred & (edges.evidence != Evidence.HOST)).joined(waits)
 
 
 def _meetings(run: Run, timed: TimedRows) -> tuple[Int64, Index, Index]:
@@ -205,5 +206,5 @@ def _wakes(hosts: HostNodes, timed: TimedRows) -> Int64:
 
 def is_recorded(evidence: Codes) -> Mask:
     """Which edges the trace or the order of its events shows; the others are inferred."""
-    inferred = (Evidence.QUEUED, Evidence.UNKNOWN, Evidence.HOST)
+    inferred = (Evidence.QUEUED, Evidence.UNKNOWN, Evidence.HOST, Evidence.REPEATED)
     return ~np.isin(evidence, inferred)

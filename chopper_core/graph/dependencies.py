@@ -51,6 +51,8 @@ class Evidence(IntEnum):
     """The call of the host returns once the activity has ended."""
     MEETING = 9
     """Members of a collective wait for the last of them."""
+    REPEATED = 10
+    """The same kernels wait for the other stream elsewhere, and none starts earlier."""
 
     @property
     def text(self) -> str:
@@ -67,6 +69,7 @@ _TEXTS: Final = {
     Evidence.LAUNCH: "launched by the host",
     Evidence.SEQUENCE: "order on the host",
     Evidence.BLOCKED: "awaited by a call of the host",
+    Evidence.REPEATED: "as the same kernels wait for another stream elsewhere",
     Evidence.MEETING: "members of a collective wait for each other",
 }
 

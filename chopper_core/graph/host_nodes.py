@@ -16,9 +16,17 @@ from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane, HostSteps
 from chopper_core.model.table import NO_LABEL, NO_TIME
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, first_equal, run_starts, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    first_equal,
+    minima_of,
+    run_mask,
+    run_starts,
+    stable_order,
+)
 from chopper_core.util.patterns import late
 
+_NEVER: Final = np.iinfo(np.int64).max
 _BLOCKS: Final = late(r"Synchronize|Memcpy|^(?:cuda|hip)Free$")
 """Calls that may wait for the GPU."""
 _COPIES: Final = late(r"Memcpy")
@@ -38,9 +46,24 @@ class TimedRows(Struct, frozen=True, eq=False):
     launch: Int64
     """NO_TIME without a launch record, and where the clocks put the launch after the start."""
 
-    def queued(self) -> Int64:
-        """When each was launched; at its start, where that isn't known."""
-        return np.where(self.launch == NO_TIME, self.start, self.launch)
+    queued: Int64
+    """When each was launched; one without a record, at the launch before it in its stream."""
+
+
+def queue_times(gpu: Int32, stream: Int64, start: Int64, launch: Int64) -> Int64:
+    """When rows in `time_order` were launched at least; on a GPU without launches, their starts."""
+    if not len(gpu):
+        return launch
+    known = launch != NO_TIME
+    lowest = minima_of(launch[known], gpu[known], int(gpu.max(initial=0)) + 1, _NEVER)
+    found = np.where(known, launch, lowest[gpu])
+    found = np.where(found == _NEVER, start, found)
+    order = np.lexsort((start, stream, gpu))
+    lane = np.cumsum(run_mask(gpu[order], stream[order]))
+    apart = lane * np.ptp(found) + lane - found.min()
+    latest = np.maximum.accumulate(found[order] + apart) - apart
+    found[order] = np.where(known[order], found[order], latest)
+    return found
 
 
 class HostMoment:
@@ -151,7 +174,7 @@ def _awaited(lane: HostLane, rows: Index, timed: TimedRows, mine: Index) -> list
     for the last activity launched to each stream; any other that blocks, for what ended last
     before it returned, of what was launched before it.
     """
-    queued = timed.queued()
+    queued = timed.queued
     by_launch = mine[stable_order(queued[mine])]
     launched = queued[by_launch]
     streams = [

@@ -9,6 +9,7 @@ edge explains is the error of the replay.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import cached_property
 from typing import Final
@@ -195,11 +196,9 @@ def latest_ends(graph: StepGraph, replayed: Replayed, due_ns: Int64) -> Int64:
 
 def _minimum_to_end(values: Int64, chain: Int32) -> Int64:
     """The least value from each place to the end of its chain."""
-    low = int(values.min(initial=0))
-    width = int(values.max(initial=0)) - low + 1
-    apart = values - low + chain.astype(np.int64) * width
-    least = np.minimum.accumulate(apart[::-1])[::-1]
-    return np.asarray(least + low - chain.astype(np.int64) * width, np.int64)
+    apart = chain * np.int64(np.ptp(values) + 1) - values.min()
+    least = np.minimum.accumulate((values + apart)[::-1])[::-1]
+    return np.asarray(least - apart, np.int64)
 
 
 def _leaving(graph: StepGraph, plan: ReplayPlan) -> Index:
@@ -305,6 +304,11 @@ class EdgeRows(Rows, frozen=True, eq=False):
     target: Index
     evidence: Int8
     lag_ns: Int64
+
+
+def joined_edges(parts: Sequence[EdgeRows]) -> EdgeRows:
+    columns = EdgeRows.__struct_fields__
+    return EdgeRows(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
 
 def sorted_graph(
