@@ -17,6 +17,7 @@ from chopper_core.align.identity import with_places
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu
 from chopper_core.align.telemetry_pairs import together
+from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.ingest.untraced import identified, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
@@ -40,7 +41,11 @@ TELEMETRY_SCHEMA: Final = "chopper.telemetry/1"
 
 
 def attach_sources(
-    run: Run, paths: Sequence[Path], progress: Progress, ranges: Sequence[Path] | None
+    run: Run,
+    paths: Sequence[Path],
+    progress: Progress,
+    ranges: Sequence[Path] | None,
+    recorded: RecordedRun | None = None,
 ) -> Run:
     """Attach counters, telemetry and CPU samples to a run; what can't be used is in `Run.failed`.
 
@@ -48,7 +53,7 @@ def attach_sources(
     anything else goes wrong, the run opens without that source.
     """
     sources: dict[str, Callable[[Run, Sequence[Path], Progress], Run]] = {
-        "telemetry": attach_telemetry,
+        "telemetry": partial(attach_telemetry, recorded=recorded),
         "CPU samples": attach_cpu,
     }
     if ranges is not None:
@@ -105,7 +110,9 @@ def _skipping(run: Run, found: FoundFiles) -> Run:
     return replace(run, skipped=(*others, *unused.items()))
 
 
-def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
+def attach_telemetry(
+    run: Run, paths: Sequence[Path], progress: Progress, recorded: RecordedRun | None = None
+) -> Run:
     found_files = discover(paths, Family.TELEMETRY)
     run = _skipping(run, found_files)
     read: list[Telemetry]
@@ -115,10 +122,11 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
     identities: list[Identity] = []
     for done, telemetry in enumerate(read):
         progress("match telemetry", done, len(read))
-        matched, gpus = identified(telemetry, run.gpus, run.overrides)
+        there = recorded.gpus_of(telemetry.path, run.gpus) if recorded else run.gpus
+        matched, gpus = identified(telemetry, there, run.overrides)
         identities += matched
         shift_ns = run.overrides.shift_ns(telemetry.path.name, telemetry.format) or 0
-        clocks = _known_clocks(run, telemetry, gpus)
+        clocks = _known_clocks(run, telemetry, gpus, recorded)
         placed.append((telemetry, place(telemetry, run.table, gpus, clocks, shift_ns)))
     twice = _measured_twice(
         [(each, {n: f"GPU {gpu}" for n, gpu in source.gpus.items()}) for each, source in placed]
@@ -209,11 +217,14 @@ def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     )
 
 
-def _known_clocks(run: Run, telemetry: Telemetry, gpus: Mapping[int, int]) -> KnownClocks:
+def _known_clocks(
+    run: Run, telemetry: Telemetry, gpus: Mapping[int, int], recorded: RecordedRun | None
+) -> KnownClocks:
     if all(source.clock.startswith(_EPOCH) for source in run.sources):
         epoch_ns = _epoch_correction(run, gpus)
         whose = "the run's" if not epoch_ns else "that of its ranks' host"
-        return {ClockDomain.EPOCH: (epoch_ns, f"its clock is {whose}")}
+        clocks = _by_anchors(run, telemetry, ClockDomain.EPOCH, epoch_ns, recorded)
+        return {**clocks, ClockDomain.EPOCH: (epoch_ns, f"its clock is {whose}")}
     if not all(source.clock.startswith(CLOCK_BOOTTIME) for source in run.sources):
         return {}
     awake = "CLOCK_MONOTONIC is the run's CLOCK_BOOTTIME unless the host slept"
@@ -223,7 +234,22 @@ def _known_clocks(run: Run, telemetry: Telemetry, gpus: Mapping[int, int]) -> Kn
     }
     if telemetry.to_monotonic_ns is not None:
         known[telemetry.clock] = telemetry.to_monotonic_ns, f"it has both clocks; {awake}"
-    return known
+    return {**known, **_by_anchors(run, telemetry, ClockDomain.BOOTTIME, 0, recorded)}
+
+
+def _by_anchors(
+    run: Run,
+    telemetry: Telemetry,
+    to: ClockDomain,
+    correction_ns: int,
+    recorded: RecordedRun | None,
+) -> KnownClocks:
+    """The clocks of a recorded run; `correction_ns` is that of the file's host to the run's."""
+    if recorded is None:
+        return {}
+    at_ns = int(run.table.start_ns.min()) - correction_ns
+    found = recorded.offsets(telemetry.path, to, at_ns)
+    return {clock: (offset + correction_ns, why) for clock, (offset, why) in found.items()}
 
 
 def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:

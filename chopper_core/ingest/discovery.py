@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import nothing_at
 from chopper_core.model.settings import in_name
+from chopper_core.record.manifest import read_manifest
 from chopper_core.sources.ranks import process_in_name, rank_in_name
 from chopper_core.sources.registry import Family, family_of, natural_key
 from chopper_core.sources.settings import has_settings
@@ -40,8 +41,6 @@ _DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTA
 _DEVICE: Final = re.compile(r'"deviceProperties"\s*:\s*\[\s*\{[^}]*?"name"\s*:\s*"([^"]+)"')
 _BASE: Final = re.compile(r'"baseTimeNanoseconds"\s*:\s*[1-9]')
 """Without a base time each window counts from a start of its own."""
-MANIFEST: Final = "run.json"
-"""Below a directory with `chopper record`'s manifest each folder is a window of one run."""
 _NUMBER: Final = re.compile(r"\d+")
 _GENERIC: Final = re.compile(
     r"traces?|kineto|profil\w*|telemetry|counters?|logs?|power|output|tensorboard|plugins?"
@@ -156,6 +155,8 @@ def _below(
         seen.add((state.st_dev, state.st_ino))
         if is_store(folder):
             return [_Part(folder, frozenset((Family.TRACE, Family.TELEMETRY)))], []
+        if (ranks := _recorded_ranks(folder)) is not None:
+            return [_Part(folder, frozenset((Family.TRACE, Family.TELEMETRY)), ranks)], []
         entries = sorted(
             os.scandir(folder), key=lambda each: (each.is_symlink(), natural_key(each.name))
         )
@@ -184,8 +185,7 @@ def _below(
         elif len(found) == 1:
             shapes.add(_shape(path.name))
     beside += [path for path in without if _shape(path.name) in shapes]
-    is_recorded = os.path.isfile(folder / MANIFEST)
-    is_one = len(parts) > 1 and not own and (is_recorded or _are_one(parts))
+    is_one = len(parts) > 1 and not own and _are_one(parts)
     if len(parts) == 1 and not beside:
         is_one = not is_root and _GENERIC.fullmatch(parts[0].path.name) is not None
     if is_one:
@@ -193,6 +193,16 @@ def _below(
         ranks = tuple(rank for part in parts for rank in part.ranks)
         return [_Part(folder, whole, ranks, parts[0].trace)], []
     return parts, beside
+
+
+def _recorded_ranks(folder: Path) -> tuple[int, ...] | None:
+    """The ranks of a recorded run, whose folders are windows of it; None for another directory."""
+    try:
+        manifest = read_manifest(folder)
+    except DataError:
+        return None
+    ranks = {process.rank for process in manifest.processes} if manifest else set()
+    return tuple(sorted(rank for rank in ranks if rank is not None)) if manifest else None
 
 
 def _families(folder: Path, files: Sequence[str]) -> frozenset[Family]:

@@ -21,6 +21,7 @@ from chopper_core.ingest.rank import (
     numbered,
     read_complete,
 )
+from chopper_core.ingest.recorded import RecordedRun, described, recorded_at, with_recording
 from chopper_core.ingest.watch import files_below
 from chopper_core.ingest.windows import continued
 from chopper_core.model.column_names import PASSING
@@ -83,7 +84,9 @@ def open_run(
     for _ in range(_MAX_ATTEMPTS):
         before = {path: state_of(path) for path in files_below(paths)}
         try:
-            run = _read_run(name, paths, progress, jobs, overrides, read_ranks, gather)
+            recorded = recorded_at(paths)
+            run = _read_run(name, paths, progress, jobs, overrides, read_ranks, gather, recorded)
+            run = described(run, recorded) if recorded else run
             run = located(_check_overrides(_named(run)))
         except DataError:
             if all(state_of(path) == state for path, state in before.items()):
@@ -114,6 +117,7 @@ def _read_run(
     overrides: Overrides,
     read_ranks: ReadRanks | None,
     gather: GatherTables,
+    recorded: RecordedRun | None,
 ) -> Run:
     try:
         discovery = find_traces(paths)
@@ -121,7 +125,7 @@ def _read_run(
         if not all(path.exists() for path in paths):
             raise
         run = (
-            _counted(name, (), progress, overrides)
+            _counted(name, (), progress, overrides, recorded)
             or _scheduled(name, paths, progress, overrides)
             or _sampled(name, paths, progress, overrides)
         )
@@ -147,7 +151,7 @@ def _read_run(
     if not read:
         why = " ".join(reason for _, reason in failed[:3])
         try:
-            counted = _counted(name, ranges, progress, overrides)
+            counted = _counted(name, ranges, progress, overrides, recorded)
         except DataError as error:
             raise DataError(why or str(error)) from error
         if counted is None:
@@ -163,14 +167,19 @@ def _read_run(
         for file in discovery.skipped
         if not any(note.startswith(f"{HOST_TRACE} {file.path} ") for note in notes)
     )
+    run = with_recording(run, recorded) if recorded else run
     run = on_one_clock(replace(run, skipped=tuple(left)), overrides)
     progress("merge ranks", 1, 1)
-    run = _attached(_with_overrides(run, overrides), paths, progress, ranges)
+    run = _attached(_with_overrides(run, overrides), paths, progress, ranges, recorded)
     return _with_layout(with_slots(run, paths), paths)
 
 
 def _counted(
-    name: str, ranges: Sequence[Path], progress: Progress, overrides: Overrides
+    name: str,
+    ranges: Sequence[Path],
+    progress: Progress,
+    overrides: Overrides,
+    recorded: RecordedRun | None,
 ) -> Run | None:
     """The run of counters or kernel traces; `ranges` are traces that hold CUPTI ranges."""
     from chopper_core.ingest.untraced import run_of_dispatches
@@ -183,7 +192,7 @@ def _counted(
         return None
     run = _with_overrides(run_of_dispatches(name, dispatch_runs, overrides.hardware), overrides)
     skipped = (*run.skipped, *found.unread().items())
-    return _attached(replace(run, skipped=skipped), paths, progress, None)
+    return _attached(replace(run, skipped=skipped), paths, progress, None, recorded)
 
 
 def _named(run: Run) -> Run:
@@ -306,7 +315,11 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
 
 
 def _attached(
-    run: Run, paths: Sequence[Path], progress: Progress, ranges: Sequence[Path] | None
+    run: Run,
+    paths: Sequence[Path],
+    progress: Progress,
+    ranges: Sequence[Path] | None,
+    recorded: RecordedRun | None = None,
 ) -> Run:
     """The run with the counters and telemetry at the paths, and the parts of its time.
 
@@ -317,7 +330,7 @@ def _attached(
     traces = {source.path for source in run.sources}
     paths = [path for path in paths if path.is_dir() or str(path) not in traces]
     if paths:
-        run = attach_sources(run, paths, progress, ranges)
+        run = attach_sources(run, paths, progress, ranges, recorded)
     table = run.table.without_measured(*PASSING)
     return replace(run, table=table.with_measured(breakdown_columns(table, run.hardware)))
 

@@ -144,6 +144,17 @@ class HostClock(Struct, frozen=True):
     method: str
 
 
+class RecordingSummary(Struct, frozen=True):
+    """How `chopper record` made the run, or the part of it on one node."""
+
+    facts: Mapping[str, str]
+    """Command, versions, nodes …, for people."""
+    problems: tuple[str, ...]
+    """Sentences on what the recording lacks."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what could not be sampled."""
+
+
 class Identity(Struct, frozen=True):
     """A device of a source, and its GPU in the run."""
 

@@ -21,6 +21,7 @@ from chopper_core.model.inputs import (
     Gpu,
     HostClock,
     Identity,
+    RecordingSummary,
     Source,
     TelemetrySource,
 )
@@ -117,6 +118,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """The process groups that the traces name, but for those of one rank or of all."""
     world: int = 0
     """The number of ranks that the traces name, 0 without any."""
+    recordings: tuple[RecordingSummary, ...] = ()
+    """How `chopper record` made it, if it did."""
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:

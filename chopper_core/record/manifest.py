@@ -9,13 +9,9 @@ all of them into `run.json`.
 from __future__ import annotations
 
 import os
-import platform
 import re
-import socket
-import subprocess
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,6 +26,8 @@ SCHEMA: Final = "chopper.record/1"
 MANIFEST: Final = "run.json"
 NODES: Final = "nodes"
 PROCESSES: Final = "processes"
+TRIGGER: Final = "trigger.json"
+"""Asks running processes for a window."""
 _ENVIRONMENT: Final = re.compile(
     r"(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES|CUDA_DEVICE_\w+|(?:TORCH_)?(?:NCCL|RCCL)_\w+|HSA_\w+"
     r"|GPU_MAX_HW_QUEUES|PYTORCH_\w*ALLOC_CONF|TORCHINDUCTOR_\w+|OMP_NUM_THREADS|NVTE_\w+"
@@ -104,7 +102,7 @@ class Manifest(Struct, omit_defaults=True):
     host: str = ""
     started_ns: int = 0
     ended_ns: int | None = None
-    """None if the recording was killed, or goes on."""
+    """None if the recording was killed, or is still running."""
     returncode: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
     git: dict[str, Any] = field(default_factory=dict)
@@ -123,7 +121,7 @@ P = TypeVar("P", RecordedNode, RecordedProcess)
 
 def host_name() -> str:
     """This host's name, as part of names of files."""
-    return re.sub(r"[^\w.-]", "_", socket.gethostname().partition(".")[0]) or "host"
+    return re.sub(r"[^\w.-]", "_", os.uname().nodename.partition(".")[0]) or "host"
 
 
 def start(run_dir: Path, command: Sequence[str]) -> Manifest:
@@ -225,6 +223,9 @@ def _write(path: Path, content: Manifest | RecordedNode | RecordedProcess) -> No
 
 def package_version(name: str) -> str:
     """The version of an installed distribution, without importing it; '' without one."""
+    # These are imported by what records, not by what reads.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:
@@ -232,6 +233,8 @@ def package_version(name: str) -> str:
 
 
 def _versions() -> dict[str, str]:
+    import platform
+
     found = {name: package_version(name) for name in _PACKAGES}
     found |= {"python": platform.python_version(), "kernel": os.uname().release}
     return {name: text for name, text in found.items() if text}
@@ -247,6 +250,7 @@ def _environment() -> dict[str, str]:
 
 def _git() -> dict[str, Any]:
     """The revision of the working directory, and whether files differ from it; {} without one."""
+    import subprocess
 
     def answer(*arguments: str) -> str:
         return subprocess.run(

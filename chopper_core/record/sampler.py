@@ -104,14 +104,19 @@ class GpuSampler:
         found = []
         now = take_anchor(_QUICK)
         for sample in self.library.sample(is_full=is_full):
-            if not self._repeats(sample, now_ns):
-                since_ns = sample.taken_ns - now.boottime_ns
-                times = (now.epoch_ns + since_ns, now.monotonic_ns + since_ns)
-                found.append(_line(times, self.gpus[sample.device], sample.cells))
+            often = len(sample.cells) - len(self.library.rare)
+            cells = sample.cells
+            if self._repeats(sample, cells[:often], now_ns):
+                if not is_full:
+                    continue
+                cells = ("",) * often + cells[often:]
+            since_ns = sample.taken_ns - now.boottime_ns
+            times = (now.epoch_ns + since_ns, now.monotonic_ns + since_ns)
+            found.append(_line(times, self.gpus[sample.device], cells))
         return found
 
-    def _repeats(self, sample: Sample, now_ns: int) -> bool:
-        often = sample.cells[: len(sample.cells) - len(self.library.rare)]
+    def _repeats(self, sample: Sample, often: tuple[Cell, ...], now_ns: int) -> bool:
+        """Whether a sample is the last one of its device again."""
         key = often if sample.stamp == "" else sample.stamp
         last, since_ns = self._last.get(sample.device, (None, 0))
         if key == last and (sample.stamp != "" or now_ns - since_ns < _REPEATED_NS):
@@ -219,7 +224,6 @@ class NodeSampler:
             self.node.library, self.node.driver = self._library.name, self._library.driver
             self._append("telemetry", period_s, sampler.heading, sampler.lines)
             return
-        self._notes += reasons
         path = self.run_dir / f"telemetry-{self.node.host}.csv"
         for tool, arguments in _TOOLS.items():
             if which(tool):
@@ -234,6 +238,8 @@ class NodeSampler:
         if which(_ROCM_SMI[0]):
             self.node.library = f"{_ROCM_SMI[0]}, a sample a second at best"
             self._append("telemetry", _SLOW_S, "", _RocmSmi().lines)
+            return
+        self._notes.append(f"no GPU telemetry: {'; '.join(reasons)}")
 
     def _add_cpus(self) -> None:
         try:

@@ -87,6 +87,7 @@ def describe(run: Run) -> dict[str, Any]:
             "parallel": run.overrides.parallel,
         },
         "sources": [_of(source, _OF_SOURCE) for source in run.sources],
+        "recordings": run.recordings,
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
         "coverage": {level: _coverage(run, level) for level in LABELLED},
@@ -244,6 +245,9 @@ def as_text(run: Run, width: int = 0) -> Escaped:
 def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Iterable[str]]]:
     """Titles and lines; a section without lines isn't shown."""
     yield "", _aligned([[*_GPU_COLUMNS], *map(_gpu_cells, found["gpus"])], width)
+    for recording in run.recordings:
+        lines = (f"{name:<12} {text}" for name, text in recording.facts.items())
+        yield "recorded by chopper record", (*lines, *recording.problems, *recording.notes)
     yield "rank clocks (corrected)", map(_clock_line, run.hosts if len(run.hosts) > 1 else ())
     yield "devices matched to GPUs", _identity_lines(run, width)
     yield "sources", _source_lines(found["sources"], width)

@@ -56,9 +56,15 @@ Gaps = Iterator[tuple[str, View]]
 @rule("missing", saving="can't be estimated", thresholds=(COVERAGE, UNLINKED))
 def missing_data(context: FindingsContext) -> Iterator[Finding]:
     """Sources, ranks and labels that the run lacks, and what is unknown without them."""
-    for gaps in (_ranks, _sources, _counters, _labels, _launches):
+    for gaps in (_recordings, _ranks, _sources, _counters, _labels, _launches):
         for sentence, evidence in gaps(context):
             yield Finding(sentence=sentence, evidence=evidence, confidence=Confidence.HIGH)
+
+
+def _recordings(context: FindingsContext) -> Gaps:
+    for recording in context.run.recordings:
+        for problem in recording.problems:
+            yield problem, context.with_view("tree")
 
 
 def _ranks(context: FindingsContext) -> Gaps:

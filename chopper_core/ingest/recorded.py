@@ -1,0 +1,210 @@
+"""What the manifests of a recorded run know: hosts and GPUs of ranks, clocks, and the ending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.align.telemetry_clock import KnownClocks
+from chopper_core.model.inputs import Gpu, RecordingSummary
+from chopper_core.model.run import Run
+from chopper_core.record.anchors import clock_steps, offset_between
+from chopper_core.record.manifest import (
+    MANIFEST,
+    NODES,
+    PROCESSES,
+    TRIGGER,
+    Manifest,
+    RecordedNode,
+    RecordedProcess,
+    read_manifest,
+)
+from chopper_core.sources.signals import ClockDomain
+from chopper_core.util.errors import DataError
+
+_CLOCKS: Final = (ClockDomain.EPOCH, ClockDomain.BOOTTIME, ClockDomain.MONOTONIC)
+
+
+class RecordedRun(Struct, frozen=True):
+    """The manifests at the paths of a run, by directory: one, or one per node."""
+
+    manifests: Mapping[Path, Manifest]
+    unread: tuple[tuple[str, str], ...]
+    """Damaged manifests, and why they can't be read."""
+
+    def is_part(self, path: str) -> bool:
+        """Whether a file is a manifest's, and no input of its own."""
+        own = PurePath(path)
+        return any(
+            own.is_relative_to(folder)
+            and own.relative_to(folder).parts[0] in (MANIFEST, NODES, PROCESSES, TRIGGER)
+            for folder in (*self.manifests, *(Path(path).parent for path, _ in self.unread))
+        )
+
+    def node_of(self, path: Path) -> RecordedNode | None:
+        """The node whose sampler wrote a file; of a run on one node, that one."""
+        nodes = [node for manifest in self.manifests.values() for node in manifest.nodes]
+        for folder, manifest in self.manifests.items():
+            for node in manifest.nodes:
+                if any(folder / name == path for name in node.files):
+                    return node
+        return nodes[0] if len(nodes) == 1 else None
+
+    def processes(self) -> dict[int, RecordedProcess]:
+        """The process of each rank."""
+        every = (each for manifest in self.manifests.values() for each in manifest.processes)
+        return {each.rank: each for each in every if each.rank is not None}
+
+    def gpus_of(self, path: Path, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
+        """The GPUs of the host of a file; all of them where that is unknown."""
+        node, processes = self.node_of(path), self.processes()
+        own = [
+            gpu
+            for gpu in gpus
+            if node and gpu.rank in processes and processes[gpu.rank].host == node.host
+        ]
+        return own or gpus
+
+    def offsets(self, path: Path, to: ClockDomain, at_ns: int) -> KnownClocks:
+        """What to add to stamps on each clock of a file's host to get times on the run's."""
+        node = self.node_of(path)
+        if node is None:
+            return {}
+        found = {}
+        for clock in _CLOCKS:
+            offset = offset_between(node.anchors, clock.value, to.value, at_ns)
+            if offset is not None:
+                within = f"within {offset.uncertainty_ns / 1e3:.1f} µs"
+                why = f"known from {offset.anchors} anchors of {node.host}, {within}"
+                found[clock] = offset.offset_ns, why
+        return found
+
+
+def recorded_at(paths: Sequence[Path]) -> RecordedRun | None:
+    """The manifests in directories, or one level below them; None without any."""
+    manifests: dict[Path, Manifest] = {}
+    unread = []
+    for folder in filter(Path.is_dir, paths):
+        places = [folder]
+        if not (folder / MANIFEST).is_file():
+            places = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+        for place in places:
+            try:
+                if (manifest := read_manifest(place)) is not None:
+                    manifests[place] = manifest
+            except DataError as error:
+                unread.append((str(place / MANIFEST), str(error)))
+    return RecordedRun(manifests, tuple(unread)) if manifests or unread else None
+
+
+def with_recording(run: Run, recorded: RecordedRun) -> Run:
+    """The run with the hosts of its ranks and the PCI addresses of its GPUs."""
+    processes = recorded.processes()
+    sources = (
+        replace(source, host=source.host or processes[source.rank].host)
+        if source.rank in processes
+        else source
+        for source in run.sources
+    )
+    addresses = {
+        rank: address for rank, each in processes.items() if (address := _address(each, recorded))
+    }
+    ranks = [gpu.rank for gpu in run.gpus]
+    gpus = (
+        replace(gpu, pci=addresses[gpu.rank])
+        if gpu.rank in addresses and not gpu.pci and ranks.count(gpu.rank) == 1
+        else gpu
+        for gpu in run.gpus
+    )
+    return replace(run, sources=tuple(sources), gpus=tuple(gpus))
+
+
+def described(run: Run, recorded: RecordedRun) -> Run:
+    """The run with its recording for people, and without its files among those that aren't read."""
+    skipped = tuple(item for item in run.skipped if not recorded.is_part(item[0]))
+    recordings = tuple(_recording(manifest, run) for manifest in recorded.manifests.values())
+    failed = (*run.failed, *recorded.unread)
+    return replace(run, skipped=skipped, recordings=recordings, failed=failed)
+
+
+def _address(process: RecordedProcess, recorded: RecordedRun) -> str:
+    """The PCI address of a process's GPU: torch's, else that of the library's GPU of its UUID."""
+    if process.device is None:
+        return ""
+    if process.device.pci or not process.device.uuid:
+        return process.device.pci
+    nodes = (node for manifest in recorded.manifests.values() for node in manifest.nodes)
+    gpus = (gpu for node in nodes if node.host == process.host for gpu in node.gpus)
+    own = process.device.uuid.casefold()
+    return next((gpu.pci for gpu in gpus if gpu.uuid.casefold().removeprefix("gpu-") == own), "")
+
+
+def _recording(manifest: Manifest, run: Run) -> RecordingSummary:
+    import shlex
+
+    traced = {source.rank for source in run.sources}
+    facts = {
+        "command": shlex.join(manifest.command),
+        "directory": manifest.directory,
+        "started": _date(manifest.started_ns),
+        "took": _took(manifest),
+        "revision": _revision(manifest),
+        "versions": ", ".join(" ".join(each) for each in manifest.versions.items()),
+        "environment": ", ".join("=".join(each) for each in manifest.environment.items()),
+    }
+    for node in manifest.nodes:
+        models = dict.fromkeys(gpu.name or "GPU" for gpu in node.gpus)
+        gpus = f"{len(node.gpus)} x {', '.join(models)}" if node.gpus else "no GPU"
+        how = f", {node.samples:,} samples through {node.library}" if node.library else ""
+        driver = f", {node.driver}" if node.driver else ""
+        facts[f"node {node.host}"] = f"{gpus}{driver}{how}, {len(node.anchors)} anchors"
+    for name, each in manifest.passes.items():
+        facts[name] = f"{each.get('state', '')}: {' '.join(each.get('counters', ()))}"
+    notes = [f"{node.host}: {note}" for node in manifest.nodes for note in node.notes]
+    return RecordingSummary(
+        {name: text for name, text in facts.items() if text},
+        tuple(_problems(manifest, traced)),
+        (*notes, *manifest.notes),
+    )
+
+
+def _date(at_ns: int) -> str:
+    return f"{datetime.fromtimestamp(at_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC" if at_ns else ""
+
+
+def _took(manifest: Manifest) -> str:
+    if manifest.ended_ns is None:
+        return ""
+    seconds = (manifest.ended_ns - manifest.started_ns) / 1e9
+    return f"{seconds:.0f} s, exit code {manifest.returncode}"
+
+
+def _revision(manifest: Manifest) -> str:
+    revision = str(manifest.git.get("revision", ""))
+    return f"{revision}, with changes" if revision and manifest.git.get("changed") else revision
+
+
+def _problems(manifest: Manifest, traced: set[int]) -> Iterator[str]:
+    """Sentences on what the recording lacks."""
+    if manifest.ended_ns is None:
+        yield "the recording has no end: it was killed, or is still running"
+    elif manifest.returncode:
+        yield f"the recorded command ended with exit code {manifest.returncode}"
+    for process in manifest.processes:
+        if process.rank is None or process.rank in traced:
+            continue
+        reasons = [process.stood_down, *process.errors]
+        reasons += [str(each.get("reason", "")) for each in process.windows]
+        why = ", ".join(dict.fromkeys(filter(None, reasons)))
+        ended = f"it ended in step {process.step}" if process.state == "ended" else "it was killed"
+        yield f"rank {process.rank} wrote no trace: {why or ended}"
+    for node in manifest.nodes:
+        yield from (f"{node.host}: {step}" for step in clock_steps(node.anchors))
+    for name, each in manifest.passes.items():
+        if each.get("state") == "failed":
+            yield f"{name} of the counters failed: {each.get('reason', '')}"
