@@ -127,7 +127,7 @@ def with_recording(run: Run, recorded: RecordedRun) -> Run:
 def described(run: Run, recorded: RecordedRun) -> Run:
     """The run with its recording for people, and without its files among those that aren't read."""
     skipped = tuple(item for item in run.skipped if not recorded.is_part(item[0]))
-    recordings = tuple(_recording(manifest, run) for manifest in recorded.manifests.values())
+    recordings = tuple(_recording(*each) for each in recorded.manifests.items())
     failed = (*run.failed, *recorded.unread)
     return replace(run, skipped=skipped, recordings=recordings, failed=failed)
 
@@ -144,15 +144,15 @@ def _address(process: RecordedProcess, recorded: RecordedRun) -> str:
     return next((gpu.pci for gpu in gpus if gpu.uuid.casefold().removeprefix("gpu-") == own), "")
 
 
-def _recording(manifest: Manifest, run: Run) -> RecordingSummary:
+def _recording(folder: Path, manifest: Manifest) -> RecordingSummary:
     import shlex
 
-    traced = {source.rank for source in run.sources}
     facts = {
         "command": shlex.join(manifest.command),
         "directory": manifest.directory,
         "started": _date(manifest.started_ns),
         "took": _took(manifest),
+        "overhead": _overhead(manifest),
         "revision": _revision(manifest),
         "versions": ", ".join(" ".join(each) for each in manifest.versions.items()),
         "environment": ", ".join("=".join(each) for each in manifest.environment.items()),
@@ -168,7 +168,7 @@ def _recording(manifest: Manifest, run: Run) -> RecordingSummary:
     notes = [f"{node.host}: {note}" for node in manifest.nodes for note in node.notes]
     return RecordingSummary(
         {name: text for name, text in facts.items() if text},
-        tuple(_problems(manifest, traced)),
+        tuple(_problems(folder, manifest)),
         (*notes, *manifest.notes),
     )
 
@@ -184,25 +184,26 @@ def _took(manifest: Manifest) -> str:
     return f"{seconds:.0f} s, exit code {manifest.returncode}"
 
 
+def _overhead(manifest: Manifest) -> str:
+    """How much longer steps take in a window, if the end could tell."""
+    found = manifest.overhead
+    return f"{found['pct']:+g} % of the step in a window" if "pct" in found else ""
+
+
 def _revision(manifest: Manifest) -> str:
     revision = str(manifest.git.get("revision", ""))
     return f"{revision}, with changes" if revision and manifest.git.get("changed") else revision
 
 
-def _problems(manifest: Manifest, traced: set[int]) -> Iterator[str]:
+def _problems(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Sentences on what the recording lacks."""
+    from chopper_core.record.states import problems
+
     if manifest.ended_ns is None:
         yield "the recording has no end: it was killed, or is still running"
     elif manifest.returncode:
         yield f"the recorded command ended with exit code {manifest.returncode}"
-    for process in manifest.processes:
-        if process.rank is None or process.rank in traced:
-            continue
-        reasons = [process.stood_down, *process.errors]
-        reasons += [str(each.get("reason", "")) for each in process.windows]
-        why = ", ".join(dict.fromkeys(filter(None, reasons)))
-        ended = f"it ended in step {process.step}" if process.state == "ended" else "it was killed"
-        yield f"rank {process.rank} wrote no trace: {why or ended}"
+    yield from problems(folder, manifest.processes, int(manifest.options.get("skip", 0)))
     for node in manifest.nodes:
         yield from (f"{node.host}: {step}" for step in clock_steps(node.anchors))
     for name, each in manifest.passes.items():

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,6 +24,9 @@ from chopper_core.util.atomic import publish, read_small
 from chopper_core.util.errors import DataError
 
 SCHEMA: Final = "chopper.record/1"
+_MARK: Final = b'"chopper.record/'
+_HEAD_BYTES: Final = 100
+"""The schema comes first."""
 MANIFEST: Final = "run.json"
 NODES: Final = "nodes"
 PROCESSES: Final = "processes"
@@ -96,7 +100,7 @@ class RecordedProcess(Struct, omit_defaults=True):
 class Manifest(Struct, omit_defaults=True):
     """All that is known of a recorded run."""
 
-    schema: str = SCHEMA
+    schema: str = ""
     command: list[str] = field(default_factory=list)
     directory: str = ""
     host: str = ""
@@ -128,7 +132,8 @@ def start(run_dir: Path, command: Sequence[str]) -> Manifest:
     """Begin the manifest of a recording, in a directory that is made if needed; raises OSError."""
     run_dir.mkdir(parents=True, exist_ok=True)
     manifest = Manifest(
-        command=list(command),
+        SCHEMA,
+        list(command),
         directory=os.getcwd(),
         host=host_name(),
         started_ns=time.time_ns(),
@@ -155,7 +160,7 @@ def update(run_dir: Path, **parts: Any) -> Manifest:
 
 def finish(run_dir: Path, rc: int) -> Manifest:
     """End the manifest: it now has what nodes and processes wrote. Raises OSError and DataError."""
-    manifest = read_manifest(run_dir) or Manifest()
+    manifest = read_manifest(run_dir) or Manifest(SCHEMA)
     manifest.ended_ns, manifest.returncode = time.time_ns(), rc
     _write(run_dir / MANIFEST, manifest)
     return manifest
@@ -179,9 +184,11 @@ def read_manifest(run_dir: Path) -> Manifest | None:
     path = run_dir / MANIFEST
     if not path.is_file():
         return None
+    with suppress(OSError), path.open("rb") as file:
+        # A store has a file of this name too.
+        if _MARK not in file.read(_HEAD_BYTES):
+            return None
     manifest = _read(path, Manifest)
-    if not manifest.schema.startswith(SCHEMA.partition("/")[0]):
-        return None
     nodes, unread = _parts(run_dir / NODES, RecordedNode)
     processes, others = _parts(run_dir / PROCESSES, RecordedProcess)
     hosts = {node.host for node in nodes}

@@ -82,11 +82,15 @@ def recorded(run: Path, clock: str, **node: object) -> Path:
     for rank in range(2):
         trace(run / "step10", rank)
         own = RecordedGpu(0, PCI[rank], name="AMD Instinct MI300X")
-        process = RecordedProcess("n1", 100 + rank, rank, rank, 2, "2.9.0", own)
+        windows = [{"first": 10, "last": 12, "state": "written", "file": f"rank{rank}.json"}]
+        process = RecordedProcess(
+            "n1", 100 + rank, rank, rank, 2, "2.9.0", own, "ended", 20, windows
+        )
         manifest.publish_part(run, process)
     name = telemetry(run, "n1", (0, 1), PCI, clock)
     known = {"anchors": anchors(), "files": [name], **node}
     manifest.publish_part(run, RecordedNode("n1", **known))
+    (run / "processes" / ".loaded").touch()
     manifest.finish(run, 0)
     return run
 
@@ -108,6 +112,7 @@ def test_the_clock_of_telemetry_is_known(tmp_path: Path, clock: str) -> None:
     assert source.gpus == {0: 1, 1: 0}
     assert {each.by for each in run.identities} == {"PCI bus"}
     assert [gpu.pci for gpu in run.gpus] == list(PCI)
+    assert [each.problems for each in run.recordings] == [()]
     # A sample stands for the time up to the middle to its neighbours: half a period at each end.
     share = PERIOD_MS / 2 / 30
     for watts in powers(run).values():
@@ -176,6 +181,9 @@ def test_a_uuid_leads_to_the_place_on_the_bus(tmp_path: Path) -> None:
 def test_what_a_killed_recording_lacks_is_named(tmp_path: Path) -> None:
     run_dir = recorded(tmp_path / "run", "epoch")
     (run_dir / "step10" / "rank1.json").unlink()
+    windows = [{"first": 10, "last": 11, "state": "recording"}]
+    killed = RecordedProcess("n1", 101, 1, 1, 2, "2.9.0", None, "running", 11, windows)
+    manifest.publish_part(run_dir, killed)
     document = json.loads((run_dir / "run.json").read_text())
     del document["ended_ns"], document["returncode"], document["nodes"], document["processes"]
     (run_dir / "run.json").write_text(json.dumps(document))
@@ -183,7 +191,7 @@ def test_what_a_killed_recording_lacks_is_named(tmp_path: Path) -> None:
     run = open_run(str(run_dir))
     text = str(as_text(run))
     assert "the recording has no end: it was killed, or is still running" in text
-    assert "rank 1 wrote no trace: it was killed" in text
+    assert "rank 1: no trace of steps 10–11: the process was killed while recording" in text
     assert "processes/n1-7.json isn't a manifest of a recorded run" in text
     assert "torchrun --nproc-per-node 2 train.py" in text
     assert "files not read" not in text
