@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from chopper_core.record import manifest
-from chopper_core.record.hooks import TRIGGER, VARIABLE, start_sampler, write_json
+from chopper_core.record.hooks.state import TRIGGER, VARIABLE, start_sampler, write_json
 from chopper_core.record.states import (
     API,
     overhead,
@@ -47,7 +47,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 Say = Callable[[str], None]
 
 
-class Recording(Struct, frozen=True):
+class RecordOptions(Struct, frozen=True):
     """What to record, and where."""
 
     run: Path
@@ -78,7 +78,7 @@ def default_run() -> Path:
     return Path(time.strftime("chopper-%Y%m%d-%H%M%S"))
 
 
-def environment(recording: Recording, base: Mapping[str, str]) -> dict[str, str]:
+def environment(recording: RecordOptions, base: Mapping[str, str]) -> dict[str, str]:
     """The environment of a recorded command."""
     paths = [str(_INJECT), *filter(None, [base.get("PYTHONPATH")])]
     quiet = {"KINETO_LOG_LEVEL": "99"}
@@ -86,7 +86,7 @@ def environment(recording: Recording, base: Mapping[str, str]) -> dict[str, str]
 
 
 def record(
-    recording: Recording, command: Sequence[str], say: Say, *, is_terminal: bool = False
+    recording: RecordOptions, command: Sequence[str], say: Say, *, is_terminal: bool = False
 ) -> int:
     """Run a command, recorded; returns its exit code, that of shells where a signal ended it.
 
@@ -98,7 +98,7 @@ def record(
     if (hint := _ignores_hooks(command)) is not None:
         say(hint)
     with _sampling(run):
-        progress = _Progress(run, say) if is_terminal else None
+        progress = _ProgressLines(run, say) if is_terminal else None
         code = run_command(command, environment(recording, os.environ), progress)
     if code in (_NOT_FOUND, _NOT_EXECUTABLE) and not any((run / "processes").glob("*")):
         say(f"{command[0]}: {'not found' if code == _NOT_FOUND else 'not executable'}")
@@ -206,7 +206,7 @@ def run_command(
     return code if code >= 0 else 128 - code
 
 
-class _Progress:
+class _ProgressLines:
     """Says in whole lines how far a recording is, as the command writes to the same terminal."""
 
     def __init__(self, run: Path, say: Say) -> None:

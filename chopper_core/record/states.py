@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from chopper_core.record.hooks import EXPORTS, LOADED, PROCESSES
+from chopper_core.record.hooks.state import EXPORTS, LOADED, PROCESSES
 from chopper_core.record.manifest import Manifest, RecordedProcess
 
 API: Final = (

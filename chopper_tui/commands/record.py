@@ -31,14 +31,14 @@ OPTIONS: Final = f"""
 
 
 def run(options: Namespace) -> int:
-    from chopper_core.record.command import Recording, default_run, record, trigger
+    from chopper_core.record.command import RecordOptions, default_run, record, trigger
 
     if options.trigger:
         tell(trigger(Path(options.trigger)))
         return 0
     if not options.command:
         raise UsageError("no command given: chopper record -- torchrun … train.py")
-    recording = Recording(
+    recording = RecordOptions(
         Path(options.output) if options.output else default_run(),
         options.skip,
         options.steps,

@@ -17,7 +17,7 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.record import command as recording
-from chopper_core.record.command import Recording, record, trigger
+from chopper_core.record.command import RecordOptions, record, trigger
 from chopper_core.record.manifest import read_manifest
 from chopper_core.util.errors import DataError, UsageError
 
@@ -33,7 +33,7 @@ class Recorded:
         self.said: list[str] = []
         options = {"skip": 4, "steps": 2, **options}
         command = [sys.executable, TRAIN, *words]
-        self.code = record(Recording(self.run, **options), command, self.said.append)
+        self.code = record(RecordOptions(self.run, **options), command, self.said.append)
 
     def manifest(self) -> Any:
         found = read_manifest(self.run)
@@ -152,7 +152,7 @@ def test_other_modules_that_start_with_python_still_do(
     monkeypatch.setenv("PYTHONPATH", f"{own}{os.pathsep}{FAKE}")
     script = "import sitecustomize, sys; print(sitecustomize.value, 'torch' in sys.modules)"
     said: list[str] = []
-    code = record(Recording(tmp_path / "run"), [sys.executable, "-c", script], said.append)
+    code = record(RecordOptions(tmp_path / "run"), [sys.executable, "-c", script], said.append)
     assert code == 0
     assert capfd.readouterr().out == "custom\n3 False\n"
     assert "no process of the command imported torch" in said[0]
@@ -160,7 +160,7 @@ def test_other_modules_that_start_with_python_still_do(
 
 def test_what_keeps_hooks_out_is_said_first(tmp_path: Path) -> None:
     said: list[str] = []
-    record(Recording(tmp_path / "run"), [sys.executable, "-I", "-c", "0"], said.append)
+    record(RecordOptions(tmp_path / "run"), [sys.executable, "-I", "-c", "0"], said.append)
     assert "-I` ignores PYTHONPATH" in said[0]
     assert "chopper_core.record.profile" in said[0]
 
@@ -178,15 +178,15 @@ def test_too_few_steps_are_said(tmp_path: Path) -> None:
 )
 def test_commands_that_dont_start(command: str, code: int, text: str, tmp_path: Path) -> None:
     said: list[str] = []
-    assert record(Recording(tmp_path / "run"), [command], said.append) == code
+    assert record(RecordOptions(tmp_path / "run"), [command], said.append) == code
     assert said[0] == f"{command}: {text}"
 
 
 def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match="isn't empty"):
-        record(Recording(tmp_path), ["true"], print)
+        record(RecordOptions(tmp_path), ["true"], print)
     with pytest.raises(UsageError, match="no step between"):
-        Recording(tmp_path, every=3).check()
+        RecordOptions(tmp_path, every=3).check()
     with pytest.raises(DataError, match="no running process"):
         trigger(tmp_path)

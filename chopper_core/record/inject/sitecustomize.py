@@ -10,7 +10,8 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-_HOOKS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "hooks.py")
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_HOOKS = os.path.join(os.path.dirname(_HERE), "hooks")
 
 
 class TorchFinder:
@@ -54,7 +55,10 @@ def _install(torch: ModuleType) -> None:
     try:
         from importlib.util import module_from_spec, spec_from_file_location
 
-        spec = spec_from_file_location("chopper_record_hooks", _HOOKS)
+        path = os.path.join(_HOOKS, "__init__.py")
+        spec = spec_from_file_location(
+            "chopper_record_hooks", path, submodule_search_locations=[_HOOKS]
+        )
         if spec is not None and spec.loader is not None:
             hooks = module_from_spec(spec)
             sys.modules[spec.name] = hooks
@@ -66,9 +70,8 @@ def _install(torch: ModuleType) -> None:
 
 def _run_shadowed() -> None:
     """Run the `sitecustomize` that this one hides: the next one of the path."""
-    here = os.path.dirname(os.path.abspath(__file__))
     path = [os.path.abspath(each) for each in sys.path]
-    behind = path[path.index(here) + 1 :] if here in path else []
+    behind = path[path.index(_HERE) + 1 :] if _HERE in path else []
     spec = PathFinder.find_spec("sitecustomize", behind)
     if spec is not None and spec.loader is not None:
         from importlib.util import module_from_spec

@@ -1,0 +1,422 @@
+"""Counts the steps of a process, traces windows of them, and publishes the state of the process."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from .ranges import Ranges
+from .state import (
+    EXPORTS,
+    LOCAL_RANKS,
+    PROCESSES,
+    RANKS,
+    TRIGGER,
+    WORLDS,
+    device_of,
+    host_name,
+    number_in,
+    start_sampler,
+    write_json,
+)
+from .term import TermSignal
+
+_STATE_S: Final = 1.0
+"""At most this often a running process rewrites its state."""
+_EARLY_STEPS: Final = 3
+"""Steps that allocate and compile; they don't count as steps outside a window."""
+_MAX_TIMES: Final = 1000
+_UNSEEN_STEPS: Final = 2
+"""So many steps of an optimizer without a forward: the forward is compiled, and calls no hook."""
+_CHUNK: Final = 1 << 20
+_END: Final = 16
+"""Bytes in which a whole trace has its last brace."""
+_MAX_ERROR: Final = 300
+
+
+class TracedWindow:
+    """Steps that are recorded, from the first to the last one."""
+
+    def __init__(self, first: int, steps: int) -> None:
+        self.first, self.last = first, first + steps - 1
+        self.state = "warming up"
+        self.reason = self.file = ""
+        self.size = 0
+
+    def described(self) -> dict[str, Any]:
+        """Its part of the state of the process."""
+        found = {"first": self.first, "last": self.last, "state": self.state}
+        file = {"file": self.file, "bytes": self.size} if self.file else {}
+        return {**found, **file, **({"reason": self.reason} if self.reason else {})}
+
+
+class Recorder:
+    """The recording of one process; none of its methods raises."""
+
+    def __init__(self, torch: Any, options: dict[str, Any]) -> None:
+        self.torch, self.options = torch, options
+        self.run: str = options["run"]
+        self.ranges = Ranges(torch.profiler.record_function)
+        self.after_step = True
+        """Whether the next forward begins a step."""
+        self._is_of_optimizer = False
+        """Whether `step_on` names a class of optimizers, whose steps alone count."""
+        self._unseen: Counter[int] = Counter()
+        """Steps of each optimizer before the first forward."""
+        self._forwards = 0
+        self.signals = TermSignal(self._end)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin without a window; in a forked child, whose parent's profiler isn't its own."""
+        self.signals.forget()
+        self.signals = TermSignal(self._end)
+        self.pid = os.getpid()
+        self.step = -1
+        self.is_recording = False
+        self.is_down = ""
+        """Why nothing is recorded any more."""
+        self.errors: list[str] = []
+        self.windows: list[TracedWindow] = []
+        self._window: TracedWindow | None = None
+        self._profiler: Any = None
+        self._mark: Any = None
+        self._times: dict[bool, list[int]] = {True: [], False: []}
+        """Durations of steps inside windows and outside, in ns."""
+        self._export_ns = 0
+        self._last_ns = 0
+        self._is_inside: bool | None = None
+        """Whether this step is inside a window; None next to one and while one is written."""
+        self._published_s = 0.0
+        self._triggered_ns = 0
+        self._writer: threading.Thread | None = None
+        self._exports = 0
+        self._lock = threading.RLock()
+
+    # Steps
+
+    def before_forward(self, module: Any) -> None:
+        """Begin a step where the forward of a module does, and its range."""
+        try:
+            if self.after_step and self._begins(module):
+                self._forwards += 1
+                self.begin()
+            if self.is_recording:
+                self.ranges.open(module)
+        except Exception as error:
+            self._fail(error)
+
+    def after_forward(self, module: Any) -> None:
+        """End the range of a module."""
+        try:
+            self.ranges.close(module)
+        except Exception as error:
+            self._fail(error)
+
+    def _begins(self, module: Any) -> bool:
+        """Whether a forward begins a step: with gradients, and not one that backward recomputes."""
+        task = getattr(self.torch._C, "_current_graph_task_id", None)
+        if not self.torch.is_grad_enabled() or (task is not None and task() != -1):
+            return False
+        name = self.options.get("step_on")
+        return not name or self._is_of_optimizer or type(module).__name__ == name
+
+    def after_optimizer(self, optimizer: Any) -> None:
+        """Let the next forward begin a step; several optimizers may step in between."""
+        is_named = type(optimizer).__name__ == self.options.get("step_on")
+        self._is_of_optimizer |= is_named
+        if self._is_of_optimizer and not is_named:
+            return
+        self.after_step = True
+        if not self._forwards:
+            self._unseen[id(optimizer)] += 1
+            first = next(iter(self._unseen))
+            if first == id(optimizer) and self._unseen[first] > _UNSEEN_STEPS:
+                self.begin()
+
+    def begin(self) -> None:
+        """Begin a step: count the last one, open and close windows."""
+        self.after_step = False
+        if self.is_down or self.pid != os.getpid():
+            return
+        now_ns = time.perf_counter_ns()
+        with self._guarded():
+            if self._last_ns and self._is_inside is not None:
+                times = self._times[self._is_inside]
+                if len(times) < _MAX_TIMES and (self._is_inside or self.step >= _EARLY_STEPS):
+                    times.append(now_ns - self._last_ns)
+            self.step += 1
+            self._advance()
+            if time.monotonic() - self._published_s > _STATE_S:
+                self.publish()
+        self._last_ns = time.perf_counter_ns()
+
+    def _advance(self) -> None:
+        is_next_to_window = self._window is not None
+        self._end_mark()
+        if self._window is not None and self.step > self._window.last:
+            self._finish()
+        if self._window is not None:
+            self._start()
+        elif self._is_due(self.step + 1) and not self._profiler_runs():
+            self._prepare(self.step + 1)
+        elif not self._is_writing():
+            self.signals.release()
+        if self.is_recording:
+            self._mark = self.torch.profiler.record_function(f"ProfilerStep#{self.step}")
+            self._mark.__enter__()
+        is_next_to_window |= self._window is not None or self._is_writing()
+        self._is_inside = True if self.is_recording else None if is_next_to_window else False
+
+    def _end_mark(self) -> None:
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a window begins with a step: by the schedule, or by a trigger."""
+        past, every = step - self.options["skip"], self.options["every"]
+        if past == 0 or (every and past > 0 and past % every == 0):
+            return True
+        path = os.path.join(self.run, TRIGGER)
+        with suppress(OSError, ValueError, KeyError):
+            changed_ns = os.stat(path).st_mtime_ns
+            if changed_ns != self._triggered_ns:
+                with open(path, encoding="utf-8") as file:
+                    first = int(json.load(file)["first"])
+                if step >= first:
+                    self._triggered_ns = changed_ns
+                    return True
+        return False
+
+    # Windows
+
+    def _profiler_runs(self) -> bool:
+        runs = getattr(self.torch.autograd, "_profiler_enabled", None)
+        if runs is None or not runs():
+            return False
+        self.stand_down("a profiler of the script was running")
+        return True
+
+    def _prepare(self, first: int) -> None:
+        """Let the profiler warm up in the step before a window."""
+        self._window = TracedWindow(first, self.options["steps"])
+        self.windows.append(self._window)
+        self.signals.take()
+        self._profiler = self.torch.profiler.profile(record_shapes=True)
+        self._profiler.prepare_trace()
+        self.publish()
+
+    def _start(self) -> None:
+        if self._window is not None and self.step == self._window.first:
+            self._window.state = "recording"
+            self._profiler.start_trace()
+            self._profiler.add_metadata_json("hostname", json.dumps(os.uname().nodename))
+            self.is_recording = True
+            self.publish()
+
+    def _finish(self) -> None:
+        """End the window as far as it got; its trace is compressed in the background."""
+        window, profiler = self._window, self._profiler
+        was_recording, self.is_recording = self.is_recording, False
+        self._window = self._profiler = None
+        if window is None or profiler is None:
+            return
+        with self.signals.deferred():
+            began_ns = time.perf_counter_ns()
+            self.ranges.end()
+            self._end_mark()
+            if not was_recording:
+                profiler.start_trace()
+            profiler.stop_trace()
+            if not was_recording:
+                window.state, window.reason = "not written", "the process ended before its start"
+                return
+            if self.step <= window.last:
+                window.last, window.reason = self.step, "the process ended in this window"
+            window.state = "writing"
+            self.publish()
+            raw = self._export(profiler, window)
+            if raw is not None:
+                self._write(window, raw)
+            self._export_ns = max(self._export_ns, time.perf_counter_ns() - began_ns)
+
+    def _export(self, profiler: Any, window: TracedWindow) -> str | None:
+        """Export the trace uncompressed: on the node, else where that has no room, into the run."""
+        for folder in (tempfile.gettempdir(), self.run):
+            raw = os.path.join(folder, f".chopper-{self.pid}-{window.first}.json")
+            try:
+                profiler.export_chrome_trace(raw)
+                with open(raw, "rb") as file:
+                    file.seek(-_END, os.SEEK_END)
+                    if b"}" in file.read():
+                        return raw
+                window.reason = f"{folder} has no room for the trace"
+            except (OSError, RuntimeError) as error:
+                window.reason = f"{folder}: {error}"
+            for path in (raw, f"{raw}.tmp"):
+                with suppress(OSError):
+                    os.remove(path)
+        window.state = "not written"
+        return None
+
+    def _write(self, window: TracedWindow, raw: str) -> None:
+        folder = os.path.join(self.run, f"step{window.first}")
+        name = os.path.join(folder, f"rank{self.rank() or 0}")
+        if os.path.exists(f"{name}.json.gz"):  # A job of the command before.
+            name = f"{name}-{self.pid}"
+        self._end_writing()
+        self._writer = threading.Thread(target=self._compress, args=(window, raw, name))
+        try:
+            self._writer.start()
+        except RuntimeError:  # The interpreter is ending.
+            self._writer = None
+            self._compress(window, raw, name)
+
+    def _compress(self, window: TracedWindow, raw: str, name: str) -> None:
+        target, part = f"{name}.json.gz", f"{name}.json.gz.part"
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(raw, "rb") as source:
+                os.remove(raw)
+                with gzip.open(part, "wb", compresslevel=2) as file:
+                    shutil.copyfileobj(source, file, _CHUNK)
+            os.replace(part, target)
+            window.size = os.path.getsize(target)
+            window.state, window.file = "written", os.path.relpath(target, self.run)
+        except OSError as error:
+            window.state, window.reason = "not written", str(error)
+            for path in (part, raw):
+                with suppress(OSError):
+                    os.remove(path)
+        self.publish()
+
+    def _is_writing(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
+
+    def _end_writing(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+
+    # Endings
+
+    def _end(self) -> None:
+        """End a window and what is being written, and publish the last state."""
+        with self._guarded():
+            self._finish()
+            self._end_writing()
+        if self.step >= 0 or self.errors:
+            self.publish(has_ended=True)
+
+    def close(self) -> None:
+        """End the recording of this process."""
+        if self.pid == os.getpid():
+            with self.signals.deferred():
+                self._end()
+            self.signals.release()
+
+    def stand_down(self, reason: str) -> None:
+        """Leave the profiler to the script."""
+        if not self.is_down and self.pid == os.getpid():
+            with self._guarded():
+                self._finish()
+            self.is_down = reason
+            self.publish()
+
+    def keep_export(self, path: str) -> None:
+        """Keep a copy of a trace that the script exports."""
+        with self._guarded():
+            folder = os.path.join(self.run, f"{EXPORTS}{self._exports}")
+            self._exports += 1
+            os.makedirs(folder, exist_ok=True)
+            suffix = ".gz" if path.endswith(".gz") else ""
+            target = os.path.join(folder, f"rank{self.rank() or 0}.json{suffix}")
+            shutil.copyfile(path, f"{target}.part")
+            os.replace(f"{target}.part", target)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Let an error end the recording, and not the program; warnings aren't the program's."""
+        # Another filter would have the program's own warnings shown once more.
+        shown, warnings.showwarning = warnings.showwarning, lambda *about: None
+        try:
+            yield
+        except Exception as error:
+            self._fail(error)
+        finally:
+            warnings.showwarning = shown
+
+    def _fail(self, error: Exception) -> None:
+        profiler, was_recording = self._profiler, self.is_recording
+        self.is_recording, self._window, self._profiler, self._mark = False, None, None, None
+        self.is_down = self.is_down or "an error"
+        self.errors.append(f"{type(error).__name__}: {error}"[:_MAX_ERROR])
+        # A session that is active at the end of the process crashes it.
+        with suppress(Exception):
+            if profiler is not None:
+                if not was_recording:
+                    profiler.start_trace()
+                profiler.stop_trace()
+        self.publish()
+
+    # State
+
+    def rank(self) -> int | None:
+        """The rank of this process, by its process group or its launcher."""
+        return self._of_job("get_rank", RANKS)
+
+    def _of_job(self, question: str, variables: tuple[str, ...]) -> int | None:
+        distributed = self.torch.distributed
+        with suppress(Exception):
+            if distributed.is_available() and distributed.is_initialized():
+                return int(getattr(distributed, question)())
+        return number_in(variables)
+
+    def publish(self, has_ended: bool = False) -> None:
+        """Write the state of this process; where that fails, the program runs on without."""
+        self._published_s = time.monotonic()
+        path = os.path.join(self.run, PROCESSES, f"{host_name()}-{self.pid}.json")
+        with suppress(Exception), self._lock:
+            if not os.path.exists(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                # A node without a sampler gets one; a second one ends by itself.
+                sampler = self.options.get("sampler")
+                if sampler and not number_in(LOCAL_RANKS):
+                    start_sampler([*sampler, self.run, "--parent", str(os.getppid())])
+            write_json(path, self._described(has_ended))
+
+    def _described(self, has_ended: bool) -> dict[str, Any]:
+        """The state, with the fields of `RecordedProcess` in `manifest.py`."""
+        inside, outside = self._times[True], self._times[False]
+        times = {"inside": len(inside), "outside": len(outside), "export_ns": self._export_ns}
+        if inside:
+            times["inside_ns"] = int(statistics.median(inside))
+        if outside:
+            times["outside_ns"] = int(statistics.median(outside))
+        return {
+            "host": host_name(),
+            "pid": self.pid,
+            "rank": self.rank(),
+            "local_rank": number_in(LOCAL_RANKS),
+            "world_size": self._of_job("get_world_size", WORLDS),
+            "torch": str(self.torch.__version__),
+            "device": device_of(self.torch),
+            "state": "ended" if has_ended else "running",
+            "step": self.step,
+            "windows": [window.described() for window in self.windows],
+            "layers": {str(number): name for number, name in sorted(self.ranges.layers.items())},
+            "step_times": times,
+            "stood_down": self.is_down,
+            "errors": self.errors,
+        }

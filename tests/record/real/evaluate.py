@@ -1,0 +1,18 @@
+import torch
+from model import STEPS, begin, end, loss_of
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(begin())
+optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+for step in range(STEPS):
+    loss = loss_of(model)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step % 2:
+        model.eval()
+        with torch.no_grad():
+            for _ in range(2):
+                loss_of(model)
+        model.train()
+end(loss)
