@@ -1,30 +1,45 @@
 """One account: wherever a quantity appears, it is the same to the digits shown.
 
-A row of `QUANTITIES` is a quantity and the places where it appears: exact figures of views, and
-the words of headlines, bars and findings. Each pair agrees, in runs of many kinds.
+`QUANTITIES` of `chopper_core.metrics.quantities` has the places where each appears: columns of
+views and of `runs`, headlines, bars and sentences. Each pair agrees, in runs of many kinds; and a
+table shows the same at any width, as JSON and as CSV.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from itertools import combinations
+from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 
 from chopper_core.extensions.runs.figures import figures_of_run
+from chopper_core.metrics.quantities import QUANTITIES, Quantity
 from chopper_core.model.address import parse
-from chopper_core.model.charts import Composition
+from chopper_core.model.charts import Cards, Composition
 from chopper_core.model.run import Run
+from chopper_core.model.table import Kind, Phase
+from chopper_core.render import render
+from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import ChopperError
+from chopper_core.views import view_specs
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from chopper_core.views.shared.step_times import step_times
+from chopper_tui.draw.table import plan
 from tests.bench.causes import planted
+from tests.charllm import directory
 from tests.demo import demo_run, kept_files, opened
 from tests.pipelines import pipeline_run
+from tests.support import Row, run_of
+from tests.training import Rank, step
 
 _SCALES: Final = {
     "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "W": 1.0, "kW": 1e3, "J": 1.0, "kJ": 1e3,
@@ -70,12 +85,18 @@ def said(view: str, words: str) -> Place:
     return found
 
 
-def total(asked: str, name: str, scale: float = 1.0, *, per_step: bool = False) -> Place:
-    """A figure of the total row; with `per_step` over the GPUs and complete iterations."""
+def total(
+    asked: str, name: str, scale: float, of_gpus: Callable[..., float] | None, *, per_step: bool
+) -> Place:
+    """A figure of the total row, or of all rows; `per_step` over GPUs and complete iterations."""
 
     def found(run: Run) -> float | None:
         frame = _frame(run, asked)
-        value = None if frame is None else frame.total.get(name)
+        if frame is None or name not in frame.values:
+            return None
+        value, values = frame.total.get(name), frame.values[name]
+        if value is None and of_gpus and len(values) and values.present().all():
+            value = float(of_gpus(values.numbers))
         if not isinstance(value, int | float):
             return None
         return float(value) * scale / (cells(run) if per_step else 1)
@@ -89,7 +110,7 @@ def cells(run: Run) -> int:
 
 
 def bar(title: str) -> Place:
-    """A part of the overview's bar of all GPUs, in s."""
+    """A part of the overview's bar of all GPUs, or all of it, in s."""
 
     def found(run: Run) -> float | None:
         frame = _frame(run, "view=overview")
@@ -97,83 +118,106 @@ def bar(title: str) -> Place:
         bars = next((each for each in charts if isinstance(each, Composition)), None)
         if bars is None:
             return None
-        numbers = [float(each.numbers[0]) for each in bars.series if each.name == title]
-        return numbers[0] * _SCALES[bars.unit] if numbers and math.isfinite(numbers[0]) else None
+        found = [float(each.numbers[0]) for each in bars.series if title in ("", each.name)]
+        known = [number for number in found if math.isfinite(number)]
+        return sum(known) * _SCALES[bars.unit] if known else None
 
     return found
 
 
-def of_runs(name: str, scale: float = 1.0) -> Place:
-    """A figure of the run in a table of runs."""
+def of_runs(quantity: str, name: str, scale: float) -> Place:
+    """A figure of the run in a table of runs; its power is the mean of the GPUs."""
 
     def found(run: Run) -> float | None:
         value = figures_of_run(run).figures.get(name)
-        return float(value) * scale if isinstance(value, int | float) else None
+        times = scale * (len(run.gpus) if quantity == "power" else 1)
+        return float(value) * times if isinstance(value, int | float) else None
 
     return found
 
 
-QUANTITIES: Final[Mapping[str, Mapping[str, Place]]] = {
-    "step time, s": {
-        "headline": said("overview", r"^(?:iteration|step) #"),
-        "overview": total("view=overview", "step_ns", 1e-9),
-        "throughput": total("view=throughput", "iteration_ns", 1e-9),
-        "throughput's headline": said("throughput", "an iteration takes #"),
-        "findings": said("findings", "activities, # per iteration"),
-        "runs": of_runs("step_time_ns", 1e-9),
+def card(run: Run) -> Shown | None:
+    """The saving of the overview's first card."""
+    frame = _frame(run, "view=overview")
+    charts = () if frame is None else frame.charts
+    cards = [each for chart in charts if isinstance(chart, Cards) for each in chart.cards]
+    figures = [each.figures[-1] for each in cards[:1] if each.figures]
+    match = re.fullmatch(_NUMBER, figures[0]) if figures else None
+    return match and Shown(match[1], match[2])
+
+
+def largest_saving(run: Run) -> float | None:
+    """The saving of the first finding."""
+    frame = _frame(run, "view=findings")
+    value = frame.values["saving_ns"].at(0) if frame is not None and len(frame) else None
+    return None if value is None else value * 1e-9
+
+
+WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "step time": {
+        "overview headline": r"^(?:iteration|step) #",
+        "throughput headline": "an iteration takes #",
+        "findings headline": "activities, # per iteration",
     },
     "tokens/s": {
-        "headline": said("overview", r"· # tok/s"),
-        "throughput's headline": said("throughput", r"per GPU, # on \d+ GPUs"),
+        "overview headline": "· # tok/s",
+        "throughput headline": r"per GPU, # on \d+ GPUs",
     },
-    "tokens/s of a GPU": {
-        "throughput": total("view=throughput", "tokens_per_s"),
-        "throughput's headline": said("throughput", "^# tokens/s"),
-        "runs": of_runs("tokens_per_s"),
+    "tokens/s per GPU": {"throughput headline": "^# tokens/s"},
+    "MFU": {"overview headline": "· # of peak ·"},
+    "exposed communication": {
+        "findings sentence": "^exposed communication takes # per (?:GPU and )?iteration"
     },
-    "power, W": {
-        "headline": said("overview", r"· #$"),
-        "power": total("view=power", "mean_power_w"),
-        "power's headline": said("power", "GPUs? draw #"),
-        "runs": lambda run: (found := of_runs("gpu_power_w")(run)) and found * len(run.gpus),
+    "exposed": {
+        "overview headline": "exposed #",
+        "findings sentence": r"^exposed communication takes \S+ \S+ per (?:GPU and )?it\S+ \(#\)",
     },
-    "energy of a step, J": {
-        "power": total("view=power", "iteration_energy_j"),
-        "power's headline": said("power", "an iteration takes #"),
-        "runs": of_runs("j_per_step"),
+    "low clock": {
+        "findings sentence": "^a clock below nominal is the largest (?:known )?overhead: #"
     },
-    "exposed communication, %": {
-        "headline": said("overview", r"exposed #"),
-        "overheads": total("view=overheads", "exposed_comm_pct"),
-        "finding": said("findings", r"^exposed communication takes [^(]* \(#\)"),
-        "runs": of_runs("exposed_comm_pct"),
-    },
-    "exposed communication, s": {
-        "bar": bar("exposed communication"),
-        "throughput": total("view=throughput", "communication_ns", 1e-9),
-        "finding": said("findings", "^exposed communication takes #"),
-        "tree": total("columns=exposed_comm_ns", "exposed_comm_ns", 1e-9, per_step=True),
-        "collectives": total("view=comms", "exposed_comm_ns", 1e-9, per_step=True),
-    },
-    "cost of a low clock, s": {
-        "bar": bar("frequency"),
-        "overheads": total(
-            "view=overheads&columns=frequency_ns", "frequency_ns", 1e-9, per_step=True
-        ),
-        "finding": said("findings", "^a clock below nominal is the largest (?:known )?overhead: #"),
-    },
-    "idle time, s": {
-        "bar": bar("idle"),
-        "tree": total("columns=idle_ns", "idle_ns", 1e-9, per_step=True),
-        "overheads": total("view=overheads&columns=idle_ns", "idle_ns", 1e-9, per_step=True),
-        "launch": total("view=launch", "idle_ns", 1e-9, per_step=True),
-        "throughput": total("view=throughput", "launch_ns", 1e-9),
-    },
-    "use of the peak, %": {
-        "headline": said("overview", "· # of peak ·"),
-        "overheads": total("view=overheads", "theoretical_pct"),
-        "runs": of_runs("mfu_pct"),
-    },
+    "power": {"overview headline": r"· #$", "power headline": "GPUs? draw #"},
+    "step energy": {"power headline": "an iteration takes #"},
+    "waiting": {"comms headline": "GPUs spent # waiting"},
+}
+"""Where a quantity stands in a sentence: the number at `#`."""
+BARS: Final = {
+    "step time": "", "exposed communication": "exposed communication", "idle": "idle",
+    "low clock": "frequency",
+}  # fmt: skip
+"""The part of the overview's bar; the whole where it has no name."""
+SUMS: Final = ("tree", "comms", "overheads", "launch")
+"""Views whose times are sums over GPUs and iterations."""
+OF_GPUS: Final = {
+    "power": np.sum,
+    "lag": np.max,
+    "bus bandwidth": np.max,
+    "mean clock": np.mean,
+    "low MHz": np.min,
+}
+"""How figures of GPUs make that of the run, where a column has no total."""
+
+
+def place_of(quantity: Quantity, text: str) -> Place:
+    """A place of the registry, as a function from a run to what it shows."""
+    if text in (words := WORDS.get(quantity.name, {})):
+        return said(text.partition(" ")[0], words[text])
+    view, what = text.split(" ")
+    if what == "bar":
+        return bar(BARS[quantity.name])
+    if what == "cards":
+        return card
+    scale = 1e-9 if quantity.unit == "s" else 1.0
+    if view == "runs":
+        return of_runs(quantity.name, what, scale)
+    if quantity.name == "saving":
+        return largest_saving
+    asked = f"columns={what}" if view == "tree" else f"view={view}&columns={what}"
+    is_sum = view in SUMS and quantity.unit == "s" and quantity.name != "waiting"
+    return total(asked, what, scale, OF_GPUS.get(quantity.name), per_step=is_sum)
+
+
+PLACES: Final = {
+    each.name: {text: place_of(each, text) for text in each.places} for each in QUANTITIES.values()
 }
 
 
@@ -182,18 +226,63 @@ def planted_run(style: str) -> Run:
     return opened(str(folder))
 
 
+def varying_run() -> Run:
+    """Two ranks, whose sequences differ in length from step to step."""
+
+    def make(folder: Path) -> None:
+        ranks = [Rank(0, 2), Rank(1, 2)]
+        for number, tokens in enumerate((512, 1024, 768, 2048)):
+            name = f"ProfilerStep#{number}"
+            with ranks[0].note_around(name), ranks[1].note_around(name):
+                step(ranks, number, [tokens, tokens // 2])
+                for each in ranks:
+                    each.sync()
+        for each in ranks:
+            folder.mkdir(exist_ok=True)
+            each.write(folder / f"rank{each.rank}.json")
+
+    return opened(str(kept_files("account-varying", "", make)))
+
+
+def inference_run() -> Run:
+    """Steps of prefill and decode with exposed collectives, on two GPUs."""
+    rows = [
+        Row(
+            (5 * number + place) * 1_000_000 + 300_000,
+            700_000,
+            gpu=gpu,
+            iteration=number,
+            phase=Phase.PREFILL if number == 0 else Phase.DECODE,
+            operation="attn_fa" if place else "all_reduce",
+            kind=Kind.COMPUTE if place else Kind.COMM,
+        )
+        for gpu in (0, 1)
+        for number in range(4)
+        for place in range(4)
+    ]
+    return run_of(rows)
+
+
+def sampled_run() -> Run:
+    """Telemetry alone, of 32 GPUs."""
+    return opened(str(kept_files("account-sampled", "", lambda folder: directory(folder))))
+
+
 RUNS: Final[Mapping[str, Callable[[], Run]]] = {
+    "inference": inference_run,
     "fsdp1": lambda: demo_run("fsdp1"),
     "fsdp2": demo_run,
     **{style: (lambda style=style: planted_run(style)) for style in planted.STYLES},
     "tp 2 pp 4 dp 4": lambda: pipeline_run()[0],
+    "variable sequences": varying_run,
+    "telemetry alone": sampled_run,
 }
 
 
 def disagreements(run: Run) -> list[str]:
     """Each pair of places where a quantity differs in a digit that both show."""
     lines = []
-    for quantity, places in QUANTITIES.items():
+    for quantity, places in PLACES.items():
         known = {name: found for name, place in places.items() if (found := place(run)) is not None}
         for one, other in combinations(known, 2):
             if not agrees(known[one], known[other]):
@@ -213,10 +302,80 @@ def test_a_quantity_is_the_same_wherever_it_appears(name: str) -> None:
     assert disagreements(RUNS[name]()) == []
 
 
+def test_every_function_of_a_quantity_is_there() -> None:
+    for each in QUANTITIES.values():
+        path, _, metric = each.function.partition(" ")
+        module, _, name = path.rpartition(".")
+        found = getattr(import_module(f"chopper_core.{module}"), name)
+        assert not metric or metric.strip("()") in found, each.name
+
+
+_CELL: Final = re.compile(r"^[~*]*(<?)([+-]?\d+(?:\.\d+)?)$")
+_IN_UNITS: Final = {
+    "ms": 1e6, "µs": 1e3, "s": 1e9, "min": 6e10, "h": 3.6e12, "mJ": 1e-3, "kJ": 1e3,
+    "kB": 1e3, "MB": 1e6, "GB": 1e9, "MFLOP": 1e6, "GFLOP": 1e9, "TFLOP": 1e12, "kW": 1e3,
+}  # fmt: skip
+
+
+def differing_cells(frame: Frame, width: int) -> list[str]:
+    """The cells of a frame's table, drawn in a width, that aren't the frame's figures."""
+    layout, wrong = plan(frame, width, UNICODE), []
+    for column in layout.columns:
+        values = frame.values[column.name]
+        if values.words is not None:
+            continue
+        metric = next(each for each in frame.columns if each.name == column.name)
+        unit = column.header.rstrip("▲▼").rpartition(" ")[2]
+        unit = "" if unit == str(metric.unit) else unit
+        for row in range(len(frame)):
+            text, number = column.text.cell(values, row, UNICODE), values.at(row)
+            match = _CELL.match(text)
+            if number is None:
+                if text != UNICODE.missing:
+                    wrong.append(f"{column.name} {row}: {text} for nothing")
+                continue
+            assert match, text
+            shown, scale = float(match[2]), _IN_UNITS.get(unit, 1.0)
+            step = scale * 10.0 ** -len(match[2].partition(".")[2])
+            is_same = (
+                0 < number < shown * scale
+                if match[1]
+                else (abs(shown * scale - number) <= 0.5000001 * step)
+            )
+            if not is_same:
+                wrong.append(f"{column.name} {row}: {text} {unit} for {number}")
+    return wrong
+
+
+VIEWS: Final = ("", *(each.name for each in view_specs()))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", RUNS)
+def test_a_table_shows_the_same_at_any_width_and_in_any_format(name: str) -> None:
+    run, checked = RUNS[name](), 0
+    for view in VIEWS:
+        frame = _frame(run, f"view={view}" if view else "")
+        if frame is None or not len(frame):
+            continue
+        checked += 1
+        for width in (80, 120):
+            assert differing_cells(frame, width) == [], (view, width)
+        document = json.loads(render(frame, "json"))
+        rows = list(csv.DictReader(render(frame, "csv").splitlines()))
+        for place, (row, line) in enumerate(zip(document["rows"], rows, strict=True)):
+            for column in frame.columns:
+                cell = frame.values[column.name].cell(place)
+                assert row[column.name] == cell, (view, column.name)
+                text = line[column.name]
+                assert (text or None) == cell or float(text) == cell, (view, column.name)
+    assert checked >= 4
+
+
 def test_every_place_is_found_in_some_run() -> None:
     """A place whose words changed would agree with nothing."""
     demo, other = demo_run(), demo_run("fsdp1")
-    for quantity, places in QUANTITIES.items():
+    for quantity, places in PLACES.items():
         for name, place in places.items():
             assert place(demo) is not None or place(other) is not None, f"{quantity}: {name}"
 

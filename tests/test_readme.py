@@ -12,7 +12,7 @@ import pytest
 
 import chopper_core as chopper
 from chopper_core.extensions.runs.figures import GPUS, REASON, RUN_COLUMNS, STATUS
-from chopper_core.metrics import catalogue
+from chopper_core.metrics import catalogue, quantities
 from chopper_core.model import glossary
 from chopper_core.model.address import KEYS, parse
 from chopper_core.model.view import View
@@ -112,6 +112,10 @@ def test_the_table_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_glossary() -> None:
     check("glossary", glossary.as_markdown(), ROOT / "docs" / "glossary.md")
+
+
+def test_the_page_of_quantities() -> None:
+    check("quantities", quantities.as_markdown(), ROOT / "docs" / "quantities.md")
 
 
 def formats_table(families: Iterable[Family]) -> str:

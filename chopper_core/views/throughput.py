@@ -30,6 +30,7 @@ from chopper_core.views.shared.step_times import (
     of_steps,
     ranks_of,
     replicas_of,
+    token_rate,
     tokens_in,
     whole_steps,
 )
@@ -202,7 +203,7 @@ def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> d
     is_whole = np.array_equal(whole.numbers, np.nan_to_num(tokens))
     columns = [
         stated(COLUMNS["iteration_ns"], took),
-        (COLUMNS["tokens_per_s"], Values(1e9 * tokens * steps.replicas / np.maximum(step_ns, 1))),
+        (COLUMNS["tokens_per_s"], Values(token_rate(tokens, step_ns, steps.replicas))),
         (COLUMNS["tokens"], whole if is_whole else Values(tokens)),
         *(stated(PART_COLUMNS[place], found[:, 2 + place]) for place in steps.used),
     ]
@@ -273,7 +274,7 @@ def _headline(steps: StepParts) -> tuple[str, ...]:
     tokens = steps.step_tokens
     if not np.isfinite(tokens) or not steps.step_ns:
         return (f"{time}; the tokens are unknown",)
-    rate = 1e9 * tokens / steps.step_ns * steps.replicas
+    rate = float(token_rate(tokens, steps.step_ns, steps.replicas))
     what = f"{rate:,.0f} tokens/s per GPU"
     if steps.ranks > 1:
         what += f", {rate * steps.ranks:,.0f} on {steps.ranks} GPUs"

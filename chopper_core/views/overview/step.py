@@ -37,6 +37,7 @@ from chopper_core.views.shared.step_times import (
     of_steps,
     replicas_of,
     step_times,
+    token_rate,
     tokens_in,
 )
 
@@ -121,7 +122,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         tokens = tokens_in(self.run, self.gpus, times.iterations).mean()
         if not np.isfinite(tokens):
             return None
-        return float(1e9 * tokens / times.mean_ns * replicas_of(self.run, self.gpus))
+        return float(token_rate(tokens, times.mean_ns, replicas_of(self.run, self.gpus)))
 
     @cached_property
     def parts(self) -> Parts:

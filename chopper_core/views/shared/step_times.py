@@ -20,7 +20,7 @@ from chopper_core.model.settings import Setting
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Int64
-from chopper_core.util.grouping import counted, distinct, first_equal, median_of
+from chopper_core.util.grouping import counted, distinct, first_equal, median_of, ratios
 from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import percent
 
@@ -158,6 +158,11 @@ def replicas_of(run: Run, gpus: Sequence[int] = ()) -> float:
     """The replicas of some GPUs, or per GPU; of all GPUs of a run, those of its whole world."""
     sizes = run.parallel.sizes if run.parallel is not None else {}
     return replicas(sizes, ranks_of(run, gpus) if gpus else 1.0)
+
+
+def token_rate(tokens: AnyArray | float, step_ns: AnyArray | float, replicas: float) -> Float64:
+    """Tokens per second of some replicas, or of a GPU's part of one; NaN for a step of no time."""
+    return ratios(1e9 * replicas * np.asarray(tokens, np.float64), np.asarray(step_ns, np.float64))
 
 
 def ranks_of(run: Run, gpus: Sequence[int]) -> int:

@@ -1,0 +1,26 @@
+"""The quantities of real runs agree wherever they appear, as those of generated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from chopper_core.model.run import Run
+from tests.test_account import disagreements
+
+FILES: Final = (
+    *("mi350x_aorta_rocprofv3", "a100_rank0of16.json.gz", "mi300x_ddp4", "v100_dlrm_8rank"),
+    *("mi300x_train_resnet18.json.gz", "mi300x_sglang_prefill.json.gz", "pipeline_pp8"),
+    *("mi300x_qwen05b.json.gz", "traces_2of128", "h100x8_nvidia_smi_no_index.csv"),
+    "mi300x_rocm_smi",
+)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", FILES)
+def test_a_quantity_of_a_real_run_is_the_same_wherever_it_appears(
+    name: str, opened: Callable[[str], Run]
+) -> None:
+    assert disagreements(opened(name)) == []
