@@ -1,0 +1,171 @@
+"""Counter passes with stand-ins for AMD's tools: packing, resuming, refusing, ending."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from record.recorded import STAND_INS
+
+from chopper_core.metrics import METRICS
+from chopper_core.record import manifest
+from chopper_core.record.counters import SETS, accepted, check_tool, planned, run_passes
+from chopper_core.util.errors import UsageError
+
+SLOTS = {"SQ": 8, "TCC": 4, "TCP": 4, "GRBM": 2, "TA": 2}
+"""Of MI300X, by AMD's rocprof-compute."""
+
+
+@pytest.fixture(autouse=True)
+def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("rocprofv3", "rocprofv3-avail"):
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        (folder / name).symlink_to(STAND_INS / name)
+    python = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{python}:/usr/bin:/bin")
+
+
+@pytest.mark.parametrize("spec", [*SETS, "mfma,memory,overheads", "SQ_WAVES,TA_TA_BUSY_sum,mfma"])
+def test_passes_fit_the_hardware_and_count_everything_once(spec: str) -> None:
+    passes = planned(spec)
+    for counters in passes:
+        blocks = Counter(name.partition("_")[0] for name in counters)
+        assert all(count <= SLOTS[block] for block, count in blocks.items()), counters
+    every = [name for counters in passes for name in counters]
+    assert len(every) == len(set(every))
+    wanted = {
+        name
+        for word in spec.split(",")
+        for group in SETS.get(word, ((word,),))
+        for name in group
+    }  # fmt: skip
+    assert set(every) == wanted
+
+
+def test_sets_give_the_metrics_that_they_are_named_for() -> None:
+    gives = {}
+    for name, groups in SETS.items():
+        # Each dispatch has a duration.
+        counters = {"counter_duration_ns", *(each for group in groups for each in group)}
+        of = ((metric.name, set(metric.counters)) for metric in METRICS.values())
+        gives[name] = {metric for metric, needed in of if needed and needed <= counters}
+    assert gives["overheads"] >= {"mfma_util_pct", "mfma_flop", "mfma_efficiency_pct"}
+    assert gives["mfma"] >= {"mfma_inst_cycles", "occupancy_pct", "ipc", "valu_util_pct"}
+    assert gives["memory"] >= {"l2_hit_pct", "fabric_read_gbps", "fabric_write_gbps"}
+    assert gives["memory"] >= {"hbm_read_pct", "l1_l2_gbps", "vl1d_hit_pct", "counter_mhz"}
+
+
+def test_parts_of_a_ratio_are_of_one_execution() -> None:
+    passes = planned("memory,overheads")
+    for together in (("TCC_HIT_sum", "TCC_MISS_sum"), ("TCC_EA0_RDREQ_sum", "TCC_BUBBLE_sum")):
+        assert any(set(together) <= set(counters) for counters in passes)
+
+
+def test_derived_counters_have_a_pass_of_their_own() -> None:
+    assert planned("MfmaUtil,SQ_WAVES,OccupancyPercent") == [
+        ("MfmaUtil",),
+        ("SQ_WAVES",),
+        ("OccupancyPercent",),
+    ]
+
+
+@pytest.mark.parametrize("spec", ["mfna", "", " , ", "SQ WAVES", "--pmc"])
+def test_a_set_that_does_not_exist(spec: str) -> None:
+    with pytest.raises(UsageError, match="the sets are overheads, mfma, memory"):
+        planned(spec)
+
+
+def test_what_the_gpu_refuses_is_halved_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setenv("ROCPROF", json.dumps({"limit": 2, "unknown": ["C"]}))
+    assert accepted([("A", "B", "C", "D", "E")], said.append) == [("A", "B"), ("D", "E")]
+    assert said == ["C is left out: rocprofv3-avail says that this GPU can't count it"]
+    # A tool that accepts nothing finds no GPU: it says nothing about counters.
+    monkeypatch.setenv("ROCPROF", json.dumps({"limit": 0}))
+    assert accepted([("A", "B", "C")], said.append) == [("A", "B", "C")]
+
+
+def test_without_the_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check_tool()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="rocprofiler-sdk"):
+        check_tool()
+
+
+def begun(tmp_path: Path) -> Path:
+    run = tmp_path / "run"
+    manifest.start(run, ["python"])
+    manifest.finish(run, 0)
+    return run
+
+
+def test_passes_are_resumed_and_one_that_fails_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run, log = begun(tmp_path), tmp_path / "log"
+    command = [sys.executable, "-c", f"open({str(log)!r}, 'a').write('x')"]
+    passes = [("A",), ("B",), ("C",)]
+    said: list[str] = []
+    refusing = {**os.environ, "ROCPROF": json.dumps({"refuse": ["B"]})}
+    assert run_passes(run, command, passes, refusing, said.append) == 2
+    assert said[2] == "counter pass 2 of 3 failed: ended by signal 6"
+    found = manifest.read_manifest(run)
+    assert found is not None
+    assert {name: each["state"] for name, each in found.passes.items()} == {
+        "pass_1": "done",
+        "pass_2": "failed",
+        "pass_3": "done",
+    }
+    assert sorted(path.name for path in (run / "counters").glob("pass_*")) == ["pass_1", "pass_3"]
+    assert len(list((run / "counters" / "pass_1").iterdir())) == 3
+    assert log.read_text() == "xx"
+    # Again, now that B works: A and C are there already.
+    assert run_passes(run, command, passes, os.environ, said.append) == 3
+    assert log.read_text() == "xxx"
+    found = manifest.read_manifest(run)
+    assert found is not None and found.passes["pass_2"]["state"] == "done"
+    # Others get numbers of their own.
+    assert run_passes(run, command, [("A",), ("D",)], os.environ, said.append) == 2
+    assert (run / "counters" / "pass_4").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "why"),
+    [({"silent": True}, 0, "rocprofv3 wrote nothing"), ({}, 7, "exit code 7")],
+)
+def test_why_a_pass_failed(
+    tmp_path: Path, settings: dict[str, object], code: int, why: str
+) -> None:
+    run = begun(tmp_path)
+    environ = {**os.environ, "ROCPROF": json.dumps(settings)}
+    command = [sys.executable, "-c", f"raise SystemExit({code})"]
+    assert run_passes(run, command, [("A",)], environ, lambda _: None) == 0
+    found = manifest.read_manifest(run)
+    assert found is not None and found.passes["pass_1"]["reason"] == why
+    assert not (run / "counters" / "pass_1").exists()
+
+
+def test_ctrl_c_ends_the_passes(tmp_path: Path) -> None:
+    run, log = begun(tmp_path), tmp_path / "log"
+    command = [sys.executable, "-c", f"open({str(log)!r}, 'w'); import time; time.sleep(60)"]
+
+    def interrupt() -> None:
+        while not log.exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    assert run_passes(run, command, [("A",), ("B",)], os.environ, lambda _: None) == 0
+    found = manifest.read_manifest(run)
+    assert found is not None
+    assert {name: each["reason"] for name, each in found.passes.items()} == {
+        "pass_1": "interrupted"
+    }
