@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from chopper_core.record import manifest
+from chopper_core.record import counters, manifest
 from chopper_core.record.hooks.state import TRIGGER, VARIABLE, start_sampler, write_json
 from chopper_core.record.states import (
     API,
@@ -42,6 +42,7 @@ _JOIN_S: Final = 600.0
 """A directory that another node began to record into less than this ago is that of the same job."""
 _TRIGGER_S: Final = 3.0
 """From a trigger to its window: all ranks have to see it before they reach its first step."""
+_BY_SIGNAL: Final = 128
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 """As shells exit."""
 Say = Callable[[str], None]
@@ -55,6 +56,8 @@ class RecordOptions(Struct, frozen=True):
     steps: int = 3
     every: int = 0
     step_on: str = ""
+    counters: str = ""
+    """Sets of counters and counters, with commas between them."""
 
     def options(self) -> dict[str, Any]:
         """The options that choose steps."""
@@ -63,8 +66,14 @@ class RecordOptions(Struct, frozen=True):
 
     def variable(self) -> str:
         """The options as the hooks read them."""
-        place = {"run": str(self.run.absolute()), "sampler": _SAMPLER}
-        return json.dumps({**place, **self.options()})
+        return self._variable(self.run, sampler=_SAMPLER)
+
+    def variable_of_pass(self, library: str) -> str:
+        """Those of a counter pass, in which a window is ranges of roctx."""
+        return self._variable(self.run / counters.STATES, markers=library)
+
+    def _variable(self, run: Path, **more: Any) -> str:
+        return json.dumps({"run": str(run.absolute()), **more, **self.options()})
 
     def check(self) -> None:
         """Raise UsageError for options that can't be."""
@@ -93,7 +102,13 @@ def record(
     Raises UsageError and DataError before the command is started, and nothing after.
     """
     recording.check()
-    run = recording.run
+    run, passes = recording.run, []
+    if recording.counters:
+        counters.check_tool()
+        passes = counters.accepted(counters.planned(recording.counters), say)
+    if passes and _is_recorded(run, command):
+        say(f"{run} has its trace already: only counter passes that it lacks are run")
+        return _counted(recording, command, passes, say)
     is_first = _prepare(run, command)
     if (hint := _ignores_hooks(command)) is not None:
         say(hint)
@@ -113,8 +128,41 @@ def record(
     found = _described(run)
     for problem in problems(run, found.processes, recording.skip):
         say(problem)
+    if passes and is_first and code < _BY_SIGNAL:
+        return _counted(recording, command, passes, say)
     say(summary(run, found))
     return code
+
+
+def _is_recorded(run: Path, command: Sequence[str]) -> bool:
+    """Whether a directory has the ended recording of the same command."""
+    found = _described(run)
+    return found.ended_ns is not None and found.command == list(command)
+
+
+def _counted(
+    recording: RecordOptions, command: Sequence[str], passes: counters.Passes, say: Say
+) -> int:
+    """Run the counter passes of a recording; returns the exit code of its traced run."""
+    run, found = recording.run, _described(recording.run)
+    parts = []
+    if len({process.host for process in found.processes if process.step >= 0}) > 1:
+        say("counters are not collected: their passes run on this node only, the job on several")
+    else:
+        library = counters.marker_library()
+        environ = dict(os.environ)
+        if library:
+            own = environment(recording, os.environ)
+            environ = {**own, VARIABLE: recording.variable_of_pass(library)}
+        else:
+            say("rocprofv3 has no roctx next to it: kernels of all steps are counted")
+        try:
+            count = counters.run_passes(run, command, passes, environ, say)
+            parts = [f"{count} counter pass{'' if count == 1 else 'es'}"]
+        except (OSError, DataError) as error:
+            say(f"{run}: counters can't be recorded: {error}")
+    say(summary(run, found, parts))
+    return found.returncode or 0
 
 
 def _described(run: Path) -> manifest.Manifest:

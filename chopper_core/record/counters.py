@@ -17,11 +17,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.record import manifest
+from chopper_core.record.hooks.state import VARIABLE
 from chopper_core.util.errors import DataError, UsageError
 
 FOLDER: Final = "counters"
 _TOOL: Final = "rocprofv3"
 _CHECKER: Final = "rocprofv3-avail"
+_LIBRARY: Final = "librocprofiler-sdk-roctx.so"
+STATES: Final = ".counters"
+"""Where processes of a pass write their states: those of the run are of the traced execution."""
+_REGIONS: Final = "--selected-regions"
 _TOGETHER: Final = "can be collected together"
 _CHECK_S: Final = 60.0
 _END_S: Final = 30.0
@@ -134,14 +139,26 @@ def accepted(passes: Passes, say: Callable[[str], None]) -> Passes:
 
 
 def _is_accepted(counters: Sequence[str]) -> bool:
+    return _TOGETHER in _answer((_CHECKER, "pmc-check", *counters))
+
+
+def _answer(command: Sequence[str]) -> str:
+    """What a tool prints; '' where it fails."""
     try:
-        answer = subprocess.run(
-            (_CHECKER, "pmc-check", *counters), capture_output=True, text=True, check=False,
-            timeout=_CHECK_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=_CHECK_S,
+            stdin=subprocess.DEVNULL,
+        ).stdout  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        return False
-    return answer.returncode == 0 and _TOGETHER in answer.stdout
+        return ""
+
+
+def marker_library() -> str:
+    """roctx's library next to a rocprofv3 that counts in its regions alone; '' without."""
+    tool = shutil.which(_TOOL)
+    library = Path(tool).resolve().parent.parent / "lib" / _LIBRARY if tool else Path()
+    is_there = library.is_file() and _REGIONS in _answer((_TOOL, "--help"))
+    return str(library) if is_there else ""
 
 
 def check_tool() -> None:
@@ -162,7 +179,8 @@ def run_passes(
 ) -> int:
     """Run the passes that a recording lacks; returns how many are there. Raises DataError.
 
-    Ctrl-C ends the pass that runs and leaves out the others.
+    With hooks in `environ` only their windows are counted, and a pass without one failed. Ctrl-C
+    ends the pass that runs and leaves out the others.
     """
     known = manifest.read_manifest(run)
     if known is None:
@@ -212,12 +230,15 @@ def _run_pass(
     known: manifest.Manifest,
 ) -> str:
     """Run one pass into its folder; returns why it failed, '' if it didn't."""
-    hidden = folder.with_name(f".{folder.name}")
-    shutil.rmtree(hidden, ignore_errors=True)
-    hidden.mkdir(parents=True)
+    hidden, states = folder.with_name(f".{folder.name}"), folder.parent.parent / STATES
+    for each in (hidden, states):
+        shutil.rmtree(each, ignore_errors=True)
+        each.mkdir(parents=True)
+    has_windows = VARIABLE in environ
     # The launcher writes a file too, without a rank.
     profiled = (
         *(_TOOL, "--pmc", *counters, "--kernel-trace", "--marker-trace", "-f", "rocpd"),
+        *([_REGIONS] * has_windows),
         *("-d", str(hidden), "-o", "%hostname%_%env{RANK}%_%pid%", "--", *command),
     )
     try:
@@ -237,6 +258,12 @@ def _run_pass(
         return f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
     if not any(path.stat().st_size for path in hidden.rglob("*") if path.is_file()):
         return f"{_TOOL} wrote nothing"
+    processes, _ = manifest.read_parts(states / manifest.PROCESSES, manifest.RecordedProcess)
+    windows = [window for process in processes for window in process.windows]
+    if has_windows and not any(window.get("state") == "counted" for window in windows):
+        errors = [error for process in processes for error in process.errors]
+        last = max((process.step for process in processes), default=-1)
+        return errors[0] if errors else f"it ended in step {last}, before any was counted"
     shutil.rmtree(folder, ignore_errors=True)
     hidden.rename(folder)
     return ""

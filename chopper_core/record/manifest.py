@@ -189,8 +189,8 @@ def read_manifest(run_dir: Path) -> Manifest | None:
         if _MARK not in file.read(_HEAD_BYTES):
             return None
     manifest = _read(path, Manifest)
-    nodes, unread = _parts(run_dir / NODES, RecordedNode)
-    processes, others = _parts(run_dir / PROCESSES, RecordedProcess)
+    nodes, unread = read_parts(run_dir / NODES, RecordedNode)
+    processes, others = read_parts(run_dir / PROCESSES, RecordedProcess)
     hosts = {node.host for node in nodes}
     known = {(each.host, each.pid) for each in processes}
     manifest.nodes = [*(each for each in manifest.nodes if each.host not in hosts), *nodes]
@@ -202,7 +202,8 @@ def read_manifest(run_dir: Path) -> Manifest | None:
     return manifest
 
 
-def _parts(folder: Path, kind: type[P]) -> tuple[list[P], list[str]]:
+def read_parts(folder: Path, kind: type[P]) -> tuple[list[P], list[str]]:
+    """The parts in a folder, and what can't be read of them."""
     found, notes = [], []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:

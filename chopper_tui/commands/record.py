@@ -26,6 +26,8 @@ OPTIONS: Final = f"""
     --every STEPS | record again every so many steps; default: once
     --step-on CLASS | a class of modules whose forward begins a step, or of optimizers whose step
         ends one, where a step has several
+    --counters SETS | count events of the hardware in further executions under rocprofv3: mfma,
+        memory, overheads, or names of counters, with commas between them
     --trigger RUN | record steps of a running job now
     --open | open the run when the command ends{EXPLORING}"""
 
@@ -44,6 +46,7 @@ def run(options: Namespace) -> int:
         options.steps,
         options.every,
         options.step_on or "",
+        options.counters or "",
     )
     code = record(recording, options.command, tell, is_terminal=sys.stderr.isatty())
     if options.open:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +17,9 @@ import pytest
 from record.recorded import STAND_INS
 
 from chopper_core.metrics import METRICS
+from chopper_core.record import command as recording
 from chopper_core.record import manifest
+from chopper_core.record.command import RecordOptions, record
 from chopper_core.record.counters import SETS, accepted, check_tool, planned, run_passes
 from chopper_core.util.errors import UsageError
 
@@ -28,7 +32,7 @@ def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("rocprofv3", "rocprofv3-avail"):
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
-        (folder / name).symlink_to(STAND_INS / name)
+        shutil.copy(STAND_INS / name, folder / name)
     python = Path(sys.executable).parent
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{python}:/usr/bin:/bin")
 
@@ -169,3 +173,64 @@ def test_ctrl_c_ends_the_passes(tmp_path: Path) -> None:
     assert {name: each["reason"] for name, each in found.passes.items()} == {
         "pass_1": "interrupted"
     }
+
+
+ROCTX = """
+#include <stdio.h>
+#include <stdlib.h>
+static void note(const char *what, const char *name) {
+    FILE *file = fopen(getenv("ROCTX_LOG"), "a");
+    fprintf(file, "%s%s\\n", what, name);
+    fclose(file);
+}
+int roctxProfilerResume(unsigned long long thread) { note("resume", ""); return 0; }
+int roctxProfilerPause(unsigned long long thread) { note("pause", ""); return 0; }
+int roctxRangePushA(const char *name) { note("+", name); return 0; }
+int roctxRangePop(void) { note("-", ""); return 0; }
+"""
+TRAIN = Path(__file__).parent / "fake" / "train.py"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="builds a stand-in for roctx with cc")
+def test_passes_have_the_steps_and_ranges_of_the_trace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log, run = tmp_path / "roctx.log", tmp_path / "run"
+    monkeypatch.setenv("ROCTX_LOG", str(log))
+    monkeypatch.setenv("PYTHONPATH", str(TRAIN.parent))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(recording, "_SAMPLER", ("true",))
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "roctx.c").write_text(ROCTX)
+    library = tmp_path / "lib" / "librocprofiler-sdk-roctx.so"
+    compiler = ("cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "roctx.c"))
+    subprocess.run(compiler, check=True)
+    said: list[str] = []
+    options = RecordOptions(run, skip=4, steps=2, counters="SQ_WAVES")
+    command = [sys.executable, str(TRAIN), "8"]
+    assert record(options, command, said.append) == 0
+    assert said[-1].startswith("run with 1 rank, 2 steps, 1 counter pass in ")
+    lines = log.read_text().splitlines()
+    assert lines[0] == "resume"
+    assert lines[-1] == "pause"
+    assert sum(line.startswith("+") for line in lines) == lines.count("-")
+    layers = [f"+Layer_{layer}" for layer in range(3)]
+    steps = [line for line in lines if line.startswith(("+Layer", "+Profiler"))]
+    assert steps == ["+ProfilerStep#4", *layers, "+ProfilerStep#5", *layers]
+    # The processes of the pass aren't those of the run.
+    found = manifest.read_manifest(run)
+    assert found is not None
+    assert [each.windows[0]["state"] for each in found.processes] == ["written"]
+    # A directory that has its trace gets the passes that it lacks.
+    more = RecordOptions(run, skip=4, steps=2, counters="SQ_WAVES,MfmaUtil")
+    assert record(more, command, said.append) == 0
+    assert said[-1].startswith("run with 1 rank, 2 steps, 2 counter passes in ")
+    found = manifest.read_manifest(run)
+    assert found is not None
+    assert [each["counters"] for each in found.passes.values()] == [["SQ_WAVES"], ["MfmaUtil"]]
+    # A pass that counts no step is none, whatever it writes.
+    short = RecordOptions(run, skip=30, steps=2, counters="SQ_BUSY_CYCLES")
+    assert record(short, command, said.append) == 0
+    found = manifest.read_manifest(run)
+    assert found is not None
+    assert found.passes["pass_3"]["reason"] == "it ended in step 7, before any was counted"

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from .markers import Roctx
 from .ranges import Ranges
 from .state import (
     EXPORTS,
@@ -67,7 +68,8 @@ class Recorder:
     def __init__(self, torch: Any, options: dict[str, Any]) -> None:
         self.torch, self.options = torch, options
         self.run: str = options["run"]
-        self.ranges = Ranges(torch.profiler.record_function)
+        self._range = torch.profiler.record_function
+        self.ranges = Ranges(lambda name: self._range(name))
         self.after_step = True
         """Whether the next forward begins a step."""
         self._is_of_optimizer = False
@@ -174,7 +176,7 @@ class Recorder:
         elif not self._is_writing():
             self.signals.release()
         if self.is_recording:
-            self._mark = self.torch.profiler.record_function(f"ProfilerStep#{self.step}")
+            self._mark = self._range(f"ProfilerStep#{self.step}")
             self._mark.__enter__()
         is_next_to_window |= self._window is not None or self._is_writing()
         self._is_inside = True if self.is_recording else None if is_next_to_window else False
@@ -214,7 +216,11 @@ class Recorder:
         self._window = TracedWindow(first, self.options["steps"])
         self.windows.append(self._window)
         self.signals.take()
-        self._profiler = self.torch.profiler.profile(record_shapes=True)
+        if library := self.options.get("markers"):
+            self._profiler = Roctx(library)
+            self._range = self._profiler.range
+        else:
+            self._profiler = self.torch.profiler.profile(record_shapes=True)
         self._profiler.prepare_trace()
         self.publish()
 
@@ -245,6 +251,10 @@ class Recorder:
                 return
             if self.step <= window.last:
                 window.last, window.reason = self.step, "the process ended in this window"
+            if isinstance(profiler, Roctx):
+                window.state = "counted"
+                self.publish()
+                return
             window.state = "writing"
             self.publish()
             raw = self._export(profiler, window)

@@ -1,0 +1,51 @@
+"""The window of a counter pass: ranges of roctx, and rocprofv3 counts while it is open."""
+
+from __future__ import annotations
+
+import ctypes
+from types import TracebackType
+
+
+class Roctx:
+    """roctx in place of torch's profiler, which would take the GPU's counters away."""
+
+    def __init__(self, library: str) -> None:
+        self._library = ctypes.CDLL(library)
+        for name in ("roctxProfilerResume", "roctxProfilerPause"):
+            getattr(self._library, name).argtypes = [ctypes.c_uint64]
+
+    def range(self, name: str) -> RoctxRange:
+        """A range of this thread, as `record_function` gives one."""
+        return RoctxRange(self._library, name)
+
+    def prepare_trace(self) -> None:
+        """Nothing: rocprofv3 is there since the start of the process."""
+
+    def start_trace(self) -> None:
+        """Have kernels counted from now on, in all threads."""
+        self._library.roctxProfilerResume(0)
+
+    def stop_trace(self) -> None:
+        """End counting."""
+        self._library.roctxProfilerPause(0)
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """Nothing: rocprofv3 describes the process."""
+
+
+class RoctxRange:
+    """One range."""
+
+    def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        self._library, self._name = library, name.encode()
+
+    def __enter__(self) -> None:
+        self._library.roctxRangePushA(self._name)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._library.roctxRangePop()
