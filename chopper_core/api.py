@@ -122,6 +122,17 @@ class OpenRun:
             run = replace(run, others={**run.others, asked.base_run: open(asked.base_run).run})
         return _result(frame_of(run, asked))
 
+    def what_if(self, *questions: str, by: str = "") -> ResultFrame:
+        """The step time with something changed, by replay: the view `whatif`.
+
+        Questions are those of `chopper what-if`, such as `gpu:5 as peers`; each has a row, and all
+        together have one. `by` is a level: what each part of the change brings. Raises UsageError
+        for what isn't a question.
+        """
+        from chopper_core.views.whatif import SEPARATOR
+
+        return self.frame(View(self.name, name="whatif", of=SEPARATOR.join(questions), by=by))
+
     def kernels(
         self, *, counters: bool | Iterable[str] = False, signals: bool | Iterable[str] = False
     ) -> pa.Table:

@@ -36,6 +36,7 @@ VIEWS: Final = {
     "memory": "7",
     "compare": "8",
     "findings": "9",
+    "whatif": "9",
 }
 """Name of each view's module → the digit that opens it; a digit of several opens them in turn.
 

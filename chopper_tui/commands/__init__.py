@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "demo": ("", "explore the generated demo run"),
     "show": ("ADDRESS", "print a view as text, markdown, CSV or JSON"),
     "diff": ("A B [PATH]", "what changed from A to B, largest first"),
+    "what-if": ("RUN [QUESTION…]", "the step time with a cause removed, by replay"),
     **{name: (takes, line) for name, (takes, line, _) in _EXTENSIONS.items()},
     "baseline": ("", "names for runs to compare with: @NAME"),
     "info": ("RUN", "sources, alignment, labels, and files left out"),
@@ -38,4 +39,4 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 
 def command_module(name: str) -> ModuleType:
     own = _EXTENSIONS.get(name)
-    return import_module(own[2] if own else f"{__name__}.{name}")
+    return import_module(own[2] if own else f"{__name__}.{name.replace('-', '_')}")

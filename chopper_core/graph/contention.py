@@ -1,0 +1,147 @@
+"""Contention: how communication slows the compute that runs during it, in a run and in a replay.
+
+A collective slows compute while it waits for its last member, and more while it transfers. If
+waits change, so does the compute next to them: a GPU that others wait for slows them all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.graph.step_graph import StepGraph
+from chopper_core.model.groups import work_of
+from chopper_core.model.run import Run
+from chopper_core.model.signals import TimeSpans
+from chopper_core.model.table import Kind
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.grouping import (
+    combined,
+    counts_of,
+    means_of,
+    quantile_of,
+    ranked,
+    runs_of,
+    sums_of,
+)
+
+_MIN_DURATION_NS: Final = 2_000
+"""The time of a shorter kernel is its launch's."""
+_MIN_VARIATION: Final = 0.002
+"""The least variance of a share that shows how communication slows a kernel."""
+_MAX_RATE: Final = 0.7
+"""Twice as slow: more is not the communication."""
+_ERRORS: Final = 2.0
+"""The width of a range in standard errors."""
+WAITS, TRANSFERS = range(2)
+
+
+class Contention(Struct, frozen=True, eq=False):
+    """How much each operation is slowed by collectives that wait and by those that transfer.
+
+    The time of a kernel goes with exp(rate · share), of the share of it during either.
+    """
+
+    rows: Index
+    """The rows of compute, GPU by GPU."""
+    gpu: Int64
+    owner: Index
+    """The operation of a phase that each belongs to."""
+    rates: Float64
+    """Least, expected and most x waits and transfers x operations."""
+    known: Mask
+    """Waits and transfers x operations: whether the run shows the rate; else it is others'."""
+
+    def shares(self, graph: StepGraph, begin: Int64, end: Int64, kind: Int64) -> Float64:
+        """The shares of each row's time during waits and during transfers, in a replay.
+
+        `kind` is that of all rows of the graph's activities.
+        """
+        acts, arrivals = graph.activities, graph.arrivals
+        found = np.zeros((2, len(self.rows)))
+        place = np.searchsorted(graph.row[acts], self.rows)
+        gpus = graph.gpu[acts]
+        for number, own in runs_of(self.gpu):
+            comm = np.flatnonzero((gpus == number) & (kind == Kind.COMM))
+            met, ended, arrived = begin[acts[comm]], end[acts[comm]], begin[arrivals[comm]]
+            transfers = TimeSpans.running(met, ended - met)
+            every = TimeSpans.running(arrived, ended - arrived)
+            nodes = acts[place[own]]
+            during = transfers.within(begin[nodes], end[nodes])
+            found[TRANSFERS, own] = during
+            found[WAITS, own] = every.within(begin[nodes], end[nodes]) - during
+            found[:, own] /= np.maximum(end[nodes] - begin[nodes], 1)
+        return found
+
+    def exponent(self, shares: Float64, side: int) -> Float64:
+        """The logarithm of how many times as long each row takes."""
+        found: Float64 = (self.rates[side][:, self.owner] * shares).sum(axis=0)
+        return found
+
+
+def contention_of(run: Run, graph: StepGraph) -> Contention | None:
+    """How communication slows the operations of a run; None where the run doesn't show it.
+
+    By least squares of the logarithm of durations over both shares, among kernels of the same
+    name and shape on a GPU. An operation whose shares don't vary takes the others' median; it may
+    be slowed as little as not at all, or as much as nine in ten others.
+    """
+    table = run.table
+    rows = graph.row[graph.activities]
+    kind = table.kind[rows].astype(np.int64)
+    own = (kind == Kind.COMPUTE) & (table.duration_ns[rows] >= _MIN_DURATION_NS)
+    rows = rows[own].astype(np.intp)
+    rows = rows[np.argsort(table.gpu[rows], kind="stable")]
+    if not len(rows) or not table.overlap_ns[rows].any():
+        return None
+    owner = combined([table.phase[rows], table.operation[rows]])[1]
+    count = int(owner.max()) + 1
+    gpu = table.gpu[rows].astype(np.int64)
+    found = Contention(rows, gpu, owner, np.zeros((3, 2, count)), np.zeros((2, count), np.bool_))
+    shares = found.shares(graph, graph.begin_ns, graph.end_ns, kind)
+    like = combined([owner, gpu, ranked(work_of(table, rows))[1]])[1]
+    x = np.stack([each - means_of(each, like)[like] for each in shares])
+    y = np.log(table.duration_ns[rows])
+    y = y - means_of(y, like)[like]
+    number = counts_of(owner, count)
+    products = np.array([[sums_of(one * other, owner, count) for other in x] for one in x])
+    with_y = np.array([sums_of(one * y, owner, count) for one in x])
+    known = _MIN_VARIATION * number < np.diagonal(products).T
+    if not known.any():
+        return None
+    rate, error = _fitted(products, with_y, known, sums_of(y * y, owner, count), number)
+    return replace(found, rates=_ranges(rate, error, known), known=known)
+
+
+def _fitted(
+    products: Float64, with_y: Float64, known: Mask, squares: Float64, number: Int64
+) -> tuple[Float64, Float64]:
+    """The rates of each operation and their standard errors."""
+    rate, error = np.zeros(known.shape), np.zeros(known.shape)
+    for place in range(known.shape[1]):
+        used = np.flatnonzero(known[:, place])
+        if not len(used):
+            continue
+        normal = products[:, :, place][np.ix_(used, used)]
+        inverse = np.linalg.pinv(normal, rcond=1e-3)
+        own = inverse @ with_y[used, place]
+        rest = max(float(squares[place] - own @ with_y[used, place]), 0.0)
+        rate[used, place] = own
+        error[used, place] = np.sqrt(
+            rest / max(int(number[place]) - len(used), 1) * np.diagonal(inverse)
+        )
+    return np.clip(rate, 0.0, _MAX_RATE), error
+
+
+def _ranges(rate: Float64, error: Float64, known: Mask) -> Float64:
+    """The least, the expected and the most, of unknown ones those of the others."""
+    found = np.stack([rate - _ERRORS * error, rate, rate + _ERRORS * error])
+    for of in (WAITS, TRANSFERS):
+        own = rate[of][known[of]]
+        usual, most = quantile_of(own, (0.5, 0.9)).tolist() if len(own) else (0.0, 0.0)
+        for side, value in enumerate((0.0, usual, most)):
+            found[side, of, ~known[of]] = value
+    return np.clip(found, 0.0, _MAX_RATE)

@@ -1,0 +1,444 @@
+"""What if: a step graph replayed with something changed.
+
+A change gives the new work of some nodes three times: the least, the expected and the most, as far
+as the run leaves it open. Changes follow each other, so that several questions are asked together.
+Work is that without communication during it: how much communication slows it follows from the
+replay itself, which is repeated until waits and work agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.align.breakdown import clock_response
+from chopper_core.graph.build import build_graph, is_recorded, step_graph
+from chopper_core.graph.collectives import collectives_of
+from chopper_core.graph.contention import Contention, contention_of
+from chopper_core.graph.dependencies import Evidence
+from chopper_core.graph.step_graph import NodeKind, Replayed, StepGraph, replay
+from chopper_core.model.column_names import FLOPS, MICROBATCH, integral_of, known_of
+from chopper_core.model.groups import work_of
+from chopper_core.model.run import Run
+from chopper_core.model.table import KernelTable, Kind
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import (
+    combined,
+    counts_of,
+    means_of,
+    median_of,
+    nth_of,
+    quantile_of,
+    quantiles_of,
+    ranked,
+    ratios,
+    sums_of,
+)
+
+LEAST, EXPECTED, MOST = range(3)
+_ROUNDS: Final = 4
+"""Replays at most until waits and contention agree: each changes the rest by a tenth."""
+_AGREES: Final = 1e-4
+"""Of all work, which a further replay may change."""
+_SIDES: Final = (0.1, 0.9)
+"""The quantiles of the peers between which the time of one of them is expected."""
+_FASTEST: Final = 0.1
+"""The quantile of transfers that the link's bandwidth alone limits."""
+
+New = Callable[[Float64], tuple[Float64, Float64, Float64]]
+"""From the work of all nodes to the least, the expected and the most of the changed ones."""
+
+
+class Change(Struct, frozen=True, eq=False):
+    """The nodes that a question changes, and their new work."""
+
+    nodes: Index
+    new: New
+    notes: tuple[str, ...] = ()
+    rates: Callable[[Float64], Float64] | None = None
+    """From the rates of contention of each row, waits and transfers x rows, to new ones."""
+
+
+class Predicted(Struct, frozen=True, eq=False):
+    """A step replayed with something changed."""
+
+    work_ns: Int64
+    lag_ns: Int64
+    replayed: Replayed
+
+
+class Predictor(Struct, frozen=True, eq=False):
+    """A step graph with its identity replay, to ask questions of."""
+
+    run: Run
+    graph: StepGraph
+    identity: Predicted
+    contention: Contention | None
+    kind: Int64
+    """Of the rows of the graph's activities."""
+    shares: Float64
+    """Of the rows of contention in the identity replay."""
+
+    doubtful_lag_ns: Int64 | None
+    """The lags without edges that may be chance; None if there are none."""
+
+    @classmethod
+    def of(cls, run: Run, iterations: tuple[int, ...] = ()) -> Predictor:
+        """That of a run, or of some iterations of it; made once."""
+        return run.memo(("predictor", iterations), lambda: cls._made(run, iterations))
+
+    @classmethod
+    def _made(cls, run: Run, iterations: tuple[int, ...]) -> Predictor:
+        graph = step_graph(run)
+        if iterations:
+            graph = build_graph(run, np.flatnonzero(np.isin(run.table.iteration, iterations)))
+        identity = Predicted(graph.work_ns, graph.lag_ns, replay(graph))
+        kind = run.table.kind[graph.row[graph.activities]].astype(np.int64)
+        found = contention_of(run, graph)
+        times = identity.replayed
+        none = np.zeros((2, 0))
+        shares = none if found is None else found.shares(graph, times.begin_ns, times.end_ns, kind)
+        return cls(run, graph, identity, found, kind, shares, _doubtful_lag(run, graph))
+
+    def predict(
+        self, changes: Sequence[Change], side: int = EXPECTED, start: Predicted | None = None
+    ) -> Predicted:
+        """The replay after some changes; `start` is one whose waits are near."""
+        graph, found = self.graph, self.contention
+        work = graph.work_ns.astype(np.float64)
+        nodes, rates = np.zeros(0, np.intp), np.zeros((2, 0))
+        if found is not None:
+            nodes = graph.activities[np.searchsorted(graph.row[graph.activities], found.rows)]
+            rates = found.rates[side][:, found.owner]
+            work[nodes] /= np.exp((rates * self.shares).sum(axis=0))
+        for change in changes:
+            work[change.nodes] = np.maximum(change.new(work)[side], 0.0)
+            rates = rates if change.rates is None else change.rates(rates)
+        shares = self.shares
+        times = start.replayed if start is not None else None
+        whole = graph.work_ns
+        for _ in range(_ROUNDS):
+            if times is not None and found is not None:
+                shares = found.shares(graph, times.begin_ns, times.end_ns, self.kind)
+            now, last = work.copy(), whole
+            now[nodes] *= np.exp((rates * shares).sum(axis=0))
+            whole = np.rint(now).astype(np.int64)
+            times = replay(graph, whole)
+            is_near = np.abs(whole - last).sum() <= _AGREES * whole.sum()
+            if found is None or start is not None or is_near:
+                break
+        assert times is not None
+        return Predicted(whole, graph.lag_ns, times)
+
+
+def scaled(nodes: Index, factor: float) -> Change:
+    """The work of some nodes times a factor."""
+
+    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
+        own = work[nodes] * factor
+        return own, own, own
+
+    return Change(nodes, new)
+
+
+def _factors(nodes: Index, sides: Float64, *notes: str) -> Change:
+    """The work of some nodes times three factors each."""
+
+    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
+        low, expected, high = sides * work[nodes]
+        return low, expected, high
+
+    return Change(nodes, new, notes)
+
+
+def host_nodes(graph: StepGraph) -> Index:
+    """The nodes of the host's own work."""
+    return np.flatnonzero(graph.kind == NodeKind.HOST)
+
+
+def launched_rows(graph: StepGraph, nodes: Index) -> Int64:
+    """The row that each of some host nodes launches next; -1 after the last one."""
+    launches = np.flatnonzero(graph.evidence == Evidence.LAUNCH)
+    found = np.full(len(graph), -1, np.int64)
+    found[graph.source[launches]] = graph.row[graph.target[launches]]
+    order = nodes[np.argsort(graph.gpu[nodes], kind="stable")]
+    place = np.where(found[order] >= 0, np.arange(len(order)), len(order))
+    place = np.minimum.accumulate(place[::-1])[::-1]
+    next_row = np.append(found[order], -1)[place]
+    gpu = np.append(graph.gpu[order], -1)
+    next_row[gpu[place] != graph.gpu[order]] = -1
+    rows = np.full(len(graph), -1, np.int64)
+    rows[order] = next_row
+    return rows[nodes]
+
+
+# As peers
+
+
+def as_peers(run: Run, graph: StepGraph, chosen: Mask, apart: str) -> Change:
+    """The time that peers take for the same kernel: the median of those that aren't chosen.
+
+    `chosen` are rows, `apart` what peers differ in: `gpu`, a coordinate of GPUs, `layer` or
+    `iteration`. The same kernel has the same name and shape, at the same place of the iteration;
+    else anywhere in the same operation; else its time is that of peers per FLOP, or per byte. If
+    everything is chosen, its peers are all that run the same, itself too. An operation of a
+    schedule has no shape: its peers are all of its kind, and their mean keeps the sum of the work
+    (Lin et al., OSDI 2025).
+    """
+    table, nodes = run.table, graph.activities
+    rows = graph.row[nodes].astype(np.intp)
+    own = chosen[rows]
+    if MICROBATCH in table.measured:
+        return _as_schedule(table, nodes, rows, own)
+    keys = _same_kernels(table, rows, apart)
+    unit = _units(table, rows)
+    peers = np.ones(len(rows), np.bool_) if own.all() else ~own
+    who = table.column(apart)[rows]
+
+    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
+        time = work[nodes]
+        usual = np.full(len(rows), np.nan)
+        low, high = 1.0, 1.0
+        for place, code in enumerate(keys):
+            value = time / unit if place == len(keys) - 1 else time
+            known = peers & np.isfinite(value)
+            count = int(code.max(initial=-1)) + 1
+            median = quantiles_of(value[known], code[known], count, (0.5,))[:, 0][code]
+            lacks = own & ~np.isfinite(usual)
+            usual[lacks] = (median * unit if place == len(keys) - 1 else median)[lacks]
+            if not place:
+                low, high = _spread(time, median, who, known & np.isin(code, code[own]))
+            if np.isfinite(usual[own]).all():
+                break
+        usual = np.where(np.isfinite(usual), usual, time)[own]
+        return usual * low, usual, usual * high
+
+    return Change(nodes[own], new)
+
+
+def _spread(time: Float64, median: Float64, who: Int64, known: Mask) -> tuple[float, float]:
+    """How far the whole time of single peers is from the median of all, as factors."""
+    codes, owner = ranked(who[known])
+    whole, usual = (sums_of(each[known], owner, len(codes)) for each in (time, median))
+    shares = ratios(whole, usual)
+    shares = shares[np.isfinite(shares)]
+    if len(shares) < 2:
+        return 1.0, 1.0
+    low, high = quantile_of(shares, _SIDES).tolist()
+    return min(low, 1.0), max(high, 1.0)
+
+
+def _as_schedule(table: KernelTable, nodes: Index, rows: Index, own: Mask) -> Change:
+    code = table.operation[rows]
+    count = len(table.operations)
+    computes = table.kind[rows] == Kind.COMPUTE
+
+    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
+        time = work[nodes]
+        median = quantiles_of(time, code, count, (0.5,))[:, 0]
+        usual = np.where(computes, means_of(time, code, count)[code], median[code])[own]
+        return usual, usual, usual
+
+    return Change(nodes[own], new)
+
+
+def _same_kernels(table: KernelTable, rows: Index, apart: str) -> list[Index]:
+    """What the same kernel has in common with that of peers, the closest first."""
+    labels = {name: table.column(name)[rows] for name in ("gpu", "iteration", "phase", "layer")}
+    operation, kernel = table.operation[rows], table.kernel[rows]
+    work = ranked(work_of(table, rows))[1]
+    nth = nth_of(kernel, operation, *labels.values())
+    of_gpus = apart not in ("layer", "iteration")
+    without = {"gpu"} if of_gpus else {apart}
+    here: list[Codes] = [column for name, column in labels.items() if name not in without]
+    near: list[Codes] = [labels["phase"], operation]
+    near += [labels[name] for name in ("gpu", "iteration") if name not in without]
+    codes: list[list[Codes]] = [[*here, operation, work, nth], [*near, work], near]
+    if apart == "layer":
+        codes[0] = [*here, operation, work]
+    return [combined(each)[1] for each in codes]
+
+
+def _units(table: KernelTable, rows: Index) -> Float64:
+    """The work of activities: FLOPs, or bytes of communication and copies; NaN where unknown."""
+    flops = table.measured.get(FLOPS)
+    units = np.full(len(rows), np.nan) if flops is None else flops[rows].astype(np.float64)
+    moved = table.bytes[rows]
+    units = np.where(table.kind[rows] == Kind.COMPUTE, units, np.where(moved > 0, moved, np.nan))
+    return np.where(units > 0, units, np.nan)
+
+
+def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
+    """The host's time before the same launches on the other GPUs and in other iterations."""
+    every = host_nodes(graph)
+    rows = launched_rows(graph, every)
+    table = run.table
+    at = np.maximum(rows, 0)
+    columns = [table.column(name)[at] for name in ("gpu", "iteration")]
+    same = [table.column(name)[at] for name in ("phase", "layer", "operation", "kernel")]
+    keys: list[Int64] = [*same, nth_of(*same, *columns), (rows < 0).astype(np.int64)]
+    code = combined(keys)[1]
+    own = np.isin(every, nodes)
+    peers = np.ones(len(every), np.bool_) if own.all() else ~own
+
+    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
+        time = work[every]
+        count = int(code.max(initial=-1)) + 1
+        usual = quantiles_of(time[peers], code[peers], count, (0.5,))[:, 0][code[own]]
+        usual = np.where(np.isfinite(usual), usual, time[own])
+        return usual, usual, usual
+
+    return Change(every[own], new)
+
+
+def without_contention(predictor: Predictor, chosen: Mask, *, as_others: bool = False) -> Change:
+    """Compute that communication doesn't slow, or slows as it does the other operations."""
+    found = predictor.contention
+    if found is None:
+        raise NothingToShow(
+            "the cost of contention is unknown: communication never runs during compute, or always "
+            "as much"
+        )
+    own = chosen[found.rows]
+
+    def rates(now: Float64) -> Float64:
+        new = now.copy()
+        for of in range(2):
+            others = now[of][~own & found.known[of][found.owner]]
+            usual = median_of(others) if as_others and len(others) else 0.0
+            new[of, own] = np.minimum(now[of, own], usual)
+        return new
+
+    during = (predictor.shares * predictor.run.table.duration_ns[found.rows])[:, own]
+    open_ns = during[~found.known[:, found.owner[own]]].sum() / max(during.sum(), 1.0)
+    note = f"contention is estimated from other operations for {100 * open_ns:.0f} % of the time"
+    nothing = np.zeros(0, np.intp)
+    notes = (note,) if open_ns >= 0.01 else ()
+    return Change(nothing, lambda work: (work[nothing],) * 3, notes, rates)
+
+
+# Clock
+
+
+def at_clock(run: Run, graph: StepGraph, chosen: Mask, mhz: float) -> Change:
+    """Compute at another clock: its time goes with 1 / clock ** exponent (`clock_response`)."""
+    table, chip = run.table, run.hardware
+    if known_of("gfx_mhz") not in table.measured:
+        raise NothingToShow("the clock of the GPUs is unknown: it needs telemetry")
+    rows = graph.row[graph.activities]
+    place = np.flatnonzero(chosen[rows] & (table.kind[rows] == Kind.COMPUTE))
+    rows = rows[place]
+    area, time = (table.measured[name] for name in (integral_of("gfx_mhz"), known_of("gfx_mhz")))
+    clock = ratios(area[rows], time[rows])
+    ordered = np.isfinite(clock)
+    whose = table.gpu[rows]
+    count = int(whose.max(initial=0)) + 1
+    usual = ratios(*(sums_of(each[rows][ordered], whose[ordered], count) for each in (area, time)))
+    clock = np.where(ordered, clock, usual[whose])
+    low, high = np.zeros(len(rows)), np.ones(len(rows))
+    if chip is not None:
+        low, high = (each[rows] for each in clock_response(table, chip).of(table))
+    known = np.isfinite(clock) & (clock > 0)
+    ratio = np.where(known, clock, mhz) / mhz
+    ends = np.sort(np.stack([ratio**low, ratio**high]), axis=0)
+    spent = table.duration_ns[rows]
+    open_ns = float(spent[high - low > 0].sum() / max(spent.sum(), 1))
+    note = f"how {100 * open_ns:.0f} % of the compute time follows the clock is known within bounds"
+    sides = np.stack([ends[0], np.sqrt(ends[0] * ends[1]), ends[1]])
+    return _factors(graph.activities[place], sides, *([note] if open_ns >= 0.01 else []))
+
+
+# Communication
+
+
+def at_peak(run: Run, graph: StepGraph, chosen: Mask) -> Change:
+    """Transfers at the best bandwidth that the run shows for their kind and process group.
+
+    At most as fast as per byte the fastest tenth of any size, at least as the fastest tenth of
+    the same size.
+    """
+    table, found = run.table, collectives_of(run)
+    if found is None:
+        raise NothingToShow("the run has no communication")
+    acts = graph.activities
+    rows = graph.row[acts]
+    set_of = np.full(len(table), -1, np.int64)
+    set_of[found.rows] = found.member_set
+    place = np.flatnonzero(chosen[rows] & (set_of[rows] >= 0))
+    place = place[found.complete[set_of[rows[place]]]]
+    if not len(place):
+        raise NothingToShow("no collective has all its ranks in the files: transfers are unknown")
+    every = np.flatnonzero(set_of[rows] >= 0)
+    every = every[found.complete[set_of[rows[every]]]]
+    sets = set_of[rows[every]]
+    size = np.where(found.bytes[sets] > 0, found.bytes[sets], 1).astype(np.float64)
+    kind = combined([found.kind[sets], found.group[sets]])[1]
+    same = combined([kind, found.bytes[sets]])[1]
+    own = np.searchsorted(every, place)
+
+    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
+        time = work[acts[every]]
+        rate = quantiles_of(time / size, kind, int(kind.max()) + 1, (_FASTEST,))[:, 0][kind] * size
+        like = quantiles_of(time, same, int(same.max()) + 1, (_FASTEST,))[:, 0][same]
+        most = np.minimum(like, time)[own]
+        least = np.minimum(rate, like)
+        least = np.minimum(least, time)[own]
+        return least, (least + most) / 2, most
+
+    return Change(acts[place], new)
+
+
+def binding_edges(graph: StepGraph, begin: Int64, end: Int64, lag: Int64) -> Index:
+    """The edge that each node waits for last in a replay; -1 without one."""
+    late = begin[graph.target] - end[graph.source] - lag
+    held = np.flatnonzero(late == 0)
+    found = np.full(len(graph), -1, np.int64)
+    found[graph.target[held][::-1]] = held[::-1]
+    return found
+
+
+def _doubtful_lag(run: Run, graph: StepGraph) -> Int64 | None:
+    """The lags of the edges, with those that may be chance so early that they hold nothing back.
+
+    Inferred edges that fewer than half of the like activities of other GPUs and iterations have,
+    where a node waits for something recorded too. None without any.
+    """
+    target, recorded = graph.target, is_recorded(graph.evidence)
+    has_more = counts_of(target[recorded], len(graph)) > 0
+    inferred = np.flatnonzero(~recorded & has_more[target])
+    if not len(inferred):
+        return None
+    like = _like(run.table, graph.row.astype(np.intp))
+    pairs = combined([like[target[inferred]], like[graph.source[inferred]]])[1]
+    there = counts_of(like[like >= 0])[like[target[inferred]]]
+    lag = graph.lag_ns.copy()
+    lag[inferred[counts_of(pairs)[pairs] < there / 2]] = -(1 << 60)
+    return lag
+
+
+def _like(table: KernelTable, row: Index) -> Int64:
+    """A number per node, equal for activities of the same kernel and place in the operation."""
+    found = np.full(len(row), -1, np.int64)
+    own = np.flatnonzero(row >= 0)
+    rows = row[own]
+    same = [table.column(name)[rows] for name in ("phase", "operation")]
+    found[own] = combined(same)[1]
+    return found
+
+
+def path_nodes(graph: StepGraph, begin: Int64, end: Int64, lag: Int64) -> tuple[Index, Index]:
+    """The nodes of the longest path of a replay, the last first, and the edge into each."""
+    edge_of = binding_edges(graph, begin, end, lag).tolist()
+    source = graph.source.tolist()
+    nodes, edges = [], []
+    node = int(end.argmax()) if len(end) else -1
+    while node >= 0:
+        nodes.append(node)
+        edge = edge_of[node]
+        edges.append(edge)
+        node = source[edge] if edge >= 0 else -1
+    return np.array(nodes, np.intp), np.array(edges, np.int64)

@@ -1,0 +1,457 @@
+"""What if: the step time with a cause removed, by replay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.graph import questions
+from chopper_core.graph.questions import LEAST, MOST, Change, Predicted, Predictor
+from chopper_core.graph.step_graph import Steps, replay, steps_of
+from chopper_core.metrics import Values, columns, numbered, worded
+from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, NO_LABEL, SPLITS, Kind
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import distinct
+from chopper_core.views.shared.filter import FilterRows, matching
+from chopper_core.views.shared.matched_kernels import compared_iterations
+from chopper_core.views.shared.phrases import count, listed, percent, time
+from chopper_core.views.shared.step_times import StepTimes, replicas_of, step_times, tokens_in
+from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+QUESTION: Final = "question"
+SEPARATOR: Final = ";"
+SPEC: Final = ViewSpec(
+    name="whatif",
+    title="What if",
+    question="How long would a step take without a cause?",
+    by=(QUESTION, "operation", "phase", "layer", "gpu", "iteration"),
+    of=f"questions with {SEPARATOR} between them, such as gpu:5 as peers{SEPARATOR}no contention",
+    no_statistic="has a row per question, of whole steps",
+)
+COLUMNS: Final = columns("""
+    step_ns | ns | step
+        The step time with the change: the measured step time minus saving_ns.
+    step_low_ns | ns | at least
+        The low end of the step time's range: peers' times, how kernels follow the clock, how much
+        communication slows them, and inferred dependencies leave it open.
+    step_high_ns | ns | at most
+        The high end of the step time's range.
+    saving_ns | ns | saving
+        Step time replayed as measured, minus that replayed with the change; mean over the
+        complete iterations and GPUs in scope.
+        missing: nothing is changed
+    saving_pct | % | %
+        saving_ns in % of the step time.
+        missing: nothing is changed
+    tokens_per_s | tok/s | per GPU
+        Tokens per second and GPU at that step time.
+        missing: the tokens of a step are unknown
+    slowdown_x | x | slowdown
+        Step time replayed as measured over that without stragglers, S of Lin et al. Of a part:
+        the step time if only that part keeps its measured times, over that without stragglers.
+        missing: the question isn't about stragglers
+        source: Lin et al., OSDI 2025 (Understanding Stragglers in Large Model Training)
+    next | | next bottleneck
+        What most of the longest path is after the change, and its share.
+""")
+DEFAULTS: Final = ("no stragglers", "no contention", "no host gaps", "comm at peak")
+_ALL: Final = "all together"
+_FORMS: Final = "as peers, x0.8, at peak, no contention, contention as peers, clock=2100"
+_HELP: Final = (
+    f"a question is a change ({_FORMS}), after what it changes in the filter language (gpu:5 "
+    "layer:21 as peers, operation:mlp_dp x0.8, host x0, comm x0.5); or no stragglers, no host gaps"
+)
+_SHORT: Final = {"no stragglers": "as peers", "no host gaps": "host x0"}
+_CHANGE: Final = re.compile(
+    r"(?:(?P<of>.*?)\s+)?(?P<change>as peers|at peak|no contention|contention as peers"
+    r"|[x×](?P<factor>\d+(?:\.\d+)?)|clock[=:](?P<mhz>\d+(?:\.\d+)?)(?:\s?mhz)?)",
+    re.IGNORECASE,
+)
+_TERM: Final = re.compile(r"!?(?P<level>[a-z_%\d]+)(?:[:=]|!=)(?P<value>.+)", re.IGNORECASE)
+_ALIASES: Final = {"stage": "pp"}
+_KINDS: Final = {"compute": Kind.COMPUTE, "comm": Kind.COMM, "copy": Kind.COPY}
+_HOST: Final = "host"
+_MAX_PARTS: Final = 64
+_TOP: Final = 0.03
+"""The share of the workers that M_W repairs (Lin et al.)."""
+
+
+class Selection(Struct, frozen=True, eq=False):
+    """What a question changes."""
+
+    rows: Mask
+    levels: frozenset[str]
+    """The levels that it names."""
+    is_host: bool = False
+
+    @property
+    def apart(self) -> str:
+        """What its peers differ in."""
+        if not self.levels & {"gpu", *DIMENSIONS}:
+            for level in ("layer", "iteration"):
+                if level in self.levels:
+                    return level
+        return "gpu"
+
+
+class Answer(Struct, frozen=True, eq=False):
+    """The step times of a question, as replayed."""
+
+    expected: Predicted
+    saving_ns: float
+    low_ns: float
+    high_ns: float
+    notes: tuple[str, ...] = ()
+
+
+class Steady(Struct, frozen=True, eq=False):
+    """The steps of a scope, to compare replays by."""
+
+    predictor: Predictor
+    steps: Steps
+    times: StepTimes
+    own: Mask
+    """The cells of GPU and iteration in scope."""
+
+    @classmethod
+    def of(cls, run: Run, view: View) -> Steady:
+        predictor = Predictor.of(run, compared_iterations(run, view))
+        steps = steps_of(predictor.graph, run.table)
+        times = step_times(run, view)
+        own = np.isin(steps.iteration, times.iterations) & np.isin(steps.gpu, times.gpus)
+        if not own.any() or not times.mean_ns > 0:
+            raise NothingToShow("no steps to replay: the run has no complete iteration")
+        return cls(predictor, steps, times, own)
+
+    def mean_ns(self, predicted: Predicted) -> float:
+        replayed = predicted.replayed
+        return float(self.steps.times_ns(self.predictor.graph, replayed)[self.own].mean())
+
+    def replayed(self, work_ns: Int64, lag_ns: Int64 | None = None) -> float:
+        graph = self.predictor.graph
+        lag = graph.lag_ns if lag_ns is None else lag_ns
+        return self.mean_ns(Predicted(work_ns, lag, replay(graph, work_ns, lag)))
+
+    @property
+    def error_ns(self) -> float:
+        """The identity replay's step time less the measured one."""
+        return self.mean_ns(self.predictor.identity) - self.times.mean_ns
+
+
+def questions_of(text: str) -> list[str]:
+    """The questions of `of=`, each once."""
+    return list(dict.fromkeys(filter(None, (" ".join(p.split()) for p in text.split(SEPARATOR)))))
+
+
+def change_of(predictor: Predictor, question: str) -> Change:
+    """The change that a question asks about; raises UsageError with what can be asked."""
+    found = _CHANGE.fullmatch(_SHORT.get(question.lower(), question))
+    if found is None:
+        raise UsageError(f"{question!r} is not a question: {_HELP}")
+    run, graph = predictor.run, predictor.graph
+    chosen = selected(run, found["of"] or "", question)
+    change = found["change"].lower()
+    nodes = graph.activities[chosen.rows[graph.row[graph.activities]]]
+    if chosen.is_host:
+        every = questions.host_nodes(graph)
+        rows = questions.launched_rows(graph, every)
+        nodes = every[(rows >= 0) & chosen.rows[rows]] if chosen.levels else every
+    if not len(nodes):
+        raise NothingToShow(f"{question}: the run doesn't record it")
+    if found["factor"]:
+        return questions.scaled(nodes, float(found["factor"]))
+    if chosen.is_host and change != "as peers":
+        raise UsageError(f"{question!r}: host work takes as peers or x0.8")
+    if found["mhz"]:
+        return questions.at_clock(run, graph, chosen.rows, max(float(found["mhz"]), 1.0))
+    if change == "at peak":
+        return questions.at_peak(run, graph, chosen.rows)
+    if change == "as peers":
+        if chosen.is_host:
+            return questions.host_as_peers(run, graph, nodes)
+        return questions.as_peers(run, graph, chosen.rows, chosen.apart)
+    return questions.without_contention(
+        predictor, chosen.rows, as_others=change == "contention as peers"
+    )
+
+
+def selected(run: Run, text: str, question: str) -> Selection:
+    """The activities that the terms of a filter choose; those of a host by what it launches."""
+    table = run.table
+    rows, levels = np.ones(len(table), np.bool_), set[str]()
+    for word in text.split():
+        if word.lower() in _KINDS:
+            rows &= table.kind == _KINDS[word.lower()]
+            continue
+        if word.lower() == _HOST:
+            continue
+        found = _TERM.fullmatch(word)
+        named = found["level"].lower() if found else "kernel"
+        level = _ALIASES.get(named, named)
+        if found and level not in (*LEVELS, *SPLITS, *DIMENSIONS):
+            raise UsageError(
+                f"{question!r}: no level is called {named}; they are "
+                f"{', '.join((*LEVELS, *SPLITS, 'stage', *table.coordinates, *_KINDS, _HOST))}"
+            )
+        levels.add(level)
+        term = word.replace(named, level, 1) if found else word
+        rows &= _matching(run, "gpu" if level in DIMENSIONS else level, term, question)
+    return Selection(rows, frozenset(levels), _HOST in text.lower().split())
+
+
+def _matching(run: Run, level: str, term: str, question: str) -> Mask:
+    table = run.table
+    column = table.column(level)
+    codes = distinct(column)
+    labels = [table.text_of(level, code) for code in codes.tolist()]
+
+    def values(name: str) -> Values:
+        raise UsageError(f"{question!r}: {name} is a figure; a question takes labels")
+
+    own = matching(FilterRows(level, labels, values, coordinates=table.coordinates), term)
+    if not own.any():
+        raise UsageError(f"{question!r}: {term} matches nothing; {level} is {listed(labels, 8)}")
+    there: Mask = np.isin(column, codes[own])
+    return there
+
+
+def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
+    """The saving of some changes together."""
+    predictor = steady.predictor
+    expected = predictor.predict(changes)
+    others = [predictor.predict(changes, side, expected) for side in (LEAST, MOST)]
+    now = steady.mean_ns(predictor.identity)
+    saving = now - steady.mean_ns(expected)
+    found = [saving, *(now - steady.mean_ns(each) for each in others)]
+    lag = predictor.doubtful_lag_ns
+    if lag is not None:
+        graph = predictor.graph
+        found.append(steady.replayed(graph.work_ns, lag) - steady.replayed(expected.work_ns, lag))
+    notes = tuple(note for change in changes for note in change.notes)
+    return Answer(expected, saving, min(found), max(found), notes)
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    steady = Steady.of(run, view)
+    asked = questions_of(view.of)
+    if view.by and view.by != QUESTION:
+        return _by_part(run, view, steady, asked or [DEFAULTS[0]])
+    answers: dict[str, Answer] = {}
+    notes, changes = [], []
+    for question in asked or DEFAULTS:
+        try:
+            change = change_of(steady.predictor, question)
+        except NothingToShow as reason:
+            if len(asked) == 1:
+                raise
+            notes.append(f"{question}: {reason}")
+            continue
+        changes.append(change)
+        answers[question] = answer_of(steady, [change])
+    if len(answers) > 1:
+        answers[_ALL] = answer_of(steady, changes)
+    labels = ["as measured", *answers]
+    measured = steady.times.mean_ns
+    nothing = Answer(steady.predictor.identity, np.nan, 0.0, 0.0)
+    every = [nothing, *answers.values()]
+    saving = np.array([each.saving_ns for each in every])
+    step = measured - np.nan_to_num(saving)
+    low = measured - np.array([each.high_ns for each in every])
+    high = measured - np.array([each.low_ns for each in every])
+    now = steady.mean_ns(steady.predictor.identity)
+    slowdown = [
+        now / max(now - each.saving_ns, 1.0) if label == DEFAULTS[0] else None
+        for label, each in zip(labels, every, strict=True)
+    ]
+    own = [
+        ("step_ns", Values(np.rint(step).astype(np.int64))),
+        ("step_low_ns", Values(np.rint(low).astype(np.int64))),
+        ("step_high_ns", Values(np.rint(high).astype(np.int64))),
+        ("saving_ns", numbered(np.rint(saving))),
+        ("saving_pct", numbered(100.0 * saving / measured)),
+        ("tokens_per_s", numbered(_tokens(run, steady) / np.maximum(step, 1.0))),
+        ("slowdown_x", numbered(slowdown)),
+        ("next", worded([_bottleneck(run, steady, each.expected) for each in every])),
+    ]
+    known = [name for name, values in own if values.present().any()]
+    return ViewResult(
+        level=QUESTION,
+        labels=labels,
+        columns=tuple((COLUMNS[name], values) for name, values in own),
+        opens=lambda row: _opened(view, labels[row], asked),
+        shown=tuple(known),
+        headline=_headline(steady, answers),
+        notes=(*_notes(steady, answers), *notes),
+    )
+
+
+def _opened(view: View, label: str, asked: list[str]) -> View:
+    if label not in (_ALL, "as measured"):
+        asked = [label]
+    return replace(view, of=SEPARATOR.join(asked), by="operation", sort="", filter="", columns=())
+
+
+def _tokens(run: Run, steady: Steady) -> float:
+    """Tokens of a step per GPU, times 10⁹."""
+    gpus = steady.times.gpus.tolist()
+    tokens = tokens_in(run, gpus, steady.times.iterations)
+    return 1e9 * float(tokens.mean()) * replicas_of(run)
+
+
+def _headline(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
+    if not answers:
+        return ("nothing that was asked can be replayed",)
+    last, found = list(answers.items())[-1]
+    measured = steady.times.mean_ns
+    share = percent(found.saving_ns / measured)
+    return (
+        f"{last}: step {time(measured - found.saving_ns)} instead of {time(measured)}, "
+        f"{time(found.saving_ns)} ({share}) less, by replay",
+    )
+
+
+def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
+    error, measured, graph = steady.error_ns, steady.times.mean_ns, steady.predictor.graph
+    notes = [
+        f"replayed as measured a step takes {time(measured + error)}: the model's error is "
+        f"{time(abs(error))} ({percent(abs(error) / measured)})"
+    ]
+    small = [label for label, each in answers.items() if abs(each.saving_ns) < abs(error)]
+    if small:
+        notes.append(f"within the model's error: {listed(small, 8)}")
+    if graph.unlaunched:
+        activities = count(graph.unlaunched, "activity").replace("activitys", "activities")
+        notes.append(f"{activities} have no launch record: their host's work isn't replayed")
+    every = [f"{label}: {note}" for label, each in answers.items() for note in each.notes]
+    return (*notes, *dict.fromkeys(each for each in every if not each.startswith(_ALL)))
+
+
+def _bottleneck(run: Run, steady: Steady, predicted: Predicted) -> str:
+    """The kind of work that takes most of the longest path."""
+    graph, times = steady.predictor.graph, predicted.replayed
+    nodes, _ = questions.path_nodes(graph, times.begin_ns, times.end_ns, predicted.lag_ns)
+    table = run.table
+    took = (times.end_ns - times.begin_ns)[nodes]
+    rows = graph.row[nodes]
+    sums: dict[str, int] = {}
+    for row, ns in zip(rows.tolist(), took.tolist(), strict=True):
+        if row >= 0:
+            phase = table.text_of("phase", int(table.phase[row]))
+            name = f"{table.text_of('operation', int(table.operation[row]))} in {phase}"
+        else:
+            name = _HOST
+        sums[name] = sums.get(name, 0) + ns
+    whole = int(times.end_ns[nodes[0]] - times.begin_ns[nodes[-1]]) if len(nodes) else 0
+    if not sums or not whole:
+        return "none"
+    most = max(sums, key=lambda name: sums[name])
+    return f"{most} {100 * sums[most] / whole:.0f} %"
+
+
+# Parts of a question
+
+
+def _by_part(run: Run, view: View, steady: Steady, asked: list[str]) -> ViewResult:
+    """What each part of a change brings alone, and what the step takes if only it stays as is."""
+    predictor = steady.predictor
+    graph, level = predictor.graph, view.by
+    changed = predictor.predict([change_of(predictor, each) for each in asked])
+    codes = _codes(run, predictor, level)
+    parts = distinct(codes[codes != NO_LABEL]).tolist()
+    now, ideal = steady.mean_ns(predictor.identity), steady.mean_ns(changed)
+    differ = (changed.work_ns != graph.work_ns) & (codes != NO_LABEL)
+    parts = [code for code in parts if code in set(distinct(codes[differ]).tolist())]
+    if not parts:
+        raise NothingToShow(f"{SEPARATOR.join(asked)} changes nothing")
+    sizes = [int(np.abs(changed.work_ns - graph.work_ns)[codes == code].sum()) for code in parts]
+    order = np.argsort(sizes)[::-1][:_MAX_PARTS]
+    left_out = len(parts) - len(order)
+    parts = sorted(parts[place] for place in order.tolist())
+    alone = np.array([_only(steady, changed, codes == code) for code in parts])
+    kept = np.array([_only(steady, changed, codes != code) for code in parts])
+    labels = [run.table.text_of(level, code) for code in parts]
+    own = [
+        ("saving_ns", numbered(np.rint(now - alone))),
+        ("saving_pct", numbered(100.0 * (now - alone) / steady.times.mean_ns)),
+        ("slowdown_x", numbered(kept / ideal if asked == [DEFAULTS[0]] else [None] * len(parts))),
+    ]
+    notes = [f"a part's saving is that of changing it alone; all together save {time(now - ideal)}"]
+    if left_out:
+        notes.append(f"{count(left_out, 'part')} with the smallest changes are left out")
+    return ViewResult(
+        level=level,
+        labels=labels,
+        columns=tuple((COLUMNS[name], values) for name, values in own),
+        opens=lambda row: child_of(view, level, labels[row]),
+        sort="-saving_ns",
+        shown=tuple(name for name, values in own if values.present().any()),
+        headline=_of_stragglers(run, steady, changed) if asked == [DEFAULTS[0]] else (),
+        notes=tuple(notes),
+        by=level,
+    )
+
+
+def _only(steady: Steady, changed: Predicted, where: Mask) -> float:
+    """The step time with the change in some nodes only."""
+    return steady.replayed(np.where(where, changed.work_ns, steady.predictor.graph.work_ns))
+
+
+def _codes(run: Run, predictor: Predictor, level: str) -> Int64:
+    """The label of each node: of its activity, or of what the host launches next."""
+    graph = predictor.graph
+    row = graph.row.astype(np.int64)
+    host = questions.host_nodes(graph)
+    row[host] = questions.launched_rows(graph, host)
+    found = run.table.column(level).astype(np.int64)[row]
+    return np.where(row >= 0, found, NO_LABEL)
+
+
+def _of_stragglers(run: Run, steady: Steady, ideal: Predicted) -> tuple[str, ...]:
+    """S of the run, M_W and M_S: the shares of the loss that the slowest 3 % of the workers and the
+    last stage explain."""
+    found = straggler_metrics(run, steady, ideal)
+    text = f"slowdown by stragglers S {found['S']:.4g}"
+    if "M_W" in found:
+        text += f"; the slowest 3 % of the GPUs explain M_W {percent(found['M_W'])} of it"
+    if "M_S" in found:
+        text += f", the last stage M_S {percent(found['M_S'])}"
+    return (text,)
+
+
+def straggler_metrics(run: Run, steady: Steady, ideal: Predicted) -> dict[str, float]:
+    """S, M_W and M_S of Lin et al.; M_S only of a pipeline.
+
+    A worker's score is its slowdown, or the smaller one of its stage and its replica.
+    """
+    predictor, table = steady.predictor, run.table
+    now, least = steady.mean_ns(predictor.identity), steady.mean_ns(ideal)
+    found = {"S": now / least}
+    if now <= least:
+        return found
+    gpus = distinct(table.gpu)
+    axes = [name for name in ("pp", "dp") if name in table.coordinates] or ["gpu"]
+    score = np.full(len(gpus), np.inf)
+    for axis in axes:
+        codes = _codes(run, predictor, axis)
+        own = table.coordinates[axis][gpus] if axis != "gpu" else gpus
+        for code in distinct(own).tolist():
+            slow = _only(steady, ideal, codes != code) / least
+            score[own == code] = np.minimum(score[own == code], slow)
+    top = np.lexsort((gpus, -score))[: -(-len(gpus) * 3 // 100)]
+    repaired = np.isin(predictor.graph.gpu, gpus[top])
+    found["M_W"] = (now - _only(steady, ideal, repaired)) / (now - least)
+    if "pp" in table.coordinates:
+        stages = _codes(run, predictor, "pp")
+        last = _only(steady, ideal, stages == int(table.coordinates["pp"].max()))
+        found["M_S"] = (now - last) / (now - least)
+    return found

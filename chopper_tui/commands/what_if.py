@@ -1,0 +1,43 @@
+"""`chopper what-if`: the step time with a cause removed."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Final
+
+from msgspec.structs import replace
+
+from chopper_core.model.view import with_view
+from chopper_core.views.frame import Frame
+from chopper_tui.commands.options import READING, TABLE, open_with_progress, view_of
+from chopper_tui.commands.output import print_frame
+
+DESCRIPTION: Final = "Replay the steps with a cause removed: the step time, its range, the saving."
+OPTIONS: Final = f"""
+    ADDRESS | a run, or a part of one
+    QUESTION* | what to change, in quotes; default: the stragglers, contention, the host's gaps and
+        slow communication, one by one and together
+    --by LEVEL | what each part of the questions' change brings: operation, phase, layer, gpu,
+        iteration{TABLE}{READING}"""
+EPILOG: Final = """\
+A QUESTION is a change, after what it changes in the filter language:
+  'no stragglers'  'no contention'  'no host gaps'  'comm at peak'  'clock=2100'
+  'gpu:5 as peers'  'layer:21 as peers'  'stage:3 as peers'  'host as peers'
+  'operation:mlp_dp x0.8'  'gpu:0-3 comm x0.5'  'phase:backward no contention'
+Several are replayed one by one, and all together.
+"""
+
+
+def run(options: Namespace) -> int:
+    from chopper_core.views.query import frame_of
+    from chopper_core.views.whatif import SEPARATOR
+
+    view = with_view(view_of(options.address, options), "whatif")
+    asked = SEPARATOR.join(options.question)
+    view = replace(view, of=asked or view.of, by=options.by or view.by)
+    if options.columns:
+        view = replace(view, columns=tuple(filter(None, options.columns.split(","))))
+    opened = open_with_progress(view, options)
+    frame: Frame = frame_of(opened, view)
+    print_frame(frame, options, opened if options.chart else None)
+    return 0

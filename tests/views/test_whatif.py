@@ -1,0 +1,164 @@
+"""What-if answers against runs generated without the cause, published answers, and by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chopper_core.api import OpenRun
+from chopper_core.ingest.open import open_run
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.util.errors import UsageError
+from chopper_core.views.whatif import SEPARATOR, Steady, change_of, questions_of, straggler_metrics
+from tests.demo import demo_run
+from tests.realdata.conftest import FOLDER
+
+MS = 1e6
+TRUTHS = {
+    "gpu:5 as peers": 37.22,
+    "gpu:2 host as peers": 6.51,
+    "layer:21 as peers": 1.011,
+    "operation:attn_op contention as peers": 1.00,
+}
+"""How much shorter the median iteration of fsdp2 is, generated without each cause (ms)."""
+
+
+def answers(run: Run, *questions: str, by: str = "") -> dict[str, dict[str, float | None]]:
+    found = OpenRun(run).what_if(*questions, by=by)
+    figures = {name: each for name, each in found.values.items() if each.words is None}
+    return {
+        label: {name: values.at(row) for name, values in figures.items()}
+        for row, label in enumerate(found.labels)
+    }
+
+
+def test_causes_of_the_demo_cost_what_it_takes_longer_with_them() -> None:
+    found = answers(demo_run("fsdp2"), *TRUTHS)
+    for question, truth in TRUTHS.items():
+        saving = found[question]["saving_ns"]
+        assert saving is not None
+        assert saving / MS == pytest.approx(truth, rel=0.1, abs=0.2), question
+    together = found["all together"]["saving_ns"]
+    assert together is not None
+    # Causes on different GPUs hide behind each other, so that they save less together.
+    assert max(TRUTHS.values()) * 0.9 < together / MS <= 1.1 * sum(TRUTHS.values())
+
+
+def test_a_change_of_nothing_saves_nothing_and_slower_is_never_faster() -> None:
+    run = demo_run("fsdp2")
+    found = answers(run, "operation:mlp_dp x1", "operation:mlp_dp x1.1")
+    assert found["operation:mlp_dp x1"]["saving_ns"] == 0
+    slower = found["operation:mlp_dp x1.1"]
+    measured = found["as measured"]["step_ns"]
+    assert slower["saving_ns"] is not None and slower["saving_ns"] < 0
+    assert measured is not None
+    assert slower["step_ns"] == pytest.approx(measured - slower["saving_ns"], abs=1)
+    assert slower["step_low_ns"] <= slower["step_ns"] <= slower["step_high_ns"]  # type: ignore[operator]
+
+
+def test_parts_of_a_change_are_replayed_alone() -> None:
+    found = answers(demo_run("fsdp2"), "no stragglers", by="gpu")
+    savings = {label: each["saving_ns"] for label, each in found.items()}
+    assert max(savings, key=lambda label: savings[label] or 0.0) == "5"
+    assert (savings["5"] or 0.0) / MS > 25
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        ("gpu=9 as peers", "gpu=9 matches nothing; gpu is 0, 1"),
+        ("faster", "'faster' is not a question: a question is a change"),
+        ("colour:red x0.5", "no level is called colour"),
+        ("host at peak", "host work takes as peers or x0.8"),
+        ("stage:3 as peers", "no coordinates of GPUs"),
+    ],
+)
+def test_questions_that_cant_be_asked_say_what_can(question: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        OpenRun(demo_run("fsdp2")).what_if(question)
+
+
+def test_questions_in_an_address_are_kept_apart_and_asked_once() -> None:
+    text = SEPARATOR.join(["gpu:5  as peers", "no contention", "", "gpu:5 as peers"])
+    assert questions_of(text) == ["gpu:5 as peers", "no contention"]
+
+
+def schedule(path: Path) -> Run:
+    """Two stages and two microbatches, every start as early as the schedule allows."""
+    rows = []
+    for stage, name, start, end, microbatch in (
+        (0, "forward-compute", 0, 50, 0),
+        (0, "forward-send", 50, 60, -1),
+        (0, "forward-compute", 50, 100, 1),
+        (0, "forward-send", 100, 140, -1),
+        (1, "forward-recv", 0, 60, -1),
+        (1, "forward-compute", 60, 130, 0),
+        (1, "forward-recv", 130, 140, -1),
+        (1, "forward-compute", 140, 210, 1),
+        (0, "optimizer-clip-main-grad", 140, 220, -1),
+        (1, "optimizer-clip-main-grad", 210, 220, -1),
+    ):
+        place = {"rank": stage, "stage": stage, "dp_rank": 0, "step": 0}
+        times = {"start_ts": start / 1e3, "duration": (end - start) / 1e3}
+        rows.append({**place, **times, "optype": name, "mb_id": microbatch})
+    pq.write_table(pa.Table.from_pylist(rows), path / "job.parquet")
+    return open_run(str(path / "job.parquet"), jobs=1)
+
+
+def test_a_schedule_is_replayed_as_by_hand(tmp_path: Path) -> None:
+    run = schedule(tmp_path)
+    found = answers(run, "stage:1 operation:forward-compute x0.5", "no stragglers")
+    assert found["as measured"]["step_ns"] == 220 * MS
+    # The first computation ends at 95, the second transfer waits for its send at 100 and ends at
+    # 110, the second computation at 145, and the norm takes 10.
+    assert found["stage:1 operation:forward-compute x0.5"]["saving_ns"] == 65 * MS
+    # At their mean each computation takes 60: 60, 10, 60, then the second transfer, 60 and 10.
+    assert found["no stragglers"]["step_ns"] == (60 + 10 + 60 + 10 + 60 + 10) * MS
+    assert found["no stragglers"]["slowdown_x"] == pytest.approx(220 / 210)
+
+
+PUBLISHED = {
+    # Mean step, S, M_W, M_S, and the saving of the last stage (ms).
+    "ST": (2172.7, 1.1787021836556841, 0.0314, 1.2194, 401.7),
+    "SE": (9066.6, 1.5373613711484118, 0.0251, 0.6877, 2179.4),
+}
+"""The results of Lin et al.'s artifact, without launch delays."""
+
+
+@pytest.mark.parametrize("job", ["ST", pytest.param("SE", marks=pytest.mark.sweep)])
+def test_replays_of_real_jobs_agree_with_published_ones(job: str) -> None:
+    path = FOLDER / "straggler_whatif" / f"trace-{job}.parquet"
+    if not path.exists():
+        pytest.skip("no real data")
+    run = open_run(str(path), jobs=1)
+    step_ms, slowdown, by_worker, by_stage, last_ms = PUBLISHED[job]
+    last = int(run.table.coordinates["pp"].max())
+    found = answers(run, "no stragglers", f"stage:{last} as peers")
+    assert found["no stragglers"]["slowdown_x"] == pytest.approx(slowdown, rel=0.01)
+    saving = step_ms * (1 - 1 / slowdown)
+    assert found["no stragglers"]["saving_ns"] == pytest.approx(saving * MS, rel=0.05)
+    assert found[f"stage:{last} as peers"]["saving_ns"] == pytest.approx(last_ms * MS, rel=0.05)
+    steady = Steady.of(run, View(run.name))
+    ideal = steady.predictor.predict([change_of(steady.predictor, "no stragglers")])
+    metrics = straggler_metrics(run, steady, ideal)
+    assert metrics["S"] == pytest.approx(slowdown, rel=0.01)
+    assert metrics["M_W"] == pytest.approx(by_worker, abs=0.02)
+    assert metrics["M_S"] == pytest.approx(by_stage, abs=0.02)
+    parts = answers(run, "no stragglers", by="pp")
+    slowdowns = {label: each["slowdown_x"] or 0.0 for label, each in parts.items()}
+    assert max(slowdowns, key=lambda label: slowdowns[label]) == str(last)
+
+
+def test_what_a_run_doesnt_record_is_said(tmp_path: Path) -> None:
+    run = schedule(tmp_path)
+    for question, reason in {
+        "clock=2100": "the clock of the GPUs is unknown: it needs telemetry",
+        "no contention": "the cost of contention is unknown: communication never runs during",
+        "no host gaps": "no host gaps: the run doesn't record it",
+    }.items():
+        found = OpenRun(run).what_if(question)
+        assert not found.labels and found.notes[0].startswith(reason)
