@@ -222,6 +222,8 @@ class LaneCells(Struct, frozen=True, eq=False):
     """Activities wide enough for a label."""
     class_ns: Int64 | None = None
     """Classes x cells: the time in which compute of each class runs; None if unknown."""
+    waiting_ns: Int64 | None = None
+    """The time in which communication waits for the last GPU; None if unknown."""
 
 
 class Ghost(Struct, frozen=True, eq=False):

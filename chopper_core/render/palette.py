@@ -44,6 +44,24 @@ _CODES: Final = {
     "eighth": "37",
     "ninth": "91",
     "tenth": "95",
+    "gemm": "94",
+    "attention": "34",
+    "elementwise": "96",
+    "norm": "36",
+    "copy": "92",
+    "optimizer": "32",
+    "hidden": "35",
+    "exposed": "95",
+    "waiting": "90",
+    "idle": "90",
+    "useful": "97",
+    "low_clock": "33",
+    "maybe_clock": "34",
+    "matrix": "93",
+    "vector": "37",
+    "extra": "91",
+    "contention": "31",
+    "unknown": "36",
     "below": "36",
     "far_below": "1;36",
     "above": "33",
@@ -74,7 +92,7 @@ def is_light(colour: str) -> bool:
     """Whether black text reads better on a colour than white (WCAG's relative luminance)."""
     red, green, blue = ((part / 255) ** 2.2 for part in _channels(colour))
     luminance: float = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return luminance > 0.16
+    return luminance > 0.179
 
 
 def _channels(colour: str) -> tuple[int, int, int]:

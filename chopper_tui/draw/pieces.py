@@ -24,27 +24,48 @@ SERIES_INKS: Final = (
     *("seventh", "eighth", "ninth", "tenth"),
 )
 """Inks of series in order, one hue each; without colour the fills tell series apart."""
-COMPUTE, COMM, COPY, BOTH = "accent", "second", "third", "fourth"
+COMPUTE, COPY, HIDDEN, EXPOSED, WAITING, IDLE = (
+    *("gemm", "copy", "hidden", "exposed", "waiting", "idle"),
+)
 """Inks of kinds of time, the same in bars and lanes."""
-IDLE: Final = "shade"
-CLASS_INKS: Final = ("accent", "seventh", "fifth", "ninth", "tenth", "eighth")
+CLASS_INKS: Final = ("gemm", "attention", "elementwise", "norm", "copy", "optimizer")
+"""Of the classes of compute that the timeline distinguishes."""
 _TIMES: Final = {
-    COMPUTE: ("theoretical", "compute"),
-    COMM: ("exposed communication", "communication", "collective"),
+    "useful": ("theoretical",),
+    "low_clock": ("frequency",),
+    "maybe_clock": ("possibly frequency",),
+    "matrix": ("MFMA utilisation",),
+    "vector": ("vector work",),
+    "extra": ("extra instructions",),
+    "contention": ("contention",),
+    "unknown": ("unattributed compute", "other compute"),
+    COMPUTE: ("compute",),
     COPY: ("exposed copies", "copies", "memory"),
-    BOTH: ("contention", "compute during communication"),
-    "fifth": ("vector work",),
-    "sixth": ("frequency",),
-    "seventh": ("MFMA utilisation",),
-    "eighth": ("unattributed compute", "other compute"),
-    "ninth": ("extra instructions", "sharding copies"),
-    "tenth": ("possibly frequency", "optimizer"),
+    HIDDEN: ("compute during communication",),
+    EXPOSED: ("exposed communication", "communication", "collective"),
+    "optimizer": ("optimizer",),
     IDLE: ("idle", "launch"),
 }
 """Ink → the names of its kind of time, whatever bar they are in."""
 _TIME_INKS: Final = {name: ink for ink, names in _TIMES.items() for name in names}
 _FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝·", "ascii": "#=+-ox*%~:."}
-_FILLED_INKS: Final = (*SERIES_INKS, IDLE)
+_FILLED_INKS: Final = dict(zip(SERIES_INKS, range(10), strict=True)) | {
+    COMPUTE: 0,
+    "useful": 0,
+    "low_clock": 1,
+    "matrix": 2,
+    "optimizer": 2,
+    "vector": 3,
+    "extra": 4,
+    "contention": 5,
+    EXPOSED: 6,
+    COPY: 7,
+    "unknown": 8,
+    "maybe_clock": 9,
+    HIDDEN: 9,
+    IDLE: 10,
+}
+"""Ink → the place of its pattern, where there are no colours."""
 
 
 def series_inks(names: Sequence[str]) -> list[str]:
@@ -60,8 +81,7 @@ def series_fills(inks: Sequence[str], glyphs: Glyphs) -> str:
     fills = _FILLS[glyphs.name]
     if glyphs.in_colour:
         return fills[0] * len(inks)
-    places = (_FILLED_INKS.index(ink) if ink in _FILLED_INKS else n for n, ink in enumerate(inks))
-    return "".join(fills[place] for place in places)
+    return "".join(fills[_FILLED_INKS.get(ink, n % len(fills))] for n, ink in enumerate(inks))
 
 
 _HUES: Final[dict[Unit, str]] = {

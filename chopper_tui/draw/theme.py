@@ -1,7 +1,8 @@
 """Colours: the inks that text is drawn in, on the terminal's own background; and ASCII.
 
-The accents of `dark` and `light` start from the Okabe-Ito palette; all ten, and the shade of idle
-time, are distinct with any color blindness. `contrast` dims and tints nothing; `ansi` takes
+The inks of kinds of time have one meaning each; all of them can be told from each other with any
+color blindness. The accents of `dark` and `light`, for what has no meaning of its own, start from
+the Okabe-Ito palette, as distinct. `contrast` dims and tints nothing; `ansi` takes
 the terminal's own 16 colours, and so does every other theme where there are no more. Without
 colours the cursor is reversed, titles are bold and asides are dim. Without UTF-8 all that is drawn
 has stand-ins in ASCII.
@@ -34,45 +35,63 @@ from chopper_core.render.palette import (
 from chopper_core.util.patterns import late
 
 _STYLES: Final = """
-           plain  dark                  light                 contrast  ansi
-text       -      -                     -                     -         -
-dim        d      color(246)            color(242)            -         d
-strong     b      b                     b                     b         b
-accent     -      #56b4e9               #0072b2               b         cyan
-bar        -      color(74)             color(25)             b         cyan
-spark      -      #4a86ab               #5b92b5               -         cyan
-shade      d      #3f5a6e               #b0bcce               -         d
-alert      b      b #e69f00             b #b34e00             b r       b yellow
-cursor     r      b #ffffff on #1d4566  b #000000 on #cfe4f3  b r       r
-header     u      color(246)            color(242)            b u       u
-chosen     u b    b #e69f00             b #b34e00             b r       b u yellow
-second     -      #e69f00               #f19115               -         yellow
-third      d      #009e73               #48a474               -         green
-fourth     -      #cc79a7               #ae4a85               -         magenta
-fifth      d      #f0e442               #a2a252               -         bright_yellow
-sixth      -      #d55e00               #d45c00               -         red
-seventh    -      #0072b2               #6bc2ff               -         blue
-eighth     -      #b3beaf               #4f524c               -         white
-ninth      -      #c7a452               #75541a               -         bright_red
-tenth      -      #938cff               #163daf               -         bright_magenta
-below      -      color(74)             color(25)             -         cyan
-far_below  b      b color(74)           b color(25)           b         b cyan
-above      -      color(214)            color(130)            -         yellow
-far_above  b      b color(214)          b color(130)          b         b yellow
-poor       -      bright_red            red                   -         red
-very_poor  b      b bright_red          b red                 b         b red
-clock0     -      color(67)             color(67)             -         cyan
-clock1     -      color(74)             color(25)             -         cyan
-clock2     -      color(117)            color(18)             -         bright_cyan
-use0       -      color(65)             color(65)             -         green
-use1       -      color(71)             color(28)             -         green
-use2       -      color(114)            color(22)             -         bright_green
-power0     -      color(131)            color(136)            -         red
-power1     -      color(173)            color(130)            -         yellow
-power2     -      color(215)            color(88)             -         bright_yellow
-warm0      -      color(96)             color(139)            -         magenta
-warm1      -      color(139)            color(133)            -         magenta
-warm2      -      color(182)            color(90)             -         bright_magenta
+             plain  dark                  light                 contrast  ansi
+text         -      -                     -                     -         -
+dim          d      color(246)            color(242)            -         d
+strong       b      b                     b                     b         b
+accent       -      #56b4e9               #0072b2               b         cyan
+bar          -      color(74)             color(25)             b         cyan
+spark        -      #4a86ab               #5b92b5               -         cyan
+shade        d      #3f5a6e               #b0bcce               -         d
+alert        b      b #e69f00             b #b34e00             b r       b yellow
+cursor       r      b #ffffff on #1d4566  b #000000 on #cfe4f3  b r       r
+header       u      color(246)            color(242)            b u       u
+chosen       u b    b #e69f00             b #b34e00             b r       b u yellow
+second       -      #e69f00               #f19115               -         yellow
+third        d      #009e73               #48a474               -         green
+fourth       -      #cc79a7               #ae4a85               -         magenta
+fifth        d      #f0e442               #a2a252               -         bright_yellow
+sixth        -      #d55e00               #d45c00               -         red
+seventh      -      #0072b2               #6bc2ff               -         blue
+eighth       -      #b3beaf               #4f524c               -         white
+ninth        -      #c7a452               #75541a               -         bright_red
+tenth        -      #938cff               #163daf               -         bright_magenta
+gemm         -      #5f95e4               #2f90e9               -         bright_blue
+attention    d      #1049b8               #1d2b9a               -         blue
+elementwise  -      #36e2cc               #87debc               -         bright_cyan
+norm         d      #098483               #158666               -         cyan
+copy         d      #99dd7c               #6cd14c               -         bright_green
+optimizer    -      #114752               #083a41               -         green
+hidden       -      #974ddb               #9432da               -         magenta
+exposed      -      #ce4ab2               #c11a98               b         bright_magenta
+waiting      d      #6b5270               #ecb6f2               -         bright_black
+idle         d      #23282d               #dce2e9               -         bright_black
+useful       -      #cfebfe               #94aece               -         bright_white
+low_clock    -      #ff8000               #d96f11               -         yellow
+maybe_clock  -      #a37a3d               #8e6600               -         blue
+matrix       -      #bba46b               #c2955e               -         bright_yellow
+vector       d      #f6f7b2               #cad589               -         white
+extra        -      #925712               #69542c               -         bright_red
+contention   -      #901515               #7e0d0b               -         red
+unknown      -      #94999a               #808f93               -         cyan
+below        -      color(74)             color(25)             -         cyan
+far_below    b      b color(74)           b color(25)           b         b cyan
+above        -      color(214)            color(130)            -         yellow
+far_above    b      b color(214)          b color(130)          b         b yellow
+poor         -      bright_red            red                   -         red
+very_poor    b      b bright_red          b red                 b         b red
+clock0       -      color(67)             color(67)             -         cyan
+clock1       -      color(74)             color(25)             -         cyan
+clock2       -      color(117)            color(18)             -         bright_cyan
+use0         -      color(65)             color(65)             -         green
+use1         -      color(71)             color(28)             -         green
+use2         -      color(114)            color(22)             -         bright_green
+power0       -      color(131)            color(136)            -         red
+power1       -      color(173)            color(130)            -         yellow
+power2       -      color(215)            color(88)             -         bright_yellow
+warm0        -      color(96)             color(139)            -         magenta
+warm1        -      color(139)            color(133)            -         magenta
+warm2        -      color(182)            color(90)             -         bright_magenta
 """
 """The style of each role of a text in each theme, with Rich's short words: bold, dim, reverse.
 
@@ -158,9 +177,17 @@ class Inks(Struct, frozen=True):
 
 
 _TEXTS: Final = (("#000000", "#ffffff"), ("black", "bright_white"))
+MEANINGS: Final = (
+    *("gemm", "attention", "elementwise", "norm", "copy", "optimizer"),
+    *("hidden", "exposed", "waiting", "idle"),
+    *("useful", "low_clock", "maybe_clock", "matrix", "vector", "extra", "contention", "unknown"),
+)
+"""Inks of one meaning each, in the whole program: classes of compute, kinds of communication,
+idle time, and what a step loses."""
 _FILLED: Final = (
     *("accent", "second", "third", "fourth", "fifth", "sixth"),
     *("seventh", "eighth", "ninth", "tenth", "shade"),
+    *MEANINGS,
 )
 """Inks that fill cells, as the colour that text stands on."""
 

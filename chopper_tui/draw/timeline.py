@@ -18,12 +18,13 @@ from chopper_tui.draw import axes
 from chopper_tui.draw.axes import drawable
 from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Drawer, Lens
 from chopper_tui.draw.pieces import (
-    BOTH,
     CLASS_INKS,
-    COMM,
     COMPUTE,
     COPY,
+    EXPOSED,
+    HIDDEN,
     TONES,
+    WAITING,
     Line,
     hue_of,
     inked,
@@ -31,7 +32,7 @@ from chopper_tui.draw.pieces import (
     width_of,
 )
 
-KIND_INKS: Final = (COMPUTE, COMM, COPY)
+KIND_INKS: Final = (COMPUTE, EXPOSED, COPY)
 _HALVES: Final = {"unicode": " ▀▄█", "ascii": ' "_#'}
 """A cell with nothing, with compute or copies above, communication below, or both."""
 _SOME: Final = {"unicode": "·", "ascii": "."}
@@ -207,7 +208,7 @@ def _named_inks(picture: Lanes, used: Container[str], glyphs: Glyphs) -> dict[st
     names = dict(zip(CLASS_INKS, picture.classes, strict=False))
     names = names or {KIND_INKS[0]: picture.kinds[0]}
     names |= dict(zip(KIND_INKS[1:], picture.kinds[1:], strict=True))
-    names |= {BOTH: "compute + comm" if "comm" in picture.kinds else "both"}
+    names |= {HIDDEN: "hidden comm", EXPOSED: "exposed comm", WAITING: "waiting"}
     fill = glyphs.spark[-1]
     return {ink: [(fill, ink), (f" {name}  ", "dim")] for ink, name in names.items() if ink in used}
 
@@ -358,15 +359,17 @@ def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Lin
     is_upper, is_lower = np.maximum(compute, copies) > quarter, comm > quarter
     by_class = cells.class_ns is not None and glyphs.in_colour
     classes = cells.class_ns.argmax(axis=0) if cells.class_ns is not None else comm
+    waits = np.zeros(bins, bool) if cells.waiting_ns is None else 2 * cells.waiting_ns > comm
     chars, inks = [" "] * bins, ["text"] * bins
     for place in np.flatnonzero(cells.busy_ns).tolist():
         upper, lower = bool(is_upper[place]), bool(is_lower[place])
         ink = CLASS_INKS[classes[place]] if by_class else COMPUTE
         ink = COPY if copies[place] > compute[place] else ink
         chars[place] = halves[upper + 2 * lower]
-        inks[place] = ink if upper else COMM
+        below = WAITING if waits[place] else HIDDEN if upper else EXPOSED
+        inks[place] = ink if upper else below
         if upper and lower and glyphs.has_halves:
-            chars[place], inks[place] = halves[1], f"{ink}/{BOTH}"
+            chars[place], inks[place] = halves[1], f"{ink}/{below}"
         elif not (upper or lower):
             chars[place], inks[place] = _SOME[glyphs.name], "dim"
     for span in cells.spans:

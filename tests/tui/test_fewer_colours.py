@@ -62,7 +62,7 @@ def codes(sent: str) -> set[int]:
 
 def words(text: str) -> list[str]:
     # The legend has classes behind blocks of their colours, or kinds behind patterns.
-    names = (*CLASS_NAMES, "compute", "both")
+    names = (*CLASS_NAMES, "compute", "both", "hidden comm", "exposed comm", "waiting", "comm")
     text = re.sub("|".join(rf"[^\w\s] {name}" for name in names), "", text)
     return sorted(re.findall(r"[A-Za-z]{2,}|\d+(?:\.\d+)?", text))
 

@@ -23,9 +23,9 @@ from chopper_core.views.query import query
 from chopper_core.views.shared import marks
 from chopper_core.views.shared.children import SignalChart
 from chopper_tui.draw import signal_plot as plot
-from chopper_tui.draw.pieces import IDLE, SERIES_INKS, fit, width_of
+from chopper_tui.draw.pieces import _TIMES, SERIES_INKS, fit, series_inks, width_of
 from chopper_tui.draw.table import GAP, PREFIX, _cells, plan
-from chopper_tui.draw.theme import THEMES, inks, to_ascii
+from chopper_tui.draw.theme import MEANINGS, THEMES, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.pane import lines_above, size_classes
@@ -177,15 +177,39 @@ _XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.
 
 @pytest.mark.parametrize("blindness", _BLINDNESS)
 @pytest.mark.parametrize("theme", ["dark", "light"])
-def test_ten_kinds_of_time_and_idle_are_told_apart(theme: str, blindness: str) -> None:
+def test_ten_series_and_the_shade_are_told_apart(theme: str, blindness: str) -> None:
     drawn = inks(theme, "truecolor", no_color=False)
-    colours = np.array([_linear(drawn.of(name).color) for name in (*SERIES_INKS, IDLE)])
+    colours = np.array([_linear(drawn.of(name).color) for name in (*SERIES_INKS, "shade")])
     seen = np.clip(colours @ np.transpose(_BLINDNESS[blindness]), 0, 1)
     x, y, z = (np.cbrt(part) for part in (seen @ _XYZ.T / _XYZ.sum(axis=1)).T)
     lab = np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
     apart = np.linalg.norm(lab[:, None] - lab, axis=2) + 1e9 * np.eye(len(lab))
     # CIE76: 2.3 is just noticeable; the nearest of the Okabe-Ito palette are 17 apart.
     assert apart.min() > 14
+
+
+_LMS = [[0.8190, 0.3619, -0.1289], [0.0330, 0.9293, 0.0361], [0.0482, 0.2644, 0.6338]]
+_OKLAB = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+"""Ottosson (2020): from XYZ, and from the cube roots of that."""
+
+
+@pytest.mark.parametrize("blindness", _BLINDNESS)
+@pytest.mark.parametrize(("theme", "least"), [("dark", 0.07), ("light", 0.055)])
+def test_every_meaning_has_a_colour_of_its_own(theme: str, least: float, blindness: str) -> None:
+    drawn = inks(theme, "truecolor", no_color=False)
+    colours = np.array([_linear(drawn.of(name).color) for name in MEANINGS])
+    seen = np.clip(colours @ np.transpose(_BLINDNESS[blindness]), 0, 1)
+    lab = np.cbrt(seen @ _XYZ.T @ np.transpose(_LMS)) @ np.transpose(_OKLAB)
+    apart = np.linalg.norm(lab[:, None] - lab, axis=2) + 1e9 * np.eye(len(lab))
+    assert apart.min() > least
+
+
+def test_a_name_of_time_has_one_ink_whatever_stands_next_to_it() -> None:
+    named = {name: ink for ink, names in _TIMES.items() for name in names}
+    assert set(_TIMES) <= set(MEANINGS)
+    for first, second in product(named, named):
+        assert series_inks([first, "GPU 5", second]) == [named[first], "accent", named[second]]
+    assert not set(MEANINGS) & set(SERIES_INKS)
 
 
 @pytest.mark.parametrize(("theme", "ground"), [("dark", "#000000"), ("light", "#ffffff")])
@@ -215,7 +239,7 @@ def test_every_tone_of_a_sparkline_can_be_seen(theme: str, ground: str) -> None:
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_text_on_every_fill_can_be_read(theme: str) -> None:
     drawn = inks(theme, "truecolor", no_color=False)
-    for ground in (*SERIES_INKS, IDLE, *LEVELS_OF_SCALES):
+    for ground in (*SERIES_INKS, *MEANINGS, *LEVELS_OF_SCALES):
         style = drawn.of(f"text/{ground}")
         assert _contrast(_luminance(style.color), _luminance(style.bgcolor)) >= 4.5, ground
 

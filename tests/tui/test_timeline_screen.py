@@ -380,9 +380,9 @@ def test_in_colours_kinds_and_classes_have_hues_and_names_stand_on_them() -> Non
     glyphs = UNICODE.coloured(True)
     lines = draw_lanes(picture, 25, 6, glyphs)
     _, *lane = lines[3]
-    assert lane[0] == ("▏ attn_fwd  ", "text/seventh")
-    assert [ink for _, ink in lane[1:]] == ["accent/fourth", "text/second", "cursor"]
-    assert ("█", "seventh") in lines[0] and "fifth" not in [ink for _, ink in lines[0]]
+    assert lane[0] == ("▏ attn_fwd  ", "text/attention")
+    assert [ink for _, ink in lane[1:]] == ["gemm/hidden", "text/exposed", "cursor"]
+    assert ("█", "attention") in lines[0] and "elementwise" not in [ink for _, ink in lines[0]]
     assert "attention" in "".join(text for text, _ in lines[0])
 
 

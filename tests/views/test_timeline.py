@@ -23,7 +23,14 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.timeline import next_start
 from chopper_core.views.timeline.chart import cells_of
-from chopper_core.views.timeline.lanes import CLASS_NAMES, Lane, busy_by_class, lane_of, lanes_of
+from chopper_core.views.timeline.lanes import (
+    CLASS_NAMES,
+    Lane,
+    busy_by_class,
+    lane_of,
+    lanes_of,
+    waits_of,
+)
 from chopper_tui.export import printed
 from tests.support import Row, run_of, sample_run
 
@@ -360,6 +367,7 @@ def work_of(count: int, bins: int, begin: int, end: int) -> int:
     run = run_of(rows)
     lane = counted(lane_of(run.table, np.argsort(run.table.start_ns), 0, 0))
     busy_by_class(run, lane)  # Once per lane, as the lane itself.
+    waits_of(run, lane)
     Counted.looked_at = 0
     cells_of(run, lane, begin, end, bins)
     lane.running((begin + end) // 2)

@@ -28,6 +28,7 @@ from chopper_core.views.timeline.lanes import (
     lanes_of,
     queue_strip,
     segments_of,
+    waits_of,
     wide,
 )
 
@@ -93,6 +94,7 @@ def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells
         width_ns=np.diff(cut),
         spans=_named(run, lane, cut),
         class_ns=np.stack([each.between(cut) for each in busy_by_class(run, lane)]),
+        waiting_ns=waits_of(run, lane).between(cut),
     )
 
 

@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
+from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
+from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.charts import QUEUE, LaneCells, Span, Strip
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane
@@ -167,18 +168,18 @@ def segments_of(run: Run, gpu: int, level: str) -> tuple[Int64, Int64, Int64]:
 CLASS_NAMES: Final = (
     "GEMM",
     "attention",
-    "elementwise, norm",
+    "elementwise",
+    "norm, softmax",
     "copy kernels",
-    "optimizer",
-    "other",
+    "optimizer, other",
 )
 """The classes that the timeline distinguishes; every other class of compute is in the last."""
 _GROUPS: Final = {
     **dict.fromkeys(("gemm", "convolution"), 0),
     ATTENTION_CLASS: 1,
-    **dict.fromkeys(("elementwise", "norm", "softmax", "reduction", "rope", "quantize"), 2),
-    "copy": 3,
-    OPTIMIZER_CLASS: 4,
+    **dict.fromkeys(("elementwise", "rope", "quantize"), 2),
+    **dict.fromkeys(("norm", "softmax", "reduction"), 3),
+    "copy": 4,
 }
 _CACHED: Final = 256
 _OTHER: Final = len(CLASS_NAMES) - 1
@@ -199,6 +200,21 @@ def busy_by_class(run: Run, lane: Lane) -> tuple[TimeSpans, ...]:
             TimeSpans.running(lane.starts_ns[own], lane.ends_ns[own] - lane.starts_ns[own])
             for own in (group == code for code in range(len(CLASS_NAMES)))
         )
+
+    return run.memo(key, found, _CACHED)
+
+
+def waits_of(run: Run, lane: Lane) -> TimeSpans:
+    """When collectives of a lane wait for their last member; cached with the lane."""
+    key = ("timeline waits", lane.gpu, lane.stream, len(lane.rows), int(lane.rows[:1].sum()))
+
+    def found() -> TimeSpans:
+        collectives = collectives_of(run)
+        waits_ns = np.zeros(len(run.table), np.int64)
+        if collectives is not None:
+            waits_ns[collectives.rows] = collectives.member_wait_ns
+        own = waits_ns[lane.rows]
+        return TimeSpans.running(lane.starts_ns[own > 0], own[own > 0])
 
     return run.memo(key, found, _CACHED)
 
