@@ -99,7 +99,7 @@ def record(
 ) -> int:
     """Run a command, recorded; returns its exit code, that of shells where a signal ended it.
 
-    Raises UsageError and DataError before the command is started, and nothing after.
+    Raises UsageError and DataError before the command is started.
     """
     recording.check()
     run, passes = recording.run, []
@@ -112,17 +112,14 @@ def record(
     is_first = _prepare(run, command)
     if (hint := _ignores_hooks(command)) is not None:
         say(hint)
-    with _sampling(run):
+    with sampling(run):
         progress = _ProgressLines(run, say) if is_terminal else None
         code = run_command(command, environment(recording, os.environ), progress)
     if code in (_NOT_FOUND, _NOT_EXECUTABLE) and not any((run / "processes").glob("*")):
         say(f"{command[0]}: {'not found' if code == _NOT_FOUND else 'not executable'}")
     if is_first:
         try:
-            manifest.update(
-                run, overhead=overhead(_described(run).processes), options=recording.options()
-            )
-            manifest.finish(run, code)
+            end_manifest(recording, code)
         except (OSError, DataError) as error:
             say(f"{run}: its manifest can't be written: {error}")
     found = _described(run)
@@ -165,6 +162,13 @@ def _counted(
     return found.returncode or 0
 
 
+def end_manifest(options: RecordOptions, code: int) -> None:
+    """Write what the processes know at the end; raises OSError and DataError."""
+    about = overhead(_described(options.run).processes)
+    manifest.update(options.run, overhead=about, options=options.options())
+    manifest.finish(options.run, code)
+
+
 def _described(run: Path) -> manifest.Manifest:
     """The manifest of a run as far as it can be read, with the states of processes and nodes."""
     with suppress(DataError):
@@ -204,7 +208,7 @@ def _ignores_hooks(command: Sequence[str]) -> str | None:
 
 
 @contextmanager
-def _sampling(run: Path) -> Iterator[None]:
+def sampling(run: Path) -> Iterator[None]:
     """Sample this node during this time."""
     try:
         sampler = start_sampler([*_SAMPLER, str(run.absolute()), "--parent", str(os.getpid())])

@@ -60,9 +60,10 @@ def summary(run: Path, manifest: Manifest, parts: Sequence[str] = ()) -> str:
     """The line that ends a recording: what it has, and the command that opens it."""
     states = manifest.processes
     ranks = [state for state in states if any("file" in each for each in state.windows)]
-    of = "GPU" if ranks and all(state.device for state in ranks) else "rank"
+    with_gpu = sum(state.device is not None for state in ranks)
     steps = sum(last - first + 1 for first, last, written, _ in windows_of(states) if written)
     own = len([*run.glob(f"{EXPORTS}*/*.json*")])
+    of = "GPU" if with_gpu == len(ranks) else "rank"
     held = [_count(len(ranks), of), _count(steps, "step")] if ranks else []
     held += [f"{_count(own, 'trace')} of the script's own profiler"] if own else []
     held += ["telemetry"] if any(node.samples for node in manifest.nodes) else []
@@ -70,7 +71,10 @@ def summary(run: Path, manifest: Manifest, parts: Sequence[str] = ()) -> str:
     size = size_text(sum(path.stat().st_size for path in run.rglob("*") if path.is_file()))
     if not held:
         return f"nothing recorded but the processes and clocks, in {run} ({size})"
-    return f"run with {', '.join(held)} in {run} ({size}); chopper {run} opens it"
+    opens = f"chopper {run} opens it"
+    if not with_gpu and not own:
+        opens = "no rank used a GPU, so its traces have host events only, which chopper can't show"
+    return f"run with {', '.join(held)} in {run} ({size}); {opens}"
 
 
 def size_text(size: float) -> str:

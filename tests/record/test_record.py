@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,7 @@ from chopper_core.record import command as recording
 from chopper_core.record.command import RecordOptions, record, trigger
 from chopper_core.record.manifest import read_manifest
 from chopper_core.util.errors import DataError, UsageError
+from tests.conftest import ROOT
 
 FAKE = Path(__file__).parent / "fake"
 TRAIN = str(FAKE / "train.py")
@@ -41,10 +43,12 @@ class Recorded:
         return found
 
     def names(self, trace: str = "step4/rank0.json.gz") -> Counter[str]:
-        content = json.loads(gzip.decompress((self.run / trace).read_bytes()))
-        return Counter(
-            event["name"] for event in content["traceEvents"] if event["cat"] == "user_annotation"
-        )
+        return annotations(self.run / trace)
+
+
+def annotations(trace: Path) -> Counter[str]:
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    return Counter(event["name"] for event in events if event["cat"] == "user_annotation")
 
 
 @pytest.fixture(autouse=True)
@@ -97,11 +101,13 @@ def test_the_run_opens_with_its_steps_and_layers(tmp_path: Path) -> None:
     assert sorted(set(run.table.layer.tolist())) == [-1, 0, 1, 2]
     operations = {run.table.operations[code] for code in run.table.operation.tolist()}
     assert operations == {"embed", "attention", "mlp", "head", "opt_step"}
-    assert found.said[-1].startswith(f"run with 1 rank, 2 steps in {found.run} (")
+    assert found.said[-1].startswith(f"run with 1 GPU, 2 steps in {found.run} (")
     manifest = found.manifest()
     assert manifest.returncode == 0
     assert manifest.ended_ns > manifest.started_ns
     assert manifest.overhead["steps_inside"] == 2
+    gpu = manifest.processes[0].device
+    assert (gpu.index, gpu.pci, gpu.uuid) == (0, "0000:0c:03.0", "1-2")
     assert manifest.options == {"skip": 4, "steps": 2, "every": 0, "step_on": ""}
 
 
@@ -140,6 +146,8 @@ def test_windows_repeat(tmp_path: Path) -> None:
     found = Recorded(tmp_path, "20", skip=3, steps=2, every=6)
     windows = [window["first"] for window in found.manifest().processes[0].windows]
     assert windows == [3, 9, 15]
+    iterations = set(open_run(str(found.run)).table.iteration.tolist())
+    assert iterations == {3, 4, 9, 10, 15, 16}
 
 
 def test_other_modules_that_start_with_python_still_do(
@@ -190,3 +198,34 @@ def test_refusals(tmp_path: Path) -> None:
         RecordOptions(tmp_path, every=3).check()
     with pytest.raises(DataError, match="no running process"):
         trigger(tmp_path)
+
+
+LOOP = """
+import sys
+import torch
+from chopper_core.record import profile
+sys.argv = ["train.py"]
+model = torch.nn.Linear()
+with profile(OUT, skip=2, steps=2) as p:
+    for _ in range(8):
+        model(1)
+        model(1)
+        p.step()
+    assert p.problems == []
+p.step()
+model(1)
+"""
+
+
+def test_a_script_records_itself(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    script = LOOP.replace("OUT", repr(str(run)))
+    path = os.pathsep.join((str(ROOT), str(FAKE)))
+    environment = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+    names = annotations(run / "step2" / "rank0.json.gz")
+    assert names == {"ProfilerStep#2": 1, "ProfilerStep#3": 1, "Linear": 4}
+    found = read_manifest(run)
+    assert found is not None
+    assert (found.command, found.returncode) == (["train.py"], 0)
+    assert len(found.nodes) == 1

@@ -38,5 +38,13 @@ def backward():
 
 _C = types.SimpleNamespace(_current_graph_task_id=lambda: _state.task)
 compiler = types.SimpleNamespace(is_compiling=lambda: _state.compiling)
-cuda = types.SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False)
+_gpu = types.SimpleNamespace(
+    name="AMD Instinct MI300X", uuid="1-2", pci_domain_id=0, pci_bus_id=12, pci_device_id=3
+)
+cuda = types.SimpleNamespace(
+    is_available=lambda: True,
+    is_initialized=lambda: True,
+    current_device=lambda: 0,
+    get_device_properties=lambda index: _gpu,
+)
 distributed = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: False)

@@ -5,13 +5,22 @@ import time
 _before, _after = [], []
 
 
+class _Handle:
+    def __init__(self, hooks, hook):
+        self.hooks, self.hook = hooks, hook
+        hooks.append(hook)
+
+    def remove(self):
+        self.hooks.remove(self.hook)
+
+
 def register_module_forward_pre_hook(hook):
-    _before.append(hook)
+    return _Handle(_before, hook)
 
 
 def register_module_forward_hook(hook, *, always_call=False):
     assert always_call
-    _after.append(hook)
+    return _Handle(_after, hook)
 
 
 class Module:
