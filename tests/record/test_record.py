@@ -201,7 +201,8 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 LOOP = """
-import sys
+import sys, time
+from pathlib import Path
 import torch
 from chopper_core.record import profile
 sys.argv = ["train.py"]
@@ -212,6 +213,8 @@ with profile(OUT, skip=2, steps=2) as p:
         model(1)
         p.step()
     assert p.problems == []
+    while not any(Path(OUT, "nodes").glob("*.json")):  # The sampler starts.
+        time.sleep(0.01)
 p.step()
 model(1)
 """

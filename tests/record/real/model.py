@@ -68,6 +68,12 @@ class CausalLM(nn.Module):
         return self.lm_head(self.model(x))
 
 
+def say(text):
+    """Write a line at once: two ranks share the output."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def begin():
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
@@ -80,5 +86,5 @@ def loss_of(model):
 
 
 def end(loss):
-    print(f"rank {dist.get_rank()} done {loss.item():.3f}", flush=True)
+    say(f"rank {dist.get_rank()} done {loss.item():.3f}")
     dist.destroy_process_group()

@@ -2,7 +2,7 @@ import os
 import sys
 
 import torch
-from model import STEPS, begin, end, loss_of
+from model import STEPS, begin, end, loss_of, say
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile, schedule
 
@@ -19,5 +19,5 @@ with profile(
         optimizer.step()
         optimizer.zero_grad()
         profiler.step()
-print(len(profiler.events()) > 100, flush=True)
+say(len(profiler.events()) > 100)
 end(loss)

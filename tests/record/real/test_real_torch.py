@@ -54,8 +54,10 @@ def lines(output: str) -> str:
 
 
 def without_numbers(output: str) -> set[str]:
-    """The lines of standard error, without times, process ids and what two ranks interleave."""
-    return {re.sub(r"0x\w+|\d+", "#", line) for line in output.splitlines() if line.strip()}
+    """The lines of standard error, without times, process ids, and rules as long as these."""
+    return {
+        re.sub(r"0x\w+|\d+|[-=]{3,}", "#", line) for line in output.splitlines() if line.strip()
+    }
 
 
 def annotations(trace: Path) -> tuple[int, Counter[str]]:
