@@ -209,7 +209,7 @@ def test_passes_have_the_steps_and_ranges_of_the_trace(
     options = RecordOptions(run, skip=4, steps=2, counters="SQ_WAVES")
     command = [sys.executable, str(TRAIN), "8"]
     assert record(options, command, said.append) == 0
-    assert said[-1].startswith("run with 1 rank, 2 steps, 1 counter pass in ")
+    assert said[-1].startswith("run with 1 GPU, 2 steps, 1 counter pass in ")
     lines = log.read_text().splitlines()
     assert lines[0] == "resume"
     assert lines[-1] == "pause"
@@ -224,7 +224,7 @@ def test_passes_have_the_steps_and_ranges_of_the_trace(
     # A directory that has its trace gets the passes that it lacks.
     more = RecordOptions(run, skip=4, steps=2, counters="SQ_WAVES,MfmaUtil")
     assert record(more, command, said.append) == 0
-    assert said[-1].startswith("run with 1 rank, 2 steps, 2 counter passes in ")
+    assert said[-1].startswith("run with 1 GPU, 2 steps, 2 counter passes in ")
     found = manifest.read_manifest(run)
     assert found is not None
     assert [each["counters"] for each in found.passes.values()] == [["SQ_WAVES"], ["MfmaUtil"]]
