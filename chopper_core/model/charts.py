@@ -176,6 +176,8 @@ class Composition(Struct, frozen=True, eq=False, tag=True):
     """How the wholes were made, such as `mean`: shown next to them where the title has no room."""
     some: str = ""
     """The GPUs of the second whole, where it is a part of those of the first: `2/8`."""
+    opens: Callable[[int], View] | None = None
+    """The view that a part opens, sorted by its column; None: the parts have no columns."""
 
 
 class Card(Struct, frozen=True):

@@ -56,12 +56,13 @@ def open_command(screen: Explorer, text: str = "") -> None:
 
 @action(CHOPPER, "?", title="Help")
 def help_(screen: Explorer, _: str) -> None:
-    """Show this screen's keys, the screens, all keys and commands, the filter, columns and words; a
-    click on an entry performs it."""
+    """Explain the part, finding or sorted column at the cursor; then this screen's keys, all keys
+    and commands, the filter, columns and words. A click on an entry performs it."""
     from chopper_tui.widgets.reader import help_text
 
     actions, style = tuple(screen.actions.values()), screen.table.inks.of("accent")
-    screen.read("Help", help_text(actions, screen.frame, screen.size.width, style))
+    here = screen.explained()
+    screen.read("Help", help_text(actions, screen.frame, screen.size.width, style, here))
 
 
 @action(CHOPPER, title="Theme", takes="dark|light|contrast|ansi")

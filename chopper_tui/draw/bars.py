@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
@@ -20,10 +20,12 @@ from chopper_tui.draw.canvas import (
     MAX_ZOOM,
     UNLIMITED,
     Canvas,
+    Cell,
     Drawer,
     Lens,
     legend_entries,
     stack,
+    stack_sizes,
     title_lines,
 )
 from chopper_tui.draw.pieces import Line, series_fills, series_inks, short_number, width_of
@@ -185,6 +187,16 @@ class CompositionDrawer(Drawer[Composition]):
     """A bar per whole on one scale, then the parts with their figures in aligned columns."""
 
     is_quick = True
+    opens_with = "enter"
+
+    def cursor(
+        self, chart: Composition, cell: Cell, row: int, label: str | None
+    ) -> tuple[int, int | None]:
+        """A part has the cursor while the bar has the keys."""
+        return cell[0], cell[1] if cell[0] else None
+
+    def followed(self, chart: Composition, cell: Cell, label: str | None) -> Cell:
+        return 0, cell[1]
 
     def title(self, chart: Composition, width: int, glyphs: Glyphs) -> list[Line]:
         return [[(clean(chart.title), "strong")]] if width >= _WITH_TIMES_FROM else []
@@ -206,8 +218,7 @@ class CompositionDrawer(Drawer[Composition]):
         names = on.labels(chart.labels) if len(chart.labels) > 1 else [""]
         digits = max(map(len, values)) + 1
         room = max(on.width - digits - width_of([(names[0], "")]), 1)
-        shares = numbers / np.where(wholes > 0, wholes, 1.0)[:, None]
-        listed = np.flatnonzero(np.abs(shares).max(axis=0) >= _LEAST_SHARE).tolist()
+        shares, listed = listed_parts(chart)
         # Those too small to be listed take none of the hues.
         hues = dict(zip(listed, series_inks([chart.series[n].name for n in listed]), strict=True))
         inks = [hues.get(place, "dim") for place in range(len(chart.series))]
@@ -217,15 +228,30 @@ class CompositionDrawer(Drawer[Composition]):
         for row in order:
             bar = stack(numbers[row] / longest * room, fills, inks)
             value = values[row].rjust(digits + room - width_of(bar))
-            on.add([(names[row], "text"), *bar, (value, "strong")])
+            parts = np.repeat(np.arange(len(fills)), stack_sizes(numbers[row] / longest * room))
+            begin = width_of([(names[row], "")])
+            on.add([(names[row], "text"), *bar, (value, "strong")], 1, begin, parts)
         entries = {
             place: _entry(chart, known, shares, place, fills[place], inks[place], on.width)
             for place in listed
         }
+        if on.column in entries:
+            _, *texts = entries[on.column]
+            own = (on.glyphs.cursor, *(text for text, _ in texts))
+            entries[on.column] = [(text, "cursor") for text in own]
         by_size = sorted(listed, key=lambda place: float(np.abs(numbers[:, place]).max()))
-        while len(legend := _legend([*entries.values()], on.width)) > on.left:
+        while len(legend := _legend(entries, on.width)) > on.left:
             del entries[by_size.pop(0)]
-        on.lines += legend
+        for line, owners in legend:
+            on.add(line, 1, 0, np.array(owners, np.intp))
+
+
+def listed_parts(chart: Composition) -> tuple[Float64, list[int]]:
+    """The shares of the parts in their wholes, and the parts that are large enough to be listed."""
+    numbers = np.nan_to_num(np.stack([each.numbers for each in chart.series], axis=1))
+    wholes = numbers.sum(axis=1)
+    shares = numbers / np.where(wholes > 0, wholes, 1.0)[:, None]
+    return shares, np.flatnonzero(np.abs(shares).max(axis=0) >= _LEAST_SHARE).tolist()
 
 
 def _entry(
@@ -244,11 +270,12 @@ def _entry(
     return [(mark, ink), (f" {clean(chart.series[place].name)} ", "dim"), (figure, "strong")]
 
 
-def _legend(entries: list[Line], width: int) -> list[Line]:
-    """The entries in as few lines as they need, in columns where these take no more."""
+def _legend(entries: Mapping[int, Line], width: int) -> list[tuple[Line, list[int]]]:
+    """The entries in as few lines as they need, in columns where these take no more; with each
+    line, whose entry each of its cells is."""
     if not entries:
         return []
-    sizes = [*map(width_of, entries)]
+    sizes, places = [*map(width_of, entries.values())], [*entries]
     flowing: list[list[int]] = [[]]
     for place, size in enumerate(sizes):
         if flowing[-1] and sum(_GAP + sizes[each] for each in flowing[-1]) + size > width:
@@ -261,13 +288,14 @@ def _legend(entries: list[Line], width: int) -> list[Line]:
     rows = [[*range(at, min(at + across, len(entries)))] for at in range(0, len(entries), across)]
     if len(flowing) < len(rows):
         rows, widths = flowing, [0] * len(entries)
-    lines: list[Line] = []
+    lines: list[tuple[Line, list[int]]] = []
     for row in rows:
-        line: Line = []
+        line, owners = [], list[int]()
         for place, cells in zip(row, widths, strict=False):
             blank = max(cells - sizes[place], 0) + _GAP
-            line += [*entries[place], (" " * blank, "text")]
-        lines.append(line[:-1])
+            line += [*entries[places[place]], (" " * blank, "text")]
+            owners += [places[place]] * (sizes[place] + blank)
+        lines.append((line[:-1], owners))
     return lines
 
 

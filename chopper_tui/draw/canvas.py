@@ -137,10 +137,15 @@ def legend_entries(names: Sequence[str], marks: Sequence[str], inks: Sequence[st
     ]
 
 
+def stack_sizes(lengths: Float64) -> Index:
+    ends = np.rint(np.cumsum(np.maximum(lengths, 0.0)))
+    sizes: Index = np.diff(ends, prepend=0).astype(np.intp)
+    return sizes
+
+
 def stack(lengths: Float64, fills: Sequence[str], inks: Sequence[str]) -> Line:
     """The parts of a bar, rounded so that their total length is exact."""
-    ends = np.rint(np.cumsum(np.maximum(lengths, 0.0))).astype(int)
-    sizes = np.diff(ends, prepend=0).tolist()
+    sizes = stack_sizes(lengths).tolist()
     return [(fill * size, ink) for fill, ink, size in zip(fills, inks, sizes, strict=True) if size]
 
 

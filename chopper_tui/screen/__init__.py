@@ -14,6 +14,7 @@ from textual import events, work
 from textual.binding import Binding, BindingsMap
 from textual.widgets import Input
 
+from chopper_core.metrics import METRICS
 from chopper_core.model import address
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
@@ -111,7 +112,9 @@ class Explorer(ScreenParts):
 
     @property
     def target(self) -> View:
-        """The view that the cursor's row or card leads to; raises UsageError where none does."""
+        """The view that the cursor's row, card or part leads to; raises UsageError without one."""
+        if self.part is not None:
+            return self.part
         if self.cards.has_keys and not self.shows_sentences:
             card = self.cards.card
             if card is None:
@@ -274,6 +277,8 @@ class Explorer(ScreenParts):
         pane = self.cards
         if self.side.has_keys:
             self.side.move(rows)
+        elif self.part is not None:
+            self.go_to_part(rows)
         elif self.shows_sentences:
             self.move_to(self.table.cursor + rows)
         elif pane.has_keys and pane.cursor + rows < 0:
@@ -305,12 +310,42 @@ class Explorer(ScreenParts):
         if self.side.has_keys:
             self.side.put(has_keys=False)
             self.table.show_cursor(not self.cards.has_keys)
+        elif self.cards.has_keys and not self.shows_sentences and self.bar is not None:
+            self.go_to_part(0)
+        elif self.part is not None:
+            self.leave_part()
+            self.table.show_cursor(True)
         elif self.cards.cards is not None and not self.shows_sentences:
             self.activate_cards(not self.cards.has_keys)
         elif has_side:
             self.side.put(has_keys=True)
         else:
             raise UsageError("this screen has no other part to go to")
+
+    def explained(self) -> list[tuple[str, str]]:
+        """What the cursor is on: a part of the bar, a finding, or else the sorted column."""
+        from chopper_core.views.overview.evidence import explained_finding
+
+        frame, card = self.frame, self.cards.card
+        if self.cards.has_keys and card is not None:
+            lines = explained_finding(self.run, self.view, card.text.strip())
+            return [*lines, ("enter", f"opens its evidence, {card.address}")]
+        name = (self.part or frame).sort.removeprefix("-")
+        columns = {each.name: each for each in (*frame.columns, *METRICS.values())}
+        column = columns.get(name, next(iter(frame.columns), None))
+        if column is None:
+            return []
+        source = f" Source: {column.source}." if column.source else ""
+        title = column.title
+        if self.part is not None and self.bar is not None:
+            title = self.bar.series[self.cell[1]].name
+        lines = [(title, f"{column.definition}{source} [{column.name}]")]
+        if column.missing_because:
+            lines.append(("missing", column.missing_because))
+        if self.bar is not None and self.bar.some:
+            lines.append((self.bar.some, "known on these GPUs alone: a figure of theirs"))
+        opens = "the operations with this part, largest first" if self.part else "the row"
+        return [*lines, ("enter", f"opens {opens}")]
 
     def point_at_card(self, is_again: bool) -> None:
         self.activate_cards(True)
@@ -326,7 +361,11 @@ class Explorer(ScreenParts):
 
     def point_at_cell(self, cell: Cell) -> None:
         """Put the cursor on a cell of a picture; the cursor's own opens."""
-        if cell != self.cell_shown:
+        if self.bar is not None:
+            self.cell = cell
+            self.go_to_part(0)
+            self.action_perform("enter")
+        elif cell != self.cell_shown:
             self.move_to_cell(cell)
         elif action_id := drawer_of(self._pictures[0]).opens_with:
             self.action_perform(action_id)

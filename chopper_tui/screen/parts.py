@@ -15,7 +15,8 @@ from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.widget import Widget
 
-from chopper_core.model.charts import Chart, Lanes
+from chopper_core.metrics import metric_named
+from chopper_core.model.charts import Chart, Composition, Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.cells import SENTENCES, crumb
@@ -180,6 +181,40 @@ class ScreenParts(SteadyScreen[None]):
         for chart in self._charts_seen[:1]:
             self.cell = cell
             self.table.move_to_label(drawer_of(chart).label_of(chart, cell))
+            self._show_pictures()
+
+    @property
+    def bar(self) -> Composition | None:
+        """The bar whose parts lead on, where it is shown."""
+        bar = self.first_chart(Composition)
+        is_shown = self.query_one(PicturePane).display
+        return bar if bar is not None and bar.opens is not None and is_shown else None
+
+    @property
+    def part(self) -> View | None:
+        """What the part under the bar's cursor leads to; None while others have the keys."""
+        bar = self.bar
+        return bar.opens(self.cell[1]) if bar and bar.opens and self.cell[0] else None
+
+    def go_to_part(self, step: int) -> None:
+        """Give the bar the keys, its cursor so many of its listed parts further, and explain it."""
+        from chopper_tui.draw.bars import listed_parts
+
+        bar = self.bar
+        _, listed = listed_parts(bar) if bar is not None else ((), [])
+        if bar is None or not listed:
+            raise UsageError("the bar has no parts")
+        place = listed.index(self.cell[1]) if self.cell[1] in listed else 0
+        self.cell = 1, listed[min(max(place + step, 0), len(listed) - 1)]
+        self.activate_cards(False)
+        self.table.show_cursor(False)
+        self._show_pictures()
+        name = bar.series[self.cell[1]].name
+        self.say(f"{name}: {metric_named((self.part or self.view).sort[1:]).definition}")
+
+    def leave_part(self) -> None:
+        if self.part is not None:
+            self.cell = 0, self.cell[1]
             self._show_pictures()
 
     @property
@@ -404,6 +439,7 @@ class ScreenParts(SteadyScreen[None]):
         if self.shows_sentences:
             self.cards.move_to(event.row)
         elif self.cards.cards is not None:
+            self.leave_part()
             self.activate_cards(False)
         self.follow_cursor()
         self.describe_soon(self.DETAIL_DELAY)

@@ -15,6 +15,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from chopper_core.metrics.quantities import QUANTITIES
 from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.render.cells import level_title
 from chopper_core.views import VIEWS, view_spec, view_specs
@@ -131,10 +132,18 @@ _STACKED_BELOW = 60
 
 
 def help_text(
-    actions: Sequence[Action], frame: Frame, width: int, key_style: Style | None = None
+    actions: Sequence[Action],
+    frame: Frame,
+    width: int,
+    key_style: Style | None = None,
+    explained: Sequence[tuple[str, str]] = (),
 ) -> Text:
-    """Help on this screen, all keys and words; a click on an entry performs it."""
+    """Help on what the cursor is on, this screen, all keys and words; a click performs an entry."""
     help_ = _Help(max(min(width * 96 // 100, 110) - 6, 20), key_style or Style(bold=True))
+    if explained:
+        help_.section("At the cursor")
+    for head, body in explained:
+        help_.entry(head, body)
     title, lines = _here(frame)
     help_.section(title)
     for head, body in lines:
@@ -158,6 +167,9 @@ def help_text(
     for metric in frame.columns:
         unit = f" ({metric.unit})" if metric.unit and not metric.title.endswith(metric.unit) else ""
         help_.entry(f"{metric.title}{unit}", f"{metric.definition} [{metric.name}]")
+    help_.section("Quantities: the same on every screen (docs/quantities.md)")
+    for each in QUANTITIES.values():
+        help_.entry(each.name, f"{each.definition} Base: {each.base}. Counts: {each.covers}.")
     help_.section("Operations: the paper's short names")
     for name, long in OPERATIONS.items():
         help_.entry(name, long)

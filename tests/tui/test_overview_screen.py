@@ -11,12 +11,14 @@ from msgspec.structs import replace
 from textual.strip import Strip
 from textual.widgets import OptionList
 
+from chopper_core.metrics import METRICS
 from chopper_core.model import address
 from chopper_core.model.charts import Composition, Series
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.views import view_module
+from chopper_core.views.findings import RULES
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.commands.options import home_of
@@ -504,3 +506,43 @@ def test_of_parts_without_room_the_largest_are_listed(height: int) -> None:
     assert len(lines) <= height and "part0" in " ".join(lines)
     left_out = set(range(len(sizes))) - set(listed)
     assert not left_out or max(sizes[n] for n in left_out) <= min(sizes[n] for n in listed)
+
+
+async def test_a_part_of_the_bar_explains_itself_and_opens_its_operations() -> None:
+    """Tab leads from the findings to the bar's parts, then to the GPUs; a click opens a part."""
+    view = replace(VIEW, run=demo().name)
+    async with explorer((80, 24), demo(), view) as at:
+        await at.press("tab")
+        assert METRICS["theoretical_ns"].definition.split(".")[0] in " ".join(at.text().split())
+        await at.press("j", "j", "?")
+        assert " MFMA utilisation " in at.text() and "[mfma_loss_ns]" in at.text()
+        await at.press("escape", "enter")
+        assert at.frame.view.name == "overheads" and at.frame.sort == "-mfma_loss_ns"
+        figures = at.frame.values["mfma_loss_ns"].known(0.0).tolist()
+        assert figures == sorted(figures, reverse=True) and figures[0] > 0
+        await at.press("escape", "tab", "tab", "tab")
+        assert at.explore.listing is at.explore.table and at.explore.part is None
+        await at.press("enter")
+        assert at.path == ("0",)
+    async with explorer((120, 36), demo(), view) as at:
+        lines = at.lines()
+        y = next(y for y, line in enumerate(lines) if "vector work" in line)
+        await at.pilot.click(offset=(lines[y].index("vector work") + 2, y))
+        await at.pilot.pause()
+        assert at.frame.view.name == "overheads" and at.frame.sort == "-vector_ns"
+        await at.press("escape")
+        y = next(y for y, line in enumerate(at.lines()) if line.startswith(" 8 GPUs"))
+        await at.pilot.click(offset=(at.lines()[y].index("█") + 1, y))
+        await at.pilot.pause()
+        assert at.frame.sort == "-theoretical_ns"
+
+
+async def test_help_explains_the_finding_at_the_cursor() -> None:
+    view = replace(VIEW, run=demo().name)
+    async with explorer((120, 36), demo(), view) as at:
+        await at.press("?")
+        text = " ".join(at.text().replace("│", " ").split())
+        rule = next(each for each in RULES if each.name == "overhead")
+        assert "rule overhead" in text and rule.looks_for in text
+        for each in rule.thresholds:
+            assert f"{each.value:g} {each.unit}" in text

@@ -25,7 +25,9 @@ from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
 from chopper_core.views.overview.step import (
     COUNTED,
+    OTHER,
     TITLES,
+    UNATTRIBUTED,
     Step,
     facts_of,
     headline_of,
@@ -324,12 +326,22 @@ def _composition(step: Step, base: Step | None) -> Composition:
             some = f"{len(step.some)}/{len(step.gpus)}"
             labels = (f"{len(step.gpus)} GPUs", f"{len(step.some)} of {len(step.gpus)}")
     ns, unit = next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
+    names = [name for name in titles if any(parts.get(name) for parts, _ in sides)]
     series = tuple(
-        Series(text, np.array([parts.get(name, np.nan) / cells / ns for parts, cells in sides]))
-        for name, text in titles.items()
-        if any(parts.get(name) for parts, _ in sides)
+        Series(
+            titles[name],
+            np.array([parts.get(name, np.nan) / cells / ns for parts, cells in sides]),
+        )
+        for name in names
     )
-    return Composition(title, unit, labels, series, reduction, some)
+
+    def opens(part: int) -> View:
+        column = UNATTRIBUTED if names[part] == OTHER else names[part]
+        plain = replace(with_view(step.view, "overheads"), baseline=None)
+        return replace(plain, columns=("elapsed_ns", column), sort=f"-{column}")
+
+    has_columns = titles is not _KINDS
+    return Composition(title, unit, labels, series, reduction, some, opens if has_columns else None)
 
 
 def _sides(step: Step, base: Step | None) -> tuple[str, ...]:

@@ -45,6 +45,25 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     return tuple(cards)
 
 
+def explained_finding(run: Run, view: View, sentence: str) -> list[tuple[str, str]]:
+    """What the rule of a finding looks for, its thresholds, and what its saving is."""
+    from chopper_core.views.findings import rules_of
+    from chopper_core.views.query import answer
+
+    found = answer(run, with_view(replace(view, baseline=None), "findings"))
+    columns = {metric.name: values for metric, values in found.columns}
+    if sentence not in found.labels:
+        return []
+    row = list(found.labels).index(sentence)
+    rule = next(each for each in rules_of(run) if each.name == columns["rule"].cell(row))
+    low, high = (columns[f"saving_{end}_ns"].at(row) for end in ("low", "high"))
+    lines = [(f"rule {rule.name}", rule.looks_for), ("saving", rule.saving)]
+    if low is not None and high is not None:
+        lines.append(("range", f"{time(low)} to {time(high)}"))
+    lines += [(each.name, f"{each.value:g} {each.unit}: {each.why}") for each in rule.thresholds]
+    return [(head, body) for head, body in lines if body]
+
+
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """The operations whose time per GPU and iteration changed most from the baseline."""
     from chopper_core.views.compare import answer, sides_of

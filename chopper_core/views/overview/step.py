@@ -60,7 +60,7 @@ TITLES: Final = {
 COUNTED: Final = ("extra_inst_ns", "mfma_loss_ns", "vector_ns", "contention_ns")
 Parts = Mapping[str, int]
 """Part of the time → its ns."""
-_UNATTRIBUTED: Final = "unmodelled_ns"
+UNATTRIBUTED: Final = "unmodelled_ns"
 _CACHED: Final = 4
 """Scopes whose step is cached: it may hold the rows of all activities."""
 _LEAST_SPREAD: Final = 0.01
@@ -173,9 +173,9 @@ class Step(Struct, frozen=True, eq=False, dict=True):
 
 def without(parts: Parts, names: Collection[str]) -> Parts:
     """The parts with some of them and unattributed compute together as other compute."""
-    if _UNATTRIBUTED not in parts:
+    if UNATTRIBUTED not in parts:
         return parts
-    kept = {name: ns for name, ns in parts.items() if name not in (_UNATTRIBUTED, *names)}
+    kept = {name: ns for name, ns in parts.items() if name not in (UNATTRIBUTED, *names)}
     return {**kept, OTHER: sum(parts.values()) - sum(kept.values())}
 
 
