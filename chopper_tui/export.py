@@ -19,7 +19,6 @@ from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.palette import Paint, plain
 from chopper_core.util.atomic import publish
 from chopper_core.util.errors import DataError, UsageError
-from chopper_core.util.patterns import late
 from chopper_core.views import OVERVIEW
 from chopper_core.views.frame import Frame
 
@@ -34,8 +33,6 @@ FOLDER: Final = "chopper-snapshots"
 _ENDINGS: Final = {"text": "txt", "markdown": "md", "csv": "csv", "json": "json"}
 _ALIASES: Final = {"md": "markdown"}
 PICTURE: Final = "svg"
-_FONTS: Final = late(r"\s*@font-face \{.*?\}", re.DOTALL)
-"""Textual's pictures load their font from the network; a picture of a run loads nothing."""
 SNAPSHOTS: Final = (*FORMATS, *_ALIASES, PICTURE)
 
 
@@ -159,10 +156,6 @@ def is_picture(arguments: str) -> bool:
     return _parse(arguments)[0] == PICTURE
 
 
-def without_fonts(picture: str) -> str:
-    return _FONTS.sub("", picture)
-
-
 def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "") -> Path:
     """Write a frame; the arguments are `[format] [path]`. Returns the path of the file.
 
@@ -172,7 +165,7 @@ def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "
 
     format_name, path = _parse(arguments)
     content = (
-        escape_lines(without_fonts(picture))
+        escape_lines(picture)
         if format_name == PICTURE
         else printed(frame, format_name, charted=run)
     )

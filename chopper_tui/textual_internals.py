@@ -1,6 +1,6 @@
 """Private parts of Textual that Chopper uses: all of them here, each with a test.
 
-Textual has no public way to read a screen as text, only as a picture (`export_screenshot`).
+Textual has no public way to read a screen as text, and its picture of one has seams between cells.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from textual.widget import Widget
 from textual.widgets import OptionList
 
 from chopper_core.render.cells import printable
+from chopper_core.render.drawing import alone
+from chopper_core.render.palette import mixed
 from chopper_core.util.patterns import late
 
 if TYPE_CHECKING:
@@ -281,3 +283,32 @@ def screen_text(app: App[Any]) -> str:
     app.screen._on_timer_update()
     strips = app.screen._compositor.render_strips()
     return "".join("".join(each.text for each in strip).rstrip() + "\n" for strip in strips)
+
+
+_GROUNDS: Final = {"light": ("#ffffff", "#24292f")}
+_DARK_GROUND: Final = ("#0d1117", "#c9d1d9")
+
+
+def screen_picture(app: App[Any]) -> str:
+    """The screen as SVG, on the ground of its theme."""
+    ground, text = _GROUNDS.get(app.theme, _DARK_GROUND)
+    strips = app.screen._compositor.render_strips()
+    looks = [[(each.text, _look(each.style, ground, text)) for each in strip] for strip in strips]
+    return alone(looks, ground, text)
+
+
+def _look(style: Style | None, ground: str, text: str) -> str:
+    """The CSS of a text, `|`, and the colour behind it where it has one."""
+    if style is None:
+        return "|"
+    front, back = (
+        "" if each is None or each.is_default else each.get_truecolor().hex
+        for each in (style.color, style.bgcolor)
+    )
+    if style.reverse:
+        front, back = back or ground, front or text
+    if style.dim:
+        front = mixed(front or text, back or ground, 0.4)
+    css = [f"fill:{front}"] * bool(front) + ["font-weight:bold"] * bool(style.bold)
+    css += ["text-decoration:underline"] * bool(style.underline)
+    return f"{';'.join(css)}|{back * (back != ground)}"

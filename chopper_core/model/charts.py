@@ -226,6 +226,8 @@ class LaneCells(Struct, frozen=True, eq=False):
     """Classes x cells: the time in which compute of each class runs; None if unknown."""
     waiting_ns: Int64 | None = None
     """The time in which communication waits for the last GPU; None if unknown."""
+    computing_ns: Int64 | None = None
+    """The time in which the GPU computes, on this lane or another; None: only on this one."""
 
 
 class Ghost(Struct, frozen=True, eq=False):

@@ -6,7 +6,7 @@ piece as wide as its cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
@@ -14,6 +14,7 @@ from chopper_core.render.cells import cell_width, clean
 
 CELL: Final = (8, 16)
 """Width and height of a cell."""
+_MARGIN: Final = 12
 _BASE: Final = 12
 """From the top of a cell to the line that its text stands on."""
 _QUADRANTS: Final = {
@@ -27,23 +28,57 @@ Piece = tuple[str, str]
 Box = tuple[int, int, int, int]
 
 
-def picture(lines: Sequence[Sequence[Piece]], classes: dict[str, str]) -> str:
-    """An SVG of some lines; `classes` gets a class for each ink that is used."""
+def _is_filled(ink: str) -> bool:
+    return "/" in ink or ink.startswith(("heat", "change"))
+
+
+def picture(
+    lines: Sequence[Sequence[Piece]],
+    classes: dict[str, str],
+    is_filled: Callable[[str], bool] = _is_filled,
+) -> str:
+    """An SVG of some lines; `classes` gets a class for each ink that is used.
+
+    What is behind the text of an ink that `is_filled` has the class with `b` at its end.
+    """
     width = max((sum(cell_width(text) for text, _ in line) for line in lines), default=0)
-    parts = [part for y, line in enumerate(lines) for part in _line(line, y, classes)]
+    parts = [part for y, line in enumerate(lines) for part in _line(line, y, classes, is_filled)]
     across, high = width * CELL[0], len(lines) * CELL[1]
     return (
         f'<svg viewBox="0 0 {across} {high}" width="{across}" role="img" '
-        f'shape-rendering="crispEdges">{"".join(parts)}</svg>'
+        f'shape-rendering="crispEdges">\n{"".join(parts)}</svg>'
     )
 
 
-def _line(line: Sequence[Piece], y: int, classes: dict[str, str]) -> Iterator[str]:
+def alone(lines: Sequence[Sequence[Piece]], ground: str, text: str) -> str:
+    """The same as a file of its own; each ink is the CSS of its text, `|`, and a colour behind."""
+    classes: dict[str, str] = {}
+    drawn = picture(lines, classes, lambda ink: not ink.endswith("|"))
+    rules = [f"text{{font:13px monospace;white-space:pre;fill:{text}}}"]
+    for ink, name in classes.items():
+        front, _, back = ink.partition("|")
+        rules += [f".{name}{{{front}}}"] * bool(front)
+        rules += [f".{name}b{{fill:{back}}}"] * bool(back)
+    across, high = (
+        int(size) + 2 * _MARGIN for size in drawn.split('viewBox="0 0 ')[1].split('"')[0].split()
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {high}" width="{across}" '
+        f'height="{high}">\n<style>{"".join(rules)}</style>\n<rect width="{across}" '
+        f'height="{high}" rx="8" fill="{ground}"/>\n'
+        f'{drawn.replace("<svg ", f"""<svg x="{_MARGIN}" y="{_MARGIN}" fill="{text}" """, 1)}'
+        f"</svg>\n"
+    )
+
+
+def _line(
+    line: Sequence[Piece], y: int, classes: dict[str, str], is_filled: Callable[[str], bool]
+) -> Iterator[str]:
     x = 0
     for text, ink in line:
         named = classes.setdefault(ink, f"i{len(classes)}")
         width = cell_width(text)
-        if "/" in ink or ink.startswith(("heat", "change")):
+        if is_filled(ink):
             yield f'<path class="{named}b" d="{_path([(x * 8, y * 16, width * 8, 16)])}"/>'
         for run, at in _runs(text):
             boxes = [box for n, char in enumerate(run) for box in _boxes(char, x + at + n, y)]

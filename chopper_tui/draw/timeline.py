@@ -360,13 +360,14 @@ def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Lin
     by_class = cells.class_ns is not None and glyphs.in_colour
     classes = cells.class_ns.argmax(axis=0) if cells.class_ns is not None else comm
     waits = np.zeros(bins, bool) if cells.waiting_ns is None else 2 * cells.waiting_ns > comm
+    hides = is_upper if cells.computing_ns is None else cells.computing_ns > quarter
     chars, inks = [" "] * bins, ["text"] * bins
     for place in np.flatnonzero(cells.busy_ns).tolist():
         upper, lower = bool(is_upper[place]), bool(is_lower[place])
         ink = CLASS_INKS[classes[place]] if by_class else COMPUTE
         ink = COPY if copies[place] > compute[place] else ink
         chars[place] = halves[upper + 2 * lower]
-        below = WAITING if waits[place] else HIDDEN if upper else EXPOSED
+        below = WAITING if waits[place] else HIDDEN if hides[place] else EXPOSED
         inks[place] = ink if upper else below
         if upper and lower and glyphs.has_halves:
             chars[place], inks[place] = halves[1], f"{ink}/{below}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
+from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
@@ -32,6 +33,7 @@ from chopper_core.views.timeline.lanes import (
     waits_of,
 )
 from chopper_tui.export import printed
+from tests.demo import demo_run
 from tests.support import Row, run_of, sample_run
 
 ROWS = st.lists(
@@ -382,6 +384,39 @@ def test_the_work_goes_with_the_cells_and_not_with_the_activities() -> None:
     assert many < 8000 * 3
     assert work_of(8000, 160, *whole) <= 2.2 * many
     assert work_of(8000, 80, 4 * 10**8, 4 * 10**8 + 10**5) <= 1.5 * many
+
+
+@given(ROWS, st.integers(0, 250), st.integers(1, 120), st.integers(1, 13))
+def test_a_lane_knows_when_its_gpu_computes(
+    rows: list[Row], begin: int, length: int, bins: int
+) -> None:
+    run = run_of(rows)
+    for gpu in {row.gpu for row in rows}:
+        compute = [row for row in rows if row.gpu == gpu and row.kind == Kind.COMPUTE]
+        for lane in (*lanes_of(run, gpu), *lanes_of(run, gpu, whole=True)):
+            found = cells_of(run, lane, begin, begin + length, bins).computing_ns
+            assert found is not None
+            assert int(found.sum()) == slow_busy(compute, begin, begin + length)
+
+
+def test_a_lane_waits_from_each_arrival_to_the_last() -> None:
+    run = demo_run()
+    starts: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    collectives = collectives_of(run)
+    assert collectives is not None
+    table, last = run.table, collectives.last_start_ns[collectives.member_set]
+    begin, end = int(table.start_ns.min()), int(collectives.end_ns.max()) + 1
+    for row, until, waits in zip(collectives.rows, last, collectives.member_wait_ns, strict=True):
+        if waits:
+            starts[int(table.gpu[row])] += [(int(table.start_ns[row]), int(until))]
+    for gpu, spans in starts.items():
+        (lane,) = lanes_of(run, gpu, whole=True)
+        waiting, until = 0, begin
+        for first, stop in sorted(spans):
+            waiting += max(stop - max(first, until), 0)
+            until = max(until, stop)
+        found = cells_of(run, lane, begin, end, 7).waiting_ns
+        assert found is not None and int(found.sum()) == waiting > 0
 
 
 @given(ROWS, st.integers(0, 250), st.integers(1, 120), st.integers(1, 13))

@@ -20,6 +20,7 @@ from chopper_core.util.grouping import distinct, nth_of, run_starts
 from chopper_core.views.timeline.lanes import (
     CACHED_SCOPES,
     CLASS_NAMES,
+    EVERY_STREAM,
     MAX_NAMED_PER_CELL,
     Lane,
     busy_by_class,
@@ -88,6 +89,7 @@ def lanes_chart(
 
 def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells:
     cut = edges(begin, end, bins)
+    whole = lane if lane.stream is EVERY_STREAM else lanes_of(run, lane.gpu, whole=True)[0]
     return LaneCells(
         kind_ns=np.stack([lane.kinds[kind].between(cut) for kind in Kind]),
         busy_ns=lane.busy.between(cut),
@@ -95,6 +97,7 @@ def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells
         spans=_named(run, lane, cut),
         class_ns=np.stack([each.between(cut) for each in busy_by_class(run, lane)]),
         waiting_ns=waits_of(run, lane).between(cut),
+        computing_ns=whole.kinds[Kind.COMPUTE].between(cut),
     )
 
 
