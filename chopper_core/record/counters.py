@@ -21,8 +21,8 @@ from chopper_core.record.hooks.state import VARIABLE
 from chopper_core.util.errors import DataError, UsageError
 
 FOLDER: Final = "counters"
-_TOOL: Final = "rocprofv3"
-_CHECKER: Final = "rocprofv3-avail"
+TOOL: Final = "rocprofv3"
+CHECKER: Final = "rocprofv3-avail"
 _LIBRARY: Final = "librocprofiler-sdk-roctx.so"
 STATES: Final = ".counters"
 """Where processes of a pass write their states: those of the run are of the traced execution."""
@@ -122,7 +122,7 @@ def accepted(passes: Passes, say: Callable[[str], None]) -> Passes:
 
     A set that is refused is halved; a counter that is refused alone is left out, and named.
     """
-    if shutil.which(_CHECKER) is None or not _is_accepted(["GRBM_COUNT"]):
+    if shutil.which(CHECKER) is None or not _is_accepted(["GRBM_COUNT"]):
         return passes
     found: Passes = []
     waiting = list(passes)
@@ -134,15 +134,15 @@ def accepted(passes: Passes, say: Callable[[str], None]) -> Passes:
             half = len(counters) // 2
             waiting[:0] = [counters[:half], counters[half:]]
         else:
-            say(f"{counters[0]} is left out: {_CHECKER} says that this GPU can't count it")
+            say(f"{counters[0]} is left out: {CHECKER} says that this GPU can't count it")
     return found
 
 
 def _is_accepted(counters: Sequence[str]) -> bool:
-    return _TOGETHER in _answer((_CHECKER, "pmc-check", *counters))
+    return _TOGETHER in answer_of((CHECKER, "pmc-check", *counters))
 
 
-def _answer(command: Sequence[str]) -> str:
+def answer_of(command: Sequence[str]) -> str:
     """What a tool prints; '' where it fails."""
     try:
         return subprocess.run(
@@ -155,15 +155,15 @@ def _answer(command: Sequence[str]) -> str:
 
 def marker_library() -> str:
     """roctx's library next to a rocprofv3 that counts in its regions alone; '' without."""
-    tool = shutil.which(_TOOL)
+    tool = shutil.which(TOOL)
     library = Path(tool).resolve().parent.parent / "lib" / _LIBRARY if tool else Path()
-    is_there = library.is_file() and _REGIONS in _answer((_TOOL, "--help"))
+    is_there = library.is_file() and _REGIONS in answer_of((TOOL, "--help"))
     return str(library) if is_there else ""
 
 
 def check_tool() -> None:
     """Raise UsageError where rocprofv3 is missing."""
-    if shutil.which(_TOOL) is None:
+    if shutil.which(TOOL) is None:
         raise UsageError(
             "--counters needs rocprofv3, which isn't on the PATH; it comes with ROCm's package "
             "rocprofiler-sdk, in /opt/rocm/bin"
@@ -237,14 +237,14 @@ def _run_pass(
     has_windows = VARIABLE in environ
     # The launcher writes a file too, without a rank.
     profiled = (
-        *(_TOOL, "--pmc", *counters, "--kernel-trace", "--marker-trace", "-f", "rocpd"),
+        *(TOOL, "--pmc", *counters, "--kernel-trace", "--marker-trace", "-f", "rocpd"),
         *([_REGIONS] * has_windows),
         *("-d", str(hidden), "-o", "%hostname%_%env{RANK}%_%pid%", "--", *command),
     )
     try:
         process = subprocess.Popen(profiled, env=dict(environ))
     except OSError as error:
-        return f"{_TOOL}: {error.strerror}"
+        return f"{TOOL}: {error.strerror}"
     try:
         code = process.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -257,7 +257,7 @@ def _run_pass(
     if code != expected:
         return f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
     if not any(path.stat().st_size for path in hidden.rglob("*") if path.is_file()):
-        return f"{_TOOL} wrote nothing"
+        return f"{TOOL} wrote nothing"
     processes, _ = manifest.read_parts(states / manifest.PROCESSES, manifest.RecordedProcess)
     windows = [window for process in processes for window in process.windows]
     if has_windows and not any(window.get("state") == "counted" for window in windows):

@@ -50,7 +50,7 @@ _OPEN: Final = ('"state": "warming up"', '"state": "recording"')
 _STATE_S: Final = 60.0
 """An older state is that of a process that is gone."""
 _TOPOLOGY: Final = "/sys/devices/system/cpu/cpu{}/topology/{}"
-_TOOLS: Final = {
+TOOLS: Final = {
     "amd-smi": ("metric", "-w", "1", "--csv", "--file", "{}"),
     "nvidia-smi": (
         "--query-gpu=timestamp,index,pci.bus_id,power.draw,enforced.power.limit,clocks.sm,"
@@ -225,7 +225,7 @@ class NodeSampler:
             self._append("telemetry", period_s, sampler.heading, sampler.lines)
             return
         path = self.run_dir / f"telemetry-{self.node.host}.csv"
-        for tool, arguments in _TOOLS.items():
+        for tool, arguments in TOOLS.items():
             if which(tool):
                 command = [tool, *(each.replace("{}", str(path)) for each in arguments)]
                 self._tool = subprocess.Popen(

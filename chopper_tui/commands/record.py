@@ -7,9 +7,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
+from chopper_core.render.cells import Escaped, escape_each
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands.options import EXPLORING
-from chopper_tui.commands.output import tell
+from chopper_tui.commands.output import tell, width, write
 
 DESCRIPTION: Final = """\
 Run a training command unchanged, and record a few of its steps: a trace per
@@ -17,7 +18,8 @@ rank, telemetry of the node, and the clocks that tie them."""
 EPILOG: Final = """\
   chopper record -- torchrun --nproc-per-node 8 train.py
   chopper record -o RUN --skip 50 --every 1000 -- srun python train.py
-  chopper record --trigger RUN"""
+  chopper record --trigger RUN
+  chopper record --check"""
 OPTIONS: Final = f"""
     COMMAND* | the command and its arguments, after --
     -o, --output RUN | the directory to record into; default: a new one named by the time
@@ -29,6 +31,7 @@ OPTIONS: Final = f"""
     --counters SETS | count events of the hardware in further executions under rocprofv3: mfma,
         memory, overheads, or names of counters, with commas between them
     --trigger RUN | record steps of a running job now
+    --check | what this node can record, and what is missing
     --open | open the run when the command ends{EXPLORING}"""
 
 
@@ -37,6 +40,9 @@ def run(options: Namespace) -> int:
 
     if options.trigger:
         tell(trigger(Path(options.trigger)))
+        return 0
+    if options.check:
+        write(_abilities(Path(options.output or ".")))
         return 0
     if not options.command:
         raise UsageError("no command given: chopper record -- torchrun … train.py")
@@ -54,3 +60,18 @@ def run(options: Namespace) -> int:
 
         explore(str(recording.run), options)
     return code
+
+
+def _abilities(folder: Path) -> Escaped:
+    from textwrap import wrap
+
+    from chopper_core.record.check import check
+
+    found = list(check(folder))
+    first = max(len(each.name) for each in found)
+    lines = []
+    for each in found:
+        head = f"{each.name:<{first}}  {'yes' if each.is_there else 'no':<3}  "
+        lines += wrap(each.about, width(), initial_indent=head, subsequent_indent=" " * len(head),
+                      break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return escape_each(lines, is_sentence=False)
