@@ -79,7 +79,7 @@ def _telemetry() -> Iterator[Ability]:
     if library is not None:
         models = dict.fromkeys(gpu.name or "GPU" for gpu in library.devices())
         gpus = f"{len(library.devices())} x {', '.join(models)}"
-        failed = "; ".join(library.failures())
+        failed = "; ".join(library.failed)
         library.close()
         about = f"{gpus} through {library.name}, {library.driver}"
         yield Ability("GPU telemetry", f"{about}{'; ' if failed else ''}{failed}", not failed)

@@ -1,8 +1,8 @@
 """`python -m chopper_core.record.sampler RUN`: samples this node's GPUs and CPUs into files.
 
 A process of its own, as exporting a trace stops all threads of a process for seconds. Whole lines
-are appended, so that a killed sampler leaves files that open. It ends at SIGTERM, or when the
-process that started it ends. A second one on the same node and run ends at once.
+are appended, so that a killed sampler leaves files that open. It ends at SIGTERM, or with the
+process that it was started for. A second one on the same node and run ends at once.
 """
 
 from __future__ import annotations
@@ -24,13 +24,7 @@ from typing import Final
 
 from chopper_core.record.anchors import take_anchor
 from chopper_core.record.gpus import Cell, GpuLibrary, Sample, open_library
-from chopper_core.record.manifest import (
-    PROCESSES,
-    RecordedGpu,
-    RecordedNode,
-    host_name,
-    publish_part,
-)
+from chopper_core.record.manifest import PROCESSES, RecordedNode, host_name, publish_part
 
 PERIOD_S: Final = 0.02
 _SLOW_S: Final = 1.0
@@ -39,28 +33,33 @@ _FULL_RATE_S: Final = 600.0
 _RARE_S: Final = 0.1
 """Between readings of energy counters, caps and memory."""
 _ANCHOR_S: Final = 10.0
+_CPU_S: Final = 0.2
 _QUICK: Final = 3
 """Readings of the clocks for each round of samples."""
-_CPU_S: Final = 0.2
 _REPEATED_NS: Final = 200_000_000
 """Equal values in a row are one sample of a library that refreshes more slowly, up to this time."""
-_LOCK: Final = "lock"
 _OPEN: Final = ('"state": "warming up"', '"state": "recording"')
 """In the state of a process with a window that is open."""
 _STATE_S: Final = 60.0
 """An older state is that of a process that is gone."""
 _TOPOLOGY: Final = "/sys/devices/system/cpu/cpu{}/topology/{}"
+_QUERY: Final = (
+    "timestamp,index,pci.bus_id,power.draw,enforced.power.limit,clocks.sm,clocks.mem,"
+    "temperature.gpu,temperature.memory,utilization.gpu,utilization.memory,memory.used,"
+    "clocks_throttle_reasons.active"
+)
+_ROCM_SMI: Final = (
+    "while sleep 1; do t=$(date +%s.%N); rocm-smi -P -t -u -c --csv | "
+    'sed -n "s/^device/timestamp,device/p;s/^card/$t,card/p"; done >> {}'
+)
 TOOLS: Final = {
-    "amd-smi": ("metric", "-w", "1", "--csv", "--file", "{}"),
+    "amd-smi": ("amd-smi", "metric", "-w", "1", "--csv", "--file", "{}"),
     "nvidia-smi": (
-        "--query-gpu=timestamp,index,pci.bus_id,power.draw,enforced.power.limit,clocks.sm,"
-        "clocks.mem,temperature.gpu,temperature.memory,utilization.gpu,utilization.memory,"
-        "memory.used,clocks_throttle_reasons.active",
-        *("--format=csv", "-lms", "100", "-f", "{}"),
+        *("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv", "-lms", "100", "-f", "{}"),
     ),
+    "rocm-smi": ("sh", "-c", _ROCM_SMI),
 }
-"""Tools that write a file of their own, in place of a library."""
-_ROCM_SMI: Final = ("rocm-smi", "-P", "-t", "-u", "-c", "--csv")
+"""Tools that write a file of their own where no library is, by the program that they need."""
 
 
 class LineFile:
@@ -70,26 +69,20 @@ class LineFile:
         self.path = path
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if not os.fstat(self._handle).st_size:
-            self.write([*heading.splitlines()])
+            self.write([heading])
 
     def write(self, lines: Sequence[str]) -> None:
         """Append lines; raises OSError where the disk is full."""
         content = "".join(f"{line}\n" for line in lines).encode()
-        if (written := os.write(self._handle, content)) < len(content):
-            # The rest of a line on a disk that was full.
-            os.write(self._handle, content[written:])
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._handle)
+        while content:
+            content = content[os.write(self._handle, content) :]
 
 
 class GpuSampler:
     """The samples of a library as lines of Chopper's own telemetry format, without repeats."""
 
     def __init__(self, library: GpuLibrary) -> None:
-        self.library = library
-        self.gpus = list(library.devices())
+        self.library, self.gpus = library, library.devices()
         names = ("time_ns", "monotonic_ns", "gpu", "kfd_node", "pci", *library.columns)
         self.heading = f"# clock: epoch\n{','.join(names)}"
         self._last: dict[int, tuple[object, int]] = {}
@@ -97,22 +90,21 @@ class GpuSampler:
 
     def lines(self) -> list[str]:
         """The line of each GPU that has something new since the call before."""
-        now_ns = time.monotonic_ns()
-        is_full = now_ns - self._rare_ns >= _RARE_S * 1e9
-        if is_full:
-            self._rare_ns = now_ns
-        found = []
         now = take_anchor(_QUICK)
+        is_full = now.monotonic_ns - self._rare_ns >= _RARE_S * 1e9
+        self._rare_ns = now.monotonic_ns if is_full else self._rare_ns
+        found = []
         for sample in self.library.sample(is_full=is_full):
             often = len(sample.cells) - len(self.library.rare)
             cells = sample.cells
-            if self._repeats(sample, cells[:often], now_ns):
+            if self._repeats(sample, cells[:often], now.monotonic_ns):
                 if not is_full:
                     continue
                 cells = ("",) * often + cells[often:]
-            since_ns = sample.taken_ns - now.boottime_ns
+            gpu, since_ns = self.gpus[sample.device], sample.taken_ns - now.boottime_ns
             times = (now.epoch_ns + since_ns, now.monotonic_ns + since_ns)
-            found.append(_line(times, self.gpus[sample.device], cells))
+            node = gpu.kfd_node if gpu.kfd_node >= 0 else ""
+            found.append(",".join(map(str, (*times, gpu.index, node, gpu.pci, *cells))))
         return found
 
     def _repeats(self, sample: Sample, often: tuple[Cell, ...], now_ns: int) -> bool:
@@ -123,11 +115,6 @@ class GpuSampler:
             return True
         self._last[sample.device] = key, now_ns
         return False
-
-
-def _line(times_ns: Sequence[int], gpu: RecordedGpu, cells: Sequence[Cell]) -> str:
-    node = gpu.kfd_node if gpu.kfd_node >= 0 else ""
-    return ",".join(map(str, (*times_ns, gpu.index, node, gpu.pci, *cells)))
 
 
 class CpuSampler:
@@ -166,32 +153,8 @@ def _has_window(state: Path) -> bool:
     return False
 
 
-class _RocmSmi:
-    """rocm-smi as lines of CSV with a time in front."""
-
-    heading = ""
-
-    def __init__(self) -> None:
-        self._headings = ""
-
-    def lines(self) -> list[str]:
-        """The rows of a call, below headings that are new."""
-        answer = subprocess.run(
-            _ROCM_SMI, capture_output=True, text=True, timeout=10, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        now_s = f"{time.time():.6f}"
-        rows = [line for line in answer.stdout.splitlines() if "," in line]
-        if not rows:
-            return []
-        headings = f"timestamp,{rows[0]}"
-        found = [] if headings == self._headings else [headings]
-        self._headings = headings
-        return [*found, *(f"{now_s},{row}" for row in rows[1:])]
-
-
 class _Task:
-    """Something that happens every so often, until it fails for good."""
+    """Something that happens every so often."""
 
     def __init__(self, every_s: float, act: Callable[[], object]) -> None:
         self.every_s, self.act = every_s, act
@@ -202,58 +165,47 @@ class NodeSampler:
     """Samples a node until it is stopped."""
 
     def __init__(self, run_dir: Path, period_s: float = PERIOD_S, parent: int = 0) -> None:
-        self.run_dir = run_dir
-        self._parent = parent
+        self.run_dir, self._parent = run_dir, parent
         self.node = RecordedNode(host_name(), period_ms=period_s * 1e3)
-        self.is_stopped = False
+        self.is_stopped = self._is_tracing = False
         self._began_s = self._looked_s = time.monotonic()
-        self._is_tracing = False
-        self._files: list[LineFile] = []
         self._tool: subprocess.Popen[bytes] | None = None
-        self._library: GpuLibrary | None = None
         self._notes: list[str] = []
-        self._tasks: list[_Task] = [_Task(_ANCHOR_S, self._anchor)]
-        self._add_gpus(period_s)
-        self._add_cpus()
-
-    def _add_gpus(self, period_s: float) -> None:
+        self._tasks = [_Task(_ANCHOR_S, self._anchor)]
         self._library, reasons = open_library()
         if self._library is not None:
-            sampler = GpuSampler(self._library)
-            self.node.gpus = sampler.gpus
+            gpus = GpuSampler(self._library)
+            self.node.gpus = gpus.gpus
             self.node.library, self.node.driver = self._library.name, self._library.driver
-            self._append("telemetry", period_s, sampler.heading, sampler.lines)
-            return
-        path = self.run_dir / f"telemetry-{self.node.host}.csv"
-        for tool, arguments in TOOLS.items():
-            if which(tool):
-                command = [tool, *(each.replace("{}", str(path)) for each in arguments)]
-                self._tool = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )  # fmt: skip
-                self.node.library = f"{tool}, a sample a second at best"
-                self.node.files.append(path.name)
-                return
-        if which(_ROCM_SMI[0]):
-            self.node.library = f"{_ROCM_SMI[0]}, a sample a second at best"
-            self._append("telemetry", _SLOW_S, "", _RocmSmi().lines)
-            return
-        self._notes.append(f"no GPU telemetry: {'; '.join(reasons)}")
-
-    def _add_cpus(self) -> None:
+            self._append("telemetry", period_s, gpus.heading, gpus.lines)
+        else:
+            self._start_tool(reasons)
         try:
-            sampler = CpuSampler()
+            cpus = CpuSampler()
         except ImportError:
             self._notes.append("no CPU samples: pip install 'chopper-tui[record]' installs psutil")
+        else:
+            self._append("cpu", _CPU_S, cpus.heading, cpus.lines)
+
+    def _start_tool(self, reasons: Sequence[str]) -> None:
+        tool = next(filter(which, TOOLS), None)
+        if tool is None:
+            self._notes.append(f"no GPU telemetry: {'; '.join(reasons)}")
             return
-        self._append("cpu", _CPU_S, sampler.heading, sampler.lines)
+        path = self.run_dir / f"telemetry-{self.node.host}.csv"
+        self.node.library = f"{tool}, a sample a second at best"
+        self.node.files.append(path.name)
+        self._tool = subprocess.Popen(
+            [each.replace("{}", str(path)) for each in TOOLS[tool]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def _append(
         self, what: str, every_s: float, heading: str, lines: Callable[[], list[str]]
     ) -> None:
         file = LineFile(self.run_dir / f"{what}-{self.node.host}.csv", heading)
-        self._files.append(file)
         self.node.files.append(file.path.name)
 
         def act() -> None:
@@ -265,20 +217,19 @@ class NodeSampler:
 
     def _anchor(self) -> None:
         self.node.anchors.append(take_anchor())
-        failures = self._library.failures() if self._library else {}
-        counted = (f"{why} ({count} times)" for why, count in failures.items())
-        self.node.notes = [*self._notes, *counted]
+        failed = self._library.failed if self._library else {}
+        self.node.notes = [*self._notes, *(f"{why} ({n} times)" for why, n in failed.items())]
         if self._tool is not None and self._tool.poll() is not None:
             self.node.notes.append(f"{self.node.library.partition(',')[0]} ended early")
         publish_part(self.run_dir, self.node)
 
     def _pace_s(self, task: _Task) -> float:
         """The time to the next sample: longer after ten minutes, unless a window is open."""
-        is_young = time.monotonic() - self._began_s < _FULL_RATE_S
-        if is_young or task.every_s >= _SLOW_S:
+        now_s = time.monotonic()
+        if now_s - self._began_s < _FULL_RATE_S or task.every_s >= _SLOW_S:
             return task.every_s
-        if time.monotonic() - self._looked_s >= _SLOW_S:
-            self._looked_s = time.monotonic()
+        if now_s - self._looked_s >= _SLOW_S:
+            self._looked_s = now_s
             states = (self.run_dir / PROCESSES).glob(f"{self.node.host}-*.json")
             self._is_tracing = any(map(_has_window, states))
         return task.every_s if self._is_tracing else _SLOW_S
@@ -295,7 +246,12 @@ class NodeSampler:
             self._notes.append(f"sampling ended: {error.strerror}")
             return 1
         finally:
-            self._end()
+            if self._tool is not None:
+                self._tool.terminate()
+            with suppress(OSError):
+                self._anchor()
+            if self._library is not None:
+                self._library.close()
 
     def _has_parent(self, parent: int) -> bool:
         """Whether the process lives for which this one samples: the one given, else its parent."""
@@ -311,26 +267,12 @@ class NodeSampler:
         """Do what is due, then sleep until the next is."""
         for task in self._tasks:
             now_s = time.monotonic()
-            if now_s < task.due_s:
-                continue
-            try:
+            if now_s >= task.due_s:
                 task.act()
-            except (subprocess.SubprocessError, ValueError) as error:
-                self._notes.append(f"a reading failed: {error}")
-            task.due_s = max(task.due_s + self._pace_s(task), now_s)
+                task.due_s = max(task.due_s + self._pace_s(task), now_s)
         wait_s = min(task.due_s for task in self._tasks) - time.monotonic()
         if wait_s > 0 and not self.is_stopped:
             time.sleep(min(wait_s, _SLOW_S))
-
-    def _end(self) -> None:
-        if self._tool is not None:
-            self._tool.terminate()
-        with suppress(OSError):
-            self._anchor()
-        for file in self._files:
-            file.close()
-        if self._library is not None:
-            self._library.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -340,21 +282,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--period-ms", type=float, default=PERIOD_S * 1e3)
     parser.add_argument("--parent", type=int, default=0, help="end with this process")
     options = parser.parse_args(arguments)
-    run_dir: Path = options.run
     # A terminal sends Ctrl-C to every process of the command; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with (run_dir / f".{host_name()}.{_LOCK}").open("w") as lock:
+    with (options.run / f".{host_name()}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return 0
-        recorder = NodeSampler(run_dir, options.period_ms / 1e3, options.parent)
+        sampler = NodeSampler(options.run, options.period_ms / 1e3, options.parent)
 
         def stop(_signal: int, _frame: FrameType | None) -> None:
-            recorder.is_stopped = True
+            sampler.is_stopped = True
 
         signal.signal(signal.SIGTERM, stop)
-        return recorder.run()
+        return sampler.run()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def environment(library: str, tmp_path: Path, **settings: object) -> dict[str, s
     """The environment in which Python finds one of the libraries, and no tools."""
     modules = tmp_path / "modules"
     modules.mkdir(exist_ok=True)
-    for name in ("load", library):
+    for name in ("load", library) if library else ():
         if not (modules / f"{name}.py").exists():
             (modules / f"{name}.py").symlink_to(STAND_INS / f"{name}.py")
     return {

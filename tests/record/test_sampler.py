@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from record.recorded import environment, has_lines, sampled
+from record.recorded import STAND_INS, environment, has_lines, sampled
 
 from chopper_core.record.manifest import NODES, RecordedNode, host_name
+from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry import sampler as own_format
 
@@ -95,7 +96,7 @@ def test_a_gpu_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     node = node_of(run)
     assert len(node.gpus) == 3
     (note,) = node.notes
-    assert note.startswith("metrics of GPU 1: Error code: 30 | AMDSMI_STATUS (")
+    assert note.startswith("metrics of GPU 1: AmdSmiLibraryException: Error code: 30 | ")
 
 
 def test_nvml(tmp_path: Path) -> None:
@@ -182,3 +183,24 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     else:
         assert not Path(f"/proc/{pid}").exists(), os.getpid()
     assert len(node_of(run).anchors) == 2
+
+
+@pytest.mark.parametrize(
+    ("tool", "watts", "clock"),
+    [("amd-smi", 500.0, ClockDomain.EPOCH), ("nvidia-smi", 612.5, ClockDomain.LOCAL)],
+)
+def test_without_a_library_a_tool_writes_the_file(
+    tmp_path: Path, tool: str, watts: float, clock: ClockDomain
+) -> None:
+    run, folder = tmp_path / "run", tmp_path / "bin"
+    folder.mkdir()
+    text = (STAND_INS / tool).read_text().replace("/usr/bin/env python3", sys.executable)
+    (folder / tool).write_text(text)
+    (folder / tool).chmod(0o755)
+    assert sampled(run, environment("", tmp_path), has_lines(run / TELEMETRY, 3)) == 0
+    node = node_of(run)
+    assert node.library == f"{tool}, a sample a second at best"
+    assert node.files[0] == TELEMETRY
+    telemetry: Telemetry = read_source(run / TELEMETRY, Family.TELEMETRY)
+    assert telemetry.clock is clock
+    assert values(telemetry, 0, SignalName.POWER_W)[1][0] == watts
