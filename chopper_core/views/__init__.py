@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 OVERVIEW: Final = "overview"
 """The view that a run opens with."""
+WHATIF: Final = "whatif"
+"""The view that replays the steps with something changed."""
 VIEWS: Final = {
     OVERVIEW: "0",
     "icicle": "1",
@@ -36,7 +38,7 @@ VIEWS: Final = {
     "memory": "7",
     "compare": "8",
     "findings": "9",
-    "whatif": "9",
+    WHATIF: "9",
 }
 """Name of each view's module → the digit that opens it; a digit of several opens them in turn.
 

@@ -16,12 +16,14 @@ from chopper_core.graph.step_graph import Steps, replay, steps_of
 from chopper_core.metrics import Values, columns, numbered, worded
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, NO_LABEL, SPLITS, Kind
+from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT, SPLITS, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct
-from chopper_core.views.shared.filter import FilterRows, matching
+from chopper_core.views import WHATIF
+from chopper_core.views.frame import Frame
+from chopper_core.views.shared.filter import FilterRows, matching, only
 from chopper_core.views.shared.matched_kernels import compared_iterations
 from chopper_core.views.shared.phrases import count, listed, percent, time
 from chopper_core.views.shared.step_times import StepTimes, replicas_of, step_times, tokens_in
@@ -31,7 +33,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 QUESTION: Final = "question"
 SEPARATOR: Final = ";"
 SPEC: Final = ViewSpec(
-    name="whatif",
+    name=WHATIF,
     title="What if",
     question="How long would a step take without a cause?",
     by=(QUESTION, "operation", "phase", "layer", "gpu", "iteration"),
@@ -223,6 +225,18 @@ def _matching(run: Run, level: str, term: str, question: str) -> Mask:
         raise UsageError(f"{question!r}: {term} matches nothing; {level} is {listed(labels, 8)}")
     there: Mask = np.isin(column, codes[own])
     return there
+
+
+def question_about(view: View, frame: Frame, row: int) -> str:
+    """The question of the step without what a row of a view shows; empty where it has none."""
+    if "remedy" in frame.values:
+        return str(frame.values["remedy"].cell(row) or "")
+    terms = dict(view.scope)
+    if frame.level in (*LEVELS, *DIMENSIONS) and row < len(frame.labels):
+        terms[frame.level] = frame.labels[row]
+    terms = {level: label for level, label in terms.items() if label != NO_LABEL_TEXT}
+    known = [only(level, [label]) for level, label in terms.items() if level != ACTIVITY]
+    return " ".join([*known, "as peers"]) if known else ""
 
 
 def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:

@@ -16,7 +16,7 @@ from chopper_core.render.cells import cell_width, crumb, display_name, elide, sc
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
-from chopper_core.views import view_spec, view_specs
+from chopper_core.views import WHATIF, view_spec, view_specs
 from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_core.views.spec import SeveralRuns, splits_of
 from chopper_tui.actions.compare import refuse_of_set, runs_filter, view_of_set
@@ -120,6 +120,25 @@ async def why(screen: Explorer, _: str) -> None:
         await screen.open_evidence(replace(view, overrides=screen.view.overrides))
 
     screen.choose(f"Why GPU {gpu}", options, None, open_card)
+
+
+@action(ASK, "I", title="What if", takes="QUESTION;…", hint="what if")
+async def what_if(screen: Explorer, argument: str) -> None:
+    """Replay the steps without the row: the finding's cause, or its GPU, layer, operation or
+    iteration as its peers; or with what the questions change (`gpu:5 as peers`, `no contention`,
+    `clock=2100`).
+    """
+    from chopper_core.views.whatif import question_about
+
+    refuse_of_set(screen)
+    asked = argument
+    if not asked and screen.view.name == WHATIF:
+        screen.say(view_spec(WHATIF).of)
+        open_command(screen, f"what-if {screen.view.of}")
+        return
+    if not asked and (screen.listing is screen.table or screen.shows_sentences):
+        asked = question_about(screen.view, screen.frame, screen.table.cursor)
+    await screen.change(replace(with_view(screen.view, WHATIF), of=asked, by=""))
 
 
 def _gpu_of_row(screen: Explorer) -> int | None:

@@ -19,6 +19,7 @@ from chopper_core.model.view import View
 from chopper_core.util import plugins
 from chopper_core.util.plugins import Plugin
 from chopper_core.views.findings.parts import Found, in_groups
+from chopper_core.views.findings.remedies import question_of
 from chopper_core.views.findings.rule import (
     CONFIDENCE,
     IRREGULAR,
@@ -82,6 +83,9 @@ TOTAL: Final = column("""gpu_time_ns | ns | GPU time
     missing: no GPU time is attributed to it""")
 RULE: Final = column("""rule | | rule
     The rule that found it (docs/findings.md).""")
+REMEDY: Final = column("""remedy | | what if
+    The question of `chopper what-if` that replays the steps without it.
+    missing: no replay removes it""")
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -105,6 +109,7 @@ def answer(run: Run, view: View) -> ViewResult:
             (RULE, worded([rule.name for rule, _ in found])),
             (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
+            (REMEDY, worded([question_of(context, each) for each in findings])),
         ),
         shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
