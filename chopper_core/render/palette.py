@@ -26,6 +26,31 @@ _CUBE: Final = (0, 95, 135, 175, 215, 255)
 Paint = Callable[[str, str], str]
 """(text, name of an ink) → the text in it."""
 
+MEANINGS: Final = {
+    "gemm": ("#5f95e4", "#2f90e9", "bright_blue"),
+    "attention": ("#1049b8", "#1d2b9a", "blue"),
+    "elementwise": ("#36e2cc", "#87debc", "bright_cyan"),
+    "norm": ("#098483", "#158666", "cyan"),
+    "copy": ("#99dd7c", "#6cd14c", "bright_green"),
+    "optimizer": ("#114752", "#083a41", "green"),
+    "hidden": ("#974ddb", "#9432da", "magenta"),
+    "exposed": ("#ce4ab2", "#c11a98", "bright_magenta"),
+    "waiting": ("#6b5270", "#ecb6f2", "bright_black"),
+    "idle": ("#23282d", "#dce2e9", "bright_black"),
+    "useful": ("#cfebfe", "#94aece", "bright_white"),
+    "low_clock": ("#ff8000", "#d96f11", "yellow"),
+    "maybe_clock": ("#a37a3d", "#8e6600", "blue"),
+    "matrix": ("#bba46b", "#c2955e", "bright_yellow"),
+    "vector": ("#f6f7b2", "#cad589", "white"),
+    "extra": ("#925712", "#69542c", "bright_red"),
+    "contention": ("#901515", "#7e0d0b", "red"),
+    "unknown": ("#94999a", "#808f93", "cyan"),
+}
+"""Inks of one meaning each, in the whole program: classes of compute, kinds of communication, idle
+time, and what a step loses. Their colors on dark and light ground, and of a terminal's 16; the
+first two kinds can be told from each other with any color blindness."""
+_SIXTEEN: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+
 _CODES: Final = {
     "dim": "2",
     "strong": "1",
@@ -44,30 +69,17 @@ _CODES: Final = {
     "eighth": "37",
     "ninth": "91",
     "tenth": "95",
-    "gemm": "94",
-    "attention": "34",
-    "elementwise": "96",
-    "norm": "36",
-    "copy": "92",
-    "optimizer": "32",
-    "hidden": "35",
-    "exposed": "95",
-    "waiting": "90",
-    "idle": "90",
-    "useful": "97",
-    "low_clock": "33",
-    "maybe_clock": "34",
-    "matrix": "93",
-    "vector": "37",
-    "extra": "91",
-    "contention": "31",
-    "unknown": "36",
     "below": "36",
     "far_below": "1;36",
     "above": "33",
     "far_above": "1;33",
     "poor": "31",
     "very_poor": "1;31",
+} | {
+    name: str(
+        (90 if few.startswith("bright_") else 30) + _SIXTEEN.index(few.removeprefix("bright_"))
+    )
+    for name, (_, _, few) in MEANINGS.items()
 }
 
 
@@ -122,30 +134,62 @@ def plain(text: str, ink: str) -> str:
 
 def painted(text: str, ink: str) -> str:
     """Text in an ink; blank text and unknown inks stay as they are."""
-    code = _code(ink)
-    return f"\x1b[{code}m{text}\x1b[0m" if code and (text.strip() or "8;5" in code) else text
+    return _painted(text, ink, None)
+
+
+def painted_on_dark(text: str, ink: str) -> str:
+    """The same in true colors, on a dark ground."""
+    return _painted(text, ink, 0)
+
+
+def painted_on_light(text: str, ink: str) -> str:
+    return _painted(text, ink, 1)
 
 
 def paint_for(is_terminal: bool, environment: Mapping[str, str]) -> Paint:
     """Colours on a terminal that has them and unless NO_COLOR is set."""
     has_none = environment.get("NO_COLOR") or environment.get("TERM", "dumb") in ("dumb", "vt100")
-    return painted if is_terminal and not has_none else plain
+    if not is_terminal or has_none:
+        return plain
+    if environment.get("COLORTERM") not in ("truecolor", "24bit"):
+        return painted
+    is_light_ground = environment.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
+    return painted_on_light if is_light_ground else painted_on_dark
+
+
+def _painted(text: str, ink: str, ground: int | None) -> str:
+    code = _code(ink, ground)
+    return f"\x1b[{code}m{text}\x1b[0m" if code and (text.strip() or "8;" in code) else text
 
 
 @cache
-def _code(ink: str) -> str:
+def _code(ink: str, ground: int | None) -> str:
+    """The codes of an ink; in true colors where its colour on the ground is known."""
     front, on, back = ink.partition("/")
     if not on:
         level = _level(ink)
-        return _CODES.get(ink, "") if level is None else f"38;5;{level};48;5;{level}"
-    ground = _level(back)
-    if ground is None:
+        if level is not None:
+            return f"38;5;{level};48;5;{level}"
+        return _true(ink, ground, 38) or _CODES.get(ink, "")
+    behind = _level(back)
+    if behind is None:
+        if true := _true(back, ground, 48):
+            text = "#000000" if is_light(MEANINGS[back][ground or 0]) else "#ffffff"
+            return f"{_true(front, ground, 38) or _rgb(text, 38)};{true}"
         hue = _CODES.get(back, "")
         if len(hue) < 2:  # not a hue: the front alone keeps its shape
             return _CODES.get(front, "")
         return f"{_CODES[front]};{int(hue) + 10}" if front in _HUES else f"7;{hue}"
     over = _level(front)
-    return f"38;5;{_text_on(ground) if over is None else over};48;5;{ground}"
+    return f"38;5;{_text_on(behind) if over is None else over};48;5;{behind}"
+
+
+def _true(ink: str, ground: int | None, kind: int) -> str:
+    return "" if ground is None or ink not in MEANINGS else _rgb(MEANINGS[ink][ground], kind)
+
+
+def _rgb(colour: str, kind: int) -> str:
+    return f"{kind};2;{';'.join(map(str, _channels(colour)))}"
 
 
 def _level(ink: str) -> int | None:

@@ -29,6 +29,7 @@ from chopper_core.render.palette import (
     CHANGE_LEVELS,
     CIVIDIS,
     HEAT_LEVELS,
+    MEANINGS,
     diverging,
     is_light,
 )
@@ -56,24 +57,6 @@ seventh      -      #0072b2               #6bc2ff               -         blue
 eighth       -      #b3beaf               #4f524c               -         white
 ninth        -      #c7a452               #75541a               -         bright_red
 tenth        -      #938cff               #163daf               -         bright_magenta
-gemm         -      #5f95e4               #2f90e9               -         bright_blue
-attention    d      #1049b8               #1d2b9a               -         blue
-elementwise  -      #36e2cc               #87debc               -         bright_cyan
-norm         d      #098483               #158666               -         cyan
-copy         d      #99dd7c               #6cd14c               -         bright_green
-optimizer    -      #114752               #083a41               -         green
-hidden       -      #974ddb               #9432da               -         magenta
-exposed      -      #ce4ab2               #c11a98               b         bright_magenta
-waiting      d      #6b5270               #ecb6f2               -         bright_black
-idle         d      #23282d               #dce2e9               -         bright_black
-useful       -      #cfebfe               #94aece               -         bright_white
-low_clock    -      #ff8000               #d96f11               -         yellow
-maybe_clock  -      #a37a3d               #8e6600               -         blue
-matrix       -      #bba46b               #c2955e               -         bright_yellow
-vector       d      #f6f7b2               #cad589               -         white
-extra        -      #925712               #69542c               -         bright_red
-contention   -      #901515               #7e0d0b               -         red
-unknown      -      #94999a               #808f93               -         cyan
 below        -      color(74)             color(25)             -         cyan
 far_below    b      b color(74)           b color(25)           b         b cyan
 above        -      color(214)            color(130)            -         yellow
@@ -106,6 +89,7 @@ short. In 16 colours none is blue, which can't be read on black in many terminal
 
 def _styles() -> dict[str, dict[str, str]]:
     heads, *rows = (late(r" {2,}").split(line) for line in _STYLES.strip("\n").splitlines())
+    rows += [[name, "", dark, light, "", few] for name, (dark, light, few) in MEANINGS.items()]
     return {
         theme: {row[0]: row[place].strip("-") for row in rows}
         for place, theme in enumerate(heads[1:], 1)
@@ -177,13 +161,6 @@ class Inks(Struct, frozen=True):
 
 
 _TEXTS: Final = (("#000000", "#ffffff"), ("black", "bright_white"))
-MEANINGS: Final = (
-    *("gemm", "attention", "elementwise", "norm", "copy", "optimizer"),
-    *("hidden", "exposed", "waiting", "idle"),
-    *("useful", "low_clock", "maybe_clock", "matrix", "vector", "extra", "contention", "unknown"),
-)
-"""Inks of one meaning each, in the whole program: classes of compute, kinds of communication,
-idle time, and what a step loses."""
 _FILLED: Final = (
     *("accent", "second", "third", "fourth", "fifth", "sixth"),
     *("seventh", "eighth", "ninth", "tenth", "shade"),

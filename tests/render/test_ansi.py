@@ -8,7 +8,16 @@ import pytest
 
 from chopper_core.model.view import View
 from chopper_core.render import as_text
-from chopper_core.render.palette import CIVIDIS, is_light, nearest_of_256, paint_for, painted, plain
+from chopper_core.render.palette import (
+    CIVIDIS,
+    is_light,
+    nearest_of_256,
+    paint_for,
+    painted,
+    painted_on_dark,
+    painted_on_light,
+    plain,
+)
 from chopper_core.views.query import query
 from chopper_tui.export import printed
 from tests.tui.explorer import measured_run
@@ -43,6 +52,20 @@ def test_where_there_are_colours() -> None:
     assert paint_for(False, {"TERM": "xterm-256color"}) is plain
     assert paint_for(True, {"TERM": "xterm", "NO_COLOR": "1"}) is plain
     assert paint_for(True, {"TERM": "dumb"}) is plain and paint_for(True, {}) is plain
+
+
+def test_true_colours_are_used_where_the_terminal_has_them() -> None:
+    true = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    assert paint_for(True, true) is painted_on_dark
+    assert paint_for(True, true | {"COLORFGBG": "0;15"}) is painted_on_light
+    assert paint_for(True, true | {"NO_COLOR": "1"}) is plain
+    assert painted_on_dark("x", "gemm") == "\x1b[38;2;95;149;228mx\x1b[0m"
+    assert painted_on_dark("▀", "gemm/hidden") == ("\x1b[38;2;95;149;228;48;2;151;77;219m▀\x1b[0m")
+    frame = query(measured_run(), View("sample.json", name="overview"))
+    bare = printed(frame, "text")
+    for paint in (painted_on_dark, painted_on_light):
+        assert SGR.sub("", printed(frame, "text", paint=paint)).split() != []
+        assert "38;2;" in printed(frame, "text", paint=paint) and "\x1b" not in bare
 
 
 def test_the_nearest_colour_of_256_is_the_nearest() -> None:

@@ -19,13 +19,14 @@ from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import ASCII, UNICODE
+from chopper_core.render.palette import MEANINGS
 from chopper_core.views.query import query
 from chopper_core.views.shared import marks
 from chopper_core.views.shared.children import SignalChart
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.pieces import _TIMES, SERIES_INKS, fit, series_inks, width_of
 from chopper_tui.draw.table import GAP, PREFIX, _cells, plan
-from chopper_tui.draw.theme import MEANINGS, THEMES, inks, to_ascii
+from chopper_tui.draw.theme import THEMES, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.pane import lines_above, size_classes
