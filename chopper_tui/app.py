@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from threading import Event
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import RenderableType
@@ -51,6 +51,7 @@ from chopper_tui.textual_internals import ShownCells, fire, perform_key, without
 from chopper_tui.widgets.footer import PromptLine
 
 if TYPE_CHECKING:
+    from chopper_core.ingest.follow import Follower
     from chopper_tui.widgets.dialogs import LoadingScreen
 
 INTERRUPTED = 130
@@ -110,6 +111,10 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.check: Callable[[Progress], None] | None = None
         """Verifies what was read, once its first screen is there; raises DataError."""
         self._checked: Callable[[Progress], None] | None = None
+        self.follower: Follower | None = None
+        """Follows the run while it is written."""
+        self._newest: Run | None = None
+        """Its state that isn't shown yet."""
         self.ended_by: signal.Signals | None = None
         self._opening = load if isinstance(load, Opening) else Opening(load, start, config.columns)
         self._start = start
@@ -366,15 +371,41 @@ class ChopperApp(App[None], inherit_bindings=False):
         told, pause = "", self.POLL_S
         while not self._left.wait(pause):
             began = monotonic()
-            if (news := self._opening.files.news()) != told:
-                told = news
-                self.call_later(self._tell, news)
-            pause = max(self.POLL_S, _POLL_SHARE * (monotonic() - began))
+            follower, news = self.follower, ""
+            if follower is None:
+                if changed := self._opening.files.news():
+                    news = f"{changed} · R reloads"
+                if news != told:
+                    self.call_later(self._tell, news)
+            else:
+                run, has_samples = follower.poll(), follower.tail()
+                news = follower.problem or follower.recent.age(time())
+                self.call_later(self._follow, run, news if news != told else None, has_samples)
+            told = news
+            every = self.POLL_S if follower is None else follower.every_s
+            pause = max(every, _POLL_SHARE * (monotonic() - began) * (follower is None))
+        if self.follower is not None:
+            self.follower.close()
+
+    @property
+    def _explorers(self) -> list[Explorer]:
+        return [screen for screen in self.screen_stack if isinstance(screen, Explorer)]
 
     def _tell(self, news: str) -> None:
-        for screen in self.screen_stack:
-            if isinstance(screen, Explorer):
+        for screen in self._explorers:
+            screen.tell(news)
+
+    def _follow(self, run: Run | None, news: str | None, has_samples: bool) -> None:
+        """Show what came; on a slow line nothing queues: what is left out is shown next time."""
+        self._newest = run or self._newest
+        writer = getattr(self._driver, "_writer_thread", None)
+        if writer is not None and not writer._queue.empty():
+            return
+        for screen in self._explorers:
+            if news is not None and not screen.is_paused:
                 screen.tell(news)
+            if (self._newest or has_samples) and screen.follow(self._newest):
+                self._newest = None
 
     def verify_soon(self) -> None:
         run_in_thread(self._verify)

@@ -38,7 +38,7 @@ from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Tel
 from chopper_core.util.arrays import Float64, Int64, column_types
 from chopper_core.util.grouping import distinct, median_of, quantile_of
 
-_TITLES: Final = {
+TITLES: Final = {
     SignalName.GFX_MHZ: ("gfx", Unit.MHZ),
     SignalName.GFX_UTIL_PCT: ("gfx util", Unit.PERCENT),
     SignalName.POWER_W: ("power", Unit.WATTS),
@@ -76,7 +76,7 @@ def signals(
     found: dict[tuple[SignalName, str], dict[int, IntegralCurve]] = {}
     ranges: dict[SignalName, list[float]] = {}
     for each in _placed_samples(placed):
-        if each.signal not in _TITLES or each.gpu is None:
+        if each.signal not in TITLES or each.gpu is None:
             continue
         curves = found.setdefault((each.signal, each.samples.part), {})
         if each.gpu in curves:
@@ -90,7 +90,7 @@ def signals(
             if known.any():
                 reached = each.samples.value[inside if inside.any() else known]
                 ranges.setdefault(each.signal, []).extend((reached.min(), reached.max()))
-    order = {signal: place for place, signal in enumerate(_TITLES)}
+    order = {signal: place for place, signal in enumerate(TITLES)}
     return {
         name: Signal(
             name,
@@ -104,7 +104,7 @@ def signals(
             found, key=lambda key: (key[1] != "", order[key[0]], natural_key(key[1]))
         )
         for name in [part_of(signal.value, part)]
-        for title, unit in [_TITLES[signal]]
+        for title, unit in [TITLES[signal]]
         if found[signal, part] and ranges.get(signal)
     }
 

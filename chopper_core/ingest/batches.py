@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from chopper_core.sources.ranks import HostFile
 
 
+T = TypeVar("T")
 _FAILED: Final = " failed"
 """Ends the origin of a part whose trace can't be used."""
 Failures = tuple[tuple[str, str], ...]
@@ -76,7 +77,8 @@ def ingest_store(
         return [failed.get(trace) or _described(folder, trace) for trace in traces]
 
     with ExitStack() as stack:
-        return _put_together(name, store, progress, overrides, read_ranks)
+        then = _finished(store, progress)
+        return _put_together(name, store, progress, overrides, read_ranks, then)
 
 
 @contextmanager
@@ -168,12 +170,56 @@ def finish(
         return [_described(folder, trace) for trace in traces]
 
     with ExitStack() as stack:
-        return _put_together(name, store, progress, overrides, read_ranks)
+        then = _finished(store, progress)
+        return _put_together(name, store, progress, overrides, read_ranks, then)
+
+
+def read_again(
+    name: str,
+    store: Path,
+    progress: Progress = silent,
+    *,
+    jobs: int | None = None,
+    overrides: Overrides = NO_OVERRIDES,
+    waits: Callable[[Path], bool] = lambda trace: False,
+) -> Run:
+    """The run of files as they are now; only traces that changed since the last time are read.
+
+    Parts are kept for a store that isn't written. Traces that wait are in `Run.failed`.
+    """
+    folder = parts_folder(store)
+
+    def read_ranks(
+        traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
+    ) -> list[Run | ChopperError]:
+        late = {
+            trace: DataError(f"{trace} is still being written") for trace in filter(waits, traces)
+        }
+        there = [trace for trace in traces if trace not in late]
+        failed = late | read_parts(there, store, progress, hosts=hosts, jobs=jobs)
+        return [failed.get(trace) or _described(folder, trace) for trace in traces]
+
+    return _put_together(name, store, progress, overrides, read_ranks, lambda run: run)
+
+
+def _finished(store: Path, progress: Progress) -> Callable[[Run], Failures]:
+    def finish(run: Run) -> Failures:
+        write_store(run, store, progress=progress)
+        remove_folder(parts_folder(store))
+        return run.failed
+
+    return finish
 
 
 def _put_together(
-    name: str, store: Path, progress: Progress, overrides: Overrides, read_ranks: ReadRanks
-) -> Failures:
+    name: str,
+    store: Path,
+    progress: Progress,
+    overrides: Overrides,
+    read_ranks: ReadRanks,
+    then: Callable[[Run], T],
+) -> T:
+    """Gather the parts as a run, and do something with it while its columns are there."""
     folder = parts_folder(store)
     columns = temporary_path(folder / "all", "new")
 
@@ -187,14 +233,14 @@ def _put_together(
             raise StoreWriteError(f"can't write the store {store}: {error.strerror}") from error
 
     try:
-        run = open_run(
-            name, progress, overrides=overrides, read_ranks=read_ranks, gather=gather_parts
+        return then(
+            open_run(
+                name, progress, overrides=overrides, read_ranks=read_ranks, gather=gather_parts
+            )
         )
-        write_store(run, store, progress=progress)
     finally:
+        # What is mapped stays.
         shutil.rmtree(columns, ignore_errors=True)
-    remove_folder(folder)
-    return run.failed
 
 
 def gather(tables: Iterable[KernelTable], folder: Path) -> KernelTable:

@@ -39,8 +39,6 @@ _MAX_LOOSE: Final = 64
 _MAX_NAMED: Final = 3
 _DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTALL)
 _DEVICE: Final = re.compile(r'"deviceProperties"\s*:\s*\[\s*\{[^}]*?"name"\s*:\s*"([^"]+)"')
-_BASE: Final = re.compile(r'"baseTimeNanoseconds"\s*:\s*[1-9]')
-"""Without a base time each window counts from a start of its own."""
 _NUMBER: Final = re.compile(r"\d+")
 _GENERIC: Final = re.compile(
     r"traces?|kineto|profil\w*|telemetry|counters?|logs?|power|output|tensorboard|plugins?"
@@ -238,7 +236,7 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     """
     names = [name for name in files if _TRACE.search(name) and name.removesuffix(".gz") not in
              set(files) - {name}]  # fmt: skip
-    windows = _windows(folder, names)
+    windows = _windows(names)
     names = [*windows]
     named = [rank_in_name(name) for name in names]
     are_ranks = None not in named and len(set(named)) == len(named)
@@ -261,14 +259,11 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     return list(runs.values())
 
 
-def _windows(folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
+def _windows(names: Sequence[str]) -> dict[str, list[str]]:
     """The first of each process's traces, and all of them: profiler windows on one clock."""
     found: dict[str, list[str]] = {}
     for name in sorted(names, key=natural_key):
         found.setdefault(process_in_name(name) or name, []).append(name)
-    several = [each for each in found.values() if len(each) > 1]
-    if several and not all(_BASE.search(FileHead(folder / name).text) for name in chain(*several)):
-        return {name: [name] for name in names}
     return {each[0]: each for each in found.values()}
 
 

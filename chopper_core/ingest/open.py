@@ -158,7 +158,8 @@ def _read_run(
             raise DataError(why)
         return replace(counted, failed=(*failed, *counted.failed))
     progress("merge ranks", 0, 1)
-    run = replace(_joined(name, read, gather), failed=tuple(failed))
+    run = _joined(name, read, gather)
+    run = replace(run, failed=(*failed, *run.failed))
     # Their tables, which are those of the run once more.
     del read, outcomes, outcome
     notes = [note for source in run.sources for note in source.notes]
@@ -236,7 +237,8 @@ def _sampled(
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
-    first_of = continued(read)
+    first_of, repeated = continued(read)
+    read = [each for each in read if each[0].path not in repeated]
     firsts = [each for each in read if each[0].path not in first_of]
     claims = [(file, source) for file, rank in firsts for source in rank.sources]
     assigned = assign_ranks(
@@ -278,7 +280,9 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
         )
         ranks.append(numbered(rank, gpus, tuple(sources[path])))
         count += len(gpus) * is_first
-    return joined_ranks(Run(name, empty_table(), (), ()), ranks, gather(ranks))
+    failed = tuple((str(path), why) for path, why in repeated.items())
+    base = Run(name, empty_table(), (), (), failed=failed)
+    return joined_ranks(base, ranks, gather(ranks))
 
 
 def on_one_clock(run: Run, overrides: Overrides) -> Run:

@@ -83,6 +83,15 @@ class SignalRows(Struct, frozen=True, eq=False):
     """The rows whose mean is an outlier among the rows' means."""
 
 
+class GpuLanes(Struct, frozen=True, eq=False):
+    """Several signals of GPUs along one time axis: a row per GPU, the signals side by side."""
+
+    title: str
+    labels: tuple[str, ...]
+    signals: tuple[SignalRows, ...]
+    """Their means are the latest values."""
+
+
 class Roofline(Struct, frozen=True, eq=False):
     """Points under roofs, on two logarithmic axes: FLOP/B and TFLOP/s; NaN if unknown."""
 
@@ -346,6 +355,7 @@ Chart = (
     | LineChart
     | Roofline
     | SignalRows
+    | GpuLanes
     | HeatMap
     | Icicle
     | BoxChart

@@ -35,6 +35,7 @@ from chopper_core.model.parallel import (
     parallel_of_layout,
     parse_layout,
 )
+from chopper_core.model.recent import RecentSamples
 from chopper_core.model.side_table import MEMORY_SIGNALS, MemoryEvents, SideTables, T, empty
 from chopper_core.model.signals import (
     BusyCurve,
@@ -116,6 +117,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """The layout of the ranks by the manifest or the job's configuration next to the files."""
     groups: tuple[ProcessGroup, ...] = ()
     """The process groups that the traces name, but for those of one rank or of all."""
+    recent: RecentSamples | None = None
+    """The latest samples of its GPUs, where the run is followed."""
     world: int = 0
     """The number of ranks that the traces name, 0 without any."""
     recordings: tuple[RecordingSummary, ...] = ()

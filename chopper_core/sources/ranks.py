@@ -140,8 +140,7 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
         if rank in claimed:
             raise DataError(
                 f"{claimed[rank]} and {trace.path} both claim rank {rank}; "
-                "give the files of one run only. Windows of a rank need a base time in the file, "
-                "and steps and times of their own."
+                "give the files of one step of one run only."
             )
         claimed[rank] = trace.path
         assigned[index] = RankAssignment(rank, source)
@@ -161,12 +160,12 @@ def rank_in_name(name: str) -> int | None:
     return None
 
 
-_PROCESS: Final = re.compile(r"(.+_\d+)\.\d+\.pt\.trace\.json(?:\.gz)?")
+_PROCESS: Final = re.compile(r"(.+_\d+)\.\d{16,}\.pt\.trace\.json(?:\.gz)?")
 
 
 def process_in_name(name: str) -> str | None:
     """Host and process in a name by torch.profiler.tensorboard_trace_handler: each of its windows
-    has a file with another time."""
+    has a file with another time, in ns since torch 2, whose traces have a common clock."""
     match = _PROCESS.fullmatch(name)
     return match[1] if match else None
 

@@ -66,7 +66,7 @@ CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(SampledFile.__struct_fields
 SIGN: Final = "@"
 """Begins the name of a baseline."""
 _NAME: Final = re.compile(r"[A-Z]\w+")
-_NOT_IN_JSON: Final = ("table", "measured", "cpu", "side_tables", "others", "cubes")
+_NOT_IN_JSON: Final = ("table", "measured", "cpu", "side_tables", "others", "cubes", "recent")
 """Fields of a run that have their own files or are computed."""
 
 

@@ -157,7 +157,8 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
             # Finding it out may have taken long, too; its traceback holds all that was looked at.
             return NothingToShow(*reason.args)
 
-    known = run.memo(("view", plain), asked, keep)
+    is_kept = not view_spec(view.name).is_live
+    known = run.memo(("view", plain), asked, keep) if is_kept else asked()
     if isinstance(known, NothingToShow):
         raise NothingToShow(*known.args)
 

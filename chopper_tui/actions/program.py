@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -93,6 +93,31 @@ async def reload(screen: Explorer, _: str) -> None:
     await screen.reload(screen.app.load)  # type: ignore[attr-defined]
     if not screen.status.message:
         screen.say("reloaded")
+
+
+@action(CHOPPER, title="Watch")
+async def watch(screen: Explorer, _: str) -> None:
+    """Follow the run's files as they grow, as `chopper RUN --watch` does; again: no more."""
+    app: Any = screen.app
+    follower, app.follower = app.follower, None
+    if follower is not None:
+        screen.tell("")
+        screen.say("not watching any more; :watch follows the files again")
+        return
+    from chopper_core.ingest.follow import Follower
+
+    refuse_of_set(screen)
+    follower = Follower(screen.home.name, screen.view.overrides.of_run)
+    await screen.reload(follower.open)
+    app.follower = follower
+
+
+@action(CHOPPER, "space", title="Pause", view="live", hint="pause")
+def pause(screen: Explorer, _: str) -> None:
+    """Keep a run that is followed as it is on the screen; again: follow it."""
+    screen.is_paused = not screen.is_paused
+    screen.tell("paused" if screen.is_paused else "")
+    screen.say("paused; space or :pause follows the run again" if screen.is_paused else "")
 
 
 @action(CHOPPER, "ctrl+z", title="To the shell", while_busy=True)

@@ -1,23 +1,45 @@
-"""`chopper demo`: the explorer on the bundled demo run."""
+"""`chopper demo`: the explorer on the bundled demo run, as it is or while it is written."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from chopper_core.util.errors import DataError
 from chopper_tui.commands.explore import explore
-from chopper_tui.commands.options import EXPLORING as OPTIONS
+from chopper_tui.commands.options import EXPLORING
 
 __all__ = ["DESCRIPTION", "OPTIONS", "run"]
 
 DESCRIPTION: Final = "Explore the generated demo run."
+OPTIONS: Final = f"""
+    --live | follow the run while its steps and telemetry are written again and again
+    --speed X | with --live: so many times as fast as the run; default: 1
+    --write DIR | with --live: write into a directory, and open nothing{EXPLORING}"""
 _DEMO: Final = Path("demo_data", "fsdp2")
 
 
 def run(options: Namespace) -> int:
-    return explore(str(demo_path()), options)
+    if not options.live:
+        return explore(str(demo_path()), options)
+    if options.write:
+        from chopper_core.ingest.replay import replay
+
+        replay(demo_path(), Path(options.write), options.speed)
+        return 0
+    with TemporaryDirectory(prefix="chopper-demo-") as folder:
+        # A process of its own, as a job is one.
+        command = [sys.executable, "-m", "chopper_tui", "demo", "--live", "--write", folder]
+        with subprocess.Popen([*command, "--speed", str(options.speed)]) as writer:
+            options.watch = True
+            try:
+                return explore(folder, options)
+            finally:
+                writer.kill()
 
 
 def demo_path() -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from chopper_core.model.view import View
+from chopper_core.model.view import View, with_view
 from chopper_core.render.cells import escape_lines
 from chopper_core.util import debug
 from chopper_tui.commands.options import (
@@ -19,6 +19,7 @@ from chopper_tui.commands.options import (
     home_of,
     open_view,
     open_with_progress,
+    opened_run,
     verify_view,
     view_of,
 )
@@ -26,6 +27,7 @@ from chopper_tui.commands.output import glyphs, settings, tell, width, write
 from chopper_tui.terminal import can_draw, glyphs_of
 
 if TYPE_CHECKING:
+    from chopper_core.ingest.follow import Follower
     from chopper_core.model.run import Run
     from chopper_core.util.progress import Progress
 
@@ -59,12 +61,32 @@ def explore(address: str, options: Namespace) -> int:
         frame = query(open_with_progress(view, options), view)
         write(printed(frame, width=width(), glyphs=glyphs(is_ascii=options.ascii)))
         return 0
+    if options.watch:
+        return _watch(view, options)
     return show_run(
         partial(open_view, view, options, is_verified=options.no_cache),
         view,
         check=None if options.no_cache else partial(verify_view, view),
         is_ascii=options.ascii,
         mouse=not options.no_mouse,
+    )
+
+
+def _watch(view: View, options: Namespace) -> int:
+    from chopper_core.ingest.follow import Follower
+
+    overrides = view.overrides
+    follower = Follower(view.run, overrides.of_run, jobs=options.jobs, every_s=options.interval)
+
+    def load(progress: Progress) -> Run:
+        if view.base_run and not follower.others:
+            base = opened_run(view.base_run, overrides.of_base, options, progress)
+            follower.others = {view.base_run: base}
+        return follower.open(progress)
+
+    start = with_view(view, "live") if view == home_of(View(view.run)) else view
+    return show_run(
+        load, start, follower=follower, is_ascii=options.ascii, mouse=not options.no_mouse
     )
 
 
@@ -90,6 +112,7 @@ def show_run(
     view: View,
     *,
     check: Callable[[Progress], None] | None = None,
+    follower: Follower | None = None,
     is_ascii: bool = False,
     mouse: bool = True,
 ) -> int:
@@ -122,7 +145,7 @@ def show_run(
             from chopper_tui.play import run_app
 
             app = ChopperApp(opening, view, glyphs=glyphs, config=config)
-            app.check = check
+            app.check, app.follower = check, follower
             return run_app(app, mouse=config.mouse and mouse)
         finally:
             opening.cancel()

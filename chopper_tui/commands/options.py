@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from chopper_core.model.run import Run
 
 _BAR_CELLS: Final = 24
+_LEAST_S: Final = 0.5
+"""The screen changes at most twice a second."""
 ADDRESSES: Final = """\
 An ADDRESS is RUN[:level=label/...][?key=value&...], in quotes, for instance
   'runs/fsdp2:gpu=3/iteration=1/phase=backward?sort=-idle_ns&filter=gemm'
@@ -60,6 +62,8 @@ READING: Final = f"""
         with a specification, such as the peaks that you measured
     --base-parallel LAYOUT | the layout of the baseline, if it differs from --parallel{CACHING}"""
 EXPLORING: Final = f"""
+    --watch | follow the run while it is written
+    --interval S | seconds between two looks at its files; default: 1
     --no-mouse | leave the mouse to the terminal
     --play FILE | replay keys (a key, text "..." or :command per line)
     --size WxH | screen size of --play
@@ -96,6 +100,12 @@ def _number(least: int) -> Callable[[str], int]:
     return parsed
 
 
+def _seconds(text: str) -> float:
+    if not text.replace(".", "", 1).isdecimal() or float(text) < _LEAST_S:
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds of at least {_LEAST_S:g}")
+    return float(text)
+
+
 def usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """A parser for an option, whose usage errors argparse reports."""
 
@@ -122,6 +132,7 @@ _ENTRY: Final = late(
 _TYPES: Final[Mapping[str, tuple[Callable[[str], Any], Any]]] = {
     "--base-parallel": (layout_text, ""),
     "--clock": (parse_clock, ""),
+    "--interval": (_seconds, 1.0),
     "--fail-if": (_limit, ""),
     "--gpu": (parse_gpu, ""),
     "--iteration": (int, None),
@@ -133,6 +144,7 @@ _TYPES: Final[Mapping[str, tuple[Callable[[str], Any], Any]]] = {
     "--skip": (_number(1), 10),
     "--steps": (_number(1), 3),
     "--size": (_size, (80, 24)),
+    "--speed": (_seconds, 1.0),
     "--width": (_number(0), None),
 }
 """Options that aren't text, with their defaults."""

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
-from chopper_core.model.charts import SignalRows
+from chopper_core.model.charts import GpuLanes, SignalRows
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.render.cells import cell_width, clean, pad, scale_of
@@ -186,7 +186,7 @@ class SignalRowsDrawer(Drawer[SignalRows]):
         beyond = ("<=" if least < low else "", ">=" if most > high else "")
         title: Line = [
             (clean(chart.title), "strong"),
-            (f", {chart.unit}  {beyond[0]}{_whole(low)} ", "dim"),
+            (f"{', ' if chart.unit else ''}{chart.unit}  {beyond[0]}{_whole(low)} ", "dim"),
             (glyphs.spark, f"{hue_of(chart.unit)}1"),
             (f" {beyond[1]}{_whole(high)}", "dim"),
         ]
@@ -199,12 +199,12 @@ class SignalRowsDrawer(Drawer[SignalRows]):
 
     def fitted(self, chart: SignalRows, width: int, glyphs: Glyphs, lines: int) -> int:
         own = 1 + len(chart.labels)
-        return lines if lines - own >= _ENVELOPE else own
+        return lines if lines - own >= _ENVELOPE and len(chart.labels) > 1 else own
 
     def body(self, chart: SignalRows, on: Canvas) -> None:
         above = on.left - len(chart.labels)
         _add_rows(chart, on)
-        if above >= _ENVELOPE and np.isfinite(chart.numbers).any():
+        if above >= _ENVELOPE and len(chart.labels) > 1 and np.isfinite(chart.numbers).any():
             _add_range(chart, on)
 
     def seen(self, chart: SignalRows, lens: Lens) -> SignalRows:
@@ -214,6 +214,52 @@ class SignalRowsDrawer(Drawer[SignalRows]):
         step = (high - low) / bins
         part = (low + first * step, low + end * step)
         return replace(chart, numbers=chart.numbers[:, first:end], x=part)
+
+
+class GpuLanesDrawer(Drawer[GpuLanes]):
+    """The lanes of each GPU next to each other, each with its latest value."""
+
+    def title(self, chart: GpuLanes, width: int, glyphs: Glyphs) -> list[Line]:
+        begin, end = chart.signals[0].x
+        label, cells = _lane_cells(chart, width)
+        title: Line = [(pad(f"last {_whole(end - begin)} s", label + 1), "dim")]
+        for signal in chart.signals:
+            low, high = _lane_scale(signal)
+            scale = f" {_whole(low)}-{_whole(high)}"
+            text = f"{signal.title} {signal.unit}"
+            title.append((pad(text + scale * (len(text + scale) < cells), cells), "header"))
+        return [title]
+
+    def body(self, chart: GpuLanes, on: Canvas) -> None:
+        (label, cells), glyphs = _lane_cells(chart, on.width), on.glyphs
+        apart = {row for signal in chart.signals for row in signal.apart}
+        order = sorted(range(len(chart.labels)), key=lambda row: (row not in apart, row))
+        fits = on.left - (len(order) > on.left)
+        lanes = []
+        for signal in chart.signals:
+            low, high = _lane_scale(signal)
+            lanes.append((_at(signal.numbers, max(cells - 8, 1)) - low) / max(high - low, 1e-9))
+        for row in sorted(order[:fits]):
+            pieces: Line = [(pad(clean(chart.labels[row]), label) + " ", "text")]
+            for signal, shares in zip(chart.signals, lanes, strict=True):
+                value = signal.means[row]
+                text = _whole(value) if np.isfinite(value) else glyphs.missing
+                ink = "alert" if row in signal.apart else f"{hue_of(signal.unit)}1"
+                pieces += [(sparkline(shares[row], glyphs), ink), (f" {text:>5}  ", "strong")]
+            on.add(pieces)
+        if len(order) > fits:
+            on.add([(f"{len(order) - fits} more in the table", "dim")])
+
+
+def _lane_scale(signal: SignalRows) -> tuple[float, float]:
+    return (0.0, 100.0) if signal.unit == Unit.PERCENT else _scale(signal)[:2]
+
+
+def _lane_cells(chart: GpuLanes, width: int) -> tuple[int, int]:
+    """Cells of the labels, and of each signal."""
+    label = max(map(cell_width, chart.labels), default=0)
+    label = max(label, len("last 300 s"))
+    return label, max((width - label - 1) // len(chart.signals), 9)
 
 
 def _scale(chart: SignalRows) -> tuple[float, float, float, float]:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Answer = Callable[[T], Awaitable[None] | None]
 _MAX_HISTORY: Final = 100
+LIVE: Final = "live"
+"""The view whose figures change while the run stays the same."""
 _REST_S: Final = 1.0
 """Once nothing has changed for so long, memory that views no longer need is given back."""
 
@@ -90,6 +92,8 @@ class Explorer(ScreenParts):
         self.home = run
         """The run that was opened, or the set that the run on the screen is of."""
         self._was_complete = False
+        self.is_paused = False
+        """Whether a run that is followed stays as it is on the screen."""
         self._rest: asyncio.TimerHandle | None = None
         self._marks_of: dict[str, Marks] = {}
         """The marks in runs that aren't on the screen."""
@@ -216,8 +220,39 @@ class Explorer(ScreenParts):
             await self.go(trail, why)
 
     def tell(self, news: str) -> None:
-        """Show in the breadcrumb's line that files changed."""
+        """Show in the breadcrumb's line that files changed, or how fresh the data is."""
         self.query_one(Crumbs).put(news=news)
+
+    def follow(self, run: Run | None) -> bool:
+        """Show the newest state of a run that is followed; False where that has to wait."""
+        typing = self.query_one(Prompt).display or self.query_one(AddressBar).display
+        if self.is_paused or typing or self.steps.is_busy or self.app.screen is not self:
+            return False
+        if run is not None or self.view.name == LIVE:
+            self.steps.add(partial(self._show_newest, run or self.home))
+        return True
+
+    async def _show_newest(self, run: Run) -> None:
+        """Show the same place of a run, with the cursor on the row that it is on now."""
+        before = self.home if isinstance(self.home, SeveralRuns) else self.run
+        view = self.view
+        if run is not before and not isinstance(run, SeveralRuns):
+            from chopper_core.views.live import followed
+
+            view = await run_in_thread(followed, before, run, view)
+        try:
+            shown = await run_in_thread(screen_data.run_of, run, view)
+            data = await run_in_thread(screen_data.screen_data, shown, view)
+        except ChopperError as error:
+            self.say(str(error), error=True)
+            return
+        here, is_active, has_keys = self.here, self.cards.is_active, self.side.has_keys
+        if view.path != self.view.path:
+            here = (*self.trail_to(view)[:-1], replace(here[-1], view=view))
+        self.home, self.run, self.trail = run, shown, here
+        self.show(data)
+        self.activate_cards(is_active)
+        self.side.put(has_keys=has_keys)
 
     def trail_to(self, view: View) -> Trail:
         return with_columns_of(trail_to(view), self.columns)

@@ -8,6 +8,7 @@ from typing import Final
 
 from textual import events
 
+from chopper_core.model.recent import FRESH
 from chopper_core.render.cells import (
     baseline_title,
     cell_width,
@@ -33,7 +34,6 @@ _LONG_MARKS: Final = {
     "simulated": "simulated times",
 }
 _WIDE: Final = 50
-_RELOADS: Final = " · R reloads"
 _HELP_HINT: Final = "  ? help "
 _MIN_STEP_CELLS: Final = 24
 """Cells that a long step keeps before the first steps give way to it."""
@@ -71,9 +71,8 @@ class Crumbs(Pane):
         if self.is_edited:
             return [right]
         if self.news:
-            most = max(width - len(_RELOADS) - width_of(right) - 3, 8)
-            name = elide(clean(self.news), most, self.glyphs)
-            right = [(f"  {name}{_RELOADS} ", "alert@reload"), *right]
+            news = elide(clean(self.news), max(width - width_of(right) - 3, 8), self.glyphs)
+            right = [(f"  {news} ", "strong" if news == FRESH else "alert"), *right]
         base = baseline_title(self.frame.view)
         if base and width >= 2 * len(base) + 40:
             right = [(f"  base {base} ", "alert"), *right]

@@ -1,0 +1,200 @@
+"""A run that is followed while it is written: traces as they are whole, telemetry line by line."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from chopper_core.ingest import cache
+from chopper_core.ingest.batches import read_again
+from chopper_core.ingest.tail import Tail
+from chopper_core.ingest.watch import RunFiles
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides
+from chopper_core.model.recent import RecentSamples
+from chopper_core.model.run import Run
+from chopper_core.record.manifest import read_manifest
+from chopper_core.sources.registry import Family, discover, family_of
+from chopper_core.store.format import is_store, paths_of
+from chopper_core.tables.text import FileHead
+from chopper_core.util import atomic
+from chopper_core.util.atomic import FileState
+from chopper_core.util.errors import ChopperError, DataError
+from chopper_core.util.progress import Progress, silent
+
+UNFINISHED_S: Final = 30.0
+"""A trace without an end that hasn't changed for so long has no writer any more: it is read."""
+_REST_S: Final = 3.0
+"""Telemetry that hasn't grown for so long is read as a whole with the traces."""
+_SHARE: Final = 20
+"""Reading telemetry again as a whole takes at most one part in so many of the time."""
+_PAUSE: Final = 2
+"""Between two readings is at least so many times as long as one takes."""
+_END_BYTES: Final = 1 << 10
+_PIECE: Final = 1 << 20
+
+
+class Follower:
+    """Reads a run again as its files change: only new traces, and new lines of telemetry."""
+
+    def __init__(
+        self,
+        name: str,
+        overrides: Overrides = NO_OVERRIDES,
+        *,
+        jobs: int | None = None,
+        every_s: float = 1.0,
+    ) -> None:
+        self.name = name
+        self.every_s = every_s
+        self.recent = RecentSamples()
+        self.problem = ""
+        """Why the run can't be read as its files are now."""
+        self._overrides, self._jobs = overrides, jobs
+        self._files = RunFiles(name)
+        folder = cache.directory()
+        atomic.make_private(folder)
+        self._folder = atomic.temporary_path(folder / "followed", "new")
+        self._tails: dict[Path, Tail] = {}
+        self._read: Mapping[str, FileState] = {}
+        """The state of the files when they were read last."""
+        self._late: set[str] = set()
+        """Traces that were still being written then."""
+        self._before: Mapping[str, FileState] = {}
+        self._read_s, self._cost_s = 0.0, 0.0
+        self._unsettled: set[str] = set()
+        """Files that changed between the last two looks."""
+        self._pool = ThreadPoolExecutor(1)
+        self._reading: Future[None] | None = None
+        self.others: Mapping[str, Run] = {}
+        """The runs that it is compared with."""
+        self.run: Run | None = None
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def open(self, progress: Progress = silent) -> Run:
+        """The run, once there is data in its directory; raises ChopperError without a directory."""
+        while True:
+            try:
+                self._read_run(progress)
+            except DataError as error:
+                if not any(path.is_dir() and not is_store(path) for path in paths_of(self.name)):
+                    raise
+                progress(f"waiting for data: {error}", 0, 0)
+                time.sleep(self.every_s)
+            else:
+                self.tail()
+                assert self.run is not None
+                return self.run
+
+    def poll(self) -> Run | None:
+        """The run as its files are now, once they changed and were read again.
+
+        Telemetry that grows is read as a whole once it rests, and its new lines by `tail`.
+        """
+        if self._reading is not None:
+            if not self._reading.done():
+                return None
+            reading, self._reading = self._reading, None
+            try:
+                reading.result()
+            except ChopperError as error:
+                self.problem = str(error)
+                return None
+            return self.run
+        state = self._files.state()
+        before, self._before = self._before, state
+        both = {*state, *self._read}
+        changed = {path for path in both if state.get(path) != self._read.get(path)} | self._late
+        growing = {path for path in changed & state.keys() if self._is_tailed(Path(path))}
+        others = changed - growing
+        self._unsettled = {path for path in others if state.get(path) != before.get(path)}
+        since_s = time.monotonic() - self._read_s
+        if others:
+            is_whole = any(not self._is_late(Path(path)) for path in others)
+            is_due = is_whole and since_s > _PAUSE * self._cost_s
+        else:
+            is_at_rest = time.time() - self.recent.newest_s > _REST_S
+            is_due = bool(growing) and is_at_rest and since_s > _SHARE * self._cost_s
+        if is_due:
+            self._read = state
+            self._reading = self._pool.submit(self._read_run, silent)
+        return None
+
+    def tail(self) -> bool:
+        """Read new lines of telemetry; False where there are none."""
+        if self.run is None:
+            return False
+        gpus, overrides = self.run.gpus, self._overrides
+        came = [tail.read(self.recent, gpus, overrides) for tail in self._tails.values()]
+        return any(came)
+
+    def _read_run(self, progress: Progress) -> None:
+        state, began = self._files.state(), time.monotonic()
+        paths = paths_of(self.name)
+        run = read_again(
+            self.name,
+            self._folder / "run",
+            progress,
+            jobs=self._jobs,
+            overrides=self._overrides,
+            waits=self._is_late,
+        )
+        for file in discover(paths, Family.TELEMETRY).files:
+            self._tails.setdefault(file.path, Tail(file.path))
+        # An earlier state: what is written from now on is news.
+        self._late = {path for path, _ in run.failed if self._is_late(Path(path))}
+        newest_ns = max((each[1] for each in state.values()), default=0)
+        self.recent.newest_s = max(self.recent.newest_s, newest_ns * 1e-9)
+        for path in filter(Path.is_dir, paths):
+            with suppress(ChopperError):
+                manifest = read_manifest(path)
+                self.recent.has_ended = manifest is not None and manifest.ended_ns is not None
+        self._files.note(state)
+        self._read, self.problem = state, ""
+        self._read_s, self._cost_s = time.monotonic(), time.monotonic() - began
+        self.run = replace(run, recent=self.recent, others=self.others)
+
+    def _is_tailed(self, path: Path) -> bool:
+        if path not in self._tails and family_of(path) is Family.TELEMETRY:
+            self._tails[path] = Tail(path)
+        return path in self._tails
+
+    def _is_late(self, trace: Path) -> bool:
+        """Whether a trace is still being written."""
+        if str(trace) in self._unsettled:
+            return True
+        try:
+            is_fresh = time.time() - trace.stat().st_mtime < UNFINISHED_S
+        except OSError:
+            return False
+        return is_fresh and trace.suffix in (".gz", ".json") and not has_end(trace)
+
+
+def has_end(trace: Path) -> bool:
+    """Whether a trace in JSON, plain or in gzip, is whole: half of a gzip has no trailer."""
+    tail = b""
+    try:
+        with trace.open("rb") as file:
+            if FileHead(trace).magic[:2] != b"\x1f\x8b":
+                size = file.seek(0, 2)
+                file.seek(max(size - _END_BYTES, 0))
+                tail = file.read()
+            else:
+                inflater = zlib.decompressobj(31)
+                while piece := file.read(_PIECE):
+                    tail = (tail + inflater.decompress(piece))[-_END_BYTES:]
+                if not inflater.eof:
+                    return False
+    except (OSError, zlib.error):
+        return False
+    return tail.rstrip()[-1:] in (b"}", b"]")

@@ -1,0 +1,227 @@
+"""Live: the latest samples of each GPU, and the last complete step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.metrics import columns, numbered, worded
+from chopper_core.model.charts import Chart, GpuLanes, SignalRows
+from chopper_core.model.column_names import EDGE, HOTSPOT
+from chopper_core.model.run import Run
+from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views.overview.evidence import findings
+from chopper_core.views.overview.step import headline_of, step_of
+from chopper_core.views.shared.marks import outliers
+from chopper_core.views.shared.samples import gpus_of, opened
+from chopper_core.views.shared.step_times import StepTimes, step_times
+from chopper_core.views.shared.table_view import (
+    LabelledRows,
+    Own,
+    child_of,
+    known_of,
+    node_names,
+    table_view,
+)
+from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, options_of
+
+SPEC: Final = ViewSpec(
+    name="live",
+    title="Live",
+    question="What are the GPUs doing now, and how long did the last step take?",
+    of="window:SECONDS",
+    no_statistic="shows the latest samples",
+    takes_samples=True,
+    is_live=True,
+)
+WINDOW_S: Final = 300.0
+STALE_NS: Final = 10 * 10**9
+"""A GPU without a sample for so long, while others have some, has no figures."""
+HOT_C: Final = 95.0
+NEAR_LIMIT: Final = 0.98
+_BINS: Final = 240
+_MAX_STEPS: Final = 240
+_LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
+_NOW: Final = "of its latest sample, at most 10 s older than the latest of all GPUs"
+_COLUMNS: Final = columns(
+    f"""
+    now_gfx_mhz | MHz | gfx
+        The clock {_NOW}.
+    now_gfx_util_pct | % | util
+        The use {_NOW}.
+    now_power_w | W | power
+        The power {_NOW}.
+    limit_w | W | limit
+        The latest power cap in the telemetry; else the product's power in hardware.toml.
+    now_hotspot_c | °C | hotspot
+        The temperature of the hot spot {_NOW}.
+    now_edge_c | °C | edge
+        The temperature of the edge {_NOW}.
+    now_throttle_pct | % | throttled
+        The share of time under a limiter {_NOW}.
+    now_vram_bytes | B | memory
+        The memory in use {_NOW}.
+    node | | node
+        The host.
+    rank | | rank
+        The rank of the job.
+    """,
+    missing="no such telemetry of the GPU, or none for 10 s",
+    source="telemetry",
+)
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    given = options_of(view, SPEC, window=POSITIVE).get("window")
+    measured = run.measured if run.recent is None else run.recent.signals()
+    gpus = gpus_of(run) if run.is_sampled_only else [gpu.index for gpu in run.gpus]
+    steps = None if run.is_sampled_only else step_times(run, View(view.run))
+    curves = [curve for each in measured.values() for curve in each.curves.values()]
+    end_ns = max((int(each.edges_ns[-1]) for each in curves if len(each.edges_ns)), default=0)
+    if not end_ns and steps is None:
+        raise NothingToShow("no telemetry yet; put a log of amd-smi or nvidia-smi next to the run")
+    now = {name: _latest(signal, gpus, end_ns) for name, signal in measured.items()}
+    own = [
+        (_COLUMNS[f"now_{name}"], numbered(now[name].tolist()))
+        for name in (*_LANES, "throttle_pct", "vram_bytes")
+        if name in now
+    ]
+    limit = _limits(run, now.get("power_cap_w"), len(gpus))
+    own.insert(3, (_COLUMNS["limit_w"], numbered(limit.tolist())))
+    own += _names(run, gpus)
+    lanes = _lanes(run, measured, gpus, now, limit, (end_ns, float(given or WINDOW_S)))
+    return table_view(
+        view,
+        LabelledRows("gpu", [str(gpu) for gpu in gpus]),
+        own,
+        total={},
+        opens=lambda row: (opened if run.is_sampled_only else _gpu)(view, str(gpus[row])),
+        shown=known_of(own),
+        headline=_headline(run, view, steps),
+        charts=(*_step_chart(steps), *lanes),
+    )
+
+
+def _gpu(view: View, gpu: str) -> View:
+    return child_of(view, "gpu", gpu)
+
+
+def newest(steps: StepTimes) -> int | None:
+    """The newest complete iteration."""
+    return max(steps.iterations, default=None)
+
+
+def _headline(run: Run, view: View, steps: StepTimes | None) -> tuple[str, ...]:
+    alarms = run.recent.alarms if run.recent is not None else ()
+    if steps is None:
+        return alarms
+    number, whole = newest(steps), View(view.run, baseline=view.baseline)
+    if number is None:
+        return (*alarms, headline_of(step_of(run, whole)))
+    last = headline_of(step_of(run, child_of(whole, "iteration", str(number))))
+    first = [card.text.strip() for card in findings(run, View(view.run), 1)]
+    return (*alarms, f"iteration {number}: {last.removeprefix('iteration ')}", *first)
+
+
+def _step_chart(steps: StepTimes | None) -> tuple[Chart, ...]:
+    if steps is None or len(steps.iterations) < 2:
+        return ()
+    order = np.argsort(steps.iterations)[-_MAX_STEPS:]
+    times_ms = steps.each_ns[order] / 1e6
+    span = float(steps.iterations[order[0]]), float(steps.iterations[order[-1]])
+    row = times_ms.reshape(1, -1)
+    return (
+        SignalRows("step time in ms", "", "iteration", "", span, ("step",), row, row[:, -1], ()),
+    )
+
+
+def _lanes(
+    run: Run,
+    measured: Mapping[str, Signal],
+    gpus: list[int],
+    now: Mapping[str, Float64],
+    limit: Float64,
+    window: tuple[int, float],
+) -> tuple[Chart, ...]:
+    """The signals of all GPUs over the last minutes."""
+    end_ns, seconds = window
+    known = [measured[name] for name in _LANES if name in measured]
+    known = [each for each in known if each.name != EDGE or HOTSPOT not in measured]
+    starts = [int(c.edges_ns[0]) for each in known for c in each.curves.values() if len(c.edges_ns)]
+    begin_ns = max(end_ns - round(seconds * 1e9), min(starts, default=end_ns))
+    if end_ns <= begin_ns:
+        return ()
+    bounds, nothing = bounds_of(begin_ns, end_ns, _BINS), np.full(_BINS, np.nan)
+    alarmed = run.recent.alarmed if run.recent is not None else frozenset()
+    rows = []
+    for signal in known:
+        means = [_means(signal.curves.get(gpu), bounds, nothing) for gpu in gpus]
+        latest = now[signal.name]
+        beyond = np.isin(gpus, [*alarmed])
+        if signal.name == "power_w":
+            beyond |= latest >= NEAR_LIMIT * limit
+        elif signal.name in (HOTSPOT, EDGE):
+            beyond |= latest >= HOT_C
+        else:
+            with suppress(UsageError):  # of few values
+                beyond[[*outliers(numbered(latest.tolist())).rows]] = True
+        apart = tuple(np.flatnonzero(beyond).tolist())
+        span = (begin_ns - end_ns) / 1e9, 0.0
+        labels = tuple(f"GPU {gpu}" for gpu in gpus)
+        drawn = np.array(means), latest, apart
+        rows.append(SignalRows(signal.title, signal.unit, "time", "s", span, labels, *drawn))
+    return (GpuLanes("GPUs", rows[0].labels, tuple(rows)),) if rows else ()
+
+
+def _means(curve: IntegralCurve | None, bounds: Int64, nothing: Float64) -> Float64:
+    return nothing if curve is None or not len(curve.edges_ns) else curve.means(bounds)
+
+
+def _latest(signal: Signal, gpus: list[int], end_ns: int) -> Float64:
+    """The latest value of each GPU; NaN for a stale one."""
+    found = np.full(len(gpus), np.nan)
+    for place, gpu in enumerate(gpus):
+        curve = signal.curves.get(gpu)
+        if curve is not None and len(curve.edges_ns) and end_ns - curve.edges_ns[-1] <= STALE_NS:
+            found[place] = curve.means(curve.edges_ns[-2:])[0]
+    return found
+
+
+def _limits(run: Run, cap: Float64 | None, count: int) -> Float64:
+    tdp_w = float(run.hardware.tdp_w) if run.hardware else np.nan
+    return np.full(count, tdp_w) if cap is None else np.where(np.isfinite(cap), cap, tdp_w)
+
+
+def _names(run: Run, gpus: list[int]) -> Own:
+    """The node and the rank of each GPU, where there are several and they say more."""
+    found: Own = []
+    try:
+        nodes = node_names(run, gpus)
+    except NothingToShow:
+        nodes = []
+    if len(set(nodes)) > 1:
+        found.append((_COLUMNS["node"], worded(nodes)))
+    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
+    if any(rank_of.get(gpu, gpu) != gpu for gpu in gpus):
+        found.append((_COLUMNS["rank"], worded([str(rank_of.get(gpu, "")) for gpu in gpus])))
+    return found
+
+
+def followed(before: Run, after: Run, view: View) -> View:
+    """A view of the newest complete iteration of a run, of that of a later state of the run."""
+    one, other = (
+        None if run.is_sampled_only else newest(step_times(run, View(view.run)))
+        for run in (before, after)
+    )
+    depth = next((at for at, (level, _) in enumerate(view.scope) if level == "iteration"), None)
+    if depth is None or other is None or view.path[depth] != str(one):
+        return view
+    path = (*view.path[:depth], str(other), *view.path[depth + 1 :])
+    return replace(view, path=path)
