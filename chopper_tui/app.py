@@ -373,9 +373,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             began = monotonic()
             follower, news = self.follower, ""
             if follower is None:
-                if changed := self._opening.files.news():
-                    news = f"{changed} · R reloads"
-                if news != told:
+                if (news := self._opening.files.news()) != told:
                     self.call_later(self._tell, news)
             else:
                 run, has_samples = follower.poll(), follower.tail()
@@ -393,7 +391,7 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def _tell(self, news: str) -> None:
         for screen in self._explorers:
-            screen.tell(news)
+            screen.tell(f"{news} · R reloads" if news else "")
 
     def _follow(self, run: Run | None, news: str | None, has_samples: bool) -> None:
         """Show what came; on a slow line nothing queues: what is left out is shown next time."""

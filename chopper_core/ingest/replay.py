@@ -20,7 +20,7 @@ _BUSY_MHZ: Final = 1000.0
 Event = dict[str, Any]
 
 
-class _Step:
+class _ReplayedStep:
     """The events of one step of all ranks."""
 
     def __init__(self, begin_us: float, end_us: float) -> None:
@@ -71,16 +71,16 @@ def _traces(run: Path) -> list[Path]:
     return sorted(run.glob("rank*.json.gz"), key=lambda path: int(re.sub(r"\D", "", path.name)))
 
 
-def _steps(documents: list[Event]) -> list[_Step]:
+def _steps(documents: list[Event]) -> list[_ReplayedStep]:
     """The annotated steps, with the host's events in each and what they launch on the GPU."""
-    found: dict[int, _Step] = {}
+    found: dict[int, _ReplayedStep] = {}
     for rank, document in enumerate(documents):
         events = [each for each in document["traceEvents"] if each.get("ph") != "M"]
-        own: dict[int, _Step] = {}
+        own: dict[int, _ReplayedStep] = {}
         for each in events:
             match = _STEP.fullmatch(str(each.get("name")))
             if match and match[1] != "Iteration" and each.get("cat") == "user_annotation":
-                own[int(match[2])] = _Step(each["ts"], each["ts"] + each["dur"])
+                own[int(match[2])] = _ReplayedStep(each["ts"], each["ts"] + each["dur"])
         launched: dict[Any, float] = {
             each["args"]["correlation"]: each["ts"]
             for each in events
@@ -88,14 +88,14 @@ def _steps(documents: list[Event]) -> list[_Step]:
         }
         flows = {each["id"]: each["ts"] for each in events if each.get("ph") == "s"}
         for number, step in own.items():
-            whole = found.setdefault(number, _Step(step.begin_us, step.end_us))
+            whole = found.setdefault(number, _ReplayedStep(step.begin_us, step.end_us))
             within = _within(step, launched, flows)
             whole.events[rank] = [each for each in events if within(each)]
     return [step for step in found.values() if len(step.events) == len(documents)]
 
 
 def _within(
-    step: _Step, launched: dict[Any, float], flows: dict[Any, float]
+    step: _ReplayedStep, launched: dict[Any, float], flows: dict[Any, float]
 ) -> Callable[[Event], bool]:
     def holds(event: Event) -> bool:
         correlation = event.get("args", {}).get("correlation")
@@ -119,7 +119,9 @@ def _rounds(heading: str, lines: list[str]) -> Iterator[list[str]]:
             yield rows
 
 
-def _write(into: Path, document: Event, step: _Step, rank: int, number: int, begin_ns: int) -> None:
+def _write(
+    into: Path, document: Event, step: _ReplayedStep, rank: int, number: int, begin_ns: int
+) -> None:
     """Write a step's trace as torch's TensorBoard handler names it, at a time and with a number."""
     base_ns = begin_ns // 10**9 * 10**9
     by_us = (begin_ns - base_ns) / 1000 - step.begin_us
