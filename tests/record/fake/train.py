@@ -1,5 +1,6 @@
 """Trains a model of three layers; arguments change how: `loop.py --steps 20 eval accumulate`."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -52,6 +53,10 @@ for step in range(steps):
         os.kill(os.getpid(), signal.SIGTERM)
     if "exit" in words and step == 7:
         os._exit(9)
+    if "stuck" in words and step == 3:
+        libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_lock(mutex)
     if "slow" in words:
         time.sleep(0.01)
 if "own-profiler" in words:
