@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Final
 
 from chopper_core.render.cells import Escaped, escape_each
 from chopper_core.util.errors import UsageError
-from chopper_tui.commands.options import EXPLORING
 from chopper_tui.commands.output import tell, width, write
 
 DESCRIPTION: Final = """\
@@ -20,7 +20,7 @@ EPILOG: Final = """\
   chopper record -o RUN --skip 50 --every 1000 -- srun python train.py
   chopper record --trigger RUN
   chopper record --check"""
-OPTIONS: Final = f"""
+OPTIONS: Final = """
     COMMAND* | the command and its arguments, after --
     -o, --output RUN | the directory to record into; default: a new one named by the time
     --skip STEPS | steps before the first recorded one; default: 10
@@ -32,7 +32,7 @@ OPTIONS: Final = f"""
         memory, overheads, or names of counters, with commas between them
     --trigger RUN | record steps of a running job now
     --check | what this node can record, and what is missing
-    --open | open the run when the command ends{EXPLORING}"""
+    --open | open the run when the command ends"""
 
 
 def run(options: Namespace) -> int:
@@ -56,9 +56,7 @@ def run(options: Namespace) -> int:
     )
     code = record(recording, options.command, tell, is_terminal=sys.stderr.isatty())
     if options.open:
-        from chopper_tui.commands.explore import explore
-
-        explore(str(recording.run), options)
+        subprocess.run([sys.executable, "-m", "chopper_tui", str(recording.run)], check=False)
     return code
 
 

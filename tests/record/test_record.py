@@ -10,6 +10,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,11 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.record import command as recording
+from chopper_core.record import manifest, profile
 from chopper_core.record.command import RecordOptions, record, trigger
 from chopper_core.record.manifest import read_manifest
 from chopper_core.util.errors import DataError, UsageError
+from chopper_tui.commands.record import run as command_of_cli
 from tests.conftest import ROOT
 
 FAKE = Path(__file__).parent / "fake"
@@ -196,8 +200,63 @@ def test_refusals(tmp_path: Path) -> None:
         record(RecordOptions(tmp_path), ["true"], print)
     with pytest.raises(UsageError, match="no step between"):
         RecordOptions(tmp_path, every=3).check()
+    with pytest.raises(UsageError, match="at least 1"), profile(tmp_path, skip=0):
+        pass
+    with pytest.raises(UsageError, match="import torch before"), profile(tmp_path):
+        pass
     with pytest.raises(DataError, match="no running process"):
         trigger(tmp_path)
+    with pytest.raises(UsageError, match="no command given"):
+        command_of_cli(Namespace(trigger=None, command=[], check=False))
+
+
+def test_nodes_of_a_job_record_into_one_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    manifest.start(run, ["torchrun"])
+    with pytest.raises(UsageError, match="is being recorded into"):
+        record(RecordOptions(run), ["true"], print)
+    monkeypatch.setattr(manifest, "host_name", lambda: "other")
+    found = Recorded(tmp_path, "8")
+    assert found.names()["ProfilerStep#4"] == 1
+    # The manifest is the other node's, which still records.
+    assert (found.manifest().command, found.manifest().ended_ns) == (["torchrun"], None)
+
+
+def test_a_rank_without_a_sampler_on_its_node_starts_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hooks of local rank 0 do, for their launcher; on this node `chopper record` has."""
+    started = tmp_path / "started"
+    script = tmp_path / "sampler"
+    script.write_text(f'#!/bin/sh\necho "$@" "$CHOPPER_RECORD" >> {started}\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(recording, "_SAMPLER", (str(script),))
+    found = Recorded(tmp_path, "8", "slow")
+    own = f"{found.run} --parent {os.getpid()} "
+    assert started.read_text().splitlines() == [own, own]
+
+
+def test_a_trigger_records_steps_of_a_running_job(tmp_path: Path) -> None:
+    import threading
+
+    said: list[str] = []
+
+    def asked() -> None:
+        while not said:
+            try:
+                said.append(trigger(tmp_path / "run"))
+            except DataError:
+                time.sleep(0.01)
+
+    asking = threading.Thread(target=asked)
+    asking.start()
+    found = Recorded(tmp_path, "100", "slow", skip=1000)
+    asking.join(20)
+    (window,) = found.manifest().processes[0].windows
+    assert window["state"] == "written"
+    assert said == [f"1 rank records from step {window['first']} on"]
 
 
 LOOP = """
