@@ -308,5 +308,5 @@ def trigger(run: Path) -> str:
         write_json(str(run / TRIGGER), {"first": first})
     except OSError as error:
         raise DataError(f"{run / TRIGGER} can't be written: {error.strerror}") from error
-    ranks = "1 rank records" if len(running) == 1 else f"{len(running)} ranks record"
-    return f"{ranks} from step {first} on"
+    count = len(running)
+    return f"{count} rank{' records' if count == 1 else 's record'} from step {first} on"
