@@ -16,8 +16,8 @@ from msgspec import Struct
 from chopper_core.model.signals import IntegralCurve, nearest, share_running
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import SignalSamples
-from chopper_core.util.arrays import Float64, Mask
-from chopper_core.util.grouping import median_of
+from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.grouping import median_of, medians_along
 
 REACH_PERIODS: Final = 8
 """Sampling periods around a sample in which it is valid."""
@@ -86,15 +86,15 @@ def sliding_fit(shares: tuple[Float64, Float64], values: Float64) -> Float64:
     return _together(one, other, float(np.corrcoef(whole, compute)[0, 1]))
 
 
-def _together(one: Float64, other: Float64, shared: float) -> Float64:
+def _together(one: Float64, other: Float64, shared: Float64 | float) -> Float64:
     """The multiple correlation from the correlations with two shares and of these."""
     largest = np.maximum(one, other)
-    if abs(shared) > _ALIKE:
-        return largest
-    squared = (one**2 + other**2 - 2 * one * other * shared) / (1 - shared**2)
+    is_one = np.abs(shared) > _ALIKE
+    rest = np.where(is_one, 1.0, 1 - np.square(shared))
+    squared = (one**2 + other**2 - 2 * one * other * shared) / rest
     # A signal that falls while work runs doesn't follow it.
-    both: Float64 = np.where(largest > 0, np.sqrt(np.clip(squared, 0.0, 1.0)), 0.0)
-    return both
+    both = np.where(largest > 0, np.sqrt(np.clip(squared, 0.0, 1.0)), 0.0)
+    return np.where(is_one, largest, both)
 
 
 def refined(recorded: Recorded, coarse_ns: int) -> Placed | None:
@@ -107,10 +107,9 @@ def refined(recorded: Recorded, coarse_ns: int) -> Placed | None:
     samples = _around(recorded, coarse_ns, int(reach))
     best: Placed | None = None
     for averages in (True, False):
-        found = [_fits(recorded, samples, place, averages=averages) for place in places.tolist()]
-        fits = np.array([fit for fit, _ in found])
+        fits, counts = _fits(recorded, samples, places, averages=averages)
         top = int(np.argmax(fits))
-        count = found[top][1]
+        count = int(counts[top])
         if count >= _MIN_SAMPLES and (best is None or fits[top] > best.fit):
             place, doubt = best_place(places, fits, count, recorded.period_ns)
             best = Placed(place, doubt, float(fits[top]), averages)
@@ -143,9 +142,11 @@ def averages_at(recorded: Recorded, begin_ns: int) -> bool:
     `begin_ns` is the start of the span on the file's clock.
     """
     samples = _around(recorded, begin_ns, 0)
-    fit, count = _fits(recorded, samples, begin_ns, averages=True)
-    instants, _ = _fits(recorded, samples, begin_ns, averages=False)
-    return count >= _MIN_SAMPLES and bool(likelihood_gain(fit, instants, count) >= _LIKELIER)
+    here = np.array([float(begin_ns)])
+    (fit,), (count,) = _fits(recorded, samples, here, averages=True)
+    instants, _ = _fits(recorded, samples, here, averages=False)
+    gain = likelihood_gain(float(fit), instants, int(count))
+    return bool(count >= _MIN_SAMPLES and gain[0] >= _LIKELIER)
 
 
 def _around(recorded: Recorded, begin_ns: int, reach_ns: int) -> list[SignalSamples]:
@@ -167,43 +168,46 @@ def likelihood_gain(fit: float, others: Float64 | float, samples: int) -> Float6
 
 
 def _fits(
-    recorded: Recorded, samples: Sequence[SignalSamples], place: float, *, averages: bool
-) -> tuple[float, int]:
-    """The mean fit of the GPUs' samples at a place, and the number of samples of a GPU."""
+    recorded: Recorded, samples: Sequence[SignalSamples], places: Float64, *, averages: bool
+) -> tuple[Float64, Int64]:
+    """The mean fit of the GPUs' samples at each place, and the number of samples of a GPU."""
     begin, end = recorded.span
     period_ns = recorded.period_ns
-    fits, counts = [], []
-    for (whole, compute), shown in zip(recorded.work, samples, strict=True):
-        fit, count = 0.0, 0
-        if len(shown) > _MIN_SAMPLES:
-            ends = (shown.time_ns[1:] - float(place)) + begin
-            windows = np.diff(shown.time_ns).astype(np.float64)
-            lasts = windows if averages else np.full(len(windows), min(_INSTANT_NS, period_ns / 4))
-            inside = (ends - windows >= begin) & (ends <= end)
-            inside &= (windows <= _MAX_WINDOW * period_ns) & np.isfinite(shown.value[1:])
-            count = int(inside.sum())
-            if count >= _MIN_SAMPLES:
-                bounds = np.stack([ends[inside] - lasts[inside], ends[inside]], axis=1)
-                shares = whole.means(bounds)[:, 0], compute.means(bounds)[:, 0]
-                fit = _fit(*shares, shown.value[1:][inside])
-        fits.append(fit)
-        counts.append(count)
-    return float(np.mean(fits)), int(median_of(np.array(counts)))
+    fits = np.zeros((len(samples), len(places)))
+    counts = np.zeros((len(samples), len(places)), np.int64)
+    for gpu, ((whole, compute), shown) in enumerate(zip(recorded.work, samples, strict=True)):
+        if len(shown) <= _MIN_SAMPLES:
+            continue
+        values = shown.value[1:]
+        ends = (shown.time_ns[1:] - places[:, None]) + begin
+        windows = np.diff(shown.time_ns).astype(np.float64)
+        lasts = windows if averages else np.full(len(windows), min(_INSTANT_NS, period_ns / 4))
+        inside = (ends - windows >= begin) & (ends <= end)
+        inside &= (windows <= _MAX_WINDOW * period_ns) & np.isfinite(values)
+        counts[gpu] = inside.sum(axis=1)
+        enough = counts[gpu] >= _MIN_SAMPLES
+        if enough.any():
+            bounds = np.stack([ends[enough] - lasts, ends[enough]], axis=-1)
+            shares = whole.means(bounds)[..., 0], compute.means(bounds)[..., 0]
+            fits[gpu, enough] = _fit(
+                *shares, np.broadcast_to(values, shares[0].shape), inside[enough]
+            )
+    return fits.mean(axis=0), medians_along(counts, 0).astype(np.int64)
 
 
-def _fit(whole: Float64, compute: Float64, values: Float64) -> float:
-    columns = np.stack([whole, compute, values])
-    columns = columns - columns.mean(axis=1, keepdims=True)
-    norms = np.sqrt((columns**2).sum(axis=1))
-    if norms[2] < 1e-9 or norms[:2].max() < 1e-9:
-        return 0.0
+def _fit(whole: Float64, compute: Float64, values: Float64, known: Mask) -> Float64:
+    """The multiple correlation of the known values of each row; 0 where nothing varies."""
+    columns = np.where(known, np.stack([whole, compute, values]), 0.0)
+    means = columns.sum(axis=-1, keepdims=True) / known.sum(axis=-1, keepdims=True)
+    columns = np.where(known, columns - means, 0.0)
+    norms = np.sqrt((columns**2).sum(axis=-1))
     one, other, shared = (
-        float(columns[a] @ columns[b]) / max(norms[a] * norms[b], 1e-9)
+        (columns[a] * columns[b]).sum(axis=-1) / np.maximum(norms[a] * norms[b], 1e-9)
         for a, b in ((0, 2), (1, 2), (0, 1))
     )
-    if norms[:2].min() < 1e-9:
-        return float(max(one, other, 0.0))
-    return float(_together(np.array([one]), np.array([other]), shared).item())
+    largest = np.maximum(np.maximum(one, other), 0.0)
+    fit = np.where(norms[:2].min(axis=0) < 1e-9, largest, _together(one, other, shared))
+    return np.where((norms[2] < 1e-9) | (norms[:2].max(axis=0) < 1e-9), 0.0, fit)
 
 
 def sliding(short: Float64, long: Float64) -> Float64:
