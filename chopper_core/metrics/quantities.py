@@ -10,187 +10,159 @@ from typing import Final
 
 from msgspec import Struct
 
+_ALL: Final = "all GPUs and complete iterations in scope"
+_BASE: Final = "mean per GPU and iteration"
+
 
 class Quantity(Struct, frozen=True):
     """A quantity by its name, as its places show it."""
 
     name: str
     unit: str
+    function: str
+    """The module in `chopper_core` and the name of what computes it."""
     definition: str
     base: str
     covers: str
-    function: str
-    """The module in `chopper_core` and the name of what computes it."""
     places: tuple[str, ...]
 
+    @classmethod
+    def of(cls, text: str) -> Quantity:
+        """Of `name | unit | function`, then the definition, and parts that differ from these."""
+        heading, *lines = text.splitlines()
+        parts, key = {"definition": "", "base": _BASE, "covers": _ALL, "places": ""}, "definition"
+        for line in map(str.strip, lines):
+            first, colon, more = line.partition(": ")
+            if colon and first in parts:
+                key, line, parts[first] = first, more, ""
+            parts[key] = f"{parts[key]} {line}".strip()
+        places = tuple(map(str.strip, parts.pop("places").split(",")))
+        name, unit, function = map(str.strip, heading.split("|"))
+        return cls(name, unit, function, **parts, places=places)
 
-def _quantity(text: str) -> Quantity:
-    """`name | unit`, then the definition, and a part for each other field: lines of text."""
-    heading, *lines = text.splitlines()
-    name, unit = (part.strip() for part in heading.split("|"))
-    parts = dict.fromkeys(Quantity.__struct_fields__[2:], "")
-    key = "definition"
-    for line in map(str.strip, lines):
-        first, colon, more = line.partition(": ")
-        if colon and first in parts:
-            key, line = first, more
-        parts[key] = f"{parts[key]} {line}".strip()
-    places = tuple(map(str.strip, parts.pop("places").split(",")))
-    return Quantity(name=name, unit=unit, places=places, **parts)
 
-
-_ALL: Final = "all GPUs and complete iterations in scope"
-_BASE: Final = "mean per GPU and iteration"
 _TEXT: Final = f"""
-step time | s
+step time | s | views.shared.step_times.step_times
     Time charged to an iteration on a GPU: its activities, and the idle time before them; idle time
     before a launch call belongs to the iteration that the host is in. The parts add up to it.
     base: {_BASE}; the range of the iterations stands next to it where they differ by 1 %
-    covers: {_ALL}
-    function: views.shared.step_times.step_times
     places: overview headline, overview bar, overview step_ns, throughput headline,
         throughput iteration_ns, findings headline, runs step_time_ns
 
-tokens/s | tok/s
+tokens/s | tok/s | views.shared.step_times.token_rate
     Tokens of an iteration over step time, times the data-parallel replicas that the GPUs make up.
     base: sum over the GPUs in scope
     covers: {_ALL}; of a whole run, the ranks of the job
-    function: views.shared.step_times.token_rate
     places: overview headline, throughput headline
 
-tokens/s per GPU | tok/s
+tokens/s per GPU | tok/s | views.shared.step_times.token_rate
     tokens/s over the GPUs; GPUs that share tokens (tensor, context, pipeline) share them here.
     base: per GPU
-    covers: {_ALL}
-    function: views.shared.step_times.token_rate
     places: throughput tokens_per_s, throughput headline, runs tokens_per_s
 
-MFU | %
+MFU | % | views.overheads.parts_of
     Model FLOPs utilization: the time that the model's FLOPs take at the GPU's peak, in % of
     step time; "of peak" in the headline, "theory %" as a part of the time.
     base: a ratio of sums
     covers: the GPUs whose FLOPs are known, marked 2/8 where these are some
-    function: views.overheads.parts_of
     places: overview headline, overheads theoretical_pct, runs mfu_pct
 
-exposed communication | s
+exposed communication | s | metrics.METRICS (exposed_comm_ns)
     Time in which communication runs and no compute, charged to the communication.
-    base: {_BASE}
     covers: {_ALL}; a finding about usual iterations says so
-    function: metrics.METRICS (exposed_comm_ns)
     places: overview bar, throughput communication_ns, findings sentence, tree exposed_comm_ns,
         comms exposed_comm_ns
 
-exposed | %
+exposed | % | views.overheads.parts_of
     exposed communication in % of step time.
     base: a ratio of sums
     covers: as exposed communication
-    function: views.overheads.parts_of
     places: overview headline, overheads exposed_comm_pct, findings sentence, runs exposed_comm_pct
 
-idle | s
+idle | s | metrics.METRICS (idle_ns)
     Time in which nothing runs on a GPU, charged to the activity that starts next; "launch" in the
     parts of throughput.
-    base: {_BASE}
-    covers: {_ALL}
-    function: metrics.METRICS (idle_ns)
     places: overview bar, tree idle_ns, overheads idle_ns, launch idle_ns, throughput launch_ns
 
-low clock | s
+low clock | s | metrics.METRICS (frequency_ns)
     Compute time that a clock below the nominal one costs; "frequency" among the losses.
-    base: {_BASE}
     covers: the GPUs whose clock is known
-    function: metrics.METRICS (frequency_ns)
     places: overview bar, overheads frequency_ns, findings sentence
 
-power | W
+power | W | views.shared.samples.mean_powers
     Mean power over the time in scope, idle time too.
     base: sum over the GPUs in scope; of a GPU in a row; of a run the mean of its GPUs
     covers: GPUs with telemetry of power; no sum where one has none
-    function: views.shared.samples.mean_powers
     places: overview headline, overview mean_power_w, power headline, power mean_power_w,
         runs gpu_power_w
 
-busy power | W
+busy power | W | metrics.METRICS (power_w)
     Mean power while activities run: over their durations, so that idle time doesn't count.
     base: mean over time
     covers: activities with telemetry of power
-    function: metrics.METRICS (power_w)
     places: tree power_w
 
-step energy | J
+step energy | J | metrics.METRICS (energy_j)
     Energy of the GPUs in a complete iteration: from the energy counter, else from power.
     base: per iteration, sum over the GPUs in scope
     covers: {_ALL}; no sum where telemetry covers only a part of one
-    function: metrics.METRICS (energy_j)
     places: power headline, power iteration_energy_j, runs j_per_step
 
-clock while busy | MHz
+clock while busy | MHz | metrics.METRICS (gfx_mhz)
     Mean clock of the compute units over the durations of activities: "gfx MHz".
     base: mean over time
     covers: activities with telemetry of the clock
-    function: metrics.METRICS (gfx_mhz)
     places: overview gfx_mhz, tree gfx_mhz
 
-mean clock | MHz
+mean clock | MHz | views.shared.samples.sampled
     Mean clock of the compute units over the time in scope, idle time too: "mean gfx MHz".
     base: mean over time, of a GPU; of a run the mean of its GPUs
     covers: GPUs with telemetry of the clock
-    function: views.shared.samples.sampled
     places: power mean_gfx_mhz, runs gpu_mhz
 
-low MHz | MHz
+low MHz | MHz | views.shared.samples.clock_while_busy
     5th percentile of a GPU's clock while it is busy: by its activities, without a trace by a
     utilization of 90 % or more.
     base: over time; of a run that of its slowest GPU
     covers: GPUs with telemetry of the clock
-    function: views.shared.samples.clock_while_busy
     places: power busy_p05_mhz, runs low_mhz
 
-utilization | %
+utilization | % | metrics.METRICS (gfx_util_pct)
     Utilization of the compute units as the driver reports it, over the durations of activities.
     base: mean over time
     covers: activities with telemetry of it
-    function: metrics.METRICS (gfx_util_pct)
     places: overview gfx_util_pct, tree gfx_util_pct
 
-busy | %
+busy | % | metrics.METRICS (busy_pct)
     Part of the time in which anything runs on a GPU, by the trace.
     base: a ratio of sums
-    covers: {_ALL}
-    function: metrics.METRICS (busy_pct)
     places: tree busy_pct
 
-lag | s
+lag | s | views.shared.leads.leads
     How much later than the earliest GPU a GPU starts the same kernels.
     base: mean over the kernels that all GPUs run in complete iterations
     covers: GPUs that run the same kernels
-    function: views.shared.leads.leads
     places: overview lag_ns
 
-waiting | s
+waiting | s | graph.collectives.collectives_in
     Time that GPUs spend in collectives before the last rank arrives: "own wait" of the GPU that
     waits, "caused wait" of the one that it waits for.
     base: sum over the GPUs in scope; in a sentence of another GPU and iteration
     covers: collectives of which the traces have all ranks
-    function: graph.collectives.collectives_in
     places: comms wait_ns, comms headline, ranks wait_ns, ranks caused_ns
 
-bus bandwidth | GB/s
+bus bandwidth | GB/s | views.shared.collective_figures.BUS
     Message size over transfer time, times nccl-tests' factor of the collective; waiting is no part.
     base: a ratio of sums
     covers: collectives of which the traces have all ranks and the size
-    function: views.shared.collective_figures.BUS
     places: comms bus_gbps
 
-saving | s
+saving | s | views.findings.answer
     How much shorter an iteration would be without a finding: an estimate, with its range.
     base: per iteration
-    covers: {_ALL}
-    function: views.findings.answer
     places: findings saving_ns, overview cards
 """
-QUANTITIES: Final = {each.name: each for each in map(_quantity, _TEXT.strip().split("\n\n"))}
+QUANTITIES: Final = {each.name: each for each in map(Quantity.of, _TEXT.strip().split("\n\n"))}
 
 
 def as_markdown() -> str:

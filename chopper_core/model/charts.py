@@ -169,6 +169,10 @@ class BoxChart(Struct, frozen=True, eq=False):
     level: str = ""
 
 
+LEAST_SHARE: Final = 0.0005
+"""Of the longest bar or the whole: a smaller part is not seen, and its figure would be 0.0 %."""
+
+
 class Composition(Struct, frozen=True, eq=False, tag=True):
     """A bar over the whole width for each of one or two wholes, with the figure of every part.
 
@@ -187,6 +191,19 @@ class Composition(Struct, frozen=True, eq=False, tag=True):
     """The GPUs of the second whole, where it is a part of those of the first: `2/8`."""
     opens: Callable[[int], View] | None = None
     """The view that a part opens, sorted by its column; None: the parts have no columns."""
+
+    @property
+    def shares(self) -> Float64:
+        """The shares of the parts in their wholes, as wholes x parts."""
+        numbers = np.nan_to_num(np.stack([each.numbers for each in self.series], axis=1))
+        wholes = numbers.sum(axis=1, keepdims=True)
+        return np.asarray(numbers / np.where(wholes > 0, wholes, 1.0), np.float64)
+
+    @property
+    def listed(self) -> list[int]:
+        """The parts that are large enough to be seen."""
+        most = np.abs(self.shares).max(axis=0, initial=0.0)
+        return [place for place, share in enumerate(most.tolist()) if share >= LEAST_SHARE]
 
 
 class Card(Struct, frozen=True):

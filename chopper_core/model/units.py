@@ -17,9 +17,9 @@ def decimals_of(number: float, digits: int = DIGITS) -> int:
     return max(digits - len(str(int(abs(number)))), 0)
 
 
-def significant(number: float, most: int = DIGITS, sign: str = "") -> str:
-    """A figure of a sentence in four significant digits, or `most` decimals: `740`, `12.9`."""
-    text = f"{number:{sign}.{min(decimals_of(number), most)}f}"
+def significant(number: float, sign: str = "") -> str:
+    """A figure of a sentence in four significant digits: `740`, `12.9`."""
+    text = f"{number:{sign}.{decimals_of(number)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -139,10 +139,12 @@ def drawn_in(unit: AnyUnit) -> tuple[float, str]:
     return (1e6, "ms") if unit is Unit.NS else (1.0, str(unit))
 
 
-def scaled_text(number: float, unit: AnyUnit) -> str:
+def scaled_text(number: float, unit: AnyUnit, sign: str = "") -> str:
     """A figure of a sentence in 4 significant digits and a unit that fits: `1.234 ms`, `5244 W`."""
+    if unit is Unit.NS:
+        return time_text(number, sign)
     scale = unit.scale(abs(number), is_whole=False)
-    return f"{significant(number / scale.divisor, scale.decimals)} {scale.text}".strip()
+    return f"{significant(number / scale.divisor, sign)} {scale.text}".strip()
 
 
 COUNT: Final = UnitScale(0.0, "")
@@ -188,4 +190,4 @@ def time_text(ns: float, sign: str = "") -> str:
     if ns == 0:
         return "0 ms"
     length, unit = next((length, unit) for least, length, unit in _TIMES if abs(ns) >= least)
-    return f"{significant(ns / length, sign=sign)} {unit}"
+    return f"{significant(ns / length, sign)} {unit}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,7 @@ from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
+from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -247,10 +249,7 @@ def _chart(
 def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places) -> tuple[str, ...]:
     high, low = int(np.nanargmax(numbers)), int(np.nanargmin(numbers))
 
-    def value(number: float) -> str:
-        if figure.unit == "ns":
-            return f"{number / 1e6:.4g} ms"
-        return f"{number:.4g} {figure.unit}".rstrip()
+    value = partial(scaled_text, unit=figure.unit)
 
     def end(place: int) -> str:
         where = f" ({text})" if (text := places.text(place)) else ""

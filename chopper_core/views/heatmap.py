@@ -26,7 +26,7 @@ from chopper_core.model.column_names import HEAT
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.model.units import drawn_in, is_on_a_clock, moment_text, time_text
+from chopper_core.model.units import drawn_in, is_on_a_clock, moment_text, scaled_text
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -169,13 +169,10 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         share = f" ({100 * apart[row] / other:+z.1f} %)" if other > 0 else ""
         if not differs(number, other, _LEAST_APART):
             return (f"no GPU differs from the others' median {title} by more than 0.1 %",)
-        if self.figure.unit == "ns":
-            values = f"{time_text(number)} vs a median of {time_text(other)}"
-        else:
-            values = f"{number:.4g} vs a median of {other:.4g} {self.figure.unit}".rstrip()
+        own, theirs = (scaled_text(float(each), self.figure.unit) for each in (number, other))
         return (
             f"GPU {self.names[row]} differs most from the others at {self.by} "
-            f"{self.labels[at[row]]}: {title} is {values}{share}",
+            f"{self.labels[at[row]]}: {title} is {own} vs a median of {theirs}{share}",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import ALLOCATED, NEVER, MemoryEvents, largest_between
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, NO_TIME
-from chopper_core.model.units import Unit, time_text
+from chopper_core.model.units import Unit, scaled_text, time_text
 from chopper_core.model.view import View, Window, with_view
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -240,11 +241,7 @@ def _opens(run: Run, view: View, by: str, label: str, peak: _MemoryPeak) -> View
     )
 
 
-def _bytes_text(size: float) -> str:
-    scale = Unit.BYTES.scale(abs(size), is_whole=True)
-    number = size / scale.divisor
-    digits = max(4 - len(str(int(abs(number)))), 0) if scale.divisor > 1 else 0
-    return f"{number:,.{digits}f} {scale.text}"
+size_text: Final = partial(scaled_text, unit=Unit.BYTES)
 
 
 def _headline(
@@ -255,16 +252,16 @@ def _headline(
     memory, at = run.side(MemoryEvents), peak.event
     most, reserved = int(held.sum()), int(memory.reserved[at])
     moment = time_text(int(memory.time_ns[at]) - run.origin_ns)
-    sentence = f"peak: {_bytes_text(most)} on GPU {memory.gpu[at]}, at {moment} on its host"
+    sentence = f"peak: {size_text(most)} on GPU {memory.gpu[at]}, at {moment} on its host"
     if reserved:
         share = 100.0 * (reserved - most) / reserved
         sentence += (
-            f"; {_bytes_text(reserved)} reserved, {share:.1f} % of it not allocated (fragmentation)"
+            f"; {size_text(reserved)} reserved, {share:.1f} % of it not allocated (fragmentation)"
         )
     holder = int(held.argmax())
     whole = 100.0 * held[holder] / max(most, 1)
     alive = phrases.count(len(peak.alive), "allocation")
-    largest = f"{_bytes_text(int(held[holder]))} ({whole:.1f} %)"
+    largest = f"{size_text(int(held[holder]))} ({whole:.1f} %)"
     return (
         sentence,
         f"{alive} of the trace {'is' if len(peak.alive) == 1 else 'are'} alive then; "

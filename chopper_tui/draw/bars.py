@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.model.charts import BarChart, BoxChart, Card, Cards, Composition
+from chopper_core.model.charts import LEAST_SHARE, BarChart, BoxChart, Card, Cards, Composition
 from chopper_core.model.units import significant, time_text
 from chopper_core.render.cells import clean, wrapped
 from chopper_core.render.glyphs import Glyphs, bar
@@ -31,8 +31,6 @@ from chopper_tui.draw.canvas import (
 from chopper_tui.draw.pieces import Line, series_fills, series_inks, short_number, width_of
 
 _MAX_THICK: Final = 3
-_LEAST_SHARE: Final = 0.0005
-"""Of the longest bar or the whole: a smaller part is not seen, and its figure would be 0.0 %."""
 _HAIR: Final = 1e-9
 _CELLS_PER_TICK: Final = 12
 
@@ -157,7 +155,7 @@ def _visible(picture: BarChart) -> list[int]:
     numbers = np.abs([np.nan_to_num(each.numbers) for each in picture.series])
     longest = float(numbers.sum(axis=0).max(initial=0.0))
     largest = numbers.max(axis=1, initial=0.0)
-    seen = np.flatnonzero(largest > _LEAST_SHARE * longest).tolist()
+    seen = np.flatnonzero(largest > LEAST_SHARE * longest).tolist()
     return seen or list(range(len(picture.series)))
 
 
@@ -218,7 +216,7 @@ class CompositionDrawer(Drawer[Composition]):
         names = on.labels(chart.labels) if len(chart.labels) > 1 else [""]
         digits = max(map(len, values)) + 1
         room = max(on.width - digits - width_of([(names[0], "")]), 1)
-        shares, listed = listed_parts(chart)
+        shares, listed = chart.shares, chart.listed
         # Those too small to be listed take none of the hues.
         hues = dict(zip(listed, series_inks([chart.series[n].name for n in listed]), strict=True))
         inks = [hues.get(place, "dim") for place in range(len(chart.series))]
@@ -244,14 +242,6 @@ class CompositionDrawer(Drawer[Composition]):
             del entries[by_size.pop(0)]
         for line, owners in legend:
             on.add(line, 1, 0, np.array(owners, np.intp))
-
-
-def listed_parts(chart: Composition) -> tuple[Float64, list[int]]:
-    """The shares of the parts in their wholes, and the parts that are large enough to be listed."""
-    numbers = np.nan_to_num(np.stack([each.numbers for each in chart.series], axis=1))
-    wholes = numbers.sum(axis=1)
-    shares = numbers / np.where(wholes > 0, wholes, 1.0)[:, None]
-    return shares, np.flatnonzero(np.abs(shares).max(axis=0) >= _LEAST_SHARE).tolist()
 
 
 def _entry(

@@ -14,7 +14,6 @@ from textual import events, work
 from textual.binding import Binding, BindingsMap
 from textual.widgets import Input
 
-from chopper_core.metrics import METRICS
 from chopper_core.model import address
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
@@ -359,28 +358,13 @@ class Explorer(ScreenParts):
 
     def explained(self) -> list[tuple[str, str]]:
         """What the cursor is on: a part of the bar, a finding, or else the sorted column."""
-        from chopper_core.views.overview.evidence import explained_finding
+        from chopper_core.views.overview import evidence
 
-        frame, card = self.frame, self.cards.card
+        card, bar = self.cards.card, self.bar if self.part is not None else None
         if self.cards.has_keys and card is not None:
-            lines = explained_finding(self.run, self.view, card.text.strip())
-            return [*lines, ("enter", f"opens its evidence, {card.address}")]
-        name = (self.part or frame).sort.removeprefix("-")
-        columns = {each.name: each for each in (*frame.columns, *METRICS.values())}
-        column = columns.get(name, next(iter(frame.columns), None))
-        if column is None:
-            return []
-        source = f" Source: {column.source}." if column.source else ""
-        title = column.title
-        if self.part is not None and self.bar is not None:
-            title = self.bar.series[self.cell[1]].name
-        lines = [(title, f"{column.definition}{source} [{column.name}]")]
-        if column.missing_because:
-            lines.append(("missing", column.missing_because))
-        if self.bar is not None and self.bar.some:
-            lines.append((self.bar.some, "known on these GPUs alone: a figure of theirs"))
-        opens = "the operations with this part, largest first" if self.part else "the row"
-        return [*lines, ("enter", f"opens {opens}")]
+            return evidence.explained_finding(self.run, self.view, card)
+        title = bar.series[self.cell[1]].name if bar is not None else ""
+        return evidence.explained_column(self.frame, (self.part or self.frame).sort, title)
 
     def point_at_card(self, is_again: bool) -> None:
         self.activate_cards(True)

@@ -198,10 +198,8 @@ class ScreenParts(SteadyScreen[None]):
 
     def go_to_part(self, step: int) -> None:
         """Give the bar the keys, its cursor so many of its listed parts further, and explain it."""
-        from chopper_tui.draw.bars import listed_parts
-
         bar = self.bar
-        _, listed = listed_parts(bar) if bar is not None else ((), [])
+        listed = bar.listed if bar is not None else []
         if bar is None or not listed:
             raise UsageError("the bar has no parts")
         place = listed.index(self.cell[1]) if self.cell[1] in listed else 0

@@ -12,9 +12,9 @@ from chopper_core.metrics import Metric
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Cards, Chart
 from chopper_core.model.run import Run
-from chopper_core.model.units import Unit, time_text
+from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import ALL_TIME, View
-from chopper_core.render.cells import SENTENCES, column_texts, level_title, scale_of
+from chopper_core.render.cells import SENTENCES, column_texts, level_title
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.frame import Frame
@@ -300,12 +300,7 @@ def _figure(frame: Frame, metric: Metric, row: int) -> str:
     if values.words is not None:
         return str(values.cell(row) or "")
     number = values.at(row)
-    if number is None:
-        return ""
-    if metric.unit is Unit.NS:
-        return time_text(number)
-    scale = scale_of(metric, abs(number))
-    return f"{scale.cell(number)} {scale.text}".rstrip()
+    return "" if number is None else scaled_text(number, metric.unit)
 
 
 class CardsPane(Pane):

@@ -16,6 +16,7 @@ from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
 from chopper_core.extensions.runs.run_set import FAILED, OK, RunRow, RunSet
 from chopper_core.extensions.runs.runs import frame_of_set, shown_rows
 from chopper_core.metrics import worded
+from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -45,7 +46,6 @@ _STEP: Final = "step_time_ns"
 _HEAT: Final = "gpu_hotspot_c"
 _PEAK: Final = "peak_hotspot_c"
 _COLUMNS: Final = (_HEAT, _PEAK, "gpu_power_w", "gpu_mhz", "gpu_throttled_pct")
-_FOUR_DIGITS: Final = 1000
 MODEL: Final = "model"
 
 
@@ -292,11 +292,7 @@ def _number(row: RunRow, figure: str) -> float:
 
 
 def _with_unit(row: RunRow, figure: str) -> str:
-    number = _number(row, figure)
-    scale = known_column(figure).unit.scale(abs(number), is_whole=False)
-    number /= scale.divisor
-    text = f"{number:,.0f}" if abs(number) >= _FOUR_DIGITS else f"{number:.4g}"
-    return f"{text} {scale.text}".strip()
+    return scaled_text(_number(row, figure), known_column(figure).unit)
 
 
 def _degrees(row: RunRow) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import PurePath
 from typing import Final
 
@@ -25,7 +26,7 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, STATES
-from chopper_core.model.units import drawn_in, time_text
+from chopper_core.model.units import drawn_in, scaled_text
 from chopper_core.model.view import Baseline, View, baseline_view
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, UsageError
@@ -163,12 +164,6 @@ def _changed(both: Sides, name: str) -> tuple[Metric, Values]:
     return delta_of(known), difference(known, *both.values(known))
 
 
-def _written(figure: Metric, number: float, sign: str = "") -> str:
-    if figure.unit == "ns":
-        return time_text(number, sign)
-    return f"{number:{sign}.4g} {figure.unit}".rstrip()
-
-
 def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Own:
     """The parts of a difference due to more activities and to larger ones; they add up to it."""
     if figure.name == "kernels":
@@ -193,17 +188,18 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
     ours, base = (values.at(0) or 0 for values in both.whole.values(figure))
     percent = f" ({100 * (ours - base) / base:+z.1f} %)" if base else ""
     of = " per GPU and iteration" if both.is_per_step else ""
+    text = partial(scaled_text, unit=figure.unit)
     whole = (
-        f"{figure.title}{of}: {_written(figure, ours)} vs {_written(figure, base)} in "
-        f"{both.baseline_name}: {_written(figure, ours - base, '+')}{percent}"
+        f"{figure.title}{of}: {text(ours)} vs {text(base)} in "
+        f"{both.baseline_name}: {text(ours - base, sign='+')}{percent}"
     )
     if not top:
         return (whole, f"no {both.by} differs")
     grown, shrunk = (float(change[side].sum()) for side in (change > 0, change < 0))
-    sums = " and ".join(_written(figure, each, "+") for each in (grown, shrunk) if each)
+    sums = " and ".join(text(each, sign="+") for each in (grown, shrunk) if each)
     # Names of kernels are too long for a sentence.
     listed = top[:_MAX_LISTED] if both.by != "kernel" else ()
-    names = [f"{both.pairs.labels[row]} {_written(figure, change[row], '+')}" for row in listed]
+    names = [f"{both.pairs.labels[row]} {text(change[row], sign='+')}" for row in listed]
     largest = f"; largest: {', '.join(names)}" if names else ""
     return (whole, f"{sums} over {len(change)} rows{largest}")
 

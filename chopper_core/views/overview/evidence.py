@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, heat_of, is_measured
 from chopper_core.model import address
-from chopper_core.model.charts import Card
+from chopper_core.model.charts import Card, Composition
 from chopper_core.model.column_names import EDGE, PART_OF
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import beyond_others, median_of, others_median
+from chopper_core.views.frame import Frame
 from chopper_core.views.overview.step import Step, step_of
 from chopper_core.views.shared.leads import leads
 from chopper_core.views.shared.phrases import others, time
@@ -45,23 +46,44 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     return tuple(cards)
 
 
-def explained_finding(run: Run, view: View, sentence: str) -> list[tuple[str, str]]:
+Explained = list[tuple[str, str]]
+"""Words, and what they mean."""
+
+
+def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
+    """The sorted column of a frame, else its first, or the part of the bar that is one."""
+    columns = {each.name: each for each in (*frame.columns, *METRICS.values())}
+    column = columns.get(sort.removeprefix("-"), next(iter(frame.columns), None))
+    if column is None:
+        return []
+    text = f"{column.definition} Source: {column.source}. [{column.name}]"
+    opens = "opens the operations with this part, largest first" if part else "opens the row"
+    lines = [(part or column.title, text), ("missing", column.missing_because)]
+    some = [each.some for each in frame.charts if isinstance(each, Composition) and each.some]
+    lines += [(each, "of so many GPUs: the others can't supply it") for each in some]
+    return [line for line in (*lines, ("enter", opens)) if line[1]]
+
+
+def explained_finding(run: Run, view: View, card: Card) -> Explained:
     """What the rule of a finding looks for, its thresholds, and what its saving is."""
     from chopper_core.views.findings import rules_of
     from chopper_core.views.query import answer
 
+    lines = [("enter", f"opens the evidence, {card.address}")]
     found = answer(run, with_view(replace(view, baseline=None), "findings"))
     columns = {metric.name: values for metric, values in found.columns}
-    if sentence not in found.labels:
-        return []
-    row = list(found.labels).index(sentence)
+    if card.text.strip() not in found.labels:
+        return lines
+    row = list(found.labels).index(card.text.strip())
     rule = next(each for each in rules_of(run) if each.name == columns["rule"].cell(row))
     low, high = (columns[f"saving_{end}_ns"].at(row) for end in ("low", "high"))
-    lines = [(f"rule {rule.name}", rule.looks_for), ("saving", rule.saving)]
-    if low is not None and high is not None:
-        lines.append(("range", f"{time(low)} to {time(high)}"))
-    lines += [(each.name, f"{each.value:g} {each.unit}: {each.why}") for each in rule.thresholds]
-    return [(head, body) for head, body in lines if body]
+    known = low is not None and high is not None
+    ends = f"; here {time(low or 0)} to {time(high or 0)}" if known else ""
+    lines = [(f"rule {rule.name}", rule.looks_for), ("saving", rule.saving + ends), *lines]
+    return [
+        *lines,
+        *((each.name, f"{each.value:g} {each.unit}: {each.why}") for each in rule.thresholds),
+    ]
 
 
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
