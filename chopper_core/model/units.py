@@ -144,7 +144,8 @@ def scaled_text(number: float, unit: AnyUnit, sign: str = "") -> str:
     if unit is Unit.NS:
         return time_text(number, sign)
     scale = unit.scale(abs(number), is_whole=False)
-    return f"{significant(number / scale.divisor, sign)} {scale.text}".strip()
+    text = significant(number / scale.divisor, sign)
+    return f"{f'{number:{sign}.1f}' if unit is Unit.PERCENT else text} {scale.text}".strip()
 
 
 COUNT: Final = UnitScale(0.0, "")

@@ -200,7 +200,7 @@ def test_an_unknown_level_is_named() -> None:
 
 def test_times_are_answered_as_they_are_typed() -> None:
     window = Window(9_000_000_000, None, None, None)
-    with pytest.raises(UsageError, match=r"^from=9s is after the end of the run \(250\.0 µs\)$"):
+    with pytest.raises(UsageError, match=r"^from=9s is after the end of the run \(250 µs\)$"):
         resolved(window, (0, 250_000), 250_000)
     window = Window(1_500_000_000, 200_000_000, None, None)
     with pytest.raises(UsageError, match=r"^from=1\.5s is not before to=200ms$"):
