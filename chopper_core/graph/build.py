@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.graph.collectives import collectives_of
-from chopper_core.graph.dependencies import Evidence, dependencies_of, time_order
+from chopper_core.graph.dependencies import Evidence, dependencies_of, stated, time_order
 from chopper_core.graph.host_nodes import (
     HostMoment,
     HostNodes,
@@ -59,6 +59,7 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     latency = _latency(timed, edges, known)
     follows = np.flatnonzero(hosts.gpu[1:] == hosts.gpu[:-1]) + 1
     parts = (
+        _between_gpus(run, timed),
         EdgeRows(edges.source, enters[edges.target], edges.evidence, edges.lag_ns),
         _edges(host + launched[known], enters[known], Evidence.LAUNCH, latency),
         _edges(host + follows - 1, host + follows, Evidence.SEQUENCE),
@@ -78,6 +79,15 @@ def _edges(source: Index, target: Index, evidence: Evidence, lag: Int64 | None =
     count = len(source)
     lags = np.zeros(count, np.int64) if lag is None else lag
     return EdgeRows(source, target, np.full(count, evidence, np.int8), lags)
+
+
+def _between_gpus(run: Run, timed: TimedRows) -> EdgeRows:
+    """The dependencies on activities of other GPUs that the run states."""
+    found = stated(run, timed.rows)
+    if found is None:
+        return _edges(np.zeros(0, np.intp), np.zeros(0, np.intp), Evidence.STATED)
+    other = timed.gpu[found.before] != timed.gpu[found.after]
+    return _edges(found.before[other], found.after[other], Evidence.STATED)
 
 
 def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows]:

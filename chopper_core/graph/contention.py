@@ -51,7 +51,7 @@ class Contention(Struct, frozen=True, eq=False):
     owner: Index
     """The operation of a phase that each belongs to."""
     rates: Float64
-    """Least, expected and most x waits and transfers x operations."""
+    """Most, expected and least x waits and transfers x operations."""
     known: Mask
     """Waits and transfers x operations: whether the run shows the rate; else it is others'."""
 
@@ -137,11 +137,15 @@ def _fitted(
 
 
 def _ranges(rate: Float64, error: Float64, known: Mask) -> Float64:
-    """The least, the expected and the most, of unknown ones those of the others."""
-    found = np.stack([rate - _ERRORS * error, rate, rate + _ERRORS * error])
+    """The most, the expected and the least: work without contention is least with the most.
+
+    Unknown rates are those of the others. Waits may cost nothing: few kernels show it.
+    """
+    found = np.stack([rate + _ERRORS * error, rate, rate - _ERRORS * error])
     for of in (WAITS, TRANSFERS):
         own = rate[of][known[of]]
         usual, most = quantile_of(own, (0.5, 0.9)).tolist() if len(own) else (0.0, 0.0)
-        for side, value in enumerate((0.0, usual, most)):
+        for side, value in enumerate((most, usual, 0.0)):
             found[side, of, ~known[of]] = value
+    found[2, WAITS] = 0.0
     return np.clip(found, 0.0, _MAX_RATE)

@@ -49,6 +49,9 @@ _SIDES: Final = (0.1, 0.9)
 _FASTEST: Final = 0.1
 """The quantile of transfers that the link's bandwidth alone limits."""
 
+_FREE: Final = -(1 << 60)
+"""The lag of an edge that holds nothing back."""
+
 New = Callable[[Float64], tuple[Float64, Float64, Float64]]
 """From the work of all nodes to the least, the expected and the most of the changed ones."""
 
@@ -61,6 +64,8 @@ class Change(Struct, frozen=True, eq=False):
     notes: tuple[str, ...] = ()
     rates: Callable[[Float64], Float64] | None = None
     """From the rates of contention of each row, waits and transfers x rows, to new ones."""
+    free: Index | None = None
+    """Edges that hold nothing back any more."""
 
 
 class Predicted(Struct, frozen=True, eq=False):
@@ -102,10 +107,14 @@ class Predictor(Struct, frozen=True, eq=False):
         times = identity.replayed
         none = np.zeros((2, 0))
         shares = none if found is None else found.shares(graph, times.begin_ns, times.end_ns, kind)
-        return cls(run, graph, identity, found, kind, shares, _doubtful_lag(run, graph))
+        return cls(run, graph, identity, found, kind, shares, _doubtful_lag(graph))
 
     def predict(
-        self, changes: Sequence[Change], side: int = EXPECTED, start: Predicted | None = None
+        self,
+        changes: Sequence[Change],
+        side: int = EXPECTED,
+        rates_side: int = EXPECTED,
+        start: Predicted | None = None,
     ) -> Predicted:
         """The replay after some changes; `start` is one whose waits are near."""
         graph, found = self.graph, self.contention
@@ -113,11 +122,14 @@ class Predictor(Struct, frozen=True, eq=False):
         nodes, rates = np.zeros(0, np.intp), np.zeros((2, 0))
         if found is not None:
             nodes = graph.activities[np.searchsorted(graph.row[graph.activities], found.rows)]
-            rates = found.rates[side][:, found.owner]
+            rates = found.rates[rates_side][:, found.owner]
             work[nodes] /= np.exp((rates * self.shares).sum(axis=0))
         for change in changes:
             work[change.nodes] = np.maximum(change.new(work)[side], 0.0)
             rates = rates if change.rates is None else change.rates(rates)
+        lag = graph.lag_ns.copy()
+        for change in changes:
+            lag[[] if change.free is None else change.free] = _FREE
         shares = self.shares
         times = start.replayed if start is not None else None
         whole = graph.work_ns
@@ -127,12 +139,12 @@ class Predictor(Struct, frozen=True, eq=False):
             now, last = work.copy(), whole
             now[nodes] *= np.exp((rates * shares).sum(axis=0))
             whole = np.rint(now).astype(np.int64)
-            times = replay(graph, whole)
+            times = replay(graph, whole, lag)
             is_near = np.abs(whole - last).sum() <= _AGREES * whole.sum()
             if found is None or start is not None or is_near:
                 break
         assert times is not None
-        return Predicted(whole, graph.lag_ns, times)
+        return Predicted(whole, lag, times)
 
 
 def scaled(nodes: Index, factor: float) -> Change:
@@ -156,8 +168,8 @@ def _factors(nodes: Index, sides: Float64, *notes: str) -> Change:
 
 
 def host_nodes(graph: StepGraph) -> Index:
-    """The nodes of the host's own work."""
-    return np.flatnonzero(graph.kind == NodeKind.HOST)
+    """The nodes of the host's own work: launches, calls, and what is between them."""
+    return np.flatnonzero(graph.kind <= NodeKind.RETURN)
 
 
 def launched_rows(graph: StepGraph, nodes: Index) -> Int64:
@@ -273,26 +285,34 @@ def _units(table: KernelTable, rows: Index) -> Float64:
 
 
 def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
-    """The host's time before the same launches on the other GPUs and in other iterations."""
-    every = host_nodes(graph)
+    """The host's time before the same launches on the other GPUs and in other iterations.
+
+    A call that most of them don't make there takes no time, and waits for nothing.
+    """
+    table, every = run.table, host_nodes(graph)
     rows = launched_rows(graph, every)
-    table = run.table
-    at = np.maximum(rows, 0)
-    columns = [table.column(name)[at] for name in ("gpu", "iteration")]
-    same = [table.column(name)[at] for name in ("phase", "layer", "operation", "kernel")]
-    keys: list[Int64] = [*same, nth_of(*same, *columns), (rows < 0).astype(np.int64)]
-    code = combined(keys)[1]
+    every, rows = every[rows >= 0], rows[rows >= 0]
+    same = [table.column(name) for name in ("phase", "layer", "operation", "kernel")]
+    launch = combined([*same, nth_of(*same, table.gpu, table.iteration)])[1][rows]
+    # A launch comes after the calls before it.
+    back = nth_of(rows[::-1])[::-1]
+    code = combined([launch, back])[1]
     own = np.isin(every, nodes)
     peers = np.ones(len(every), np.bool_) if own.all() else ~own
+    count = int(code.max(initial=-1)) + 1
+    there = counts_of(launch[peers & (back == 0)], int(launch.max(initial=-1)) + 1)[launch]
+    is_extra = own & (2 * counts_of(code[peers], count)[code] < there)
+    extra = np.zeros(len(graph), np.bool_)
+    extra[every[is_extra]] = True
 
     def new(work: Float64) -> tuple[Float64, Float64, Float64]:
         time = work[every]
-        count = int(code.max(initial=-1)) + 1
-        usual = quantiles_of(time[peers], code[peers], count, (0.5,))[:, 0][code[own]]
-        usual = np.where(np.isfinite(usual), usual, time[own])
+        usual = quantiles_of(time[peers], code[peers], count, (0.5,))[:, 0][code]
+        usual = np.where(is_extra, 0.0, np.where(np.isfinite(usual), usual, time))[own]
         return usual, usual, usual
 
-    return Change(every[own], new)
+    free = np.flatnonzero(extra[graph.target] & (graph.evidence == Evidence.BLOCKED))
+    return Change(every[own], new, free=free)
 
 
 def without_contention(predictor: Predictor, chosen: Mask, *, as_others: bool = False) -> Change:
@@ -401,44 +421,24 @@ def binding_edges(graph: StepGraph, begin: Int64, end: Int64, lag: Int64) -> Ind
     return found
 
 
-def _doubtful_lag(run: Run, graph: StepGraph) -> Int64 | None:
-    """The lags of the edges, with those that may be chance so early that they hold nothing back.
+def _doubtful_lag(graph: StepGraph) -> Int64 | None:
+    """The lags of the edges, with those that hold nothing back for which no launch speaks.
 
-    Inferred edges that fewer than half of the like activities of other GPUs and iterations have,
-    where a node waits for something recorded too. None without any.
+    Only where a node waits for something recorded too. None without any.
     """
     target, recorded = graph.target, is_recorded(graph.evidence)
     has_more = counts_of(target[recorded], len(graph)) > 0
-    inferred = np.flatnonzero(~recorded & has_more[target])
-    if not len(inferred):
-        return None
-    like = _like(run.table, graph.row.astype(np.intp))
-    pairs = combined([like[target[inferred]], like[graph.source[inferred]]])[1]
-    there = counts_of(like[like >= 0])[like[target[inferred]]]
-    lag = graph.lag_ns.copy()
-    lag[inferred[counts_of(pairs)[pairs] < there / 2]] = -(1 << 60)
-    return lag
+    doubtful = (graph.evidence == Evidence.UNKNOWN) & has_more[target]
+    return np.where(doubtful, _FREE, graph.lag_ns) if doubtful.any() else None
 
 
-def _like(table: KernelTable, row: Index) -> Int64:
-    """A number per node, equal for activities of the same kernel and place in the operation."""
-    found = np.full(len(row), -1, np.int64)
-    own = np.flatnonzero(row >= 0)
-    rows = row[own]
-    same = [table.column(name)[rows] for name in ("phase", "operation")]
-    found[own] = combined(same)[1]
-    return found
-
-
-def path_nodes(graph: StepGraph, begin: Int64, end: Int64, lag: Int64) -> tuple[Index, Index]:
-    """The nodes of the longest path of a replay, the last first, and the edge into each."""
-    edge_of = binding_edges(graph, begin, end, lag).tolist()
-    source = graph.source.tolist()
-    nodes, edges = [], []
-    node = int(end.argmax()) if len(end) else -1
-    while node >= 0:
+def path_nodes(graph: StepGraph, predicted: Predicted) -> Index:
+    """The nodes of the longest path of a replay, the last first."""
+    begin, end = predicted.replayed.begin_ns, predicted.replayed.end_ns
+    held = np.flatnonzero(begin[graph.target] == end[graph.source] + predicted.lag_ns)
+    before = np.full(len(graph), -1, np.int64)
+    before[graph.target[held][::-1]] = graph.source[held][::-1]
+    follow, nodes = before.tolist(), [int(end.argmax())]
+    while (node := follow[nodes[-1]]) >= 0:
         nodes.append(node)
-        edge = edge_of[node]
-        edges.append(edge)
-        node = source[edge] if edge >= 0 else -1
-    return np.array(nodes, np.intp), np.array(edges, np.int64)
+    return np.array(nodes, np.intp)

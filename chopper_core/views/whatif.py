@@ -243,7 +243,8 @@ def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
     """The saving of some changes together."""
     predictor = steady.predictor
     expected = predictor.predict(changes)
-    others = [predictor.predict(changes, side, expected) for side in (LEAST, MOST)]
+    sides = [(side, rates) for side in (LEAST, MOST) for rates in (LEAST, MOST)]
+    others = [predictor.predict(changes, *each, expected) for each in sides]
     now = steady.mean_ns(predictor.identity)
     saving = now - steady.mean_ns(expected)
     found = [saving, *(now - steady.mean_ns(each) for each in others)]
@@ -353,7 +354,7 @@ def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
 def _bottleneck(run: Run, steady: Steady, predicted: Predicted) -> str:
     """The kind of work that takes most of the longest path."""
     graph, times = steady.predictor.graph, predicted.replayed
-    nodes, _ = questions.path_nodes(graph, times.begin_ns, times.end_ns, predicted.lag_ns)
+    nodes = questions.path_nodes(graph, predicted)
     table = run.table
     took = (times.end_ns - times.begin_ns)[nodes]
     rows = graph.row[nodes]
@@ -417,7 +418,9 @@ def _by_part(run: Run, view: View, steady: Steady, asked: list[str]) -> ViewResu
 
 def _only(steady: Steady, changed: Predicted, where: Mask) -> float:
     """The step time with the change in some nodes only."""
-    return steady.replayed(np.where(where, changed.work_ns, steady.predictor.graph.work_ns))
+    graph = steady.predictor.graph
+    lag = np.where(where[graph.target], changed.lag_ns, graph.lag_ns)
+    return steady.replayed(np.where(where, changed.work_ns, graph.work_ns), lag)
 
 
 def _codes(run: Run, predictor: Predictor, level: str) -> Int64:

@@ -24,7 +24,7 @@ from chopper_core.model.attributes import StatedEdges
 from chopper_core.model.column_names import CHUNK, MICROBATCH, NODE
 from chopper_core.model.table import KernelTable, Kind, Phase
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import combined, counts_of, first_equal, nth_of
+from chopper_core.util.grouping import combined, counts_of, first_equal, nth_of, ranked
 
 _SEND: Final = "-send"
 _RECEIVE: Final = "-recv"
@@ -90,7 +90,7 @@ def with_edges(
     found += _after_compute(own, computes)
     if not has_transfers:
         found += _of_microbatches(own, place)
-    found.append(_between_steps(own, np.concatenate([after for after, _ in found])))
+    found += _between_steps(own, np.concatenate([after for after, _ in found]), place)
     after, before = (own.rows[np.concatenate(each)] for each in zip(*found, strict=True))
     order = np.lexsort((before, after, table.gpu[after]))
     after, before = after[order], before[order]
@@ -169,15 +169,25 @@ def _after_compute(own: _Operations, computes: Mask) -> _Edges:
     return [own.chain(tail), _known(own.ends(tail), last)]
 
 
-def _between_steps(own: _Operations, waiting: Index) -> tuple[Index, Index]:
-    """What waits for nothing in its step waits for the last operation of its GPU's step before."""
+def _between_steps(
+    own: _Operations, waiting: Index, place: Mapping[int, tuple[int, int]]
+) -> _Edges:
+    """What waits for nothing in its step waits for the last operations of its replica's step before
+    it: a dump's steps follow each other."""
     is_first = np.ones(len(own.rows), np.bool_)
     is_first[waiting] = False
     first = np.flatnonzero(is_first)
     last = own.ends(np.ones(len(own.rows), np.bool_), last=True)
-    before = np.where(own.cell[first] > 0, last[own.cell[first] - 1], -1)
-    gpu = own.table.gpu[own.rows]
-    return _known(first, np.where(gpu[before] == gpu[first], before, -1))
+    rows = own.rows
+    gpu, step = own.table.gpu[rows], ranked(own.table.iteration[rows])[1]
+    key = (gpu[last].astype(np.int64) << 32) + step[last]
+    found = []
+    for mate, (_, replica) in place.items():
+        ranks = [rank for rank, (_, other) in place.items() if other == replica]
+        theirs = first[np.isin(gpu[first], ranks)]
+        before = first_equal(key, (mate << 32) + step[theirs] - 1)
+        found.append(_known(theirs, np.where(before < 0, -1, last[before])))
+    return found
 
 
 def _of_microbatches(own: _Operations, place: Mapping[int, tuple[int, int]]) -> _Edges:
