@@ -50,6 +50,10 @@ def gpus_of_telemetry(
     nodes = [device.kfd_node for device in devices]
     if len(by_place) == sum(bool(gpu.pci) for gpu in gpus) and any(p in by_place for p in places):
         found = [DeviceMatch(by_place.get(place), "PCI bus") for place in places]
+    elif by_place and len(by_place) == len(gpus) and all(places):
+        found = [DeviceMatch(None, "nothing: no GPU of the run is at its place on the bus")] * len(
+            devices
+        )
     elif all(node >= 0 for node in nodes) and any(node in by_node for node in nodes):
         found = [DeviceMatch(by_node.get(node), "KFD node") for node in nodes]
     else:
