@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import which
-from types import FrameType
 from typing import Final
 
 from chopper_core.record.anchors import take_anchor
@@ -164,10 +163,12 @@ class _Task:
 class NodeSampler:
     """Samples a node until it is stopped."""
 
-    def __init__(self, run_dir: Path, period_s: float = PERIOD_S, parent: int = 0) -> None:
+    def __init__(self, run_dir: Path, period_s: float, parent: int, ended: Sequence[int]) -> None:
         self.run_dir, self._parent = run_dir, parent
+        self._ended = ended
+        """Signals that came so far: any of them ends it."""
         self.node = RecordedNode(host_name(), period_ms=period_s * 1e3)
-        self.is_stopped = self._is_tracing = False
+        self._is_tracing = False
         self._began_s = self._looked_s = time.monotonic()
         self._tool: subprocess.Popen[bytes] | None = None
         self._notes: list[str] = []
@@ -239,7 +240,7 @@ class NodeSampler:
         parent = os.getppid()
         try:
             self._anchor()
-            while not self.is_stopped and self._has_parent(parent):
+            while not self._ended and self._has_parent(parent):
                 self._step()
             return 0
         except OSError as error:
@@ -271,7 +272,7 @@ class NodeSampler:
                 task.act()
                 task.due_s = max(task.due_s + self._pace_s(task), now_s)
         wait_s = min(task.due_s for task in self._tasks) - time.monotonic()
-        if wait_s > 0 and not self.is_stopped:
+        if wait_s > 0 and not self._ended:
             time.sleep(min(wait_s, _SLOW_S))
 
 
@@ -284,18 +285,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     # A terminal sends Ctrl-C to every process of the command; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     with (options.run / f".{host_name()}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return 0
-        sampler = NodeSampler(options.run, options.period_ms / 1e3, options.parent)
-
-        def stop(_signal: int, _frame: FrameType | None) -> None:
-            sampler.is_stopped = True
-
-        signal.signal(signal.SIGTERM, stop)
-        return sampler.run()
+        return NodeSampler(options.run, options.period_ms / 1e3, options.parent, ended).run()
 
 
 if __name__ == "__main__":
