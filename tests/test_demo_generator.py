@@ -263,6 +263,7 @@ def test_operations_run_in_forward_only(small: Files) -> None:
         assert all(e["tid"] == main for e in layers)
 
 
+@pytest.mark.sweep
 def test_without_annotations(small: Files, tmp_path: Path) -> None:
     bare = Files(tmp_path, annotations=False)
     gone = {"Iteration11", "Layer0", "attn_fa", "mlp_dp", "dl", "l", "opt_step"}
@@ -275,6 +276,7 @@ def test_without_annotations(small: Files, tmp_path: Path) -> None:
         assert bare.labels[rank]["operation"] == small.labels[rank]["operation"]
 
 
+@pytest.mark.sweep
 def test_recompute(small: Files, tmp_path: Path) -> None:
     files = Files(tmp_path, recompute=True)
     for rank, trace in files.ranks.items():

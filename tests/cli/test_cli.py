@@ -270,6 +270,7 @@ def test_diff_is_the_view_that_sets_iteration_against_iteration(
     assert " vs " in text and "partner" in text
 
 
+@pytest.mark.sweep
 def test_info_says_once_what_is_true_of_all_ranks(
     demo_kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,7 @@ def coarse(small: Simulated, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sweep
 def test_what_is_said_of_telemetry_gives_each_gpu_its_own(swapped: Path, coarse: Path) -> None:
     overrides = overrides_of(gpus=[parse_gpu("amd_smi:17=0"), parse_gpu("amd_smi:0=1")])
     true, told = open_run(str(coarse), jobs=1), open_run(str(swapped), jobs=1)
@@ -143,6 +144,7 @@ def test_every_gpu_of_a_described_node_has_its_place(small: Simulated) -> None:
     assert [gpu.pci for gpu in small.run.gpus] == ["0000:0c:00.0", "0000:22:00.0"]
 
 
+@pytest.mark.sweep
 def test_an_address_brings_what_was_said_back(
     swapped: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

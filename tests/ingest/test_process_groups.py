@@ -122,6 +122,7 @@ def test_damaged_groups_say_nothing(listed: str, tmp_path: Path) -> None:
     assert run.table.coordinates == {}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "text"),
     [

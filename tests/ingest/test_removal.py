@@ -188,7 +188,7 @@ def test_without_the_fine_telemetry_the_coarse_one_is_held_and_marked(altered: A
     assert frame.values["gfx_mhz"].is_extrapolated(0)
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("gone", [0, 1])
 def test_without_one_rank_s_trace(altered: Altered, small: Simulated, gone: int) -> None:
     run = altered(remove(f"rank{gone}.json.gz"))
@@ -333,6 +333,7 @@ def both(*changes: Change) -> Change:
     return change
 
 
+@pytest.mark.sweep
 def test_telemetry_of_another_day_is_not_placed(altered: Altered) -> None:
     """Its clock is the run's, but it was recorded a day before."""
 

@@ -556,6 +556,7 @@ def test_links_lead_to_each_run_once(sweep: Path) -> None:
     assert [each.name for each in find_runs([str(sweep)])] == ["run one", "tp2"]
 
 
+@pytest.mark.sweep
 def test_a_run_that_is_being_written_is_partial(sweep: Path) -> None:
     for name in ("mbs1", "mbs2"):
         trace(sweep / name)

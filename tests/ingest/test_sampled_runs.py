@@ -189,6 +189,7 @@ def test_a_counter_wraps_twice_by_large_steps(tmp_path: Path) -> None:
     assert run.sampled["nvlink_read_bytes"][0].amount == 11 * step * 1024
 
 
+@pytest.mark.sweep
 def test_memory_power_is_no_part_of_the_energy(tmp_path: Path) -> None:
     whole = open_run(str(directory(tmp_path / "a", 3, 20)), jobs=1)
     folder = directory(tmp_path / "b", 3, 20)

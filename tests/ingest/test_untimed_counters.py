@@ -139,6 +139,7 @@ def test_the_reason_is_what_the_run_lacks(run: Run) -> None:
     assert why_missing(METRICS["cu_util_pct"], whole, None) == NO_SPECIFICATION
 
 
+@pytest.mark.sweep
 def test_the_command_line_opens_it(folder: Path) -> None:
     command = [sys.executable, "-m", "chopper_tui.cli", "show", str(folder), "--no-cache",
                "--columns", "SQ_WAVES,cu_util_pct,gfx_mhz"]  # fmt: skip

@@ -42,6 +42,7 @@ def test_the_file_reads_back_as_the_kernel_table(
     assert groups == -(-len(run.table) // rows_at_once)
 
 
+@pytest.mark.sweep
 def test_the_demo_reads_back_equal_with_its_marks(tmp_path: Path) -> None:
     run = demo_run()
     export(run, "parquet", tmp_path / "demo.parquet")

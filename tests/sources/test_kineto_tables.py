@@ -98,7 +98,7 @@ def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
     return write_trace
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("piece_bytes", PIECES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_same_tables(
@@ -126,6 +126,7 @@ def test_a_bare_list_is_a_trace_closed_or_not(
     assert not (trace.losses.truncated or trace.losses.lost_bytes)
 
 
+@pytest.mark.sweep
 def test_a_piece_may_be_one_byte(write: Callable[[str], Path]) -> None:
     text = LAYOUTS["libkineto"](EVENTS[:6], {"baseTimeNanoseconds": 5})
     trace = read_trace(write(text), piece_bytes=1)

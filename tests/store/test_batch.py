@@ -210,6 +210,7 @@ def test_a_rank_that_cannot_be_read_is_named(source: Path, tmp_path: Path) -> No
     assert not ingest_store(str(source), store, jobs=1)
 
 
+@pytest.mark.sweep
 def test_a_rank_that_was_not_read_is_named(source: Path, tmp_path: Path) -> None:
     store = tmp_path / "out"
     for rank in (0, 3):
@@ -413,6 +414,7 @@ def test_ranks_are_gathered_from_files(source: Path, tmp_path: Path) -> None:
     assert sorted(ours.measured["power_w"][begin:end]) == sorted(measured["power_w"])
 
 
+@pytest.mark.sweep
 def test_a_second_writer_is_refused_and_reads_nothing(
     source: Path, tmp_path: Path, reads: list[str]
 ) -> None:

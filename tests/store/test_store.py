@@ -76,7 +76,7 @@ def trace(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 def test_every_array_comes_back(run: Run, kept: Path) -> None:
     again = store.read_store(kept)
     for name in COLUMNS:

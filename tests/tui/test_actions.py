@@ -129,6 +129,7 @@ async def test_the_mouse_takes_a_message_back_as_a_key_does(turn: type[events.Mo
             assert not at.status and "rows" in at.text()
 
 
+@pytest.mark.sweep
 async def test_a_theme_replaces_the_one_before() -> None:
     async with explorer() as at:
         for name in ("ansi", "contrast", "ansi"):
@@ -207,6 +208,7 @@ async def test_what_cannot_be_copied_or_written_is_a_sentence(
         assert "the snapshot can't be written" in at.status
 
 
+@pytest.mark.sweep
 async def test_one_run_that_is_marked_is_not_compared() -> None:
     run = set_of_runs()
     async with explorer((100, 30), run, View(run.name, name="runs")) as at:

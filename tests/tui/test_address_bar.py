@@ -190,6 +190,7 @@ async def test_a_click_on_the_breadcrumb_edits_it() -> None:
         assert bar(at).display
 
 
+@pytest.mark.sweep
 async def test_the_command_completes_addresses_too() -> None:
     async with explorer() as at:
         await at.press(":")

@@ -53,6 +53,7 @@ def unanswered(run: Run) -> list[str]:
     return missing
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("at_once")
 def test_every_question_that_has_an_answer_is_asked(run: Run) -> None:
     assert len(unanswered(run)) > 8

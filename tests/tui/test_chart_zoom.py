@@ -64,6 +64,7 @@ async def test_zooming_goes_to_the_row_under_the_cursor() -> None:
         assert at.label == "11" and len(at.frame) == 3
 
 
+@pytest.mark.sweep
 async def test_out_of_the_scope_its_part_is_marked() -> None:
     async with explorer((80, 40), measured_run(), View(RUN, ("1", "11"))) as at:
         await at.press("c", "_", "_")
@@ -142,6 +143,7 @@ async def test_the_window_is_in_the_address_and_not_in_the_next_scope() -> None:
         assert at.frame.view.window == view.window
 
 
+@pytest.mark.sweep
 async def test_the_keys_of_the_timeline_stay_its_own() -> None:
     async with explorer((80, 24), measured_run(), View(RUN, ("1",))) as at:
         await at.press("2", "+")

@@ -145,6 +145,7 @@ def test_the_doctor_tells_what_a_bug_report_needs(
     assert "cache" in capsys.readouterr().out
 
 
+@pytest.mark.sweep
 async def test_the_persons_keys_are_those_of_the_screen() -> None:
     config = written('[keys]\nin = "w"\nfilter = "!"\n[explorer]\ntheme = "light"\nchart = "off"\n')
     app = ChopperApp(lambda progress: sample_run(), View("sample.json"), config=config)
@@ -236,6 +237,7 @@ async def test_every_column_to_choose_takes_one_line() -> None:
             assert "…" not in inner
 
 
+@pytest.mark.sweep
 async def test_columns_are_chosen_from_a_list() -> None:
     async with explorer(run=measured_run(), view=View("sample.json", LAYER)) as at:
         await at.press("C")

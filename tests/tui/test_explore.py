@@ -72,6 +72,7 @@ async def test_down_to_a_single_activity_and_no_farther() -> None:
         assert "whole run" in at.status
 
 
+@pytest.mark.sweep
 async def test_levels_with_one_value_are_passed_through_both_ways() -> None:
     async with explorer(run=sample_run(gpus=1, iterations=1, layers=3)) as at:
         assert at.frame.level == "gpu"
@@ -238,6 +239,7 @@ async def test_pivot() -> None:
         assert "levels below" in at.status
 
 
+@pytest.mark.sweep
 async def test_going_to_an_address() -> None:
     async with explorer() as at:
         await at.command("go gpu=3/iteration=11")
@@ -252,6 +254,7 @@ async def test_going_to_an_address() -> None:
         assert at.label == "2"
 
 
+@pytest.mark.sweep
 async def test_commands_that_are_wrong_say_so() -> None:
     async with explorer() as at:
         for text in ("nonsense", "snapshot pdf", "pivot nonsense", "theme pink"):
@@ -357,6 +360,7 @@ async def test_resizing_keeps_the_cursor() -> None:
             assert "too small" in text if size == (30, 8) else f" ▌ {label} " in text
 
 
+@pytest.mark.sweep
 async def test_names_are_data() -> None:
     names = ["[bold]x[/bold]", "tab\there", "漢字カーネル" * 10, "x" * 500, "\x1b[31mred"]
     run = run_of([Row(n * 10, 10, operation=name, layer=1) for n, name in enumerate(names)])
@@ -379,6 +383,7 @@ async def test_keys_typed_ahead_keep_their_order(monkeypatch: pytest.MonkeyPatch
         assert at.path == ("0", "11", "backward") and at.label == "3"
 
 
+@pytest.mark.sweep
 async def test_what_is_pasted_is_taken_before_the_keys_that_follow() -> None:
     async with explorer() as at:
         at.send(":", "s", "o", "r", "t", " ")

@@ -38,6 +38,7 @@ async def test_the_cursor_stays_within_the_columns() -> None:
         assert at.explore.cell[1] == columns - 1
 
 
+@pytest.mark.sweep
 async def test_enter_takes_the_last_column_where_the_map_before_had_more() -> None:
     async with explorer((80, 24), measured_run(), HEAT) as at:
         await at.press(*["l"] * 4)
@@ -59,6 +60,7 @@ async def test_m_cycles_the_figures_that_the_run_has_and_comes_back() -> None:
         assert "hotspot_c" not in seen and "" in seen[1:]
 
 
+@pytest.mark.sweep
 async def test_points_and_commas_step_through_the_iterations() -> None:
     async with explorer((80, 24), measured_run(), HEAT) as at:
         totals = []
@@ -99,6 +101,7 @@ async def test_every_split_enters_its_cell(by: str) -> None:
         assert dict(at.frame.view.scope) == {"gpu": "0", by: heat.columns[1]}
 
 
+@pytest.mark.sweep
 async def test_the_columns_of_who_waits_for_whom_have_whole_names() -> None:
     view = View("R", name="ranks")
     async with explorer((200, 60), demo_run(named="R"), view) as at:

@@ -64,6 +64,7 @@ async def test_a_click_selects_a_block_and_opens_the_selected_one() -> None:
         assert at.path == (*SCOPE, "backward")
 
 
+@pytest.mark.sweep
 async def test_it_is_zoomed_around_its_cursor_and_moved() -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
         await at.press("1", "l", "j")

@@ -104,6 +104,7 @@ async def test_a_marked_row_and_the_cursors() -> None:
         assert at.path == () and at.frame.view.baseline is None
 
 
+@pytest.mark.sweep
 async def test_two_marked_rows_of_different_places() -> None:
     async with explorer(view=View("sample.json", LAYER[:3])) as at:
         await at.press("j", "space", "{", "j")

@@ -42,6 +42,7 @@ def demo() -> Run:
     return demo_run()
 
 
+@pytest.mark.sweep
 async def test_the_first_card_leads_to_its_evidence_and_back() -> None:
     view = replace(VIEW, run=demo().name)
     async with explorer((120, 40), demo(), view) as at:
@@ -190,6 +191,7 @@ async def test_findings_that_fill_the_screen_leave_no_lines_for_evidence() -> No
         assert len(at.frame) == 1 and "evidence" in at.text()
 
 
+@pytest.mark.sweep
 async def test_tab_scrolls_the_detail_at_the_right() -> None:
     async with explorer((120, 30), demo(), View(demo().name)) as at:
         side = at.explore.side
@@ -262,6 +264,7 @@ def test_the_strip_names_the_current_view_and_where_it_is_in_its_turn(
         assert len(names) == 1 or others or room < 30
 
 
+@pytest.mark.sweep
 async def test_a_digit_goes_on_after_a_view_that_the_scope_lacks() -> None:
     run = replace(measured_run(), cpu=(), measured={})
     async with explorer((80, 24), run, View("sample.json")) as at:
@@ -292,6 +295,7 @@ async def test_the_baseline_stays_when_another_view_is_opened() -> None:
         assert at.frame.view.baseline == baseline
 
 
+@pytest.mark.sweep
 async def test_an_invalid_filter_stays_open_with_its_text() -> None:
     async with explorer((80, 24), measured_run(), View("sample.json")) as at:
         await at.press("/")
@@ -324,6 +328,7 @@ async def test_a_click_on_the_strip_or_on_a_step_goes_there() -> None:
         assert at.path == ("3", "11") and crumbs.display
 
 
+@pytest.mark.sweep
 async def test_notes_and_ranges_have_units() -> None:
     async with explorer((120, 40), demo(), View(demo().name)) as at:
         await at.press("!")
@@ -393,6 +398,7 @@ async def test_the_first_paint_has_the_columns_and_the_bar(monkeypatch: pytest.M
         assert "MHz" in first[0] and "…" not in first[0]
 
 
+@pytest.mark.sweep
 async def test_a_chooser_shows_what_matches_the_typed_text() -> None:
     async with explorer((80, 24), measured_run(), View("sample.json")) as at:
         await at.press("o")

@@ -43,6 +43,7 @@ def test_the_last_screen(tmp_path: Path) -> None:
     assert "GPU 1" in text and "2 of 3 rows" in text and "filter 1[01]" in text
 
 
+@pytest.mark.sweep
 async def test_it_is_the_screen_that_a_person_sees() -> None:
     async with explorer((100, 20)) as at:
         await at.press("enter", "j")

@@ -173,6 +173,7 @@ async def test_the_first_escape_clears_the_filter(key: str, depth: int) -> None:
         assert at.frame.view.name == ""
 
 
+@pytest.mark.sweep
 async def test_a_filter_that_leaves_no_row_is_explained_while_it_is_typed() -> None:
     async with explorer((80, 24), sample_run(), View("sample.json", name="kernels")) as at:
         await at.press("/", *"class=gem")

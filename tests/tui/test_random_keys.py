@@ -87,7 +87,7 @@ async def test_keys_do_the_same_however_fast_they_come(keys: list[str]) -> None:
         assert (fast.frame.view, fast.label, type(fast.app.screen)) == expected
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("closing", ["escape", "q", "enter"])
 async def test_a_dialog_closes_once(closing: str) -> None:
     async with explorer() as at:

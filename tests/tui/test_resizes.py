@@ -17,7 +17,7 @@ from tests.tui.explorer import explorer, sample_run
 SIZES = [Size(60, 20), Size(120, 40), Size(80, 24), Size(100, 30)]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("opening", [[], ["?"], ["o"], ["ctrl+p"], ["loading"]], ids=str)
 async def test_a_size_that_is_past_is_not_laid_out(
     opening: list[str], monkeypatch: pytest.MonkeyPatch

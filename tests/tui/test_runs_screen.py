@@ -78,6 +78,7 @@ async def test_a_failed_run_says_why() -> None:
         assert at.frame.view.run == "all" and "all/tp16" in at.status
 
 
+@pytest.mark.sweep
 async def test_the_cards_of_a_set_have_no_outliers_and_no_columns_of_its_table() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         await at.press("9", "e")
@@ -86,6 +87,7 @@ async def test_the_cards_of_a_set_have_no_outliers_and_no_columns_of_its_table()
         assert "Columns of tables" in at.text() and "step time" not in at.text()
 
 
+@pytest.mark.sweep
 async def test_two_marks_are_compared() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         await at.press("space", "j", "space", "=")
@@ -96,6 +98,7 @@ async def test_two_marks_are_compared() -> None:
         assert len(at.explore.marks) == 2
 
 
+@pytest.mark.sweep
 async def test_marks_choose_the_runs_of_a_view() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
         await at.press("space", "j", "j", "space", "4")

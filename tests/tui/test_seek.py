@@ -61,6 +61,7 @@ async def test_find_says_what_it_does_not_find() -> None:
         assert "no search yet" in at.status
 
 
+@pytest.mark.sweep
 async def test_n_takes_the_filter_that_was_typed() -> None:
     async with explorer(view=View("sample.json", ("0", "10", "forward", "1"))) as at:
         await at.type("/mlp")
@@ -86,6 +87,7 @@ async def test_the_next_outlier() -> None:
         assert at.label == "8"
 
 
+@pytest.mark.sweep
 async def test_hidden_rows_are_in_the_address() -> None:
     async with explorer(view=View("sample.json", ("0", "10", "forward", "1"))) as at:
         await at.command("hide 15%")

@@ -143,6 +143,7 @@ async def test_the_next_signal_comes_round() -> None:
         assert at.status == "chart gfx 1400-1850 MHz"
 
 
+@pytest.mark.sweep
 async def test_the_chosen_signal_stays_everywhere() -> None:
     async with explorer(run=measured_run(), view=View("sample.json", DEEP[:2])) as at:
         await at.press("m")
@@ -332,6 +333,7 @@ async def test_a_chart_that_is_hidden_meanwhile_is_drawn_when_it_is_shown_again(
         assert drawn.display and any("MHz" in text for line in drawn.drawn for text, _ in line)
 
 
+@pytest.mark.sweep
 async def test_sparklines_of_a_cancelled_worker_are_painted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

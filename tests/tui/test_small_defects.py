@@ -91,6 +91,7 @@ async def test_titles_in_ascii_are_words() -> None:
         assert "enter in" in last and "< in" not in last
 
 
+@pytest.mark.sweep
 async def test_a_signal_is_computed_once_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
     from chopper_tui.widgets import chart_panes
 
@@ -151,6 +152,7 @@ def test_a_reason_of_many_words_ends_with_a_mark() -> None:
     assert status.lines_wanted(80) == 1
 
 
+@pytest.mark.sweep
 async def test_causes_and_explanations_are_whole_sentences() -> None:
     async with explorer((80, 24), demo_run(), View(demo_run().name, name="overview")) as at:
         await at.press("W")
@@ -296,6 +298,7 @@ async def test_keys_are_never_for_cards_that_are_hidden(size: tuple[int, int]) -
         assert at.path == ("1",)
 
 
+@pytest.mark.sweep
 async def test_a_theme_named_after_another_is_shown() -> None:
     """After `:theme ansi` much of the screen kept its colours until a key changed it."""
     view = View(RUN, name="overview")
@@ -313,6 +316,7 @@ async def test_a_theme_named_after_another_is_shown() -> None:
         assert len({frozenset(map(str, styles)) for styles in shown.values()}) == 4
 
 
+@pytest.mark.sweep
 async def test_the_palette_finds_the_command_that_is_typed() -> None:
     """`theme` compared the marked rows."""
     async with explorer() as at:

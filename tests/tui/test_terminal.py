@@ -202,7 +202,7 @@ DEMO_RANK = (
 )
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": ""}])
 def test_a_terminal_that_cannot_be_drawn_on_gets_the_view_as_text(
     environment: dict[str, str], tmp_path: Path
@@ -283,6 +283,7 @@ def test_loading_is_cancelled(key: str) -> None:
         assert terminal.is_restored()
 
 
+@pytest.mark.sweep
 def test_an_error_is_told_in_a_sentence() -> None:
     with Terminal("broken") as terminal:
         assert terminal.wait() == 1
@@ -291,6 +292,7 @@ def test_an_error_is_told_in_a_sentence() -> None:
         assert b"Traceback" not in terminal.output
 
 
+@pytest.mark.sweep
 def test_a_crash_goes_to_a_file(tmp_path: Path) -> None:
     with Terminal("crash", XDG_STATE_HOME=str(tmp_path)) as terminal:
         assert terminal.wait() == 1

@@ -158,6 +158,7 @@ async def test_fitting_and_a_given_time() -> None:
         assert "is an invalid time" in at.status
 
 
+@pytest.mark.sweep
 async def test_the_window_stays_on_another_gpu_and_not_in_another_iteration() -> None:
     async with explorer(view=View("sample.json", SCOPE)) as at:
         await at.press("2", "+", "{")
@@ -168,6 +169,7 @@ async def test_the_window_stays_on_another_gpu_and_not_in_another_iteration() ->
         assert at.frame.view.name == "timeline"
 
 
+@pytest.mark.sweep
 async def test_keys_of_the_timeline_hold_there_alone() -> None:
     async with explorer(view=View("sample.json", SCOPE)) as at:
         await at.press("l")
@@ -224,7 +226,7 @@ async def test_a_run_without_telemetry_says_so() -> None:
         assert "no telemetry of this GPU" in at.text()
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [(60, 16), (50, 12), (40, 10)])
 async def test_small_terminals(size: tuple[int, int]) -> None:
     async with explorer(size, view=View("sample.json", ())) as at:

@@ -97,6 +97,7 @@ async def test_info_is_a_screen() -> None:
         await at.press("escape", "9")
 
 
+@pytest.mark.sweep
 async def test_keys_typed_ahead_of_a_filter_are_its_text() -> None:
     async with explorer() as at:
         at.send("enter", *"/!10", "enter", "G")
@@ -108,6 +109,7 @@ async def test_keys_typed_ahead_of_a_filter_are_its_text() -> None:
         assert at.path == () and at.frame.view.name == "kernels"
 
 
+@pytest.mark.sweep
 async def test_keys_of_a_prompt_do_not_overtake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     delete = PromptLine.action_delete_left
 

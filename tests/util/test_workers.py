@@ -47,6 +47,7 @@ def test_each_file_gives_its_outcome_in_order(files: list[Path], jobs: int) -> N
     assert isinstance(error, DataError) and "is bad" in str(error)
 
 
+@pytest.mark.sweep
 def test_files_are_read_here_when_the_workers_die(files: list[Path]) -> None:
     assert read_all([files[0], files[2]], die_in_worker, silent, 2) == [1, 1]
 

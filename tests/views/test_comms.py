@@ -44,6 +44,7 @@ def counts(run: Run, own: list[int]) -> bool:
     return not {int(number) for number in run.table.iteration[own]} & run.cut_iterations
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("gpu", [None, 3])
 def test_each_collective_against_a_plain_loop(run: Run, gpu: int | None) -> None:
     table = run.table

@@ -212,6 +212,7 @@ def test_two_runs_of_the_demo(run: Run) -> None:
     assert clock is not None and 60 < clock < 100
 
 
+@pytest.mark.sweep
 async def test_keys_from_a_scope_to_the_comparison_and_back() -> None:
     async with explorer((120, 40), view=View("sample.json", ("1",))) as at:
         await at.press("8")

@@ -54,6 +54,7 @@ def plain_samples(run: Run) -> dict[int, dict[int, tuple[int, float]]]:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("level", [0, 5])
 def test_iterations_are_those_of_a_plain_count(run: Run, level: int) -> None:
     of = f"&of=above:{level}" if level else ""

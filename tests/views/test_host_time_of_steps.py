@@ -57,6 +57,7 @@ def test_time_after_a_call_is_untraced_not_its_doing(tmp_path: Path, world: int)
     assert idle["untraced code"] == pytest.approx(world * 7 * 1.84e6, rel=0.02)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("saves", [(2,), (0, 1, 2, 3)])
 def test_a_checkpoint_is_of_the_iteration_that_saves_it(
     tmp_path: Path, saves: tuple[int, ...]

@@ -64,6 +64,7 @@ def test_json_is_strict_whatever_the_run(odd: str, stat: str) -> None:
                 assert render(frame, each)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("odd", ["one on each", "nothing lasts"])
 def test_a_baseline_may_take_no_time_and_have_other_rows(odd: str) -> None:
     run = RUNS[odd]()
@@ -91,6 +92,7 @@ def test_a_view_without_rows_says_why(name: str) -> None:
         assert document["rows"] == [] and document["notes"][0] == str(reason)
 
 
+@pytest.mark.sweep
 def test_the_command_line_and_python_do_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -203,6 +203,7 @@ def test_many_gpus_are_nodes_where_hosts_are_known() -> None:
     assert len(query(run, frame.target(2))) == 8
 
 
+@pytest.mark.few(1)
 def test_of_more_gpus_than_lines_those_that_lag_most_come_first() -> None:
     run = sample_run(gpus=72, iterations=2, layers=2)
     frame = query(run, OVERVIEW)
