@@ -20,6 +20,7 @@ from chopper_core.record import counters, manifest
 from chopper_core.record.hooks.state import TRIGGER, VARIABLE, start_sampler, write_json
 from chopper_core.record.states import (
     API,
+    count_text,
     overhead,
     problems,
     size_text,
@@ -210,20 +211,19 @@ def _ignores_hooks(command: Sequence[str]) -> str | None:
 @contextmanager
 def sampling(run: Path) -> Iterator[None]:
     """Sample this node during this time."""
-    try:
+    sampler = None
+    with suppress(OSError):
         sampler = start_sampler([*_SAMPLER, str(run.absolute()), "--parent", str(os.getpid())])
-    except OSError:
-        yield
-        return
     try:
         yield
     finally:
-        sampler.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            sampler.wait(_SAMPLER_END_S)
-        if sampler.poll() is None:
-            sampler.kill()
-            sampler.wait()
+        if sampler is not None:
+            sampler.terminate()
+            try:
+                sampler.wait(_SAMPLER_END_S)
+            except subprocess.TimeoutExpired:
+                sampler.kill()
+                sampler.wait()
 
 
 def run_command(
@@ -272,27 +272,20 @@ class _ProgressLines:
         if now_s - self._looked_s < 2 * _POLL_S:
             return
         self._looked_s = now_s
-        states = _described(self._run).processes
-        windows = windows_of(states)
-        ranks = sum(state.step >= 0 for state in states)
+        states = [state for state in _described(self._run).processes if state.step >= 0]
+        windows, ranks = windows_of(states), count_text(len(states), "rank")
         for first, last, written, size in windows:
-            if (first, last, written, size) not in self._known and written in (0, ranks):
-                done = f"written, {size_text(size)}" if written else "is recorded"
-                self._say(f"steps {first}–{last} of {ranks} ranks: {done}")
+            if (first, last, written, size) not in self._known and written in (0, len(states)):
+                how = f"wrote {size_text(size)} of" if written else "record"
+                self._say(f"{ranks}: {how} steps {first}–{last}")
         self._known = windows
         if now_s - self._began_s >= self._due_s:
             self._due_s *= 2
-            self._say(self._text(states, ranks))
-
-    def _text(self, states: Sequence[manifest.RecordedProcess], ranks: int) -> str:
-        if not ranks:
-            return "no step so far"
-        step = max(state.step for state in states)
-        size = sum(size for *_, size in windows_of(states))
-        files = (self._run / manifest.PROCESSES).glob("*.json")
-        age_s = time.time() - max(path.stat().st_mtime for path in files)
-        late = f", last news {age_s:.0f} s ago" if age_s >= _FIRST_REPORT_S else ""
-        return f"step {step} of {ranks} ranks, {size_text(size)} of traces{late}"
+            files = (self._run / manifest.PROCESSES).glob("*.json")
+            age_s = time.time() - max((path.stat().st_mtime for path in files), default=0.0)
+            late = f", last news {age_s:.0f} s ago" if states and age_s >= _FIRST_REPORT_S else ""
+            step = f"step {max(state.step for state in states)}" if states else "no step so far"
+            self._say(f"{ranks}: {step}{late}")
 
 
 def trigger(run: Path) -> str:
@@ -308,5 +301,4 @@ def trigger(run: Path) -> str:
         write_json(str(run / TRIGGER), {"first": first})
     except OSError as error:
         raise DataError(f"{run / TRIGGER} can't be written: {error.strerror}") from error
-    count = len(running)
-    return f"{count} rank{' records' if count == 1 else 's record'} from step {first} on"
+    return f"{count_text(len(running), 'rank')}: recording from step {first} on"

@@ -64,8 +64,8 @@ def summary(run: Path, manifest: Manifest, parts: Sequence[str] = ()) -> str:
     steps = sum(last - first + 1 for first, last, written, _ in windows_of(states) if written)
     own = len([*run.glob(f"{EXPORTS}*/*.json*")])
     of = "GPU" if with_gpu == len(ranks) else "rank"
-    held = [_count(len(ranks), of), _count(steps, "step")] if ranks else []
-    held += [f"{_count(own, 'trace')} of the script's own profiler"] if own else []
+    held = [count_text(len(ranks), of), count_text(steps, "step")] if ranks else []
+    held += [f"{count_text(own, 'trace')} of the script's own profiler"] if own else []
     held += ["telemetry"] if any(node.samples for node in manifest.nodes) else []
     held += parts
     size = size_text(sum(path.stat().st_size for path in run.rglob("*") if path.is_file()))
@@ -85,7 +85,7 @@ def size_text(size: float) -> str:
     return f"{size / 1e3:.0f} kB"
 
 
-def _count(number: int, of: str) -> str:
+def count_text(number: int, of: str) -> str:
     return f"{number} {of}{'' if number == 1 else 's'}"
 
 

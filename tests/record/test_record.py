@@ -256,7 +256,7 @@ def test_a_trigger_records_steps_of_a_running_job(tmp_path: Path) -> None:
     asking.join(20)
     (window,) = found.manifest().processes[0].windows
     assert window["state"] == "written"
-    assert said == [f"1 rank records from step {window['first']} on"]
+    assert said == [f"1 rank: recording from step {window['first']} on"]
 
 
 LOOP = """

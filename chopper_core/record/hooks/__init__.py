@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from .recorder import Recorder
@@ -68,30 +67,20 @@ def follow_modules(recorder: Recorder) -> list[Any]:
 def _watch_profilers(torch: Any, recorder: Recorder) -> None:
     """Stand down when the script starts a profiler of its own, and keep what it exports."""
 
-    def wrap(
-        owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]
-    ) -> None:
+    def watch(owner: Any, name: str, *, exports: bool = False) -> None:
         original = getattr(owner, name)
 
         @functools.wraps(original)
-        def wrapped(profiler: Any, *given: Any, **named: Any) -> Any:
-            before(profiler)
+        def watched(profiler: Any, *given: Any, **named: Any) -> Any:
+            if not exports:
+                recorder.stand_down(_OWN_PROFILER)
             result = original(profiler, *given, **named)
-            after(*given, **named)
+            if exports and recorder.is_down == _OWN_PROFILER:
+                recorder.keep_export(str(given[0] if given else named["path"]))
             return result
 
-        setattr(owner, name, wrapped)
+        setattr(owner, name, watched)
 
-    def nothing(*given: Any, **named: Any) -> None:
-        pass
-
-    def stand_down(profiler: Any) -> None:
-        recorder.stand_down(_OWN_PROFILER)
-
-    def keep(path: Any, *given: Any, **named: Any) -> None:
-        if recorder.is_down == _OWN_PROFILER:
-            recorder.keep_export(str(path))
-
-    wrap(torch.profiler.profile, "start", stand_down, nothing)
-    wrap(torch.autograd.profiler.profile, "__enter__", stand_down, nothing)
-    wrap(torch.profiler.profile, "export_chrome_trace", nothing, keep)
+    watch(torch.profiler.profile, "start")
+    watch(torch.autograd.profiler.profile, "__enter__")
+    watch(torch.profiler.profile, "export_chrome_trace", exports=True)

@@ -46,20 +46,8 @@ _END: Final = 16
 _MAX_ERROR: Final = 300
 
 
-class TracedWindow:
-    """Steps that are recorded, from the first to the last one."""
-
-    def __init__(self, first: int, steps: int) -> None:
-        self.first, self.last = first, first + steps - 1
-        self.state = "warming up"
-        self.reason = self.file = ""
-        self.size = 0
-
-    def described(self) -> dict[str, Any]:
-        """Its part of the state of the process."""
-        found = {"first": self.first, "last": self.last, "state": self.state}
-        file = {"file": self.file, "bytes": self.size} if self.file else {}
-        return {**found, **file, **({"reason": self.reason} if self.reason else {})}
+Window = dict[str, Any]
+"""Steps that are recorded, as the state of the process has them: `first`, `last`, `state` …"""
 
 
 class Recorder:
@@ -90,8 +78,8 @@ class Recorder:
         self.is_down = ""
         """Why nothing is recorded any more."""
         self.errors: list[str] = []
-        self.windows: list[TracedWindow] = []
-        self._window: TracedWindow | None = None
+        self.windows: list[Window] = []
+        self._window: Window | None = None
         self._profiler: Any = None
         self._mark: Any = None
         self._times: dict[bool, list[int]] = {True: [], False: []}
@@ -167,7 +155,7 @@ class Recorder:
     def _advance(self) -> None:
         is_next_to_window = self._window is not None
         self._end_mark()
-        if self._window is not None and self.step > self._window.last:
+        if self._window is not None and self.step > self._window["last"]:
             self._finish()
         if self._window is not None:
             self._start()
@@ -213,7 +201,8 @@ class Recorder:
 
     def _prepare(self, first: int) -> None:
         """Let the profiler warm up in the step before a window."""
-        self._window = TracedWindow(first, self.options["steps"])
+        last = first + self.options["steps"] - 1
+        self._window = {"first": first, "last": last, "state": "warming up"}
         self.windows.append(self._window)
         self.signals.take()
         if library := self.options.get("markers"):
@@ -225,8 +214,8 @@ class Recorder:
         self.publish()
 
     def _start(self) -> None:
-        if self._window is not None and self.step == self._window.first:
-            self._window.state = "recording"
+        if self._window is not None and self.step == self._window["first"]:
+            self._window["state"] = "recording"
             self._profiler.start_trace()
             self._profiler.add_metadata_json("hostname", json.dumps(os.uname().nodename))
             self.is_recording = True
@@ -234,68 +223,59 @@ class Recorder:
 
     def _finish(self) -> None:
         """End the window as far as it got; its trace is compressed in the background."""
-        window, profiler = self._window, self._profiler
-        was_recording, self.is_recording = self.is_recording, False
-        self._window = self._profiler = None
-        if window is None or profiler is None:
-            return
         with self.signals.deferred():
+            window, profiler, was_recording = self._window, self._profiler, self.is_recording
+            self._window, self._profiler, self.is_recording = None, None, False
+            if window is None or profiler is None:
+                return
             began_ns = time.perf_counter_ns()
             self.ranges.end()
             self._end_mark()
+            _stop(profiler, was_recording)
             if not was_recording:
-                profiler.start_trace()
-            profiler.stop_trace()
-            if not was_recording:
-                window.state, window.reason = "not written", "the process ended before its start"
+                window |= {"state": "not written", "reason": "the process ended before its start"}
                 return
-            if self.step <= window.last:
-                window.last, window.reason = self.step, "the process ended in this window"
-            if isinstance(profiler, Roctx):
-                window.state = "counted"
-                self.publish()
-                return
-            window.state = "writing"
+            if self.step <= window["last"]:
+                window |= {"last": self.step, "reason": "the process ended in this window"}
+            is_counted = isinstance(profiler, Roctx)
+            window["state"] = "counted" if is_counted else "writing"
             self.publish()
-            raw = self._export(profiler, window)
-            if raw is not None:
+            if not is_counted and (raw := self._export(profiler, window)) is not None:
                 self._write(window, raw)
             self._export_ns = max(self._export_ns, time.perf_counter_ns() - began_ns)
 
-    def _export(self, profiler: Any, window: TracedWindow) -> str | None:
+    def _export(self, profiler: Any, window: Window) -> str | None:
         """Export the trace uncompressed: on the node, else where that has no room, into the run."""
+        why = ""
         for folder in (tempfile.gettempdir(), self.run):
-            raw = os.path.join(folder, f".chopper-{self.pid}-{window.first}.json")
+            raw = os.path.join(folder, f".chopper-{self.pid}-{window['first']}.json")
             try:
                 profiler.export_chrome_trace(raw)
                 with open(raw, "rb") as file:
                     file.seek(-_END, os.SEEK_END)
                     if b"}" in file.read():
                         return raw
-                window.reason = f"{folder} has no room for the trace"
+                why = f"{folder} has no room"
             except (OSError, RuntimeError) as error:
-                window.reason = f"{folder}: {error}"
-            for path in (raw, f"{raw}.tmp"):
-                with suppress(OSError):
-                    os.remove(path)
-        window.state = "not written"
+                why = f"{folder}: {error}"
+            _remove(raw, f"{raw}.tmp")
+        window |= {"state": "not written", "reason": why}
         return None
 
-    def _write(self, window: TracedWindow, raw: str) -> None:
-        folder = os.path.join(self.run, f"step{window.first}")
-        name = os.path.join(folder, f"rank{self.rank() or 0}")
+    def _write(self, window: Window, raw: str) -> None:
+        name = os.path.join(self.run, f"step{window['first']}", f"rank{self.rank() or 0}")
         if os.path.exists(f"{name}.json.gz"):  # A job of the command before.
             name = f"{name}-{self.pid}"
         self._end_writing()
-        self._writer = threading.Thread(target=self._compress, args=(window, raw, name))
+        writer = threading.Thread(target=self._compress, args=(window, raw, f"{name}.json.gz"))
         try:
-            self._writer.start()
+            writer.start()
+            self._writer = writer
         except RuntimeError:  # The interpreter is ending.
-            self._writer = None
-            self._compress(window, raw, name)
+            self._compress(window, raw, f"{name}.json.gz")
 
-    def _compress(self, window: TracedWindow, raw: str, name: str) -> None:
-        target, part = f"{name}.json.gz", f"{name}.json.gz.part"
+    def _compress(self, window: Window, raw: str, target: str) -> None:
+        part = f"{target}.part"
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(raw, "rb") as source:
@@ -303,13 +283,11 @@ class Recorder:
                 with gzip.open(part, "wb", compresslevel=2) as file:
                     shutil.copyfileobj(source, file, _CHUNK)
             os.replace(part, target)
-            window.size = os.path.getsize(target)
-            window.state, window.file = "written", os.path.relpath(target, self.run)
+            about = {"file": os.path.relpath(target, self.run), "bytes": os.path.getsize(target)}
+            window |= {"state": "written", **about}
         except OSError as error:
-            window.state, window.reason = "not written", str(error)
-            for path in (part, raw):
-                with suppress(OSError):
-                    os.remove(path)
+            window |= {"state": "not written", "reason": str(error)}
+            _remove(part, raw)
         self.publish()
 
     def _is_writing(self) -> bool:
@@ -375,9 +353,7 @@ class Recorder:
         # A session that is active at the end of the process crashes it.
         with suppress(Exception):
             if profiler is not None:
-                if not was_recording:
-                    profiler.start_trace()
-                profiler.stop_trace()
+                _stop(profiler, was_recording)
         self.publish()
 
     # State
@@ -424,9 +400,22 @@ class Recorder:
             "device": device_of(self.torch),
             "state": "ended" if has_ended else "running",
             "step": self.step,
-            "windows": [window.described() for window in self.windows],
+            "windows": self.windows,
             "layers": {str(number): name for number, name in sorted(self.ranges.layers.items())},
             "step_times": times,
             "stood_down": self.is_down,
             "errors": self.errors,
         }
+
+
+def _stop(profiler: Any, was_recording: bool) -> None:
+    """Stop a profiler; one that only warmed up has to be started for that."""
+    if not was_recording:
+        profiler.start_trace()
+    profiler.stop_trace()
+
+
+def _remove(*paths: str) -> None:
+    for path in paths:
+        with suppress(OSError):
+            os.remove(path)

@@ -66,17 +66,18 @@ class TermSignal:
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Let a signal that comes during this time end the process after it."""
-        self.is_deferred = True
+        before, self.is_deferred = self.is_deferred, True
         try:
             yield
         finally:
-            self.is_deferred = False
+            self.is_deferred = before
             if self.has_come:
                 self._handle(signal.SIGTERM, None)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.has_come = True
         if not self.is_deferred:
+            self.is_deferred = True
             self.end()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
