@@ -36,6 +36,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.memory import is_out_of_memory, out_of_memory
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed, write_crash
@@ -55,17 +56,24 @@ if TYPE_CHECKING:
     from chopper_tui.widgets.dialogs import LoadingScreen
 
 INTERRUPTED = 130
+EXCEEDED = 4
 _MAX_TYPED = 1000
 _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
 
 _POLL_SHARE: Final = 20
 """Looking at files takes at most one part in so many of the time: directories may be large."""
+_DIGITS: Final = late(r"(?<!GPU )\b[\d.]+")
 _AT_ONCE: Final = ("ctrl+c", "ctrl+z")
 _CANCELS: Final = ("escape", "q")
 """Keys that cancel loading unless others wait for it."""
 _TURNS: Final = events.MouseDown | events.MouseScrollDown | events.MouseScrollUp
 """Events of the mouse that stand for keys."""
+
+
+def _kind(alarm: str) -> str:
+    """An alarm without its figures, which change while it holds."""
+    return _DIGITS.sub("", alarm)
 
 
 class ChopperApp(App[None], inherit_bindings=False):
@@ -113,6 +121,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._checked: Callable[[Progress], None] | None = None
         self.follower: Follower | None = None
         """Follows the run while it is written."""
+        self.exits_on_alarm = False
+        self.alarm = ""
+        """The alarm that the app was left with."""
         self._newest: Run | None = None
         """Its state that isn't shown yet."""
         self.ended_by: signal.Signals | None = None
@@ -369,6 +380,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     def _watch(self) -> None:
         """Tell the explorer when files of the run change, until the app is left."""
         told, pause = "", self.POLL_S
+        alarmed: set[str] = set()
         while not self._left.wait(pause):
             began = monotonic()
             follower, news = self.follower, ""
@@ -377,13 +389,30 @@ class ChopperApp(App[None], inherit_bindings=False):
                     self.call_later(self._tell, news)
             else:
                 run, has_samples = follower.poll(), follower.tail()
+                alarms = follower.recent.alarms
                 news = follower.problem or follower.recent.age(time())
+                if alarms:
+                    news = f"{len(alarms)} alarm{'s' * (len(alarms) > 1)} · {news}"
                 self.call_later(self._follow, run, news if news != told else None, has_samples)
+                # The figures of a sentence change while it holds.
+                kinds = set(map(_kind, alarms))
+                if kinds - alarmed:
+                    self.call_later(self._alarm, next(t for t in alarms if _kind(t) not in alarmed))
+                alarmed = kinds
             told = news
             every = self.POLL_S if follower is None else follower.every_s
             pause = max(every, _POLL_SHARE * (monotonic() - began) * (follower is None))
         if self.follower is not None:
             self.follower.close()
+
+    def _alarm(self, text: str) -> None:
+        """Ring for a new alarm and show it, or leave with it."""
+        if self.exits_on_alarm:
+            self.alarm = text
+            self.exit(return_code=EXCEEDED)
+        self.bell()
+        for screen in self._explorers:
+            screen.say(text, error=True)
 
     @property
     def _explorers(self) -> list[Explorer]:

@@ -76,7 +76,7 @@ class Sparks(RowLines, kw_only=True, eq=False):
     @property
     def key(self) -> tuple[object, ...]:
         """What distinguishes it from others of the same rows."""
-        return self.signal, self.bins
+        return id(self.signal.signal), self.signal.means, self.bins
 
     def draw(self, rows: Sequence[int]) -> None:
         wanted, signal = self.missing(rows), self.signal.signal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,25 +14,32 @@ from typing import Final
 from msgspec.structs import replace
 
 from chopper_core.ingest import cache
+from chopper_core.ingest.alarms import Alarm, alarms_of
 from chopper_core.ingest.batches import read_again
 from chopper_core.ingest.tail import Tail
 from chopper_core.ingest.watch import RunFiles
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import RecentSamples
 from chopper_core.model.run import Run
+from chopper_core.model.view import View
 from chopper_core.record.manifest import read_manifest
+from chopper_core.render.cells import Escaped, escape_each
 from chopper_core.sources.registry import Family, discover, family_of
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util import atomic
+from chopper_core.util.arrays import json_of
 from chopper_core.util.atomic import FileState
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.progress import Progress, silent
+from chopper_core.views.shared.step_times import step_times
 
 UNFINISHED_S: Final = 30.0
 """A trace without an end that hasn't changed for so long has no writer any more: it is read."""
 _REST_S: Final = 3.0
 """Telemetry that hasn't grown for so long is read as a whole with the traces."""
+_LOOKS: Final = 3
+"""An ended run is left once so many looks found nothing new."""
 _SHARE: Final = 20
 """Reading telemetry again as a whole takes at most one part in so many of the time."""
 _PAUSE: Final = 2
@@ -55,6 +62,7 @@ class Follower:
         self.name = name
         self.every_s = every_s
         self.recent = RecentSamples()
+        self.alarms: tuple[Alarm, ...] = ()
         self.problem = ""
         """Why the run can't be read as its files are now."""
         self._overrides, self._jobs = overrides, jobs
@@ -135,7 +143,10 @@ class Follower:
         if self.run is None:
             return False
         gpus, overrides = self.run.gpus, self._overrides
-        came = [tail.read(self.recent, gpus, overrides) for tail in self._tails.values()]
+        came = [tail.read(self.recent, gpus, overrides) for tail in [*self._tails.values()]]
+        found = alarms_of(self.run, self.recent, self.alarms) if self.alarms else {}
+        self.recent.alarms = tuple(found)
+        self.recent.alarmed = frozenset(gpu for gpu in found.values() if gpu is not None)
         return any(came)
 
     def _read_run(self, progress: Progress) -> None:
@@ -149,6 +160,9 @@ class Follower:
             overrides=self._overrides,
             waits=self._is_late,
         )
+        if self.run is not None and self.run.gpus != run.gpus:
+            # Devices belong to other GPUs, or to some at last: what was dropped is read again.
+            self._tails, self.recent.series = {}, {}
         for file in discover(paths, Family.TELEMETRY).files:
             self._tails.setdefault(file.path, Tail(file.path))
         # An earlier state: what is written from now on is news.
@@ -198,3 +212,45 @@ def has_end(trace: Path) -> bool:
     except (OSError, zlib.error):
         return False
     return tail.rstrip()[-1:] in (b"}", b"]")
+
+
+SCHEMA: Final = "chopper.live/1"
+
+
+def lines_of(follower: Follower) -> Iterator[Escaped]:
+    """A line of JSON per new step, per alarm and per second of samples, until the run has ended."""
+    steps: set[int] = set()
+    alarms: tuple[str, ...] = ()
+    came, at_rest = True, 0
+    while at_rest < _LOOKS or not follower.recent.has_ended:
+        run, recent = follower.run, follower.recent
+        if run is not None and not run.is_sampled_only:
+            times = step_times(run, View(run.name))
+            rows = dict(zip(times.iterations, times.each_ns.tolist(), strict=True))
+            for number in sorted(rows.keys() - steps):
+                yield _line(step=number, step_time_ns=rows[number], gpus=len(times.gpus))
+            steps |= rows.keys()
+        if came:
+            yield _line(**_samples(recent))
+        for text in recent.alarms:
+            if text not in alarms:
+                yield _line(alarm=text)
+        alarms = recent.alarms
+        time.sleep(follower.every_s)
+        is_new = follower.poll() is not None
+        came = follower.tail()
+        at_rest = 0 if came or is_new else at_rest + 1
+
+
+def _samples(recent: RecentSamples) -> dict[str, object]:
+    """The latest sample of each signal of each GPU, and when the newest was taken."""
+    gpus: dict[str, dict[str, float]] = {}
+    for (name, gpu), series in sorted(recent.series.items()):
+        if len(series):
+            gpus.setdefault(str(gpu), {})[name] = float(series.figures[1][-1])
+    newest = [int(each.ends_ns[-1]) for each in recent.series.values() if len(each)]
+    return {"time_ns": max(newest, default=None), "gpus": gpus}
+
+
+def _line(**values: object) -> Escaped:
+    return escape_each([json_of({"schema": SCHEMA, **values}).decode()], is_sentence=False)

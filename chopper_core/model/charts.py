@@ -90,6 +90,8 @@ class GpuLanes(Struct, frozen=True, eq=False):
     labels: tuple[str, ...]
     signals: tuple[SignalRows, ...]
     """Their means are the latest values."""
+    steps: SignalRows | None = None
+    """The time of each step, in a row above; its mean is that of the last one."""
 
 
 class Roofline(Struct, frozen=True, eq=False):

@@ -85,7 +85,7 @@ class RecentSamples:
     ) -> None:
         """Add samples (times, values) of a source (resolution, path): of two the finer counts."""
         key = name, gpu
-        owner = self._resolution.get(key)
+        owner = self._resolution.get(key) if key in self.series else None
         if owner is not None and owner[1] != source[1] and owner[0] <= source[0]:
             return
         if owner is None or owner[1] != source[1]:

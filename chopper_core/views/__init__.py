@@ -39,7 +39,6 @@ VIEWS: Final = {
     "compare": "8",
     "findings": "9",
     WHATIF: "9",
-    "whatif": "9",
     "live": "0",
 }
 """Name of each view's module → the digit that opens it; a digit of several opens them in turn.

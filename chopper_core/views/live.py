@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import columns, numbered, worded
-from chopper_core.model.charts import Chart, GpuLanes, SignalRows
+from chopper_core.model.charts import GpuLanes, SignalRows
 from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
@@ -105,7 +105,8 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: (opened if run.is_sampled_only else _gpu)(view, str(gpus[row])),
         shown=known_of(own),
         headline=_headline(run, view, steps),
-        charts=(*_step_chart(steps), *lanes),
+        notes=run.recent.alarms if run.recent is not None else (),
+        charts=tuple(replace(each, steps=_step_row(steps)) for each in lanes),
     )
 
 
@@ -119,27 +120,24 @@ def newest(steps: StepTimes) -> int | None:
 
 
 def _headline(run: Run, view: View, steps: StepTimes | None) -> tuple[str, ...]:
-    alarms = run.recent.alarms if run.recent is not None else ()
     if steps is None:
-        return alarms
+        return ()
     number, whole = newest(steps), View(view.run, baseline=view.baseline)
     if number is None:
-        return (*alarms, headline_of(step_of(run, whole)))
+        return (headline_of(step_of(run, whole)),)
     last = headline_of(step_of(run, child_of(whole, "iteration", str(number))))
     first = [card.text.strip() for card in findings(run, View(view.run), 1)]
-    return (*alarms, f"iteration {number}: {last.removeprefix('iteration ')}", *first)
+    return (f"iteration {number}: {last.removeprefix('iteration ')}", *first)
 
 
-def _step_chart(steps: StepTimes | None) -> tuple[Chart, ...]:
-    if steps is None or len(steps.iterations) < 2:
-        return ()
+def _step_row(steps: StepTimes | None) -> SignalRows | None:
+    if steps is None or not steps.iterations:
+        return None
     order = np.argsort(steps.iterations)[-_MAX_STEPS:]
-    times_ms = steps.each_ns[order] / 1e6
+    row = steps.each_ns[order].reshape(1, -1) / 1e6
     span = float(steps.iterations[order[0]]), float(steps.iterations[order[-1]])
-    row = times_ms.reshape(1, -1)
-    return (
-        SignalRows("step time in ms", "", "iteration", "", span, ("step",), row, row[:, -1], ()),
-    )
+    drawn = ("step ms",), row, row[:, -1], ()
+    return SignalRows("step time in ms", "", "iteration", "", span, *drawn)
 
 
 def _lanes(
@@ -149,7 +147,7 @@ def _lanes(
     now: Mapping[str, Float64],
     limit: Float64,
     window: tuple[int, float],
-) -> tuple[Chart, ...]:
+) -> tuple[GpuLanes, ...]:
     """The signals of all GPUs over the last minutes."""
     end_ns, seconds = window
     known = [measured[name] for name in _LANES if name in measured]

@@ -14,12 +14,14 @@ from msgspec.structs import replace
 from chopper_core.model.view import View, with_view
 from chopper_core.render.cells import escape_lines
 from chopper_core.util import debug
+from chopper_core.util.progress import silent
 from chopper_tui.commands.options import (
     against,
     home_of,
     open_view,
     open_with_progress,
     opened_run,
+    progress_line,
     verify_view,
     view_of,
 )
@@ -50,6 +52,8 @@ def address_of(runs: list[str]) -> str:
 
 def explore(address: str, options: Namespace) -> int:
     view = view_of(address, options)
+    if options.watch and (options.format or can_draw() is not None):
+        return _write_lines(view, options)
     if options.play or can_draw() is None:
         view = home_of(view)
     if options.play:
@@ -72,22 +76,47 @@ def explore(address: str, options: Namespace) -> int:
     )
 
 
-def _watch(view: View, options: Namespace) -> int:
+def _follower(view: View, options: Namespace) -> Follower:
     from chopper_core.ingest.follow import Follower
 
-    overrides = view.overrides
-    follower = Follower(view.run, overrides.of_run, jobs=options.jobs, every_s=options.interval)
+    overrides, jobs = view.overrides.of_run, options.jobs
+    follower = Follower(view.run, overrides, jobs=jobs, every_s=options.interval)
+    follower.alarms = tuple(options.alarm)
+    if view.base_run:
+        base = opened_run(view.base_run, view.overrides.of_base, options, silent)
+        follower.others = {view.base_run: base}
+    return follower
 
-    def load(progress: Progress) -> Run:
-        if view.base_run and not follower.others:
-            base = opened_run(view.base_run, overrides.of_base, options, progress)
-            follower.others = {view.base_run: base}
-        return follower.open(progress)
 
+def _watch(view: View, options: Namespace) -> int:
+    follower = _follower(view, options)
     start = with_view(view, "live") if view == home_of(View(view.run)) else view
     return show_run(
-        load, start, follower=follower, is_ascii=options.ascii, mouse=not options.no_mouse
+        follower.open,
+        start,
+        follower=follower,
+        exits_on_alarm=options.exit_on_alarm,
+        is_ascii=options.ascii,
+        mouse=not options.no_mouse,
     )
+
+
+def _write_lines(view: View, options: Namespace) -> int:
+    """Write what comes as lines of JSON, until the run has ended."""
+    from chopper_core.ingest.follow import lines_of
+
+    follower: Follower = _follower(view, options)
+    try:
+        with progress_line() as progress:
+            follower.open(progress)
+        for line in lines_of(follower):
+            write(line)
+            sys.stdout.flush()
+            if options.exit_on_alarm and follower.recent.alarms:
+                return 4
+    finally:
+        follower.close()
+    return 0
 
 
 def _play(view: View, options: Namespace) -> int:
@@ -113,6 +142,7 @@ def show_run(
     *,
     check: Callable[[Progress], None] | None = None,
     follower: Follower | None = None,
+    exits_on_alarm: bool = False,
     is_ascii: bool = False,
     mouse: bool = True,
 ) -> int:
@@ -145,8 +175,11 @@ def show_run(
             from chopper_tui.play import run_app
 
             app = ChopperApp(opening, view, glyphs=glyphs, config=config)
-            app.check, app.follower = check, follower
-            return run_app(app, mouse=config.mouse and mouse)
+            app.check, app.follower, app.exits_on_alarm = check, follower, exits_on_alarm
+            code = run_app(app, mouse=config.mouse and mouse)
+            if app.alarm:
+                tell(app.alarm)
+            return code
         finally:
             opening.cancel()
             if log:

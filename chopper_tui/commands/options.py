@@ -64,6 +64,9 @@ READING: Final = f"""
 EXPLORING: Final = f"""
     --watch | follow the run while it is written
     --interval S | seconds between two looks at its files; default: 1
+    several --alarm LIMIT | with --watch: 'step_time>+5%', 'gfx_mhz<1500 for 10s'
+    --exit-on-alarm | leave with code 4 at the first alarm
+    --format {{jsonl}} | with --watch: write a line of JSON per step and second
     --no-mouse | leave the mouse to the terminal
     --play FILE | replay keys (a key, text "..." or :command per line)
     --size WxH | screen size of --play
@@ -125,11 +128,18 @@ def _limit(text: str) -> Any:
     return parse_limit(text)
 
 
+def _alarm(text: str) -> Any:
+    from chopper_core.ingest.alarms import parse_alarm
+
+    return parse_alarm(text)
+
+
 _ENTRY: Final = late(
     r"(?:(several|required|one-of) )?((?:-[\w-]+(?:, )?)*) ?"
     r"(\{[^}]*\}|\S*?)([?*+]?)(?:(?<=[}?])=(\w+))?"
 )
 _TYPES: Final[Mapping[str, tuple[Callable[[str], Any], Any]]] = {
+    "--alarm": (_alarm, ""),
     "--base-parallel": (layout_text, ""),
     "--clock": (parse_clock, ""),
     "--interval": (_seconds, 1.0),

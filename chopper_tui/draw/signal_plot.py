@@ -219,6 +219,9 @@ class SignalRowsDrawer(Drawer[SignalRows]):
 class GpuLanesDrawer(Drawer[GpuLanes]):
     """The lanes of each GPU next to each other, each with its latest value."""
 
+    def rows(self, chart: GpuLanes) -> int:
+        return len(chart.labels) + (chart.steps is not None)
+
     def title(self, chart: GpuLanes, width: int, glyphs: Glyphs) -> list[Line]:
         begin, end = chart.signals[0].x
         label, cells = _lane_cells(chart, width)
@@ -232,6 +235,15 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
 
     def body(self, chart: GpuLanes, on: Canvas) -> None:
         (label, cells), glyphs = _lane_cells(chart, on.width), on.glyphs
+        if chart.steps is not None:
+            low, high = _scale(chart.steps)[:2]
+            room = max(on.width - label - 22, 1)
+            row = chart.steps.numbers[0][-room:]
+            line = sparkline((row - low) / max(high - low, 1e-9), glyphs)
+            first, last = map(_whole, chart.steps.x)
+            pieces: Line = [(pad(chart.steps.labels[0], label) + " ", "text"), (line, "accent")]
+            pieces += [(f" {_whole(row[-1])}", "strong"), (f"  it {first}-{last}", "dim")]
+            on.add(pieces)
         apart = {row for signal in chart.signals for row in signal.apart}
         order = sorted(range(len(chart.labels)), key=lambda row: (row not in apart, row))
         fits = on.left - (len(order) > on.left)
@@ -240,7 +252,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
             low, high = _lane_scale(signal)
             lanes.append((_at(signal.numbers, max(cells - 8, 1)) - low) / max(high - low, 1e-9))
         for row in sorted(order[:fits]):
-            pieces: Line = [(pad(clean(chart.labels[row]), label) + " ", "text")]
+            pieces = [(pad(clean(chart.labels[row]), label) + " ", "text")]
             for signal, shares in zip(chart.signals, lanes, strict=True):
                 value = signal.means[row]
                 text = _whole(value) if np.isfinite(value) else glyphs.missing

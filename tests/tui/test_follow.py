@@ -1,0 +1,128 @@
+"""The explorer follows a run: the row keeps its name, space pauses, the newest step moves on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from chopper_core.ingest import follow
+from chopper_core.ingest.alarms import alarms_of, parse_alarm
+from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.render.exchange import as_json
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
+from chopper_tui.app import ChopperApp
+from tests.ingest.test_follow import HEADING, row
+from tests.ingest.test_windows import STEP_GAP_US, ranks_of, written
+from tests.tui.explorer import Driven, explorer
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("_SHARE", "_PAUSE"):
+        monkeypatch.setattr(follow, name, 0)
+    monkeypatch.setattr(follow, "_REST_S", -1.0)
+    run = tmp_path / "run"
+    write_window(run, 3, 0)
+    lines = "".join(row(at, gpu) for at in range(4) for gpu in (0, 1))
+    (run / "power.csv").write_text(f"{HEADING}\n{lines}")
+    return run
+
+
+def write_window(folder: Path, first: int, at_us: int) -> None:
+    for rank in ranks_of(2, first, 3, at_us):
+        written(folder, rank, 1000 * first + rank.rank)
+
+
+@asynccontextmanager
+async def following(folder: Path, where: str) -> AsyncIterator[Driven]:
+    follower = Follower(str(folder), jobs=1, every_s=0.005)
+    app = ChopperApp(follower.open, parse(f"{folder}{where}"))
+    app.POLL_S = 0.001  # type: ignore[misc]
+    app.follower = follower
+    async with explorer(app=app) as driven:
+        yield driven
+
+
+async def until(driven: Driven, text: str, seconds: float = 20.0) -> None:
+    for _ in range(int(seconds / 0.02)):
+        await asyncio.sleep(0.02)
+        await driven.settle()
+        if text in driven.text():
+            return
+    raise AssertionError(f"{text!r} never came:\n{driven.text()}")
+
+
+async def test_what_comes_is_shown_and_the_row_keeps_its_name(folder: Path) -> None:
+    where = ":gpu=1?sort=-elapsed_ns&cut=1"
+    async with following(folder, where) as driven:
+        driven.explore.table.move_to_label("4")
+        write_window(folder, 20, STEP_GAP_US)
+        await until(driven, "6 of 6 rows")
+        assert driven.label == "4" and len(driven.frame) == 6
+        found, wanted = driven.frame, query(open_run(str(folder), jobs=1), driven.frame.view)
+        assert as_json(found) == as_json(wanted)
+
+
+async def test_live_shows_samples_as_they_come_and_pauses(folder: Path) -> None:
+    async with following(folder, "?view=live") as driven:
+        await until(driven, "1697")
+        assert "step ms" in driven.text() and "live" in driven.lines()[0]
+        driven.explore.table.move_to_label("1")
+        with (folder / "power.csv").open("a") as log:
+            log.write(row(44, 0) + row(44, 1))
+        await until(driven, "1656")
+        assert driven.label == "1"
+        await driven.press("space")
+        assert "paused" in driven.lines()[0]
+        before = driven.lines()[2:-3]
+        with (folder / "power.csv").open("a") as log:
+            log.write(row(45, 0) + row(45, 1))
+        await asyncio.sleep(0.1)
+        await driven.settle()
+        assert driven.lines()[2:-3] == before
+        await driven.press("space")
+        await until(driven, "1655")
+
+
+async def test_the_newest_step_is_followed_and_another_one_stays(folder: Path) -> None:
+    async with following(folder, ":gpu=0/iteration=5") as driven:
+        write_window(folder, 20, STEP_GAP_US)
+        await until(driven, "it 22")
+        assert driven.path[:2] == ("0", "22")
+    async with following(folder, ":gpu=0/iteration=20") as driven:
+        write_window(folder, 40, 2 * STEP_GAP_US)
+        for _ in range(200):
+            await asyncio.sleep(0.02)
+            if len(driven.explore.run.sources) == 6:
+                break
+        assert len(driven.explore.run.sources) == 6 and driven.path[:2] == ("0", "20")
+
+
+def test_alarms_of_signals_and_steps(folder: Path) -> None:
+    follower = Follower(str(folder), jobs=1)
+    try:
+        run = follower.open()
+        follower.tail()
+
+        def found(text: str) -> list[int | None]:
+            return [*alarms_of(run, follower.recent, (parse_alarm(text),)).values()]
+
+        # Clocks of 1700 to 1697 MHz within three seconds, heat of 80 and 81 °C.
+        assert found("gfx_mhz<1698") == [0, 1] and found("gfx_mhz<1697") == []
+        assert found("gfx_mhz<1701 for 3s") == [0, 1] and found("gfx_mhz<1700 for 3s") == []
+        assert found("gfx_mhz<1701 for 9s") == [] and found("hotspot_c>80") == [1]
+        assert found("gfx_util_pct>98%") == [0, 1] and found("gfx_mhz<-5%") == []
+        assert found("step_time>1") == [None] and found("step_time>+50%") == []
+    finally:
+        follower.close()
+    for text in ("gfx_mhz", "speed>1", "step_time>x", "gfx_mhz<5 for 3"):
+        with pytest.raises(UsageError, match="is none like"):
+            parse_alarm(text)
