@@ -130,6 +130,7 @@ class StyledTraining(Training):
             size = round(self._pause_ns(iteration) * 48)
             copy = host.launch(memcpy("HtoD", size, "hipMemcpyWithStream"))
             yield [copy]
+            copy.call.end_ns = host.now_ns
 
     def _step(self, iteration: int) -> Program:
         host = self.host

@@ -10,6 +10,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.findings import RULES, _find
 from chopper_core.views.findings.rule import SMALLEST_SAVING, context_of
+from chopper_core.views.findings.worth import Worth
 from chopper_core.views.overheads import parts_of
 from tests.bench import causes as bench
 from tests.bench.causes import planted
@@ -20,7 +21,7 @@ from tests.training import Rank, opened, step
 def assert_accounted(run: Run) -> None:
     """Each finding of each rule is there once; groups fit into what the step can lose."""
     context = context_of(run, View(run.name))
-    shown = _find(context)
+    shown = _find(context, Worth.of(context))
     rules = [rule for rule in RULES if not rule.of_samples]
     everything = [each for rule in rules for each in rule.find(context)]
     expected = [
@@ -53,7 +54,8 @@ def test_more_tokens_are_never_lost(tmp_path: Path, longer: float, whose: tuple[
             each.note(f"ProfilerStep#{number}", begin, each.now)
     run = opened(ranks, tmp_path)
     assert_accounted(run)
-    shown = _find(context_of(run, View(run.name)))
+    context = context_of(run, View(run.name))
+    shown = _find(context, Worth.of(context))
     assert {finding.gpu for (_, finding), _ in shown} & set(whose)
 
 
@@ -66,7 +68,8 @@ def test_every_planted_cost_is_accounted_for(cause: str) -> None:
 def test_the_throttling_of_a_gpu_is_a_part_of_its_lag() -> None:
     """A lower clock is why GPU 5 of the demo run is late: one thing, seen three times."""
     run = demo_run()
-    shown = _find(context_of(run, View(run.name)))
+    context = context_of(run, View(run.name))
+    shown = _find(context, Worth.of(context))
     of_gpu = {rule.name: place for place, ((rule, each), _) in enumerate(shown) if each.gpu == 5}
     whole = of_gpu.pop("straggler")
     throttled = [whose for (rule, _), whose in shown if rule.name == "throttled"]

@@ -29,7 +29,8 @@ from chopper_core.views.findings.rule import (
     FindingsContext,
     context_of,
 )
-from chopper_core.views.shared.phrases import by_number, count, time
+from chopper_core.views.findings.worth import Worth
+from chopper_core.views.shared.phrases import by_number, count, percent, time
 from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -78,9 +79,14 @@ PART_OF: Final = column("""part_of | | part of
     The number of the finding that it is a part of, counting from 1 in the default order: both cost
     the same time.
     missing: it costs time that no other finding does, or unknown time""")
+BASIS: Final = column(f"""basis | | by
+    What the saving is known by: a replay of the steps without the time that the finding costs, or
+    an estimate of its rule, where steps can't be replayed.
+    missing: {SAVING.missing_because}""")
 TOTAL: Final = column("""gpu_time_ns | ns | GPU time
     GPU time affected, summed over GPUs and complete iterations.
     missing: no GPU time is attributed to it""")
+_FIRST: Final = 3
 RULE: Final = column("""rule | | rule
     The rule that found it (docs/findings.md).""")
 REMEDY: Final = column("""remedy | | what if
@@ -90,7 +96,8 @@ REMEDY: Final = column("""remedy | | what if
 
 def answer(run: Run, view: View) -> ViewResult:
     context = context_of(run, view)
-    placed = _find(context)
+    worth = None if run.is_sampled_only else Worth.of(context)
+    placed = _find(context, worth)
     found = [each for each, _ in placed]
     findings = [finding for _, finding in found]
     savings = [each.saving_ns for each in findings]
@@ -108,13 +115,14 @@ def answer(run: Run, view: View) -> ViewResult:
             (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
             (RULE, worded([rule.name for rule, _ in found])),
             (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
+            (BASIS, worded([_basis(finding) for finding in findings])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
             (REMEDY, worded([question_of(context, each) for each in findings])),
         ),
         shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
         headline=(_headline(context, [whose for _, whose in placed]),),
-        notes=_notes(context),
+        notes=(*_together(context, worth, placed), *_notes(context)),
     )
 
 
@@ -139,7 +147,7 @@ def _plugin_rules() -> tuple[FindingRule, ...]:
     return tuple(guarded(plugin, rule) for plugin, rule in found)
 
 
-def _find(context: FindingsContext) -> list[tuple[Found, int | None]]:
+def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, int | None]]:
     """The findings of all rules in groups, and the place of the one that each is a part of."""
     found = [
         (rule, finding)
@@ -149,6 +157,16 @@ def _find(context: FindingsContext) -> list[tuple[Found, int | None]]:
     ]
     if context.run.is_sampled_only:
         return [(each, None) for each in sorted(found, key=lambda each: -each[1].confidence)]
+    if worth is not None:
+        found = [
+            (
+                rule,
+                worth.of_finding(each, rule.holds_replayed)
+                if rule.replays and each.is_priced
+                else each,
+            )
+            for rule, each in found
+        ]
     return in_groups(context, found)
 
 
@@ -159,8 +177,13 @@ def _range(
     if (saving := finding.saving_ns) is None:
         return None, None
     low, high = (part * saving for part in rule.holds)
+    low = low if finding.low_ns is None else min(finding.low_ns, saving)
     high = high if finding.high_ns is None else finding.high_ns
     return min(low, step_ns), min(high, step_ns)
+
+
+def _basis(finding: Finding) -> str | None:
+    return None if finding.saving_ns is None else ("estimate", "replay")[finding.is_replayed]
 
 
 def _with_baseline(evidence: View, view: View) -> View:
@@ -185,6 +208,20 @@ def _headline(context: FindingsContext, whose: list[int | None]) -> str:
     return (
         f"{result}: {len(rules_of(context.run))} rules checked {activities:,} activities, "
         f"{time(context.step_ns)}{' per iteration' * context.has_iterations}"
+    )
+
+
+def _together(
+    context: FindingsContext, worth: Worth | None, placed: list[tuple[Found, int | None]]
+) -> tuple[str, ...]:
+    """What the first findings are worth together, which is less than their sum or more."""
+    first = [each for (_, each), whose in placed if whose is None and each.is_replayed][:_FIRST]
+    if worth is None or len(first) < 2:
+        return ()
+    saved = float(worth.saved_ns(map(worth.removal, first)).mean())
+    return (
+        f"without the first {count(len(first), 'replayed finding')} together, a step takes "
+        f"{time(saved)} less ({percent(context.share(saved))})",
     )
 
 

@@ -46,6 +46,7 @@ _CLOCKS: Final = {"gfx_mhz": "compute units", "mem_mhz": "memory"}
 
 @rule(
     "clock",
+    holds_replayed=(0.5, 1.3),
     saving="compute time lost while the clock is below its mean in the same operation and phase; "
     "unknown for the memory clock",
     needs="telemetry of clocks",
@@ -145,6 +146,7 @@ MEMORY_BELOW: Final = threshold("""memory clock below the nominal one | 4 | %
     saving="compute time lost to it: of matrix kernels up to the usual clock, of others for the "
     "memory's; at most that of all compute up to the nominal clock",
     holds=(0.5, 1.5),
+    holds_replayed=(0.5, 1.5),
     needs="telemetry of clocks, a GPU with known specifications",
     thresholds=(BELOW_NOMINAL, USUAL, SPARE_POWER, BELOW_WITH_POWER, MEMORY_BELOW),
 )

@@ -16,7 +16,7 @@ from chopper_core.graph.collectives import (
 )
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.table import NO_LABEL, Kind, Phase
-from chopper_core.util.arrays import Int64
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import (
     combined,
     counts_of,
@@ -58,6 +58,8 @@ class SlowLink(Struct, frozen=True):
     """Exposed communication that it adds on each of its GPUs, per iteration."""
     transfer_ns: float
     """Longer transfers, per iteration."""
+    rows: tuple[Index, Float64]
+    """Its collectives' kernels, and how much longer each transfers."""
 
 
 @rule(
@@ -83,6 +85,7 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
             high_ns=1.5 * link.transfer_ns,
             total_ns=link.exposed_ns * len(link.gpus) * len(context.iterations),
             cells=context.cells_of(gpu=link.gpus),
+            rows=link.rows,
         )
 
 
@@ -120,7 +123,9 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
         lost = np.where(compared, transfer - usual, 0.0)
         beyond = np.where(compared, per_gpu - usual_exposed, 0.0)
         count = len(context.iterations)
-        rows = everything.rows[np.isin(everything.member_set, sets[own])]
+        members = np.flatnonzero(np.isin(everything.member_set, sets[own]))
+        rows = everything.rows[members]
+        longer = np.maximum(lost, 0.0)[first_equal(sets, everything.member_set[members])]
         found.append(
             SlowLink(
                 tuple(distinct(table.gpu[rows]).tolist()),
@@ -128,6 +133,7 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
                 float(transfer[compared].sum() / usual[compared].sum() - 1),
                 max(float(beyond.sum()), 0.0) / count,
                 float(lost.sum()) / count,
+                (rows, longer),
             )
         )
     return found
@@ -154,44 +160,44 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
     names, like = combined([each[sets] for each in (chosen.kind, chosen.group, chosen.bytes)])
     cell, shape = like * count + when, (len(names), count)
     sizes = counts_of(cell, len(names) * count).reshape(shape)
-    took = sums_of(chosen.transfer_ns[sets], cell, len(names) * count).reshape(shape)
+    transfer = chosen.transfer_ns[sets].astype(np.float64)
+    took = sums_of(transfer, cell, len(names) * count).reshape(shape)
     alike = (sizes == sizes[:, :1]).all(axis=1) & (sizes[:, 0] > 0)
     waits = sums_of(chosen.member_exposed_ns, chosen.member_set, len(chosen))
     exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.member_set, len(chosen)) - waits
-    kinds = names[:, 0]
-    found: dict[tuple[int, int], list[tuple[int, float, float, float]]] = {}
-    for kind in distinct(kinds[alike]).tolist():
-        own = alike & (kinds == kind)
+    found: dict[tuple[int, int], list[tuple[float, str, Float64]]] = {}
+    for kind in distinct(names[alike, 0]).tolist():
+        own = alike & (names[:, 0] == kind)
         whole = took[own].sum(axis=0)
         first, end, _ = low_interval(1 / np.maximum(whole, 1.0))
-        inside = np.zeros(count, np.bool_)
-        inside[first:end] = True
-        usual = whole[~inside].mean() if not inside.all() else np.inf
-        slower = whole[inside].mean() / usual - 1
-        alone = np.isin(like, np.flatnonzero(own))
-        each = sums_of(exposed[sets][alone], when[alone], count) / len(context.gpus)
-        lost = (each[inside] - each[~inside].mean()).sum() / count if slower > 0 else 0.0
-        longest = whole[~inside].max(initial=0.0)
-        if slower > SLOWER_THEN.share and whole[inside].min() > longest:
-            longer = (whole[inside] - usual).sum() / count
-            found.setdefault((first, end), []).append((kind, slower, max(lost, 0.0), longer))
+        inside = np.isin(np.arange(count), np.arange(first, end))
+        slower = whole[inside].mean() / max(whole[~inside].mean(), 1.0) - 1 if first < end else 0.0
+        if slower > SLOWER_THEN.share and whole[inside].min() > whole[~inside].max():
+            usual = took[:, ~inside].sum(axis=1) / np.maximum(sizes[:, ~inside].sum(axis=1), 1)
+            longer = np.where(own[like] & inside[when], transfer - usual[like], 0.0)
+            each = sums_of(exposed[sets] * own[like], when, count) / len(context.gpus) / count
+            saving = float((each[inside] - each[~inside].mean()).sum())
+            text = f"{table.operations[kind]} {percent(float(slower))} longer"
+            found.setdefault((first, end), []).append((max(saving, 0.0), text, longer))
     for (first, end), parts in found.items():
-        saving, longer = (sum(part[at] for part in parts) for at in (2, 3))
+        saving = sum(part[0] for part in parts)
+        longer = np.sum([part[2] for part in parts], axis=0)
         if context.share(saving) < COST.share:
             continue
-        parts.sort(key=lambda part: -part[2])
-        named = listed(
-            f"{table.operations[kind]} {percent(slower)} longer" for kind, slower, *_ in parts
-        )
+        named = listed(text for _, text, _ in sorted(parts, key=lambda part: -part[0]))
+        place = first_equal(sets, chosen.member_set)
+        members = np.flatnonzero(place >= 0)
+        whole_ns = float(longer.sum()) / count
         yield context.finding(
             f"collectives transfer slower {interval_text(context, first, end)} than in the other "
-            f"iterations: {named}; {time(longer)}{context.each}, {time(saving)} of that exposed",
+            f"iterations: {named}; {time(whole_ns)}{context.each}, {time(saving)} of that exposed",
             context.with_view("comms", "iteration", sort="bus_gbps"),
             Cost.COMMUNICATION,
             saving,
             is_repeated=end - first > 1,
-            high_ns=1.5 * longer,
+            high_ns=1.5 * whole_ns,
             cells=context.cells_of(iteration=context.iterations[first:end]),
+            rows=(chosen.rows[members], np.maximum(longer[place[members]], 0.0)),
         )
 
 
@@ -208,6 +214,7 @@ _MAX_LISTED: Final = 3
     saving="exposed communication minus the part that is waiting for later GPUs or due to a "
     "slow link, and minus its first and last collectives, mean over GPUs",
     holds=(0.3, 1.5),
+    holds_replayed=(0.3, 1.5),
     needs="collectives",
     thresholds=(EXPOSED, ENDS),
 )
@@ -286,6 +293,7 @@ _OFTEN: Final = 0.75
     saving="time of instances with much overlap beyond that of instances with little, mean over "
     "GPUs",
     holds=(0.2, 2.5),
+    holds_replayed=(0.2, 2.5),
     needs="communication and labelled layers",
     thresholds=(SLOWED, CORRELATION, SLOWED_COST),
 )

@@ -36,6 +36,7 @@ from chopper_core.views.findings.rule import (
 from chopper_core.views.pipeline import LONG, Pipeline, bubble_of, longest, pipeline_of
 from chopper_core.views.shared.host_causes import cause_beyond
 from chopper_core.views.shared.leads import (
+    CAUSES,
     LOW_CLOCK_RATIO,
     MIN_DELAY_SHARE,
     MIN_ONCE_SHARE,
@@ -47,7 +48,7 @@ from chopper_core.views.shared.matched_kernels import (
     compared_iterations,
     occurrences_of,
 )
-from chopper_core.views.shared.phrases import listed, others, percent, recurrence, time
+from chopper_core.views.shared.phrases import by_number, listed, others, percent, recurrence, time
 from chopper_core.views.shared.step_times import more_work
 from chopper_core.views.shared.why_late import ONE_PLACE_SHARE, why_late
 
@@ -96,10 +97,45 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
     for (cause, _), turns in found.items():
         when = [at for late, _ in turns for at in late.when]
         is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
-        if cause is not None and len(turns) > 1 and is_once:
-            yield _in_turn(context, leads, turns)
-        else:
+        if cause is not None and len(turns) > 1:
+            yield (_in_turn if is_once else _together)(context, leads, turns)
+        if cause is None or len(turns) == 1 or not is_once:
             yield from (each for _, each in turns)
+
+
+def _excess(leads: RankLeads, late: Straggler) -> dict[Cost, float]:
+    """How much longer a straggler takes than its peers, mean over all iterations."""
+    part = len(late.when) / len(leads.iterations)
+    extra = {
+        word: float(np.nan_to_num(leads.extra(word, late.when)[late.place])) for word in CAUSES
+    }
+    words = {word: _COSTS[word][0] for word in CAUSES if extra[word] > 0}
+    return {cost: extra[word] * part for word, cost in words.items()} if late.cause else {}
+
+
+def _together(
+    context: FindingsContext, leads: RankLeads, late: list[tuple[Straggler, Finding]]
+) -> Finding:
+    """GPUs that delay the others at the same time: one of them alone isn't worth as much."""
+    gpus = [leads.gpus[each.place] for each, _ in late]
+    texts = "; ".join(each.sentence.partition("; it delays")[0] for _, each in late)
+    costs = [_excess(leads, each) for each, _ in late]
+    return context.finding(
+        f"{by_number('GPU', gpus)} hold the others back: {texts}",
+        late[0][1].evidence,
+        late[0][1].cost,
+        max(each.saving_ns or 0.0 for _, each in late),
+        cells=np.logical_or.reduce(
+            [
+                context.cells_of(gpu=gpu, iteration=[leads.iterations[at] for at in each.when])
+                for gpu, (each, _) in zip(gpus, late, strict=True)
+            ]
+        ),
+        excess_ns={
+            cost: float(np.mean([each.get(cost, 0.0) for each in costs]))
+            for cost in set().union(*costs)
+        },
+    )
 
 
 def _in_turn(
@@ -151,6 +187,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         is_repeated=len(late.when) > 1,
         gpu=gpu,
         cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
+        excess_ns=_excess(leads, late),
     )
 
 

@@ -42,6 +42,8 @@ from chopper_core.views.shared.phrases import by_number, listed, percent, recurr
 
 HOST_LATE: Final = threshold("""idle before launch calls | 10 | % of the phase
     a host that runs ahead of its GPU leaves less than 1 %; a tenth is more than a single hiccup""")
+ALSO_LATE: Final = threshold("""idle before launch calls in its other phases | 1 | % of the phase
+    a host that is late in one phase runs less far ahead in the others""")
 NAMED_LATE: Final = threshold(
     """idle before launch calls, most of it by one thing that no step needs | 4 | % of the phase
     such as reading values back: it can be left out, however well the host keeps up otherwise"""
@@ -79,8 +81,9 @@ class LatePhase(Struct, frozen=True):
     saving="idle time before the launch calls of these phases, mean over GPUs",
     # A host that can't keep up is late in the other phases too, below their limit.
     holds=(0.5, 2.2),
+    holds_replayed=(0.5, 2.2),
     needs="launch records",
-    thresholds=(HOST_LATE, NAMED_LATE, NAMED_COST, PHASE, CAUSE),
+    thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, PHASE, CAUSE),
 )
 def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
@@ -101,6 +104,7 @@ def launch_bound(context: FindingsContext) -> Iterator[Finding]:
 
 @rule(
     "queue-bound",
+    replays=False,
     saving="idle time of these phases in which launched work waits, mean over GPUs",
     # The dispatch of each kernel is a part of it that stays.
     holds=(0.0, 1.1),
@@ -116,6 +120,8 @@ def queue_bound(context: FindingsContext) -> Iterator[Finding]:
 def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
     """Phases of which a large part is idle before launch calls, or a part for one known reason."""
     late = _late_phases(context, "idle_host_ns", HOST_LATE)
+    if late:
+        late = _late_phases(context, "idle_host_ns", ALSO_LATE, 0.0)
     codes = [phase.code for phase in late]
     for phase in _late_phases(context, "idle_host_ns", NAMED_LATE):
         share = context.share(context.per_iteration(phase.idle_ns))
@@ -127,7 +133,9 @@ def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
     return sorted(late, key=lambda phase: -phase.idle_ns)
 
 
-def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> list[LatePhase]:
+def _late_phases(
+    context: FindingsContext, column: str, limit: Threshold, least: float = PHASE.share
+) -> list[LatePhase]:
     phases = context.split("phase")
     idle = context.figure(column, phases).known(missing=0.0)
     elapsed = phases.elapsed_ns.astype(np.float64)
@@ -141,9 +149,7 @@ def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> lis
         own = place >= 0
         arrives = sums_of((moved.ns * sign)[own], place[own], len(codes))
         idle, elapsed = idle + arrives, elapsed + arrives
-    late = (idle > limit.share * elapsed) & (
-        elapsed / context.spots > PHASE.share * context.step_ns
-    )
+    late = (idle > limit.share * elapsed) & (elapsed / context.spots > least * context.step_ns)
     columns = (each[late].tolist() for each in (codes, idle, elapsed))
     found = [LatePhase(*each) for each in zip(*columns, strict=True)]
     return sorted(found, key=lambda phase: -phase.idle_ns)

@@ -49,6 +49,7 @@ _PARTS: Final = {
 
 @rule(
     "iteration",
+    replays=False,
     saving="their time beyond the median, spread over all iterations",
     holds=(0.8, 1.2),
     needs="four iterations or more",
@@ -82,6 +83,7 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
 
 @rule(
     "uneven-steps",
+    replays=False,
     saving="the step time beyond that of the short steps; none for a run's first step, which "
     "warms up",
     holds=(0.0, 1.0),

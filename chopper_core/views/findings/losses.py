@@ -54,6 +54,7 @@ _MAX_LISTED: Final = 3
 
 @rule(
     "overhead",
+    holds_replayed=(0.5, 1.3),
     saving="that part of the breakdown, on GPUs whose compute can be split",
     needs="hardware counters",
     thresholds=(OVERHEAD, LARGEST),
@@ -156,6 +157,7 @@ _PRODUCT: Final = "gemm"
 
 @rule(
     "products",
+    holds_replayed=(0.5, 1.3),
     of_durations=True,
     saving="kernel time beyond what they would take at the threshold, mean over GPUs",
     needs="hardware counters, or shapes in the trace",

@@ -18,6 +18,7 @@ from chopper_core.util.grouping import distinct, sums_of
 from chopper_core.views.findings.rule import (
     COMPUTES,
     EXPLAINED,
+    SMALLEST_SAVING,
     Cost,
     Finding,
     FindingRule,
@@ -73,15 +74,14 @@ def in_groups(context: FindingsContext, found: Sequence[Found]) -> list[tuple[Fo
             listed.append(((each.rule, replace(each.finding, saving_ns=saving)), whose))
             walk(each.parts, len(listed) - 1, saving)
 
+    groups = [each for each in groups if context.share(each.saving_ns) >= SMALLEST_SAVING.share]
     walk(_fitting(context, groups), None, context.step_ns)
     return [*listed, *((each, None) for each in found[::-1] if each[1].saving_ns is None)]
 
 
 def _placed(context: FindingsContext, found: Found) -> PlacedFinding:
     rule, finding = found
-    cells = np.ones(len(context.cells), np.bool_) if finding.cells is None else finding.cells
-    if finding.gpu is not None:
-        cells = cells & (context.codes("gpu") == finding.gpu)
+    cells = context.cells_about(finding)
     own: Float64 = np.zeros(len(cells))
     for name in _COLUMNS.get(finding.cost, ()):
         own = own + context.cells.sum(name) * cells

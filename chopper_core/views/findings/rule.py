@@ -165,6 +165,11 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             inside &= np.isin(self.codes(level), np.array(wanted, np.int64))
         return inside
 
+    def cells_about(self, finding: Finding) -> Mask:
+        """The cells whose time a finding costs."""
+        cells = np.ones(len(self.cells), np.bool_) if finding.cells is None else finding.cells
+        return cells if finding.gpu is None else cells & self.cells_of(gpu=finding.gpu)
+
     def place(self, level: str) -> Index:
         """The position of each cell's GPU in `gpus`, or of its iteration in `iterations`."""
         return self.together(level)[1]
@@ -180,6 +185,11 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _steps(self) -> Groups:
         return self.split("gpu", "iteration")
+
+    @cached_property
+    def elapsed_ns(self) -> Float64:
+        """As GPUs x iterations."""
+        return self.by_gpu_and_iteration(lambda nodes: nodes.elapsed_ns)
 
     @cached_property
     def busy_ns(self) -> Float64:
@@ -278,6 +288,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         total_ns: float | None = None,
         high_ns: float | None = None,
         cells: Mask | None = None,
+        excess_ns: Mapping[Cost, float] | None = None,
+        rows: tuple[Index, Float64] | None = None,
     ) -> Finding:
         """A finding that costs as much in each iteration, on one GPU or on all.
 
@@ -298,6 +310,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             cost=cost,
             total_ns=total_ns,
             cells=cells,
+            excess_ns=excess_ns or {},
+            rows=rows,
         )
 
     def at(self, **labels: str) -> View:
@@ -511,8 +525,9 @@ class Finding(Struct, frozen=True):
     confidence: Confidence
     saving_ns: float | None = None
     """By how much an iteration would be shorter without it; None if it can't be estimated."""
+    low_ns: float | None = None
     high_ns: float | None = None
-    """The most that it would be shorter; None: the part of the estimate that the rule states."""
+    """The range of that; None: the part of the estimate that the rule states."""
     gpu: int | None = None
     """The one GPU that it is about."""
     cost: Cost = Cost.UNKNOWN
@@ -520,6 +535,17 @@ class Finding(Struct, frozen=True):
     """GPU time affected, summed over GPUs and analysed iterations."""
     cells: Mask | None = None
     """The cells of the context that it is about; None: all, or those of its GPU."""
+    excess_ns: Mapping[Cost, float] = {}
+    """How much longer each of its GPUs takes, per iteration; empty: as long as the saving."""
+    rows: tuple[Index, Float64] | None = None
+    """The activities that take longer, and by how much, where that is known one by one."""
+    is_replayed: bool = False
+    """Whether the saving and its range are those of a replay, not of the rule's estimate."""
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether it says what its time is taken from."""
+        return self.saving_ns is not None and self.cost != Cost.UNKNOWN
 
 
 Find = Callable[[FindingsContext], Iterable[Finding]]
@@ -534,8 +560,13 @@ class FindingRule(Struct, frozen=True):
 
     name: str
     saving: str = ""
+    replays: bool = True
+    """Whether a replay without the time that its findings cost gives the saving, where there is
+    one."""
     holds: tuple[float, float] = (0.5, 1.3)
     """The range of the saving, in parts of the estimate, which holds what was planted."""
+    holds_replayed: tuple[float, float] = (0.85, 1.15)
+    """The same for a replay: how sure the time is that the rule finds."""
     needs: str = ""
     """The data it needs beyond a trace."""
     thresholds: tuple[Threshold, ...] = ()
