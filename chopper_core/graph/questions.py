@@ -115,9 +115,12 @@ class Predictor(Struct, frozen=True, eq=False):
         side: int = EXPECTED,
         rates_side: int = EXPECTED,
         start: Predicted | None = None,
+        lag_ns: Int64 | None = None,
     ) -> Predicted:
-        """The replay after some changes; `start` is one whose waits are near."""
+        """The replay after some changes, and with other lags; `start` is one whose waits are
+        near."""
         graph, found = self.graph, self.contention
+        lag = graph.lag_ns if lag_ns is None else lag_ns
         work = graph.work_ns.astype(np.float64)
         nodes, rates = np.zeros(0, np.intp), np.zeros((2, 0))
         if found is not None:
@@ -147,7 +150,7 @@ class Predictor(Struct, frozen=True, eq=False):
         return Predicted(whole, lag, times)
 
 
-def scaled(nodes: Index, factor: float) -> Change:
+def scaled(nodes: Index, factor: float | Float64) -> Change:
     """The work of some nodes times a factor."""
 
     def new(work: Float64) -> tuple[Float64, Float64, Float64]:

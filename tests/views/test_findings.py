@@ -142,9 +142,12 @@ def test_the_slow_clocked_gpu(which: str, request: pytest.FixtureRequest) -> Non
     row = only(run, "straggler")
     assert row["said"].startswith(f"GPU {own} runs at a ")
     assert "lower clock" in row["said"] and "11 °C hotter" in row["said"]
-    # Generated again without the hot GPU, an iteration is 37.2 and 37.6 ms shorter. The others'
-    # kernels run beside collectives that wait, which slows them: the bound is above their lag.
-    assert 37.6 * MS < extra * 0.99 <= row["saving_ns"] < 1.4 * 37.6 * MS
+    # Generated again without the hot GPU, an iteration is 37.2 and 37.6 ms shorter. Its kernels
+    # take longer by more than that: the others wait less for its own waits.
+    assert extra * 0.99 > 37.6 * MS and row["basis"] == "replay"
+    true_ns, part = (37.22 * MS, 0.1) if which == "fsdp2" else (37.6 * MS, 0.15)
+    assert row["saving_ns"] == pytest.approx(true_ns, rel=part)
+    assert row["saving_low_ns"] < 37.2 * MS < row["saving_high_ns"]
     slower = float(row["said"].split(" at a ")[1].split(" %")[0]) / 100
     mhz = slow["mhz"]
     usual = median(each for gpu, each in mhz.items() if gpu != own)
@@ -174,7 +177,9 @@ def test_the_late_host(run: Run, truth: dict[str, Any]) -> None:
     )
     assert planted["layers"] == [10, 11, 12]
     assert row["gpu_time_ns"] == near(planted["total_idle_host_ns"])
-    assert row["saving_ns"] == near(planted["total_idle_host_ns"] / 2)
+    # Generated again without it, an iteration is 6.51 ms shorter: a part hides the lag of GPU 5.
+    assert row["saving_ns"] == near(6.51 * MS)
+    assert row["saving_ns"] < planted["total_idle_host_ns"] / 2
 
 
 def test_where_the_allocator_asked_anew(other_run: Run, other_truth: dict[str, Any]) -> None:
@@ -337,7 +342,7 @@ def test_text_and_markdown_have_whole_sentences(run: Run) -> None:
     assert all(len(line) <= 80 for line in table if not line.startswith(("  R", "chopper")))
     width = table[0].index("saving ms")
     words = " ".join(" ".join(line[:width].split()) for line in table)
-    assert all(sentence in words for sentence in frame.labels)
+    assert [sentence for sentence in frame.labels if sentence not in words] == []
     assert all(f"  {frame.addresses(row)}" in lines for row in range(len(frame)))
     assert f"`{frame.addresses(0)}`" in as_markdown(frame)
 

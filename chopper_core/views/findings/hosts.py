@@ -210,13 +210,19 @@ def _bound(
 
 
 def _mostly_in(context: FindingsContext, charges: HostCharges) -> str:
-    """The iterations that have most of it, unless many do."""
+    """The one GPU of several that has most of it, and the iterations, unless many do."""
+    whose = np.searchsorted(context.gpus, context.table.gpu[charges.row])
     when = np.searchsorted(context.iterations, charges.iteration)
+    by_gpu = sums_of(charges.ns, whose, len(context.gpus))
     by_step = sums_of(charges.ns, when, len(context.iterations))
+    least, most = EXPLAINED.share * by_step.sum(), int(by_gpu.argmax())
+    on_gpu = (
+        f" on GPU {context.gpus[most]}" if len(by_gpu) > 1 and by_gpu[most] >= least > 0 else ""
+    )
     large = np.flatnonzero(by_step > _SAME_SHARE * by_step.max())
-    if 2 * len(large) >= len(by_step) or by_step[large].sum() < EXPLAINED.share * by_step.sum():
-        return ""
-    return recurrence(large.tolist(), context.iterations)
+    if 2 * len(large) >= len(by_step) or by_step[large].sum() < least:
+        return on_gpu
+    return on_gpu + recurrence(large.tolist(), context.iterations)
 
 
 def _share(charges: HostCharges, cause: HostCause) -> str:

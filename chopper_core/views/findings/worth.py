@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.graph.build import step_graph
 from chopper_core.graph.dependencies import Evidence
+from chopper_core.graph.questions import Predicted, Predictor, scaled
 from chopper_core.graph.step_graph import NodeKind, StepGraph, Steps, replay, steps_of
 from chopper_core.model.side_table import HostLane, HostState
 from chopper_core.model.table import Kind
@@ -56,12 +56,16 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
     """The steps of a context, to replay them without what findings cost."""
 
     context: FindingsContext
-    graph: StepGraph
+    predictor: Predictor
     steps: Steps
     inside: Mask
     """The cells of `steps` that are analysed."""
     identity_ns: Int64
     """The time of each."""
+
+    @property
+    def graph(self) -> StepGraph:
+        return self.predictor.graph
 
     @classmethod
     def of(cls, context: FindingsContext) -> Worth | None:
@@ -72,25 +76,34 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         # Without the calls of hosts, their waiting for GPUs looks like work.
         if run.is_reconstructed or len(run.table) > _MAX_ROWS or not len(run.side(HostLane).gpu):
             return None
-        graph = step_graph(run)
+        predictor = Predictor.of(run)
+        graph = predictor.graph
         if graph.unlaunched > MAX_UNLAUNCHED * len(graph.activities):
             return None
         steps = steps_of(graph, run.table)
         inside = np.isin(steps.iteration, context.iterations) & np.isin(steps.gpu, context.gpus)
-        times = steps.times_ns(graph, replay(graph))[inside]
+        times = steps.times_ns(graph, predictor.identity.replayed)[inside]
         measured = (context.elapsed_ns + context.moved_ns).mean()
         if not len(times) or abs(times.mean() - measured) > MAX_ERROR * measured:
             return None
-        return cls(context, graph, steps, inside, times)
+        return cls(context, predictor, steps, inside, times)
 
     def saved_ns(self, removals: Iterable[Removal]) -> Int64:
-        """How much shorter each step is on each GPU when all of that time is removed."""
-        work, lag = self.graph.work_ns.astype(np.float64), self.graph.lag_ns.astype(np.float64)
+        """How much shorter each step is on each GPU when all of that time is removed.
+
+        A second replay has the contention that follows from the waits of a first one.
+        """
+        graph = self.graph
+        work, lag = graph.work_ns.astype(np.float64), graph.lag_ns.astype(np.float64)
         for each in removals:
             work, lag = work - each.work_ns, lag - each.lag_ns
-        left = (np.rint(np.maximum(value, 0.0)).astype(np.int64) for value in (work, lag))
-        times = self.steps.times_ns(self.graph, replay(self.graph, *left))[self.inside]
-        return self.identity_ns - times
+        left, lags = (np.rint(np.maximum(ns, 0.0)).astype(np.int64) for ns in (work, lag))
+        nodes = np.flatnonzero(left != graph.work_ns)
+        found = Predicted(left, lags, replay(graph, left, lags))
+        if self.predictor.contention is not None:
+            parts = left[nodes] / graph.work_ns[nodes]
+            found = self.predictor.predict([scaled(nodes, parts)], start=found, lag_ns=lags)
+        return self.identity_ns - self.steps.times_ns(graph, found.replayed)[self.inside]
 
     def of_finding(self, finding: Finding, holds: tuple[float, float]) -> Finding:
         """A finding with the saving by replay, and its range.
@@ -139,7 +152,7 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         work, lag = np.zeros(len(graph)), np.zeros(len(graph.lag_ns))
 
         def parts(of: Float64) -> Float64:
-            return of * min(total / max(float(of.sum()), 1.0), 1.0)
+            return of * (total / max(float(of.sum()), 1.0))
 
         if cost == Cost.HOST:
             late = self._late(cells, rows, is_of_some)
