@@ -54,7 +54,7 @@ def attach_sources(
     """
     sources: dict[str, Callable[[Run, Sequence[Path], Progress], Run]] = {
         "telemetry": partial(attach_telemetry, recorded=recorded),
-        "CPU samples": attach_cpu,
+        "CPU samples": partial(attach_cpu, recorded=recorded),
     }
     if ranges is not None:
         sources = {"counters": partial(attach_counters, ranges=ranges), **sources}
@@ -193,7 +193,9 @@ def _measured_twice(
     return found
 
 
-def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
+def attach_cpu(
+    run: Run, paths: Sequence[Path], progress: Progress, recorded: RecordedRun | None = None
+) -> Run:
     files = discover(paths, Family.CPU)
     if not files.files or not len(run.table):
         return run
@@ -204,7 +206,9 @@ def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     tables: list[CpuTable]
     tables, failed = files.read("CPU samples", progress)
     for samples in tables:
-        corrections = {clock.correction_ns for clock in run.hosts}
+        node = recorded.node_of(samples.path) if recorded else None
+        own = [clock for clock in run.hosts if node is not None and clock.name == node.host]
+        corrections = {clock.correction_ns for clock in own or run.hosts}
         known_ns = (corrections.pop() if len(corrections) == 1 else 0) if is_epoch else None
         shift_ns = run.overrides.shift_ns(samples.path.name, samples.format) or 0
         found.append(placed_cpu(samples, span, run.telemetry, known_ns, shift_ns))

@@ -290,8 +290,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with (options.run / f".{host_name()}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return 0
+        except OSError:
+            pass  # A file system without locks: of a node that is asked twice, both sample.
         return NodeSampler(options.run, options.period_ms / 1e3, options.parent, ended).run()
 
 

@@ -92,7 +92,7 @@ def count_text(number: int, of: str) -> str:
 def problems(run: Path, states: Sequence[RecordedProcess], skip: int) -> Iterator[str]:
     """What is missing in a recording, and what to do about it."""
     ranks = [state for state in states if state.step >= 0]
-    if not (run / PROCESSES / LOADED).exists():
+    if not states and not (run / PROCESSES / LOADED).exists():
         yield (
             "no process of the command imported torch with Chopper's hooks: python -E, -I or -S, a "
             "container without this directory, or a launcher that resets PYTHONPATH keeps them "
