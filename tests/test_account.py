@@ -11,21 +11,25 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Final
 
 import numpy as np
 import pytest
 
-from chopper_core.extensions.runs.figures import figures_of_run
+from chopper_core import views
+from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run
+from chopper_core.metrics import METRICS, Metric
 from chopper_core.metrics.quantities import QUANTITIES, Quantity
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards, Composition
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind, Phase
+from chopper_core.model.view import View
 from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import ChopperError
@@ -40,6 +44,7 @@ from tests.demo import demo_run, kept_files, opened
 from tests.pipelines import pipeline_run
 from tests.support import Row, run_of
 from tests.training import Rank, step
+from tests.tui.explorer import explorer
 
 _SCALES: Final = {
     "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "W": 1.0, "kW": 1e3, "J": 1.0, "kJ": 1e3,
@@ -61,6 +66,7 @@ class Shown:
         return self.text
 
 
+MS: Final = 1_000_000
 Place = Callable[[Run], Shown | float | None]
 
 
@@ -244,16 +250,16 @@ def varying_run() -> Run:
     return opened(str(kept_files("account-varying", "", make)))
 
 
-def inference_run() -> Run:
-    """Steps of prefill and decode with exposed collectives, on two GPUs."""
+def plain_run(phases: Sequence[Phase], kind: str, load: Callable[[int, int], int]) -> Run:
+    """Steps of a collective and three kernels on two GPUs, whose time is by GPU and step."""
     rows = [
         Row(
-            (5 * number + place) * 1_000_000 + 300_000,
-            700_000,
+            (9 * number + 2 * place) * MS + 300_000,
+            load(gpu, number) if place else 700_000,
             gpu=gpu,
             iteration=number,
-            phase=Phase.PREFILL if number == 0 else Phase.DECODE,
-            operation="attn_fa" if place else "all_reduce",
+            phase=phases[number % len(phases)],
+            operation="mlp_up" if place else kind,
             kind=Kind.COMPUTE if place else Kind.COMM,
         )
         for gpu in (0, 1)
@@ -261,6 +267,20 @@ def inference_run() -> Run:
         for place in range(4)
     ]
     return run_of(rows)
+
+
+def inference_run() -> Run:
+    """Prefill and decode with exposed collectives."""
+    return plain_run((Phase.PREFILL, *[Phase.DECODE] * 3), "all_reduce", lambda gpu, step: MS)
+
+
+def experts_run() -> Run:
+    """Experts with more and less load, from GPU to GPU and from step to step."""
+    return plain_run(
+        (Phase.FORWARD, Phase.BACKWARD),
+        "all_to_all",
+        lambda gpu, step: MS * (1 + (gpu + step) % 2) * 2 // 3,
+    )
 
 
 def sampled_run() -> Run:
@@ -275,6 +295,7 @@ RUNS: Final[Mapping[str, Callable[[], Run]]] = {
     **{style: (lambda style=style: planted_run(style)) for style in planted.STYLES},
     "tp 2 pp 4 dp 4": lambda: pipeline_run()[0],
     "variable sequences": varying_run,
+    "experts": experts_run,
     "telemetry alone": sampled_run,
 }
 
@@ -370,6 +391,61 @@ def test_a_table_shows_the_same_at_any_width_and_in_any_format(name: str) -> Non
                 text = line[column.name]
                 assert (text or None) == cell or float(text) == cell, (view, column.name)
     assert checked >= 4
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+@pytest.mark.parametrize("name", VIEWS)
+async def test_a_screen_shows_the_figures_of_the_frame(name: str, size: tuple[int, int]) -> None:
+    """Its headline; the cells of tables are compared in two widths above."""
+    run = demo_run()
+    async with explorer(size, run, View(run.name, name=name)) as at:
+        text = " ".join(at.text().split())
+        for line in at.frame.headline[:1]:
+            assert " ".join(line.split()[:8]) in text
+
+
+ONE_FIGURE: Final = (
+    {"gfx_mhz", "now_gfx_mhz"}, {"edge_c", "now_edge_c"}, {"mean_hotspot_c", "now_hotspot_c"},
+    {"gfx_util_pct", "now_gfx_util_pct"}, {"gpu_mhz", "mean_gfx_mhz"}, {"span_ns", "iteration_ns"},
+    {"delay_ns", "straggler_delay_ns"}, {"straggler", "behind"}, {"step_ns", "step_time_ns"},
+    {"low_clock_pct", "gpu_low_clock_pct"}, {"last_gpu", "times_last"},
+    {"window_ns", "step_window_ns"},
+    {"throttled_pct", "gpu_throttled_pct", "now_throttle_pct"}, {"saving_pct", "part_pct"},
+    {"saving_low_ns", "step_low_ns"}, {"saving_high_ns", "step_high_ns"},
+    {"energy_j", "window_energy_j", "sampled_energy_j"}, {"counters_matched", "occurrences"},
+    {"host_longest_ns", "longest_burst_ns"}, {"elapsed_ns", "part_ns", "collective_ns"},
+)  # fmt: skip
+"""Columns of different tables with one title: the same figure, or of another thing of its row."""
+OF_PLACES: Final = ("lane_", "at_", "cpu_")
+"""Columns of lanes, of the cursor and of processors have the titles of those of GPUs."""
+
+
+def test_no_title_stands_for_two_figures() -> None:
+    titles: dict[str, set[str]] = {}
+
+    def collect(thing: object, depth: int = 0) -> None:
+        thing = getattr(thing, "metric", thing)
+        if isinstance(thing, Metric):
+            title, unit = thing.title, str(thing.unit)
+            header = title if title.endswith(unit) else f"{title} {unit}"
+            titles.setdefault(header, set()).add(thing.name)
+        elif depth < 3 and isinstance(thing, Mapping | tuple | list):
+            for part in thing.values() if isinstance(thing, Mapping) else thing:
+                collect(part, depth + 1)
+
+    collect([METRICS, RUN_COLUMNS])
+    for found in walk_packages(views.__path__, f"{views.__name__}."):
+        collect(vars(import_module(found.name)))
+    several = {
+        title: own
+        for title, names in titles.items()
+        if len(own := {name for name in names if not name.startswith(OF_PLACES)}) > 1
+    }
+    assert len(titles) > 300
+    assert {
+        title: own for title, own in several.items() if not any(own <= each for each in ONE_FIGURE)
+    } == {}
 
 
 def test_every_place_is_found_in_some_run() -> None:

@@ -39,6 +39,9 @@ OPERATIONS: Final = {
 """Operations of a transformer by the short names of the original Chopper and the paper."""
 
 TERMS: Final = {
+    "2/8": "of so many of the GPUs: the others lack the counters or telemetry for it",
+    "*": "before a figure: of some of the row's GPUs only",
+    "~": "before a figure: of the nearest sample, or of some of the row's kernels",
     "achievable peak": "the rate that the best matrix products were measured at on a GPU",
     "activity": "a kernel, memory copy or memset on a GPU",
     "allocated": "GPU memory that the framework gave out to tensors and buffers",
@@ -59,6 +62,7 @@ TERMS: Final = {
     "lag, lead": "how late or early a GPU starts the same kernels as the others",
     "longest path": "activities that each wait for the one before, with the most work together",
     "modelled": "worked out from recorded shapes, not counted by the hardware",
+    "other compute": "unattributed compute, and parts that only some GPUs can tell from it",
     "overlapped": "compute during which communication runs",
     "own wait": "time that this GPU spends in collectives waiting for others",
     "potential saving": "time that a finding would give back",

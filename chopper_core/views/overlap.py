@@ -116,7 +116,7 @@ P95: Final = column("""p95_overlap_pct | % | p95
 INSTANCES: Final = column("""instances | | instances | sum
     Instances of operations: what an operation computes in one layer, phase and iteration on
     one GPU, counted again in each micro-step.""")
-TIME: Final = column("""instance_ns | ns | kernel time | sum
+TIME: Final = column("""instance_ns | ns | instances' time | sum
     Durations of the instances' own kernels; what runs between two of them is no part of it.""")
 BESIDE: Final = column("""beside_comm_ns | ns | overlapped | sum
     The part of instance_ns during which collectives run on the same GPU.""")

@@ -88,12 +88,12 @@ COLUMNS: Final = columns("""
     step_window_ns | ns | window
         From the first to the last microbatch of any GPU, or the step's time in a dump; mean over
         the row's GPUs and iterations.
-    pipeline_idle_pct | % | idle
+    pipeline_idle_pct | % | stage idle
         Share of the window outside microbatches, mean over the row's GPUs and iterations.
     bubble_pct | % | bubble
         Share of the window outside microbatches for which the host isn't late: time that the GPU
         waits for its pipeline.
-    theory_pct | % | theory
+    theory_pct | % | theory bubble
         The bubble with equal stages. One forward, one backward: (p - 1) / (v m + p - 1) of p
         stages, m microbatches, and v chunks of a stage's model if interleaved, else 1. Zero-bubble
         (ZB-H1), with F, B and W the times of forward, backward and gradients of weights: (p - 1)

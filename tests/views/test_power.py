@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 from support import Row, rows_of, run_of, sample_run
 
+from chopper_core.extensions.runs.figures import figures_of_run
 from chopper_core.metrics import METRICS, Metric
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart, LineChart, SignalRows
@@ -292,6 +293,29 @@ def test_power_over_time_counts_idle_time_and_power_of_activities_does_not(run: 
 def signal(name: str, begins: np.ndarray, ends: np.ndarray, values: np.ndarray) -> Signal:
     curves = {0: between(begins, ends, values)}
     return Signal(name, name, Unit.MHZ, curves, 0, float(values.max()))
+
+
+def idling_run(pause_ns: int) -> Run:
+    """Ten kernels at 1,700 MHz with pauses after them, in which the clock falls to 133 MHz."""
+    period = 100_000
+    starts = np.arange(10, dtype=np.int64) * (period + pause_ns)
+    rows = [Row(int(start), period, iteration=0) for start in starts]
+    begins = np.sort(np.concatenate([starts, starts + period] if pause_ns else [starts]))
+    ends = np.append(begins[1:], begins[-1] + (pause_ns or period))
+    busy = np.isin(begins, starts)
+    clock = signal("gfx_mhz", begins, ends, np.where(busy, 1700.0, 133.0))
+    return replace(run_of(rows), measured={"gfx_mhz": clock})
+
+
+@pytest.mark.parametrize("pause_ns", [0, 50_000, 900_000])
+def test_the_low_clock_of_a_run_does_not_depend_on_idle_time(pause_ns: int) -> None:
+    run = idling_run(pause_ns)
+    figures = figures_of_run(run).figures
+    assert figures["low_mhz"] == pytest.approx(1700.0)
+    over_time = 1700 * 100_000 + 133 * pause_ns
+    # The pause after the last kernel is no part of the run.
+    mean = (10 * over_time - 133 * pause_ns) / (10 * 100_000 + 9 * pause_ns)
+    assert figures["gpu_mhz"] == pytest.approx(mean, rel=1e-6)
 
 
 def with_heat(heat: str, seed: int, *, slows: bool = True) -> Run:

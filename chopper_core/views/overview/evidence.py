@@ -12,6 +12,7 @@ from chopper_core.metrics import METRICS, heat_of, is_measured
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Composition
 from chopper_core.model.column_names import EDGE, PART_OF
+from chopper_core.model.glossary import TERMS
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
@@ -56,11 +57,11 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
     column = columns.get(sort.removeprefix("-"), next(iter(frame.columns), None))
     if column is None:
         return []
-    text = f"{column.definition} Source: {column.source}. [{column.name}]"
+    text = f"{TERMS.get(part, column.definition)} Source: {column.source}. [{column.name}]"
     opens = "opens the operations with this part, largest first" if part else "opens the row"
     lines = [(part or column.title, text), ("missing", column.missing_because)]
     some = [each.some for each in frame.charts if isinstance(each, Composition) and each.some]
-    lines += [(each, "of so many GPUs: the others can't supply it") for each in some]
+    lines += [(each, TERMS["2/8"]) for each in some]
     return [line for line in (*lines, ("enter", opens)) if line[1]]
 
 

@@ -34,7 +34,7 @@ MEAN_LEAD: Final = column(f"""mean_lead_ns | ns | lead
     lead_ns over the number of matched kernels.
     missing: {_UNMATCHED}
     source: {LIT}""")
-LAST: Final = column(f"""starts_last_pct | % | last %
+LAST: Final = column(f"""starts_last_pct | % | starts last
     Share of the matched kernels that start last on this GPU.
     missing: {_UNMATCHED}""")
 ITERATION_TIME: Final = column("""iteration_ns | ns | span

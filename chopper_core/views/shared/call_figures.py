@@ -56,7 +56,7 @@ COLUMNS: Final = columns(
     call_tflops | TFLOP/s | call TFLOP/s
         Mean over calls of their FLOPs over their duration, each call with the same weight;
         model_tflops is all FLOPs over all time.
-    model_bytes | B | bytes | sum
+    model_bytes | B | model bytes | sum
         Modelled bytes of the row's calls: every tensor that an operator reads or writes counts
         once, at the size of its type.
         missing: {_NO_BYTES}

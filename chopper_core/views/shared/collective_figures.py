@@ -69,12 +69,12 @@ WAIT: Final = _of_all("""wait_ns | ns | own wait | sum
 EXPOSED_WAIT: Final = _of_all("""exposed_wait_ns | ns | exposed wait | sum
     The part of wait_ns during which no compute runs on the waiting GPU, of each kernel at most
     its exposed_comm_ns.""")
-WAIT_SHARE: Final = _of_all("""wait_pct | % | wait
+WAIT_SHARE: Final = _of_all("""wait_pct | % | wait of comm
     wait_ns in % of the kernels' durations, of collectives of which all ranks are in the
     traces; the rest is transfer.""")
-EXPOSED_SHARE: Final = column("""exposed_pct | % | exposed
+EXPOSED_SHARE: Final = column("""exposed_pct | % | exp. of comm
     exposed_comm_ns in % of the kernels' durations: with no compute during it.""")
-HIDDEN_SHARE: Final = column("""hidden_pct | % | hidden
+HIDDEN_SHARE: Final = column("""hidden_pct | % | hidden of comm
     hidden_ns in % of the kernels' durations: during compute.""")
 MOVED: Final = column("""moved_bytes | B | moved | sum
     Sum of message_bytes over the collectives, each counted once, of which the size is known.
@@ -111,11 +111,11 @@ P95: Final = column("""p95_ns | ns | p95
     95th percentile of the kernels' durations.""")
 LONGEST: Final = column("""max_ns | ns | max
     The longest kernel.""")
-MEDIAN_SKEW: Final = _of_all("""median_skew_ns | ns | skew
+MEDIAN_SKEW: Final = _of_all("""median_skew_ns | ns | median skew
     Median of skew_ns.""")
 LARGEST_SKEW: Final = _of_all("""max_skew_ns | ns | max skew
     Largest skew_ns.""")
-MEDIAN_TRANSFER: Final = _of_all("""median_transfer_ns | ns | transfer
+MEDIAN_TRANSFER: Final = _of_all("""median_transfer_ns | ns | median transfer
     Median of transfer_ns.""")
 P95_TRANSFER: Final = _of_all("""p95_transfer_ns | ns | p95 transfer
     95th percentile of transfer_ns.""")  # fmt: skip

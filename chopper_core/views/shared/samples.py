@@ -246,8 +246,8 @@ mean_gfx_mhz | MHz | mean gfx | mean | gfx_mhz | clock of the compute units
 lowest_gfx_mhz | MHz | lowest gfx | low | gfx_mhz | compute units' clock
 mean_hot_c | °C | mean hot | mean | hotspot_c edge_c | temperature: of the hotspot, else of the edge
 hottest_c | °C | hottest | high | hotspot_c edge_c | temperature
-mean_mem_c | °C | mem °C | mean | mem_c | temperature of the memory
-mean_gfx_util_pct | % | util | mean | gfx_util_pct | utilization of the compute units
+mean_mem_c | °C | mean mem °C | mean | mem_c | temperature of the memory
+mean_gfx_util_pct | % | mean util | mean | gfx_util_pct | utilization of the compute units
 mean_throttle_pct | % | mean throttled | mean | throttle_pct | share of the time under a limiter
 mean_mem_power_w | W | mem power | mean | mem_power_w | power of the memory, a part of the socket's
 mean_mem_mhz | MHz | mem clk | mean | mem_mhz | clock of the memory
