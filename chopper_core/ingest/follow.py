@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from chopper_core.ingest import cache
 from chopper_core.ingest.alarms import Alarm, alarms_of
 from chopper_core.ingest.batches import read_again
+from chopper_core.ingest.feeds import Feed
 from chopper_core.ingest.tail import Tail
 from chopper_core.ingest.watch import RunFiles
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
@@ -63,6 +64,7 @@ class Follower:
         self.every_s = every_s
         self.recent = RecentSamples()
         self.alarms: tuple[Alarm, ...] = ()
+        self.feeds: tuple[Feed, ...] = ()
         self.problem = ""
         """Why the run can't be read as its files are now."""
         self._overrides, self._jobs = overrides, jobs
@@ -85,6 +87,21 @@ class Follower:
         """The runs that it is compared with."""
         self.run: Run | None = None
 
+    @property
+    def folder(self) -> Path:
+        """A place for telemetry that no tool writes."""
+        folder = self._folder / "feeds"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _feed(self) -> None:
+        for feed in self.feeds:
+            try:
+                feed()
+                self.problem = ""
+            except (DataError, OSError) as error:
+                self.problem = str(error)
+
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -92,12 +109,13 @@ class Follower:
     def open(self, progress: Progress = silent) -> Run:
         """The run, once there is data in its directory; raises ChopperError without a directory."""
         while True:
+            self._feed()
             try:
                 self._read_run(progress)
             except DataError as error:
                 if not any(path.is_dir() and not is_store(path) for path in paths_of(self.name)):
                     raise
-                progress(f"waiting for data: {error}", 0, 0)
+                progress(f"waiting for data: {self.problem or error}", 0, 0)
                 time.sleep(self.every_s)
             else:
                 self.tail()
@@ -142,6 +160,10 @@ class Follower:
         """Read new lines of telemetry; False where there are none."""
         if self.run is None:
             return False
+        self._feed()
+        if self.feeds:
+            for path in self.folder.iterdir():
+                self._tails.setdefault(path, Tail(path))
         gpus, overrides = self.run.gpus, self._overrides
         came = [tail.read(self.recent, gpus, overrides) for tail in [*self._tails.values()]]
         found = alarms_of(self.run, self.recent, self.alarms) if self.alarms else {}

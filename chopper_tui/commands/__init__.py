@@ -16,6 +16,7 @@ PROGRAM: Final = "chopper"
 _EXTENSIONS: Final = declared("COMMANDS")
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "record": ("-- COMMAND", "run a training command and record some of its steps"),
+    "live": ("", "the GPUs of this node as they are now"),
     "demo": ("", "explore the generated demo run"),
     "show": ("ADDRESS", "print a view as text, markdown, CSV or JSON"),
     "diff": ("A B [PATH]", "what changed from A to B, largest first"),

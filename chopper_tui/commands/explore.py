@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -77,11 +78,16 @@ def explore(address: str, options: Namespace) -> int:
 
 
 def _follower(view: View, options: Namespace) -> Follower:
+    from chopper_core.ingest.feeds import scrape_feed
     from chopper_core.ingest.follow import Follower
 
     overrides, jobs = view.overrides.of_run, options.jobs
     follower = Follower(view.run, overrides, jobs=jobs, every_s=options.interval)
     follower.alarms = tuple(options.alarm)
+    feeds = options.feeds if "feeds" in options else ()
+    folder = Path(view.run) if "feeds" in options else follower.folder
+    scraped = [scrape_feed(folder, number, url) for number, url in enumerate(options.scrape)]
+    follower.feeds = (*feeds, *scraped)
     if view.base_run:
         base = opened_run(view.base_run, view.overrides.of_base, options, silent)
         follower.others = {view.base_run: base}

@@ -64,6 +64,7 @@ READING: Final = f"""
 EXPLORING: Final = f"""
     --watch | follow the run while it is written
     --interval S | seconds between two looks at its files; default: 1
+    several --scrape URL | with --watch: read an exporter of AMD or NVIDIA for Prometheus too
     several --alarm LIMIT | with --watch: 'step_time>+5%', 'gfx_mhz<1500 for 10s'
     --exit-on-alarm | leave with code 4 at the first alarm
     --format {{jsonl}} | with --watch: write a line of JSON per step and second

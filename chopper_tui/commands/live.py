@@ -1,0 +1,23 @@
+"""`chopper live`: this node's GPUs, or what exporters say, without any file."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from chopper_core.ingest.feeds import node_feed
+from chopper_tui.commands.explore import explore
+from chopper_tui.commands.options import EXPLORING as OPTIONS
+
+__all__ = ["DESCRIPTION", "OPTIONS", "run"]
+
+DESCRIPTION: Final = "Show the GPUs of this node as they are now; nothing is changed on them."
+
+
+def run(options: Namespace) -> int:
+    with TemporaryDirectory(prefix="chopper-live-") as folder:
+        options.watch = True
+        options.feeds = [] if options.scrape else [node_feed(Path(folder))]
+        return explore(folder, options)
