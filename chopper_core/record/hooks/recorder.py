@@ -119,6 +119,9 @@ class Recorder:
         task = getattr(self.torch._C, "_current_graph_task_id", None)
         if not self.torch.is_grad_enabled() or (task is not None and task() != -1):
             return False
+        cuda = self.torch.cuda
+        if cuda.is_initialized() and cuda.is_current_stream_capturing():
+            return False  # The end of a window waits for the GPU, which would end the capture.
         name = self.options.get("step_on")
         return not name or self._is_of_optimizer or type(module).__name__ == name
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.ingest.open import open_run
+from chopper_core.model.table import Phase
 from chopper_core.record.manifest import Manifest, read_manifest
 from tests.conftest import ROOT
 
@@ -136,6 +138,49 @@ def test_accumulation_with_two_optimizers(check) -> None:
     for names in check("accumulate")[0]:
         assert steps(names) == window()
         calls(names, 4 * TRACED)
+
+
+def with_kernels(trace: Path) -> None:
+    """Put a kernel at each operator that runs no other: a trace as of a GPU, with torch's host."""
+    content = json.loads(gzip.decompress(trace.read_bytes()))
+    events = content["traceEvents"]
+    operators = [each for each in events if each.get("cat") == "cpu_op"]
+    operators.sort(key=lambda each: (each["tid"], each["ts"], -each["dur"]))
+    leaves = [
+        each
+        for each, after in zip(operators, [*operators[1:], {"tid": -1}], strict=True)
+        if after["tid"] != each["tid"] or after["ts"] >= each["ts"] + each["dur"]
+    ]
+    free_us = 0.0
+    for number, each in enumerate(sorted(leaves, key=lambda each: each["ts"])):
+        free_us = max(free_us, each["ts"] + 2) + 3
+        link = {"correlation": 10**6 + number, "External id": each["args"]["External id"]}
+        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": link}
+        place = {"ts": each["ts"], "dur": each["dur"] / 2, "pid": each["pid"], "tid": each["tid"]}
+        kernel = {"ph": "X", "cat": "kernel", "name": each["name"], "ts": free_us - 3, "dur": 3.0}
+        events.append({**call, **place})
+        events.append({**kernel, "pid": 0, "tid": 7, "args": {"device": 0, "stream": 7, **link}})
+    content["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100"}]
+    trace.write_bytes(gzip.compress(json.dumps(content).encode()))
+
+
+def test_chopper_labels_what_was_recorded(check, tmp_path: Path) -> None:
+    """With a kernel at each operator: all layers alike, all steps alike, modules as operations."""
+    check("ddp")
+    for rank in (0, 1):
+        with_kernels(tmp_path / "run" / f"step{SKIP}" / f"rank{rank}.json.gz")
+    table = open_run(str(tmp_path / "run")).table
+    steps = Counter(table.iteration.tolist())
+    assert set(steps) == {5, 6, 7}
+    assert len(set(steps.values())) == 1
+    layers = Counter(table.layer.tolist())
+    assert set(layers) == {-1, 0, 1, 2}
+    assert layers[0] == layers[1] == layers[2] > 500
+    named = {table.operations[code] for code in table.operation.tolist()}
+    assert {"embed_tokens", "input_norm", "self_attn.qkv_proj", "mlp.up_proj", "norm"} <= named
+    product = table.operations.index("mlp.up_proj")
+    phases = {table.phase[row] for row in (table.operation == product).nonzero()[0].tolist()}
+    assert phases == {Phase.FORWARD, Phase.BACKWARD}
 
 
 def test_evaluation(check) -> None:

@@ -10,7 +10,7 @@ import types
 from torch import autograd, nn, optim, profiler  # noqa: F401
 
 __version__ = "2.99.0+fake"
-_state = types.SimpleNamespace(grad=True, task=-1, compiling=False)
+_state = types.SimpleNamespace(grad=True, task=-1, compiling=False, capturing=False)
 
 
 def is_grad_enabled():
@@ -44,6 +44,7 @@ _gpu = types.SimpleNamespace(
 cuda = types.SimpleNamespace(
     is_available=lambda: True,
     is_initialized=lambda: True,
+    is_current_stream_capturing=lambda: _state.capturing,
     current_device=lambda: 0,
     get_device_properties=lambda index: _gpu,
 )
