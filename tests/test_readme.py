@@ -13,9 +13,10 @@ from rich.color import ColorSystem
 
 import chopper_core as chopper
 from chopper_core.extensions.runs.figures import GPUS, REASON, RUN_COLUMNS, STATUS
-from chopper_core.metrics import catalogue, quantities
-from chopper_core.model import glossary
+from chopper_core.metrics import catalogue
+from chopper_core.metrics.quantities import QUANTITIES, Quantity
 from chopper_core.model.address import KEYS, parse
+from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.model.view import View
 from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE
@@ -112,11 +113,32 @@ def test_the_table_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_glossary() -> None:
-    check("glossary", glossary.as_markdown(), ROOT / "docs" / "glossary.md")
+    lines = ["## Operations", "", "| name | operation |", "| :-- | :-- |"]
+    lines += [f"| `{name}` | {long} |" for name, long in OPERATIONS.items()]
+    lines += ["", "## Terms", "", "| term | meaning |", "| :-- | :-- |"]
+    lines += [f"| {term} | {meaning} |" for term, meaning in TERMS.items()]
+    check("glossary", "\n".join(lines), ROOT / "docs" / "glossary.md")
 
 
 def test_the_page_of_quantities() -> None:
-    check("quantities", quantities.as_markdown(), ROOT / "docs" / "quantities.md")
+    check("quantities", "\n".join(map(section, QUANTITIES.values())), ROOT / "docs/quantities.md")
+
+
+def section(each: Quantity) -> str:
+    shown: dict[str, list[str]] = {}
+    for place in each.places:
+        view, _, what = place.partition(" ")
+        shown.setdefault(view, []).append(f"`{what}`" if "_" in what else what)
+    places = "; ".join(f"{view} ({', '.join(names)})" for view, names in shown.items())
+    return f"""### {each.name} ({each.unit})
+
+{each.definition}
+
+- base: {each.base}
+- counts: {each.covers}
+- computed by `{each.function}`
+- shown in: {places}
+"""
 
 
 def formats_table(families: Iterable[Family]) -> str:

@@ -163,26 +163,3 @@ saving | s | views.findings.answer
     places: findings saving_ns, overview cards
 """
 QUANTITIES: Final = {each.name: each for each in map(Quantity.of, _TEXT.strip().split("\n\n"))}
-
-
-def as_markdown() -> str:
-    """A section per quantity, for the docs."""
-    return "\n".join(map(_section, QUANTITIES.values()))
-
-
-def _section(each: Quantity) -> str:
-    shown: dict[str, list[str]] = {}
-    for place in each.places:
-        view, _, what = place.partition(" ")
-        shown.setdefault(view, []).append(f"`{what}`" if "_" in what else what)
-    places = "; ".join(f"{view} ({', '.join(names)})" for view, names in shown.items())
-    unit = f" ({each.unit})" if each.unit else ""
-    return f"""### {each.name}{unit}
-
-{each.definition}
-
-- base: {each.base}
-- counts: {each.covers}
-- computed by `{each.function}`
-- shown in: {places}
-"""

@@ -81,11 +81,3 @@ def long_name(operation: str) -> str:
     name, again, _ = operation.partition(" (recompute)")
     long = OPERATIONS.get(name, "")
     return f"{long}, recomputed in backward" if long and again else long
-
-
-def as_markdown() -> str:
-    lines = ["## Operations", "", "| name | operation |", "| :-- | :-- |"]
-    lines += [f"| `{name}` | {long} |" for name, long in OPERATIONS.items()]
-    lines += ["", "## Terms", "", "| term | meaning |", "| :-- | :-- |"]
-    lines += [f"| {term} | {meaning} |" for term, meaning in TERMS.items()]
-    return "\n".join(lines) + "\n"

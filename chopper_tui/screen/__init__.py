@@ -311,8 +311,8 @@ class Explorer(ScreenParts):
         pane = self.cards
         if self.side.has_keys:
             self.side.move(rows)
-        elif self.part is not None:
-            self.go_to_part(rows)
+        elif self.bar is not None and self.part is not None:
+            self.go_to_part(self.bar, rows)
         elif self.shows_sentences:
             self.move_to(self.table.cursor + rows)
         elif pane.has_keys and pane.cursor + rows < 0:
@@ -345,7 +345,7 @@ class Explorer(ScreenParts):
             self.side.put(has_keys=False)
             self.table.show_cursor(not self.cards.has_keys)
         elif self.cards.has_keys and not self.shows_sentences and self.bar is not None:
-            self.go_to_part(0)
+            self.go_to_part(self.bar, 0)
         elif self.part is not None:
             self.leave_part()
             self.table.show_cursor(True)
@@ -382,7 +382,7 @@ class Explorer(ScreenParts):
         """Put the cursor on a cell of a picture; the cursor's own opens."""
         if self.bar is not None:
             self.cell = cell
-            self.go_to_part(0)
+            self.go_to_part(self.bar, 0)
             self.action_perform("enter")
         elif cell != self.cell_shown:
             self.move_to_cell(cell)

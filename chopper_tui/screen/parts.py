@@ -186,9 +186,8 @@ class ScreenParts(SteadyScreen[None]):
     @property
     def bar(self) -> Composition | None:
         """The bar whose parts lead on, where it is shown."""
-        bar = self.first_chart(Composition)
-        is_shown = self.query_one(PicturePane).display
-        return bar if bar is not None and bar.opens is not None and is_shown else None
+        bar = self.first_chart(Composition) if self.query_one(PicturePane).display else None
+        return bar if bar is not None and bar.opens is not None and bar.listed else None
 
     @property
     def part(self) -> View | None:
@@ -196,24 +195,20 @@ class ScreenParts(SteadyScreen[None]):
         bar = self.bar
         return bar.opens(self.cell[1]) if bar and bar.opens and self.cell[0] else None
 
-    def go_to_part(self, step: int) -> None:
+    def go_to_part(self, bar: Composition, step: int) -> None:
         """Give the bar the keys, its cursor so many of its listed parts further, and explain it."""
-        bar = self.bar
-        listed = bar.listed if bar is not None else []
-        if bar is None or not listed:
-            raise UsageError("the bar has no parts")
+        listed = bar.listed
         place = listed.index(self.cell[1]) if self.cell[1] in listed else 0
         self.cell = 1, listed[min(max(place + step, 0), len(listed) - 1)]
         self.activate_cards(False)
         self.table.show_cursor(False)
         self._show_pictures()
-        name = bar.series[self.cell[1]].name
-        self.say(f"{name}: {metric_named((self.part or self.view).sort[1:]).definition}")
+        definition = metric_named((self.part or self.view).sort[1:]).definition
+        self.say(f"{bar.series[self.cell[1]].name}: {definition}")
 
     def leave_part(self) -> None:
-        if self.part is not None:
-            self.cell = 0, self.cell[1]
-            self._show_pictures()
+        self.cell = 0, self.cell[1]
+        self._show_pictures()
 
     @property
     def cell_shown(self) -> tuple[int, int | None]:
@@ -437,7 +432,8 @@ class ScreenParts(SteadyScreen[None]):
         if self.shows_sentences:
             self.cards.move_to(event.row)
         elif self.cards.cards is not None:
-            self.leave_part()
+            if self.part is not None:
+                self.leave_part()
             self.activate_cards(False)
         self.follow_cursor()
         self.describe_soon(self.DETAIL_DELAY)
