@@ -260,7 +260,7 @@ def _run_pass(
         return f"{TOOL} wrote nothing"
     processes, _ = manifest.read_parts(states / manifest.PROCESSES, manifest.RecordedProcess)
     windows = [window for process in processes for window in process.windows]
-    if has_windows and not any(window.get("state") == "counted" for window in windows):
+    if has_windows and not any(window.state == "counted" for window in windows):
         errors = [error for process in processes for error in process.errors]
         last = max((process.step for process in processes), default=-1)
         return errors[0] if errors else f"it ended in step {last}, before any was counted"

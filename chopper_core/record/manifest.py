@@ -73,6 +73,19 @@ class RecordedNode(Struct, omit_defaults=True):
     """What couldn't be recorded, and why."""
 
 
+class RecordedWindow(Struct, omit_defaults=True):
+    """Steps that a process recorded, from `first` to `last`."""
+
+    first: int = -1
+    last: int = -1
+    state: str = ""
+    """How far it got: `written` at best."""
+    file: str = ""
+    bytes: int = 0
+    reason: str = ""
+    """Why it has no file, or not all of its steps."""
+
+
 class RecordedProcess(Struct, omit_defaults=True):
     """A process of the run that has the hooks, by itself."""
 
@@ -87,10 +100,9 @@ class RecordedProcess(Struct, omit_defaults=True):
     """Its GPU; `index` is torch's."""
     state: str = ""
     step: int = -1
-    windows: list[dict[str, Any]] = field(default_factory=list)
-    """`first` and `last` step, `state`, `file` and `bytes`, or the `reason` why it has none."""
+    windows: list[RecordedWindow] = field(default_factory=list)
     layers: dict[str, str] = field(default_factory=dict)
-    step_times: dict[str, Any] = field(default_factory=dict)
+    step_times: dict[str, int] = field(default_factory=dict)
     """Median times of steps in windows and outside of them."""
     stood_down: str = ""
     """Why it records no windows; '' if it does."""

@@ -26,11 +26,6 @@ class Session:
         """End a step of training, and begin the next one."""
         self._recorder.begin()
 
-    @property
-    def problems(self) -> list[str]:
-        """Why nothing is recorded any more; [] while all is well."""
-        return [*self._recorder.errors, *filter(None, [self._recorder.is_down])]
-
 
 @contextmanager
 def recorded(options: RecordOptions) -> Iterator[Session]:

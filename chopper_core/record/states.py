@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from chopper_core.record.hooks.state import EXPORTS, LOADED, PROCESSES
-from chopper_core.record.manifest import Manifest, RecordedProcess
+from chopper_core.record.manifest import Manifest, RecordedProcess, RecordedWindow
 
 API: Final = (
     "`with chopper_core.record.profile(RUN) as p:` in the script, with `p.step()`, records it"
@@ -18,48 +18,40 @@ _MAX_NAMED: Final = 4
 
 def windows_of(states: Sequence[RecordedProcess]) -> list[tuple[int, int, int, int]]:
     """Each window: first and last step, ranks that have written it, and their bytes."""
-    found: dict[int, list[dict[str, Any]]] = {}
-    for state in states:
-        for window in state.windows:
-            found.setdefault(window["first"], []).append(window)
+    found: dict[int, list[RecordedWindow]] = {}
+    for window in (each for state in states for each in state.windows):
+        found.setdefault(window.first, []).append(window)
     return [
-        (
-            first,
-            max(each["last"] for each in own),
-            sum("file" in each for each in own),
-            sum(each.get("bytes", 0) for each in own),
-        )
+        (first, max(each.last for each in own), sum(each.file != "" for each in own),
+         sum(each.bytes for each in own))
         for first, own in sorted(found.items())
-    ]
+    ]  # fmt: skip
 
 
 def overhead(states: Sequence[RecordedProcess]) -> dict[str, Any]:
     """The step inside windows against outside, medians over ranks; {} if one of them is unknown."""
-    both = [
-        times
-        for times in (state.step_times for state in states)
-        if {"inside_ns", "outside_ns"} <= set(times)
-    ]
-    if not both:
+    needed = {"inside", "outside", "inside_ns", "outside_ns"}
+    times = [state.step_times for state in states if needed <= set(state.step_times)]
+    if not times:
         return {}
     inside_ns, outside_ns = (
-        int(median(times[f"{where}_ns"] for times in both)) for where in ("inside", "outside")
+        int(median(each[where] for each in times)) for where in ("inside_ns", "outside_ns")
     )
     return {
         "inside_ns": inside_ns,
         "outside_ns": outside_ns,
-        "pct": round(100 * (inside_ns / outside_ns - 1), 1),
-        "ranks": len(both),
-        "steps_inside": sum(times["inside"] for times in both),
-        "steps_outside": sum(times["outside"] for times in both),
-        "export_ns": max(times.get("export_ns", 0) for times in both),
+        "pct": round(100 * (inside_ns / max(outside_ns, 1) - 1), 1),
+        "ranks": len(times),
+        "steps_inside": sum(each["inside"] for each in times),
+        "steps_outside": sum(each["outside"] for each in times),
+        "export_ns": max(each.get("export_ns", 0) for each in times),
     }
 
 
 def summary(run: Path, manifest: Manifest, parts: Sequence[str] = ()) -> str:
     """The line that ends a recording: what it has, and the command that opens it."""
     states = manifest.processes
-    ranks = [state for state in states if any("file" in each for each in state.windows)]
+    ranks = [state for state in states if any(each.file for each in state.windows)]
     with_gpu = sum(state.device is not None for state in ranks)
     steps = sum(last - first + 1 for first, last, written, _ in windows_of(states) if written)
     own = len([*run.glob(f"{EXPORTS}*/*.json*")])
@@ -103,8 +95,12 @@ def problems(run: Path, states: Sequence[RecordedProcess], skip: int) -> Iterato
     world = max((state.world_size or 0 for state in states), default=0)
     if ranks and len(ranks) < world:
         yield f"{len(ranks)} of {world} ranks have the hooks; the others aren't recorded"
-    for reason, who in _grouped(states, _problem):
-        yield f"{who}: {reason}"
+    alike: dict[str, list[RecordedProcess]] = {}
+    for state in states:
+        for sentence in _problems_of(state):
+            alike.setdefault(sentence, []).append(state)
+    for sentence, who in alike.items():
+        yield f"{_named(who)}: {sentence}"
     without = [state for state in ranks if not state.windows and not state.stood_down]
     if without:
         done = max(state.step for state in without)
@@ -116,30 +112,19 @@ def problems(run: Path, states: Sequence[RecordedProcess], skip: int) -> Iterato
         )
 
 
-def _problem(state: RecordedProcess) -> Iterator[str]:
+def _problems_of(state: RecordedProcess) -> Iterator[str]:
     for error in state.errors:
         yield f"recording stopped by an error: {error}"
     if state.stood_down and not state.errors:
         yield f"not profiled, since {state.stood_down}"
     for window in state.windows:
-        steps = f"steps {window['first']}–{window['last']}"
-        if window["state"] == "written" and window.get("reason"):
-            yield f"{steps}: {window['reason']}"
-        elif window["state"] == "not written":
-            yield f"the trace of {steps} was not written: {window.get('reason', '')}"
-        elif window["state"] != "written":
-            yield f"no trace of {steps}: the process was killed while {window['state']}"
-
-
-def _grouped(
-    states: Sequence[RecordedProcess], about: Callable[[RecordedProcess], Iterator[str]]
-) -> Iterator[tuple[str, str]]:
-    """Each sentence, and the processes that it is about."""
-    found: dict[str, list[RecordedProcess]] = {}
-    for state in states:
-        for sentence in about(state):
-            found.setdefault(sentence, []).append(state)
-    return ((sentence, _named(own)) for sentence, own in found.items())
+        steps = f"steps {window.first}–{window.last}"
+        if window.state == "not written":
+            yield f"the trace of {steps} was not written: {window.reason}"
+        elif window.state != "written":
+            yield f"no trace of {steps}: the process was killed while {window.state}"
+        elif window.reason:
+            yield f"{steps}: {window.reason}"
 
 
 def _named(states: Sequence[RecordedProcess]) -> str:

@@ -220,7 +220,7 @@ def test_passes_have_the_steps_and_ranges_of_the_trace(
     # The processes of the pass aren't those of the run.
     found = manifest.read_manifest(run)
     assert found is not None
-    assert [each.windows[0]["state"] for each in found.processes] == ["written"]
+    assert [each.windows[0].state for each in found.processes] == ["written"]
     # A directory that has its trace gets the passes that it lacks.
     more = RecordOptions(run, skip=4, steps=2, counters="SQ_WAVES,MfmaUtil")
     assert record(more, command, said.append) == 0

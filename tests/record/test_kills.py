@@ -87,11 +87,11 @@ def test_kills_at_random_moments(seed: int, tmp_path: Path) -> None:
     text = str(as_text(opened))
     manifest = read_manifest(run)
     assert manifest is not None
-    unwritten = [each for each in manifest.processes[0].windows if each["state"] != "written"]
+    unwritten = [each for each in manifest.processes[0].windows if each.state != "written"]
     if manifest.ended_ns is None:
         assert "the recording has no end: it was killed, or is still running" in text
     if unwritten:
-        assert f"no trace of steps {unwritten[0]['first']}" in text
+        assert f"no trace of steps {unwritten[0].first}" in text
     if manifest.ended_ns is not None and manifest.returncode:
         assert f"the recorded command ended with exit code {manifest.returncode}" in text
 

@@ -30,7 +30,9 @@ def test_the_end_puts_all_parts_into_one_file(tmp_path: Path) -> None:
     manifest.update(run, options={"skip": 10})
     manifest.update(run, options={"steps": 3})
     manifest.publish_part(run, manifest.RecordedNode("n1", samples=12))
-    manifest.publish_part(run, manifest.RecordedProcess("n1", 77, 0, windows=[{"first": 10}]))
+    manifest.publish_part(
+        run, manifest.RecordedProcess("n1", 77, 0, windows=[manifest.RecordedWindow(10)])
+    )
     found = manifest.read_manifest(run)
     assert found is not None and found.ended_ns is None
     assert [each.host for each in found.nodes] == ["n1"]
@@ -38,7 +40,9 @@ def test_the_end_puts_all_parts_into_one_file(tmp_path: Path) -> None:
     for part in (run / "nodes").iterdir():
         part.unlink()
     # A part that is newer than the manifest counts.
-    manifest.publish_part(run, manifest.RecordedProcess("n1", 77, 0, windows=[{"first": 20}]))
+    manifest.publish_part(
+        run, manifest.RecordedProcess("n1", 77, 0, windows=[manifest.RecordedWindow(20)])
+    )
     manifest.publish_part(run, manifest.RecordedProcess("n1", 78, 1))
     found = manifest.read_manifest(run)
     assert found is not None
@@ -47,7 +51,7 @@ def test_the_end_puts_all_parts_into_one_file(tmp_path: Path) -> None:
     assert found.returncode == 3 and found.ended_ns >= found.started_ns
     assert [(each.host, each.samples) for each in found.nodes] == [("n1", 12)]
     assert [(each.pid, each.windows) for each in found.processes] == [
-        (77, [{"first": 20}]),
+        (77, [manifest.RecordedWindow(20)]),
         (78, []),
     ]
     assert found.versions["python"]
