@@ -299,7 +299,7 @@ def key_line(figures: Mapping[str, Figure], view: View, glyphs: Glyphs) -> list[
         figure = figures[name]
         if name in _IF_MEASURED and figure.number is None:
             continue
-        is_sum = name == "elapsed_ns" and "gpu" not in dict(view.scope)
+        is_sum = name == "elapsed_ns" and view.is_total and "gpu" not in dict(view.scope)
         line.append(("GPU time" if is_sum else title, _figure_text(figure, glyphs)))
     return line
 

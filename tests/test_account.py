@@ -36,7 +36,6 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.views import view_specs
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
-from chopper_core.views.shared.step_times import step_times
 from chopper_tui.draw.table import plan
 from tests.bench.causes import planted
 from tests.charllm import directory
@@ -91,10 +90,8 @@ def said(view: str, words: str) -> Place:
     return found
 
 
-def total(
-    asked: str, name: str, scale: float, of_gpus: Callable[..., float] | None, *, per_step: bool
-) -> Place:
-    """A figure of the total row, or of all rows; `per_step` over GPUs and complete iterations."""
+def total(asked: str, name: str, scale: float, of_gpus: Callable[..., float] | None) -> Place:
+    """A figure of the total row, or of all rows."""
 
     def found(run: Run) -> float | None:
         frame = _frame(run, asked)
@@ -105,14 +102,9 @@ def total(
             value = float(of_gpus(values.numbers))
         if not isinstance(value, int | float):
             return None
-        return float(value) * scale / (cells(run) if per_step else 1)
+        return float(value) * scale
 
     return found
-
-
-def cells(run: Run) -> int:
-    """How many complete iterations the GPUs have, together."""
-    return step_times(run, parse("R")).cells
 
 
 def bar(title: str) -> Place:
@@ -183,7 +175,7 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "power": {"overview headline": r"· #$", "power headline": "GPUs? draw #"},
     "step energy": {"power headline": "an iteration takes #"},
-    "waiting": {"comms headline": "GPUs spent # waiting"},
+    "waiting": {"comms headline": "GPUs wait #"},
 }
 """Where a quantity stands in a sentence: the number at `#`."""
 BARS: Final = {
@@ -191,8 +183,6 @@ BARS: Final = {
     "low clock": "frequency",
 }  # fmt: skip
 """The part of the overview's bar; the whole where it has no name."""
-SUMS: Final = ("tree", "comms", "overheads", "launch")
-"""Views whose times are sums over GPUs and iterations."""
 OF_GPUS: Final = {
     "power": np.sum,
     "lag": np.max,
@@ -218,8 +208,7 @@ def place_of(quantity: Quantity, text: str) -> Place:
     if quantity.name == "saving":
         return largest_saving
     asked = f"columns={what}" if view == "tree" else f"view={view}&columns={what}"
-    is_sum = view in SUMS and quantity.unit == "s" and quantity.name != "waiting"
-    return total(asked, what, scale, OF_GPUS.get(quantity.name), per_step=is_sum)
+    return total(asked, what, scale, OF_GPUS.get(quantity.name))
 
 
 PLACES: Final = {

@@ -30,6 +30,8 @@ class Reduces(StrEnum):
 
     NONE = ""
     SUM = "sum"
+    OTHERS = "sum over other GPUs"
+    """As `SUM`, of time that the row's GPU takes from others: a part of all of them."""
     RATIO = "ratio of sums"
     MEAN = "time-weighted mean"
     MIN = "min"
@@ -199,6 +201,10 @@ class Metric(Struct, frozen=True):
     """The hardware counters that it is computed from, as they are called on gfx942."""
     needs_hardware: bool = False
     """Whether the counters need the specification of the GPU next to them."""
+
+    @property
+    def adds_up(self) -> bool:
+        return self.reduces in (Reduces.SUM, Reduces.OTHERS)
 
 
 METRICS: Final[dict[str, Metric]] = {}

@@ -147,7 +147,6 @@ lag | s | views.shared.leads.leads
 waiting | s | graph.collectives.collectives_in
     Time that GPUs spend in collectives before the last rank arrives: "own wait" of the GPU that
     waits, "caused wait" of the one that it waits for.
-    base: sum over the GPUs in scope; in a sentence of another GPU and iteration
     covers: collectives of which the traces have all ranks
     places: comms wait_ns, comms headline, ranks wait_ns, ranks caused_ns
 

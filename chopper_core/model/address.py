@@ -36,6 +36,10 @@ KEYS = (
     "over", "cut", "clock", "gpu", "hardware", "parallel", "base_parallel", "set", "name",
     "from", "to", "at", "mark",
 )  # fmt: skip
+TOTAL = "total"
+"""`base=total`: figures that add up are totals. As a baseline, a run of this name is escaped."""
+_TOTALS = "base "
+"""The key of the options that it has; the baseline has the other."""
 _TREE = "explore"
 """The name of the tree as a view, which needs none."""
 TIMES = ("from", "to", "at", "mark")
@@ -72,6 +76,7 @@ def parse(address: str) -> View:
         overrides=parse_overrides(options),
         window=_parse_window(options),
         cut=cut == "1",
+        is_total=_TOTALS in options,
     )
     return as_statistic(view, options["stat"], over) if options.get("stat") else view
 
@@ -97,6 +102,7 @@ def render(view: View) -> str:
         "filter": quote(view.filter, safe=_PLAIN),
         "metric": quote(view.signal, safe=_PLAIN),
         "base": _baseline(view),
+        _TOTALS: TOTAL if view.is_total else "",
         "stat": view.stat,
         "over": ",".join(view.over) if view.stat else "",
         "cut": "1" if view.cut else "",
@@ -114,7 +120,7 @@ def render(view: View) -> str:
             if time is not None
         },
     }
-    query = "&".join(f"{key}={value}" for key, value in options.items() if value)
+    query = "&".join(f"{key.strip()}={value}" for key, value in options.items() if value)
     # A run's own name may look like an address.
     mark = ":" * bool(path or view.run.endswith(":") or _split_path(view.run)[1])
     return f"{view.run}{mark}{path}" + (f"?{query}" if query or "?" in view.run else "")
@@ -162,7 +168,8 @@ def _baseline(view: View) -> str:
     if view.baseline is None:
         return ""
     if view.baseline.path is None:
-        return quote(view.baseline.run, safe=_PLAIN + "/")
+        text = quote(view.baseline.run, safe=_PLAIN + "/")
+        return f"%{ord(TOTAL[0]):x}{TOTAL[1:]}" if text == TOTAL else text
     path = path_text(replace(view, path=view.baseline.path))
     run = f"{view.baseline.run}:" if view.baseline.run or not path else ""
     return quote(run + path, safe=_PLAIN + "/=")
@@ -181,7 +188,7 @@ def _split_options(address: str) -> tuple[str, dict[str, str]]:
             raise UsageError(
                 f"unknown option {key!r} in the address; the options are {', '.join(KEYS)}"
             )
-        options[key] = unquote(value)
+        options[_TOTALS if item == f"base={TOTAL}" else key] = unquote(value)
     return rest, options
 
 

@@ -144,6 +144,8 @@ class IcicleRow(Struct, frozen=True, eq=False):
     numbers: Float64
     parents: Int64
     """The block of the level above that holds each."""
+    times_ns: Float64
+    """The time of each, on the base of the view."""
 
 
 class Icicle(Struct, frozen=True, eq=False):

@@ -214,6 +214,8 @@ class View(Struct, frozen=True):
     """Time range, cursor and mark of a view along time."""
     cut: bool = False
     """Whether iterations that the profiling window cuts take part in the figures."""
+    is_total: bool = False
+    """Whether figures that add up are totals; else they are per step and GPU."""
 
     @property
     def level(self) -> str:

@@ -42,6 +42,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
         "schema": FRAME_SCHEMA,
         "address": frame.address,
         "level": frame.level,
+        "base": frame.base,
         **_given(stat=statistic, left_out=frame.left_out),
         "columns": [
             {"name": column.name, "unit": column.unit, "title": column.title}
@@ -154,8 +155,8 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     """A frame as CSV with a header; raw numbers, missing values empty.
 
     A text that a spreadsheet would take for a formula begins with an apostrophe; characters that
-    a terminal acts on are written as escapes. Rows of a run whose times were not measured say so in
-    a column `times`.
+    a terminal acts on are written as escapes. The column `base` says what figures that add up are;
+    rows of a run whose times were not measured say so in a column `times`.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
     names = [column.name for column in frame.columns]
@@ -164,7 +165,9 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
 
     writer = csv.writer(text, lineterminator="\n")
     mark = tuple(mark for mark, note in TIMES_NOTES.items() if note in frame.notes)
-    writer.writerow(["name", *names, "address", *(["times"] if mark else [])])
+    more = ["base"] * bool(frame.base) + ["times"] * bool(mark)
+    mark = (frame.base, *mark) if frame.base else mark
+    writer.writerow(["name", *names, "address", *more])
     for row in range(count):
         figures = frame.row(row)
         cells = ["" if figures[name] is None else figures[name] for name in names]

@@ -257,12 +257,13 @@ def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
     steps += [title_of(frame.view)] * bool(frame.view.name)
     base, statistic = baseline_title(frame.view), statistic_title(frame)
     crumbs = f" {glyphs.crumb} ".join(steps)
-    return crumbs + (f"  {statistic}" if statistic else "") + (f"  base {base}" if base else "")
+    parts = (statistic or clean(frame.base), f"base {base}" if base else "")
+    return "  ".join([crumbs, *filter(None, parts)])
 
 
 def _total_title(frame: Frame) -> str:
     # A statistic of the scope is not a total.
-    return "scope" if statistic_title(frame) else "total"
+    return "scope" if statistic_title(frame) else frame.total_title
 
 
 def _headline(frame: Frame, width: int) -> list[str]:

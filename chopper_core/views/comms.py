@@ -30,6 +30,7 @@ from chopper_core.util.grouping import (
     ranked,
     sums_of,
 )
+from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import headline, kinds_of, known, notes
 from chopper_core.views.shared.table_view import (
@@ -93,7 +94,7 @@ def answer(run: Run, view: View) -> ViewResult:
     result = _one_by_one(run, found, view) if by == COLLECTIVE else _together(run, found, view, by)
     return replace(
         result,
-        headline=headline(found),
+        headline=headline(found, base_of(run, view)),
         notes=(*result.notes, *notes(run, found)),
         charts=(_boxes(found), *_skews(found), *_by_occurrence(found)),
     )
@@ -138,6 +139,7 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
             view, by="gpu", of=str(numbers[row]), path=(), sort="", filter="", columns=()
         ),
         shown=_shown(own, _OF_ONE),
+        base=base_of(run, view).itself,
     )
 
 
@@ -168,9 +170,9 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
 
     skew, transfer = over(found.skew_ns, 0.5, 1.0), over(found.transfer_ns, 0.5, 0.95)
     _, apart = columns.outlying(run, found)
-    strange = np.array([word is not None for word in apart], np.bool_)[pairs]
+    strange = np.array([word is not None for word in apart], np.bool_)[found.member_set]
     own: Own = [
-        (columns.CALLS_OF_GPU if is_gpu else columns.CALLS, Values(counts_of(owner, count))),
+        (columns.CALLS, Values(counts_of(member_owner, count))),
         *columns.waits(found, member_owner, count),
         *(columns.blame(run, found, codes, member_owner, unmet) if is_gpu else ()),
         (columns.MEDIAN_TRANSFER, numbered(transfer[:, 0])),
@@ -180,18 +182,19 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
         *columns.shares(found, member_owner, count),
     ]
     if not is_gpu:
-        sized = found.bytes >= 0
-        moved = sums_of(found.bytes[sized], owner[sized], count)
+        size = found.bytes[found.member_set]
+        sized = size >= 0
+        moved = sums_of(size[sized], member_owner[sized], count)
         own += [
             *columns.rates(found, owner, count, member_owner),
-            (columns.MOVED, Values(moved, counts_of(owner[sized], count) == 0)),
+            (columns.MOVED, Values(moved, counts_of(member_owner[sized], count) == 0)),
             *columns.latest(found, owner, count),
         ]
     own += [
         (columns.MEDIAN, Values(durations[:, 0])),
         (columns.P95, Values(durations[:, 1])),
         (columns.LONGEST, Values(nodes.max("duration_ns"))),
-        (columns.OUTLIERS, Values(counts_of(owner[strange], count), unmet)),
+        (columns.OUTLIERS, Values(counts_of(member_owner[strange], count), unmet)),
     ]
 
     def opens(row: int) -> View:
@@ -245,6 +248,7 @@ def _members(run: Run, view: View) -> ViewResult:
         own,
         opens=lambda row: activity_view(run, view, int(rows[row])),
         headline=(f"{kinds_of(one)[0]} {number}: {skew}",),
+        base=base_of(run, view).itself,
         notes=notes(run, one),
     )
 

@@ -15,6 +15,7 @@ from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views import timeline
+from chopper_core.views.base import base_of
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.filter import FilterRows, matching
 
@@ -27,7 +28,7 @@ class Hit(Struct, frozen=True):
 
     level: str
     path: tuple[str, ...]
-    elapsed_ns: int
+    elapsed_ns: float
 
 
 class Found(Struct, frozen=True):
@@ -62,7 +63,8 @@ def find(run: Run, view: View, text: str, limit: int = 200) -> Found:
         for node in _longest(found.elapsed_ns, limit).tolist():
             labels = zip(levels, codes, strict=True)
             path = tuple(table.text_of(each, int(code[node])) for each, code in labels)
-            hits.append(Hit(level, path, int(found.elapsed_ns[node])))
+            base = base_of(run, replace(view, path=path))
+            hits.append(Hit(level, path, base.each(int(found.elapsed_ns[node]))))
     hits.sort(key=lambda hit: -hit.elapsed_ns)
     return Found(tuple(hits[:limit]), names, nodes)
 

@@ -15,7 +15,7 @@ from chopper_core.model.charts import Chart
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Float64, Index, Mask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,11 +59,11 @@ class Frame(Struct, frozen=True, eq=False):
     sort: str = ""
     """The order of the rows: a column, `-column`, or empty for the level's own."""
     hidden: int = 0
-    hidden_ns: int = 0
+    hidden_ns: float = 0
     """The elapsed_ns of the hidden rows."""
-    parent_ns: int = 0
+    parent_ns: float = 0
     """The elapsed_ns of the node, hidden rows included; 0 where rows are no parts of it."""
-    elapsed_ns: Int64 = np.zeros(0, np.int64)
+    elapsed_ns: Float64 = np.zeros(0)
     """The elapsed_ns of each row, also where a column of that name is a statistic; empty where
     rows are no parts of the node."""
     partners: Sequence[str] = ()
@@ -84,6 +84,10 @@ class Frame(Struct, frozen=True, eq=False):
     """Those of them that take no part in the figures of other rows and in the total."""
     attributes: Callable[[int], Mapping[str, TypedValue]] = no_attributes
     """Attributes of a row's activity next to its figures; none for rows of several."""
+    base: str = ""
+    """What figures that add up are, such as `per step and GPU`; empty: each row is itself."""
+    total_title: str = "total"
+    """What the total row is of the rows."""
     partial_total: frozenset[str] = frozenset()
     """The columns whose total covers only some GPUs of the node."""
 
@@ -130,8 +134,8 @@ class Frame(Struct, frozen=True, eq=False):
         """The rows as a pandas table, to group, join and plot.
 
         The labels are in the column `name`, those of the tree's levels in columns as in
-        `OpenRun.kernels`. Figures are nullable (`Int64`, `Float64`); `attrs` has their units and
-        the address.
+        `OpenRun.kernels`. Figures are nullable (`Int64`, `Float64`); `attrs` has their units, the
+        base of those that add up, and the address.
         """
         import pandas as pd
 
@@ -144,7 +148,7 @@ class Frame(Struct, frozen=True, eq=False):
             data[column.name] = pd.Series(cells, dtype=kind if values.words is None else "string")
         table = pd.DataFrame(data)
         units = {column.name: str(column.unit) for column in self.columns if str(column.unit)}
-        table.attrs = {"units": units, "address": self.address}
+        table.attrs = {"units": units, "base": self.base, "address": self.address}
         return table
 
     def _levels(self) -> dict[str, Any]:

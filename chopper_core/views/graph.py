@@ -31,6 +31,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, distinct, sums_of
+from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures
 from chopper_core.views.shared.table_view import (
     Own,
@@ -123,7 +124,10 @@ def answer(run: Run, view: View) -> ViewResult:
     )
     found = _one_by_one(run, view, scope) if view.by == NODE else _together(run, view, scope)
     charts = _charts(run, scope)
-    return replace(found, headline=_headline(run, scope), notes=_notes(scope), charts=charts)
+    base = base_of(run, replace(view, is_total=True))  # The path leads through all GPUs and steps.
+    return replace(
+        found, headline=_headline(run, scope), notes=_notes(scope), charts=charts, base=base
+    )
 
 
 def _scope(run: Run, view: View) -> _ScopeGraph:

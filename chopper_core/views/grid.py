@@ -30,6 +30,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of
+from chopper_core.views.base import base_of, divided
 from chopper_core.views.shared.phrases import count, differs
 from chopper_core.views.shared.samples import columns_of, gpus_of, opened, result_of_samples
 from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
@@ -95,12 +96,15 @@ def _one(run: Run, view: View) -> ViewResult:
     values = figure.compute(rows.scope(run))
     if values.words is not None:
         raise UsageError(f"{figure.name} is text and has no grid")
+    base, total = base_of(run, view), figure.compute(rows.whole_scope(run)).at(0)
+    if figure.adds_up and total is not None:
+        values, total = divided(values, base.of_rows({"gpu": rows.labels})), base.each(total)
     by_gpu = dict(zip(map(int, rows.labels), values.known(), strict=True))
     if not view.path:
         by_gpu |= _untraced(run, name)
-    total = figure.compute(rows.whole_scope(run)).at(0)
     found = _result(run, view, figure, by_gpu)
-    return replace(found, total={} if total is None else {figure.name: total}, whole=rows.whole)
+    totals = {} if total is None else {figure.name: total}
+    return replace(found, total=totals, whole=rows.whole, base=base.applied)
 
 
 def _opens(run: Run, view: View, gpu: int) -> View:

@@ -39,6 +39,7 @@ from chopper_core.util.grouping import (
     ratios,
     sums_of,
 )
+from chopper_core.views.base import NODE, Base, base_of, divided
 from chopper_core.views.shared.leads import of_all_gpus
 from chopper_core.views.shared.phrases import differs
 from chopper_core.views.shared.samples import (
@@ -49,7 +50,6 @@ from chopper_core.views.shared.samples import (
     spans_of_samples,
 )
 from chopper_core.views.shared.table_view import (
-    NODE,
     GpuRows,
     LabelledRows,
     Own,
@@ -191,7 +191,8 @@ def answer(run: Run, view: View) -> ViewResult:
     by = view.by or next(several, "kernel")
     rows = Partition.of(tree, view, "gpu")
     cells = tree.split(view.path, ("gpu", by))
-    numbers, codes = _numbers(run, figure, rows, cells, by)
+    base = base_of(run, view)
+    numbers, codes = _numbers(base, figure, rows, cells, by)
     texts = [run.table.text_of(by, code) for code in codes.tolist()]
     labels = ["unlabelled" if text == NO_LABEL_TEXT else text for text in texts]
     names = rows.labels
@@ -216,6 +217,7 @@ def answer(run: Run, view: View) -> ViewResult:
         headline=matrix.headline(),
         notes=(shown,) if len(labels) > _MAX_DRAWN else (),
         charts=_charts(run, matrix, drawn, opens),
+        base=base,
     )
     return replace(found, by=by)
 
@@ -254,12 +256,18 @@ def _of_samples(run: Run, view: View) -> ViewResult:
 
 
 def _numbers(
-    run: Run, figure: Metric, rows: Partition, cells: Groups, by: str
+    base: Base, figure: Metric, rows: Partition, cells: Groups, by: str
 ) -> tuple[Float64, Int64]:
     """The figure as GPUs x labels, NaN where a GPU has none; and the codes of the labels."""
-    values = figure.compute(Scope.of(run, cells, rows.whole))
+    values = figure.compute(Scope.of(base.run, cells, rows.whole))
     if values.words is not None:
         raise UsageError(f"{figure.name} is text and has no heat map")
+    if figure.adds_up:
+        texts = {
+            level: [cells.table.text_of(level, code) for code in cells.codes(level).tolist()]
+            for level in ("gpu", by)
+        }
+        values = divided(values, base.of_rows(texts))
     codes = distinct(cells.codes(by)).astype(np.int64)
     row = np.searchsorted(rows.nodes.codes("gpu"), cells.codes("gpu"))
     numbers = np.full((len(rows.labels), len(codes)), np.nan)

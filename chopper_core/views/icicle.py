@@ -17,6 +17,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import run_mask
+from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
@@ -44,14 +45,14 @@ def answer(run: Run, view: View) -> ViewResult:
     depth = len(view.path)
     rest = [level for level in view.order[depth:] if level not in levels]
     view = replace(view, order=(*view.order[:depth], *levels, *rest))
-    tree = run.tree_of(view)
+    tree, base = run.tree_of(view), base_of(run, view)
     whole = tree.node(view.path)
     rows: list[IcicleRow] = []
     for count in range(1, len(levels) + 1):
         nodes = tree.split(view.path, levels[:count])
         if count > 1 and len(nodes) > _MAX_BLOCKS:
             break
-        rows.append(_row(run, figure, whole, nodes, levels[:count]))
+        rows.append(_row(base, figure, whole, nodes, levels[:count]))
     first = Partition.of(tree, view, levels[0])
     scaled = 1e6 if figure.unit == "ns" else 1.0
     chart = Icicle(
@@ -69,7 +70,7 @@ def answer(run: Run, view: View) -> ViewResult:
             (),
             opens=lambda row: chart.opens(0, rows[0].labels.index(first.labels[row])),
             shown=tuple(dict.fromkeys(shown)),
-            headline=(_headline(rows, whole),),
+            headline=(_headline(rows, base.each(int(whole.elapsed_ns[0])), base.words),),
             charts=(chart,),
         ),
         by=levels[0] if levels[0] != SPEC.by[0] else "",
@@ -87,21 +88,28 @@ def _levels_of(run: Run, view: View) -> tuple[str, ...]:
 
 
 def _row(
-    run: Run, figure: Metric, whole: Groups, nodes: Groups, levels: tuple[str, ...]
+    base: Base, figure: Metric, whole: Groups, nodes: Groups, levels: tuple[str, ...]
 ) -> IcicleRow:
     times = nodes.elapsed_ns.astype(np.int64)
     ends = np.cumsum(times)
-    values = figure.compute(Scope.of(run, nodes, whole))
+    values = figure.compute(Scope.of(base.run, nodes, whole))
     if values.words is not None:
         raise UsageError(f"{figure.name} is text: it has no colours")
-    level, table = levels[-1], run.table
-    labels = tuple(table.text_of(level, int(code)) for code in nodes.codes(level).tolist())
+    level, table = levels[-1], base.run.table
+    texts = {
+        level: tuple(table.text_of(level, int(code)) for code in nodes.codes(level).tolist())
+        for level in levels
+    }
+    divisors = base.of_rows(texts)
+    if figure.adds_up:
+        values = divided(values, divisors)
     above = levels[:-1]
     parents = np.zeros(len(nodes), np.int64)
     if above:
         parents = np.cumsum(run_mask(*(nodes.codes(name) for name in above))) - 1
+    owners = np.asarray(parents, np.int64)
     return IcicleRow(
-        level, labels, ends - times, ends, values.known(), np.asarray(parents, np.int64)
+        level, texts[level], ends - times, ends, values.known(), owners, times / divisors
     )
 
 
@@ -117,18 +125,18 @@ def _opener(view: View, rows: list[IcicleRow], levels: int) -> Callable[[int, in
     return opens
 
 
-def _headline(rows: list[IcicleRow], whole: Groups) -> str:
-    total = max(int(whole.elapsed_ns[0]), 1)
+def _headline(rows: list[IcicleRow], total: float, words: str) -> str:
     row = next((each for each in reversed(rows) if each.level != "kernel"), rows[-1])
-    times: dict[str, int] = {}
+    times: dict[str, float] = {}
     for label, time in zip(row.labels, (row.ends_ns - row.begins_ns).tolist(), strict=True):
         times[label] = times.get(label, 0) + time
     label = max(times, key=lambda each: times[each])
-    share = 100.0 * times[label] / total
+    share = 100.0 * times[label] / max(sum(times.values()), 1)
+    size = total * share / 100.0
     name = "unlabelled" if label == NO_LABEL_TEXT else label
     if len(times) == 1:
-        return f"{time_text(total)}, all of it in {row.level} {name}"
+        return f"{time_text(total)}{words}, all of it in {row.level} {name}"
     return (
-        f"{time_text(total)} in {len(times):,} different {row.level}s; most time is in "
-        f"{row.level} {name}: {time_text(times[label])}, {share:.1f} %"
+        f"{time_text(total)}{words} in {len(times):,} different {row.level}s; most time is in "
+        f"{row.level} {name}: {time_text(size)}, {share:.1f} %"
     )

@@ -13,6 +13,7 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
+from chopper_core.views.base import Base, base_of
 from chopper_core.views.shared import call_figures
 from chopper_core.views.shared.call_figures import (
     by_shape,
@@ -91,6 +92,7 @@ def answer(run: Run, view: View) -> ViewResult:
         "min_ns": Values(nodes.min("duration_ns")),
         "max_ns": Values(nodes.max("duration_ns")),
     }
+    base = base_of(run, view)
     roofline = measured_roofline(run, rows.scope(run))
     figures |= roofline
     whole = {"kernel_pct": Values(np.array([100.0]))}
@@ -104,10 +106,10 @@ def answer(run: Run, view: View) -> ViewResult:
         figures |= modelled
         whole |= of_all
         shown = [*_OF_SHAPES, *(name for name in roof if name != "intensity")]
-        notes += shape_notes(run, rows.whole)
+        notes += shape_notes(run, rows.whole, base)
     order = np.argsort(-kernel_ns, kind="stable")
     top = order[:_MAX_BARS].tolist()
-    bars = (Series("time", kernel_ns[top] / 1e6),)
+    bars = (Series("time", (kernel_ns / base.of_rows({rows.level: labels}))[top] / 1e6),)
     named = replace(view, by="name", sort="", columns=())
     opens = {
         "class": lambda row: replace(named, filter=f"class:{labels[row]}"),
@@ -122,7 +124,7 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=opens.get(by),
         sort="-kernel_ns",
         shown=shown,
-        headline=(_headline(len(labels), "kernel" if by == "name" else by, share, total_ns),),
+        headline=(_headline(len(labels), "kernel" if by == "name" else by, share, base, total_ns),),
         notes=tuple(notes),
         charts=(
             BarChart(
@@ -142,10 +144,11 @@ def _partition(run: Run, view: View, by: str) -> Partition:
     return by_level(of_shape(run, tree.node(view.path), view.of), level)
 
 
-def _headline(count: int, one: str, share: float, total_ns: int) -> str:
+def _headline(count: int, one: str, share: float, base: Base, total_ns: int) -> str:
+    time = f"{time_text(base.each(total_ns))}{base.words}"
     if count == 1:
-        return f"one {one} takes all kernel time, {time_text(total_ns)}"
+        return f"one {one} takes all kernel time, {time}"
     return (
         f"{count} {one}{'es' if one.endswith('s') else 's'}; the top {min(count, _MAX_TOP)} take "
-        f"{share:.1f} % of the kernel time, {time_text(total_ns)}"
+        f"{share:.1f} % of the kernel time, {time}"
     )

@@ -17,6 +17,7 @@ from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views.base import node_names
 from chopper_core.views.overview.evidence import findings
 from chopper_core.views.overview.step import headline_of, step_of
 from chopper_core.views.shared.marks import outliers
@@ -27,7 +28,6 @@ from chopper_core.views.shared.table_view import (
     Own,
     child_of,
     known_of,
-    node_names,
     table_view,
 )
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, options_of

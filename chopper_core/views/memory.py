@@ -62,7 +62,7 @@ _MARGIN: Final = 20
 _BY_ROW: Final = {"gpu": "GPU ", "iteration": "iteration ", "layer": "layer "}
 COLUMNS: Final = columns(
     """
-    held_bytes | B | at the peak | sum
+    held_bytes | B | at the peak
         Bytes that the row had allocated and that were not released when the scope's peak was
         reached (peak_bytes), on the GPU that has it; from anywhere in the run, not only from the
         scope.
@@ -123,6 +123,7 @@ def answer(run: Run, view: View) -> ViewResult:
     largest = memory.bytes[own].max(initial=0, keepdims=True)
     whole = {
         PEAK_BYTES: Values(held_bytes.sum(keepdims=True)),
+        "held_bytes": Values(held_bytes.sum(keepdims=True)),
         "held_pct": Values(np.array([100.0])),
         "largest_alloc_bytes": Values(largest, largest == 0),
     }

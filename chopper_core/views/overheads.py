@@ -21,6 +21,7 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
+from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.table_view import Partition, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
@@ -166,24 +167,30 @@ def answer(run: Run, view: View) -> ViewResult:
         kernels = tree.split(view.path, (by, "kernel"))
         of_matrix = np.isin(rows.nodes.codes(by), kernels.codes(by)[_is_matrix(kernels)])
     figures = _figures(parts, of_matrix)
+    base = base_of(run, view)
+    # Rows without FLOPs lack it, so that it doesn't add up.
+    figures["lost_ns"] = divided(figures["lost_ns"], base.of_rows({by: rows.labels}))
+    of_whole = _figures(whole, np.array([of_matrix.any()]))
+    of_whole["lost_ns"] = divided(of_whole["lost_ns"], base.of_rows({"": [""]}))
     used = [name for name in _TERMS if parts.numbers(name).any()]
     most = figures["lost_ns"].known(missing=-1.0) if has_theory else parts.elapsed_ns
     order = np.argsort(-most, kind="stable")[:_MAX_BARS]
-    bars = tuple(Series(_TITLES[name], parts.numbers(name)[order] / 1e6) for name in used)
     top = tuple(rows.labels[row] for row in order.tolist())
+    ms = 1e6 * base.of_rows({by: top})
+    bars = tuple(Series(_TITLES[name], parts.numbers(name)[order] / ms) for name in used)
     shares = {name: share.name for name, share in SHARES.items()}
     declared = COLUMNS | {share.name: share for share in SHARES.values()}
     return table_view(
         view,
         rows,
         columns_of(figures, declared),
-        columns_of(_figures(whole, np.array([of_matrix.any()])), declared),
+        columns_of(of_whole, declared),
         sort="-lost_ns" if has_theory else "-elapsed_ns",
         shown=("elapsed_ns", *COLUMNS, *(shares[name] for name in used), *used),
-        headline=(_headline(whole, words),),
+        headline=(_headline(base, whole, words),),
         notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
         charts=(
-            _waterfall(whole, used, words),
+            _waterfall(base, whole, used, words),
             BarChart(f"time by {by} and its parts", "ms", top, bars),
         ),
     )
@@ -213,15 +220,15 @@ def _is_matrix(kernels: Groups) -> Mask:
     return found
 
 
-def _headline(whole: TimeParts, words: Mapping[str, str]) -> str:
-    elapsed = int(whole.elapsed_ns[0])
+def _headline(base: Base, whole: TimeParts, words: Mapping[str, str]) -> str:
+    elapsed = base.each(int(whole.elapsed_ns[0]))
     shares = {name: whole.share(name).at(0) or 0.0 for name in LOSSES}
     name = max((name for name in LOSSES if name != _UNKNOWN), key=lambda each: shares[each])
-    unknown = int(whole.numbers(_UNKNOWN)[0])
+    unknown = base.each(int(whole.numbers(_UNKNOWN)[0]))
     clauses = ["no known loss"]
     if shares[name] > 0:
         kind = "largest known loss" if shares[_UNKNOWN] > shares[name] else "largest loss"
-        size = f"{time_text(int(whole.numbers(name)[0]))}, {shares[name]:.1f} %"
+        size = f"{time_text(base.each(int(whole.numbers(name)[0])))}, {shares[name]:.1f} %"
         clauses = [f"the {kind} is {words[name]}: {size}"]
     if unknown > 0:
         clauses.append(f"unattributed compute is {_amount(unknown, elapsed)}")
@@ -229,8 +236,8 @@ def _headline(whole: TimeParts, words: Mapping[str, str]) -> str:
     if theory is None:
         clauses.append("the theoretical time is unknown")
     else:
-        clauses.append(f"the known FLOPs at peak take {_amount(theory, elapsed)}")
-    return f"of {time_text(elapsed)} " + "; ".join(clauses)
+        clauses.append(f"the known FLOPs at peak take {_amount(base.each(theory), elapsed)}")
+    return f"of {time_text(elapsed)}{base.words} " + "; ".join(clauses)
 
 
 def _amount(part: float, whole: float) -> str:
@@ -283,7 +290,7 @@ def without_flops(kernels: Groups) -> float:
     return float(100.0 * duration[~known].sum() / duration.sum())
 
 
-def _waterfall(whole: TimeParts, used: list[str], words: Mapping[str, str]) -> BarChart:
+def _waterfall(base: Base, whole: TimeParts, used: list[str], words: Mapping[str, str]) -> BarChart:
     losses = [name for name in used if name != THEORY]
     steps = np.array([0, *(whole.numbers(name)[0] for name in losses), 0], np.float64)
     level = whole.numbers(THEORY)[0] + np.cumsum(steps)
@@ -301,5 +308,5 @@ def _waterfall(whole: TimeParts, used: list[str], words: Mapping[str, str]) -> B
         "from theoretical to observed",
         "ms",
         ("theoretical", *(words[name] for name in losses), "observed"),
-        tuple(Series(name, numbers / 1e6) for name, numbers in series.items()),
+        tuple(Series(name, base.each(numbers) / 1e6) for name, numbers in series.items()),
     )

@@ -33,6 +33,7 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
+from chopper_core.views.base import Base, base_of
 from chopper_core.views.shared.derived import named, reduced
 from chopper_core.views.shared.table_view import (
     LabelledRows,
@@ -93,7 +94,7 @@ SLOWDOWN: Final = column(f"""slowdown_x | x | slowdown
     {_ALIKE} Several of them count by their number of instances. At least 2 instances on both
     sides, and 10 points between the least and the most overlapped.
     missing: {_NO_SPREAD}""")
-COST: Final = column(f"""overlap_cost_ns | ns | cost | signed
+COST: Final = column(f"""overlap_cost_ns | ns | cost | sum | signed
     Time of the instances with high overlap beyond the median of those with low overlap (see
     slowdown_x): their number times the difference of the medians.
     missing: {_NO_SPREAD}""")
@@ -296,7 +297,7 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         shown=known_of(own),
         over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
-        headline=(_overall(found), *_slowest(by, labels, known)),
+        headline=(_overall(found), *_slowest(by, labels, known, base_of(run, view))),
     )
 
 
@@ -363,6 +364,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
         _totals(found),
         opens=lambda row: replace(plain, path=tuple(texts[level][row] for level in _LEVELS)),
         headline=(_overall(found),),
+        base=base_of(run, view).itself,
     )
 
 
@@ -376,10 +378,10 @@ def _overall(found: Overlaps) -> str:
     return text
 
 
-def _slowest(by: str, labels: list[str], known: Effect) -> tuple[str, ...]:
+def _slowest(by: str, labels: list[str], known: Effect, base: Base) -> tuple[str, ...]:
     # A difference that doesn't correlate with overlap isn't its cost.
     along = np.isfinite(known.cost_ns) & (np.nan_to_num(known.pearson) >= _MIN_CORRELATION)
-    cost = np.where(along, known.cost_ns, 0.0)
+    cost = np.where(along, known.cost_ns, 0.0) / base.of_rows({by: labels})
     worst = int(cost.argmax())
     if cost[worst] <= 0:
         return ()
@@ -388,7 +390,7 @@ def _slowest(by: str, labels: list[str], known: Effect) -> tuple[str, ...]:
         f"{prefix}{labels[worst]} slows most: "
         f"instances with high overlap take {known.slowdown[worst]:.2f} times as long as those "
         f"with low, r = {known.pearson[worst]:.2f} between overlap and duration; "
-        f"{time_text(cost[worst])} in all",
+        f"{time_text(cost[worst])}{base.words} in all",
     )
 
 

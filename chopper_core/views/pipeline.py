@@ -37,6 +37,7 @@ from chopper_core.util.grouping import (
     run_maxima,
     sums_of,
 )
+from chopper_core.views.base import base_of_steps
 from chopper_core.views.shared.phrases import percent, time
 from chopper_core.views.shared.table_view import LabelledRows, Own, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -351,6 +352,7 @@ def answer(run: Run, view: View) -> ViewResult:
         headline=_headline(found),
         notes=tuple(notes),
         charts=(_chart(found),),
+        base=base_of_steps(run, view),
     )
 
 

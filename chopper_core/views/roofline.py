@@ -16,6 +16,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import distinct
+from chopper_core.views.base import base_of
 from chopper_core.views.shared.call_figures import (
     COLUMNS,
     LEVEL,
@@ -50,7 +51,7 @@ def answer(run: Run, view: View) -> ViewResult:
     by = view.by or LEVEL
     rows = by_shape(run, view) if by == LEVEL else Partition.of(run.tree_of(view), view, by)
     kernel_ns = rows.nodes.sum("duration_ns")
-    total_ns = max(int(rows.whole.sum("duration_ns")[0]), 1)
+    total_ns, base = max(int(rows.whole.sum("duration_ns")[0]), 1), base_of(run, view)
     share = kernel_ns / total_ns
     own, whole = ({"kernel_pct": Values(100.0 * each)} for each in (share, np.ones(1)))
     modelled, of_all = modelled_figures(run, rows)
@@ -65,8 +66,8 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort="-kernel_ns",
         shown=(*_SHOWN, *(_WITH_COUNTERS if has_counters else ())),
-        headline=(_headline(whole, total_ns),),
-        notes=(*shape_notes(run, rows.whole), *(() if run.hardware else (_NO_ROOFS,))),
+        headline=(_headline(whole, time_text(base.each(total_ns)) + base.words),),
+        notes=(*shape_notes(run, rows.whole, base), *(() if run.hardware else (_NO_ROOFS,))),
         charts=(_chart(run, rows, own, share),),
     )
 
@@ -129,10 +130,10 @@ def _sentence(figures: Mapping[str, Values], row: int) -> str:
     return ", ".join(parts) or "no model"
 
 
-def _headline(whole: Mapping[str, Values], total_ns: int) -> str:
+def _headline(whole: Mapping[str, Values], kernel_time: str) -> str:
     rate, peak = whole["model_tflops"].at(0), whole["peak_pct"].at(0)
     if rate is None:
-        return f"none of the {time_text(total_ns)} of kernel time has modelled FLOPs"
+        return f"none of the {kernel_time} of kernel time has modelled FLOPs"
     of_peak = "" if peak is None else f", {peak:.1f} % of the peak of their types"
     roof = whole["model_roof_pct"].at(0)
     of_roof = "" if roof is None else f", {roof:.1f} % of the roof over them"

@@ -16,6 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, SPLITS
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
+from chopper_core.views.base import Base
 from chopper_core.views.frame import Frame
 
 FIGURE: Final = "figure"
@@ -167,6 +168,10 @@ class ViewResult(Struct, frozen=True, eq=False):
     """The levels that tell instances apart, where the view computes the statistic itself."""
     by: str = ""
     """The split, where the view chose one that isn't the default."""
+    base: Base | None = None
+    """The base of figures that add up; None: that of the view."""
+    total_title: str = ""
+    """What the total row is, where it is neither the total of the rows nor their mean."""
 
 
 class ViewModule(Protocol):

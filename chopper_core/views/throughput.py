@@ -23,6 +23,7 @@ from chopper_core.model.view import View, pivot, with_view
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import ratios, sums_of
+from chopper_core.views.base import base_of_steps
 from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import count
@@ -167,6 +168,7 @@ def answer(run: Run, view: View) -> ViewResult:
         headline=_headline(steps),
         notes=_notes(run, view, steps),
         charts=_charts(steps),
+        base=base_of_steps(run, view),
     )
 
 

@@ -47,6 +47,7 @@ _SHARE_TERM: Final = late(r"(?:^|\s+)share_pct>=(\S+)")
 
 
 DEFAULT: Final = "default"
+NO_BASE: Final = "no figure here adds up over GPUs and steps"
 
 
 @actions(TABLE)("""
@@ -307,6 +308,16 @@ async def truncated(screen: Explorer, _: str) -> None:
     await screen.go(everywhere(screen.here, lambda view: replace(view, cut=cut)))
     if not screen.status.is_error:
         screen.say(next(iter(cut_note(screen.run, screen.view)), "nothing here is truncated"))
+
+
+@action(TABLE, "U", title="Totals")
+async def totals(screen: Explorer, _: str) -> None:
+    """Show totals over GPUs and steps in place of figures per step and GPU; press again to go
+    back."""
+    is_total = not screen.view.is_total
+    await screen.go(everywhere(screen.here, lambda view: replace(view, is_total=is_total)))
+    if not screen.status.is_error:
+        screen.say(f"figures: {screen.frame.base}" if screen.frame.base else NO_BASE)
 
 
 @action(TABLE, "x", title="Full names")

@@ -421,10 +421,11 @@ def _block_line(picture: Icicle, depth: int, block: int, on: Canvas) -> Line:
     for each in reversed(picture.rows[: depth + 1]):
         steps.insert(0, crumb(each.level, each.labels[at]))
         at = int(each.parents[at])
-    time = int(row.ends_ns[block] - row.begins_ns[block])
-    share = 100.0 * time / max(int(picture.rows[0].ends_ns[-1]), 1)
+    part = int(row.ends_ns[block] - row.begins_ns[block])
+    share = 100.0 * part / max(int(picture.rows[0].ends_ns[-1]), 1)
     figure = short_number(float(row.numbers[block])) or glyphs.missing
-    value = f": {glyphs.spelled(time_text(time))}, {share:.1f} %, {figure} {picture.unit}".rstrip()
+    time = glyphs.spelled(time_text(row.times_ns[block]))
+    value = f": {time}, {share:.1f} %, {figure} {picture.unit}".rstrip()
     room = max(on.width - 2 - cell_width(value), 1)
     path = elide(f" {glyphs.crumb} ".join(steps), room, glyphs)
     return [(f"{glyphs.cursor} ", "accent"), (path + value, "strong")]

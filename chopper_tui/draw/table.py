@@ -128,6 +128,8 @@ class TableLayout(Struct, frozen=True):
         """
         frame, glyphs, sort = self.frame, self.glyphs, self.frame.sort.removeprefix("-")
         title = level_title(frame.level) + (glyphs.order(frame.sort) if sort == "name" else "")
+        if len(f"{title}, {frame.base}") <= self.name_width:
+            title += f", {frame.base}" * bool(frame.base)
         pieces = [
             ((" <"[bool(self.before)] + " >"[bool(self.after)]).ljust(PREFIX), "header"),
             (

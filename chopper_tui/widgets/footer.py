@@ -82,13 +82,15 @@ class Status(Pane):
             ("filter ", clean(frame.view.filter) or glyphs.missing),
             ("sort ", title + arrow if column else f"by {frame.level}"),
         ]
+        if frame.base:
+            parts.insert(1, (clean(frame.base), ""))
         if self.marks:
             parts.append(("marks ", str(self.marks)))
         line, notes = self._state(parts), other_notes(frame)
         if notes and cell_width(notes[0]) + len("2 notes (!): ") >= width - width_of(line):
             # A note needs the room of those that say that there is nothing.
-            empty = (0 if frame.hidden else 1, 0 if frame.view.filter else 2)
-            line = self._state([part for at, part in enumerate(parts) if not at or at not in empty])
+            nothing = (("0 hidden", ""), ("filter ", glyphs.missing))
+            line = self._state([part for part in parts if part not in nothing])
         if notes:
             text, room = f"note: {notes[0]}", width - width_of(line) - 1
             if len(notes) > 1 or len(text) > room:

@@ -76,9 +76,10 @@ class Crumbs(Pane):
         base = baseline_title(self.frame.view)
         if base and width >= 2 * len(base) + 40:
             right = [(f"  base {base} ", "alert"), *right]
-        cut = cut_title(self.frame)
-        if cut and width >= len(cut) + width_of(right) + _MIN_STEP_CELLS:
-            right = [(f"  {cut} ", "alert"), *right]
+        totals = clean(self.frame.base) if self.frame.view.is_total else ""
+        for chip in filter(None, (totals, cut_title(self.frame))):
+            if width >= len(chip) + width_of(right) + _MIN_STEP_CELLS:
+                right = [(f"  {chip} ", "alert"), *right]
         if statistic_title(self.frame):
             right = [(f"  {self.frame.view.stat} ", "alert"), *right]
         room = max(width - width_of(right) - 1, 0)

@@ -205,7 +205,7 @@ def test_frames_report_the_reductions_of_their_rows(made: list[Row]) -> None:
     run = run_of(made)
     # Of counters without any times no time is known.
     assume(run.table.has_times)
-    frame = query(run, View(run.name, columns=tuple(METRICS)))
+    frame = query(run, View(run.name, columns=tuple(METRICS), is_total=True))
     for position, label in enumerate(frame.labels):
         own = [row for row in made if row.gpu == int(label)]
         got = frame.row(position)

@@ -123,7 +123,9 @@ def icicle(data: st.DataObject, count: int) -> Icicle:
     begins = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     parents = np.arange(count)
     rows = tuple(
-        IcicleRow(level, texts(data, count), begins, ends, floats(data, count), parents)
+        IcicleRow(
+            level, texts(data, count), begins, ends, floats(data, count), parents, begins * 0.5
+        )
         for level in ("phase", "layer")
     )
     return Icicle("i", "MHz", rows, lambda row, column: View("R"), data.draw(st.booleans()))

@@ -16,7 +16,7 @@ from tests.pipelines import pipeline_run
 
 
 def exposed(run: Run, by: str) -> dict[str, int]:
-    found = frame_of(run, address.parse(f"R?view=comms&by={by}&columns=exposed_comm_ns,calls"))
+    found = frame_of(run, address.parse(f"R?view=comms&by={by}&base=total&columns=exposed_comm_ns"))
     numbers = found.values["exposed_comm_ns"].numbers.tolist()
     return dict(zip(found.labels, numbers, strict=True))
 

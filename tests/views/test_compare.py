@@ -40,7 +40,8 @@ def sums(of: Frame, name: str) -> float:
 
 
 def time_of(run: Run, address: str, name: str = "elapsed_ns") -> float:
-    return query(run, parse(f"{address}{'&' if '?' in address else '?'}columns={name}")).total[name]  # type: ignore[return-value]
+    asked = f"{address}{'&' if '?' in address else '?'}base=total&columns={name}"
+    return query(run, parse(asked)).total[name]  # type: ignore[return-value]
 
 
 @pytest.mark.few(12)
@@ -56,7 +57,7 @@ def time_of(run: Run, address: str, name: str = "elapsed_ns") -> float:
     ],
 )
 def test_the_parts_add_up_to_the_whole(path: str, base: str, by: str) -> None:
-    compared = frame(f"R{path}?view=compare&by={by}&base={base}")
+    compared = frame(f"R{path}?view=compare&by={by}&base={base}&base=total")
     there = f"other{path}" if base == "other" else f"R:{base}"
     ours, theirs = time_of(RUN, f"R{path}"), time_of(OTHER if base == "other" else RUN, there)
     assert compared.total["elapsed_ns_delta"] == ours - theirs
@@ -82,7 +83,8 @@ def test_the_parts_add_up_to_the_whole(path: str, base: str, by: str) -> None:
 def test_they_do_wherever_the_two_are(
     by: str, path: tuple[str, ...], base: tuple[str, ...], other: str, of: str
 ) -> None:
-    view = View("R", path, name="compare", by=by, of=of, baseline=Baseline(other, base))
+    baseline = Baseline(other, base)
+    view = View("R", path, name="compare", by=by, of=of, baseline=baseline, is_total=True)
     compared = query(RUN, view)
     assert sums(compared, f"{of}_delta") == pytest.approx(compared.total[f"{of}_delta"])
     sizes = [abs(compared.row(row)[f"{of}_delta"] or 0) for row in range(len(compared))]
@@ -99,23 +101,26 @@ def test_other_numbers_of_iterations_are_compared_step_by_step() -> None:
     single = frame("R:gpu=1?view=compare&by=phase&base=longer:gpu=1")
     assert single.total["elapsed_ns"] == time_of(RUN, "R:gpu=1") / 2
     assert single.total["base_elapsed_ns"] == time_of(LONGER, "longer:gpu=1") / 3
-    assert any("by 2 here, by 3 in the baseline" in note for note in single.notes)
+    assert not any("here" in note for note in single.notes)
+    single = frame("R:gpu=1?view=compare&by=phase&base=longer:gpu=1&base=total")
+    assert single.total["base_elapsed_ns"] == time_of(LONGER, "longer:gpu=1")
+    assert any("2 steps here, total of 3 steps in the" in note for note in single.notes)
 
 
 def test_what_the_profiler_cut_does_not_count_against_another_run() -> None:
     cut = replace(RUN, partial_iterations={0: frozenset([10])}, others={"other": OTHER})
     compared = query(cut, parse("R?view=compare&base=other"))
     assert any("iteration 10 is truncated" in note for note in compared.notes)
-    whole = query(RUN, parse("R?order=iteration&columns=elapsed_ns"))
+    whole = query(RUN, parse("R?order=iteration&columns=elapsed_ns&base=total"))
     kept = whole.row(whole.labels.index("11"))["elapsed_ns"]
     assert compared.total["elapsed_ns"] == kept / 3  # type: ignore[operator]
     assert compared.total["base_elapsed_ns"] == time_of(OTHER, "other") / 6
     # Within one run both sides miss the same, on every GPU, unless they are asked for.
     same = query(cut, parse("R:gpu=1?view=compare&base=gpu=2"))
     rest = time_of(RUN, "R:gpu=1") - time_of(RUN, "R:gpu=1/iteration=10")
-    assert same.total["elapsed_ns"] == rest
+    assert same.total["elapsed_ns"] == rest  # of one iteration
     taken_in = query(cut, parse("R:gpu=1?view=compare&base=gpu=2&cut=1"))
-    assert taken_in.total["elapsed_ns"] == time_of(RUN, "R:gpu=1")
+    assert taken_in.total["elapsed_ns"] == time_of(RUN, "R:gpu=1") / 2
 
 
 def test_number_and_length_are_told_apart() -> None:
@@ -128,7 +133,7 @@ def test_number_and_length_are_told_apart() -> None:
     compute = table.compute_ns + (duration - table.duration_ns)
     longer = replace(table, duration_ns=duration, compute_ns=compute)
     run = replace(run, table=longer, others={"base": base})
-    compared = query(run, parse("R?view=compare&of=compute_ns&base=base"))
+    compared = query(run, parse("R?view=compare&of=compute_ns&base=base&base=total"))
     rows = rows_of(compared)
     assert rows["longer"]["number_compute_ns"] == 0
     assert rows["longer"]["each_compute_ns"] == rows["longer"]["compute_ns_delta"] != 0

@@ -68,7 +68,7 @@ def test_rows_are_those_of_both_and_differ_as_they_do(path: str, order: str) -> 
 )
 def test_differences_add_up(path: tuple[str, ...], base: tuple[str, ...], other: str) -> None:
     columns = tuple(part for name in STATES for part in (name, f"{name}_delta"))
-    view = View("R", path, columns=columns, baseline=Baseline(other, base))
+    view = View("R", path, columns=columns, baseline=Baseline(other, base), is_total=True)
     compared = query(RUN, view)
     for name in STATES:
         total = sum(row[f"{name}_delta"] or 0 for row in rows(compared).values())
@@ -111,11 +111,11 @@ def test_a_node_that_the_baseline_lacks_has_all_rows_alone() -> None:
 
 
 def test_other_numbers_of_iterations_are_said() -> None:
-    notes = " ".join(frame("R?base=other").notes)
-    assert "iterations here" not in notes
     notes = " ".join(frame("R:gpu=1?base=other").notes)
-    assert "2 iterations here, 3 in the baseline, counted on each GPU" in notes
-    assert "iterations here" not in " ".join(frame("R:gpu=1?base=gpu=0").notes)
+    assert "here" not in notes
+    notes = " ".join(frame("R:gpu=1?base=other&base=total").notes)
+    assert "total of 2 steps here, total of 3 steps in the baseline" in notes
+    assert "steps here" not in " ".join(frame("R:gpu=1?base=gpu=0&base=total").notes)
 
 
 def test_a_baseline_that_is_not_open_is_a_sentence() -> None:

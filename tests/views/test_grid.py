@@ -164,8 +164,8 @@ def test_runs_are_rows_of_one_grid(tmp_path: Path) -> None:
 def test_telemetry_alone_splits_by_a_coordinate(dimension: str, tmp_path: Path) -> None:
     folder = directory(tmp_path, 16, 20, ("gpu_power", "gpu_thermal"))
     run = open_run(str(folder), jobs=1, overrides=overrides_of(parallel="tp=2,pp=2"))
-    whole = frame_of(run, address.parse("R?view=power"))
-    split = frame_of(run, address.parse(f"R?view=power&by={dimension}"))
+    whole = frame_of(run, address.parse("R?view=power&base=total"))
+    split = frame_of(run, address.parse(f"R?view=power&by={dimension}&base=total"))
     codes = np.array([rank // 8 if dimension == "pp" else rank % 2 for rank in range(16)])
     for name, how in (
         ("mean_power_w", np.sum),

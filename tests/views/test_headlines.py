@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import parse
 from chopper_core.util.errors import NothingToShow
+from chopper_core.views.base import base_of
 from chopper_core.views.query import query
 from chopper_core.views.ranks import headline
 from chopper_core.views.shared.leads import RankLeads, Straggler, leads
@@ -19,12 +20,12 @@ def test_a_straggler_that_starts_its_kernels_early_is_not_said_to_start_them_lat
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The others wait for a GPU in collectives though it leads in all matched kernels."""
-    stand, _ = leads(sample_run(gpus=4), parse("R?view=ranks"))
+    stand, view = leads(sample_run(gpus=4), parse("R?view=ranks"))
     first = int(np.nanargmax(stand.mean_lead_ns))
     late = Straggler(first, 2e6, (0, 1), 2e6, (0, 1), None)
     monkeypatch.setattr(RankLeads, "stragglers", (late,))
     monkeypatch.setattr(RankLeads, "behind", first)
-    lines = headline(stand)
+    lines = headline(stand, base_of(stand.run, view))
     assert lines[0].startswith(f"GPU {stand.gpus[first]} is the straggler")
     assert "it delays the others by 2 ms per iteration" in lines[0]
     assert not any("-" in line or "last" in line for line in lines)

@@ -32,7 +32,7 @@ def test_figures_are_those_of_a_plain_count(run: Run, scope: str, by: str) -> No
     found = query(
         run,
         parse(
-            f"R{scope}?view=kernels&by={by}&columns=kernels,kernel_ns,"
+            f"R{scope}?view=kernels&by={by}&base=total&columns=kernels,kernel_ns,"
             "elapsed_ns,kernel_pct,mean_ns,median_ns,p95_ns,min_ns,max_ns"
         ),
     )
@@ -59,14 +59,14 @@ def test_figures_are_those_of_a_plain_count(run: Run, scope: str, by: str) -> No
         assert row["median_ns"] == pytest.approx(statistics.median(times))
         assert row["p95_ns"] == pytest.approx(np.quantile(times, 0.95))
         assert (row["min_ns"], row["max_ns"]) == (min(times), max(times))
-    tree = query(run, parse(f"R{scope}"))
+    tree = query(run, parse(f"R{scope}?base=total"))
     assert sum(found.values["elapsed_ns"].numbers.tolist()) == tree.total["elapsed_ns"]
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("by", ["name", "class", "operation"])
 def test_a_row_leads_to_where_it_occurs(run: Run, scope: str, by: str) -> None:
-    found = query(run, parse(f"R{scope}?view=kernels&by={by}"))
+    found = query(run, parse(f"R{scope}?view=kernels&by={by}&base=total"))
     assert list(found.values["kernel_ns"].numbers) == sorted(
         found.values["kernel_ns"].numbers.tolist(), reverse=True
     )

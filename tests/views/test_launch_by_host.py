@@ -181,7 +181,7 @@ ALL = ",".join(["idle_ns", *(f"host_{place}_ns" for place in PLACES)])
 
 def by_host(run: Run, path: tuple[str, ...] = (), columns: str = ALL, **more: Any) -> Frame:
     view = View("R", path, name="launch", by="host", columns=tuple(columns.split(",")), cut=True)
-    return query(run, replace(view, **more))
+    return query(run, replace(view, is_total=True, **more))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -60,7 +60,9 @@ def test_operators_are_those_of_a_plain_loop() -> None:
                 most, held = growth_most, defaultdict(int)
                 for name, own in alive.values():
                     held[name] += own
-        frame = query(allocating_run(), View("R", (str(rank),), name="memory", by="operator"))
+        frame = query(
+            allocating_run(), View("R", (str(rank),), name="memory", by="operator", is_total=True)
+        )
         rows = rows_of(frame)
         assert frame.total["held_bytes"] == most
         assert rows.pop("before the trace")["held_bytes"] == WEIGHTS
@@ -75,8 +77,10 @@ def test_operators_are_those_of_a_plain_loop() -> None:
 def test_held_bytes_add_up_to_the_peak_of_every_scope(by: str) -> None:
     run = allocating_run()
     for path in SCOPES:
-        frame = query(run, View("R", path, name="memory", by=by, columns=tuple(ALL.split(","))))
-        tree = query(run, View("R", path, columns=("peak_bytes", "alloc_bytes")))
+        frame = query(
+            run, View("R", path, name="memory", by=by, columns=tuple(ALL.split(",")), is_total=True)
+        )
+        tree = query(run, View("R", path, columns=("peak_bytes", "alloc_bytes"), is_total=True))
         assert frame.values["held_bytes"].numbers.sum() == frame.total["held_bytes"]
         assert frame.total["held_bytes"] == tree.total["peak_bytes"]
         for name in ("growth_bytes", "alloc_bytes", "allocations", "releases", "kept_bytes"):
@@ -141,7 +145,7 @@ def test_a_run_without_allocations_says_why() -> None:
 @pytest.mark.skipif(not QWEN.is_file(), reason=f"no real traces at {REAL_DATA}")
 def test_the_memory_of_qwen() -> None:
     run = open_run(str(QWEN), jobs=1)
-    frame = query(run, parse(f"R?view=memory&by=operator&cut=1&columns={ALL}"))
+    frame = query(run, parse(f"R?view=memory&by=operator&cut=1&base=total&columns={ALL}"))
     rows = rows_of(frame)
     assert frame.total["held_bytes"] == 2_219_047_936
     empty, product_ = rows["aten::empty"], rows["aten::mm"]

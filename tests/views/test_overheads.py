@@ -46,7 +46,7 @@ def plain_parts(run: Run, scope: str, by: str) -> dict[str, dict[str, float]]:
 @pytest.mark.parametrize("by", ["operation", "phase", "layer", "gpu", "iteration"])
 def test_parts_are_those_of_a_plain_sum_and_add_up(run: Run, scope: str, by: str) -> None:
     columns = ",".join(["elapsed_ns", "lost_ns", *PARTS, "theoretical_pct", "idle_pct"])
-    found = query(run, parse(f"R{scope}?view=overheads&by={by}&columns={columns}"))
+    found = query(run, parse(f"R{scope}?view=overheads&by={by}&base=total&columns={columns}"))
     plain = plain_parts(run, scope, by)
     assert set(found.labels) == set(plain)
     for number, label in enumerate(found.labels):

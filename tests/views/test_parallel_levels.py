@@ -40,7 +40,7 @@ def elapsed(run: Run, rows: object) -> int:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("dimension", ["pp", "dp", "tp"])
 def test_a_dimension_splits_the_tree(run: Run, dimension: str) -> None:
-    frame = query(run, at(run, f"?order={dimension}"))
+    frame = query(run, at(run, f"?order={dimension}&base=total"))
     ranks = np.arange(32)
     place = {"tp": ranks % 2, "dp": ranks // 2 % 4, "pp": ranks // 8}[dimension]
     assert frame.level == dimension
@@ -123,7 +123,7 @@ def test_rows_of_coordinates_are_sums_of_their_gpus(run: Run, dimension: str) ->
         if dimension not in splits_of(run, spec) or name in ("compare", "pipeline", "timeline"):
             continue
         split, whole = (
-            frame_of(run, at(run, f"?view={name}&by={by}")) for by in (dimension, "gpu")
+            frame_of(run, at(run, f"?view={name}&by={by}&base=total")) for by in (dimension, "gpu")
         )
         for metric in whole.columns:
             theirs = split.values.get(metric.name)

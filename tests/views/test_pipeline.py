@@ -133,7 +133,7 @@ def test_groups_of_a_schedule_follow_from_stage_and_replica(tmp_path: Path) -> N
     assert found is not None and found.complete.all()
     # Per step: two transfers and one embedding per replica, a reduction per stage, a norm per rank.
     assert len(found) == 2 * (4 + 2 + 2 + 4)
-    comms = frame(run, "?view=comms")
+    comms = frame(run, "?view=comms&base=total")
     assert not any("lack ranks" in note for note in comms.notes)
     waits = dict(zip(comms.labels, column(comms, "wait_ns"), strict=True))
     # By hand, over 2 steps and 2 replicas, or 2 stages: receives wait for sends, and so on.

@@ -133,9 +133,15 @@ def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
     assert "GPU 5 80 %" in frame.headline[2]
     assert rows["0"]["limit_w"] == 750
     assert any("the limit is the product's TDP" in note for note in frame.notes)
-    assert frame.total["mean_power_w"] == pytest.approx(
-        sum(float(row["mean_power_w"] or 0) for row in rows.values())
-    )
+    powers = [float(row["mean_power_w"] or 0) for row in rows.values()]
+    assert frame.total["mean_power_w"] == pytest.approx(sum(powers))
+    assert frame.total_title == "all GPUs"
+    # Of whole iterations, the energy charged to them is the step's.
+    asked = parse("R?view=power&columns=energy_j,iteration_energy_j")
+    energy = query(run, asked)
+    for name in asked.columns:
+        joules = sum(float(row[name] or 0) for row in rows_of(energy).values())
+        assert energy.total[name] == pytest.approx(joules)
     titles = [picture.title for picture in frame.charts]
     assert "gfx clock against hotspot" in titles and "gfx clock against power" in titles
     for picture in frame.charts:
@@ -185,8 +191,8 @@ def test_correlation_is_numpy_s_over_the_same_times(run: Run) -> None:
 
 @pytest.mark.parametrize("by", ["iteration", "phase", "layer", "operation"])
 def test_energy_adds_up_over_any_level(run: Run, by: str) -> None:
-    frame = query(run, parse(f"R:gpu=2?view=power&by={by}"))
-    whole = query(run, parse("R?columns=energy_j")).row(2)["energy_j"]
+    frame = query(run, parse(f"R:gpu=2?view=power&by={by}&base=total"))
+    whole = query(run, parse("R?columns=energy_j&base=total")).row(2)["energy_j"]
     rows = [frame.row(place) for place in range(len(frame))]
     assert sum(row["energy_j"] or 0 for row in rows) == pytest.approx(whole)
     assert sum(row["energy_pct"] or 0 for row in rows) == pytest.approx(100)

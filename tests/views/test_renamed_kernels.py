@@ -76,7 +76,7 @@ def pairs(frame: Frame) -> dict[str, str]:
 )
 def test_the_planted_pairs_are_found(path: str, renamed: dict[str, str]) -> None:
     base = "before:gpu=0" if path.startswith(":gpu=1") else "before"
-    frame = compared(f"after{path}base={base}")
+    frame = compared(f"after{path}base={base}&base=total")
     assert pairs(frame) == renamed
     rows = rows_of(frame)
     assert not set(renamed.values()) & set(rows)
@@ -114,7 +114,7 @@ def test_half_of_the_places_is_the_least() -> None:
 
 
 def test_a_pair_is_shown_as_one_and_leads_to_both() -> None:
-    frame = compared("after?order=kernel&base=before")
+    frame = compared("after?order=kernel&base=before&base=total")
     text = rendered(frame, "text")
     assert "b → b2" in text and "3 kernels have another name in the baseline" in text
     assert "b > b2" in rendered(frame, "text", glyphs=ASCII)

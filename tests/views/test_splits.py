@@ -39,7 +39,7 @@ def charged(run: Run, rows: object) -> int:
 def test_a_split_is_a_level_of_the_tree(split: str) -> None:
     run = sample_run()
     labels = np.array([label_of(run, row, split) for row in range(len(run.table))])
-    frame = query(run, parse(f"R?by={split}"))
+    frame = query(run, parse(f"R?by={split}&base=total"))
     assert frame.level == split and set(frame.labels) == set(labels.tolist())
     for row, label in enumerate(frame.labels):
         assert frame.elapsed_ns[row] == charged(run, labels == label)
@@ -47,7 +47,7 @@ def test_a_split_is_a_level_of_the_tree(split: str) -> None:
         opened = query(run, frame.target(row))
         assert opened.parent_ns == charged(run, labels == label)
         assert parse(render(opened.view)) == opened.view
-        deeper = query(run, parse(f"R:gpu=2/{split}={label}?order=gpu,{split}"))
+        deeper = query(run, parse(f"R:gpu=2/{split}={label}?order=gpu,{split}&base=total"))
         assert deeper.parent_ns == charged(run, (labels == label) & (run.table.gpu == 2))
 
 
@@ -67,7 +67,9 @@ def test_every_view_of_activities_takes_every_split() -> None:
 def test_rows_of_a_split_add_up_in_a_view() -> None:
     run = sample_run()
     for split in SPLITS:
-        frame = query(run, parse(f"R?view=overheads&by={split}&columns=elapsed_ns,idle_ns"))
+        frame = query(
+            run, parse(f"R?view=overheads&by={split}&base=total&columns=elapsed_ns,idle_ns")
+        )
         for name in ("elapsed_ns", "idle_ns"):
             assert frame.values[name].numbers.sum() == frame.total[name]
 

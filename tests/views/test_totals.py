@@ -54,7 +54,7 @@ def test_the_total_is_that_of_the_rows(run: Run, which: str, name: str, by: str)
         run = replace(run, partial_iterations={0: frozenset([10]), 1: frozenset()})
     for path, cut in product(_scopes(run), (False, True)):
         for columns in ((), tuple(_EXTRA.split(","))):
-            view = View("R", path, name=name, by=by, columns=columns, cut=cut)
+            view = View("R", path, name=name, by=by, columns=columns, cut=cut, is_total=True)
             try:
                 frame = query(run, view)
             except ChopperError:
@@ -121,7 +121,7 @@ def test_truncated_iterations_count_only_where_they_are_asked_for(
     table = run.table
     counted = np.ones(len(table), np.bool_) if cut else table.iteration != 10
     elapsed = np.sum([table.column(state) for state in STATES], axis=0)
-    view = View("R", order=complete_order(order), cut=cut)
+    view = View("R", order=complete_order(order), cut=cut, is_total=True)
     frame = query(run, view)
     assert frame.total["elapsed_ns"] == elapsed[counted].sum()
     assert _is_total(frame, "elapsed_ns") and _is_total(frame, "kernels")

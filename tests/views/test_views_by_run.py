@@ -84,17 +84,19 @@ def test_a_row_has_the_totals_of_the_view_of_its_run(runs: RunSet) -> None:
 def test_sums_of_runs_with_more_iterations_are_per_iteration(runs: RunSet) -> None:
     frame = query(runs, parse("all?view=overheads&columns=elapsed_ns"))
     times = [frame.row(at)["elapsed_ns"] for at in range(3)]
-    whole = [query(runs.others[name], View(name)).total["elapsed_ns"] for name in "abc"]
+    totals = (query(runs.others[name], View(name, is_total=True)) for name in "abc")
+    whole = [each.total["elapsed_ns"] for each in totals]
     assert times == [whole[0] / 2, whole[1] / 2, whole[2] / 4]
-    assert any("per GPU and iteration" in note for note in frame.notes)
+    assert frame.base == "per step"
     assert any("d is failed: It stopped." in note for note in frame.notes)
-    # Of runs alike they are whole.
-    alike = query(runs, parse("all?view=overheads&columns=elapsed_ns&filter=run:a,b"))
-    assert alike.row(0)["elapsed_ns"] == whole[0]
+    total = query(runs, parse("all?view=overheads&columns=elapsed_ns&base=total"))
+    assert [total.row(at)["elapsed_ns"] for at in range(3)] == whole
 
 
 def test_a_column_per_run(runs: RunSet) -> None:
-    frame = query(runs, parse("all?view=kernels&by=name&columns=kernel_ns&filter=run:a,b"))
+    frame = query(
+        runs, parse("all?view=kernels&by=name&columns=kernel_ns&base=total&filter=run:a,b")
+    )
     assert [column.name for column in frame.columns] == ["a", "b"]
     assert frame.level == "kernel"
     cells = rows_of(frame)

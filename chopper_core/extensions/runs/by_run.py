@@ -18,7 +18,7 @@ from chopper_core.graph.process_groups import nodes_of
 from chopper_core.metrics import Metric, Reduces, numbered
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.run import Run
-from chopper_core.model.units import Unit, drawn_in
+from chopper_core.model.units import drawn_in
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
@@ -32,8 +32,6 @@ _SMALLEST: Final = ("min_", "p05_")
 _MAX_DRAWN: Final = 24
 _PEERS: Final = ("gpu", "iteration")
 """Levels whose rows are alike, so that their mean says something of the run."""
-_SCALED: Final = (Unit.NS, Unit.JOULES, Unit.BYTES, Unit.FLOP, Unit.NONE)
-"""Units of figures that may grow with the GPUs and iterations of a run."""
 _MAX_HEADLINES: Final = 6
 T = TypeVar("T")
 
@@ -43,12 +41,6 @@ class _Seen(Struct, frozen=True, eq=False):
 
     row: RunRow
     frame: Frame
-    steps: int
-    """By how much its sums are divided: the pairs of a GPU and an iteration that they are over,
-    where the runs differ in it."""
-
-    def divided(self, metric: Metric) -> int:
-        return self.steps if metric.reduces == Reduces.SUM else 1
 
 
 def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
@@ -73,7 +65,7 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
     notes: list[str] = []
     misfit: UsageError | None = None
     for row in rows:
-        asked = View(row.path, name=view.name, by=split, of=view.of, cut=view.cut)
+        asked = replace(_plain(view, row), by=split)
         if row.status == FAILED:
             notes.append(f"{row.name} is {row.status}: {row.reason}")
             continue
@@ -85,7 +77,7 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
                     f"{', '.join((RUN_LEVEL, *splits))}, not {view.by!r}"
                 )
             columns = view.columns[:1] if split else view.columns
-            seen.append(_Seen(row, _with_columns(own, asked, columns), _steps(run, row)))
+            seen.append(_Seen(row, _with_columns(own, asked, columns)))
         except UsageError as error:
             misfit = misfit or error
             notes.append(f"{row.name} is left out: {error}")
@@ -97,12 +89,9 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
         raise NothingToShow(notes[0] if notes else f"no run to show in the view {spec.name}")
     if reading.waiting:
         notes.append(f"{reading.waiting} runs are still being read")
-    if len({each.steps for each in seen}) > 1:
-        notes.append("sums are per GPU and iteration: the runs differ in their number")
-    else:
-        seen = [replace(each, steps=1) for each in seen]
     make = _rows if by == RUN_LEVEL else _matrix
-    return replace(make(run, view, seen, notes), is_pending=bool(reading.waiting))
+    bases = " or ".join(dict.fromkeys(each.frame.base for each in seen if each.frame.base))
+    return replace(make(run, view, seen, notes), is_pending=bool(reading.waiting), base=bases)
 
 
 def _with_columns(run: Run, asked: View, columns: Sequence[str]) -> Frame:
@@ -119,32 +108,20 @@ def _with_columns(run: Run, asked: View, columns: Sequence[str]) -> Frame:
         return run_frame(run, replace(asked, columns=tuple(kept)))
 
 
-def _steps(run: RunSet, row: RunRow) -> int:
-    own = run.others[row.path]
-    if own.is_sampled_only:
-        return 1
-    return max(len(own.tree_of(View(row.path)).split((), ("gpu", "iteration"))), 1)
-
-
 def _rows(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) -> Frame:
     named = {each.name: each for own in seen for each in own.frame.columns}
     metrics = [_known(view, named, name) for name in view.columns or named]
     notes += _lacking(metrics, seen) if view.columns else ()
     columns: list[Column] = []
-    by_mean, left_out = False, []
+    by_mean = False
     for metric in metrics:
         wholes = [_whole(own, metric) for own in seen]
         is_mean = any(is_mean for _, is_mean in wholes)
-        is_scaled = not is_mean and not metric.reduces and metric.unit in _SCALED
-        if is_scaled and max(own.steps for own in seen) > 1:
-            left_out.append(metric.name)
-        elif view.columns or any(number is not None for number, _ in wholes):
+        if view.columns or any(number is not None for number, _ in wholes):
             by_mean |= is_mean
             columns.append((metric, numbered([number for number, _ in wholes])))
     if not columns:
         raise NothingToShow(f"the view {view.name} has no figure of a whole run; split it with by=")
-    if left_out:
-        notes.append(f"{', '.join(left_out)} left out: they may grow with the iterations")
     if by_mean:
         alike = "GPUs" if seen[0].frame.level == "gpu" else "iterations"
         notes.append(
@@ -181,7 +158,7 @@ def _known(view: View, known: Mapping[str, T], name: str) -> T:
 
 
 def _plain(view: View, row: RunRow) -> View:
-    return View(row.path, name=view.name, of=view.of, cut=view.cut)
+    return View(row.path, name=view.name, of=view.of, cut=view.cut, is_total=view.is_total)
 
 
 def _whole(own: _Seen, metric: Metric) -> tuple[float | None, bool]:
@@ -192,7 +169,7 @@ def _whole(own: _Seen, metric: Metric) -> tuple[float | None, bool]:
     frame = own.frame
     number = frame.total.get(metric.name)
     if number is not None:
-        return float(number) / own.divided(metric), False
+        return float(number), False
     values = frame.values.get(metric.name)
     if values is None or values.words is not None or frame.level not in _PEERS:
         return None, False
@@ -213,10 +190,10 @@ def _matrix(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) ->
     columns: list[Column] = []
     total: dict[str, float | None] = {}
     for own in seen:
-        name, whole = own.row.name, own.frame.total.get(figure.name)
-        total[name] = None if whole is None else whole / own.divided(figure)
+        name = own.row.name
+        total[name] = own.frame.total.get(figure.name)
         values = own.frame.values.get(figure.name, numbered([]))
-        cells = dict(zip(own.frame.labels, values.known() / own.divided(figure), strict=False))
+        cells = dict(zip(own.frame.labels, values.known(), strict=False))
         metric = replace(
             figure,
             name=name,

@@ -250,7 +250,7 @@ def _take(
     """A figure of a run from the view and column that has it, or why it is missing."""
     column, (view, there) = RUN_COLUMNS[name], place
     try:
-        asked = View(run.name, name="" if view == TREE else view, columns=(there,))
+        asked = View(run.name, name="" if view == TREE else view, columns=(there,), is_total=True)
         frame = run_frame(run, asked)
     except NothingToShow as error:
         missing[name] = str(error)

@@ -28,8 +28,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, STATES
 from chopper_core.model.units import drawn_in, scaled_text
 from chopper_core.model.view import Baseline, View, baseline_view
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.views.base import Base, base_of, divided, other_total
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.compared import Pairs, Side, matched, renamed_kernels
 from chopper_core.views.shared.derived import (
@@ -84,10 +85,11 @@ def answer(run: Run, view: View) -> ViewResult:
     both = sides_of(run, view)
     columns = {metric.name: (metric, values) for metric, values in _columns(both, figure)}
     total = {metric.name: values.at(0) for metric, values in _columns(both.whole, figure)}
+    is_mean = both.ours.base.is_mean_of(both.by)
     added = [SHARE.name, *(name for name in columns if name.startswith(_EFFECTS))]
     for name in set(added) & columns.keys():
-        numbers = columns[name][1].numbers
-        total[name] = float(numbers.sum()) if columns[name][1].present().all() else None
+        numbers, is_known = columns[name][1].numbers, columns[name][1].present().all()
+        total[name] = float(numbers.sum()) if is_known and not is_mean else None
     change = columns[delta_of(figure).name][1].numbers.astype(np.float64)
     order = np.argsort(-np.abs(change), kind="stable")
     top = [row for row in order[:_MAX_DRAWN].tolist() if change[row]]
@@ -102,6 +104,7 @@ def answer(run: Run, view: View) -> ViewResult:
         headline=_headline(both, figure, change, top),
         notes=_notes(both),
         charts=(_chart(both, figure, change, top),) if top else (),
+        base=both.ours.base.applied,
     )
 
 
@@ -133,11 +136,6 @@ def _columns(both: Sides, figure: Metric) -> Own:
         title="base",
         definition=f"{figure.name} of the row in the baseline.",
     )
-    if both.is_per_step:
-        figure, of_base = (
-            replace(each, definition=f"{each.definition} Here per GPU and iteration.")
-            for each in (figure, of_base)
-        )
     found: Own = [
         (figure, ours),
         (delta_of(figure), change),
@@ -187,30 +185,26 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Own:
 def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> tuple[str, ...]:
     ours, base = (values.at(0) or 0 for values in both.whole.values(figure))
     percent = f" ({100 * (ours - base) / base:+z.1f} %)" if base else ""
-    of = " per GPU and iteration" if both.is_per_step else ""
     text = partial(scaled_text, unit=figure.unit)
     whole = (
-        f"{figure.title}{of}: {text(ours)} vs {text(base)} in "
+        f"{figure.title}{both.ours.base.words}: {text(ours)} vs {text(base)} in "
         f"{both.baseline_name}: {text(ours - base, sign='+')}{percent}"
     )
     if not top:
         return (whole, f"no {both.by} differs")
     grown, shrunk = (float(change[side].sum()) for side in (change > 0, change < 0))
     sums = " and ".join(text(each, sign="+") for each in (grown, shrunk) if each)
+    # Rows of GPUs or iterations have the whole's mean, not its parts.
+    sums = "" if both.ours.base.is_mean_of(both.by) else f"{sums} over "
     # Names of kernels are too long for a sentence.
     listed = top[:_MAX_LISTED] if both.by != "kernel" else ()
     names = [f"{both.pairs.labels[row]} {text(change[row], sign='+')}" for row in listed]
     largest = f"; largest: {', '.join(names)}" if names else ""
-    return (whole, f"{sums} over {len(change)} rows{largest}")
+    return (whole, f"{sums}{len(change)} rows{largest}")
 
 
 def _notes(both: Sides) -> tuple[str, ...]:
-    notes = []
-    if both.is_per_step:
-        notes.append(
-            f"sums are per GPU and iteration: divided by {both.ours.steps} here, by "
-            f"{both.base.steps} in the baseline"
-        )
+    notes = other_total(both.ours.base, both.base.base)
     if both.base.run is not both.ours.run or both.base.view.path != both.ours.view.path:
         notes += cut_note(both.base.run, both.base.view, "of the baseline")
     return tuple(notes)
@@ -250,8 +244,9 @@ class ComparedNode(Side, frozen=True):
     """The levels that split the rows."""
     parts: tuple[tuple[str, ...], ...]
     """The labels of each row at these levels."""
-    steps: int
-    """The number of pairs of a GPU and an iteration in the node."""
+    base: Base
+    divisors: Int64
+    """What figures of the rows that add up are divided by."""
 
     def opens(self, row: int) -> View:
         view = self.view
@@ -272,22 +267,18 @@ class Sides(Struct, frozen=True):
     @property
     def whole(self) -> Sides:
         """The two nodes themselves, as one row."""
-        ours, base = (replace(each, groups=each.node) for each in (self.ours, self.base))
+        ours, base = (
+            replace(each, groups=each.node, divisors=each.base.of_rows({"": [""]}))
+            for each in (self.ours, self.base)
+        )
         return replace(self, ours=ours, base=base, pairs=matched([""], [""], {}))
-
-    @property
-    def is_per_step(self) -> bool:
-        """Whether sums are per GPU and iteration, as the sides have different numbers of them."""
-        return self.ours.steps != self.base.steps
 
     def values(self, known: Metric) -> tuple[Values, Values]:
         sides = (self.ours, self.base)
         found = [known.compute(Scope.of(side.run, side.groups, side.node)) for side in sides]
-        if known.reduces == Reduces.SUM and self.is_per_step:
-            found = [
-                Values(values.numbers / side.steps, values.missing)
-                for values, side in zip(found, sides, strict=True)
-            ]
+        if known.adds_up:
+            pairs = zip(found, sides, strict=True)
+            found = [divided(values, side.divisors) for values, side in pairs]
         return self.pairs.aligned(*found)
 
     @property
@@ -325,14 +316,15 @@ def sides_of(run: Run, view: View) -> Sides:
 
 def _compared_node(run: Run, view: View, levels: tuple[str, ...], by: str) -> ComparedNode:
     tree = run.tree_of(view)
-    groups, steps = (tree.split(view.path, each) for each in (levels, _STEP))
+    groups, base = tree.split(view.path, levels), base_of(run, view)
     texts = [
         [run.table.text_of(level, int(code)) for code in groups.codes(level)] for level in levels
     ]
     parts = tuple(zip(*texts, strict=True))
     labels = [_place_label(levels, part) if by == PLACE else part[0] for part in parts]
     node = tree.node(view.path)
-    return ComparedNode(run, view, labels, node, groups, levels, parts, len(steps))
+    divisors = base.of_rows(dict(zip(levels, texts, strict=True)))
+    return ComparedNode(run, view, labels, node, groups, levels, parts, base, divisors)
 
 
 def _place_label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:
@@ -369,16 +361,17 @@ def candidates(run: Run, view: View) -> ViewResult:
         there = replace(own, path=own.path if baseline.path is None else baseline.path)
         nodes = ((run.others.get(baseline.run, run), there), (run, own))
         with suppress(NoSuchNode):
-            each_ns = [each.tree_of(at).node(at.path).elapsed_ns[0] for each, at in nodes]
-            times_ns.append(each_ns)
+            whole = ((each.tree_of(at).node(at.path), base_of(each, at)) for each, at in nodes)
+            times_ns.append([base.each(node.elapsed_ns)[0] for node, base in whole])
             texts.append(text)
             views.append(compared)
-    base_ns, own_ns = np.array(times_ns, np.int64).reshape(-1, 2).T
+    base_ns, own_ns = np.array(times_ns, np.float64).reshape(-1, 2).T
     return ViewResult(
         level="baseline",
         labels=texts,
         columns=((_BASE, Values(base_ns)), (_DELTA, Values(own_ns - base_ns))),
         opens=views.__getitem__,
+        base=base_of(run, view).applied,
         headline=(f"{HOW}{'; or take a row with Enter' if texts else ''}",),
     )
 

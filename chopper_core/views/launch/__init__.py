@@ -19,6 +19,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import combined, distinct, minima_of, sums_of
+from chopper_core.views.base import base_of
 from chopper_core.views.launch import by_host
 from chopper_core.views.shared.derived import reduced
 from chopper_core.views.shared.table_view import Partition, columns_of, table_view
@@ -113,13 +114,14 @@ def answer(run: Run, view: View) -> ViewResult:
             np.where(latency == NEVER, 0, latency), latency == NEVER
         )
     own["main_cause"] = _main_causes(own)
-    whole = {name: values.at(0) for name, values in total.items()}
+    base = base_of(run, view)
+    whole = {name: base.each(values.at(0) or 0) for name, values in total.items()}
     gpus, middles, depths, clock_notes = run.memo(
         ("launch queues", view.order, view.path, view.cut),
         lambda: (*_queues(run, view, rows.whole), _clock_notes(run, view)),
         keep=1,
     )
-    is_known = whole[PREP] is not None
+    is_known = bool(total[PREP].present()[0])
     if by == "gpu":
         own["queue_depth"] = Values(depths.mean(axis=1), np.full(len(gpus), not is_known))
         total["queue_depth"] = Values(depths.mean(keepdims=True)[0], np.array([not is_known]))
@@ -128,12 +130,13 @@ def answer(run: Run, view: View) -> ViewResult:
     sort = LAUNCH if LAUNCH in waits else "idle_ns"
     order = np.argsort(-own[sort].numbers, kind="stable")[:_MAX_BARS]
     top = tuple(rows.labels[row] for row in order.tolist())
+    ms = 1e6 * base.of_rows({by: top})
     drawn = {
         f"before compute starts, by {by}": _parts_of_waits(own, order),
         f"time without compute, by {by}": {CAUSES[name]: own[name].numbers[order] for name in used},
     }
     charts: list[Chart] = [
-        BarChart(title, "ms", top, tuple(Series(each, ns / 1e6) for each, ns in bars.items()))
+        BarChart(title, "ms", top, tuple(Series(each, ns / ms) for each, ns in bars.items()))
         for title, bars in drawn.items()
         if bars
     ]
@@ -153,7 +156,7 @@ def answer(run: Run, view: View) -> ViewResult:
             *dict.fromkeys(("idle_ns", *used)),
             *(name for name, (overhead, _) in STATISTICS.items() if overhead != LAUNCH),
         ),
-        headline=_headline(whole, gpus, depths.mean(axis=1)),
+        headline=_headline(whole, base.words, gpus, depths.mean(axis=1), is_known=is_known),
         notes=(*clock_notes, *_notes(whole)),
         charts=tuple(charts),
     )
@@ -268,15 +271,15 @@ def _queues(run: Run, view: View, parent: Groups) -> tuple[list[int], Float64, F
 
 
 def _headline(
-    whole: Mapping[str, int | float | None], gpus: Sequence[int], depth: Float64
+    whole: Mapping[str, float], base: str, gpus: Sequence[int], depth: Float64, *, is_known: bool
 ) -> tuple[str, ...]:
     def ms(name: str) -> str:
-        return time_text(whole[name] or 0)
+        return time_text(whole[name])
 
-    if whole[PREP] is None:
+    if not is_known:
         return (
-            f"compute waits {ms(LAUNCH)} to start; the GPU is idle {ms('idle_ns')}; without launch "
-            "records the causes are unknown",
+            f"compute waits {ms(LAUNCH)}{base} to start; the GPU is idle {ms('idle_ns')}; without "
+            "launch records the causes are unknown",
         )
     idle = ", ".join(f"{CAUSES[name]} {ms(name)}" for name in list(CAUSES)[:4] if whole[name])
     parts = {
@@ -286,8 +289,12 @@ def _headline(
     }
     late = ", ".join(f"{ms(name)} {words}" for name, words in parts.items() if whole[name])
     sentences = [
-        f"compute starts {ms(LAUNCH)} late: {late}" if whole[LAUNCH] else "compute starts at once",
-        f"idle {ms('idle_ns')}{': ' if idle else ''}{idle}" if whole["idle_ns"] else "never idle",
+        f"compute starts {ms(LAUNCH)} late{base}: {late}"
+        if whole[LAUNCH]
+        else "compute starts at once",
+        f"idle {ms('idle_ns')}{base}{': ' if idle else ''}{idle}"
+        if whole["idle_ns"]
+        else "never idle",
     ]
     least, most = int(depth.argmin()), int(depth.argmax())
     if depth[most] >= _LEAST_QUEUED:
@@ -298,7 +305,7 @@ def _headline(
     return tuple(sentences)
 
 
-def _notes(whole: Mapping[str, int | float | None]) -> list[str]:
+def _notes(whole: Mapping[str, float]) -> list[str]:
     notes = []
     if whole["idle_queued_ns"]:
         notes.append(

@@ -18,6 +18,7 @@ from chopper_core.model.view import View, Window, with_view
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, distinct, run_starts, run_sums, sums_of
+from chopper_core.views.base import Base, base_of
 from chopper_core.views.shared.host_causes import (
     AFTERMATH_NS,
     PLACE_NAMES,
@@ -34,7 +35,7 @@ COLUMNS: Final = columns(
     """
     host_idle_pct | % | of idle
         Share of the scope's idle time with this cause.
-    host_gaps | | gaps
+    host_gaps | | gaps | sum
         Gaps of the GPUs, each before one activity, with any of this cause.
     host_longest_ns | ns | longest | max
         The longest idle time of one gap with this cause; the row leads to it in the timeline.
@@ -99,10 +100,11 @@ def answer(run: Run, view: View) -> ViewResult:
             [f"GPU {gpu}, {ns}" if at >= 0 else None for at, gpu, ns in longest_at]
         ),
     }
+    base = base_of(run, view)
     in_operator = np.array([bool(each.operator) for each in host.stacks], np.bool_)
     operator_ns = int(charges.ns[in_operator[host.stack[charges.piece]]].sum())
     bars = [
-        Series(PLACE_NAMES[place], places[:_MAX_BARS, place] / 1e6)
+        Series(PLACE_NAMES[place], base.each(places[:_MAX_BARS, place]) / 1e6)
         for place in HostPlace
         if places[:, place].any()
     ]
@@ -122,8 +124,8 @@ def answer(run: Run, view: View) -> ViewResult:
         sort="-idle_ns",
         shown=(*figures, *(name for name, values in parts.items() if values.numbers.any())),
         headline=(
-            _host_sentence(idle_ns, operator_ns, int(places[:, HostPlace.CALL].sum())),
-            f"largest cause: {labels[0]}, {time_text(total[0])}",
+            _host_sentence(base, idle_ns, operator_ns, int(places[:, HostPlace.CALL].sum())),
+            f"largest cause: {labels[0]}, {time_text(base.each(total[0]))}{base.words}",
         ),
         notes=_host_notes(run, node),
         charts=(BarChart(title, "ms", tuple(labels[:_MAX_BARS]), tuple(bars)),),
@@ -173,17 +175,18 @@ def _timeline_at(run: Run, view: View, piece: int) -> View:
     return replace(timeline, path=(gpu,), order=LEVELS, by="stream", window=window)
 
 
-def _host_sentence(idle_ns: int, operator_ns: int, call_ns: int) -> str:
+def _host_sentence(base: Base, idle_ns: int, operator_ns: int, call_ns: int) -> str:
     where = [
-        f"{time_text(size)} {words}"
+        f"{time_text(base.each(size))} {words}"
         for size, words in (
             (operator_ns, "while their hosts are in operators"),
             (idle_ns - operator_ns, "outside"),
         )
         if size
     ]
-    calls = f"; {time_text(call_ns)} of it in runtime calls" if call_ns else ""
-    return f"the GPUs are idle for {time_text(idle_ns)}: {', '.join(where)}{calls}"
+    calls = f"; {time_text(base.each(call_ns))} of it in runtime calls" if call_ns else ""
+    idle = f"{time_text(base.each(idle_ns))}{base.words}"
+    return f"the GPUs are idle for {idle}: {', '.join(where)}{calls}"
 
 
 def _host_notes(run: Run, node: Groups) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from chopper_core.model.view import Interval, View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
+from chopper_core.views.base import NODE, base_of_steps
 from chopper_core.views.overview.step import (
     COUNTED,
     OTHER,
@@ -47,7 +48,7 @@ from chopper_core.views.shared.samples import (
     totals_of,
 )
 from chopper_core.views.shared.table_view import (
-    NODE,
+    ALL_GPUS,
     GpuRows,
     LabelledRows,
     Own,
@@ -149,6 +150,8 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         headline=(headline_of(step, base), " · ".join(facts_of(step))),
         notes=_notes(step),
         charts=(_composition(step, base), _lanes(step, rows), cards),
+        base=base_of_steps(run, view),
+        total_title=ALL_GPUS,
     )
     return replace(result, by=NODE if rows.level == NODE and not view.by else "")
 

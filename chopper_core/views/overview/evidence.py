@@ -91,11 +91,9 @@ def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """The operations whose time per GPU and iteration changed most from the baseline."""
     from chopper_core.views.compare import answer, sides_of
 
-    asked = with_view(view, "compare")
+    asked = replace(with_view(view, "compare"), is_total=False)
     both, found = sides_of(run, asked), answer(run, asked)
-    ours, base = both.values(METRICS["elapsed_ns"])
-    steps = (1, 1) if both.is_per_step else (both.ours.steps, both.base.steps)
-    now, before = ours.known(0.0) / steps[0], base.known(0.0) / steps[1]
+    now, before = (each.known(0.0) for each in both.values(METRICS["elapsed_ns"]))
     change = now - before
     least = _LEAST_SHARE * max(float(before.sum()), float(now.sum()))
     order = np.argsort(-np.abs(change), kind="stable")[:limit]

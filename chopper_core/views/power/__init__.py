@@ -19,6 +19,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import means_of, median_of, others_median, ratios
+from chopper_core.views.base import base_of
 from chopper_core.views.power.samples import (
     CORRELATED,
     OF_STEPS,
@@ -43,6 +44,7 @@ from chopper_core.views.shared.samples import (
 )
 from chopper_core.views.shared.step_times import of_steps, tokens_in, whole_steps
 from chopper_core.views.shared.table_view import (
+    ALL_GPUS,
     GpuRows,
     LabelledRows,
     Own,
@@ -139,7 +141,8 @@ def answer(run: Run, view: View) -> ViewResult:
         view,
         rows,
         own,
-        _sums_of_all(own),
+        _sums_of_all(view, own),
+        total_title=ALL_GPUS,
         shown=known_of(own, _SHOWN_BY_GPU),
         headline=_headline(found, energy_j, token_mj),
         notes=_notes(found, options),
@@ -200,7 +203,8 @@ def _of_all(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
         view,
         rows,
         [each for each in own if each[1].present().any()],
-        _sums_of_all(own),
+        _sums_of_all(view, own),
+        total_title=ALL_GPUS,
         opens=lambda row: (
             child_of(view, "gpu", rows.labels[row]) if found[row].gpu in run.traced else view
         ),
@@ -214,10 +218,13 @@ def _of_all(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
     )
 
 
-def _sums_of_all(own: Own) -> Own:
+def _sums_of_all(view: View, own: Own) -> Own:
+    """The total row is of all GPUs together, also where it is per step."""
+    gpus = {metric.name: len(values) for metric, values in own if metric.adds_up}
     return [
-        (metric, numbered(values.known().sum(keepdims=True)))
+        (metric, numbered(values.known().sum(keepdims=True) * factor))
         for metric, values in own
+        for factor in (1 if view.is_total else gpus.get(metric.name, 1),)
         if metric.name in _SUMS and values.present().any()
     ]
 
@@ -236,6 +243,7 @@ def _by_label(
     if by == "iteration":
         token_mj = _token_energy(run, view, rows.labels, options.tokens)
         own.append((OF_STEPS["token_energy_mj"], numbered(token_mj)))
+    divisors = base_of(run, view).of_rows({by: rows.labels})
     shown = known_of(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
     known = np.isfinite(joules).all()
     return table_view(
@@ -250,7 +258,7 @@ def _by_label(
         shown=(*shown, "elapsed_ns"),
         headline=_headline(found, *_step_energy(run, view, options.tokens)),
         notes=_notes(found, options),
-        charts=energy_bars(by, rows.labels, joules),
+        charts=energy_bars(by, rows.labels, joules / divisors),
     )
 
 

@@ -23,6 +23,7 @@ from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.grouping import counts_of, median_of, medians_along, ratios, sums_of
+from chopper_core.views.base import NODE, Base, base_of
 from chopper_core.views.ranks import rank_columns
 from chopper_core.views.ranks.rank_columns import by_part, delays, waits, waits_by, waits_map
 from chopper_core.views.shared.collective_figures import ends_apart, gpu_words
@@ -36,7 +37,6 @@ from chopper_core.views.shared.leads import (
 from chopper_core.views.shared.matched_kernels import sums_by
 from chopper_core.views.shared.phrases import recurrence
 from chopper_core.views.shared.table_view import (
-    NODE,
     LabelledRows,
     Own,
     Partition,
@@ -75,13 +75,13 @@ _LINES: Final = 12
 
 def answer(run: Run, view: View) -> ViewResult:
     stand, whole = leads(run, view)
-    by = view.by or "gpu"
+    by, base = view.by or "gpu", base_of(stand.run, whole).of_iterations(stand.iterations)
     if by == NODE or by in run.table.coordinates:
-        return by_part(run, whole, by, stand.gpus, _by_gpu(stand, whole))
-    return _by_gpu(stand, whole) if by == "gpu" else _by_label(stand, whole, by)
+        return by_part(run, whole, by, stand.gpus, _by_gpu(stand, whole, base))
+    return _by_gpu(stand, whole, base) if by == "gpu" else _by_label(stand, whole, by, base)
 
 
-def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
+def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
     run = stand.run
     work_ns, extra_work = stand.mean("same"), stand.extra("same")
     slower = 100.0 * extra_work / np.maximum(stand.peers_median(work_ns), 1)
@@ -121,13 +121,14 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
         own,
         [(metric, metric.compute(replace(scope, nodes=stand.node))) for metric in beside],
         shown=shown,
-        headline=headline(stand),
+        headline=headline(stand, base),
         notes=notes(stand),
-        charts=(_leads_chart(stand), *waits_map(stand)),
+        charts=(_leads_chart(stand), *waits_map(stand, base)),
+        base=base,
     )
 
 
-def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
+def _by_label(stand: RankLeads, view: View, by: str, base: Base) -> ViewResult:
     found, table = stand.found, stand.table
     nodes, codes_of_rows = stand.split(by), table.column(by)
     codes = nodes.codes(by).astype(np.int64)
@@ -146,9 +147,9 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
     own: Own = [
         (rank_columns.AHEAD, Values(others / per, ~there)),
         (rank_columns.BEHIND, gpu_words(np.array(found.gpus)[behind], there)),
-        (rank_columns.CHANGE, Values(change, ~there)),
+        (rank_columns.CHANGE, Values(change * len(stand.gpus), ~there)),
         (rank_columns.SLOWER, numbered(slower)),
-        (rank_columns.COUNT, Values(count)),
+        (rank_columns.COUNT, Values(count * len(found.gpus))),
         *waits_by(stand, codes, codes_of_rows),
     ]
     if by == "iteration":
@@ -177,9 +178,10 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
         ),
         sort="-lead_change_ns" if by == "operation" else "",
         shown=shown,
-        headline=headline(stand),
+        headline=headline(stand, base),
         notes=notes(stand),
         charts=(_leads_chart(stand),),
+        base=base,
     )
 
 
@@ -201,7 +203,7 @@ def _leads_chart(stand: RankLeads) -> LineChart:
     )
 
 
-def headline(stand: RankLeads) -> tuple[str, ...]:
+def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
     found, behind = stand.found, stand.behind
     gpu = f"GPU {stand.gpus[behind]}"
     ahead = stand.ahead_ns
@@ -228,10 +230,9 @@ def headline(stand: RankLeads) -> tuple[str, ...]:
     figures = {metric.name: values.at(behind) for metric, values in waits(stand)}
     caused, exposed = figures["caused_ns"], figures["caused_exposed_ns"]
     if caused and caused > 0 and exposed is not None:
-        each = (len(stand.gpus) - 1) * len(stand.iterations)
         lines.append(
-            f"each other GPU waits {time_text(caused / each)} per iteration for it in collectives, "
-            f"{time_text(exposed / each)} of that exposed"
+            f"GPUs wait {time_text(base.each(caused))}{base.words} for it in collectives, "
+            f"{time_text(base.each(exposed))} of that exposed"
         )
     lines.append(_cause_sentence(stand, late))
     lines += (

@@ -16,16 +16,17 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64, Numbers
 from chopper_core.util.grouping import counts_of, median_of, sums_of
+from chopper_core.views.base import NODE, Base
 from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.leads import RankLeads
-from chopper_core.views.shared.table_view import NODE, GpuRows, Own, child_of
+from chopper_core.views.shared.table_view import GpuRows, Own, child_of
 from chopper_core.views.spec import ViewResult
 
 LIT: Final = "Lit Silicon (arXiv 2511.09861), algorithm 1"
 _UNMATCHED: Final = "no compute kernel of the row runs on all GPUs"
 
-LEAD: Final = column(f"""lead_ns | ns | lead sum
+LEAD: Final = column(f"""lead_ns | ns | lead sum | sum
     Lead value: how much earlier the GPU starts each matched kernel than the GPU that starts it
     last, summed over the occurrences. The straggler has the least.
     missing: {_UNMATCHED}
@@ -75,8 +76,8 @@ APART: Final = column("""apart_by | | cause
     extra_host_ns (`host`) and extra_launch_ns (`launch`), where it is over 1 % of the
     iteration.
     missing: none is over 1 % of the iteration""")
-COUNT: Final = column("""occurrences | | matched
-    Kernels that were matched across all GPUs, each counted once.""")
+COUNT: Final = column("""occurrences | | matched | sum
+    Kernels that were matched across all GPUs.""")
 BEHIND: Final = column(f"""behind | | straggler
     The GPU with the least lead in the row.
     missing: {_UNMATCHED}""")
@@ -87,7 +88,7 @@ AHEAD: Final = column(f"""ahead_ns | ns | others' lead
     source: {LIT}""")
 CHANGE: Final = column(f"""lead_change_ns | ns | lead change | sum | signed
     How much the others' lead over the scope's straggler grows from the row's kernels to the
-    ones that start next, summed over the scope's iterations.
+    ones that start next.
     missing: {_UNMATCHED}
     source: UnaryLab/chopper straggler (s-delta), mean over the GPUs""")
 
@@ -96,7 +97,7 @@ _MAX_MAP_GPUS: Final = 64
 _MEDIANS: Final = ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz", *HEAT, "power_w")
 _SUMS: Final = ("caused_ns", "caused_exposed_ns", "wait_ns", "exposed_wait_ns")
 
-GPUS: Final = column("""gpus | | GPUs | sum
+GPUS: Final = column("""gpus | | GPUs
     GPUs of the row that are compared.""")
 LEAST: Final = column(f"""least_lead_ns | ns | least lead
     The smallest mean_lead_ns of the row's GPUs: that of its straggler.
@@ -152,16 +153,17 @@ def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
     ]
 
 
-def waits_map(stand: RankLeads) -> tuple[Chart, ...]:
+def waits_map(stand: RankLeads, base: Base) -> tuple[Chart, ...]:
     chosen, size = stand.collectives, len(stand.gpus)
     if chosen is None or not chosen.complete.any() or size > _MAX_MAP_GPUS:
         return ()
     waiter, last = _who(stand)
     pairs = sums_of(chosen.member_wait_ns, waiter * (size + 1) + last, (size + 1) ** 2)
     pairs = pairs.reshape(size + 1, size + 1)[:size, :size]
+    ms = 1e6 * base.of_rows({"gpu": [str(gpu) for gpu in stand.gpus]})[:, None]
     names = tuple(f"GPU {gpu}" for gpu in stand.gpus)
     title = "who waits (rows) for whom (columns)"
-    return (HeatMap(title, "ms", names, names, "last to arrive", pairs / 1e6),)
+    return (HeatMap(title, "ms", names, names, "last to arrive", pairs / ms),)
 
 
 def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResult) -> ViewResult:
@@ -199,8 +201,7 @@ def by_part(run: Run, view: View, by: str, gpus: tuple[int, ...], each: ViewResu
             if by == NODE
             else replace(child_of(view, by, labels[row]), name=view.name, by="gpu")
         ),
-        total={name: value for name, value in each.total.items() if name in _SUMS}
-        | {GPUS.name: len(gpus)},
+        total={name: value for name, value in each.total.items() if name in _SUMS},
         shown=(),
     )
 

@@ -28,6 +28,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import ranked, ratios, sums_of
+from chopper_core.views.base import Base
 from chopper_core.views.shared.benchmarks import hipblaslt_line, torch_line
 from chopper_core.views.shared.table_view import Partition, by_kernel_codes, by_level
 
@@ -340,7 +341,7 @@ def kernels_of_shape(view: View, label: str) -> View:
     return replace(view, name="kernels", by="name", of=label, sort="", filter="", columns=())
 
 
-def shape_notes(run: Run, whole: Groups) -> tuple[str, ...]:
+def shape_notes(run: Run, whole: Groups, base: Base) -> tuple[str, ...]:
     if CALL_SHAPE not in run.table.measured:
         return (
             "the trace has no shapes (record_shapes=True in the profiler records them): "
@@ -360,10 +361,11 @@ def shape_notes(run: Run, whole: Groups) -> tuple[str, ...]:
         return ()
     without = sum(time for time, _ in rest)
     largest = sorted(rest, reverse=True)[:_MAX_NAMED]
-    named = ", ".join(f"{name} {time_text(time)}" for time, name in largest)
+    named = ", ".join(f"{name} {time_text(base.each(time))}" for time, name in largest)
     return (
-        f"{100 * without / max(time_ns.sum(), 1):.1f} % of kernel time ({time_text(without)}) has "
-        f"no model: {named}{' …' if len(rest) > len(largest) else ''}",
+        f"{100 * without / max(time_ns.sum(), 1):.1f} % of kernel time "
+        f"({time_text(base.each(without))}) has no model: {named}"
+        f"{' …' if len(rest) > len(largest) else ''}",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import (
     METRICS,
     Metric,
+    Reduces,
     Scope,
     Values,
     column_names,
@@ -29,9 +30,10 @@ from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal, bounds_of
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
-from chopper_core.util.arrays import Float64, Index, Mask
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ratios
+from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.frame import Frame, Number, no_means
 from chopper_core.views.shared.derived import (
     instance_levels,
@@ -139,10 +141,17 @@ class Columns:
     """
 
     def __init__(
-        self, run: Run, view: View, result: ViewResult, whole: Groups, counted: Mask | None
+        self,
+        run: Run,
+        view: View,
+        result: ViewResult,
+        whole: Groups,
+        base: Base,
+        counted: Mask | None,
     ) -> None:
-        """The rows that aren't `counted` have no share."""
+        """Figures that add up are put on a base; rows that aren't `counted` have no share."""
         self._run, self._view, self._nodes, self._whole = run, view, result.nodes, whole
+        self._base, self._labels = base, {result.level: result.labels}
         self._counted = counted
         self.own = {column.name: (column, values) for column, values in result.columns}
         nodes, level, default = result.nodes, result.level, result.shown or tuple(self.own)
@@ -153,12 +162,16 @@ class Columns:
         if self._statistic and not view.columns:
             names = with_instances(names)
         self._coverage = Coverage(run, view, level, whole if nodes is None else nodes, whole)
-        self._values = {
-            name: values if nodes is None else self._coverage.marked(each, values)
-            for name, (each, values) in self.own.items()
+        chosen = {
+            name: own
+            for name, own in self.own.items()
             if self._statistic is None or not self._is_registered(name)
         }
-        self._totals = {name: result.total.get(name) for name in self._values}
+        self._values = {name: self._based(*own) for name, own in chosen.items()}
+        self._totals = {
+            name: self._based_total(each, result.total.get(name))
+            for name, (each, _) in chosen.items()
+        }
         self.metrics = tuple(map(self.metric, names))
         self.totals = {each.name: self._total(each) for each in self.metrics}
 
@@ -185,13 +198,36 @@ class Columns:
             found = metric.compute(Scope.of(self._run, self._nodes, self._whole))
             if name == SHARE and self._counted is not None:
                 found = replace(found, missing=~(found.present() & self._counted))
-            self._values[name] = self._coverage.marked(metric, found)
+            self._values[name] = self._based(metric, found)
         return self._values[name]
+
+    def _based(self, metric: Metric, values: Values) -> Values:
+        """Values of the rows on the base of the view, marked where they cover only some GPUs."""
+        if self._nodes is not None:
+            values = self._coverage.marked(metric, values)
+        return divided(values, self._divisor(metric, self._labels))
+
+    def _based_total(self, metric: Metric, number: Number | None) -> Number | None:
+        by = int(self._divisor(metric, {"": [""]})[0])
+        return number if number is None or by == 1 else number / by
+
+    def _divisor(self, metric: Metric, labels: Mapping[str, Sequence[str]]) -> Int64:
+        if not metric.adds_up:
+            return np.ones(1, np.int64)
+        gpus = None if self._nodes is None else self._coverage.covered(metric)
+        return self._base.of_rows(labels, gpus, of_others=metric.reduces == Reduces.OTHERS)
 
     def _total(self, metric: Metric) -> Number | None:
         if metric.name in self._totals:
             return self._totals[metric.name]
-        return metric.compute(Scope.of(self._run, self._whole)).at(0)
+        if metric.name == SHARE and self._base.is_mean_of(*self._labels):
+            return None
+        return self._based_total(metric, metric.compute(Scope.of(self._run, self._whole)).at(0))
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether there are figures that add up among them."""
+        return any(each.adds_up for each in (*self.metrics, *(own for own, _ in self.own.values())))
 
     @property
     def notes(self) -> Sequence[str]:
@@ -221,7 +257,8 @@ def framed(
 ) -> tuple[Frame, Columns, Shown]:
     """A result's rows, sorted and filtered, as a frame without notes; its columns and its rows."""
     own, nodes, signal = result.columns, result.nodes, run.signal(view.signal)
-    columns = Columns(run, view, result, whole, counted)
+    base = result.base or base_of(run, view)
+    columns = Columns(run, view, result, whole, base, counted)
     texts = list(result.labels)
     for _, values in own if view.filter else ():
         if values.words is not None:
@@ -255,6 +292,8 @@ def framed(
         truncated=run.truncated(view),
         left_out=run.left_out(view),
         attributes=lambda row: attributes_at(run, result.opens(places[row])),
+        base=base.text if base.is_applied or columns.adds_up else "",
+        total_title=result.total_title or ("mean" if base.is_mean_of(result.level) else "total"),
         partial_total=columns.partial_totals,
     )
     return frame, columns, shown
@@ -282,7 +321,9 @@ def children(run: Run, view: View) -> Frame:
         nodes=nodes,
     )
     frame, columns, shown = framed(run, view, result, whole, counted)
-    hidden_ns = int(nodes.elapsed_ns[~shown.mask & counted].sum())
+    base = base_of(run, view)
+    elapsed_ns = nodes.elapsed_ns / base.of_rows({level: labels})
+    hidden_ns = float(base.each(nodes.elapsed_ns[~shown.mask & counted].sum()))
     nowhere = [
         column
         for column in columns.metrics
@@ -293,8 +334,8 @@ def children(run: Run, view: View) -> Frame:
     return replace(
         frame,
         hidden_ns=hidden_ns,
-        parent_ns=int(whole.elapsed_ns[0]),
-        elapsed_ns=nodes.elapsed_ns[shown.at],
+        parent_ns=float(base.each(whole.elapsed_ns[0])),
+        elapsed_ns=elapsed_ns[shown.at],
         notes=(
             *shown.hint,
             *notes_of(run, view, len(labels), shown.hidden, hidden_ns),
@@ -335,7 +376,7 @@ def with_column_names(
     return replace(view, columns=tuple(map(named, view.columns)), sort=named(view.sort))
 
 
-def notes_of(run: Run, view: View, count: int, hidden: int, hidden_ns: int) -> tuple[str, ...]:
+def notes_of(run: Run, view: View, count: int, hidden: int, hidden_ns: float) -> tuple[str, ...]:
     """Notes on the rows of a node: `hidden` of them are filtered out, with a time in total."""
     notes = run_notes(run, view)
     if view.stat:
@@ -389,6 +430,6 @@ def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     if not len(run.table):
         return {each.name: numbered([None]) for each in known}
     node = run.tree_of(view).node(view.path)
-    scope = Scope.of(run, node)
-    coverage = Coverage(run, view, "", node, node)
-    return {each.name: coverage.marked(each, each.compute(scope)) for each in known}
+    result = ViewResult("", [""], (), lambda row: view, nodes=node)
+    columns = Columns(run, view, result, node, base_of(run, view), None)
+    return {each.name: columns.values(each.name) for each in known}

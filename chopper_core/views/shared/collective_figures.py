@@ -18,11 +18,11 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     combined,
     counts_of,
-    distinct,
     quantiles_of,
     ratios,
     sums_of,
 )
+from chopper_core.views.base import Base
 from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, MIN_VALUES
 
 _UNSEEN: Final = "the files lack ranks of the process group"
@@ -50,9 +50,7 @@ LAYER: Final = column("""layer | | layer
     The layer.
     missing: it belongs to no layer""")
 CALLS: Final = column("""calls | | calls | sum
-    Number of collectives, each counted once for all its ranks.""")  # fmt: skip
-CALLS_OF_GPU: Final = column("""calls | | calls
-    Number of collectives in which the GPU takes part.""")
+    Number of collectives that each GPU takes part in.""")  # fmt: skip
 SEEN: Final = column("""ranks_seen | | ranks
     Number of ranks whose kernels are in the traces.""")
 SIZE: Final = column("""message_bytes | B | size
@@ -65,7 +63,7 @@ SKEW: Final = _of_all("""skew_ns | ns | skew
 TRANSFER: Final = _of_all("""transfer_ns | ns | transfer
     From the last arrival to the last end: the time it takes once all ranks have arrived.""")
 WAIT: Final = _of_all("""wait_ns | ns | own wait | sum
-    GPU time spent in collectives before the last rank arrived, summed over the GPUs.""")
+    GPU time spent in collectives before the last rank arrived.""")
 EXPOSED_WAIT: Final = _of_all("""exposed_wait_ns | ns | exposed wait | sum
     The part of wait_ns during which no compute runs on the waiting GPU, of each kernel at most
     its exposed_comm_ns.""")
@@ -77,7 +75,7 @@ EXPOSED_SHARE: Final = column("""exposed_pct | % | exp. of comm
 HIDDEN_SHARE: Final = column("""hidden_pct | % | hidden of comm
     hidden_ns in % of the kernels' durations: during compute.""")
 MOVED: Final = column("""moved_bytes | B | moved | sum
-    Sum of message_bytes over the collectives, each counted once, of which the size is known.
+    message_bytes of the collectives that each GPU takes part in, where the size is known.
     missing: the trace gives no sizes""")
 ALGORITHM: Final = column(f"""algo_gbps | GB/s | algo GB/s
     Algorithm bandwidth: message_bytes over transfer_ns; of several, the ratio of the sums.
@@ -103,8 +101,8 @@ OUTLIER: Final = column("""outlier | | outlier
     `slow` or `fast` where transfer_ns lies outside of its kind, group and size by the rule of
     the outliers (3.5 x 1.4826 x MAD from the median).
     missing: it is no outlier, or too few are alike""")
-OUTLIERS: Final = column("""outliers | | outliers
-    Collectives whose transfer_ns is an outlier of its kind and size.""")
+OUTLIERS: Final = column("""outliers | | outliers | sum
+    Those of the calls whose transfer_ns is an outlier of its kind and size.""")
 MEDIAN: Final = column("""median_ns | ns | median
     Median duration of one kernel.""")
 P95: Final = column("""p95_ns | ns | p95
@@ -119,11 +117,12 @@ MEDIAN_TRANSFER: Final = _of_all("""median_transfer_ns | ns | median transfer
     Median of transfer_ns.""")
 P95_TRANSFER: Final = _of_all("""p95_transfer_ns | ns | p95 transfer
     95th percentile of transfer_ns.""")  # fmt: skip
-CAUSED: Final = _of_all("""caused_ns | ns | caused wait | sum
-    Time that other GPUs spent waiting for this GPU, where it arrived last.""")
-CAUSED_EXPOSED: Final = _of_all("""caused_exposed_ns | ns | caused exp. | sum
+CAUSED: Final = _of_all("""caused_ns | ns | caused wait | sum over other GPUs
+    Time that other GPUs spent waiting for this GPU, where it arrived last; per step and GPU it is
+    the mean over all GPUs, so that the rows add up to the mean wait.""")
+CAUSED_EXPOSED: Final = _of_all("""caused_exposed_ns | ns | caused exp. | sum over other GPUs
     The part of caused_ns during which no compute ran on the waiting GPUs.""")
-TIMES_LAST: Final = _of_all("""times_last | | last
+TIMES_LAST: Final = _of_all("""times_last | | last | sum
     Collectives at which the GPU arrives last.""")
 LAG: Final = _of_all("""lag_ns | ns | lag
     How much later than the first GPU it arrives; of several collectives the median.""")
@@ -256,27 +255,31 @@ def shares(found: Collectives, owner: Index, count: int) -> Own:
     ]
 
 
-def headline(found: Collectives) -> tuple[str, ...]:
+def headline(found: Collectives, base: Base) -> tuple[str, ...]:
     table, rows = found.table, found.rows
-    gpus = len(distinct(table.gpu[rows]))
-    number = f"{len(found)} collective{'s' * (len(found) != 1)}"
-    kinds = Counter(kinds_of(found)).most_common(4)
-    count = ", ".join(f"{times} {kind}" for kind, times in kinds)
-    lines = [f"{number} on {gpus} GPU{'s' * (gpus != 1)}: {count}"]
+
+    def number(calls: int) -> str:
+        return f"{base.each(calls):,.4g}"
+
+    names = kinds_of(found)
+    kinds = Counter(names[place] for place in found.member_set.tolist()).most_common(4)
+    count = ", ".join(f"{number(times)} {kind}" for kind, times in kinds)
+    lines = [f"{number(len(rows))} collectives{base.words}: {count}"]
     complete, total = found.complete, int(found.member_wait_ns.sum())
     if complete.any() and total:
         wait = sums_of(found.member_wait_ns, found.member_set, len(found))
         worst = int(sums_of(wait[complete], found.last_gpu[complete]).argmax())
         own = complete & (found.last_gpu == worst)
         lines.append(
-            f"GPU {worst} arrives last at {own.sum()} of {complete.sum()}: GPUs spent "
-            f"{time_text(total)} waiting, {100 * wait[own].sum() / total:.0f} % of it for GPU "
-            f"{worst}; {time_text(found.member_exposed_ns.sum())} of the waiting is exposed"
+            f"GPU {worst} arrives last at {100 * own.sum() / complete.sum():.0f} % of them: GPUs "
+            f"wait {time_text(base.each(total))}{base.words}, "
+            f"{100 * wait[own].sum() / total:.0f} % of it for GPU {worst}; "
+            f"{time_text(base.each(found.member_exposed_ns.sum()))} of the waiting is exposed"
         )
     busy, exposed = (int(each[rows].sum()) for each in (table.duration_ns, table.exposed_comm_ns))
     if busy and not found.is_scheduled:
         lines.append(
-            f"{time_text(exposed)} of communication is exposed, "
+            f"{time_text(base.each(exposed))} of communication is exposed{base.words}, "
             f"{100 * exposed / busy:.1f} % of the collectives' durations"
         )
     return tuple(lines)
@@ -284,7 +287,7 @@ def headline(found: Collectives) -> tuple[str, ...]:
 
 def notes(run: Run, found: Collectives) -> tuple[str, ...]:
     """Collectives that aren't matched or lack a size, and the accuracy of the GPUs' clocks."""
-    whole, operations, texts = collectives_of(run), found.table.operation[found.rows], []
+    whole, texts = collectives_of(run), []
     assert whole is not None
     single = counts_of(whole.member_set)[found.number] == 1
     pairs = int((found.of_kind(PAIRWISE) & single).sum())
@@ -298,8 +301,6 @@ def notes(run: Run, found: Collectives) -> tuple[str, ...]:
             f"{lacking} of {len(found)} collectives lack ranks in the traces: their skew, "
             "transfer time and last arrival are unknown"
         )
-    if (operations != operations[found.members.first][found.member_set]).any():
-        texts.append("a send and its receive count once, in the row of the lower rank's")
     if pairs:
         texts.append(f"{pairs} {PAIRWISE} are between pairs of ranks and aren't matched")
     if unknown:

@@ -27,6 +27,7 @@ from chopper_core.model.view import View, baseline_view, enter
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import combined, counts_of, distinct, run_mask
+from chopper_core.views.base import base_of, other_total
 from chopper_core.views.frame import Frame, Number
 from chopper_core.views.shared.children import (
     children,
@@ -158,13 +159,14 @@ def compared(run: Run, view: View) -> Frame:
     time = names[0]
     sort = view.sort or (f"-{time}{DELTA}" if f"{time}{DELTA}" in names else "")
     shown = shown_of(rows, view.filter, sort, counted)
-    hidden_ns = int(elapsed[~shown.mask & counted].sum())
+    hidden_ns = float(elapsed[~shown.mask & counted].sum())
     labels, at_ours, at_base = shown.labels, pairs.ours[shown.at], pairs.base[shown.at]
     partners = [pairs.partners[row] for row in shown.at]
     if lacking:
         notes = [f"the baseline lacks this node: {lacking}"]
     else:
-        notes = [*_step_note((run, ours), (other, base)), *_row_notes(pairs, len(renamed))]
+        bases = base_of(run, ours.view), base_of(other, base_view)
+        notes = [*other_total(*bases), *_row_notes(pairs, len(renamed))]
     notes.append(f"the baseline is {address.render(base_view)}")
     if other is not run:
         notes += cut_note(other, base_view, "of the baseline")
@@ -229,7 +231,7 @@ def _without_rows(frame: Frame, view: View) -> Frame:
         labels=(),
         values={name: values.take(none) for name, values in frame.values.items()},
         total={known.name: 0 if known.reduces == Reduces.SUM else None for known in frame.columns},
-        elapsed_ns=np.zeros(0, np.int64),
+        elapsed_ns=np.zeros(0),
     )
 
 
@@ -245,19 +247,6 @@ def _row_notes(pairs: Pairs, renamed: int) -> list[str]:
             "shown before the arrow"
         )
     return notes
-
-
-def _step_note(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> list[str]:
-    steps = [
-        len(run.tree_of(frame.view).split(frame.view.path, ("gpu", "iteration")))
-        for run, frame in (ours, base)
-    ]
-    if steps[0] == steps[1]:
-        return []
-    return [
-        f"{steps[0]} iterations here, {steps[1]} in the baseline, counted on each GPU: sums differ "
-        "accordingly; the view compare (8) compares them per iteration"
-    ]
 
 
 def _compared(name: str, metric: Metric, ours: Values, base: Values) -> tuple[Metric, Values]:

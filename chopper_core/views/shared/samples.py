@@ -22,7 +22,8 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, median_of, quantiles_along, ratios
-from chopper_core.views.shared.table_view import GpuRows, Own
+from chopper_core.views.base import base_of
+from chopper_core.views.shared.table_view import ALL_GPUS, GpuRows, Own
 from chopper_core.views.spec import ViewResult
 
 _MAX_ROLLED: Final = 1 << 16
@@ -413,6 +414,8 @@ def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
         return replace(
             result,
             nodes=nodes if is_same else None,
+            base=base_of(run, view).applied,
+            total_title=ALL_GPUS,
             opens=lambda row: opened(view, result.labels[row]),
         )
     if view.by not in run.table.coordinates:
@@ -438,6 +441,8 @@ def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
         level=view.by,
         labels=rows.labels,
         columns=tuple(columns),
+        base=base_of(run, view).applied,
+        total_title=ALL_GPUS,
         shown=tuple(name for name in result.shown if name in names),
         opens=lambda row: replace(by_gpu, filter=f"{view.by}:{rows.labels[row]}"),
     )

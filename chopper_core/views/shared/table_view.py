@@ -18,7 +18,6 @@ from chopper_core.model.table import LEVELS, Selection, values_of
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
-from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     counts_of,
     distinct,
@@ -27,18 +26,19 @@ from chopper_core.util.grouping import (
     run_starts,
     stable_order,
 )
+from chopper_core.views.base import NODE, Base, node_names
 from chopper_core.views.spec import ViewResult
 
 Own = list[tuple[Metric, Values]]
 """Columns with their values."""
 Figures = Sequence[tuple[Metric, Values]]
+ALL_GPUS: Final = "all GPUs"
+"""A total row that isn't the mean of the GPUs."""
 _MAX_SORTED: Final = 1 << 20
 """Values up to which quantiles are found by sorting."""
 _MANTISSA_BITS: Final = 8
 _MAX_LINES: Final = 12
 _MAX_SIZE_CLASSES: Final = 1 << 20
-NODE: Final = "node"
-"""The split by host."""
 
 
 class LabelledRows(Struct, frozen=True, eq=False):
@@ -81,6 +81,8 @@ def table_view(
     headline: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
     charts: tuple[Chart, ...] = (),
+    base: Base | None = None,
+    total_title: str = "",
 ) -> ViewResult:
     """The result of a view whose rows divide activities, instances or steps.
 
@@ -101,6 +103,8 @@ def table_view(
         headline=headline,
         notes=notes,
         charts=charts,
+        base=base,
+        total_title=total_title,
     )
 
 
@@ -120,7 +124,7 @@ def total_row(columns: Figures, whole: Figures = ()) -> dict[str, int | float]:
     total = {
         metric.name: values.numbers[values.present()].sum().item()
         for metric, values in columns
-        if metric.reduces == "sum" and values.present().any()
+        if metric.adds_up and values.present().any()
     }
     for metric, values in whole:
         total.pop(metric.name, None)
@@ -271,21 +275,6 @@ class GpuRows(LabelledRows, frozen=True, eq=False):
         """A figure of the GPUs as one of the rows, over the known values; NaN without any."""
         known = [numbers[own][np.isfinite(numbers[own])] for own in self.members]
         return np.array([how(each) if len(each) else np.nan for each in known], np.float64)
-
-
-def node_names(run: Run, gpus: Sequence[int]) -> list[str]:
-    """The host of each GPU; raises NothingToShow where the run doesn't give hosts."""
-    of_rank = {source.rank: source.host for source in run.sources}
-    if len(run.hosts) > 1:
-        of_rank |= {rank: host.name for host in run.hosts for rank in host.ranks}
-    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
-    names = [of_rank.get(rank_of.get(gpu, -1), "") for gpu in gpus]
-    if not any(names):
-        raise NothingToShow(
-            "neither the traces nor their file names give the hosts, so that GPUs can't be "
-            "grouped by node; torch.profiler.tensorboard_trace_handler names files by host"
-        )
-    return [name or "unknown" for name in names]
 
 
 def activity_view(run: Run, view: View, row: int) -> View:

@@ -17,6 +17,7 @@ from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View, pointing
 from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.views.base import base_of
 from chopper_core.views.shared.table_view import LabelledRows, activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, ghosts_of, lanes_chart, own_time
@@ -158,6 +159,7 @@ def answer(run: Run, view: View) -> ViewResult:
         headline=(_headline(seen),),
         notes=_notes(run, view, lanes, left_out, seen),
         charts=(chart,),
+        base=base_of(run, view).itself,
     )
     return replace(result, by=split_of(run, view))
 

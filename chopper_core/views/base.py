@@ -1,0 +1,207 @@
+"""The base of figures that add up: per step and GPU, or in total.
+
+A figure that adds up is divided by the number of pairs of a GPU and a complete iteration in the
+scope of its row. Only a GPU or an iteration that the path or the row names restricts the pairs, so
+that rows of layers, operations or kernels add up to their total, and the total of GPUs or
+iterations is their mean.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from itertools import compress
+from typing import Final, TypeVar
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.metrics import Values
+from chopper_core.model.groups import Groups
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import distinct
+
+NODE: Final = "node"
+"""The split by host."""
+_CACHED: Final = 64
+_PAIR: Final = ("gpu", "iteration")
+_CYCLE: Final = "iteration%"
+Amount = TypeVar("Amount", float, Int64 | Float64)
+
+
+class Base(Struct, frozen=True, eq=False):
+    """The pairs of a GPU and an iteration in the scope of a view."""
+
+    run: Run
+    cells: Groups
+    """All pairs of the run."""
+    within: Mask
+    """Those that the path names."""
+    others: Mask
+    """Those whose iteration the path names, on any GPU."""
+    complete: Mask
+    """Those whose iteration takes part in figures of several."""
+    is_total: bool = False
+    is_itself: bool = False
+    """Whether each row is one thing at one time."""
+    is_applied: bool = False
+    """Whether figures are on it already."""
+
+    @property
+    def applied(self) -> Base:
+        return replace(self, is_applied=True)
+
+    @property
+    def itself(self) -> Base:
+        return replace(self, is_itself=True)
+
+    def of_iterations(self, iterations: Sequence[int]) -> Base:
+        """The base of figures of some of the iterations."""
+        return replace(
+            self, complete=self.complete & np.isin(self.cells.codes("iteration"), iterations)
+        )
+
+    @property
+    def pairs(self) -> int:
+        return max(int((self.within & self.complete).sum()), 1)
+
+    @property
+    def text(self) -> str:
+        """What figures that add up are: `per step and GPU`, `total of 8 GPUs × 2 steps`."""
+        if self.is_itself:
+            return ""
+        counted = self.within & self.complete
+        gpus, steps = (distinct(self.cells.codes(level)[counted]).tolist() for level in _PAIR)
+        is_run = steps in ([], [NO_LABEL])
+        if self.pairs == 1:
+            return "whole run" if is_run else "one step"
+        if self.is_total:
+            sizes = {"GPU": len(gpus), "step": 0 if is_run else len(steps)}
+            several = (f"{size:,} {word}s" for word, size in sizes.items() if size > 1)
+            return f"total of {' × '.join(several)}"
+        if is_run:
+            return "whole run, per GPU"
+        return "per step and GPU" if len(gpus) > 1 else "per step"
+
+    @property
+    def words(self) -> str:
+        """The same after a figure in a sentence: ` per step`, ` in total over 8 GPUs × 2 steps`."""
+        text = self.text.removeprefix("whole run, ").replace("total of", "in total over")
+        return "" if text in ("", "one step", "whole run") else f" {text}"
+
+    def each(self, amount: Amount) -> Amount:
+        """A figure of the whole scope that adds up, on this base."""
+        return amount / self.pairs if self._divides else amount
+
+    @property
+    def _divides(self) -> bool:
+        return not (self.is_total or self.is_itself or self.is_applied)
+
+    def is_mean_of(self, level: str) -> bool:
+        """Whether the total row of a level is the mean of its rows."""
+        return not (self.is_total or self.is_itself) and is_of_steps(self.run, level)
+
+    def of_rows(
+        self,
+        labels: Mapping[str, Sequence[str]],
+        gpus: Collection[int] | None = None,
+        *,
+        of_others: bool = False,
+    ) -> Int64:
+        """What figures of rows that add up are divided by; rows have labels at each level.
+
+        `gpus` are those that have the figure. Figures of other GPUs are a part of all of them.
+        """
+        size = len(next(iter(labels.values())))
+        if not self._divides:
+            return np.ones(size, np.int64)
+        levels = [level for level in labels if is_of_steps(self.run, level)]
+        chosen = self.within
+        if of_others:
+            chosen, levels = self.others, [each for each in levels if each.startswith(_PAIR[1])]
+        if gpus is not None:
+            chosen = chosen & np.isin(self.cells.codes("gpu"), list(gpus))
+        # An iteration that takes no part in the total has figures of its own.
+        if "iteration" not in levels:
+            chosen = chosen & self.complete
+        if not levels:
+            return np.full(size, max(int(chosen.sum()), 1))
+        found = Counter(compress(zip(*map(self._names, levels), strict=True), chosen.tolist()))
+        rows = zip(*(labels[level] for level in levels), strict=True)
+        return np.array([found.get(row, 1) for row in rows], np.int64)
+
+    def _names(self, level: str) -> Sequence[str]:
+        """The label of each pair at a level."""
+        codes, table = self.cells.codes("gpu" if level == NODE else level).tolist(), self.run.table
+        if level == NODE:
+            return node_names(self.run, codes)
+        texts = {code: table.text_of(level, code) for code in set(codes)}
+        return [texts[code] for code in codes]
+
+
+def base_of(run: Run, view: View) -> Base:
+    """The base of a view's figures, found once; raises NoSuchNode."""
+    key = ("base", view.order, view.path, view.cut, view.is_total)
+    return run.memo(key, lambda: _base(run, view), keep=_CACHED)
+
+
+def base_of_steps(run: Run, view: View) -> Base:
+    """The base of figures that are per step and GPU whatever the view asks for."""
+    return base_of(run, replace(view, is_total=False)).applied
+
+
+def _base(run: Run, view: View) -> Base:
+    if not len(run.table):
+        none = np.zeros(0, np.bool_)
+        nothing = Groups.single(run.table, slice(0, 0))
+        return Base(run, nothing, none, none, none, is_itself=True)
+    cells = run.memo(("pairs",), lambda: run.tree().split((), _PAIR))
+    within, others = np.ones((2, len(cells)), np.bool_)
+    for level, label in view.scope:
+        if is_of_steps(run, level):
+            named = cells.codes(level) == run.table.code_of(level, label)
+            within &= named
+            others &= named | (not level.startswith(_PAIR[1]))
+    steps = cells.codes("iteration")
+    complete = ~np.isin(steps, run.left_out(view))
+    # What runs outside of iterations is no step.
+    in_steps = complete & (steps != NO_LABEL)
+    if (in_steps & within).any():
+        complete = in_steps
+    return Base(run, cells, within, others, complete, view.is_total)
+
+
+def divided(values: Values, by: Int64) -> Values:
+    return values if (by == 1).all() else replace(values, numbers=values.numbers / by)
+
+
+def other_total(ours: Base, base: Base) -> list[str]:
+    """A note on totals that are over other GPUs and steps than those of the baseline."""
+    if not ours.is_total or ours.pairs == base.pairs:
+        return []
+    return [f"{ours.text} here, {base.text} in the baseline: differences include their number"]
+
+
+def is_of_steps(run: Run, level: str) -> bool:
+    """Whether GPUs and iterations have labels at a level, not what runs in a step."""
+    return level in (*_PAIR, NODE, *run.table.coordinates) or level.startswith(_CYCLE)
+
+
+def node_names(run: Run, gpus: Sequence[int]) -> list[str]:
+    """The host of each GPU; raises NothingToShow where the run doesn't give hosts."""
+    of_rank = {source.rank: source.host for source in run.sources}
+    if len(run.hosts) > 1:
+        of_rank |= {rank: host.name for host in run.hosts for rank in host.ranks}
+    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
+    names = [of_rank.get(rank_of.get(gpu, -1), "") for gpu in gpus]
+    if not any(names):
+        raise NothingToShow(
+            "neither the traces nor their file names give the hosts, so that GPUs can't be "
+            "grouped by node; torch.profiler.tensorboard_trace_handler names files by host"
+        )
+    return [name or "unknown" for name in names]
