@@ -67,7 +67,7 @@ def _of_signals() -> Iterator[SteadinessFigure]:
             Time-weighted mean {what} {_STEPS}, each from its first start to its last end.{busy}
             missing: {_NO_SAMPLES}
             source: telemetry""")
-        deviation = column(f"""sd_{signal} | {unit} | ± {title}
+        deviation = column(f"""sd_{signal} | {unit} | ± steady {title}
             Standard deviation of the {what} over time {_STEPS}, without samples while the GPU
             idles.
             missing: {_NO_SAMPLES}
