@@ -39,7 +39,8 @@ OPERATIONS: Final = {
 """Operations of a transformer by the short names of the original Chopper and the paper."""
 
 TERMS: Final = {
-    "2/8": "of so many of the GPUs: the others lack the counters or telemetry for it",
+    "2/8 after a part": "of so many of the GPUs: the others lack the counters or telemetry for it",
+    "1/8, top right": "the row of the cursor, and the number of rows",
     "*": "before a figure: of some of the row's GPUs only",
     "~": "before a figure: of the nearest sample, or of some of the row's kernels",
     "achievable peak": "the rate that the best matrix products were measured at on a GPU",

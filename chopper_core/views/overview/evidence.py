@@ -61,7 +61,7 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
     opens = "opens the operations with this part, largest first" if part else "opens the row"
     lines = [(part or column.title, text), ("missing", column.missing_because)]
     some = [each.some for each in frame.charts if isinstance(each, Composition) and each.some]
-    lines += [(each, TERMS["2/8"]) for each in some]
+    lines += [(each, TERMS["2/8 after a part"]) for each in some]
     return [line for line in (*lines, ("enter", opens)) if line[1]]
 
 
