@@ -27,7 +27,7 @@ from chopper_core.graph.step_graph import (
 from chopper_core.graph.waits import inferred_waits
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, Kind
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.grouping import counts_of, distinct, maxima_of, run_starts, sums_of
 
 _MIDDLE: Final = 4
@@ -41,11 +41,10 @@ def step_graph(run: Run) -> StepGraph:
 
 def build_graph(run: Run, rows: Index) -> StepGraph:
     """The graph of some rows of a run, in any order, that have times."""
-    timed, edges = _timed(run, rows)
+    timed, edges, lead = _timed(run, rows)
     hosts = host_nodes(run, timed)
     launched = hosts.launches(timed)
-    if not np.isin(edges.evidence, (Evidence.STATED, Evidence.CONTROL)).any():
-        edges = _with_lags(timed, edges)
+    edges = _with_lags(timed, edges) if lead is None else edges
     begin, member, number = _meetings(run, timed)
     count, arrivals = len(timed.rows), len(member)
     first = run_starts(number)
@@ -53,6 +52,10 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     enters = np.arange(count)
     enters[member] = count + np.arange(arrivals)
     nodes = _node_rows(run, timed, hosts, launched, begin, member, met)
+    led = np.zeros(0, np.intp) if lead is None else np.flatnonzero(lead)
+    leads = np.arange(len(led)) + len(nodes)
+    if lead is not None:
+        nodes = nodes.joined(_leads(nodes, timed, led, lead[led]))
     meeting = count + arrivals + number
     host = count + arrivals + len(met)
     known = np.flatnonzero(launched >= 0)
@@ -66,13 +69,21 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
         _edges(hosts.awaited, host + hosts.returns, Evidence.BLOCKED, _wakes(hosts, timed)),
         _edges(enters[member], meeting, Evidence.MEETING),
         _edges(meeting, member, Evidence.MEETING),
+        _edges(leads, enters[led], Evidence.LAUNCH),
     )
     # A node of the host stands for the moment at which its work ends.
-    moment = np.concatenate([nodes.begin_ns[:host], hosts.time])
+    moment = np.append(nodes.begin_ns[:host], (nodes.begin_ns + nodes.work_ns)[host:])
     left = host + np.flatnonzero(hosts.iteration != NO_LABEL)
-    return sorted_graph(
-        nodes, joined_edges(parts), moment, left, int(np.count_nonzero(launched < 0))
-    )
+    unlaunched = int(np.count_nonzero(launched < 0)) if lead is None else 0
+    return sorted_graph(nodes, joined_edges(parts), moment, left, unlaunched)
+
+
+def _leads(nodes: NodeRows, timed: TimedRows, led: Index, lead: Int64) -> NodeRows:
+    """The hosts' work that a trace states before rows that wait for no activity."""
+    begin = np.minimum(timed.start.min(), timed.start[led] - lead)
+    kind = np.full(len(led), NodeKind.HOST, np.int8)
+    nowhere = np.full(len(led), -1, np.int32)
+    return NodeRows(kind, nowhere, timed.gpu[led], nodes.iteration[led], begin, lead)
 
 
 def _edges(source: Index, target: Index, evidence: Evidence, lag: Int64 | None = None) -> EdgeRows:
@@ -90,8 +101,9 @@ def _between_gpus(run: Run, timed: TimedRows) -> EdgeRows:
     return _edges(found.before[other], found.after[other], Evidence.STATED)
 
 
-def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows]:
-    """The rows, and the edges between them that the trace states or its times show.
+def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None]:
+    """The rows, the edges between them, and where the trace states these the host's work before
+    each row that waits for no activity.
 
     Of those that are inferred between streams, an activity waited only for what ended right before
     it started; one that was launched later than that waited for its host.
@@ -110,9 +122,12 @@ def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows]:
     timed = TimedRows(rows, gpu, stream, table.kind[rows], start, end, launch, queued)
     lag = np.zeros(len(found.before), np.int64) if found.host_ns is None else found.host_ns
     edges = EdgeRows(found.before.astype(np.intp), found.after, found.evidence, lag)
+    if found.lead_ns is not None:
+        return timed, edges, found.lead_ns
     is_inferred = np.isin(edges.evidence, (Evidence.QUEUED, Evidence.UNKNOWN))
     waits = inferred_waits(table, timed, edges.take(is_inferred))
-    return timed, edges.take(~is_inferred & (edges.evidence != Evidence.HOST)).joined(waits)
+    kept = edges.take(~is_inferred & (edges.evidence != Evidence.HOST))
+    return timed, joined_edges([kept, waits]), None
 
 
 def _meetings(run: Run, timed: TimedRows) -> tuple[Int64, Index, Index]:
@@ -212,9 +227,3 @@ def _wakes(hosts: HostNodes, timed: TimedRows) -> Int64:
     wake = np.maximum(hosts.time[returns[held]] - ended[held], 0)
     found = _typical(wake, names[held], int(names.max(initial=0)) + 1)
     return np.rint(found[names]).astype(np.int64)
-
-
-def is_recorded(evidence: Codes) -> Mask:
-    """Which edges the trace or the order of its events shows; the others are inferred."""
-    inferred = (Evidence.QUEUED, Evidence.UNKNOWN, Evidence.HOST, Evidence.REPEATED)
-    return ~np.isin(evidence, inferred)

@@ -59,6 +59,8 @@ class Evidence(IntEnum):
         return _TEXTS[self]
 
 
+INFERRED: Final = (Evidence.QUEUED, Evidence.UNKNOWN, Evidence.HOST, Evidence.REPEATED)
+"""What the times show; the trace or the order of its events shows the others."""
 _TEXTS: Final = {
     Evidence.STREAM: "order in the stream",
     Evidence.QUEUED: "queued until another stream's activity ended",

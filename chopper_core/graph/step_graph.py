@@ -133,16 +133,21 @@ class Replayed(Struct, frozen=True, eq=False):
     end_ns: Int64
 
 
-def replay(graph: StepGraph, work_ns: Int64 | None = None, lag_ns: Int64 | None = None) -> Replayed:
+def replay(
+    graph: StepGraph,
+    work_ns: Int64 | None = None,
+    lag_ns: Int64 | None = None,
+    begin_ns: Int64 | None = None,
+) -> Replayed:
     """Each node's times if it begins as soon as all that it waits for has ended.
 
-    Nodes that wait for nothing begin when they were measured to.
+    Nodes that wait for nothing begin when they were measured to, or at `begin_ns`.
     """
     work = graph.work_ns if work_ns is None else work_ns
     lag = graph.lag_ns if lag_ns is None else lag_ns
     plan = graph.plan
     inside = _inside(plan, work, lag)
-    offsets = _offsets(graph, plan, inside, work, lag)
+    offsets = _offsets(graph, plan, inside, work, lag, begin_ns)
     slots = [0]
     add = slots.append
     for one, by, other, later in zip(
@@ -215,12 +220,20 @@ def _inside(plan: ReplayPlan, work: Int64, lag: Int64) -> Int64:
     return np.asarray(whole - whole[plan.head][plan.chain], np.int64)
 
 
-def _offsets(graph: StepGraph, plan: ReplayPlan, inside: Int64, work: Int64, lag: Int64) -> Int64:
+def _offsets(
+    graph: StepGraph,
+    plan: ReplayPlan,
+    inside: Int64,
+    work: Int64,
+    lag: Int64,
+    begin_ns: Int64 | None = None,
+) -> Int64:
     """The time from when the junction of each edge's source begins until its target may."""
     to_end = np.empty(len(graph), np.int64)
     to_end[plan.order] = inside
     to_end += work
-    return np.concatenate([to_end[graph.source] + lag, [0], graph.begin_ns])
+    begins = graph.begin_ns if begin_ns is None else begin_ns
+    return np.concatenate([to_end[graph.source] + lag, [0], begins])
 
 
 def _planned(graph: StepGraph) -> ReplayPlan:

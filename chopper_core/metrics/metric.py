@@ -170,12 +170,14 @@ class Scope(Struct, frozen=True):
     origin_ns: int
     hardware: Hardware | None = None
     signals: Mapping[str, Signal] = field(default_factory=dict)
+    run: Run | None = None
+    """For figures that need other rows than the nodes' own."""
 
     @classmethod
     def of(cls, run: Run, nodes: Groups, whole: Groups | None = None) -> Scope:
         """Nodes of a run, and what they are parts of: themselves, if it isn't given."""
         whole = nodes if whole is None else whole
-        return cls(nodes, whole, run.origin_ns, run.hardware, run.measured)
+        return cls(nodes, whole, run.origin_ns, run.hardware, run.measured, run)
 
 
 Compute = Callable[[Scope], Values]

@@ -11,14 +11,11 @@ from msgspec.structs import replace
 
 from chopper_core.align.labels import numbered as combined
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
-from chopper_core.graph.dependencies import Evidence
-from chopper_core.graph.path import (
-    GAPS,
-    Graph,
-    LongestPath,
-    graph_of,
-    longest_path,
-)
+from chopper_core.graph.build import build_graph, step_graph
+from chopper_core.graph.dependencies import INFERRED, Evidence
+from chopper_core.graph.path import GAPS, longest_path, work_alone
+from chopper_core.graph.slack import MAX_ROWS
+from chopper_core.graph.step_graph import StepGraph, replay
 from chopper_core.metrics import METRICS, Values, column, worded
 from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
@@ -33,6 +30,7 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, distinct, sums_of
 from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures
+from chopper_core.views.shared.phrases import percent
 from chopper_core.views.shared.table_view import (
     Own,
     Partition,
@@ -58,8 +56,6 @@ SPEC: Final = ViewSpec(
 )
 
 NODE: Final = "node"
-_MAX_ROWS: Final = 1 << 20
-"""In scopes with more activities the graph is that of one iteration."""
 _LEAST_RANGE: Final = 0.01
 """Activities at a time by which a chart of them varies at least."""
 _BINS: Final = 240
@@ -67,27 +63,24 @@ TYPES: Final = ("compute", "memory", "collective", "send/receive")
 _SEND_RECV: Final = frozenset({"send_recv", "send", "recv"})
 
 ON_PATH: Final = column("""path_ns | ns | on path | sum
-    Work on the longest path: the chain of activities, each depending on the one before, with
-    the most work in total. A collective works from the arrival of its last member.""")
+    Work on the longest path: the chain of activities and work of the hosts that ends with the last
+    activity of the iteration, each of which begins when the one before it on the path has ended.
+    A collective works from the arrival of its last member.""")
 OF_PATH: Final = column("""path_pct | % | of path | sum
-    Share of the work on the longest path.""")
+    Share of the path's work and gaps.""")
 NODES: Final = column("""path_activities | | steps | sum
     Activities on the longest path.""")
 GAP: Final = column("""path_gap_ns | ns | gap before | sum
-    Time between the end of the activity before it on the path and the beginning of its work.""")
+    Time on the path between the activity before it and the beginning of its work: its parts are
+    the host's work, launch latency, and dispatch.""")
 GAP_PARTS: Final = {
-    "host": column("""gap_host_ns | ns | host late | sum
-        The part of path_gap_ns before the launch of the activity: the host was late."""),
+    "host": column("""gap_host_ns | ns | host | sum
+        Work of the host on the longest path before the activity."""),
     "latency": column("""gap_latency_ns | ns | launch latency | sum
-        The part of path_gap_ns after a launch that found nothing running before it on the
-        path."""),
-    "queued": column("""gap_queued_ns | ns | waits in queue | sum
-        path_gap_ns of activities that were already launched: queued, they waited for something
-        that the trace doesn't show."""),
-    "peer": column("""gap_peer_ns | ns | waits for peers | sum
-        The part of path_gap_ns in which a collective waits for its members on other GPUs."""),
-    "unknown": column("""gap_unknown_ns | ns | no launch record | sum
-        path_gap_ns of activities without a launch record."""),
+        The typical time from a launch to its activity, where the path comes from the launch."""),
+    "dispatch": column("""gap_dispatch_ns | ns | dispatch | sum
+        The typical time from the end of an activity to the one that waited for it, where the path
+        comes from there."""),
 }
 TYPE: Final = column("""type | | type
     The type of the node: compute, memory (copies and memsets), collective, send/receive.""")
@@ -101,19 +94,29 @@ EVIDENCE: Final = column("""evidence | | evidence
 
 
 class _ScopeGraph(Struct, frozen=True, eq=False):
-    """A scope's graph and its longest path."""
+    """The graph of a run, and what its longest path has of a scope."""
 
-    graph: Graph
-    path: LongestPath
+    graph: StepGraph
     rows: Index
     """The activities of the scope, in the order of the table."""
     iteration: int | None
     """The iteration that stands for a scope with too many activities."""
+    on_path: Index
+    """The activities of the scope on the path, in the order of time; the next three along these."""
+    work_ns: Int64
+    gap_ns: Int64
+    """GAPS x activities."""
+    evidence: Int64
+    alone_ns: tuple[Int64, Int64]
+    """When the scope's activities begin and end if nothing but what they wait for holds them up."""
 
     @property
-    def on_path(self) -> Index:
-        found: Index = self.graph.rows[self.path.places]
-        return found
+    def path_ns(self) -> int:
+        return int(self.work_ns.sum() + self.gap_ns.sum())
+
+    @property
+    def alone_span_ns(self) -> int:
+        return int(self.alone_ns[1].max(initial=0))
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -131,15 +134,33 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _scope(run: Run, view: View) -> _ScopeGraph:
-    rows = run.tree_of(view).node(view.path).rows
-    iteration = None
-    if len(rows) > _MAX_ROWS:
-        codes = run.table.iteration[rows]
-        complete = [code for code in distinct(codes).tolist() if code not in run.cut_iterations]
-        iteration = next((code for code in complete if code != NO_LABEL), None)
-        rows = rows if iteration is None else rows[codes == iteration]
-    graph = graph_of(run, rows)
-    return _ScopeGraph(graph, longest_path(run, graph), np.sort(rows), iteration)
+    rows = np.sort(run.tree_of(view).node(view.path).rows)
+    codes, iteration = run.table.iteration, None
+    if len(run.table) <= MAX_ROWS:
+        graph = step_graph(run)
+    else:
+        there = [code for code in distinct(codes[rows]).tolist() if code != NO_LABEL]
+        whole = [code for code in there if code not in run.cut_iterations]
+        iteration = next(iter(whole or there), None)
+        graph = build_graph(run, rows if iteration is None else np.flatnonzero(codes == iteration))
+        rows = rows if iteration is None else rows[codes[rows] == iteration]
+    replayed = replay(graph)
+    own = graph.activities[np.isin(graph.iteration[graph.activities], distinct(codes[rows]))]
+    path = longest_path(graph, replayed, own)
+    inside = np.isin(path.rows, rows)
+    alone, places = work_alone(graph), graph.activities
+    places = places[np.searchsorted(graph.row[places], rows)]
+    first = alone.begin_ns[places].min()
+    return _ScopeGraph(
+        graph=graph,
+        rows=rows,
+        iteration=iteration,
+        on_path=path.rows[inside],
+        work_ns=path.work_ns[inside],
+        gap_ns=path.gap_ns[:, inside],
+        evidence=path.evidence[inside],
+        alone_ns=(alone.begin_ns[places] - first, alone.end_ns[places] - first),
+    )
 
 
 def node_types(table: KernelTable, rows: Index) -> Int64:
@@ -152,7 +173,7 @@ def node_types(table: KernelTable, rows: Index) -> Int64:
 
 
 def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
-    table, path, by = run.table, scope.path, view.by or "operation"
+    table, by = run.table, view.by or "operation"
     on_path = scope.on_path
     rows, chosen = scope.rows, np.arange(len(on_path))
     if by == "message":
@@ -171,14 +192,15 @@ def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
     def summed(values: Int64) -> Values:
         return Values(sums_of(values[chosen], place, len(codes)))
 
-    work = summed(path.work_ns)
-    total = max(int(path.work_ns.sum()), 1)
+    work = summed(scope.work_ns)
+    gaps = summed(scope.gap_ns.sum(axis=0))
+    total = max(scope.path_ns, 1)
     own: Own = [
         (ON_PATH, work),
-        (OF_PATH, Values(100.0 * work.numbers / total)),
+        (OF_PATH, Values(100.0 * (work.numbers + gaps.numbers) / total)),
         (NODES, summed(np.ones(len(on_path), np.int64))),
-        (GAP, summed(path.gap_ns.sum(axis=0))),
-        *((GAP_PARTS[name], summed(path.gap_ns[k])) for k, name in enumerate(GAPS)),
+        (GAP, gaps),
+        *((GAP_PARTS[name], summed(scope.gap_ns[k])) for k, name in enumerate(GAPS)),
     ]
     if by == "message":
         size, groups = table.bytes[begins], table.group[begins].tolist()
@@ -189,7 +211,7 @@ def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
             (collective_figures.GROUP, worded(names)),
             (collective_figures.SIZE, Values(size, size < 0)),
         ]
-    parts = [metric.name for metric, values in own[4:9] if values.numbers.any()]
+    parts = [metric.name for metric, values in own[4 : 4 + len(GAPS)] if values.numbers.any()]
     shown: tuple[str, ...] = (ON_PATH.name, OF_PATH.name, NODES.name, "kernel_ns", "activities")
     shown += (*(("bytes",) if by in ("type", "message") else ()), GAP.name, *parts)
 
@@ -229,17 +251,17 @@ def _message(table: KernelTable, row: int) -> str:
 
 
 def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
-    table, path, rows = run.table, scope.path, scope.on_path
+    table, rows = run.table, scope.on_path
     nodes = Groups(table, rows, np.arange(len(rows)))
     operations = [table.text_of("operation", code) for code in table.operation[rows].tolist()]
     labels = [f"{number} {name}" for number, name in enumerate(operations)]
-    evidence = [Evidence(each).text if each >= 0 else None for each in path.evidence.tolist()]
+    evidence = [Evidence(each).text if each >= 0 else None for each in scope.evidence.tolist()]
     gpu = table.gpu[rows].astype(np.int64)
     own: Own = [
         (METRICS["start_ns"], Values(table.start_ns[rows] - run.origin_ns)),
-        (ON_PATH, Values(path.work_ns)),
-        (GAP, Values(path.gap_ns.sum(axis=0))),
-        *((GAP_PARTS[name], Values(path.gap_ns[k])) for k, name in enumerate(GAPS)),
+        (ON_PATH, Values(scope.work_ns)),
+        (GAP, Values(scope.gap_ns.sum(axis=0))),
+        *((GAP_PARTS[name], Values(scope.gap_ns[k])) for k, name in enumerate(GAPS)),
         (ON_GPU, Values(gpu)),
         (TYPE, worded([TYPES[code] for code in node_types(table, rows).tolist()])),
         (KERNEL, worded([table.names[code] for code in table.kernel[rows].tolist()])),
@@ -259,52 +281,48 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
 def _parts(table: KernelTable, scope: _ScopeGraph) -> dict[str, int]:
     """The times of the path: its work by type, then what is between its activities."""
     types = node_types(table, scope.on_path)
-    times = [*sums_of(scope.path.work_ns, types, len(TYPES)), *scope.path.gap_ns.sum(axis=1)]
+    times = [*sums_of(scope.work_ns, types, len(TYPES)), *scope.gap_ns.sum(axis=1)]
     names = (*TYPES, *(GAP_PARTS[name].title for name in GAPS))
     return {name: int(ns) for name, ns in zip(names, times, strict=True) if ns}
 
 
 def _headline(run: Run, scope: _ScopeGraph) -> tuple[str, ...]:
-    graph, path = scope.graph, scope.path
-    work, gaps = int(path.work_ns.sum()), int(path.gap_ns.sum())
     parts = [f"{name} {time_text(ns)}" for name, ns in _parts(run.table, scope).items()]
-    free = int(graph.work_ns.sum()) / max(path.length_ns, 1)
     counts = counts_of(node_types(run.table, scope.rows), len(TYPES)).tolist()
     mix = [f"{n} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
-    lead = graph.edges.lead_ns
-    where = "between them" if lead is None else "before and between them"
+    begin, end = scope.alone_ns
+    free = int((end - begin).sum()) / max(scope.alone_span_ns, 1)
     return (
-        f"longest path: {len(path.places)} of {len(scope.rows)} activities, {time_text(work)} of "
-        f"work, {time_text(gaps)} {where}; on average {free:.2f} could run at "
-        "a time",
+        f"longest path: {len(scope.on_path)} of {len(scope.rows)} activities, "
+        f"{time_text(int(scope.work_ns.sum()))} of work, {time_text(int(scope.gap_ns.sum()))} "
+        f"before and between them; on average {free:.2f} could run at a time",
         f"path: {', '.join(parts)}",
         f"nodes: {', '.join(mix)}",
     )
 
 
 def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
-    found = scope.graph.edges
-    edges = counts_of(found.evidence, len(Evidence)).tolist()
-    shared = counts_of(scope.graph.task)
-    parts = [f"{n} {each.text}" for each, n in zip(Evidence, edges, strict=True) if n]
-    if members := int(shared[shared > 1].sum()):
-        parts.append(f"{members} kernels of collectives that wait for each other")
-    if found.lead_ns is not None and (led := int(np.count_nonzero(found.lead_ns))):
-        parts.append(f"{led} on work of the host, stated by the trace")
-    notes = [f"dependencies: {'; '.join(parts)}" if parts else "no activity depends on another"]
-    if found.contradicted:
+    graph = scope.graph
+    edges = counts_of(graph.evidence, len(Evidence)).tolist()
+    total = max(len(graph.evidence), 1)
+    known = [(each, n) for each, n in zip(Evidence, edges, strict=True) if n]
+    parts = [f"{n} {each.text} ({percent(n / total)})" for each, n in known]
+    notes = [f"waits: {'; '.join(parts)}" if parts else "no activity waits for another"]
+    if graph.unlaunched:
         notes.append(
-            f"{found.contradicted} dependencies of the trace are left out: they lead to activities "
-            "that start no earlier"
+            f"{graph.unlaunched} activities have no launch record: what their hosts did before "
+            "them is unknown, so the path may lack it"
         )
-    if edges[Evidence.HOST] or edges[Evidence.UNKNOWN]:
+    if graph.contradicted:
         notes.append(
-            "dependencies on other streams without a queued launch may be coincidence: more "
-            "activities may be free to run than the figures say"
+            f"{graph.contradicted} dependencies are left out: they lead to activities that start "
+            "no earlier"
         )
+    if any(edges[each] for each in INFERRED):
+        notes.append("waits for other streams are inferred from the times; some may be coincidence")
     if scope.iteration is not None:
         notes.append(
-            f"the scope has too many activities: this is the graph of iteration {scope.iteration}"
+            f"the run has too many activities: this is the graph of iteration {scope.iteration}"
         )
     return tuple(notes)
 
@@ -314,9 +332,9 @@ def _charts(run: Run, scope: _ScopeGraph) -> tuple[Chart, ...]:
     if parts := _parts(run.table, scope):
         series = tuple(Series(name, np.array([ns / 1e6])) for name, ns in parts.items())
         charts.append(Composition("the longest path", "ms", ("path",), series))
-    if length := float(scope.path.length_ns):
+    if length := float(scope.alone_span_ns):
         edges = np.linspace(0.0, length, _BINS + 1)
-        free = Queue.of(scope.path.from_ns, scope.path.to_ns).depths(edges)
+        free = Queue.of(*scope.alone_ns).depths(edges)
         # An axis would magnify the rounding of a serial run; the headline has its figure.
         if np.ptp(free) >= _LEAST_RANGE:
             title = "activities that could run at a time"

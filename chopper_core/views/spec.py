@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct, field
 
+from chopper_core.graph import metrics as metrics
 from chopper_core.metrics import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.groups import Groups

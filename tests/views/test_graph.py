@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.graph.path import graph_of, longest_path
+from chopper_core.graph.build import step_graph
+from chopper_core.graph.path import longest_path
+from chopper_core.graph.step_graph import replay
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category, Kind
@@ -41,7 +43,8 @@ def test_rows_partition_the_scope_and_the_path(run: Run, by: str) -> None:
     assert frame.total["kernel_ns"] == run.table.duration_ns[rows].sum()
     assert frame.values["kernel_ns"].numbers.sum() == frame.total["kernel_ns"]
     if by != "message":
-        for name in ("path_ns", "path_gap_ns", "gap_host_ns", "gap_queued_ns", "gap_peer_ns"):
+        gaps = ("gap_host_ns", "gap_latency_ns", "gap_dispatch_ns")
+        for name in ("path_ns", "path_gap_ns", *gaps):
             assert frame.total[name] == nodes.total[name] == frame.values[name].numbers.sum()
         assert frame.total["path_activities"] == len(nodes.labels)
     parts = sum(frame.total.get(f"gap_{name}_ns") or 0 for name in graph.GAPS)
@@ -109,9 +112,11 @@ def test_messages_are_told_apart_by_operation_size_and_group() -> None:
 def test_nodes_lead_to_their_activities(run: Run) -> None:
     scope = View("R", ("5", "11"), name="graph", by="node")
     frame = query(run, scope)
-    rows = np.flatnonzero((run.table.gpu == 5) & (run.table.iteration == 11))
-    made = graph_of(run, rows)
-    path = made.rows[longest_path(run, made).places]
+    made = step_graph(run)
+    # The path of the iteration, of which GPU 5 has a part.
+    own = made.activities[run.table.iteration == 11]
+    path = longest_path(made, replay(made), own).rows
+    path = path[(run.table.gpu[path] == 5) & (run.table.iteration[path] == 11)]
     assert len(frame.labels) == len(path)
     for place in (0, len(path) // 2, len(path) - 1):
         opened = frame.target(place)
@@ -146,7 +151,7 @@ def test_the_straggler_is_on_the_path(run: Run) -> None:
 
 def test_a_large_scope_is_that_of_one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(sample_run(), partial_iterations={0: frozenset([10])})
-    monkeypatch.setattr(graph, "_MAX_ROWS", 10)
+    monkeypatch.setattr(graph, "MAX_ROWS", 10)
     frame = shown(run, "operation", cut=True)
     own = run.table.iteration == 11
     assert frame.total["kernel_ns"] == run.table.duration_ns[own].sum()

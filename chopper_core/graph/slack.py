@@ -1,0 +1,44 @@
+"""Slack: how much longer each activity could take before its step takes longer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from chopper_core.graph.build import step_graph
+from chopper_core.graph.step_graph import NodeKind, StepGraph, latest_ends, replay
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL
+from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import maxima_of
+
+MAX_ROWS: Final = 1 << 20
+"""The activities of the largest run with one graph."""
+
+
+def slack_of(graph: StepGraph) -> Int64:
+    """How much later each node could end, in a replay of the graph, before an iteration ends later.
+
+    An iteration ends with the last of its activities on any GPU; what has no iteration must not
+    delay the end of all.
+    """
+    found = replay(graph)
+    due = np.full(len(graph), found.end_ns.max(initial=0))
+    own = np.flatnonzero((graph.kind == NodeKind.ACTIVITY) & (graph.iteration != NO_LABEL))
+    if len(own):
+        iteration = graph.iteration[own]
+        due[own] = maxima_of(found.end_ns[own], iteration, int(iteration.max()) + 1)[iteration]
+    return latest_ends(graph, found, due) - found.end_ns
+
+
+def row_slack(run: Run) -> Int64 | None:
+    """The slack of each row of a run's table; None without times, or for too many rows."""
+
+    def found() -> Int64 | None:
+        if not run.table.has_times or run.is_sampled_only or len(run.table) > MAX_ROWS:
+            return None
+        graph = step_graph(run)
+        return slack_of(graph)[graph.activities]
+
+    return run.memo(("slack",), found)
