@@ -252,6 +252,8 @@ def _message(table: KernelTable, row: int) -> str:
 
 def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
     table, rows = run.table, scope.on_path
+    if not len(rows):
+        raise NothingToShow("no activity of the scope is on the longest path")
     nodes = Groups(table, rows, np.arange(len(rows)))
     operations = [table.text_of("operation", code) for code in table.operation[rows].tolist()]
     labels = [f"{number} {name}" for number, name in enumerate(operations)]
