@@ -15,10 +15,10 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.breakdown import clock_response
-from chopper_core.graph.build import build_graph, is_recorded, step_graph
+from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.contention import Contention, contention_of
-from chopper_core.graph.dependencies import Evidence
+from chopper_core.graph.dependencies import INFERRED, Evidence
 from chopper_core.graph.step_graph import NodeKind, Replayed, StepGraph, replay
 from chopper_core.model.column_names import FLOPS, MICROBATCH, integral_of, known_of
 from chopper_core.model.groups import work_of
@@ -429,7 +429,7 @@ def _doubtful_lag(graph: StepGraph) -> Int64 | None:
 
     Only where a node waits for something recorded too. None without any.
     """
-    target, recorded = graph.target, is_recorded(graph.evidence)
+    target, recorded = graph.target, ~np.isin(graph.evidence, INFERRED)
     has_more = counts_of(target[recorded], len(graph)) > 0
     doubtful = (graph.evidence == Evidence.UNKNOWN) & has_more[target]
     return np.where(doubtful, _FREE, graph.lag_ns) if doubtful.any() else None
