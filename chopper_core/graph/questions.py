@@ -110,12 +110,7 @@ class Predictor(Struct, frozen=True, eq=False):
         return cls(run, graph, identity, found, kind, shares, _doubtful_lag(graph))
 
     def predict(
-        self,
-        changes: Sequence[Change],
-        side: int = EXPECTED,
-        rates_side: int = EXPECTED,
-        start: Predicted | None = None,
-        lag_ns: Int64 | None = None,
+        self, changes: Sequence[Change], side: int = EXPECTED, start: Predicted | None = None
     ) -> Predicted:
         """The replay after some changes, and with other lags; `start` is one whose waits are
         near."""
@@ -125,7 +120,7 @@ class Predictor(Struct, frozen=True, eq=False):
         nodes, rates = np.zeros(0, np.intp), np.zeros((2, 0))
         if found is not None:
             nodes = graph.activities[np.searchsorted(graph.row[graph.activities], found.rows)]
-            rates = found.rates[rates_side][:, found.owner]
+            rates = found.rates[side][:, found.owner]
             work[nodes] /= np.exp((rates * self.shares).sum(axis=0))
         for change in changes:
             work[change.nodes] = np.maximum(change.new(work)[side], 0.0)

@@ -243,8 +243,7 @@ def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
     """The saving of some changes together."""
     predictor = steady.predictor
     expected = predictor.predict(changes)
-    sides = [(side, rates) for side in (LEAST, MOST) for rates in (LEAST, MOST)]
-    others = [predictor.predict(changes, *each, expected) for each in sides]
+    others = [predictor.predict(changes, side, expected) for side in (LEAST, MOST)]
     now = steady.mean_ns(predictor.identity)
     saving = now - steady.mean_ns(expected)
     found = [saving, *(now - steady.mean_ns(each) for each in others)]
