@@ -29,6 +29,7 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
     counts_of,
+    distinct,
     means_of,
     median_of,
     nth_of,
@@ -52,8 +53,9 @@ _FASTEST: Final = 0.1
 _FREE: Final = -(1 << 60)
 """The lag of an edge that holds nothing back."""
 
-New = Callable[[Float64], tuple[Float64, Float64, Float64]]
-"""From the work of all nodes to the least, the expected and the most of the changed ones."""
+New = Callable[[Float64], Float64]
+"""From the work of all nodes to that of the changed ones; or the least, the expected and the most
+of each, as three rows."""
 
 
 class Change(Struct, frozen=True, eq=False):
@@ -87,7 +89,6 @@ class Predictor(Struct, frozen=True, eq=False):
     """Of the rows of the graph's activities."""
     shares: Float64
     """Of the rows of contention in the identity replay."""
-
     doubtful_lag_ns: Int64 | None
     """The lags without edges that may be chance; None if there are none."""
 
@@ -110,12 +111,16 @@ class Predictor(Struct, frozen=True, eq=False):
         return cls(run, graph, identity, found, kind, shares, _doubtful_lag(graph))
 
     def predict(
-        self, changes: Sequence[Change], side: int = EXPECTED, start: Predicted | None = None
+        self,
+        changes: Sequence[Change],
+        side: int = EXPECTED,
+        start: Predicted | None = None,
+        lag_ns: Int64 | None = None,
     ) -> Predicted:
         """The replay after some changes, and with other lags; `start` is one whose waits are
         near."""
         graph, found = self.graph, self.contention
-        lag = graph.lag_ns if lag_ns is None else lag_ns
+        lag = (graph.lag_ns if lag_ns is None else lag_ns).copy()
         work = graph.work_ns.astype(np.float64)
         nodes, rates = np.zeros(0, np.intp), np.zeros((2, 0))
         if found is not None:
@@ -123,11 +128,11 @@ class Predictor(Struct, frozen=True, eq=False):
             rates = found.rates[side][:, found.owner]
             work[nodes] /= np.exp((rates * self.shares).sum(axis=0))
         for change in changes:
-            work[change.nodes] = np.maximum(change.new(work)[side], 0.0)
+            new = change.new(work)
+            work[change.nodes] = new if new.ndim == 1 else new[side]
             rates = rates if change.rates is None else change.rates(rates)
-        lag = graph.lag_ns.copy()
-        for change in changes:
-            lag[[] if change.free is None else change.free] = _FREE
+            if change.free is not None:
+                lag[change.free] = _FREE
         shares = self.shares
         times = start.replayed if start is not None else None
         whole = graph.work_ns
@@ -145,24 +150,9 @@ class Predictor(Struct, frozen=True, eq=False):
         return Predicted(whole, lag, times)
 
 
-def scaled(nodes: Index, factor: float | Float64) -> Change:
-    """The work of some nodes times a factor."""
-
-    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
-        own = work[nodes] * factor
-        return own, own, own
-
-    return Change(nodes, new)
-
-
-def _factors(nodes: Index, sides: Float64, *notes: str) -> Change:
-    """The work of some nodes times three factors each."""
-
-    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
-        low, expected, high = sides * work[nodes]
-        return low, expected, high
-
-    return Change(nodes, new, notes)
+def scaled(nodes: Index, factor: float | Float64, *notes: str) -> Change:
+    """The work of some nodes times a factor, or times three."""
+    return Change(nodes, lambda work: np.asarray(work[nodes] * factor), notes)
 
 
 def host_nodes(graph: StepGraph) -> Index:
@@ -204,12 +194,14 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, apart: str) -> Change:
     own = chosen[rows]
     if MICROBATCH in table.measured:
         return _as_schedule(table, nodes, rows, own)
+    if len(distinct(table.column(apart)[rows])) < 2:
+        raise NothingToShow(f"nothing to compare with: the run has one {apart}")
     keys = _same_kernels(table, rows, apart)
     unit = _units(table, rows)
     peers = np.ones(len(rows), np.bool_) if own.all() else ~own
     who = table.column(apart)[rows]
 
-    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
+    def new(work: Float64) -> Float64:
         time = work[nodes]
         usual = np.full(len(rows), np.nan)
         low, high = 1.0, 1.0
@@ -225,7 +217,7 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, apart: str) -> Change:
             if np.isfinite(usual[own]).all():
                 break
         usual = np.where(np.isfinite(usual), usual, time)[own]
-        return usual * low, usual, usual * high
+        return np.stack([usual * low, usual, usual * high])
 
     return Change(nodes[own], new)
 
@@ -247,11 +239,10 @@ def _as_schedule(table: KernelTable, nodes: Index, rows: Index, own: Mask) -> Ch
     count = len(table.operations)
     computes = table.kind[rows] == Kind.COMPUTE
 
-    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
+    def new(work: Float64) -> Float64:
         time = work[nodes]
         median = quantiles_of(time, code, count, (0.5,))[:, 0]
-        usual = np.where(computes, means_of(time, code, count)[code], median[code])[own]
-        return usual, usual, usual
+        return np.where(computes, means_of(time, code, count)[code], median[code])[own]
 
     return Change(nodes[own], new)
 
@@ -303,11 +294,10 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     extra = np.zeros(len(graph), np.bool_)
     extra[every[is_extra]] = True
 
-    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
+    def new(work: Float64) -> Float64:
         time = work[every]
         usual = quantiles_of(time[peers], code[peers], count, (0.5,))[:, 0][code]
-        usual = np.where(is_extra, 0.0, np.where(np.isfinite(usual), usual, time))[own]
-        return usual, usual, usual
+        return np.where(is_extra, 0.0, np.where(np.isfinite(usual), usual, time))[own]
 
     free = np.flatnonzero(extra[graph.target] & (graph.evidence == Evidence.BLOCKED))
     return Change(every[own], new, free=free)
@@ -336,7 +326,7 @@ def without_contention(predictor: Predictor, chosen: Mask, *, as_others: bool = 
     note = f"contention is estimated from other operations for {100 * open_ns:.0f} % of the time"
     nothing = np.zeros(0, np.intp)
     notes = (note,) if open_ns >= 0.01 else ()
-    return Change(nothing, lambda work: (work[nothing],) * 3, notes, rates)
+    return Change(nothing, lambda work: work[nothing], notes, rates)
 
 
 # Clock
@@ -352,71 +342,50 @@ def at_clock(run: Run, graph: StepGraph, chosen: Mask, mhz: float) -> Change:
     rows = rows[place]
     area, time = (table.measured[name] for name in (integral_of("gfx_mhz"), known_of("gfx_mhz")))
     clock = ratios(area[rows], time[rows])
-    ordered = np.isfinite(clock)
-    whose = table.gpu[rows]
-    count = int(whose.max(initial=0)) + 1
-    usual = ratios(*(sums_of(each[rows][ordered], whose[ordered], count) for each in (area, time)))
-    clock = np.where(ordered, clock, usual[whose])
     low, high = np.zeros(len(rows)), np.ones(len(rows))
     if chip is not None:
         low, high = (each[rows] for each in clock_response(table, chip).of(table))
-    known = np.isfinite(clock) & (clock > 0)
-    ratio = np.where(known, clock, mhz) / mhz
+    # Shorter than a sample: the clock of its neighbours on the GPU would change it little.
+    ratio = np.where(clock > 0, clock, mhz) / mhz
     ends = np.sort(np.stack([ratio**low, ratio**high]), axis=0)
     spent = table.duration_ns[rows]
     open_ns = float(spent[high - low > 0].sum() / max(spent.sum(), 1))
     note = f"how {100 * open_ns:.0f} % of the compute time follows the clock is known within bounds"
     sides = np.stack([ends[0], np.sqrt(ends[0] * ends[1]), ends[1]])
-    return _factors(graph.activities[place], sides, *([note] if open_ns >= 0.01 else []))
+    return scaled(graph.activities[place], sides, *([note] if open_ns >= 0.01 else []))
 
 
 # Communication
 
 
 def at_peak(run: Run, graph: StepGraph, chosen: Mask) -> Change:
-    """Transfers at the best bandwidth that the run shows for their kind and process group.
-
-    At most as fast as per byte the fastest tenth of any size, at least as the fastest tenth of
-    the same size.
-    """
-    table, found = run.table, collectives_of(run)
-    if found is None:
-        raise NothingToShow("the run has no communication")
-    acts = graph.activities
-    rows = graph.row[acts]
+    """Transfers as the fastest tenth of the same kind, process group and size; at most as fast as
+    the fastest tenth of any size, per byte."""
+    table, found, acts = run.table, collectives_of(run), graph.activities
     set_of = np.full(len(table), -1, np.int64)
-    set_of[found.rows] = found.member_set
-    place = np.flatnonzero(chosen[rows] & (set_of[rows] >= 0))
-    place = place[found.complete[set_of[rows[place]]]]
-    if not len(place):
+    if found is not None:
+        own = found.complete[found.member_set]
+        set_of[found.rows[own]] = found.member_set[own]
+    sets = set_of[graph.row[acts]]
+    every = np.flatnonzero(sets >= 0)
+    own = chosen[graph.row[acts[every]]]
+    if found is None or not own.any():
         raise NothingToShow("no collective has all its ranks in the files: transfers are unknown")
-    every = np.flatnonzero(set_of[rows] >= 0)
-    every = every[found.complete[set_of[rows[every]]]]
-    sets = set_of[rows[every]]
-    size = np.where(found.bytes[sets] > 0, found.bytes[sets], 1).astype(np.float64)
-    kind = combined([found.kind[sets], found.group[sets]])[1]
-    same = combined([kind, found.bytes[sets]])[1]
-    own = np.searchsorted(every, place)
+    moved = np.maximum(found.bytes[sets[every]], 1).astype(np.float64)
+    kind = combined([found.kind[sets[every]], found.group[sets[every]]])[1]
+    same = combined([kind, found.bytes[sets[every]]])[1]
 
-    def new(work: Float64) -> tuple[Float64, Float64, Float64]:
+    def new(work: Float64) -> Float64:
         time = work[acts[every]]
-        rate = quantiles_of(time / size, kind, int(kind.max()) + 1, (_FASTEST,))[:, 0][kind] * size
-        like = quantiles_of(time, same, int(same.max()) + 1, (_FASTEST,))[:, 0][same]
-        most = np.minimum(like, time)[own]
-        least = np.minimum(rate, like)
-        least = np.minimum(least, time)[own]
-        return least, (least + most) / 2, most
+        per_byte, like = (
+            quantiles_of(value, code, int(code.max()) + 1, (_FASTEST,))[:, 0][code]
+            for value, code in ((time / moved, kind), (time, same))
+        )
+        like = np.minimum(like, time)
+        least = np.where(moved > 1, np.minimum(per_byte * moved, like), like)
+        return np.stack([least, like, like])[:, own]
 
-    return Change(acts[place], new)
-
-
-def binding_edges(graph: StepGraph, begin: Int64, end: Int64, lag: Int64) -> Index:
-    """The edge that each node waits for last in a replay; -1 without one."""
-    late = begin[graph.target] - end[graph.source] - lag
-    held = np.flatnonzero(late == 0)
-    found = np.full(len(graph), -1, np.int64)
-    found[graph.target[held][::-1]] = held[::-1]
-    return found
+    return Change(acts[every[own]], new)
 
 
 def _doubtful_lag(graph: StepGraph) -> Int64 | None:

@@ -44,8 +44,8 @@ COLUMNS: Final = columns("""
     step_ns | ns | step
         The step time with the change: the measured step time minus saving_ns.
     step_low_ns | ns | at least
-        The low end of the step time's range: peers' times, how kernels follow the clock, how much
-        communication slows them, and inferred dependencies leave it open.
+        The low end of the step time's range: the spread of peers, how kernels follow the clock, how
+        much communication slows them, and what activities without a launch record waited for.
     step_high_ns | ns | at most
         The high end of the step time's range.
     saving_ns | ns | saving
@@ -84,8 +84,8 @@ _ALIASES: Final = {"stage": "pp"}
 _KINDS: Final = {"compute": Kind.COMPUTE, "comm": Kind.COMM, "copy": Kind.COPY}
 _HOST: Final = "host"
 _MAX_PARTS: Final = 64
-_TOP: Final = 0.03
-"""The share of the workers that M_W repairs (Lin et al.)."""
+_DOUBTFUL: Final = 0.1
+"""The model's error, as a share of the step, that the headline names."""
 
 
 class Selection(Struct, frozen=True, eq=False):
@@ -250,7 +250,8 @@ def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
     lag = predictor.doubtful_lag_ns
     if lag is not None:
         graph = predictor.graph
-        found.append(steady.replayed(graph.work_ns, lag) - steady.replayed(expected.work_ns, lag))
+        both = np.minimum(lag, expected.lag_ns)
+        found.append(steady.replayed(graph.work_ns, lag) - steady.replayed(expected.work_ns, both))
     notes = tuple(note for change in changes for note in change.notes)
     return Answer(expected, saving, min(found), max(found), notes)
 
@@ -328,9 +329,11 @@ def _headline(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
     last, found = list(answers.items())[-1]
     measured = steady.times.mean_ns
     share = percent(found.saving_ns / measured)
+    error = abs(steady.error_ns) / measured
+    off = f"; the replay as measured is off by {percent(error)}" if error > _DOUBTFUL else ""
     return (
         f"{last}: step {time(measured - found.saving_ns)} instead of {time(measured)}, "
-        f"{time(found.saving_ns)} ({share}) less, by replay",
+        f"{time(found.saving_ns)} ({share}) less, by replay{off}",
     )
 
 
