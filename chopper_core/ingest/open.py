@@ -24,6 +24,7 @@ from chopper_core.ingest.rank import (
 from chopper_core.ingest.recorded import RecordedRun, described, recorded_at, with_recording
 from chopper_core.ingest.watch import files_below
 from chopper_core.ingest.windows import continued
+from chopper_core.metrics.counters import sampled_figures
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Source
@@ -335,6 +336,8 @@ def _attached(
     paths = [path for path in paths if path.is_dir() or str(path) not in traces]
     if paths:
         run = attach_sources(run, paths, progress, ranges, recorded)
+    figures = sampled_figures(run.measured, run.hardware)
+    run = replace(run, measured={**run.measured, **figures}) if figures else run
     table = run.table.without_measured(*PASSING)
     return replace(run, table=table.with_measured(breakdown_columns(table, run.hardware)))
 

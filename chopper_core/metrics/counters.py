@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics.metric import (
+    METRICS,
     Metric,
     Reduces,
     Scope,
@@ -27,13 +28,23 @@ from chopper_core.metrics.metric import (
     register,
     time_weighted,
 )
-from chopper_core.model.column_names import COUNTER_MATCH, MATRIX_COUNTERS, OPS_PER_COUNT, Match
+from chopper_core.model.column_names import (
+    COUNTER_MATCH,
+    COUNTS_PER_US,
+    MATRIX_COUNTERS,
+    OPS_PER_COUNT,
+    SAMPLED,
+    Match,
+    part_of,
+)
 from chopper_core.model.hardware import ONE_INSTANCE, SUM, CounterInfo, Hardware, counter_info
+from chopper_core.model.signals import Signal, between
 from chopper_core.model.table import Category, KernelTable, Kind, Selection
 from chopper_core.model.units import Unit, unit_of_file
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.patterns import late
 
+_NS_PER_US: Final = 1000.0
 TIME: Final = "counter_duration_ns"
 """Duration of the dispatch in the counter run, which runs dispatches one by one."""
 _WAVES_PER_SIMD: Final = 8
@@ -165,16 +176,19 @@ class Formula(Struct, frozen=True):
         if not part:
             return absent(len(scope.nodes))
         sums, known = scope.nodes.known_together(tuple({**part, **whole}))
+        numbers = self.of(part, whole, sums, chip)
+        covers = _partial(scope, known, is_ratio=bool(whole))
+        missing = (known == 0) | ~np.isfinite(numbers)
+        return Values(np.where(missing, nan, numbers), missing, covers)
+
+    def of(self, part: Weights, whole: Weights, sums: Mapping[str, Float64], chip: Chip) -> Float64:
+        """The values for sums of the counters of its part and whole."""
         with np.errstate(divide="ignore", invalid="ignore"):
             numbers = _weighted(part, sums)
             if whole:
                 numbers = numbers / _weighted(whole, sums)
             numbers = numbers * self.factor(chip)
-            if self.then:
-                numbers = self.then(numbers, chip)
-        covers = _partial(scope, known, is_ratio=bool(whole))
-        missing = (known == 0) | ~np.isfinite(numbers)
-        return Values(np.where(missing, nan, numbers), missing, covers)
+            return self.then(numbers, chip) if self.then else numbers
 
     def parts(self, chip: Chip) -> Weights:
         made = _PARTS_OF_CHIP.get(self.part)
@@ -280,6 +294,51 @@ _PARTS_OF_CHIP: Final[Mapping[str, Callable[[Chip], Weights]]] = {
         "TCP_TCC_ATOMIC_WITHOUT_RET_REQ_sum": 64.0,
     },
 }
+
+
+def sampled_figures(measured: Mapping[str, Signal], hardware: Hardware | None) -> dict[str, Signal]:
+    """The ratios of counters that were sampled together, over time, by their metrics.
+
+    Each value is that of the counts between two samples.
+    """
+    prefix = f"{COUNTS_PER_US}."
+    counted = {
+        name.removeprefix(prefix): signal.curves
+        for name, signal in measured.items()
+        if name.startswith(prefix)
+    }
+    if not counted:
+        return {}
+    chip = Chip(hardware, ARCHITECTURES.get(hardware.arch if hardware else "", Architecture()))
+    found = {}
+    for each in METRICS.values():
+        formula = each.compute
+        if not (isinstance(formula, Formula) and formula.whole and isinstance(each.unit, Unit)):
+            continue
+        part = _renamed(formula.parts(chip), counted)
+        whole = _renamed(weights(formula.whole), counted)
+        names = {*part, *whole} - {TIME}
+        if not part or not names <= counted.keys():
+            continue
+        curves = {}
+        for gpu in set.intersection(*(set(counted[name]) for name in names)):
+            of_gpu = {name: counted[name][gpu] for name in names}
+            edges, *others = (curve.edges_ns for curve in of_gpu.values())
+            if all(np.array_equal(edges, other) for other in others):
+                rates = {name: curve.interval_values() for name, curve in of_gpu.items()}
+                rates[TIME] = np.full(len(edges) // 2, _NS_PER_US)
+                values = formula.of(part, whole, rates, chip)
+                if np.isfinite(values).any():
+                    curves[gpu] = between(edges[::2], edges[1::2], values)
+        if curves:
+            name = part_of(SAMPLED, each.name)
+            every = np.concatenate([curve.interval_values() for curve in curves.values()])
+            low, high = float(np.nanmin(every)), float(np.nanmax(every))
+            is_share = each.unit is Unit.PERCENT
+            bounds = (0.0, max(high, 100.0)) if is_share else (min(low, 0.0), high)
+            title = each.title.removesuffix("%").rstrip()
+            found[name] = Signal(name, title, each.unit, curves, *bounds)
+    return found
 
 
 def _weighted(terms: Weights, sums: Mapping[str, Float64]) -> Float64:

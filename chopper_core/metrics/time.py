@@ -21,7 +21,14 @@ from chopper_core.metrics.metric import (
     quotient,
     time_weighted,
 )
-from chopper_core.model.column_names import COUNTS_PER_US, ENERGY, integral_of, known_of, samples_in
+from chopper_core.model.column_names import (
+    COUNTS_PER_US,
+    ENERGY,
+    SAMPLED,
+    integral_of,
+    known_of,
+    samples_in,
+)
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Mask
@@ -252,6 +259,19 @@ def part_of_signal(name: str) -> Metric | None:
     signal, _, instance = name.partition(".")
     if signal == COUNTS_PER_US:
         return _sampled(name, instance)
+    if signal == SAMPLED and instance in METRICS:
+        return replace(
+            METRICS[instance],
+            name=name,
+            title=f"sampled {METRICS[instance].title}",
+            reduces=Reduces.MEAN,
+            definition=f"{METRICS[instance].definition} Of the whole GPU between two samples, mean "
+            "over the durations of the activities.",
+            compute=lambda scope: _part_mean(scope, name),
+            missing_because="the run has no samples of its counters at the times of the row",
+            counters=(),
+            needs_hardware=False,
+        )
     whole = METRICS.get(signal)
     if whole is None or whole.reduces != Reduces.MEAN or not instance:
         return None

@@ -110,6 +110,8 @@ class Match(IntEnum):
 _COUNTER: Final = late(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+")
 
 
+SAMPLED: Final = "sampled"
+"""The signal whose parts are figures of sampled counters: `sampled.mfma_util_pct`."""
 COUNTS_PER_US: Final = "counts_per_us"
 """The signal of sampled counters, whose parts are counters: `counts_per_us.SQ_WAVES`."""
 

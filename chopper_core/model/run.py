@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.model.column_names import COUNTS_PER_US, is_part
+from chopper_core.model.column_names import COUNTS_PER_US, SAMPLED, is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
 from chopper_core.model.inputs import (
@@ -273,7 +273,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @property
     def has_telemetry(self) -> bool:
         """Whether a signal is telemetry's; others are counters sampled over time."""
-        return any(not name.startswith(COUNTS_PER_US) for name in self.measured)
+        return any(not name.startswith((COUNTS_PER_US, SAMPLED)) for name in self.measured)
 
     @property
     def signal_names(self) -> tuple[str, ...]:

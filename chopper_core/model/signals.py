@@ -49,6 +49,10 @@ class IntegralCurve(Struct, frozen=True):
             np.interp(at, near, self.covered_ns[low:high]),
         )
 
+    def interval_values(self) -> Float64:
+        """The value of each interval of a curve of intervals (`between`), NaN where unknown."""
+        return ratios(np.diff(self.integral)[::2], np.diff(self.covered_ns)[::2])
+
     def means(self, bounds_ns: Numbers) -> Float64:
         """The mean between neighbouring bounds, along the last axis; NaN where nothing is known."""
         integral, covered = self.integrals(bounds_ns)

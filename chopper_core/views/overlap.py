@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
 
@@ -12,11 +13,13 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Values, column, numbered, worded
 from chopper_core.metrics.instances import instances, visits
 from chopper_core.metrics.metric import quotient
-from chopper_core.model.charts import Chart, LineChart
+from chopper_core.model.charts import Chart, LineChart, Series
+from chopper_core.model.column_names import SAMPLED
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, KernelTable, Kind
-from chopper_core.model.units import time_text
+from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -24,6 +27,7 @@ from chopper_core.util.grouping import (
     combined,
     counts_of,
     means_of,
+    quantile_of,
     quantiles_of,
     ranked,
     ratios,
@@ -72,6 +76,7 @@ _MIN_CORRELATION: Final = 0.3
 _LEVELS: Final = LEVELS[:-1]
 
 
+_ALONE, _TOGETHER = "compute alone", "with collectives"
 _CHOPPER: Final = "UnaryLab/chopper compute_overlap_cdf, with the union of the intervals"
 _ALIKE: Final = (
     "Only like instances are compared: of the same operation, phase, GPU and kernels, within the "
@@ -256,7 +261,7 @@ def answer(run: Run, view: View) -> ViewResult:
         result = _one_by_one(run, view, found)
     else:
         result = _together(run, view, found, view.by or "operation")
-    charts = (_cumulative(found), _against_duration(run, found))
+    charts = (_cumulative(found), _against_duration(run, found), *_samples(run, view))
     return replace(result, notes=_notes(found), charts=charts)
 
 
@@ -422,6 +427,43 @@ def _cumulative(found: Overlaps) -> Chart:
         np.arange(101.0),
         by_gpu(gpus.tolist(), shares),
     )
+
+
+def _samples(run: Run, view: View) -> Iterator[Chart]:
+    """Figures of sampled counters while compute runs alone and with collectives, cumulative.
+
+    A sample counts where compute of the scope runs at its middle: the original's device_cdf.
+    """
+    table, shares = run.table, np.linspace(0, 1, 101).tolist()
+    rows = run.tree_of(view).node(view.path).rows
+    for name, signal in run.measured.items():
+        if not name.startswith(f"{SAMPLED}.") or signal.unit is not Unit.PERCENT:
+            continue
+        values: dict[str, list[Float64]] = {_ALONE: [], _TOGETHER: []}
+        for gpu, curve in signal.curves.items():
+            begins, ends = curve.edges_ns[::2], curve.edges_ns[1::2]
+            middle, on_gpu = begins + (ends - begins) // 2, rows[table.gpu[rows] == gpu]
+            busy, shared = (
+                _runs_at(table, on_gpu[table.kind[on_gpu] == kind], middle)
+                for kind in (Kind.COMPUTE, Kind.COMM)
+            )
+            sampled = curve.interval_values()
+            known = busy & np.isfinite(sampled)
+            values[_ALONE].append(sampled[known & ~shared])
+            values[_TOGETHER].append(sampled[known & shared])
+        lines = {label: np.concatenate(each) for label, each in values.items()}
+        lines = {label: each for label, each in lines.items() if len(each)}
+        if lines:
+            x = tuple(quantile_of(each, shares) for each in lines.values())
+            y = tuple(Series(label, np.linspace(0.0, 100.0, 101)) for label in lines)
+            title = f"samples with at most this much {signal.title}"
+            yield LineChart(title, "%", signal.title, signal.unit.value, x, y)
+
+
+def _runs_at(table: KernelTable, rows: Index, times_ns: Int64) -> Mask:
+    """Whether any of the activities runs at each time."""
+    spans = TimeSpans.running(table.start_ns[rows], table.duration_ns[rows])
+    return spans.within(times_ns, times_ns + 1) > 0
 
 
 def _against_duration(run: Run, found: Overlaps) -> Chart:

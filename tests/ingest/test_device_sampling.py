@@ -12,6 +12,7 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
@@ -202,3 +203,45 @@ def test_each_rank_has_its_own(tmp_path: Path) -> None:
     run = open_run(str(tmp_path))
     assert rates(run) == pytest.approx(WAVES_PER_US)
     assert rates(run, gpu=1) == pytest.approx([2 * rate for rate in WAVES_PER_US])
+
+
+MATRIX = {0: 0, 10: 3_000_000, 20: 3_600_000, 30: 9_000_000}
+"""Cycles in which matrix units were busy, and below those of the GPU, which its 8 XCCs count."""
+ACTIVE = {0: 0, 10: 8 * 20_000, 20: 8 * 30_000, 30: 8 * 50_000}
+
+
+def test_figures_of_counters_that_are_sampled_together(tmp_path: Path) -> None:
+    both = {"SQ_VALU_MFMA_BUSY_CYCLES": MATRIX, "GRBM_GUI_ACTIVE": ACTIVE}
+    write(tmp_path, counters=both)
+    # A collective from 22 to 25 ms: the middle of the last sample is at 25 ms, as it ends.
+    path = tmp_path / "kernel_traces_rank0.csv"
+    line = f"ncclDevKernel_Generic.kd,{BOOT_NS + 22 * MS},{BOOT_NS + 26 * MS},{4 * MS},4,2,9\n"
+    path.write_text(path.read_text() + line)
+    run = open_run(str(tmp_path), overrides=Overrides(hardware="MI300X"))
+    assert run.hardware is not None
+    # 304 compute units of 4 matrix units each.
+    busy = [
+        100 * matrix / (cycles * 304 * 4)
+        for matrix, cycles in ((3_000_000, 20_000), (600_000, 10_000), (5_400_000, 20_000))
+    ]
+    curve = run.signal("sampled.mfma_util_pct").curves[0]
+    assert curve.interval_values() == pytest.approx(busy)
+    mhz = run.signal("sampled.counter_mhz").curves[0].interval_values()
+    assert mhz == pytest.approx([2.0, 1.0, 2.0])  # 20,000 cycles in 10 ms
+    assert not run.has_telemetry
+    # gemm runs in the middle of the first sample, nothing in that of the second.
+    charts = query(run, parse("R?view=overlap")).charts
+    (chart,) = (each for each in charts if each.title == "samples with at most this much MFMA")
+    lines = dict(zip((each.name for each in chart.series), chart.x, strict=True))
+    assert lines["compute alone"] == pytest.approx(busy[0])
+    assert lines["with collectives"] == pytest.approx(busy[2])
+    assert column(run, "sampled.mfma_util_pct")["gemm"] == pytest.approx(busy[0])
+
+
+def test_counters_of_other_samples_give_no_figure(tmp_path: Path) -> None:
+    later = {at + 1: value for at, value in ACTIVE.items()}
+    both = {"SQ_VALU_MFMA_BUSY_CYCLES": MATRIX, "GRBM_GUI_ACTIVE": later}
+    write(tmp_path, counters=both)
+    run = open_run(str(tmp_path), overrides=Overrides(hardware="MI300X"))
+    assert "sampled.counter_mhz" in run.signal_names
+    assert "sampled.mfma_util_pct" not in run.signal_names
