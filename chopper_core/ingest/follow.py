@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,6 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import RecentSamples
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.record.manifest import read_manifest
 from chopper_core.render.cells import Escaped, escape_each
 from chopper_core.sources.registry import Family, discover, family_of
 from chopper_core.store.format import is_store, paths_of
@@ -63,6 +61,8 @@ class Follower:
         self.name = name
         self.every_s = every_s
         self.recent = RecentSamples()
+        self.load: Callable[[Progress], Run] | None = None
+        """Reads several runs side by side."""
         self.alarms: tuple[Alarm, ...] = ()
         self.feeds: tuple[Feed, ...] = ()
         self.problem = ""
@@ -158,7 +158,7 @@ class Follower:
 
     def tail(self) -> bool:
         """Read new lines of telemetry; False where there are none."""
-        if self.run is None:
+        if self.run is None or self.load is not None:
             return False
         self._feed()
         if self.feeds:
@@ -173,6 +173,10 @@ class Follower:
 
     def _read_run(self, progress: Progress) -> None:
         state, began = self._files.state(), time.monotonic()
+        if self.load is not None:
+            self.run = self.load(progress)
+            self._noted(state, began)
+            return
         paths = paths_of(self.name)
         run = read_again(
             self.name,
@@ -187,18 +191,16 @@ class Follower:
             self._tails, self.recent.series = {}, {}
         for file in discover(paths, Family.TELEMETRY).files:
             self._tails.setdefault(file.path, Tail(file.path))
-        # An earlier state: what is written from now on is news.
         self._late = {path for path, _ in run.failed if self._is_late(Path(path))}
+        self.run = replace(run, recent=self.recent, others=self.others)
+        self._noted(state, began)
+
+    def _noted(self, state: Mapping[str, FileState], began_s: float) -> None:
         newest_ns = max((each[1] for each in state.values()), default=0)
         self.recent.newest_s = max(self.recent.newest_s, newest_ns * 1e-9)
-        for path in filter(Path.is_dir, paths):
-            with suppress(ChopperError):
-                manifest = read_manifest(path)
-                self.recent.has_ended = manifest is not None and manifest.ended_ns is not None
         self._files.note(state)
         self._read, self.problem = state, ""
-        self._read_s, self._cost_s = time.monotonic(), time.monotonic() - began
-        self.run = replace(run, recent=self.recent, others=self.others)
+        self._read_s, self._cost_s = time.monotonic(), time.monotonic() - began_s
 
     def _is_tailed(self, path: Path) -> bool:
         if path not in self._tails and family_of(path) is Family.TELEMETRY:

@@ -15,7 +15,7 @@ from chopper_core.ingest.untraced import identified
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import RecentSamples
-from chopper_core.sources.registry import Family, family_of, read_source
+from chopper_core.sources.registry import Family, SourceFormat, discover, read_source
 from chopper_core.sources.signals import ClockDomain, Telemetry
 from chopper_core.util.errors import DataError
 from chopper_core.util.memory import reading
@@ -32,6 +32,7 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._scratch = TemporaryDirectory(prefix="chopper-")
         self._at = 0
         self._inode = -1
         self._state = (-1, -1, -1)
@@ -39,6 +40,7 @@ class Tail:
         """Of a file that is read as a whole again, samples up to then are known."""
         self._head: bytes | None = None
         """The lines above the rows; None before they are there."""
+        self._format: SourceFormat | None = None
         self._resolution_ns = 0
         self._offset_ns: int | None = None
 
@@ -69,24 +71,27 @@ class Tail:
             file.seek(self._at)
             data = file.read(_PIECE)
         if not self._at and data.startswith(_WHOLE):
-            return _read(self.path)
+            with reading(self.path):
+                whole: Telemetry = read_source(self.path, Family.TELEMETRY)
+            return whole
         data = data[: data.rfind(b"\n") + 1]  # The rest of the last line is still to come.
         lines = data.splitlines(keepends=True)
-        with TemporaryDirectory(prefix="chopper-") as folder:
-            copy = Path(folder) / self.path.name
-            if self._head is None:
-                for count in range(1, min(len(lines), _MAX_HEADINGS) + 1):
-                    copy.write_bytes(b"".join(lines[:count]))
-                    if family_of(copy) is Family.TELEMETRY:
-                        self._head = b"".join(lines[:count])
-                        lines = lines[count:]
-                        break
-            if self._head is None or not lines:
-                return None
-            self._at += len(data)
-            copy.write_bytes(self._head + b"".join(lines))
-            self._note_headings(lines)
-            return replace(_read(copy), path=self.path)
+        copy = Path(self._scratch.name) / self.path.name
+        if self._head is None:
+            for count in range(1, min(len(lines), _MAX_HEADINGS) + 1):
+                copy.write_bytes(b"".join(lines[:count]))
+                if found := discover([copy], Family.TELEMETRY).files:
+                    self._head, self._format = b"".join(lines[:count]), found[0].source
+                    lines = lines[count:]
+                    break
+        if self._head is None or self._format is None or not lines:
+            return None
+        self._at += len(data)
+        copy.write_bytes(self._head + b"".join(lines))
+        self._note_headings(lines)
+        with reading(self.path):
+            telemetry: Telemetry = self._format.read(copy)
+        return replace(telemetry, path=self.path)
 
     def _note_headings(self, lines: Sequence[bytes]) -> None:
         """Read on below headings that came again, perhaps changed, after a tool's restart."""
@@ -119,9 +124,3 @@ class Tail:
                 samples = own.time_ns[new] + self._offset_ns, own.value[new]
                 recent.add(name.value, TITLES[name], gpu_of[number], samples, source)
         self._since_ns = max(newest)
-
-
-def _read(path: Path) -> Telemetry:
-    with reading(path):
-        found: Telemetry = read_source(path, Family.TELEMETRY)
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
@@ -51,13 +52,15 @@ class ThinnedSamples:
             ends = np.concatenate([ends[1:half:2], ends[half:]])
         self.begins_ns, self.ends_ns, self.figures = begins, ends, figures
 
-    def curve(self) -> IntegralCurve:
-        begins = self.begins_ns
+    def curve(self, since_ns: int) -> IntegralCurve:
+        """The samples since then, and the one before."""
+        first = max(int(np.searchsorted(self.ends_ns, since_ns)) - 1, 0)
+        begins, ends = self.begins_ns[first:], self.ends_ns[first:]
         gaps = np.diff(begins[-_PERIODS:])
         period = max(int(median_of(gaps)), 1) if len(gaps) else 10**9
         nexts = np.append(begins[1:], begins[-1:] + period)
-        stops = np.minimum(nexts, np.maximum(self.ends_ns, begins) + _REACH * period)
-        return between(begins, np.maximum(stops, begins), self.figures[1])
+        stops = np.minimum(nexts, np.maximum(ends, begins) + _REACH * period)
+        return between(begins, np.maximum(stops, begins), self.figures[1, first:])
 
 
 class RecentSamples:
@@ -101,12 +104,14 @@ class RecentSamples:
             return FRESH
         return f"last data {now_s - self.newest_s:.0f} s ago"
 
-    def signals(self) -> dict[str, Signal]:
-        """The signals as they are now."""
+    def signals(self, names: Collection[str], seconds: float) -> dict[str, Signal]:
+        """Signals of the last seconds; their scale is that of all samples."""
         found: dict[str, dict[int, ThinnedSamples]] = {}
-        for (name, gpu), series in sorted(self.series.items()):
-            if len(series):
-                found.setdefault(name, {})[gpu] = series
+        known = {key: each for key, each in self.series.items() if len(each) and key[0] in names}
+        newest = max((int(each.ends_ns[-1]) for each in known.values()), default=0)
+        since_ns = newest - round(seconds * 1e9)
+        for (name, gpu), series in sorted(known.items(), key=lambda item: item[0]):
+            found.setdefault(name, {})[gpu] = series
         signals = {}
         for name, gpus in found.items():
             title, unit = self._units[name]
@@ -114,6 +119,6 @@ class RecentSamples:
             high = max(float(each.figures[2].max()) for each in gpus.values())
             if unit is Unit.PERCENT:
                 low, high = 0.0, 100.0
-            curves = {gpu: each.curve() for gpu, each in gpus.items()}
+            curves = {gpu: each.curve(since_ns) for gpu, each in gpus.items()}
             signals[name] = Signal(name, title, unit, curves, low, high)
         return signals

@@ -49,6 +49,7 @@ NEAR_LIMIT: Final = 0.98
 _BINS: Final = 240
 _MAX_STEPS: Final = 240
 _LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
+_FIGURES: Final = ("throttle_pct", "vram_bytes")
 _NOW: Final = "of its latest sample, at most 10 s older than the latest of all GPUs"
 _COLUMNS: Final = columns(
     f"""
@@ -80,7 +81,10 @@ _COLUMNS: Final = columns(
 
 def answer(run: Run, view: View) -> ViewResult:
     given = options_of(view, SPEC, window=POSITIVE).get("window")
-    measured = run.measured if run.recent is None else run.recent.signals()
+    seconds = float(given or WINDOW_S)
+    measured = run.measured
+    if run.recent is not None:
+        measured = run.recent.signals((*_LANES, *_FIGURES, "power_cap_w"), seconds)
     gpus = gpus_of(run) if run.is_sampled_only else [gpu.index for gpu in run.gpus]
     steps = None if run.is_sampled_only else step_times(run, View(view.run))
     curves = [curve for each in measured.values() for curve in each.curves.values()]
@@ -90,13 +94,13 @@ def answer(run: Run, view: View) -> ViewResult:
     now = {name: _latest(signal, gpus, end_ns) for name, signal in measured.items()}
     own = [
         (_COLUMNS[f"now_{name}"], numbered(now[name].tolist()))
-        for name in (*_LANES, "throttle_pct", "vram_bytes")
+        for name in (*_LANES, *_FIGURES)
         if name in now
     ]
     limit = _limits(run, now.get("power_cap_w"), len(gpus))
     own.insert(3, (_COLUMNS["limit_w"], numbered(limit.tolist())))
     own += _names(run, gpus)
-    lanes = _lanes(run, measured, gpus, now, limit, (end_ns, float(given or WINDOW_S)))
+    lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus]),

@@ -18,6 +18,7 @@ from chopper_core.util import debug
 from chopper_core.util.progress import silent
 from chopper_tui.commands.options import (
     against,
+    holds_several,
     home_of,
     open_view,
     open_with_progress,
@@ -84,6 +85,9 @@ def _follower(view: View, options: Namespace) -> Follower:
     overrides, jobs = view.overrides.of_run, options.jobs
     follower = Follower(view.run, overrides, jobs=jobs, every_s=options.interval)
     follower.alarms = tuple(options.alarm)
+    if holds_several(view.run, not options.no_cache):
+        follower.load = partial(open_view, view, options)
+        return follower
     feeds = options.feeds if "feeds" in options else ()
     folder = Path(view.run) if "feeds" in options else follower.folder
     scraped = [scrape_feed(folder, number, url) for number, url in enumerate(options.scrape)]
@@ -96,7 +100,8 @@ def _follower(view: View, options: Namespace) -> Follower:
 
 def _watch(view: View, options: Namespace) -> int:
     follower = _follower(view, options)
-    start = with_view(view, "live") if view == home_of(View(view.run)) else view
+    is_plain = view == home_of(View(view.run)) and follower.load is None
+    start = with_view(view, "live") if is_plain else view
     return show_run(
         follower.open,
         start,

@@ -234,7 +234,7 @@ def all_read(run: Run, progress: Progress) -> Run:
     return run
 
 
-def _holds_runs(name: str, use_cache: bool) -> bool:
+def holds_several(name: str, use_cache: bool) -> bool:
     """Whether a name is several runs, or directories that hold some; searched once for a state."""
     from chopper_core.ingest.cache import kept
     from chopper_core.store.format import is_store, paths_of
@@ -286,7 +286,7 @@ def opened_run(
     is_verified: bool = True,
 ) -> Run:
     guard_mapped_files()
-    if _holds_runs(name, not options.no_cache):
+    if holds_several(name, not options.no_cache):
         from chopper_core.model.settings import given_settings
 
         several = extension_part("runs", f"{name} holds several runs: to show them side by side")

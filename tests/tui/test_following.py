@@ -18,7 +18,9 @@ from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
+from chopper_tui.cli import _parser
 from tests.ingest.test_follow import HEADING, row
+from tests.ingest.test_run_sets import trace
 from tests.ingest.test_windows import STEP_GAP_US, ranks_of, written
 from tests.tui.explorer import Driven, explorer
 
@@ -92,6 +94,7 @@ async def test_live_shows_samples_as_they_come_and_pauses(folder: Path) -> None:
         await until(driven, "1655")
 
 
+@pytest.mark.sweep
 async def test_the_newest_step_is_followed_and_another_one_stays(folder: Path) -> None:
     async with following(folder, ":gpu=0/iteration=5") as driven:
         write_window(folder, 20, STEP_GAP_US)
@@ -126,3 +129,27 @@ def test_alarms_of_signals_and_steps(folder: Path) -> None:
     for text in ("gfx_mhz", "speed>1", "step_time>x", "gfx_mhz<5 for 3"):
         with pytest.raises(UsageError, match="is none like"):
             parse_alarm(text)
+
+
+async def test_a_directory_of_runs_shows_those_that_come(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from chopper_tui.commands.explore import _follower
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sweep = tmp_path / "sweep"
+    for name in ("tp1", "tp2"):
+        trace(sweep / name)
+    parsed = _parser().parse_args([str(sweep), "--watch", "--interval", "0.5", "--jobs", "1"])
+    follower = _follower(parse(str(sweep)), parsed)
+    monkeypatch.setattr(follow, "_PAUSE", 0)
+    follower.every_s = 0.005
+    app = ChopperApp(follower.open, parse(str(sweep)))
+    app.POLL_S = 0.001  # type: ignore[misc]
+    app.follower = follower
+    async with explorer(app=app) as driven:
+        await until(driven, "2 of 2 rows")
+        driven.explore.table.move_to_label("tp2")
+        trace(sweep / "tp0")
+        await until(driven, "3 of 3 rows")
+        assert driven.label == "tp2"
