@@ -42,7 +42,8 @@ def test_rank_3_of_ddp4_is_host_bound_and_the_others_wait_for_it(opened: Open) -
     assert row["confidence"] == "high"
     # What the others have of exposed communication and rank 3 doesn't, in two of three steps.
     exposed = (41.067730 + 37.330342 + 39.780546) / 3 - 3.383902
-    assert row["saving_ns"] / 1e6 == pytest.approx(exposed / 3, rel=0.1)
+    # It isn't worth that: the hosts of the others take nearly as long as that of rank 3.
+    assert 0 < row["saving_ns"] / 1e6 < exposed / 6 and row["basis"] == "replay"
     assert found(run)["host-bound"]["saving_ns"] > row["saving_ns"]
 
 
@@ -68,7 +69,7 @@ def test_one_rank_of_eight_shows_its_communication_but_not_who_waits(opened: Ope
 def test_a_training_that_waits_for_its_host(opened: Open) -> None:
     row = found(opened("mi300x_train_resnet18.json.gz"))["host-bound"]
     cause = "94.5 % by memory allocation (hipFree)"
-    assert row["said"].startswith(f"the step is host-bound, {cause}: 605 ms of idle time")
+    assert row["said"].startswith(f"the step is host-bound, {cause}: 604.8 ms of idle time")
     assert row["saving_pct"] > 50
 
 
@@ -94,3 +95,12 @@ def test_waits_in_the_queue_are_a_finding_where_they_are_most_of_the_step(opened
     waits = dict(zip(launch.labels, launch.values["idle_queued_ns"].numbers.tolist(), strict=True))
     assert row["saving_ns"] == pytest.approx((waits["forward"] + waits["backward"]) / 5, abs=1)
     assert row["saving_pct"] > 60
+
+
+def test_the_slow_stage_of_a_public_schedule_comes_first(opened: Callable[[str], Run]) -> None:
+    """Stage 3 is worth 402 ms, as Lin et al. published; no finding is worth more."""
+    frame = query(opened("straggler_whatif/trace-ST.parquet"), parse("R?view=findings"))
+    savings = frame.values["saving_ns"]
+    assert "stage 3 is too long" in frame.labels[0]
+    assert savings.at(0) == pytest.approx(402e6, rel=0.05)
+    assert max(savings.at(row) or 0 for row in range(len(frame))) == savings.at(0)

@@ -76,3 +76,15 @@ def test_the_throttling_of_a_gpu_is_a_part_of_its_lag() -> None:
     assert throttled == [whole] and {shown[place][1] for place in of_gpu.values()} == {whole}
     exposed = [whose for (rule, _), whose in shown if rule.name == "exposed"]
     assert exposed == [None]
+
+
+@pytest.mark.few(1)
+def test_a_replay_values_two_slow_gpus_together_and_neither_alone() -> None:
+    """The one that remains still delays the others; without both the step is as planted."""
+    truth = planted.plant("two GPUs at a lower clock", 1, 0.04, "module")
+    found = bench.findings_of(bench.opened(truth.run))
+    first = found[0]
+    assert "hold the others back" in first.sentence and first.saving_ns is not None
+    assert first.saving_ns == pytest.approx(truth.cost_ns, rel=0.15)
+    alone = [each.saving_ns for each in found[1:] if each.rule == "straggler"]
+    assert len(alone) == 2 and max(each or 0.0 for each in alone) < 0.2 * truth.cost_ns

@@ -63,6 +63,7 @@ ONE_PLACE: Final = threshold(
     a lower clock slows all operations; one that accounts for most of the loss is named"""
 )
 
+_MAX_LISTED: Final = 4
 _COSTS: Final = {
     "clock": (Cost.CLOCK, "-slower_pct"),
     "kernels": (Cost.COMPUTE, "-slower_pct"),
@@ -99,7 +100,7 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
         is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
         if cause is not None and len(turns) > 1:
             yield (_in_turn if is_once else _together)(context, leads, turns)
-        if cause is None or len(turns) == 1 or not is_once:
+        if cause is None or len(turns) == 1 or (not is_once and len(turns) <= _MAX_LISTED):
             yield from (each for _, each in turns)
 
 
@@ -118,10 +119,11 @@ def _together(
 ) -> Finding:
     """GPUs that delay the others at the same time: one of them alone isn't worth as much."""
     gpus = [leads.gpus[each.place] for each, _ in late]
-    texts = "; ".join(each.sentence.partition("; it delays")[0] for _, each in late)
+    texts = [each.sentence.partition("; it delays")[0] for _, each in late[:_MAX_LISTED]]
+    more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
     costs = [_excess(leads, each) for each, _ in late]
     return context.finding(
-        f"{by_number('GPU', gpus)} hold the others back: {texts}",
+        f"{by_number('GPU', gpus)} hold the others back: {'; '.join(texts)}{more}",
         late[0][1].evidence,
         late[0][1].cost,
         max(each.saving_ns or 0.0 for _, each in late),
@@ -368,8 +370,7 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
         sentence=(
             f"pipeline stage {stage} is too long: a microbatch takes {times:.2f} times the median "
             f"of the other stages, which wait for it{_why_long(context, found, stage)}; the bubble "
-            f"is {percent(bubble_of(found))} ({percent(found.theory)} with equal stages); "
-            f"{time(saving)}{context.each}"
+            f"is {percent(bubble_of(found))} ({percent(found.theory)} with equal stages)"
         ),
         evidence=context.with_view("pipeline", sort="-stage_x"),
         confidence=confidence(measured=True, repeated=context.repeats),

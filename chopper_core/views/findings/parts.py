@@ -89,7 +89,8 @@ def _placed(context: FindingsContext, found: Found) -> PlacedFinding:
         own = np.asarray(context.cells.elapsed_ns * cells, np.float64)
     about = max(float(own.sum()), 1.0)
     gpus = len(distinct(context.place("gpu")[cells]))
-    total = (finding.saving_ns or 0.0) * gpus * len(context.iterations)
+    estimate = finding.saving_ns if finding.estimate_ns is None else finding.estimate_ns
+    total = (estimate or 0.0) * gpus * len(context.iterations)
     return PlacedFinding(rule, finding, cells, own * (total / about), about)
 
 

@@ -222,7 +222,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         if not self.irregular:
             return self.step_ns
         times = step_times(self.run, self.view)
-        return float(times.each_ns[~np.isin(times.iterations, self.irregular)].mean())
+        usual = times.each_ns[~np.isin(times.iterations, self.irregular)]
+        return float(usual.mean()) if len(usual) else self.step_ns
 
     def share(self, time_ns: float) -> float:
         """A time per iteration as a share of the iteration, 0 to 1."""
@@ -539,8 +540,12 @@ class Finding(Struct, frozen=True):
     """How much longer each of its GPUs takes, per iteration; empty: as long as the saving."""
     rows: tuple[Index, Float64] | None = None
     """The activities that take longer, and by how much, where that is known one by one."""
-    is_replayed: bool = False
-    """Whether the saving and its range are those of a replay, not of the rule's estimate."""
+    estimate_ns: float | None = None
+    """The rule's estimate, where the saving and its range are those of a replay."""
+
+    @property
+    def is_replayed(self) -> bool:
+        return self.estimate_ns is not None
 
     @property
     def is_priced(self) -> bool:

@@ -15,8 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.graph.dependencies import Evidence
-from chopper_core.graph.questions import Predicted, Predictor, scaled
+from chopper_core.graph.questions import EXPECTED, Predicted, Predictor, as_peers, scaled
 from chopper_core.graph.step_graph import NodeKind, StepGraph, Steps, replay, steps_of
+from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.side_table import HostLane, HostState
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -64,6 +65,10 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
     """The time of each."""
 
     @property
+    def is_schedule(self) -> bool:
+        return MICROBATCH in self.context.table.measured
+
+    @property
     def graph(self) -> StepGraph:
         return self.predictor.graph
 
@@ -73,12 +78,14 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         run = context.run
         if context.view.path:
             return None  # What a part is worth to the whole step says little about the part.
+        is_schedule = MICROBATCH in run.table.measured
         # Without the calls of hosts, their waiting for GPUs looks like work.
-        if run.is_reconstructed or len(run.table) > _MAX_ROWS or not len(run.side(HostLane).gpu):
+        is_known = is_schedule or (len(run.side(HostLane).gpu) and not run.is_reconstructed)
+        if len(run.table) > _MAX_ROWS or not is_known:
             return None
         predictor = Predictor.of(run)
         graph = predictor.graph
-        if graph.unlaunched > MAX_UNLAUNCHED * len(graph.activities):
+        if not is_schedule and graph.unlaunched > MAX_UNLAUNCHED * len(graph.activities):
             return None
         steps = steps_of(graph, run.table)
         inside = np.isin(steps.iteration, context.iterations) & np.isin(steps.gpu, context.gpus)
@@ -125,7 +132,8 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         low, high = max(holds[0] - error, 0.0) * saving, (holds[1] + error) * most
         if finding.high_ns is not None and finding.rows is None:
             high = max(most, finding.high_ns)
-        return replace(finding, saving_ns=saving, low_ns=low, high_ns=high, is_replayed=True)
+        estimate = finding.saving_ns
+        return replace(finding, saving_ns=saving, low_ns=low, high_ns=high, estimate_ns=estimate)
 
     def removal(self, finding: Finding) -> Removal:
         """The time that a finding costs on its GPUs, by what it is taken from."""
@@ -135,6 +143,8 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
             np.add.at(work, *self._at_work(*finding.rows))
             return Removal(work, lag)
         gpus = len(distinct(self.context.place("gpu")[cells]))
+        if self.is_schedule and finding.cost in COMPUTES:
+            return self._of_schedule(cells)
         rows = self.context.cells.rows[np.repeat(cells, self.context.cells.sizes())]
         is_of_some = 2 * gpus <= len(self.context.gpus)
         excess = finding.excess_ns or {finding.cost: finding.saving_ns or 0.0}
@@ -143,6 +153,16 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
             removed = self._removed(cost, total, cells, rows, is_of_some)
             work, lag = work + removed.work_ns, lag + removed.lag_ns
         return Removal(work, lag)
+
+    def _of_schedule(self, cells: Mask) -> Removal:
+        """What operations of a schedule take beyond the mean of their kind."""
+        chosen = np.zeros(len(self.context.table), np.bool_)
+        chosen[self.context.cells.rows[np.repeat(cells, self.context.cells.sizes())]] = True
+        change = as_peers(self.context.run, self.graph, chosen, "gpu")
+        work = np.zeros(len(self.graph))
+        own = self.graph.work_ns.astype(np.float64)
+        work[change.nodes] = own[change.nodes] - change.new(own)[EXPECTED]
+        return Removal(work, np.zeros(len(self.graph.lag_ns)))
 
     def _removed(
         self, cost: Cost, total: float, cells: Mask, rows: Index, is_of_some: bool
