@@ -102,9 +102,10 @@ class Base(Struct, frozen=True, eq=False):
     def _divides(self) -> bool:
         return not (self.is_total or self.is_itself or self.is_applied)
 
-    def is_mean_of(self, level: str) -> bool:
+    def is_mean_of(self, level: str, rows: Sequence[str]) -> bool:
         """Whether the total row of a level is the mean of its rows."""
-        return not (self.is_total or self.is_itself) and is_of_steps(self.run, level)
+        is_mean = not (self.is_total or self.is_itself) and is_of_steps(self.run, level)
+        return is_mean and len(rows) > 1
 
     def of_rows(
         self,

@@ -39,11 +39,12 @@ An ADDRESS is RUN[:level=label/...][?key=value&...], in quotes, for instance
   'runs/fsdp2:gpu=3/iteration=1/phase=backward?sort=-idle_ns&filter=gemm'
 Its keys: view (a screen, such as kernels), by (the split of its rows), of
 (its figure); order, columns, sort, filter, metric (the charted signal); base
-(the baseline: another path of the run, or another run); stat and over
-(a statistic over GPUs, iterations, layers); cut (1 counts truncated
-iterations); from and to, at and mark (times, such as 12.5ms); clock, gpu,
-hardware and parallel (as the options, comma-separated), base_parallel; of
-several runs set (tp=2;gpt*:pp=4) and name ({model}_{tp}).
+(the baseline: another path of the run, or another run; total: totals, not
+figures per step and GPU); stat and over (a statistic over GPUs, iterations,
+layers); cut (1 counts truncated iterations); from and to, at and mark
+(times, such as 12.5ms); clock, gpu, hardware and parallel (as the options,
+comma-separated), base_parallel; of several runs set (tp=2;gpt*:pp=4) and
+name ({model}_{tp}).
 """
 
 CACHING: Final = """

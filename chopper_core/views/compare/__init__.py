@@ -85,7 +85,7 @@ def answer(run: Run, view: View) -> ViewResult:
     both = sides_of(run, view)
     columns = {metric.name: (metric, values) for metric, values in _columns(both, figure)}
     total = {metric.name: values.at(0) for metric, values in _columns(both.whole, figure)}
-    is_mean = both.ours.base.is_mean_of(both.by)
+    is_mean = both.ours.base.is_mean_of(both.by, both.pairs.labels)
     added = [SHARE.name, *(name for name in columns if name.startswith(_EFFECTS))]
     for name in set(added) & columns.keys():
         numbers, is_known = columns[name][1].numbers, columns[name][1].present().all()
@@ -195,7 +195,7 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
     grown, shrunk = (float(change[side].sum()) for side in (change > 0, change < 0))
     sums = " and ".join(text(each, sign="+") for each in (grown, shrunk) if each)
     # Rows of GPUs or iterations have the whole's mean, not its parts.
-    sums = "" if both.ours.base.is_mean_of(both.by) else f"{sums} over "
+    sums = "" if both.ours.base.is_mean_of(both.by, both.pairs.labels) else f"{sums} over "
     # Names of kernels are too long for a sentence.
     listed = top[:_MAX_LISTED] if both.by != "kernel" else ()
     names = [f"{both.pairs.labels[row]} {text(change[row], sign='+')}" for row in listed]

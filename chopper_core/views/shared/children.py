@@ -220,7 +220,7 @@ class Columns:
     def _total(self, metric: Metric) -> Number | None:
         if metric.name in self._totals:
             return self._totals[metric.name]
-        if metric.name == SHARE and self._base.is_mean_of(*self._labels):
+        if metric.name == SHARE and self._base.is_mean_of(*next(iter(self._labels.items()))):
             return None
         return self._based_total(metric, metric.compute(Scope.of(self._run, self._whole)).at(0))
 
@@ -293,7 +293,8 @@ def framed(
         left_out=run.left_out(view),
         attributes=lambda row: attributes_at(run, result.opens(places[row])),
         base=base.text if base.is_applied or columns.adds_up else "",
-        total_title=result.total_title or ("mean" if base.is_mean_of(result.level) else "total"),
+        total_title=result.total_title
+        or ("mean" if base.is_mean_of(result.level, result.labels) else "total"),
         partial_total=columns.partial_totals,
     )
     return frame, columns, shown
