@@ -85,7 +85,7 @@ def test_show_takes_columns_a_limit_and_a_file(
     assert captured.out == ""
     assert str(out) in captured.err
     lines = out.read_text(encoding="utf-8").splitlines()
-    assert lines[0] == "name,kernels,mean_ns,address"
+    assert lines[0] == "name,kernels,mean_ns,address,base"
     assert len(lines) == 2
 
 
@@ -299,7 +299,7 @@ def test_info_lists_collectives_by_process_group(
         shown(
             capsys,
             "show",
-            f"{demo_kept}?order=operation&columns=collectives,bytes&cut=1",
+            f"{demo_kept}?order=operation&columns=collectives,bytes&cut=1&base=total",
             "--format",
             "json",
         )

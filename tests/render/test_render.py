@@ -40,7 +40,7 @@ STANDARD = {
      "s:gpu=1/iteration=11/phase=backward/layer=2/operation=attn_fa/kernel=FmhaFwdKernel<128>"],
 )  # fmt: skip
 def test_json_follows_its_schema(address: str) -> None:
-    frame = query(RUN, parse(address))
+    frame = query(RUN, replace(parse(address), is_total=True))
     document = json.loads(render(frame, "json"))
     assert document["schema"] == "chopper.frame/1"
     assert document["address"] == frame.address
@@ -71,6 +71,7 @@ def test_csv_holds_the_figures_of_json() -> None:
     frame = query(RUN, View("s", ("1", "11", "backward")))
     rows = json.loads(render(frame, "json"))["rows"]
     table = list(csv.DictReader(io.StringIO(render(frame, "csv"))))
+    rows = [{**row, "base": frame.base} for row in rows]
     assert [{key: str(value) for key, value in row.items()} for row in rows] == table
 
 
@@ -180,7 +181,7 @@ def test_what_the_stream_cannot_write_is_drawn_in_ascii() -> None:
 
 
 def test_scripts_get_a_pandas_table() -> None:
-    frame = query(RUN, View("s", columns=("elapsed_ns", "bytes")))
+    frame = query(RUN, View("s", columns=("elapsed_ns", "bytes"), is_total=True))
     table = frame.to_pandas()
     assert table["name"].tolist() == list(frame.labels)
     assert int(table["elapsed_ns"].sum()) == frame.total["elapsed_ns"]

@@ -220,8 +220,6 @@ class Columns:
     def _total(self, metric: Metric) -> Number | None:
         if metric.name in self._totals:
             return self._totals[metric.name]
-        if metric.name == SHARE and self._base.is_mean_of(*next(iter(self._labels.items()))):
-            return None
         return self._based_total(metric, metric.compute(Scope.of(self._run, self._whole)).at(0))
 
     @property
