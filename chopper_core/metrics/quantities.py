@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 _ALL: Final = "all GPUs and complete iterations in scope"
-_BASE: Final = "mean per GPU and iteration"
+_BASE: Final = "mean per GPU and iteration; sums with base=total"
 
 
 class Quantity(Struct, frozen=True):
@@ -45,7 +45,7 @@ _TEXT: Final = f"""
 step time | s | views.shared.step_times.step_times
     Time charged to an iteration on a GPU: its activities, and the idle time before them; idle time
     before a launch call belongs to the iteration that the host is in. The parts add up to it.
-    base: {_BASE}; the range of the iterations stands next to it where they differ by 1 %
+    base: mean per GPU and iteration; next to it their range, where they differ by 1 %
     places: overview headline, overview bar, overview step_ns, throughput headline,
         throughput iteration_ns, findings headline, runs step_time_ns
 

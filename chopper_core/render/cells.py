@@ -195,8 +195,14 @@ _NO_BREAK: Final = "\u00a0"
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """A sentence, cleaned, in lines of at most `width` cells; none begins with a bare unit."""
-    joined = _BEFORE_UNIT.sub(_NO_BREAK, clean(text))
+    """A sentence, cleaned, in lines of at most `width` cells; none begins with a bare unit.
+
+    Short facts with dots between them stay whole.
+    """
+    facts = _BEFORE_UNIT.sub(_NO_BREAK, clean(text)).split(" · ")
+    if len(facts) > 1:
+        facts = [each.replace(" ", _NO_BREAK) if len(each) < width / 3 else each for each in facts]
+    joined = " · ".join(facts)
     indent = " " * (len(text) - len(text.lstrip()))
     lines = wrap(joined, width, break_on_hyphens=False, subsequent_indent=indent)
     return [line.replace(_NO_BREAK, " ") for line in lines]
