@@ -195,7 +195,7 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, apart: str) -> Change:
     if MICROBATCH in table.measured:
         return _as_schedule(table, nodes, rows, own)
     if len(distinct(table.column(apart)[rows])) < 2:
-        raise NothingToShow(f"nothing to compare with: the run has one {apart}")
+        raise NothingToShow(f"no peers: the run has one {'GPU' if apart == 'gpu' else apart}")
     keys = _same_kernels(table, rows, apart)
     unit = _units(table, rows)
     peers = np.ones(len(rows), np.bool_) if own.all() else ~own

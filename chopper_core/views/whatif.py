@@ -169,7 +169,7 @@ def change_of(predictor: Predictor, question: str) -> Change:
         rows = questions.launched_rows(graph, every)
         nodes = every[(rows >= 0) & chosen.rows[rows]] if chosen.levels else every
     if not len(nodes):
-        raise NothingToShow(f"{question}: the run doesn't record it")
+        raise NothingToShow("the run doesn't record it")
     if found["factor"]:
         return questions.scaled(nodes, float(found["factor"]))
     if chosen.is_host and change != "as peers":
@@ -268,7 +268,7 @@ def answer(run: Run, view: View) -> ViewResult:
             change = change_of(steady.predictor, question)
         except NothingToShow as reason:
             if len(asked) == 1:
-                raise
+                raise NothingToShow(f"{question}: {reason}") from reason
             notes.append(f"{question}: {reason}")
             continue
         changes.append(change)

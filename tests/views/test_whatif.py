@@ -23,6 +23,7 @@ from chopper_core.views.whatif import (
 )
 from tests.demo import demo_run
 from tests.realdata.conftest import FOLDER
+from tests.support import Row, run_of
 
 MS = 1e6
 TRUTHS = {
@@ -174,7 +175,13 @@ def test_what_a_run_doesnt_record_is_said(tmp_path: Path) -> None:
     for question, reason in {
         "clock=2100": "the clock of the GPUs is unknown: it needs telemetry",
         "no contention": "the cost of contention is unknown: communication never runs during",
-        "no host gaps": "no host gaps: the run doesn't record it",
+        "no host gaps": "the run doesn't record it",
     }.items():
         found = OpenRun(run).what_if(question)
-        assert not found.labels and found.notes[0].startswith(reason)
+        assert not found.labels and found.notes[0].startswith(f"{question}: {reason}")
+
+
+def test_one_gpu_has_no_peers() -> None:
+    run = run_of([Row(start=1000 * step, duration=500, iteration=step) for step in range(3)])
+    found = OpenRun(run).what_if("no stragglers")
+    assert found.notes[0] == "no stragglers: no peers: the run has one GPU"
