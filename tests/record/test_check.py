@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from record.recorded import STAND_INS, environment
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,8 @@ def test_what_is_missing_comes_with_what_brings_it(tmp_path: Path) -> None:
     assert "rocprofiler-sdk" in found["hardware counters"]
 
 
-def test_a_gpu_that_fails_is_named(tmp_path: Path) -> None:
+@pytest.mark.sweep
+def test_a_node_with_gpus_of_nvidia(tmp_path: Path) -> None:
     found = checked(tmp_path, library="pynvml", torch="")
     assert found["GPU telemetry"] == (
         "yes 2 x NVIDIA H100 80GB HBM3 through nvidia-ml-py, NVIDIA 570.86.10"

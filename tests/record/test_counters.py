@@ -141,6 +141,7 @@ def test_passes_are_resumed_and_one_that_fails_leaves_the_others(
     assert (run / "counters" / "pass_4").is_dir()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("settings", "code", "why"),
     [({"silent": True}, 0, "rocprofv3 wrote nothing"), ({}, 7, "exit code 7")],

@@ -125,6 +125,7 @@ def test_nvml(tmp_path: Path) -> None:
     assert abs(np.average(rate) - 1) < 0.5
 
 
+@pytest.mark.sweep
 def test_equal_values_are_one_sample(tmp_path: Path) -> None:
     run = tmp_path / "run"
     variables = environment("pynvml", tmp_path, gpus=1, period_ms=10_000_000, refresh_ms=1)
@@ -133,6 +134,7 @@ def test_equal_values_are_one_sample(tmp_path: Path) -> None:
     assert np.diff(times).min() >= 195 * MS
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("library", ["amdsmi", "pynvml"])
 def test_without_rights_the_reason_is_recorded(tmp_path: Path, library: str) -> None:
     run = tmp_path / "run"
@@ -145,6 +147,7 @@ def test_without_rights_the_reason_is_recorded(tmp_path: Path, library: str) -> 
     assert not (run / TELEMETRY).exists()
 
 
+@pytest.mark.sweep
 def test_a_second_sampler_of_a_node_ends_at_once(tmp_path: Path) -> None:
     run = tmp_path / "run"
     variables = environment("amdsmi", tmp_path)
@@ -185,6 +188,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     assert len(node_of(run).anchors) == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("tool", "watts", "clock"),
     [("amd-smi", 500.0, ClockDomain.EPOCH), ("nvidia-smi", 612.5, ClockDomain.LOCAL)],
