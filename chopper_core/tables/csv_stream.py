@@ -210,11 +210,12 @@ def csv_table(text: bytes, width: int, **options: Any) -> pa.Table:
 
     Raises MemoryError where there is no room for them: Arrow would end the process.
     """
+    import numpy as np
     import pyarrow as pa
     from pyarrow import csv as pa_csv
 
-    # Raises; costs nothing else, as the system gives pages when they are written.
-    bytearray(_THREAD_BYTES + _PARSED_PER_BYTE * len(text))
+    # Raises; costs nothing else: the system gives pages when they are written.
+    np.empty(_THREAD_BYTES + _PARSED_PER_BYTE * len(text), np.uint8)
     names = [str(index) for index in range(width)]
     return pa_csv.read_csv(
         pa.BufferReader(text),

@@ -250,6 +250,8 @@ class Explorer(ScreenParts):
             here = (*self.trail_to(view)[:-1], replace(here[-1], view=view))
         self.home, self.run, self.trail = run, shown, here
         self.show(data)
+        if self._rest is not None:
+            self._rest.cancel()  # The next update comes soon.
         self.activate_cards(is_active)
         self.side.put(has_keys=has_keys)
 
