@@ -68,7 +68,6 @@ ABOUT = {
     "exposed": {"exposed_comm_ns"},
     "gpu-operation": {"mean_ns", "compute_busy_ns_delta"},
     "host-bound": {"idle_host_ns"},
-    "hot-gpu": {"edge_c", "hotspot_c"},
     "imbalance": {"compute_busy_ns"},
     "iteration": {"iteration_ns"},
     "late-host": {"idle_host_ns"},

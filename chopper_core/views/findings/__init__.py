@@ -63,7 +63,7 @@ RULES: Final[tuple[FindingRule, ...]] = tuple(
 
 SAVING: Final = column("""saving_ns | ns | saving
     Potential saving: how much shorter an iteration would be without it, mean over the complete
-    iterations; an estimate. The savings of parts are in that of what they are parts of.
+    iterations, by replay or by estimate. That of a part is in that of the whole.
     missing: the impact can't be estimated""")
 LOW: Final = column(f"""saving_low_ns | ns | at least
     The low end of the potential saving's range: allows for what else would wait then, and for

@@ -1,4 +1,4 @@
-"""Clocks: unsteady ones, low and dropping ones, and GPUs that a limiter or their heat slows."""
+"""Clocks: unsteady ones, low and dropping ones, and GPUs that a limiter slows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
-from chopper_core.graph.process_groups import nodes_of, places_of
-from chopper_core.metrics import heat_of, is_measured
+from chopper_core.graph.process_groups import nodes_of
+from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import Hardware
@@ -26,7 +25,6 @@ from chopper_core.views.findings.rule import (
     interval_text,
     low_interval,
     rule,
-    spread_of,
     threshold,
 )
 from chopper_core.views.power.samples import LIMITER, samples_of
@@ -380,45 +378,3 @@ def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | No
     usual = means_of(took[free], kernel[free], len(codes))[kernel]
     both = (share >= _LIMITED_PCT) & np.isin(table.gpu[rows], gpus) & np.isfinite(usual)
     return max(float((took - usual)[both].sum()), 0.0) if both.any() else None
-
-
-HOTTER: Final = threshold("""temperature above the median of the GPUs | 5 | °C
-    slots of a node differ by less""")
-SLOWER: Final = threshold("""clock below the median of the GPUs | 1.5 | %
-    GPUs of one model vary by about one percent""")
-_FEWEST_GPUS: Final = 3
-
-
-@rule(
-    "hot-gpu",
-    saving="its compute time beyond what it would take at the median clock",
-    holds=(0.3, 1.3),
-    needs="telemetry of clocks and temperatures, three GPUs",
-    thresholds=(HOTTER, SLOWER),
-)
-def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
-    """A GPU that is hotter than the others and runs at a lower clock."""
-    name = heat_of(context.table)
-    if not name or not is_measured("gfx_mhz", context.table) or len(context.gpus) < _FEWEST_GPUS:
-        return
-    heat, clock = (context.by_gpu(each) for each in (name, "gfx_mhz"))
-    if not (np.isfinite(heat).all() and np.isfinite(clock).all()):
-        return
-    usual, usual_mhz = median_of(heat), median_of(clock)
-    busy, spread = context.busy_ns.mean(axis=1), spread_of(clock)
-    for place, gpu in enumerate(context.gpus):
-        lower = 1 - float(clock[place]) / usual_mhz
-        is_low = lower >= SLOWER.share and usual_mhz - clock[place] >= ROBUST_Z.value * spread
-        if heat[place] - usual < HOTTER.value or not is_low:
-            continue
-        where = places_of(context.run, [gpu]).text(0)
-        saving = float(busy[place]) * lower
-        yield context.finding(
-            f"GPU {gpu}{f' ({where})' if where else ''} is {heat[place] - usual:.0f} °C hotter "
-            f"than the median GPU and its clock is {percent(lower)} lower ({clock[place]:,.0f} "
-            f"vs {usual_mhz:,.0f} MHz); {time(saving)}{context.each} of its compute",
-            replace(context.with_view("grid", sort=f"-{name}"), of=name),
-            Cost.CLOCK,
-            saving,
-            gpu=gpu,
-        )
