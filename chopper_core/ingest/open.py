@@ -21,7 +21,13 @@ from chopper_core.ingest.rank import (
     numbered,
     read_complete,
 )
-from chopper_core.ingest.recorded import RecordedRun, described, recorded_at, with_recording
+from chopper_core.ingest.recorded import (
+    RecordedRun,
+    described,
+    recorded_at,
+    with_recording,
+    without_traces,
+)
 from chopper_core.ingest.watch import files_below
 from chopper_core.ingest.windows import continued
 from chopper_core.metrics.counters import sampled_figures
@@ -130,8 +136,10 @@ def _read_run(
             or _scheduled(name, paths, progress, overrides)
             or _sampled(name, paths, progress, overrides)
         )
+        if run is None and recorded:
+            raise DataError(without_traces(name, recorded)) from no_traces
         if run is None:
-            raise no_traces
+            raise
         return run
     failed = [(str(file.path), f"{file.path} {file.reason}.") for file in discovery.lost]
     read: list[tuple[TraceFile, Run]] = []

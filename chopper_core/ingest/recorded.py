@@ -132,6 +132,14 @@ def described(run: Run, recorded: RecordedRun) -> Run:
     return replace(run, skipped=skipped, recordings=recordings, failed=failed)
 
 
+def without_traces(name: str, recorded: RecordedRun) -> str:
+    """Why a recording has nothing to open."""
+    manifests = recorded.manifests.items()
+    problems = [each for folder, manifest in manifests for each in _problems(folder, manifest)]
+    unread = [why for _, why in recorded.unread]
+    return f"{name} is a recording with no traces: {'; '.join([*problems, *unread])}"
+
+
 def _address(process: RecordedProcess, recorded: RecordedRun) -> str:
     """The PCI address of a process's GPU: torch's, else that of the library's GPU of its UUID."""
     if process.device is None:

@@ -10,14 +10,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from glob import glob
 from itertools import takewhile
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Final
 
 from msgspec import Struct
 
 from chopper_core.record import counters, manifest
-from chopper_core.record.hooks.state import TRIGGER, VARIABLE, start_sampler, write_json
+from chopper_core.record.hooks.state import (
+    TRIGGER,
+    VARIABLE,
+    export_path,
+    remove,
+    start_sampler,
+    write_json,
+)
 from chopper_core.record.states import (
     API,
     count_text,
@@ -122,8 +131,11 @@ def record(
         try:
             end_manifest(recording, code)
         except (OSError, DataError) as error:
-            say(f"{run}: its manifest can't be written: {error}")
+            say(f"{run}: its manifest can't be written: {getattr(error, 'strerror', '') or error}")
     found = _described(run)
+    for process in found.processes if code else ():
+        if process.host == manifest.host_name():  # It may have been killed during an export.
+            remove(*glob(f"{export_path(gettempdir(), process.pid, '*')}*"))
     for problem in problems(run, found.processes, recording.skip):
         say(problem)
     if passes and is_first and code < _BY_SIGNAL:

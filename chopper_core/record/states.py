@@ -102,14 +102,14 @@ def problems(run: Path, states: Sequence[RecordedProcess], skip: int) -> Iterato
     for sentence, who in alike.items():
         yield f"{_named(who)}: {sentence}"
     without = [state for state in ranks if not state.windows and not state.stood_down]
-    if without:
-        done = max(state.step for state in without)
-        yield (
-            f"{_named(without)}: ended in step {done}, before the first window; "
-            f"--skip {max(1, done // 2)} begins it earlier"
-            if done <= skip
-            else f"{_named(without)}: ended in step {done} without a window"
-        )
+    ended = [state for state in without if state.state == "ended"]
+    if ended:
+        done = max(state.step for state in ended)
+        earlier = f"; --skip {max(1, done // 2)} begins it earlier" if done <= skip else ""
+        yield f"{_named(ended)}: ended in step {done}, before a window{earlier}"
+    if killed := [state for state in without if state.state != "ended"]:
+        step = max(state.step for state in killed)
+        yield f"{_named(killed)}: no word after step {step}: killed, or the disk was full"
 
 
 def _problems_of(state: RecordedProcess) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _problems_of(state: RecordedProcess) -> Iterator[str]:
         yield f"recording stopped by an error: {error}"
     if state.stood_down and not state.errors:
         yield f"not profiled, since {state.stood_down}"
-    for window in state.windows:
+    for window in (each for each in state.windows if each.first >= 0):
         steps = f"steps {window.first}–{window.last}"
         if window.state == "not written":
             yield f"the trace of {steps} was not written: {window.reason}"

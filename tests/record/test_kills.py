@@ -26,16 +26,17 @@ import sys
 from pathlib import Path
 from chopper_core.record import command
 command._SAMPLER = ("true",)
-options = command.RecordOptions(Path("run"), skip=2, steps=3, every=5)
+options = command.RecordOptions(Path("run"), skip=2, steps=STEPS, every=EVERY)
 sys.exit(command.record(options, sys.argv[1:], print))
 """
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, *words: str, steps: int = 3, every: int = 5) -> subprocess.Popen[bytes]:
     """A recording in a process group of its own, with the training in it."""
+    script = RECORD.replace("STEPS", str(steps)).replace("EVERY", str(every))
     path = os.pathsep.join((str(ROOT), str(FAKE)))
     return subprocess.Popen(
-        [sys.executable, "-c", RECORD, sys.executable, str(FAKE / "train.py"), "90", *words],
+        [sys.executable, "-c", script, sys.executable, str(FAKE / "train.py"), "90", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "RANK": "0"},
         stdout=subprocess.PIPE,
@@ -97,8 +98,9 @@ def test_kills_at_random_moments(seed: int, tmp_path: Path) -> None:
 
 
 def test_signals_reach_the_command_which_ends_as_without(tmp_path: Path) -> None:
-    with start(tmp_path, "slow") as recording:
+    with start(tmp_path, "slow", steps=80, every=0) as recording:
         training_of(tmp_path / "run")
+        time.sleep(0.1)
         recording.send_signal(signal.SIGTERM)
         assert recording.wait(20) == 128 + signal.SIGTERM
         assert recording.stdout is not None

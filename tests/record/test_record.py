@@ -23,6 +23,7 @@ from chopper_core.record import command as recording
 from chopper_core.record import manifest, profile
 from chopper_core.record.command import RecordOptions, record, trigger
 from chopper_core.record.manifest import RecordedWindow, read_manifest
+from chopper_core.record.states import problems
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.commands.record import run as command_of_cli
 from tests.conftest import ROOT
@@ -164,6 +165,29 @@ def test_other_modules_that_start_with_python_still_do(
     assert "no process of the command imported torch" in said[0]
 
 
+def test_a_damaged_state_costs_itself(tmp_path: Path) -> None:
+    manifest.start(tmp_path, ["true"])
+    processes = tmp_path / "processes"
+    processes.mkdir()
+    (processes / "n1-1.json").write_text(
+        '{"host": "n1", "pid": 1, "rank": 0, "step": 3, "windows": [{}]}'
+    )
+    (processes / "n1-2.json").write_text('{"host": "n1", "pid": 2, "rank": 1, "windows": [5]}')
+    (processes / "n1-3.json").write_text('{"host": "n1", "pid": 3, "rank": 2, "step": 6}')
+    found = read_manifest(tmp_path)
+    assert found is not None
+    assert [*problems(tmp_path, found.processes, 10)] == [
+        "rank 2: no word after step 6: killed, or the disk was full",
+    ]
+    assert len(found.notes) == 1
+
+
+def test_a_recording_without_traces_says_why(tmp_path: Path) -> None:
+    found = Recorded(tmp_path, "4", skip=10)
+    with pytest.raises(DataError, match="no traces: rank 0: ended in step 3, before a window"):
+        open_run(str(found.run))
+
+
 def test_what_keeps_hooks_out_is_said_first(tmp_path: Path) -> None:
     said: list[str] = []
     record(RecordOptions(tmp_path / "run"), [sys.executable, "-I", "-c", "0"], said.append)
@@ -174,7 +198,7 @@ def test_what_keeps_hooks_out_is_said_first(tmp_path: Path) -> None:
 def test_too_few_steps_are_said(tmp_path: Path) -> None:
     found = Recorded(tmp_path, "4", skip=10)
     assert found.said[-2] == (
-        "rank 0: ended in step 3, before the first window; --skip 1 begins it earlier"
+        "rank 0: ended in step 3, before a window; --skip 1 begins it earlier"
     )
 
 

@@ -26,8 +26,10 @@ from .state import (
     TRIGGER,
     WORLDS,
     device_of,
+    export_path,
     host_name,
     number_in,
+    remove,
     start_sampler,
     write_json,
 )
@@ -251,7 +253,7 @@ class Recorder:
         """Export the trace uncompressed: on the node, else where that has no room, into the run."""
         why = ""
         for folder in (tempfile.gettempdir(), self.run):
-            raw = os.path.join(folder, f".chopper-{self.pid}-{window['first']}.json")
+            raw = export_path(folder, self.pid, window["first"])
             try:
                 profiler.export_chrome_trace(raw)
                 with open(raw, "rb") as file:
@@ -261,7 +263,7 @@ class Recorder:
                 why = f"{folder} has no room"
             except (OSError, RuntimeError) as error:
                 why = f"{folder}: {error}"
-            _remove(raw, f"{raw}.tmp")
+            remove(raw, f"{raw}.tmp")
         window |= {"state": "not written", "reason": why}
         return None
 
@@ -290,7 +292,7 @@ class Recorder:
             window |= {"state": "written", **about}
         except OSError as error:
             window |= {"state": "not written", "reason": str(error)}
-            _remove(part, raw)
+            remove(part, raw)
         self.publish()
 
     def _is_writing(self) -> bool:
@@ -376,7 +378,8 @@ class Recorder:
         """Write the state of this process; where that fails, the program runs on without."""
         self._published_s = time.monotonic()
         path = os.path.join(self.run, PROCESSES, f"{host_name()}-{self.pid}.json")
-        with suppress(Exception), self._lock:
+        # A handler that waits for the writer must not interrupt the holder of the lock.
+        with suppress(Exception), self.signals.deferred(), self._lock:
             if not os.path.exists(path):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 # A node without a sampler gets one; a second one ends by itself.
@@ -416,9 +419,3 @@ def _stop(profiler: Any, was_recording: bool) -> None:
     if not was_recording:
         profiler.start_trace()
     profiler.stop_trace()
-
-
-def _remove(*paths: str) -> None:
-    for path in paths:
-        with suppress(OSError):
-            os.remove(path)

@@ -38,9 +38,25 @@ def number_in(names: tuple[str, ...]) -> int | None:
 def write_json(path: str, content: object) -> None:
     """Write a file under a temporary name and rename it; raises OSError."""
     fresh = f"{path}.{os.getpid()}-{threading.get_ident()}.new"
-    with open(fresh, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-    os.replace(fresh, path)
+    try:
+        with open(fresh, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+        os.replace(fresh, path)
+    except OSError:
+        remove(fresh)
+        raise
+
+
+def remove(*paths: str) -> None:
+    """Remove files as far as possible."""
+    for path in paths:
+        with suppress(OSError):
+            os.remove(path)
+
+
+def export_path(folder: str, process: int, step: int | str) -> str:
+    """Where a process exports the trace of a window, before it is compressed into the run."""
+    return os.path.join(folder, f".chopper-{process}-{step}.json")
 
 
 def device_of(torch: Any) -> dict[str, Any] | None:

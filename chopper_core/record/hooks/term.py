@@ -66,6 +66,9 @@ class TermSignal:
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Let a signal that comes during this time end the process after it."""
+        if threading.current_thread() is not threading.main_thread():  # Handlers don't run there.
+            yield
+            return
         before, self.is_deferred = self.is_deferred, True
         try:
             yield
