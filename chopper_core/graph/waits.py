@@ -68,7 +68,8 @@ def _ruled(
     in_order = np.lexsort((timed.start, timed.queued, timed.gpu))
     of_waiting, of_awaited = _by_class(waiting, in_order), _by_class(awaited, in_order)
     low = int(timed.queued.min())
-    key = timed.gpu * (int(timed.queued.max()) - low + 1) + (timed.queued - low)
+    width = int(timed.queued.max()) - low + 1
+    key = timed.gpu.astype(np.int64) * width + (timed.queued - low)
     place = np.empty(len(key), np.intp)
     pairs = ranked(waiting[near.target] * (int(awaited.max()) + 1) + awaited[near.source])[1]
     by_pair = stable_order(pairs)

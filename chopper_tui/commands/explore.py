@@ -193,6 +193,8 @@ def show_run(
             return code
         finally:
             opening.cancel()
+            if follower is not None:
+                follower.close()
             if log:
                 tell(f"the notes of --debug are in {log}")
 

@@ -148,3 +148,13 @@ def test_folders_of_windows_below_a_manifest_are_one_run(tmp_path: Path) -> None
     run = open_run(str(tmp_path / "run"), jobs=1)
     assert [source.rank for source in run.sources] == [0, 0, 1, 1]
     assert {int(code) for code in run.table.iteration} >= {3, 4, 20, 21}
+
+
+def test_every_view_answers_for_windows_far_from_each_other(tmp_path: Path) -> None:
+    """Between them more time passes than 32 bits of ns hold."""
+    for first, at_us in ((3, 0), (20, 3 * STEP_GAP_US)):
+        for rank in ranks_of(2, first, 2, at_us):
+            written(tmp_path, rank, 1000 * first + rank.rank)
+    run = open_run(str(tmp_path), jobs=1)
+    for name in ("findings", "overview", "live", "timeline", "ranks", "graph", "launch"):
+        assert len(query(run, parse(f"x?view={name}")).labels), name
