@@ -25,7 +25,6 @@ from chopper_tui.export import (
 from chopper_tui.keymap import CHOPPER, EXPORT, PALETTE_KEY, action, find_command
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
-from chopper_tui.textual_internals import screen_picture
 
 if TYPE_CHECKING:
     from chopper_core.render.cells import Escaped
@@ -214,6 +213,8 @@ async def snapshot(screen: Explorer, argument: str) -> None:
     """Write the whole filtered table to a new file and show its name; text includes the key
     figures and the chart.
     """
+    from chopper_tui.textual_internals import screen_picture
+
     picture = screen_picture(screen.app) if is_picture(argument) else ""
     path = await run_in_thread(write_snapshot, screen.run, screen.frame, argument, picture)
     screen.say(f"wrote {path}")
