@@ -40,6 +40,8 @@ MAX_ERROR: Final = 0.02
 MAX_UNLAUNCHED: Final = 0.05
 """Of the activities: without launch records, what their hosts did before them is unknown."""
 _MAX_ROWS: Final = 500_000
+_CONTENDED: Final = 0.005
+"""Of the step: what fewer waits change in a smaller saving is next to nothing."""
 _SAME_GAIN: Final = 0.3
 """The part of the largest gain from which on iterations are compared."""
 _MAX_CALLS: Final = 64
@@ -98,7 +100,8 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
     def saved_ns(self, removals: Iterable[Removal]) -> Int64:
         """How much shorter each step is on each GPU when all of that time is removed.
 
-        A second replay has the contention that follows from the waits of a first one.
+        Of a large saving, a second replay has the contention that follows from the waits of a
+        first one.
         """
         graph = self.graph
         work, lag = graph.work_ns.astype(np.float64), graph.lag_ns.astype(np.float64)
@@ -107,10 +110,13 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         left, lags = (np.rint(np.maximum(ns, 0.0)).astype(np.int64) for ns in (work, lag))
         nodes = np.flatnonzero(left != graph.work_ns)
         found = Predicted(left, lags, replay(graph, left, lags))
-        if self.predictor.contention is not None:
+        saved = self.identity_ns - self.steps.times_ns(graph, found.replayed)[self.inside]
+        is_large = saved.mean() > _CONTENDED * self.identity_ns.mean()
+        if self.predictor.contention is not None and is_large:
             parts = left[nodes] / graph.work_ns[nodes]
             found = self.predictor.predict([scaled(nodes, parts)], start=found, lag_ns=lags)
-        return self.identity_ns - self.steps.times_ns(graph, found.replayed)[self.inside]
+            saved = self.identity_ns - self.steps.times_ns(graph, found.replayed)[self.inside]
+        return saved
 
     def of_finding(self, finding: Finding, holds: tuple[float, float]) -> Finding:
         """A finding with the saving by replay, and its range.
