@@ -104,7 +104,8 @@ def _one(run: Run, view: View) -> ViewResult:
         by_gpu |= _untraced(run, name)
     found = _result(run, view, figure, by_gpu)
     totals = {} if total is None else {figure.name: total}
-    return replace(found, total=totals, whole=rows.whole, base=base.applied)
+    applied = base.applied if figure.adds_up else None
+    return replace(found, total=totals, whole=rows.whole, base=applied)
 
 
 def _opens(run: Run, view: View, gpu: int) -> View:

@@ -395,7 +395,7 @@ def _slowest(by: str, labels: list[str], known: Effect, base: Base) -> tuple[str
         f"{prefix}{labels[worst]} slows most: "
         f"instances with high overlap take {known.slowdown[worst]:.2f} times as long as those "
         f"with low, r = {known.pearson[worst]:.2f} between overlap and duration; "
-        f"{time_text(cost[worst])}{base.words} in all",
+        f"{time_text(cost[worst])}{base.words or ' in all'}",
     )
 
 

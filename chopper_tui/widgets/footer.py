@@ -83,7 +83,7 @@ class Status(Pane):
             ("sort ", title + arrow if column else f"by {frame.level}"),
         ]
         if frame.base:
-            parts.insert(1, (clean(frame.base), ""))
+            parts.append((clean(frame.base), ""))
         if self.marks:
             parts.append(("marks ", str(self.marks)))
         line, notes = self._state(parts), other_notes(frame)

@@ -34,7 +34,9 @@ async def test_memory_fits_the_screen(size: tuple[int, int]) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_causes_of_idle_time_lead_to_their_moment(size: tuple[int, int]) -> None:
-    async with explorer(size, allocating_run(), View("R", name="launch", by="host")) as at:
+    async with explorer(
+        size, allocating_run(), View("R", name="launch", by="host", is_total=True)
+    ) as at:
         check(at, size)
         assert at.label == "data loading (enumerate(DataLoader)#X.__next__)"
         assert "474 µs" in at.text() or "474.000" in at.text()

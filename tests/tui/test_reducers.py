@@ -163,7 +163,7 @@ COLUMNS = ("elapsed_ns", "compute_ns", "idle_ns", "kernels")
 def test_the_whole_is_the_same_however_it_is_split_filtered_and_sorted(
     path: tuple[str, ...], level: str, text: str, sort: str
 ) -> None:
-    view = View("sample.json", path, columns=COLUMNS)
+    view = View("sample.json", path, columns=COLUMNS, is_total=True)
     whole = query(RUN, view).total
     shown = query(RUN, replace(pivot(view, level), filter=text, sort=sort))
     assert shown.total == whole

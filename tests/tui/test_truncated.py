@@ -21,13 +21,14 @@ def cut_run(*iterations: int) -> Run:
 
 
 async def test_the_key_takes_them_in_and_leaves_them_out_again() -> None:
-    async with explorer((120, 40), run=cut_run(10), view=View("sample.json", ("0",))) as at:
+    view = View("sample.json", ("0",), is_total=True)
+    async with explorer((120, 40), run=cut_run(10), view=view) as at:
         top = at.text().splitlines()
         assert "it 10 cut, left out" in top[0] and "10 cut" in at.text()
         assert "truncated" not in at.text()
         less = at.frame.total["elapsed_ns"]
         await at.press("t")
-        assert at.frame.view.cut and at.frame.address.endswith("?cut=1")
+        assert at.frame.view.cut and at.frame.address.endswith("&cut=1")
         assert "it 10 cut, counted" in at.text().splitlines()[0]
         first = at.frame.row(0)["elapsed_ns"]
         assert at.frame.total["elapsed_ns"] == less + first

@@ -18,6 +18,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util import plugins
 from chopper_core.util.plugins import Plugin
+from chopper_core.views.base import base_of_steps
 from chopper_core.views.findings.parts import Found, in_groups
 from chopper_core.views.findings.remedies import question_of
 from chopper_core.views.findings.rule import (
@@ -83,7 +84,7 @@ BASIS: Final = column(f"""basis | | by
     What the saving is known by: a replay of the steps without the time that the finding costs, or
     an estimate of its rule, where steps can't be replayed.
     missing: {SAVING.missing_because}""")
-TOTAL: Final = column("""gpu_time_ns | ns | GPU time
+TOTAL: Final = column("""gpu_time_ns | ns | total GPU time
     GPU time affected, summed over GPUs and complete iterations.
     missing: no GPU time is attributed to it""")
 _FIRST: Final = 3
@@ -122,6 +123,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
         headline=(_headline(context, [whose for _, whose in placed]),),
+        base=base_of_steps(run, view),
         notes=(*_together(context, worth, placed), *_notes(context)),
     )
 
