@@ -19,7 +19,7 @@ from chopper_core.util.arrays import Index, Int64
 
 GAPS: Final = ("host", "latency", "dispatch")
 """What is on the path between two of its activities: the host's work, the latency of a launch, and
-the time in which a queue goes on to the next activity."""
+the time until a queue starts its next activity."""
 _GAP_OF: Final = {
     Evidence.STATED: "host",
     Evidence.CONTROL: "host",
