@@ -96,7 +96,7 @@ def test_a_collective_waits_for_its_last_member() -> None:
 def test_a_wait_between_streams_holds_wherever_the_same_kernels_wait() -> None:
     made = []
     for at, slow in enumerate((30_000, 10_000, 30_000)):
-        start = 1_000_000 * at
+        start = 2_000_000_000 * at  # beyond 32 bits
         launch = {"launch": start}
         made.append(Row(start + 5_000, slow, stream=1, operation="gather", iteration=at, **launch))
         # It waits on stream 0 for the gather, except in the second iteration, for its own stream.
@@ -113,7 +113,7 @@ def test_a_wait_between_streams_holds_wherever_the_same_kernels_wait() -> None:
         for source, target in zip(graph.source[waits], graph.target[waits], strict=True)
     }
     assert {(0, 2), (3, 5), (6, 8)} <= pairs
-    assert ends(run, {3: 4})[5] == 1_055_000
+    assert ends(run, {3: 4})[5] == 2_000_055_000
 
 
 def test_rows_without_launches_follow_each_other() -> None:
