@@ -393,7 +393,7 @@ class ChopperApp(App[None], inherit_bindings=False):
                 news = follower.problem or follower.recent.age(time())
                 if alarms:
                     news = f"{len(alarms)} alarm{'s' * (len(alarms) > 1)} · {news}"
-                self.call_later(self._follow, run, news if news != told else None, has_samples)
+                self.call_later(self._follow, run, news, has_samples)
                 # The figures of a sentence change while it holds.
                 kinds = set(map(_kind, alarms))
                 if kinds - alarmed:
@@ -422,14 +422,14 @@ class ChopperApp(App[None], inherit_bindings=False):
         for screen in self._explorers:
             screen.tell(f"{news} · R reloads" if news else "")
 
-    def _follow(self, run: Run | None, news: str | None, has_samples: bool) -> None:
+    def _follow(self, run: Run | None, news: str, has_samples: bool) -> None:
         """Show what came; on a slow line nothing queues: what is left out is shown next time."""
         self._newest = run or self._newest
         writer = getattr(self._driver, "_writer_thread", None)
         if writer is not None and not writer._queue.empty():
             return
         for screen in self._explorers:
-            if news is not None and not screen.is_paused:
+            if not screen.is_paused:
                 screen.tell(news)
             if (self._newest or has_samples) and screen.follow(self._newest):
                 self._newest = None

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from msgspec.structs import replace
@@ -82,6 +83,7 @@ class Follower:
         self._unsettled: set[str] = set()
         """Files that changed between the last two looks."""
         self._pool = ThreadPoolExecutor(1)
+        self._lock = Lock()
         self._reading: Future[None] | None = None
         self.others: Mapping[str, Run] = {}
         """The runs that it is compared with."""
@@ -172,6 +174,10 @@ class Follower:
         return any(came)
 
     def _read_run(self, progress: Progress) -> None:
+        with self._lock:
+            self._read_once(progress)
+
+    def _read_once(self, progress: Progress) -> None:
         state, began = self._files.state(), time.monotonic()
         if self.load is not None:
             self.run = self.load(progress)
