@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
@@ -65,7 +66,7 @@ PIVOTS = (
 
 
 def frame_of(run: Run, address: str) -> Frame:
-    return query(run, parse(address))
+    return query(run, replace(parse(address), is_total=True))
 
 
 def table_of(run: Run, path: str = "", **options: str) -> dict[str, dict[str, Any]]:

@@ -91,7 +91,7 @@ def test_findings_are_few_and_lead_to_their_evidence(opened: Open, name: str) ->
 def test_waits_in_the_queue_are_a_finding_where_they_are_most_of_the_step(opened: Open) -> None:
     run = opened("a100_rank0of16.json.gz")
     row = found(run)["queue-bound"]
-    launch = query(run, parse("R?view=launch&by=phase"))
+    launch = query(run, parse("R?view=launch&by=phase&base=total"))
     waits = dict(zip(launch.labels, launch.values["idle_queued_ns"].numbers.tolist(), strict=True))
     assert row["saving_ns"] == pytest.approx((waits["forward"] + waits["backward"]) / 5, abs=1)
     assert row["saving_pct"] > 60

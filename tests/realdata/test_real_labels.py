@@ -24,7 +24,7 @@ RECOMPUTE = " (recompute)"
 
 def show(run: Run, path: str = "", **options: str) -> dict[str, dict[str, Any]]:
     """The rows of a frame by name."""
-    given = "&".join(f"{key}={value}" for key, value in options.items())
+    given = "&".join(f"{key}={value}" for key, value in (options | {"base": "total"}).items())
     address = run.name + (f":{path}" if path else "") + (f"?{given}" if given else "")
     document = json.loads(as_json(query(run, parse(address))))
     return {row["name"]: row for row in document["rows"]}

@@ -60,7 +60,7 @@ def test_bus_bandwidths_of_ddp_by_hand(opened: Open, realdata: Path) -> None:
 
 
 def test_the_others_of_ddp_wait_for_rank_3(opened: Open) -> None:
-    found = query(opened("mi300x_ddp4"), parse("R?view=comms&by=gpu&cut=1"))
+    found = query(opened("mi300x_ddp4"), parse("R?view=comms&by=gpu&cut=1&base=total"))
     rows = rows_of(found)
     assert {gpu: row["times_last"] for gpu, row in rows.items()} == {
         "0": 0,
@@ -149,7 +149,7 @@ def test_a_full_queue_is_no_launch_latency(opened: Open) -> None:
     """Steps 550 to 554 and what the start cuts: 3.3 ms of latency, 687 ms behind other work."""
     run = opened("a100_rank0of16.json.gz")
     names = "idle_latency_ns,idle_queued_ns,idle_launch_ns"
-    row = query(run, parse(f"R?columns={names}&cut=1")).row(0)
+    row = query(run, parse(f"R?columns={names}&cut=1&base=total")).row(0)
     assert row["idle_latency_ns"] == pytest.approx(3.3e6, rel=0.02)
     assert row["idle_queued_ns"] == pytest.approx(687e6, rel=0.002)
     assert row["idle_latency_ns"] + row["idle_queued_ns"] == row["idle_launch_ns"]
