@@ -97,7 +97,8 @@ def _placed(context: FindingsContext, found: Found) -> PlacedFinding:
 def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFinding) -> None:
     """Add a finding to larger ones, as a part of the smallest that costs the same time.
 
-    It takes the place of one that costs little else, if it is more precise.
+    It takes the place of one that costs little else, if it is more precise, or the cause of steps
+    that differ.
     """
     least = EXPLAINED.share * one.costs_ns.sum()
     around = [each for each in level if _shared_ns(context, one, each) >= least]
@@ -106,7 +107,8 @@ def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFindin
         return
     whole = min(around, key=lambda each: float(each.costs_ns.sum()))
     is_most = _shared_ns(context, one, whole) >= EXPLAINED.share * whole.costs_ns.sum()
-    if is_most and one.about_ns < _NARROWER * whole.about_ns:
+    is_cause = one.rule.replays > whole.rule.replays
+    if is_most and (is_cause or one.about_ns < _NARROWER * whole.about_ns):
         level[level.index(whole)] = one
         one.parts, whole.parts = [whole, *whole.parts], []
     elif is_most:
