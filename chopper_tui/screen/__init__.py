@@ -220,7 +220,8 @@ class Explorer(ScreenParts):
 
     def tell(self, news: str) -> None:
         """Show in the breadcrumb's line that files changed, or how fresh the data is."""
-        self.query_one(Crumbs).put(news=news)
+        for crumbs in self.query(Crumbs):
+            crumbs.put(news=news)
 
     def follow(self, run: Run | None) -> bool:
         """Show the newest state of a run that is followed; False where that has to wait."""
