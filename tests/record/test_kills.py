@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -63,16 +64,17 @@ def test_kills_at_random_moments(seed: int, tmp_path: Path) -> None:
     with start(tmp_path, "slow") as recording:
         time.sleep(chance.uniform(0.2, 1.8))
         who = chance.choice(["all", "recorder", "training"])
-        if who == "all":
-            os.killpg(recording.pid, signal.SIGKILL)
-        elif who == "recorder":
-            recording.kill()
-            time.sleep(chance.uniform(0, 0.3))
-            os.killpg(recording.pid, signal.SIGKILL)
-        else:
-            children = Path(f"/proc/{recording.pid}/task/{recording.pid}/children").read_text()
-            for child in children.split():
-                os.kill(int(child), signal.SIGKILL)
+        with suppress(ProcessLookupError, FileNotFoundError):  # It has ended.
+            if who == "all":
+                os.killpg(recording.pid, signal.SIGKILL)
+            elif who == "recorder":
+                recording.kill()
+                time.sleep(chance.uniform(0, 0.3))
+                os.killpg(recording.pid, signal.SIGKILL)
+            else:
+                children = Path(f"/proc/{recording.pid}/task/{recording.pid}/children").read_text()
+                for child in children.split():
+                    os.kill(int(child), signal.SIGKILL)
         recording.wait(20)
     for trace in run.glob("step*/*.json*"):
         if trace.suffix != ".part":
