@@ -32,7 +32,7 @@ def truth() -> dict[str, Any]:
 
 def show(run: Run, path: str = "", **options: str) -> dict[str, Row]:
     """The rows of `demo_data/fsdp2:path?options` by name."""
-    given = "&".join(f"{key}={value}" for key, value in options.items())
+    given = "&".join(f"{key}={value}" for key, value in (options | {"base": "total"}).items())
     address = run.name + (f":{path}" if path else "") + (f"?{given}" if given else "")
     document = json.loads(as_json(query(run, parse(address))))
     return {row["name"]: row for row in document["rows"]}

@@ -186,7 +186,8 @@ def test_all_parts_add_up_to_the_elapsed_time_at_every_node(demo: Run, seed: int
     order = tuple(random.sample(LEVELS, len(LEVELS)))
     path: tuple[str, ...] = ()
     while len(path) <= len(order):
-        frame = query(demo, View(demo.name, path, order, (*PARTS, *STATES, "elapsed_ns"), cut=True))
+        columns = (*PARTS, *STATES, "elapsed_ns")
+        frame = query(demo, View(demo.name, path, order, columns, cut=True, is_total=True))
         rows = [frame.row(number) for number in range(len(frame))]
         for row in (*rows, frame.total):
             check_adds_up(row)
@@ -246,7 +247,7 @@ def test_the_energy_of_children_adds_up(demo: Run) -> None:
         (ORDER, ("11", "5", "forward")),
         (ORDER, ("11", "5", "forward", "mlp_up")),
     ):
-        frame = query(demo, View(demo.name, path, order, ("energy_j",), cut=True))
+        frame = query(demo, View(demo.name, path, order, ("energy_j",), cut=True, is_total=True))
         children = [frame.row(number)["energy_j"] for number in range(len(frame))]
         total = frame.total["energy_j"]
         assert (total is None) == (None in children), path
@@ -297,6 +298,7 @@ def test_the_quality_of_the_match_is_there_for_every_operation(demo: Run) -> Non
             ("gpu", "operation", *LEVELS[1:4], "kernel"),
             names,
             cut=True,
+            is_total=True,
         )
         frame = query(demo, by_operation)
         expected = (source.matched, source.borrowed, source.ambiguous, source.unmatched)

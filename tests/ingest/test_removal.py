@@ -83,7 +83,8 @@ def telemetry_of(run: Run, name: str) -> TelemetrySource:
 
 def check_is_whole_without(run: Run) -> None:
     """What the traces alone give is there, adds up, and can be shown and told in every form."""
-    view = View(run.name, columns=(*BREAKDOWN, *SIGNALS, "compute_ns", "overlap_ns", "kernels"))
+    names = (*BREAKDOWN, *SIGNALS, "compute_ns", "overlap_ns", "kernels")
+    view = View(run.name, columns=names, is_total=True)
     frame = query(run, view)
     for number in range(len(frame)):
         row = frame.row(number)
@@ -431,7 +432,10 @@ def test_a_raw_counter_is_a_column_that_adds_up_to_what_was_dispatched(small: Si
 
     run = small.run
     frame = query(
-        run, View(run.name, columns=("SQ_WAVES", "SQ_INSTS_VALU_MFMA_MOPS_BF16"), cut=True)
+        run,
+        View(
+            run.name, columns=("SQ_WAVES", "SQ_INSTS_VALU_MFMA_MOPS_BF16"), cut=True, is_total=True
+        ),
     )
     for gpu in small.gpus:
         executed = program(small.simulation.gpus[gpu], 11)
