@@ -14,10 +14,10 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct, quantile_of
 
 STAND_INS: Final = str.maketrans(
-    dict.fromkeys("─━▔▁–—", "-")
+    dict.fromkeys("─━▔–—", "-")
     | dict.fromkeys("│┃▏▎▊▐▌", "|")
     | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯±", "+")
-    | dict.fromkeys("█▪", "#")
+    | {"▪": "#"}
     | dict.fromkeys("●•", "*")
     | dict.fromkeys("↑▲", "^")
     | dict.fromkeys("↓▼", "v")
@@ -25,6 +25,7 @@ STAND_INS: Final = str.maketrans(
     | dict.fromkeys("→›", ">")
     | {"‘": "'", "’": "'", "“": '"', "”": '"', "µ": "u", "×": "x", "·": ".", "…": "~"}
     | {"Δ": "d", "°": " "}
+    | dict(zip("▁▂▃▄▅▆▇█", "_.-=+*%#", strict=True))
 )
 """Signs of titles, notes and drawings in ASCII, each one cell wide."""
 SAMPLED: Final = 256

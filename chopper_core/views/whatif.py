@@ -22,6 +22,7 @@ from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.views import WHATIF
+from chopper_core.views.base import base_of
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.filter import FilterRows, matching, only
 from chopper_core.views.shared.matched_kernels import compared_iterations
@@ -307,6 +308,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=tuple(known),
         headline=_headline(steady, answers),
         notes=(*_notes(steady, answers), *notes),
+        base=base_of(run, replace(view, is_total=False)).applied,
     )
 
 
@@ -415,6 +417,7 @@ def _by_part(run: Run, view: View, steady: Steady, asked: list[str]) -> ViewResu
         headline=_of_stragglers(run, steady, changed) if asked == [DEFAULTS[0]] else (),
         notes=tuple(notes),
         by=level,
+        base=base_of(run, replace(view, is_total=False)).applied,
     )
 
 

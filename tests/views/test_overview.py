@@ -281,7 +281,7 @@ def test_every_place_has_the_same_step_time() -> None:
     shown = time(step_ns)
     each = step_of(run, OVERVIEW).times.each_ns
     assert overview.headline[0].startswith(f"iteration {shown} (")
-    assert f"to {time(each.max())})" in overview.headline[0]
+    assert f"to {time(each.max())} ▁▁▁▁█)" in overview.headline[0]
     for by in ("iteration", "gpu"):
         throughput = query(run, View("R", name="throughput", by=by))
         assert throughput.total["iteration_ns"] == pytest.approx(step_ns)

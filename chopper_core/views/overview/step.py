@@ -65,6 +65,9 @@ _CACHED: Final = 4
 """Scopes whose step is cached: it may hold the rows of all activities."""
 _LEAST_SPREAD: Final = 0.01
 """Of the longest step: the range of steps that differ by less is not shown."""
+_FEW_STEPS: Final = 3
+_CURVE_CELLS: Final = 12
+_LEVELS: Final = "▁▂▃▄▅▆▇█"
 _THOUSANDS: Final = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 _SMALLEST_CHANGE_PCT: Final = 0.05
 _MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
@@ -222,7 +225,7 @@ def _figures(step: Step) -> dict[str, _Fact]:
     if most - least >= _LEAST_SPREAD * most:
         (shortest, unit), longest = time(least).split(), time(most)
         shortest = shortest if longest.endswith(f" {unit}") else f"{shortest} {unit}"
-        spread = f" ({shortest} to {longest})"
+        spread = f" ({shortest} to {longest}{_curve(times)})"
     found = {"time": _Fact(times.mean_ns, time, f"{step.word} ", spread)}
     if (tokens := step.tokens_per_s()) is not None:
         found["tokens"] = _Fact(tokens, _thousands, "", " tok/s")
@@ -238,6 +241,17 @@ def _figures(step: Step) -> dict[str, _Fact]:
     if (watts := together(mean_powers(step.run, step.view))) is not None:
         found["power"] = _Fact(watts, power_text)
     return found
+
+
+def _curve(times: StepTimes) -> str:
+    """Step times in order, from the shortest to the longest; the longest of those in a cell."""
+    if len(times.iterations) < _FEW_STEPS:
+        return ""
+    steps = np.array_split(times.each_ns[np.argsort(times.iterations)], _CURVE_CELLS)
+    highest = np.array([own.max() for own in steps if len(own)])
+    low, high = highest.min(), highest.max()
+    levels = np.rint((highest - low) / max(high - low, 1.0) * (len(_LEVELS) - 1)).astype(int)
+    return " " + "".join(_LEVELS[level] for level in levels.tolist())
 
 
 def _percent(number: float) -> str:
