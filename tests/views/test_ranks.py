@@ -25,7 +25,7 @@ GPUS = range(8)
 SCOPES = ["", ":gpu=3/iteration=12", ":gpu=0/iteration=11/phase=backward/layer=7"]
 PER_GPU = (
     "lead_ns,mean_lead_ns,starts_last_pct,work_ns,throughput_x,extra_work_ns,slower_pct,"
-    "extra_host_ns,extra_launch_ns,iteration_ns,wait_ns,caused_ns,exposed_wait_ns,caused_exposed_ns"
+    "extra_host_ns,extra_launch_ns,span_ns,wait_ns,caused_ns,exposed_wait_ns,caused_exposed_ns"
 )
 PER_LABEL = "ahead_ns,behind,lead_change_ns,slower_pct,occurrences,wait_ns,caused_ns"
 
@@ -121,7 +121,7 @@ def test_each_gpu_against_a_plain_loop(run: Run, scope: str) -> None:
         for name in ("host", "launch"):
             extra = sums[name].get(gpu, 0) - others({g: sums[name].get(g, 0) for g in GPUS}, gpu)
             assert row[f"extra_{name}_ns"] == pytest.approx(extra)
-        assert row["iteration_ns"] == pytest.approx(statistics.median(times[gpu]))
+        assert row["span_ns"] == pytest.approx(statistics.median(times[gpu]))
 
 
 def alone(run: Run, gpu: int, begin: int, end: int) -> int:
@@ -209,7 +209,7 @@ def test_iterations_have_their_time_and_throughput(run: Run) -> None:
     assert list(found) == ["11", "12"]
     for label, row in found.items():
         longest = max(spans[label] for spans in truth["spans_ns"].values())
-        assert row["iteration_ns"] == pytest.approx(longest, rel=1e-6)
+        assert row["span_ns"] == pytest.approx(longest, rel=1e-6)
     assert max(row["throughput_x"] for row in found.values()) > 1.0
     assert min(row["throughput_x"] for row in found.values()) == 1.0
 
@@ -339,7 +339,7 @@ def test_nodes_put_their_gpus_together(run: Run) -> None:
         late = min(own, key=lambda gpu: own[gpu]["mean_lead_ns"])
         assert row["behind"] == f"GPU {late}"
         assert row["least_lead_ns"] == own[late]["mean_lead_ns"]
-        for name in ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz"):
+        for name in ("mean_lead_ns", "slower_pct", "span_ns", "gfx_mhz"):
             expected = statistics.median(one[name] for one in own.values())
             assert row[f"median_{name}"] == pytest.approx(expected)
         assert row["apart_gpus"] == ("1 clock" if label == "left" else None)
@@ -358,7 +358,7 @@ def test_of_too_many_activities_some_iterations_are_compared(
     assert len(few) == 1
     label = few.labels[0]
     assert label in ("11", "12")
-    for name in ("ahead_ns", "behind", "occurrences", "iteration_ns", "wait_ns", "caused_ns"):
+    for name in ("ahead_ns", "behind", "occurrences", "span_ns", "wait_ns", "caused_ns"):
         assert few.row(0)[name] == whole[label][name]
     assert any("1 of 2 iterations are compared" in note for note in few.notes)
     one = query(run, parse("R:iteration=10?order=iteration&view=ranks"))

@@ -112,7 +112,7 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
     own += [(metric, metric.compute(scope)) for metric in beside]
     shown = (
         *("mean_lead_ns", "delay_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct", *signals),
-        *("extra_host_ns", "starts_last_pct", "iteration_ns", "throughput_x", "lead_ns"),
+        *("extra_host_ns", "starts_last_pct", "span_ns", "throughput_x", "lead_ns"),
         *("extra_work_ns", "extra_launch_ns", *_ALWAYS),
     )
     return table_view(
@@ -164,7 +164,7 @@ def _by_label(stand: RankLeads, view: View, by: str, base: Base) -> ViewResult:
         ]
     shown = ["ahead_ns", "behind", "lead_change_ns", "slower_pct", "wait_ns", "caused_ns"]
     if by == "iteration":
-        shown[2:2] = ["iteration_ns", "throughput_x"]
+        shown[2:2] = ["span_ns", "throughput_x"]
     shown += ["occurrences", "elapsed_ns", "exposed_comm_ns", "idle_host_ns"]
     return table_view(
         view,

@@ -38,7 +38,7 @@ MEAN_LEAD: Final = column(f"""mean_lead_ns | ns | lead
 LAST: Final = column(f"""starts_last_pct | % | starts last
     Share of the matched kernels that start last on this GPU.
     missing: {_UNMATCHED}""")
-ITERATION_TIME: Final = column("""iteration_ns | ns | span
+ITERATION_TIME: Final = column("""span_ns | ns | span
     From the first start to the last end of the scope's activities of an iteration: of a GPU
     the median over the iterations, of an iteration the largest over the GPUs.""")
 WORK: Final = column(f"""work_ns | ns | work/it
@@ -94,7 +94,7 @@ CHANGE: Final = column(f"""lead_change_ns | ns | lead change | sum | signed
 
 _MAX_MAP_GPUS: Final = 64
 
-_MEDIANS: Final = ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz", *HEAT, "power_w")
+_MEDIANS: Final = ("mean_lead_ns", "slower_pct", "span_ns", "gfx_mhz", *HEAT, "power_w")
 _SUMS: Final = ("caused_ns", "caused_exposed_ns", "wait_ns", "exposed_wait_ns")
 
 GPUS: Final = column("""gpus | | GPUs
