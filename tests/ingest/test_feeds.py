@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import pytest
 
-from chopper_core.ingest.feeds import lines_of_scrape, scrape_feed
+from chopper_core.ingest import feeds
+from chopper_core.ingest.feeds import lines_of_scrape, node_feed, scrape_feed
 from chopper_core.ingest.follow import Follower, lines_of
 from chopper_core.util.errors import DataError, UsageError
 
@@ -96,3 +97,10 @@ def test_what_is_no_exporter_is_a_sentence(tmp_path: Path) -> None:
         scrape_feed(tmp_path, 0, "file:///etc/passwd")
     with pytest.raises(DataError, match="can't be read"):
         scrape_feed(tmp_path, 1, "http://127.0.0.1:9/metrics")()
+
+
+def test_a_node_without_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "open_library", lambda: (None, ["no amdsmi", "no NVML"]))
+    with pytest.raises(DataError, match="no GPU can be read on this node: no amdsmi; no NVML"):
+        node_feed(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -14,12 +14,14 @@ import pytest
 from chopper_core.ingest import follow
 from chopper_core.ingest.follow import Follower, has_end
 from chopper_core.ingest.open import open_run
+from chopper_core.ingest.replay import replay
 from chopper_core.ingest.tail import Tail
 from chopper_core.model.address import parse
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.recent import RecentSamples, ThinnedSamples
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit
+from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
 from tests.ingest.test_windows import BASE_NS, STEP_GAP_US, ranks_of, written
 
@@ -222,3 +224,9 @@ def test_the_finer_of_two_files_counts() -> None:
     assert recent.series["power_w", 0].figures[1].tolist() == [3.0, 4.0]
     recent.newest_s = 100.0
     assert (recent.age(102.0), recent.age(112.4)) == ("live", "last data 12 s ago")
+
+
+def test_a_run_without_steps_can_not_be_replayed(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"{folder} has no complete step, or no telemetry/"):
+        replay(folder, tmp_path / "into")
+    assert not (tmp_path / "into").exists()

@@ -21,7 +21,7 @@ from chopper_core.record import command as recording
 from chopper_core.record import manifest
 from chopper_core.record.command import RecordOptions, record
 from chopper_core.record.counters import SETS, accepted, check_tool, planned, run_passes
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import DataError, UsageError
 
 SLOTS = {"SQ": 8, "TCC": 4, "TCP": 4, "GRBM": 2, "TA": 2}
 """Of MI300X, by AMD's rocprof-compute."""
@@ -102,6 +102,11 @@ def test_without_the_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="rocprofiler-sdk"):
         check_tool()
+
+
+def test_passes_of_a_folder_that_was_not_recorded(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not a recorded run"):
+        run_passes(tmp_path, ["false"], [("A",)], os.environ, print)
 
 
 def begun(tmp_path: Path) -> Path:
