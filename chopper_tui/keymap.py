@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +13,9 @@ from msgspec.structs import replace
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import entries
 from chopper_core.views import SET_VIEWS, VIEWS
+
+if TYPE_CHECKING:
+    from chopper_core.model.run import Run
 
 MOVE: Final = "Move"
 WALK: Final = "Walk the tree"
@@ -30,6 +33,8 @@ FIXED_KEYS: Final = ("ctrl+c", "ctrl+z", PALETTE_KEY)
 
 EXPLORE: Final = "explore"
 INFO: Final = "info"
+LIVE: Final = "live"
+"""The view whose figures change while the run stays the same."""
 ALL: Final = "all"
 """The argument of `:of` that takes the choice back."""
 _OPENED: Final = ((EXPLORE, "1"), *((name, digit) for name, digit in VIEWS.items()), (INFO, "0"))
@@ -42,6 +47,14 @@ SET_SCREENS: Final = {
     "1": SET_VIEWS[:1],
     "2": SET_VIEWS[1:],
 }
+
+
+def screens_of(run: Run, current: str) -> Mapping[str, tuple[str, ...]]:
+    """The views that each digit opens in turn; `live` only of a run that is followed."""
+    if run.recent is not None or current == LIVE:
+        return SCREENS
+    return SCREENS | {VIEWS[LIVE]: tuple(each for each in SCREENS[VIEWS[LIVE]] if each != LIVE)}
+
 
 Handler = Callable[[Any, str], Awaitable[None] | None]
 """Performs an action on the explorer's screen, with the argument of the command or ""."""

@@ -8,9 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 from chopper_core.record.gpus import open_library
 from chopper_core.record.sampler import GpuSampler, LineFile
@@ -57,16 +55,22 @@ def node_feed(folder: Path) -> Feed:
 
 
 def scrape_feed(folder: Path, number: int, url: str) -> Feed:
-    """An exporter's metrics; raises UsageError for what is no URL of one."""
+    """An exporter's metrics; raises UsageError for what is no URL of one.
+
+    Nothing else in Chopper connects to anything, and this only to the URL that a user gives.
+    """
     if urlsplit(url).scheme not in ("http", "https"):
         raise UsageError(f"--scrape {url!r} is no http URL, such as http://127.0.0.1:5000/metrics")
+    from http.client import HTTPException
+    from urllib.request import urlopen
+
     file = LineFile(folder / f"scrape{number}.csv", f"# clock: epoch\n{_heading()}")
 
     def feed() -> None:
         try:
             with urlopen(url, timeout=_TIMEOUT_S) as answer:  # the schemes are checked
                 text = answer.read(_MAX_BYTES).decode("utf-8", "replace")
-        except (URLError, OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise DataError(f"{url} can't be read: {getattr(error, 'reason', error)}") from error
         lines = lines_of_scrape(text, time.time_ns())
         if not lines:

@@ -24,7 +24,7 @@ from chopper_tui.actions.program import open_command
 from chopper_tui.actions.time import find_along_time
 from chopper_tui.draw.figures import Figure
 from chopper_tui.history import Visit, with_statistic
-from chopper_tui.keymap import ALL, ASK, EXPLORE, FIND, INFO, SCREENS, action, actions
+from chopper_tui.keymap import ALL, ASK, EXPLORE, FIND, INFO, SCREENS, action, actions, screens_of
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def view(screen: Explorer, argument: str) -> None:
         options = [_TREE] + [(each.name, each.title, each.question) for each in view_specs()]
         screen.choose("View", options, current, lambda name: view(screen, name))
         return
-    names = SCREENS.get(argument, (argument,))
+    names = screens_of(screen.run, current).get(argument, (argument,))
     failed = screen.failed_view if screen.failed_view in names else current
     # Pressed again: the next one, also after one that this scope doesn't have.
     name = names[(names.index(failed) + 1) % len(names)] if failed in names else names[0]

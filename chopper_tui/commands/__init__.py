@@ -24,7 +24,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     **{name: (takes, line) for name, (takes, line, _) in _EXTENSIONS.items()},
     "baseline": ("", "names for runs to compare with: @NAME"),
     "info": ("RUN", "sources, alignment, labels, and files left out"),
-    "report": ("RUN", "write one HTML page for a ticket: findings, evidence, tables, pictures"),
+    "report": ("RUN", "one HTML page for a ticket: findings, tables, pictures"),
     "ingest": ("RUN -o D", "align a run once and write a store to keep or share"),
     "export": (
         "RUN --to FORMAT -o PATH",

@@ -177,7 +177,7 @@ def add_options(parser: ArgumentParser, text: str) -> None:
         kind, flags, value, count, default = found.groups("")
         is_choice = value.startswith("{")
         names = flags.split(", ") if flags else ["do" if is_choice else value.lower()]
-        options: dict[str, Any] = {"help": f"{about} {more}".strip() or None}
+        options: dict[str, Any] = {"help": f"{about} {more}".strip().replace("%", "%%") or None}
         if value:
             parse, options["default"] = _TYPES.get(names[-1], (str, default))
             options["type"] = usage(parse)

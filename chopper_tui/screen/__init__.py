@@ -37,7 +37,7 @@ from chopper_tui.history import (
     trail_to,
     with_columns_of,
 )
-from chopper_tui.keymap import SCREENS, SET_SCREENS, Action
+from chopper_tui.keymap import LIVE, SET_SCREENS, Action, screens_of
 from chopper_tui.screen.parts import ScreenParts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Answer = Callable[[T], Awaitable[None] | None]
 _MAX_HISTORY: Final = 100
-LIVE: Final = "live"
-"""The view whose figures change while the run stays the same."""
 _REST_S: Final = 1.0
 """Once nothing has changed for so long, memory that views no longer need is given back."""
 
@@ -269,7 +267,8 @@ class Explorer(ScreenParts):
         self.table.show_cursor(not self.cards.has_keys)
         self.query_one(KeyFigures).put(data=data)
         self.fit_parts()
-        screens = SET_SCREENS if isinstance(self.run, SeveralRuns) else SCREENS
+        is_set = isinstance(self.run, SeveralRuns)
+        screens = SET_SCREENS if is_set else screens_of(self.run, frame.view.name)
         self.query_one(Crumbs).put(frame=frame, marks=self.run.marks, screens=screens)
         self.status.put(frame=frame, pointed="")
         self.query_one(KeyLine).put(view=frame.view.name)

@@ -153,3 +153,18 @@ async def test_a_directory_of_runs_shows_those_that_come(
         trace(sweep / "tp0")
         await until(driven, "3 of 3 rows")
         assert driven.label == "tp2"
+
+
+async def test_the_digit_of_live_opens_it_only_while_the_run_is_followed(folder: Path) -> None:
+    async with following(folder, "?view=overview") as driven:
+        assert "live" in driven.lines()[0]
+        await driven.press("0")
+        assert driven.frame.view.name == "live"
+        await driven.press("0")
+        assert "Info" in driven.text()
+    async with explorer(run=open_run(str(folder), jobs=1)) as at:
+        await at.press("0", "0")
+        assert "Info" in at.text()
+        await at.press("escape")
+        await at.command("view live")
+        assert at.frame.view.name == "live" and "0 overview live" in at.lines()[0]
