@@ -22,18 +22,17 @@ ATTENTION_CLASS: Final = "attention"
 OTHER_CLASS: Final = "other"
 
 _COMM: Final = late(
-    # Libraries.
-    r"(?:^|[^a-z])[nr]ccl(?:Dev|Sym|Kernel)|msccl|(?:roc|nv|ro)_?shmem|\bucc_|\bexecutor_kernel"
+    # Libraries. Searched in lower case: ignoring the case costs three times as much.
+    r"(?:^|[^a-z])[nr]ccl(?:dev|sym|kernel)|msccl|(?:roc|nv|ro)_?shmem|\bucc_|\bexecutor_kernel"
     r"|c10d::symmetric_memory::"
     # Experts: DeepEP and its kin, plain and mangled; their layout kernels stay on the GPU.
     r"|deep_?ep\d*(?:::|\d)(?!\w{0,99}layout)|dpsk(?:::|\d+)ep(?:::|\d+)(?!layout)"
     r"|int(?:er|ra)node(?:_ll)?(?:::|\d+)(?:dispatch|combine|notify|cached_notify|barrier)"
-    r"|\bmori::|\bpplx::|Ep(?:Dispatch|Combine)\w{0,99}Kernel"
+    r"|\bmori::|\bpplx::|ep(?:dispatch|combine)\w{0,99}kernel"
     # All-reduces of inference engines, on peers' memory or by the switch.
     r"|multimem_|cross_device_(?:reduce|store|load)|(?:custom|quick)_?(?:all_?)?reduce"
     r"|(?:one|two)_?shot_(?:all|reduce)|all_?reduce\w{0,99}(?:kernel|shot|lamport|fusion)"
-    r"|(?:^|::)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}kernel",
-    re.IGNORECASE,
+    r"|(?:^|::)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}kernel"
 )
 _OWN_NAME: Final = 200
 """Characters that hold a kernel's own name; types of kilobytes can follow."""
@@ -54,15 +53,16 @@ _MOVES: Final = late(
 
 
 def _table(text: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Names and their patterns, a line each; an indented line continues the one before."""
+    """Names and lower-case patterns, a line each; an indented line continues the one before."""
     joined = re.sub(r"\n +", "", text.strip())
     pairs = (line.split(maxsplit=1) for line in joined.splitlines())
-    return tuple((name, late(pattern, re.IGNORECASE)) for name, pattern in pairs)
+    return tuple((name, late(pattern.lower())) for name, pattern in pairs)
 
 
 def _first(table: Iterable[tuple[str, re.Pattern[str]]], text: str) -> str | None:
     """The name of the first pattern that occurs in a text's beginning."""
-    found = (name for name, pattern in table if pattern.search(text, 0, _READ_CHARACTERS))
+    lowered = text[:_READ_CHARACTERS].lower()
+    found = (name for name, pattern in table if pattern.search(lowered))
     return next(found, None)
 
 
@@ -133,12 +133,13 @@ def collective_name(text: str) -> str | None:
     return _first(_COLLECTIVES, text)
 
 
+@lru_cache(maxsize=1 << 17)
 def is_communication(name: str) -> bool:
     """Whether a kernel communicates between GPUs.
 
     One that torch.compile fused with a collective's result only reads it.
     """
-    return not name.startswith("triton_") and _COMM.search(name, 0, _OWN_NAME) is not None
+    return not name.startswith("triton_") and _COMM.search(name[:_OWN_NAME].lower()) is not None
 
 
 @lru_cache(maxsize=1 << 17)
