@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.extensions.runs import command as runs_command
 from chopper_core.ingest import follow
 from chopper_core.ingest.alarms import alarms_of, parse_alarm
 from chopper_core.ingest.follow import Follower
@@ -18,7 +19,9 @@ from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
-from chopper_tui.cli import _parser
+from chopper_tui.cli import _parser, main
+from chopper_tui.commands import explore
+from chopper_tui.commands.explore import _follower
 from tests.ingest.test_follow import HEADING, row
 from tests.ingest.test_run_sets import trace
 from tests.ingest.test_windows import STEP_GAP_US, ranks_of, written
@@ -131,17 +134,25 @@ def test_alarms_of_signals_and_steps(folder: Path) -> None:
             parse_alarm(text)
 
 
+@pytest.mark.parametrize("command", ["", "runs"])
 async def test_a_directory_of_runs_shows_those_that_come(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from chopper_tui.commands.explore import _follower
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sweep = tmp_path / "sweep"
     for name in ("tp1", "tp2"):
         trace(sweep / name)
-    parsed = _parser().parse_args([str(sweep), "--watch", "--interval", "0.5", "--jobs", "1"])
-    follower = _follower(parse(str(sweep)), parsed)
+    words = [str(sweep), "--watch", "--interval", "0.5", "--jobs", "1"]
+    if command:
+        shown: list[Follower] = []
+        monkeypatch.setattr(runs_command, "can_draw", lambda: None)
+        monkeypatch.setattr(
+            explore, "show_run", lambda load, view, *, follower, **_: shown.append(follower) or 0
+        )
+        assert main([command, *words]) == 0
+        (follower,) = shown
+    else:
+        follower = _follower(parse(str(sweep)), _parser().parse_args(words))
     monkeypatch.setattr(follow, "_PAUSE", 0)
     follower.every_s = 0.005
     app = ChopperApp(follower.open, parse(str(sweep)))
@@ -153,6 +164,11 @@ async def test_a_directory_of_runs_shows_those_that_come(
         trace(sweep / "tp0")
         await until(driven, "3 of 3 rows")
         assert driven.label == "tp2"
+
+
+def test_runs_are_watched_on_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", str(tmp_path), "--watch"]) == 2
+    assert "on a screen: standard" in capsys.readouterr().err
 
 
 async def test_the_digit_of_live_opens_it_only_while_the_run_is_followed(folder: Path) -> None:

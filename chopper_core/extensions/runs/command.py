@@ -18,6 +18,7 @@ from chopper_tui.terminal import can_draw
 
 if TYPE_CHECKING:
     from chopper_core.extensions.runs.run_set import RunSet
+    from chopper_core.ingest.follow import Follower
 
 DESCRIPTION: Final = "Settings, speed, power and heat of all runs below directories, a row each."
 OPTIONS: Final = f"""
@@ -28,7 +29,9 @@ OPTIONS: Final = f"""
     --base RUN | divide figures by this run's; `best`: by the best of the group
     --sweep SETTING | the figure --of over a setting, a line for each combination of the others
     --of COLUMN | the figure of --sweep
-    --pareto A,B | runs that no other run beats in both figures{TABLE}{CACHING}"""
+    --pareto A,B | runs that no other run beats in both figures
+    --watch | show runs that come, and those that end, while jobs write them
+    --interval S | seconds between two looks at the directories; default: 1{TABLE}{CACHING}"""
 EPILOG: Final = """\
 Settings of a run (model, tp, pp, microbatch …) come from --set and --name,
 else from a manifest (chopper.json, manifest.yaml), the job's .yaml, or names.
@@ -43,6 +46,13 @@ def run(options: Namespace) -> int:
     from chopper_core.views.query import query
 
     view = _view(options)
+    if options.watch:
+        if (reason := can_draw()) is not None:
+            raise UsageError(f"runs --watch follows the runs on a screen: {reason}")
+        from chopper_tui.commands.explore import show_run
+
+        follower = follower_of(options, view)
+        return show_run(follower.open, view, follower=follower, is_ascii=options.ascii)
     if can_draw() is None and not (options.format or options.output or options.limit):
         from chopper_tui.commands.explore import show_run
 
@@ -53,6 +63,15 @@ def run(options: Namespace) -> int:
         all_read(runs, progress)
     print_frame(query(runs, view), options)
     return 0
+
+
+def follower_of(options: Namespace, view: View) -> Follower:
+    """Looks for runs again as their files change."""
+    from chopper_core.ingest.follow import Follower
+
+    follower = Follower(view.run, every_s=options.interval)
+    follower.load = lambda _: opened(options, view.run)
+    return follower
 
 
 def _view(options: Namespace) -> View:
