@@ -130,7 +130,9 @@ def _headline(run: Run, view: View, steps: StepTimes | None) -> tuple[str, ...]:
     if number is None:
         return (headline_of(step_of(run, whole)),)
     last = headline_of(step_of(run, child_of(whole, "iteration", str(number))))
-    first = [card.text.strip() for card in findings(run, View(view.run), 1)]
+    # GPUs whose next window comes later have no less work: findings are those of this iteration.
+    newest_step = child_of(View(view.run), "iteration", str(number))
+    first = [card.text.strip() for card in findings(run, newest_step, 1)]
     return (f"iteration {number}: {last.removeprefix('iteration ')}", *first)
 
 

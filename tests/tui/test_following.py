@@ -15,6 +15,7 @@ from chopper_core.ingest.alarms import alarms_of, parse_alarm
 from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.view import View
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
@@ -169,6 +170,17 @@ async def test_a_directory_of_runs_shows_those_that_come(
 def test_runs_are_watched_on_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", str(tmp_path), "--watch"]) == 2
     assert "on a screen: standard" in capsys.readouterr().err
+
+
+def test_a_rank_whose_window_is_late_has_no_less_work(folder: Path) -> None:
+    window = ranks_of(2, 20, 3, STEP_GAP_US)
+    first = written(folder, window[0], 20000)
+    run = open_run(str(folder), jobs=1)
+    headline = query(run, View(run.name, name="live")).headline
+    assert headline[0].startswith("iteration 5: ") and "since iteration 20" not in headline[1]
+    # What it says is what the iteration that both GPUs have says alone.
+    first.unlink()
+    assert headline == query(open_run(str(folder), jobs=1), View(run.name, name="live")).headline
 
 
 async def test_the_digit_of_live_opens_it_only_while_the_run_is_followed(folder: Path) -> None:
