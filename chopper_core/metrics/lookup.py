@@ -102,7 +102,7 @@ def find_column(text: str, known: Iterable[Metric]) -> tuple[Metric, float] | No
         title = _spelling(metric.title)
         if wanted == metric.name.lower():
             return metric, 0.0
-        if wanted == title:
+        if wanted == title or (wanted == "%" and metric.title.startswith("% of ")):
             titled = titled or (metric, 0.0)
         elif wanted.startswith(title):
             for scale in metric.unit.scales if isinstance(metric.unit, Unit) else ():

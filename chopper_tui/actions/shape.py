@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, metric_named
+from chopper_core.metrics import METRICS, column_names, metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import SPLITS, is_split
@@ -118,12 +118,8 @@ def _named_columns(screen: Explorer, text: str) -> tuple[str, ...]:
 
 
 def column_named(frame: Frame, text: str) -> str:
-    """The name of a column given by name or title; unknown text is returned unchanged."""
-    for column in frame.columns:
-        if text in (column.title, column.title.replace(" ", "")):
-            return column.name
-    known = {each.title.replace(" ", ""): each.name for each in METRICS.values()}
-    return known.get(text.replace(" ", ""), text)
+    """The name of a column given by name, title or heading; unknown text is returned unchanged."""
+    return column_names([text], frame.columns)[0]
 
 
 async def _show_columns(screen: Explorer, names: tuple[str, ...]) -> None:

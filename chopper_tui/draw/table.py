@@ -221,7 +221,7 @@ def plan(
     if lanes:
         sparks = [LaneColumn("", max(_MIN_LANE, width * _LANE_SHARE // 100))]
     names_chosen = {each.name for each in columns} if frame.view.columns else must
-    plain = [replace(e, bar=0, width=max(e.width, cell_width(e.header))) for e in columns]
+    plain = [_plain(each) for each in columns]
 
     def is_few(shown: Sequence[DrawnColumn]) -> bool:
         return len(shown) < min(_MIN_COLUMNS, len(columns))
@@ -260,6 +260,12 @@ def plan(
         first,
         len(everything) - first - len(shown),
     )
+
+
+def _plain(column: DrawnColumn) -> DrawnColumn:
+    """A column without its bar; the heading of a share is then as short as its figures."""
+    header = column.header.replace("% of scope", "%")
+    return replace(column, header=header, bar=0, width=max(column.width, cell_width(header)))
 
 
 def _cells(columns: Sequence[DrawnColumn], sparks: Sequence[SparkColumn]) -> int:

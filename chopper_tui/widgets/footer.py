@@ -136,13 +136,18 @@ _PAIRS: Final = {
 """Keys that are named with their counterparts, or shorter."""
 
 
+_LATER: Final = ("what_if", "command", "quit")
+"""Keys that are named after those of the table."""
+
+
 class KeyLine(Pane):
     """The keys that are used most, those of the view first; each is a button."""
 
     def __init__(self, actions: Sequence[Action]) -> None:
         super().__init__()
         self._all = actions
-        self._actions = [action for action in actions if action.hint and action.keys]
+        hinted = [action for action in actions if action.hint and action.keys]
+        self._actions = sorted(hinted, key=lambda action: action.id in _LATER)
 
     view = ""
     instead = ""
@@ -158,7 +163,7 @@ class KeyLine(Pane):
         hints = [self._hint(action) for action in shown]
         sizes = [2 + sum(cell_width(text) for text, _ in hint) for hint in hints]
         while len(hints) > 1 and sum(sizes) > width + 1:
-            last = len(hints) - 1 - (shown[len(hints) - 1].id == "command")
+            last = max(at for at in range(len(shown)) if shown[at].id != "command")
             del shown[last], hints[last], sizes[last]
         line: list[tuple[str, str]] = []
         for hint in hints:
