@@ -31,10 +31,10 @@ from textual.worker import WorkerFailed
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.render.cells import printable
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
+from chopper_core.util.escape import printable
 from chopper_core.util.memory import is_out_of_memory, out_of_memory
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Cancelled, Progress

@@ -178,7 +178,7 @@ def _dispatch(given: list[str]) -> int:
         if hasattr(parsed, "max_memory"):
             memory.limit_memory(parsed.max_memory)
         return int(command.run(parsed))
-    from chopper_core.render.cells import escape_each
+    from chopper_core.util.escape import escape_each
     from chopper_tui.commands.explore import address_of, explore
 
     options = _parser().parse_args(given)
@@ -196,8 +196,8 @@ def _dispatch(given: list[str]) -> int:
 
 def _list_recent() -> int:
     from chopper_core.ingest import cache
-    from chopper_core.render.cells import escape_each
     from chopper_core.render.text import shell_word
+    from chopper_core.util.escape import escape_each
 
     names = [entry.name for entry in cache.entries() if entry.name and os.path.exists(entry.name)]
     if not names:

@@ -18,9 +18,9 @@ from msgspec import Struct, field
 
 from chopper_core.metrics import metric_named
 from chopper_core.model.table import ACTIVITY, LEVELS, KernelTable
-from chopper_core.render.cells import escape_each
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
 from chopper_core.util.errors import ChopperError, DataError, UsageError
+from chopper_core.util.escape import escape_each
 from chopper_tui.keymap import FIXED_KEYS, Action, is_key
 
 CHART_SIZES: Final = ("small", "full", "off")

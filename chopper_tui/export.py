@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render import FORMATS, render
-from chopper_core.render.cells import Escaped, clean, column_texts, escape_lines, level_title
+from chopper_core.render.cells import column_texts, level_title
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.palette import Paint, plain
 from chopper_core.util.atomic import publish
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.escape import Escaped, clean, escape_lines
 from chopper_core.views import OVERVIEW
 from chopper_core.views.frame import Frame
 

@@ -240,7 +240,7 @@ def keys_kept() -> Iterator[None]:
 
 def remark(text: str) -> None:
     """Print on standard error, where names can't act; that nobody can read it is no error."""
-    from chopper_core.render.cells import escape_lines
+    from chopper_core.util.escape import escape_lines
 
     with suppress(OSError):
         sys.stderr.write(f"{escape_lines(text)}\n")

@@ -28,9 +28,9 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList
 
-from chopper_core.render.cells import printable
 from chopper_core.render.drawing import alone
 from chopper_core.render.palette import mixed
+from chopper_core.util.escape import printable
 from chopper_core.util.patterns import late
 
 if TYPE_CHECKING:

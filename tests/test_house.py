@@ -13,7 +13,7 @@ import pytest
 
 import chopper_core
 import chopper_tui
-from chopper_core.render.cells import Escaped
+from chopper_core.util.escape import Escaped
 from chopper_tui.commands.output import write
 from tests.cli.test_errors import PAGE, cell, check
 from tests.conftest import ROOT

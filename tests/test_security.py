@@ -31,7 +31,6 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render import FORMATS, render
-from chopper_core.render.cells import clean
 from chopper_core.render.exports import EXPORTS, ExportOptions, export
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.info import as_json as info_json
@@ -43,6 +42,7 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.escape import clean
 from chopper_core.views import VIEWS
 from chopper_core.views.query import frame_of, query
 from chopper_tui.cli import _parser, main

@@ -22,7 +22,6 @@ from chopper_core.ingest.untraced import identified, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
-from chopper_core.render.cells import Escaped, escape_each
 from chopper_core.render.exchange import json_text
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import CpuTable
@@ -33,6 +32,7 @@ from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.tables.text import FileHead, csv_cells
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError, DataError
+from chopper_core.util.escape import Escaped, escape_each
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory, reading
 from chopper_core.util.progress import Progress
 

@@ -23,7 +23,6 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import RecentSamples
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.render.cells import Escaped, escape_each
 from chopper_core.sources.registry import Family, discover, family_of
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
@@ -31,6 +30,7 @@ from chopper_core.util import atomic
 from chopper_core.util.arrays import json_of
 from chopper_core.util.atomic import FileState
 from chopper_core.util.errors import ChopperError, DataError
+from chopper_core.util.escape import Escaped, escape_each
 from chopper_core.util.progress import Progress, silent
 from chopper_core.views.shared.step_times import step_times
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from chopper_core.render.cells import cell_width, clean
+from chopper_core.render.cells import cell_width
+from chopper_core.util.escape import clean
 
 CELL: Final = (8, 16)
 """Width and height of a cell."""

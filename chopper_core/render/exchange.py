@@ -14,7 +14,7 @@ from chopper_core.metrics import Values
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
-from chopper_core.render.cells import Escaped, clean, is_seen
+from chopper_core.util.escape import Escaped, clean, is_seen
 from chopper_core.views.frame import Frame
 
 FRAME_SCHEMA: Final = "chopper.frame/1"

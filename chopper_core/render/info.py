@@ -29,8 +29,9 @@ from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind, Rule
-from chopper_core.render.cells import Escaped, escape_each, fitting, scale_of
+from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
+from chopper_core.util.escape import Escaped, escape_each
 from chopper_core.util.grouping import counts_of, distinct, ranked, stable_order, sums_of
 
 INFO_SCHEMA: Final = "chopper.info/1"

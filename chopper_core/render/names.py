@@ -10,8 +10,9 @@ from string import ascii_letters, digits
 from typing import Final
 
 from chopper_core.model.column_names import PART_OF
-from chopper_core.render.cells import beginning, cell_width, clean, display_name, elide, first_cells
+from chopper_core.render.cells import beginning, cell_width, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.escape import clean
 from chopper_core.util.patterns import late
 from chopper_core.views.frame import Frame
 

@@ -18,11 +18,11 @@ from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.render import info
-from chopper_core.render.cells import Escaped, clean, escape_lines
 from chopper_core.render.drawing import Piece, picture
 from chopper_core.render.exchange import limit_notes
 from chopper_core.render.text import command, html_table, shell_word
 from chopper_core.util.errors import ChopperError
+from chopper_core.util.escape import Escaped, clean, escape_lines
 from chopper_core.util.progress import Progress, silent
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query

@@ -14,7 +14,6 @@ from chopper_core.render.cells import (
     ColumnText,
     baseline_title,
     cell_width,
-    clean,
     column_texts,
     crumb,
     fitting,
@@ -28,6 +27,7 @@ from chopper_core.render.exchange import limit_notes
 from chopper_core.render.glyphs import UNICODE, Glyphs, SparkScale, bar
 from chopper_core.render.names import fitting_names, row_names
 from chopper_core.render.palette import Paint, plain
+from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import INKS, tints
 

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import parse_baseline
 from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
-from chopper_core.render.cells import baseline_title, clean
+from chopper_core.render.cells import baseline_title
 from chopper_core.util.errors import UsageError
+from chopper_core.util.escape import clean
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
 from chopper_core.views.shared.filter import only
 from chopper_core.views.spec import BEST, SeveralRuns

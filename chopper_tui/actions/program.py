@@ -27,7 +27,7 @@ from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
 
 if TYPE_CHECKING:
-    from chopper_core.render.cells import Escaped
+    from chopper_core.util.escape import Escaped
     from chopper_tui.screen import Explorer
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Final
 
-from chopper_core.render.cells import clean, escape_lines
 from chopper_core.store.format import SIGN, baselines, remove_baseline, set_baseline
 from chopper_core.util.errors import UsageError
+from chopper_core.util.escape import clean, escape_lines
 from chopper_tui.commands.output import tell, write
 
 DESCRIPTION: Final = "Name runs to compare with: `@NAME` stands for the run, as in base=@NAME."

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Final
 
 from chopper_core.ingest import cache
-from chopper_core.render.cells import escape_each
 from chopper_core.util.errors import UsageError
+from chopper_core.util.escape import escape_each
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "List or clear the cached runs, which open at once."

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.render.cells import Escaped, escape_each, escape_lines
 from chopper_core.util.errors import UsageError
+from chopper_core.util.escape import Escaped, escape_each, escape_lines
 from chopper_tui.commands import show
 from chopper_tui.commands.options import (
     READING,

@@ -11,8 +11,8 @@ from argparse import Namespace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from chopper_core.render.cells import escape_lines
 from chopper_core.util.errors import ChopperError
+from chopper_core.util.escape import escape_lines
 from chopper_tui.commands.output import write
 
 PACKAGES: Final = (

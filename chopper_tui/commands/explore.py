@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chopper_core.model.view import View, with_view
-from chopper_core.render.cells import escape_lines
 from chopper_core.util import debug
+from chopper_core.util.escape import escape_lines
 from chopper_core.util.progress import silent
 from chopper_tui.commands.options import (
     against,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Final
 
-from chopper_core.render.cells import escape_each
+from chopper_core.util.escape import escape_each
 from chopper_tui.commands.output import registry, settings, write
 from chopper_tui.keymap import key_table
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from chopper_core.graph import metrics as metrics
 from chopper_core.metrics import catalogue
-from chopper_core.render.cells import escape_lines
+from chopper_core.util.escape import escape_lines
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "All metrics: name, unit, reduction, definition, source."

@@ -17,9 +17,9 @@ from chopper_core.model.overrides import Overrides, overrides_of, parse_clock, p
 from chopper_core.model.parallel import layout_text
 from chopper_core.model.view import View, with_view
 from chopper_core.render import FORMATS
-from chopper_core.render.cells import escape_lines
 from chopper_core.util import debug
 from chopper_core.util.errors import UsageError
+from chopper_core.util.escape import escape_lines
 from chopper_core.util.memory import parse_size
 from chopper_core.util.patterns import entries, late
 from chopper_core.util.plugins import extension_part

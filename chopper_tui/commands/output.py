@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chopper_core.model.run import Run
-    from chopper_core.render.cells import Escaped
     from chopper_core.render.glyphs import Glyphs
+    from chopper_core.util.escape import Escaped
     from chopper_core.views.frame import Frame
     from chopper_tui.config import Config
     from chopper_tui.keymap import Action

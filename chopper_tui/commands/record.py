@@ -8,8 +8,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
-from chopper_core.render.cells import Escaped, escape_each
 from chopper_core.util.errors import UsageError
+from chopper_core.util.escape import Escaped, escape_each
 from chopper_tui.commands.output import tell, width, write
 
 DESCRIPTION: Final = """\

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from chopper_core.model.charts import LEAST_SHARE, BarChart, BoxChart, Card, Cards, Composition
 from chopper_core.model.units import significant, time_text
-from chopper_core.render.cells import clean, wrapped
+from chopper_core.render.cells import wrapped
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.util.arrays import Float64
+from chopper_core.util.escape import clean
 from chopper_core.util.grouping import median_of
 from chopper_tui.draw.axes import Axis
 from chopper_tui.draw.canvas import (

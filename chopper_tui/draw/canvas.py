@@ -9,10 +9,11 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.render.cells import cell_width, clean, pad
+from chopper_core.render.cells import cell_width, pad
 from chopper_core.render.glyphs import Glyphs, columns
 from chopper_core.render.names import display_names, fitting_names
 from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.escape import clean
 from chopper_tui.draw.pieces import Line, cut, inked
 
 Cell = tuple[int, int]

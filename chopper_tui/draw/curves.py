@@ -13,9 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.charts import LineChart, Roofline
-from chopper_core.render.cells import beginning, clean, wrapped
+from chopper_core.render.cells import beginning, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.escape import clean
 from chopper_core.util.grouping import distinct, run_mask
 from chopper_tui.draw.axes import ASCII, Axis, shares
 from chopper_tui.draw.canvas import (

@@ -17,9 +17,10 @@ from chopper_core.model.column_names import is_counted
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import View, enter
-from chopper_core.render.cells import clean, scale_of
+from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import NoSuchNode
+from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame, Number
 from chopper_core.views.shared.children import figures
 

@@ -14,18 +14,11 @@ from msgspec.structs import replace
 
 from chopper_core.model.charts import HeatMap, Icicle, IcicleRow
 from chopper_core.model.units import time_text
-from chopper_core.render.cells import (
-    cell_width,
-    clean,
-    crumb,
-    display_name,
-    elide,
-    first_cells,
-    pad,
-)
+from chopper_core.render.cells import cell_width, crumb, display_name, elide, first_cells, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import CHANGE_LEVELS, HEAT_LEVELS
 from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.escape import clean
 from chopper_tui.draw.axes import scale_ends, step_of
 from chopper_tui.draw.canvas import (
     MAX_ZOOM,

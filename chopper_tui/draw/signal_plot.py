@@ -13,9 +13,10 @@ from chopper_core.metrics import METRICS
 from chopper_core.model.charts import GpuLanes, SignalRows
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit, UnitScale
-from chopper_core.render.cells import cell_width, clean, pad, scale_of
+from chopper_core.render.cells import cell_width, pad, scale_of
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.util.arrays import Float64
+from chopper_core.util.escape import clean
 from chopper_core.util.grouping import median_of, quantiles_along
 from chopper_core.views.shared.children import SignalChart
 from chopper_tui.draw import axes

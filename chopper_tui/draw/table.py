@@ -15,7 +15,6 @@ from chopper_core.render.cells import (
     ColumnText,
     beginning,
     cell_width,
-    clean,
     column_texts,
     display_name,
     elide,
@@ -26,6 +25,7 @@ from chopper_core.render.cells import (
 from chopper_core.render.glyphs import Glyphs, SparkScale, bar
 from chopper_core.render.names import fitting_names, row_names
 from chopper_core.util.arrays import Int8
+from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import INKS, Tint, tints
 from chopper_tui.draw.pieces import Pieces, fit

@@ -12,8 +12,9 @@ from msgspec import Struct
 from chopper_core.model.charts import QUEUE, Band, LaneCells, Lanes, Span, Strip
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import Interval
-from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
+from chopper_core.render.cells import cell_width, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs, columns, sparkline
+from chopper_core.util.escape import clean
 from chopper_tui.draw import axes
 from chopper_tui.draw.axes import drawable
 from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Drawer, Lens

@@ -11,16 +11,9 @@ import numpy as np
 from chopper_core.metrics import METRICS, Metric
 from chopper_core.model.glossary import long_name
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.render.cells import (
-    clean,
-    display_name,
-    level_title,
-    pad,
-    scale_of,
-    scale_title,
-    wrapped,
-)
+from chopper_core.render.cells import display_name, level_title, pad, scale_of, scale_title, wrapped
 from chopper_core.render.glyphs import Glyphs, bar, sparkline
+from chopper_core.util.escape import clean
 from chopper_tui.draw.figures import Detail, Figure
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.screen_data import RowOnGpus

@@ -20,8 +20,8 @@ from textual.widgets import Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from chopper_core.metrics import Metric
-from chopper_core.render.cells import clean
 from chopper_core.render.glyphs import Glyphs, bar
+from chopper_core.util.escape import clean
 from chopper_core.util.progress import share_done, step_text
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.draw.theme import Inks

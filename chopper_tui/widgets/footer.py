@@ -18,8 +18,9 @@ from chopper_core.metrics import METRICS
 from chopper_core.model.charts import Lanes
 from chopper_core.model.units import is_on_a_clock, moment_text
 from chopper_core.render import cells
-from chopper_core.render.cells import beginning, cell_width, clean, wrapped
+from chopper_core.render.cells import beginning, cell_width, wrapped
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.escape import clean, printable
 from chopper_core.util.patterns import late
 from chopper_core.views.frame import Frame
 from chopper_tui.draw.pieces import Pieces, fit, width_of
@@ -323,7 +324,7 @@ class PromptLine(Input):
         self._put(self._draft if at_end else self.history[self._place])
 
     def _put(self, text: str, cursor: int | None = None) -> None:
-        self.value = cells.printable(text)
+        self.value = printable(text)
         self.cursor_position = len(text) if cursor is None else cursor
 
     def pasted(self, event: events.Paste) -> None:

@@ -12,7 +12,6 @@ from chopper_core.model.recent import FRESH
 from chopper_core.render.cells import (
     baseline_title,
     cell_width,
-    clean,
     crumb,
     cut_title,
     elide,
@@ -21,6 +20,7 @@ from chopper_core.render.cells import (
     wrapped,
 )
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_tui.draw.pieces import Pieces, fit, width_of
 from chopper_tui.keymap import EXPLORE, SCREENS

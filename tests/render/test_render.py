@@ -22,9 +22,10 @@ from chopper_core.model.table import Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.render import FORMATS, info, render
-from chopper_core.render.cells import cell_width, clean, display_name, elide, scale_of
+from chopper_core.render.cells import cell_width, display_name, elide, scale_of
 from chopper_core.render.exchange import json_text
 from chopper_core.render.glyphs import ASCII, UNICODE, bar, glyphs_for, sparkline
+from chopper_core.util.escape import clean
 from chopper_core.views.query import query
 
 RUN = sample_run()

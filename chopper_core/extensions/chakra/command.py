@@ -17,7 +17,7 @@ VIOLATED: Final = 1
 
 def run(options: Namespace) -> int:
     from chopper_core.extensions.chakra.lint import lint
-    from chopper_core.render.cells import escape_each
+    from chopper_core.util.escape import escape_each
 
     report = lint([Path(os.path.expanduser(path)) for path in options.dir])
     write(escape_each(report.violations))
