@@ -164,7 +164,7 @@ def _crashed(error: Exception) -> str:
 
 def _dispatch(given: list[str]) -> int:
     if given and given[0] in COMMANDS:
-        from chopper_tui.commands.options import add_options
+        from chopper_tui.commands.arguments import add_options
 
         command = command_module(given[0])
         parser = Parser(
@@ -178,11 +178,9 @@ def _dispatch(given: list[str]) -> int:
         if hasattr(parsed, "max_memory"):
             memory.limit_memory(parsed.max_memory)
         return int(command.run(parsed))
-    from chopper_core.util.escape import escape_each
-    from chopper_tui.commands.explore import address_of, explore
-
     options = _parser().parse_args(given)
     if options.version:
+        from chopper_core.util.escape import escape_each
         from chopper_tui.commands.doctor import version_of
 
         write(escape_each([f"{PROGRAM} {version_of('chopper-tui')}"]))
@@ -191,6 +189,8 @@ def _dispatch(given: list[str]) -> int:
     if not options.run:
         return _list_recent()
     _refuse_a_mistyped_command(options.run[0])
+    from chopper_tui.commands.explore import address_of, explore
+
     return explore(address_of(options.run), options)
 
 
@@ -221,7 +221,7 @@ def _refuse_a_mistyped_command(word: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from chopper_tui.commands.options import ADDRESSES, EXPLORING, add_options
+    from chopper_tui.commands.arguments import ADDRESSES, EXPLORING, add_options
 
     parser = Parser(
         PROGRAM,

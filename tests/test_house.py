@@ -70,7 +70,7 @@ def test_text_leaves_through_one_escaper(modules: dict[Path, ast.Module]) -> Non
                 makers |= {path.name} if call == "Escaped" else set()
                 is_write = re.fullmatch(r"print|sys\.(__)?std(out|err)(__)?\.write\w*", call)
                 writers |= {path.name} if is_write else set()
-    assert makers == {"cells.py", "exchange.py", "diff.py"}
+    assert makers == {"escape.py", "exchange.py", "diff.py"}
     assert writers == {"output.py", "terminal.py", "options.py"}
     assert get_type_hints(write, {"Escaped": Escaped})["text"] is Escaped
 

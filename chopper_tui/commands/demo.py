@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from chopper_core.util.errors import DataError
+from chopper_tui.commands.arguments import EXPLORING
 from chopper_tui.commands.explore import explore
-from chopper_tui.commands.options import EXPLORING
 
 __all__ = ["DESCRIPTION", "OPTIONS", "run"]
 

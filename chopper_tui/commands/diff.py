@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import Escaped, escape_each, escape_lines
 from chopper_tui.commands import show
+from chopper_tui.commands.arguments import READING, TABLE
 from chopper_tui.commands.options import (
-    READING,
-    TABLE,
     against,
     open_with_progress,
     opened_run,

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.render.exports import EXPORTS, ExportOptions, export, export_format
-from chopper_tui.commands.options import READING, open_view, progress_line, view_of
+from chopper_tui.commands.arguments import READING
+from chopper_tui.commands.options import open_view, progress_line, view_of
 from chopper_tui.commands.output import tell
 
 DESCRIPTION: Final = "Write a run for another program: a simulator, a trace viewer, a script."

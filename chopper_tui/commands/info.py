@@ -9,7 +9,8 @@ from chopper_core.model.overrides import overrides_of
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError
 from chopper_core.util.escape import Escaped
-from chopper_tui.commands.options import READING, open_with_progress, progress_line
+from chopper_tui.commands.arguments import READING
+from chopper_tui.commands.options import open_with_progress, progress_line
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "Describe a run: sources, alignment, labels, and files left out."

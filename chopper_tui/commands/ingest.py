@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.model.overrides import overrides_of
 from chopper_core.util.errors import UsageError
 from chopper_core.util.memory import is_out_of_memory
-from chopper_tui.commands.options import READING, progress_line
+from chopper_tui.commands.arguments import READING
+from chopper_tui.commands.options import progress_line
 from chopper_tui.commands.output import tell
 from chopper_tui.terminal import Ended, guard_mapped_files, remark
 

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from chopper_core.ingest.feeds import node_feed
+from chopper_tui.commands.arguments import EXPLORING as OPTIONS
 from chopper_tui.commands.explore import explore
-from chopper_tui.commands.options import EXPLORING as OPTIONS
 
 __all__ = ["DESCRIPTION", "OPTIONS", "run"]
 

@@ -9,8 +9,9 @@ from rich.color import Color
 
 from chopper_core.render.report import Look, Style, report
 from chopper_core.views.frame import Frame
+from chopper_tui.commands.arguments import READING
 from chopper_tui.commands.doctor import version_of
-from chopper_tui.commands.options import READING, open_view, progress_line, view_of
+from chopper_tui.commands.options import open_view, progress_line, view_of
 from chopper_tui.commands.output import write_text
 from chopper_tui.draw.pieces import Line
 

@@ -10,14 +10,8 @@ from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands import info
-from chopper_tui.commands.options import (
-    ADDRESSES,
-    READING,
-    TABLE,
-    home_of,
-    open_with_progress,
-    view_of,
-)
+from chopper_tui.commands.arguments import ADDRESSES, READING, TABLE
+from chopper_tui.commands.options import home_of, open_with_progress, view_of
 from chopper_tui.commands.output import print_frame
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from chopper_core.model.view import with_view
 from chopper_core.views.frame import Frame
-from chopper_tui.commands.options import READING, TABLE, open_with_progress, view_of
+from chopper_tui.commands.arguments import READING, TABLE
+from chopper_tui.commands.options import open_with_progress, view_of
 from chopper_tui.commands.output import print_frame
 
 DESCRIPTION: Final = "Replay the steps with a cause removed: the step time, its range, the saving."

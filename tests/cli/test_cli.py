@@ -16,9 +16,11 @@ import pytest
 from chopper_core.ingest.cache import open_cached
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import KEYS, parse
+from chopper_core.render import FORMATS
 from chopper_core.views.query import query
 from chopper_tui.cli import main
 from chopper_tui.commands import COMMANDS
+from chopper_tui.commands.arguments import TABLE
 from chopper_tui.export import write_snapshot
 from tests.tui.terminal_harness import Terminal
 
@@ -498,6 +500,24 @@ def test_a_cached_run_opens_without_any_reader(
     imported = done.stdout.splitlines()[-1].split()
     assert "chopper_core.store.reader" in imported
     assert not [name for name in imported if name.startswith("chopper_core.sources")]
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_help_needs_no_numpy(option: str) -> None:
+    script = (
+        "import sys; from chopper_tui.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", script, option]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
+    imported = done.stdout.splitlines()[-1].split()
+    assert "chopper_tui.cli" in imported and "numpy" not in imported
+
+
+def test_formats_of_tables_are_those_that_render_has() -> None:
+    assert f"--format {{{','.join(FORMATS)}}} |" in TABLE
 
 
 def test_reading_a_run_with_all_that_lies_beside_it_needs_no_pandas(tmp_path: Path) -> None:
