@@ -147,16 +147,25 @@ def _tensile(names: list[str]) -> list[str]:
         for place, token in enumerate(own)
         if place < _TENSILE_HEAD or _TENSILE_KEPT.match(token)
     }
-    wanted = len(set(sets))
-    candidates = dict.fromkeys(token for own in tokens for token in own if token not in shared)
-    distinct = len({own & kept for own in sets})
-    for token in candidates:
-        if distinct == wanted:
+    # Names with the same kept parameters are one group; a parameter that splits none is folded.
+    unique = list(dict.fromkeys(sets))
+    numbers: dict[object, int] = {}
+    group = [numbers.setdefault(own & kept, len(numbers)) for own in unique]
+    size = Counter(group)
+    holders: dict[str, list[int]] = defaultdict(list)
+    for row, own in enumerate(unique):
+        for token in own - shared:
+            holders[token].append(row)
+    for token in dict.fromkeys(token for own in tokens for token in own if token not in shared):
+        if len(size) == len(unique):
             break
-        more = len({own & (kept | {token}) for own in sets})
-        if more > distinct:
-            kept.add(token)
-            distinct = more
+        held = Counter(group[row] for row in holders[token])
+        if token in kept or all(count == size[each] for each, count in held.items()):
+            continue
+        kept.add(token)
+        for row in holders[token]:
+            group[row] = numbers.setdefault((group[row], token), len(numbers))
+        size = size - held + Counter(group[row] for row in holders[token])
     return [_joined([t if t in kept else FOLDED for t in own], "_") for own in tokens]
 
 
