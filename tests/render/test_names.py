@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.render import cells
 from chopper_core.render.cells import cell_width, first_cells
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.render.names import FOLDED, display_names, fitting_names
+from chopper_core.util.escape import NARROW
 
 TENSILE = "Cijk_Alik_Bljk_BBS_BH_Bias_MT256x256x64_MI16x16x1_SN_GRVWA8_PGR2_PLR{0}_SK{1}"
 ELEMENTWISE = (
@@ -147,7 +147,7 @@ def test_cut_names_have_their_width_and_differ_where_they_can(
 
 def test_text_called_narrow_takes_a_cell_for_each_character() -> None:
     wcwidth = pytest.importorskip("wcwidth").wcwidth
-    narrow = [chr(code) for code in range(0x3000) if cells._NARROW.fullmatch(chr(code))]
+    narrow = [chr(code) for code in range(0x3000) if NARROW.fullmatch(chr(code))]
     assert len(narrow) > 1500
     assert {wcwidth(char) for char in narrow if char.isprintable()} == {1}
 
