@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, Self
 
 import msgspec
@@ -48,7 +49,9 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         ))  # fmt: skip
 
 
-def column_types(table: type[msgspec.Struct]) -> dict[str, DTypeLike]:
+@cache
+def column_types(table: type[msgspec.Struct]) -> Mapping[str, DTypeLike]:
+    """The element types of a table's columns."""
     found = {field.name: field.type for field in msgspec.structs.fields(table)}
     return {name: _ELEMENTS[kind] for name, kind in found.items() if kind in _ELEMENTS}
 
