@@ -35,8 +35,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import printable
-from chopper_core.util.memory import is_out_of_memory, out_of_memory
-from chopper_core.util.patterns import late
+from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed, write_crash
@@ -53,6 +52,7 @@ from chopper_tui.widgets.footer import PromptLine
 
 if TYPE_CHECKING:
     from chopper_core.ingest.follow import Follower
+    from chopper_core.model.recent import AlarmEvent
     from chopper_tui.widgets.dialogs import LoadingScreen
 
 INTERRUPTED = 130
@@ -63,17 +63,12 @@ _KEY_CHECK_S = 0.002
 
 _POLL_SHARE: Final = 20
 """Looking at files takes at most one part in so many of the time: directories may be large."""
-_DIGITS: Final = late(r"(?<!GPU )\b[\d.]+")
+_FOLLOW_SHARE: Final = 4
 _AT_ONCE: Final = ("ctrl+c", "ctrl+z")
 _CANCELS: Final = ("escape", "q")
 """Keys that cancel loading unless others wait for it."""
 _TURNS: Final = events.MouseDown | events.MouseScrollDown | events.MouseScrollUp
 """Events of the mouse that stand for keys."""
-
-
-def _kind(alarm: str) -> str:
-    """An alarm without its figures, which change while it holds."""
-    return _DIGITS.sub("", alarm)
 
 
 class ChopperApp(App[None], inherit_bindings=False):
@@ -380,7 +375,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     def _watch(self) -> None:
         """Tell the explorer when files of the run change, until the app is left."""
         told, pause = "", self.POLL_S
-        alarmed: set[str] = set()
+        rung: Sequence[AlarmEvent] = ()
         while not self._left.wait(pause):
             began = monotonic()
             follower, news = self.follower, ""
@@ -388,20 +383,24 @@ class ChopperApp(App[None], inherit_bindings=False):
                 if (news := self._opening.files.news()) != told:
                     self.call_later(self._tell, news)
             else:
-                run, has_samples = follower.poll(), follower.tail()
-                alarms = follower.recent.alarms
-                news = follower.problem or follower.recent.age(time())
-                if alarms:
-                    news = f"{len(alarms)} alarm{'s' * (len(alarms) > 1)} · {news}"
+                run, has_samples, problem = None, False, ""
+                try:
+                    run, has_samples = follower.poll(), follower.tail()
+                except Exception as error:  # Of one look: the next may succeed.
+                    problem = str(error) if isinstance(error, OSError) else internal_error(error)
+                recent = follower.recent
+                holding, problem = len(recent.open_alarms), problem or follower.problem
+                alarms = f"{holding} alarm{'s' * (holding > 1)}" if holding else ""
+                said = (alarms, follower.deleted, problem or recent.age(time()))
+                news = " · ".join(filter(None, said))
                 self.call_later(self._follow, run, news, has_samples)
-                # The figures of a sentence change while it holds.
-                kinds = set(map(_kind, alarms))
-                if kinds - alarmed:
-                    self.call_later(self._alarm, next(t for t in alarms if _kind(t) not in alarmed))
-                alarmed = kinds
+                if new := [event for event in recent.events if event not in rung]:
+                    self.call_later(self._alarm, new[-1].text)
+                rung = recent.events
             told = news
             every = self.POLL_S if follower is None else follower.every_s
-            pause = max(every, _POLL_SHARE * (monotonic() - began) * (follower is None))
+            share = _POLL_SHARE if follower is None else _FOLLOW_SHARE
+            pause = max(every, share * (monotonic() - began))
         if self.follower is not None:
             self.follower.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from chopper_core.model.recent import RecentSamples, ThinnedSamples
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.shared.step_times import step_times
@@ -38,9 +40,9 @@ class Alarm(Struct, frozen=True):
     is_relative: bool
     for_s: float
 
-    def beyond(self, value: float, usual: float) -> bool:
+    def beyond(self, values: Float64, usual: float) -> Mask:
         limit = usual * (1 + self.limit / 100) if self.is_relative else self.limit
-        return value > limit if self.is_above else value < limit
+        return values > limit if self.is_above else values < limit
 
 
 def parse_alarm(text: str) -> Alarm:
@@ -59,53 +61,85 @@ def parse_alarm(text: str) -> Alarm:
     return Alarm(text, found[1], found[2] == ">", float(found[3]), percent, for_s)
 
 
-def alarms_of(run: Run, recent: RecentSamples, alarms: tuple[Alarm, ...]) -> dict[str, int | None]:
-    """The alarms that hold, a sentence each, and its GPU; None for the step time."""
-    found: dict[str, int | None] = {}
-    for alarm in alarms:
-        if alarm.name == STEP_TIME:
-            if text := _of_step(run, alarm):
-                found[text] = None
-            continue
-        for (name, gpu), series in recent.series.items():
-            if name == alarm.name and (text := _of_signal(series, alarm)):
-                found[f"GPU {gpu}: {text}"] = gpu
-    return found
+class AlarmWatch:
+    """Compares what came since the last look with limits, so that nothing is missed."""
+
+    def __init__(self, alarms: Sequence[Alarm]) -> None:
+        self.alarms = tuple(alarms)
+        self._newest_ns: dict[tuple[str, int], int] = {}
+        """The newest sample of each signal of each GPU at the last look."""
+        self._steps: frozenset[int] | None = None
+
+    def look(self, run: Run, recent: RecentSamples) -> None:
+        """Note the alarms that begin, hold or end; at first, only of the newest data."""
+        base = next(iter(run.others.values()), None)
+        for alarm in self.alarms:
+            if alarm.name == STEP_TIME:
+                for text, holds in self._of_steps(run, base, alarm):
+                    recent.note(alarm.text, None, text, holds=holds)
+                continue
+            for (name, gpu), series in recent.series.items():
+                if name == alarm.name and len(series):
+                    since_ns = self._newest_ns.get((name, gpu))
+                    text, holds = _of_signal(series, alarm, since_ns, _usual(base, name, gpu))
+                    recent.note(alarm.text, gpu, text and f"GPU {gpu}: {text}", holds=holds)
+        known = {key: each for key, each in recent.series.items() if len(each)}
+        self._newest_ns = {key: int(each.begins_ns[-1]) for key, each in known.items()}
+
+    def _of_steps(self, run: Run, base: Run | None, alarm: Alarm) -> Iterator[tuple[str, bool]]:
+        """A sentence per new step, '' within the limit, and whether it is the newest."""
+        steps = None if run.is_sampled_only else step_times(run, View(run.name))
+        if steps is None or not steps.iterations:
+            return
+        order = np.argsort(steps.iterations)
+        times_ms, numbers = steps.each_ns[order] / 1e6, np.array(steps.iterations)[order].tolist()
+        before, self._steps = self._steps, frozenset(numbers)
+        new = [
+            at for at, number in enumerate(numbers) if before is not None and number not in before
+        ]
+        for at in new or [len(numbers) - 1] * (before is None):
+            usual, whose = float("nan"), "the steps before"
+            if base is not None:
+                usual, whose = step_times(base, View(base.name)).mean_ns / 1e6, "the baseline"
+            elif at:
+                usual = median_of(times_ms[max(at - _USUAL, 0) : at])
+            is_known = np.isfinite(usual) or not alarm.is_relative
+            text = ""
+            if is_known and alarm.beyond(times_ms[at : at + 1], usual)[0]:
+                change = (
+                    f", {100 * (times_ms[at] / usual - 1):+.1f} % to {whose}" if usual > 0 else ""
+                )
+                text = f"iteration {numbers[at]} took {times_ms[at]:.4g} ms{change} ({alarm.text})"
+            yield text, at == len(numbers) - 1
 
 
-def _of_signal(series: ThinnedSamples, alarm: Alarm) -> str:
-    """All samples of the last seconds are beyond the limit, and there are so many seconds."""
-    if not len(series):
-        return ""
+def _of_signal(
+    series: ThinnedSamples, alarm: Alarm, since_ns: int | None, usual: float
+) -> tuple[str, bool]:
+    """What a new sample is beyond for long enough, '' for nothing; whether the newest one is."""
     begins, values = series.begins_ns, series.figures[1]
-    since = int(np.searchsorted(begins, begins[-1] - alarm.for_s * 1e9, "left"))
-    if alarm.for_s and begins[-1] - begins[since] < alarm.for_s * 1e9 * _ALMOST:
-        return ""
-    before = values[max(since - _USUAL, 0) : since]
-    if alarm.is_relative and not len(before):
-        return ""
-    usual = median_of(before) if len(before) else np.nan
-    if not all(alarm.beyond(float(each), usual) for each in values[since:]):
-        return ""
+    newest = len(begins) - 1
+    first = newest if since_ns is None else int(np.searchsorted(begins, since_ns, "right"))
+    first = min(first, newest)
+    begin = int(np.searchsorted(begins, begins[first] - alarm.for_s * 1e9, "left"))
+    if not np.isfinite(usual) and begin:
+        usual = median_of(values[max(begin - _USUAL, 0) : begin])
+    if alarm.is_relative and not np.isfinite(usual):
+        return "", False
+    beyond = alarm.beyond(values[begin:], usual)
+    # How long each sample and all before it have been beyond the limit.
+    last_good = np.maximum.accumulate(np.where(beyond, -1, np.arange(len(beyond))))
+    held_s = (begins[begin:] - begins[begin:][np.minimum(last_good + 1, len(beyond) - 1)]) / 1e9
+    rings = np.flatnonzero(beyond & (held_s >= alarm.for_s * _ALMOST))
+    rings = rings[rings >= first - begin]
+    if not len(rings):
+        return "", False
     title, unit = next(each for name, each in TITLES.items() if name == alarm.name)
-    return f"{title} {values[-1]:.4g} {unit} ({alarm.text})"
+    holds = bool(rings[-1] == len(beyond) - 1)
+    return f"{title} {values[begin + rings[-1]]:.4g} {unit} ({alarm.text})", holds
 
 
-def _of_step(run: Run, alarm: Alarm) -> str:
-    if run.is_sampled_only:
-        return ""
-    steps = step_times(run, View(run.name))
-    if not steps.iterations:
-        return ""
-    order = np.argsort(steps.iterations)
-    times_ms = steps.each_ns[order] / 1e6
-    usual, whose = float("nan"), "the steps before"
-    if base := next(iter(run.others.values()), None):
-        usual, whose = step_times(base, View(base.name)).mean_ns / 1e6, "the baseline"
-    elif len(times_ms) > 1:
-        usual = median_of(times_ms[:-1][-_USUAL:])
-    if (alarm.is_relative and not np.isfinite(usual)) or not alarm.beyond(times_ms[-1], usual):
-        return ""
-    number = steps.iterations[int(order[-1])]
-    change = f", {100 * (times_ms[-1] / usual - 1):+.1f} % to {whose}" if usual > 0 else ""
-    return f"iteration {number} took {times_ms[-1]:.4g} ms{change} ({alarm.text})"
+def _usual(base: Run | None, name: str, gpu: int) -> float:
+    """The mean of a GPU's signal in the baseline; NaN where unknown."""
+    curve = base.measured[name].curves.get(gpu) if base and name in base.measured else None
+    return curve.mean if curve is not None else float("nan")

@@ -18,7 +18,7 @@ from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu
 from chopper_core.align.telemetry_pairs import together
 from chopper_core.ingest.recorded import RecordedRun
-from chopper_core.ingest.untraced import identified, status_of, with_ranks
+from chopper_core.ingest.untraced import ReadSamples, identified, read_files, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
@@ -46,6 +46,7 @@ def attach_sources(
     progress: Progress,
     ranges: Sequence[Path] | None,
     recorded: RecordedRun | None = None,
+    read_samples: ReadSamples = read_files,
 ) -> Run:
     """Attach counters, telemetry and CPU samples to a run; what can't be used is in `Run.failed`.
 
@@ -53,7 +54,7 @@ def attach_sources(
     anything else goes wrong, the run opens without that source.
     """
     sources: dict[str, Callable[[Run, Sequence[Path], Progress], Run]] = {
-        "telemetry": partial(attach_telemetry, recorded=recorded),
+        "telemetry": partial(attach_telemetry, recorded=recorded, read_samples=read_samples),
         "CPU samples": partial(attach_cpu, recorded=recorded),
     }
     if ranges is not None:
@@ -111,12 +112,15 @@ def _skipping(run: Run, found: FoundFiles) -> Run:
 
 
 def attach_telemetry(
-    run: Run, paths: Sequence[Path], progress: Progress, recorded: RecordedRun | None = None
+    run: Run,
+    paths: Sequence[Path],
+    progress: Progress,
+    recorded: RecordedRun | None = None,
+    read_samples: ReadSamples = read_files,
 ) -> Run:
     found_files = discover(paths, Family.TELEMETRY)
     run = _skipping(run, found_files)
-    read: list[Telemetry]
-    read, failed = found_files.read("telemetry", progress)
+    read, failed = read_samples(found_files, run, progress)
     run = with_ranks(run, read)
     placed: list[tuple[Telemetry, TelemetrySource]] = []
     identities: list[Identity] = []

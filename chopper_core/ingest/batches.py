@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from chopper_core.ingest.cache import PACKAGE, code_files
 from chopper_core.ingest.open import ReadRanks, open_run
 from chopper_core.ingest.rank import read_rank, read_unchanged, table_of
+from chopper_core.ingest.untraced import ReadSamples, read_files
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, KernelTable, concatenate, empty_table
@@ -182,6 +183,7 @@ def read_again(
     jobs: int | None = None,
     overrides: Overrides = NO_OVERRIDES,
     waits: Callable[[Path], bool] = lambda trace: False,
+    read_samples: ReadSamples = read_files,
 ) -> Run:
     """The run of files as they are now; only traces that changed since the last time are read.
 
@@ -199,7 +201,9 @@ def read_again(
         failed = late | read_parts(there, store, progress, hosts=hosts, jobs=jobs)
         return [failed.get(trace) or _described(folder, trace) for trace in traces]
 
-    return _put_together(name, store, progress, overrides, read_ranks, lambda run: run)
+    return _put_together(
+        name, store, progress, overrides, read_ranks, lambda run: run, read_samples
+    )
 
 
 def _finished(store: Path, progress: Progress) -> Callable[[Run], Failures]:
@@ -218,6 +222,7 @@ def _put_together(
     overrides: Overrides,
     read_ranks: ReadRanks,
     then: Callable[[Run], T],
+    read_samples: ReadSamples = read_files,
 ) -> T:
     """Gather the parts as a run, and do something with it while its columns are there."""
     folder = parts_folder(store)
@@ -235,7 +240,12 @@ def _put_together(
     try:
         return then(
             open_run(
-                name, progress, overrides=overrides, read_ranks=read_ranks, gather=gather_parts
+                name,
+                progress,
+                overrides=overrides,
+                read_ranks=read_ranks,
+                gather=gather_parts,
+                read_samples=read_samples,
             )
         )
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 import zlib
@@ -11,19 +12,30 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.ingest import cache
-from chopper_core.ingest.alarms import Alarm, alarms_of
+from chopper_core.ingest.alarms import AlarmWatch
 from chopper_core.ingest.batches import read_again
 from chopper_core.ingest.feeds import Feed
+from chopper_core.ingest.recorded import RecordedRun, recorded_at
 from chopper_core.ingest.tail import Tail
-from chopper_core.ingest.watch import RunFiles
+from chopper_core.ingest.watch import RunFiles, deleted_text
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
-from chopper_core.model.recent import RecentSamples
+from chopper_core.model.recent import AlarmEvent, RecentSamples
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.sources.registry import Family, discover, family_of
+from chopper_core.record.manifest import MANIFEST
+from chopper_core.sources.registry import (
+    Failures,
+    Family,
+    FoundFiles,
+    discover,
+    family_of,
+    natural_key,
+)
+from chopper_core.sources.signals import Telemetry
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util import atomic
@@ -31,6 +43,7 @@ from chopper_core.util.arrays import json_of
 from chopper_core.util.atomic import FileState
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.escape import Escaped, escape_each
+from chopper_core.util.memory import give_back, internal_error
 from chopper_core.util.progress import Progress, silent
 from chopper_core.views.shared.step_times import step_times
 
@@ -40,11 +53,13 @@ _REST_S: Final = 3.0
 """Telemetry that hasn't grown for so long is read as a whole with the traces."""
 _LOOKS: Final = 3
 """An ended run is left once so many looks found nothing new."""
-_SHARE: Final = 20
+_SHARE: Final = 50
 """Reading telemetry again as a whole takes at most one part in so many of the time."""
 _PAUSE: Final = 2
 """Between two readings is at least so many times as long as one takes."""
 _END_BYTES: Final = 1 << 10
+_NEAR_NS: Final = 6 * 10**9
+"""A sample a second holds for up to five."""
 _PIECE: Final = 1 << 20
 
 
@@ -64,7 +79,7 @@ class Follower:
         self.recent = RecentSamples()
         self.load: Callable[[Progress], Run] | None = None
         """Reads several runs side by side."""
-        self.alarms: tuple[Alarm, ...] = ()
+        self.alarms = AlarmWatch(())
         self.feeds: tuple[Feed, ...] = ()
         self.problem = ""
         """Why the run can't be read as its files are now."""
@@ -79,6 +94,8 @@ class Follower:
         self._late: set[str] = set()
         """Traces that were still being written then."""
         self._before: Mapping[str, FileState] = {}
+        self._deleted: set[str] = set()
+        self._recorded: RecordedRun | None = None
         self._read_s, self._cost_s = 0.0, 0.0
         self._unsettled: set[str] = set()
         """Files that changed between the last two looks."""
@@ -133,18 +150,20 @@ class Follower:
             if not self._reading.done():
                 return None
             reading, self._reading = self._reading, None
-            try:
-                reading.result()
-            except ChopperError as error:
-                self.problem = str(error)
-                return None
-            return self.run
+            error = reading.exception()
+            if error is None:
+                return self.run
+            self.problem = str(error)
+            if isinstance(error, Exception) and not isinstance(error, ChopperError):
+                self.problem = internal_error(error)
+            return None
         state = self._files.state()
+        self._deleted = {path for path in {*self._deleted, *self._read} if path not in state}
         before, self._before = self._before, state
         both = {*state, *self._read}
         changed = {path for path in both if state.get(path) != self._read.get(path)} | self._late
         growing = {path for path in changed & state.keys() if self._is_tailed(Path(path))}
-        others = changed - growing
+        others = {path for path in changed - growing if not self._is_status(path)}
         self._unsettled = {path for path in others if state.get(path) != before.get(path)}
         since_s = time.monotonic() - self._read_s
         if others:
@@ -152,7 +171,8 @@ class Follower:
             is_due = is_whole and since_s > _PAUSE * self._cost_s
         else:
             is_at_rest = time.time() - self.recent.newest_s > _REST_S
-            is_due = bool(growing) and is_at_rest and since_s > _SHARE * self._cost_s
+            is_wanted = is_at_rest or self.run is None or self.run.is_sampled_only
+            is_due = bool(growing) and is_wanted and since_s > _SHARE * self._cost_s
         if is_due:
             self._read = state
             self._reading = self._pool.submit(self._read_run, silent)
@@ -166,12 +186,18 @@ class Follower:
         if self.feeds:
             for path in self.folder.iterdir():
                 self._tails.setdefault(path, Tail(path))
-        gpus, overrides = self.run.gpus, self._overrides
-        came = [tail.read(self.recent, gpus, overrides) for tail in [*self._tails.values()]]
-        found = alarms_of(self.run, self.recent, self.alarms) if self.alarms else {}
-        self.recent.alarms = tuple(found)
-        self.recent.alarmed = frozenset(gpu for gpu in found.values() if gpu is not None)
+        came = [tail.read(self.recent, self.run) for tail in [*self._tails.values()]]
+        self.alarms.look(self.run, self.recent)
         return any(came)
+
+    @property
+    def is_reading(self) -> bool:
+        return self._reading is not None
+
+    @property
+    def deleted(self) -> str:
+        """The files that are gone since they were read, in a few words."""
+        return deleted_text(sorted(self._deleted))
 
     def _read_run(self, progress: Progress) -> None:
         with self._lock:
@@ -191,15 +217,31 @@ class Follower:
             jobs=self._jobs,
             overrides=self._overrides,
             waits=self._is_late,
+            read_samples=self._read_samples,
         )
-        if self.run is not None and self.run.gpus != run.gpus:
+        before = self.run
+        if before and not (before.gpus == run.gpus and {*before.identities} <= {*run.identities}):
             # Devices belong to other GPUs, or to some at last: what was dropped is read again.
             self._tails, self.recent.series = {}, {}
         for file in discover(paths, Family.TELEMETRY).files:
             self._tails.setdefault(file.path, Tail(file.path))
+        self._recorded = recorded_at(paths)
+        self.recent.has_ended = self._recorded is not None and self._recorded.has_ended
         self._late = {path for path, _ in run.failed if self._is_late(Path(path))}
         self.run = replace(run, recent=self.recent, others=self.others)
         self._noted(state, began)
+
+    def _read_samples(
+        self, found: FoundFiles, run: Run | None, progress: Progress
+    ) -> tuple[list[Telemetry], Failures]:
+        """Of large files only what is near activities, and the end: memory stays flat for days."""
+        spans = sorted({each.span_ns for each in run.sources} if run else ())
+        near = [(begin - _NEAR_NS, end + _NEAR_NS) for begin, end in spans]
+        parts = {file.path: Tail(file.path).excerpt(near) for file in found.files}
+        whole = [file for file in found.files if parts[file.path] is None]
+        read, failed = replace(found, files=whole).read("telemetry", progress)
+        read += filter(None, parts.values())
+        return sorted(read, key=lambda each: natural_key(each.path)), failed
 
     def _noted(self, state: Mapping[str, FileState], began_s: float) -> None:
         newest_ns = max((each[1] for each in state.values()), default=0)
@@ -207,11 +249,17 @@ class Follower:
         self._files.note(state)
         self._read, self.problem = state, ""
         self._read_s, self._cost_s = time.monotonic(), time.monotonic() - began_s
+        give_back()
 
     def _is_tailed(self, path: Path) -> bool:
         if path not in self._tails and family_of(path) is Family.TELEMETRY:
             self._tails[path] = Tail(path)
         return path in self._tails
+
+    def _is_status(self, path: str) -> bool:
+        """Whether a recording writes the file again and again; its end is in its manifest."""
+        is_part = self._recorded is not None and self._recorded.is_part(path)
+        return is_part and os.path.basename(path) != MANIFEST
 
     def _is_late(self, trace: Path) -> bool:
         """Whether a trace is still being written."""
@@ -248,10 +296,10 @@ SCHEMA: Final = "chopper.live/1"
 
 
 def lines_of(follower: Follower) -> Iterator[Escaped]:
-    """A line of JSON per new step, per alarm and per second of samples, until the run has ended."""
+    """A line of JSON per new step, alarm and time with samples, until the run has ended."""
     steps: set[int] = set()
-    alarms: tuple[str, ...] = ()
-    came, at_rest = True, 0
+    told: list[AlarmEvent] = []
+    samples, at_rest = NewSamples(), 0
     while at_rest < _LOOKS or not follower.recent.has_ended:
         run, recent = follower.run, follower.recent
         if run is not None and not run.is_sampled_only:
@@ -260,26 +308,43 @@ def lines_of(follower: Follower) -> Iterator[Escaped]:
             for number in sorted(rows.keys() - steps):
                 yield _line(step=number, step_time_ns=rows[number], gpus=len(times.gpus))
             steps |= rows.keys()
-        if came:
-            yield _line(**_samples(recent))
-        for text in recent.alarms:
-            if text not in alarms:
-                yield _line(alarm=text)
-        alarms = recent.alarms
+        for time_ns, gpus in samples.of(recent):
+            yield _line(time_ns=time_ns, gpus=gpus)
+        for event in recent.events:
+            if event not in told:
+                yield _line(alarm=event.text)
+        told = recent.events
         time.sleep(follower.every_s)
         is_new = follower.poll() is not None
-        came = follower.tail()
-        at_rest = 0 if came or is_new else at_rest + 1
+        has_come = follower.tail() or is_new or follower.is_reading
+        at_rest = 0 if has_come else at_rest + 1
 
 
-def _samples(recent: RecentSamples) -> dict[str, object]:
-    """The latest sample of each signal of each GPU, and when the newest was taken."""
-    gpus: dict[str, dict[str, float]] = {}
-    for (name, gpu), series in sorted(recent.series.items()):
-        if len(series):
-            gpus.setdefault(str(gpu), {})[name] = float(series.figures[1][-1])
-    newest = [int(each.ends_ns[-1]) for each in recent.series.values() if len(each)]
-    return {"time_ns": max(newest, default=None), "gpus": gpus}
+class NewSamples:
+    """The samples that came since the last look; at first the newest of each signal."""
+
+    def __init__(self) -> None:
+        self._newest_ns: dict[tuple[str, int], int] = {}
+        self._begin_ns: int | None = None
+        """The newest sample of the first look."""
+
+    def of(self, recent: RecentSamples) -> Iterator[tuple[int, dict[str, dict[str, float]]]]:
+        """The time of samples, and their values by GPU and signal."""
+        found: dict[int, dict[str, dict[str, float]]] = {}
+        for key, series in sorted(recent.series.items(), key=lambda item: item[0][::-1]):
+            if not len(series):
+                continue
+            name, gpu = key
+            begins, newest = series.begins_ns, len(series) - 1
+            since = self._newest_ns.get(key, self._begin_ns)
+            first = newest if since is None else int(np.searchsorted(begins, since, "right"))
+            for at in range(first, newest + 1):
+                gpus = found.setdefault(int(begins[at]), {})
+                gpus.setdefault(str(gpu), {})[name] = float(series.figures[1, at])
+            self._newest_ns[key] = max(int(begins[newest]), since or 0)
+        if self._begin_ns is None and found:
+            self._begin_ns = max(found)
+        yield from sorted(found.items())
 
 
 def _line(**values: object) -> Escaped:

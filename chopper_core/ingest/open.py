@@ -28,6 +28,7 @@ from chopper_core.ingest.recorded import (
     with_recording,
     without_traces,
 )
+from chopper_core.ingest.untraced import ReadSamples, read_files, telemetry_run
 from chopper_core.ingest.watch import files_below
 from chopper_core.ingest.windows import continued
 from chopper_core.metrics.counters import sampled_figures
@@ -68,13 +69,15 @@ def open_run(
     overrides: Overrides = NO_OVERRIDES,
     read_ranks: ReadRanks | None = None,
     gather: GatherTables = concatenate_tables,
+    read_samples: ReadSamples = read_files,
 ) -> Run:
     """Open a run by its name: a trace, several separated by commas, a directory, or a store.
 
     Files are read by `jobs` processes (default: one per processor when the files are large), or
-    by `read_ranks`; `gather` makes one table of theirs. A file that can't be read is left out and
-    named in `Run.failed`; raises DataError if none is left, where the name is several runs, and
-    where files were replaced while others were read, even after another try.
+    by `read_ranks`; `gather` makes one table of theirs, `read_samples` reads telemetry. A file that
+    can't be read is left out and named in `Run.failed`; raises DataError if none is left, where the
+    name is several runs, and where files were replaced while others were read, even after another
+    try.
     """
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]):
@@ -92,7 +95,9 @@ def open_run(
         before = {path: state_of(path) for path in files_below(paths)}
         try:
             recorded = recorded_at(paths)
-            run = _read_run(name, paths, progress, jobs, overrides, read_ranks, gather, recorded)
+            run = _read_run(
+                name, paths, progress, jobs, overrides, read_ranks, gather, recorded, read_samples
+            )
             run = described(run, recorded) if recorded else run
             run = located(_check_overrides(_named(run)))
         except DataError:
@@ -125,6 +130,7 @@ def _read_run(
     read_ranks: ReadRanks | None,
     gather: GatherTables,
     recorded: RecordedRun | None,
+    read_samples: ReadSamples,
 ) -> Run:
     try:
         discovery = find_traces(paths)
@@ -132,9 +138,9 @@ def _read_run(
         if not all(path.exists() for path in paths):
             raise
         run = (
-            _counted(name, (), progress, overrides, recorded)
+            _counted(name, (), progress, overrides, recorded, read_samples)
             or _scheduled(name, paths, progress, overrides)
-            or _sampled(name, paths, progress, overrides)
+            or _sampled(name, paths, progress, overrides, read_samples)
         )
         if run is None and recorded:
             raise DataError(without_traces(name, recorded)) from no_traces
@@ -160,7 +166,7 @@ def _read_run(
     if not read:
         why = " ".join(reason for _, reason in failed[:3])
         try:
-            counted = _counted(name, ranges, progress, overrides, recorded)
+            counted = _counted(name, ranges, progress, overrides, recorded, read_samples)
         except DataError as error:
             raise DataError(why or str(error)) from error
         if counted is None:
@@ -180,7 +186,9 @@ def _read_run(
     run = with_recording(run, recorded) if recorded else run
     run = on_one_clock(replace(run, skipped=tuple(left)), overrides)
     progress("merge ranks", 1, 1)
-    run = _attached(_with_overrides(run, overrides), paths, progress, ranges, recorded)
+    run = _attached(
+        _with_overrides(run, overrides), paths, progress, ranges, recorded, read_samples
+    )
     return _with_layout(with_slots(run, paths), paths)
 
 
@@ -190,6 +198,7 @@ def _counted(
     progress: Progress,
     overrides: Overrides,
     recorded: RecordedRun | None,
+    read_samples: ReadSamples,
 ) -> Run | None:
     """The run of counters or kernel traces; `ranges` are traces that hold CUPTI ranges."""
     from chopper_core.ingest.untraced import run_of_dispatches
@@ -202,7 +211,7 @@ def _counted(
         return None
     run = _with_overrides(run_of_dispatches(name, dispatch_runs, overrides.hardware), overrides)
     skipped = (*run.skipped, *found.unread().items())
-    return _attached(replace(run, skipped=skipped), paths, progress, None, recorded)
+    return _attached(replace(run, skipped=skipped), paths, progress, None, recorded, read_samples)
 
 
 def _named(run: Run) -> Run:
@@ -237,11 +246,13 @@ def _scheduled(
 
 
 def _sampled(
-    name: str, paths: Sequence[Path], progress: Progress, overrides: Overrides
+    name: str,
+    paths: Sequence[Path],
+    progress: Progress,
+    overrides: Overrides,
+    read_samples: ReadSamples,
 ) -> Run | None:
-    from chopper_core.ingest.untraced import telemetry_run
-
-    run = telemetry_run(name, paths, progress, overrides)
+    run = telemetry_run(name, paths, progress, overrides, read_samples)
     return run and _with_overrides(_with_layout(with_slots(run, paths), paths), overrides)
 
 
@@ -332,7 +343,8 @@ def _attached(
     paths: Sequence[Path],
     progress: Progress,
     ranges: Sequence[Path] | None,
-    recorded: RecordedRun | None = None,
+    recorded: RecordedRun | None,
+    read_samples: ReadSamples,
 ) -> Run:
     """The run with the counters and telemetry at the paths, and the parts of its time.
 
@@ -343,7 +355,7 @@ def _attached(
     traces = {source.path for source in run.sources}
     paths = [path for path in paths if path.is_dir() or str(path) not in traces]
     if paths:
-        run = attach_sources(run, paths, progress, ranges, recorded)
+        run = attach_sources(run, paths, progress, ranges, recorded, read_samples)
     figures = sampled_figures(run.measured, run.hardware)
     run = replace(run, measured={**run.measured, **figures}) if figures else run
     table = run.table.without_measured(*PASSING)

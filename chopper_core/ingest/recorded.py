@@ -46,6 +46,12 @@ class RecordedRun(Struct, frozen=True):
             for folder in (*self.manifests, *(Path(path).parent for path, _ in self.unread))
         )
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether all manifests say that the recording is over."""
+        manifests = self.manifests.values()
+        return bool(manifests) and all(each.ended_ns is not None for each in manifests)
+
     def node_of(self, path: Path) -> RecordedNode | None:
         """The node whose sampler wrote a file; of a run on one node, that one."""
         nodes = [node for manifest in self.manifests.values() for node in manifest.nodes]

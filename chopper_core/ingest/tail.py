@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.telemetry import TITLES
+from chopper_core.ingest.recorded import recorded_at
 from chopper_core.ingest.untraced import identified
-from chopper_core.model.inputs import Gpu
-from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import RecentSamples
-from chopper_core.sources.registry import Family, SourceFormat, discover, read_source
-from chopper_core.sources.signals import ClockDomain, Telemetry
+from chopper_core.model.run import Run
+from chopper_core.sources.registry import Family, SourceFormat, discover
+from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
+from chopper_core.sources.telemetry.cells import SECOND_NS
+from chopper_core.store.format import paths_of
+from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.memory import reading
 
 _MAX_HEADINGS: Final = 50
 """Lines that may come before the first row."""
-_PIECE: Final = 1 << 24
-_WHOLE: Final = (b"\x1f\x8b", b"[", b"{")
+_AGAIN: Final = 512
+"""Lines that are read once more with new ones: rates are differences to the sample before, and
+samples with one stamp are averaged."""
+_PIECE: Final = 1 << 19
+_BLOCK: Final = 1 << 16
+"""Bytes that are looked for by time."""
+_LAST_BLOCKS: Final = 8
+_CLOCK_SET_NS: Final = 10 * SECOND_NS
+"""Appended samples that are so much older than those before are of a clock that was set back."""
+_WHOLE: Final = (b"\x1f\x8b", b"[", b"{", b"PAR1")
 """How files begin that no line of can be read alone."""
 
 
@@ -33,94 +49,199 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._scratch = TemporaryDirectory(prefix="chopper-")
-        self._at = 0
-        self._inode = -1
         self._state = (-1, -1, -1)
-        self._since_ns = -1
-        """Of a file that is read as a whole again, samples up to then are known."""
-        self._head: bytes | None = None
-        """The lines above the rows; None before they are there."""
-        self._format: SourceFormat | None = None
-        self._resolution_ns = 0
-        self._offset_ns: int | None = None
+        self._offset_ns = 0
+        self._is_dated = False
+        self._begin()
 
-    def read(
-        self, recent: RecentSamples, gpus: Sequence[Gpu], overrides: Overrides = NO_OVERRIDES
-    ) -> bool:
+    def _begin(self) -> None:
+        self._at = 0
+        self._format: SourceFormat | None = None
+        self._head: list[bytes] = []
+        """The lines above the rows."""
+        self._last: list[bytes] = []
+        """The last lines that were read."""
+        self._times: dict[tuple[str, SignalName], Int64] = {}
+        """The times of their samples, by GPU and signal."""
+        self._new_lines = 0
+        self._is_untimed = False
+        self._newest_ns = 0
+
+    def read(self, recent: RecentSamples, run: Run) -> bool:
         """Add the samples of new lines; False where nothing came."""
         try:
             status = os.stat(self.path)
-            if status.st_ino != self._inode or status.st_size < self._at:
-                # Rotated or truncated: another file begins.
-                self._at, self._inode, self._head = 0, status.st_ino, None
             state = status.st_size, status.st_mtime_ns, status.st_ino
             if state == self._state:
                 return False
+            if status.st_ino != self._state[2] or status.st_size < self._at:
+                self._begin()  # Rotated, replaced or truncated: another file begins.
             self._state = state
-            telemetry = self._next()
+            with self.path.open("rb") as file:
+                is_whole = not self._at and file.read(4).startswith(_WHOLE)
+            pieces: Iterable[Telemetry] = self._whole() if is_whole else iter(self._next, None)
+            pieces = (self._timed(each, status.st_mtime_ns) for each in pieces)
+            if not self._is_dated:
+                pieces = self._dated(pieces, status.st_mtime_ns)
+            came = [self._add(each, recent, run) for each in pieces]
         except (OSError, DataError):
             return False
-        if telemetry is None:
-            return False
-        self._add(telemetry, recent, gpus, overrides, status.st_mtime_ns)
-        recent.newest_s = max(recent.newest_s, status.st_mtime)
-        return True
+        if any(came):
+            recent.newest_s = max(recent.newest_s, min(status.st_mtime, time.time()))
+        return any(came)
+
+    def excerpt(self, spans: Sequence[tuple[int, int]]) -> Telemetry | None:
+        """The samples within spans of time and of the last lines of a large file.
+
+        None for a file that has to be read as a whole: one without dates, or not in order of time.
+        """
+        size = self.path.stat().st_size
+        blocks = range(-(-size // _BLOCK))
+        if len(blocks) <= _LAST_BLOCKS:
+            return None
+        with self.path.open("rb") as file:
+
+            def lines_of(first: int, end: int) -> list[bytes]:
+                """The whole lines that begin in blocks."""
+                file.seek(max(first * _BLOCK - 1, 0))
+                lines = file.read((end - first) * _BLOCK + 1).splitlines(keepends=True)
+                return [*lines[first > 0 : -1], lines[-1] + file.readline()]
+
+            @cache
+            def time_at(block: int) -> int:
+                lines = lines_of(block, block + 1)[:_MAX_HEADINGS]
+                found = self._read_lines([*self._head, *lines])
+                is_dated = found.clock is ClockDomain.EPOCH and found.resolution_ns
+                return min(_times(found, 0)) if is_dated else -1
+
+            try:
+                start = lines_of(0, 1)
+                if start[0].startswith(_WHOLE) or not self._recognise(start) or time_at(0) < 0:
+                    return None
+                wanted = {*blocks[-_LAST_BLOCKS:]}
+                for edges in spans:
+                    first, end = (bisect_left(blocks, edge, key=time_at) for edge in edges)
+                    wanted.update(blocks[max(first - 1, 0) : end + 1])
+                parts = [lines_of(at, at + 1) for at in sorted(wanted)]
+                return self._read_lines([*self._head, *chain.from_iterable(parts)])
+            except DataError:
+                return None
+
+    def _whole(self) -> list[Telemetry]:
+        found = discover([self.path], Family.TELEMETRY).files
+        with reading(self.path):
+            return [each.source.read(self.path) for each in found]
+
+    def _timed(self, telemetry: Telemetry, written_ns: int) -> Telemetry:
+        """Samples without times: the last one came when it was written, those before in steps."""
+        if telemetry.resolution_ns:
+            return telemetry
+        self._is_untimed, last = True, max(_times(telemetry, -1))
+        step_ns = min(SECOND_NS, (written_ns - self._newest_ns) // (last + 2))
+
+        def timed(own: SignalSamples) -> SignalSamples:
+            return replace(own, time_ns=written_ns - (last - own.time_ns) * step_ns, begin_ns=None)
+
+        signals = {key: [*map(timed, own)] for key, own in telemetry.signals.items()}
+        return replace(telemetry, signals=signals, clock=ClockDomain.EPOCH)
+
+    def _dated(self, pieces: Iterable[Telemetry], written_ns: int) -> Iterator[Telemetry]:
+        """Of a clock without a date, the newest sample was taken when it was written."""
+        for piece in pieces:
+            waiting, self._is_dated = [piece], True
+            if piece.clock is not ClockDomain.EPOCH:
+                waiting += pieces
+                self._offset_ns = written_ns - max(chain(*(_times(each, -1) for each in waiting)))
+            yield from waiting
 
     def _next(self) -> Telemetry | None:
+        """The samples of the next whole lines and of some before; None where there are none."""
         with self.path.open("rb") as file:
             file.seek(self._at)
             data = file.read(_PIECE)
-        if not self._at and data.startswith(_WHOLE):
-            with reading(self.path):
-                whole: Telemetry = read_source(self.path, Family.TELEMETRY)
-            return whole
         data = data[: data.rfind(b"\n") + 1]  # The rest of the last line is still to come.
         lines = data.splitlines(keepends=True)
-        copy = Path(self._scratch.name) / self.path.name
-        if self._head is None:
-            for count in range(1, min(len(lines), _MAX_HEADINGS) + 1):
-                copy.write_bytes(b"".join(lines[:count]))
-                if found := discover([copy], Family.TELEMETRY).files:
-                    self._head, self._format = b"".join(lines[:count]), found[0].source
-                    lines = lines[count:]
-                    break
-        if self._head is None or self._format is None or not lines:
+        if not lines or (self._format is None and not self._recognise(lines)):
             return None
+        context = [*self._head, *([] if self._is_untimed else self._last)] if self._at else []
         self._at += len(data)
-        copy.write_bytes(self._head + b"".join(lines))
+        self._last, self._new_lines = [*self._last, *lines][-_AGAIN:], len(lines)
         self._note_headings(lines)
+        try:
+            return self._read_lines([*context, *lines])
+        except DataError:  # Without any usable sample.
+            return self._next()
+
+    def _read_lines(self, lines: Sequence[bytes]) -> Telemetry:
+        assert self._format is not None
+        copy = Path(self._scratch.name) / self.path.name
+        copy.write_bytes(b"".join(lines))
         with reading(self.path):
             telemetry: Telemetry = self._format.read(copy)
         return replace(telemetry, path=self.path)
 
+    def _recognise(self, lines: Sequence[bytes]) -> bool:
+        """Find the format, and the lines above the first row: the fewest that it is known by."""
+        found = discover([self.path], Family.TELEMETRY).files
+        if not found:
+            return False
+        self._format = found[0].source
+        copy = Path(self._scratch.name) / self.path.name
+        for count in range(1, min(len(lines), _MAX_HEADINGS) + 1):
+            copy.write_bytes(b"".join(lines[:count]))
+            if discover([copy], Family.TELEMETRY).files:
+                self._head = [*lines[:count]]
+                break
+        return True
+
     def _note_headings(self, lines: Sequence[bytes]) -> None:
         """Read on below headings that came again, perhaps changed, after a tool's restart."""
-        *above, heading = (self._head or b"\n").splitlines(keepends=True)
-        first = heading.split(b",")[0]
-        again = [line for line in lines if line.split(b",")[0] == first]
-        self._head = b"".join([*above, *again[-1:]]) if again else self._head
+        if self._head:
+            first = self._head[-1].split(b",")[0]
+            again = [line for line in lines if line.split(b",")[0] == first]
+            self._head = [*self._head[:-1], *(again[-1:] or self._head[-1:])]
 
-    def _add(
-        self,
-        telemetry: Telemetry,
-        recent: RecentSamples,
-        gpus: Sequence[Gpu],
-        overrides: Overrides,
-        written_ns: int,
-    ) -> None:
-        newest = [int(own.time_ns[-1]) for each in telemetry.signals.values() for own in each]
-        if self._offset_ns is None:
-            # A clock without a date: the newest sample was taken when it was written.
-            is_epoch = telemetry.clock is ClockDomain.EPOCH
-            self._offset_ns = 0 if is_epoch else written_ns - max(newest)
-            self._resolution_ns = telemetry.resolution_ns or 1
-        _, gpu_of = identified(telemetry, gpus, overrides)
-        source = self._resolution_ns, str(self.path)
+    def _add(self, telemetry: Telemetry, recent: RecentSamples, run: Run) -> bool:
+        """Add the samples that aren't known yet; of the newest stamp there may be more now."""
+        before, self._times = self._times, {}
+        own: dict[tuple[int, SignalName], tuple[SignalSamples, Mask]] = {}
         for (number, name), parts in telemetry.signals.items():
-            if name not in TITLES or number not in gpu_of or telemetry.is_of_node:
-                continue
-            for own in (part for part in parts if not part.part):
-                new = own.time_ns > (self._since_ns if not self._at else -1)
-                samples = own.time_ns[new] + self._offset_ns, own.value[new]
+            for each in (part for part in parts if not part.part and name in TITLES):
+                key = telemetry.gpus[number].text, name
+                own[number, name] = each, np.isin(each.time_ns, before.get(key, ()))
+                self._times[key] = each.time_ns
+        fresh = [each.time_ns[~is_known] for each, is_known in own.values()]
+        first_ns = min((int(each[0]) for each in fresh if len(each)), default=0)
+        newest_ns = max((int(each[-1]) for each in fresh if len(each)), default=0)
+        is_set_back = newest_ns and newest_ns < self._newest_ns - _CLOCK_SET_NS
+        if is_set_back:
+            # They come after those before, and none of these is read again.
+            self._offset_ns += self._newest_ns - first_ns + SECOND_NS
+            self._last, self._times = self._last[-self._new_lines :], {}
+        self._newest_ns = newest_ns or self._newest_ns
+        gpu_of = _gpus_of(telemetry, run)
+        source = telemetry.resolution_ns or 1, str(self.path)
+        for (number, name), (each, is_known) in own.items():
+            if number in gpu_of and not telemetry.is_of_node:
+                if not is_set_back:
+                    is_known[-1] = False
+                samples = each.time_ns[~is_known] + self._offset_ns, each.value[~is_known]
                 recent.add(name.value, TITLES[name], gpu_of[number], samples, source)
-        self._since_ns = max(newest)
+        return bool(own)
+
+
+def _times(telemetry: Telemetry, at: int) -> list[int]:
+    """The first (0) or last (-1) time of each signal."""
+    return [int(each.time_ns[at]) for own in telemetry.signals.values() for each in own]
+
+
+def _gpus_of(telemetry: Telemetry, run: Run) -> Mapping[int, int]:
+    """GPU by number in the file, as the run has matched its devices; new ones as it would."""
+    path = str(telemetry.path)
+    known = {each.device: each.gpu for each in run.identities if each.source == path}
+    if all(device.text in known for device in telemetry.gpus):
+        found = ((number, known[each.text]) for number, each in enumerate(telemetry.gpus))
+        return {number: gpu for number, gpu in found if gpu is not None}
+    recorded = recorded_at(paths_of(run.name))
+    there = recorded.gpus_of(telemetry.path, run.gpus) if recorded else run.gpus
+    return identified(telemetry, there, run.overrides)[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import FEWEST_SAMPLES, SampleSummary
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
-from chopper_core.sources.registry import Family, FoundFiles, discover
+from chopper_core.sources.registry import Failures, Family, FoundFiles, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
 from chopper_core.sources.telemetry.charllm import named
@@ -38,6 +38,17 @@ _WHY_KNOWN: Final = "the run has no trace: its clock is that of the samples"
 _STOPPED: Final = "OOM or stopped"
 _REGION: Final = "code of the roctx range"
 NO_CLOCK: Final = "none: dispatches have no times, only their order"
+
+
+ReadSamples = Callable[[FoundFiles, Run | None, Progress], tuple[list[Telemetry], Failures]]
+"""Reads files of telemetry next to a run's traces, and says why others can't be read."""
+
+
+def read_files(
+    found: FoundFiles, _run: Run | None, progress: Progress
+) -> tuple[list[Telemetry], Failures]:
+    """Read all of each file."""
+    return found.read("telemetry", progress)
 
 
 def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware: str) -> Run:
@@ -141,7 +152,11 @@ def _named_by_ranges(table: KernelTable, names: Sequence[str]) -> KernelTable:
 
 
 def telemetry_run(
-    name: str, paths: Sequence[Path], progress: Progress, overrides: Overrides
+    name: str,
+    paths: Sequence[Path],
+    progress: Progress,
+    overrides: Overrides,
+    read_samples: ReadSamples,
 ) -> Run | None:
     """The run of the telemetry at the paths, without any trace; None without any telemetry.
 
@@ -151,8 +166,7 @@ def telemetry_run(
     found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
     if not found.files and not _stopped_files(found):
         return None
-    read: list[Telemetry]
-    read, failed = found.read("telemetry", progress)
+    read, failed = read_samples(found, None, progress)
     if not read and not _stopped_files(found):
         raise DataError(failed[0][1] if failed else "the telemetry has no samples")
     timed = [each for each in read if each.resolution_ns]

@@ -48,8 +48,7 @@ class RunFiles:
         now, known = self.state(), self._known
         gone = [path for path, state in known.items() if state[0] >= 0 > state_of(path)[0]]
         if gone:
-            more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-            return f"{os.path.basename(gone[0])}{more} deleted"
+            return deleted_text(gone)
         if any(now.get(path, state) != state for path, state in known.items()):
             return "files changed"
         return "new files" if any(path not in known for path in now) else ""
@@ -64,6 +63,12 @@ class RunFiles:
             return True
         self._unused[path] = state
         return False
+
+
+def deleted_text(paths: Sequence[str]) -> str:
+    """That files are gone, in a few words; '' for none."""
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"{os.path.basename(paths[0])}{more} deleted" if paths else ""
 
 
 def _is_hidden(path: str) -> bool:

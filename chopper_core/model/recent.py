@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from time import time
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.units import Unit
@@ -18,6 +20,7 @@ _MOST: Final = 2048
 """Spans that are kept of a signal of a GPU."""
 _PERIODS: Final = 64
 """Of the latest samples, by which the period is known."""
+_MOST_EVENTS: Final = 100
 _REACH: Final = 5
 """A sample holds until the next one, at most for so many periods."""
 
@@ -26,41 +29,77 @@ class ThinnedSamples:
     """A signal of a GPU as spans in rising order: one sample each, of older time several."""
 
     def __init__(self) -> None:
-        self.begins_ns: Int64 = np.empty(0, np.int64)
-        self.ends_ns: Int64 = np.empty(0, np.int64)
-        self.figures: Float64 = np.empty((4, 0))
+        self._spans: tuple[Int64, Int64, Float64]
+        """Set at once: other threads read them."""
+        self._spans = np.empty(0, np.int64), np.empty(0, np.int64), np.empty((4, 0))
+
+    @property
+    def begins_ns(self) -> Int64:
+        return self._spans[0]
+
+    @property
+    def ends_ns(self) -> Int64:
+        return self._spans[1]
+
+    @property
+    def figures(self) -> Float64:
         """Least, mean and largest value of each span, and its number of samples."""
+        return self._spans[2]
 
     def __len__(self) -> int:
         return len(self.begins_ns)
 
     def add(self, times_ns: Int64, values: Float64) -> None:
-        known = np.isfinite(values)
-        times, own = times_ns[known], np.stack([*[values[known]] * 3, np.ones(known.sum())])
-        begins, ends = (np.concatenate([each, times]) for each in (self.begins_ns, self.ends_ns))
-        figures = np.concatenate([self.figures, own], axis=1)
-        if (begins[1:] < begins[:-1]).any():  # A clock was set back.
+        """Add samples; one at a known time replaces that, one older than a merged span is known."""
+        merged = int(np.count_nonzero(self.figures[3] > 1))
+        new = np.isfinite(values)
+        if merged:
+            new &= times_ns > self.ends_ns[merged - 1]
+        times, own = times_ns[new], np.stack([*[values[new]] * 3, np.ones(new.sum())])
+        kept = np.ones(len(self), np.bool_)
+        kept[merged:] = ~np.isin(self.begins_ns[merged:], times)
+        begins = np.concatenate([self.begins_ns[kept], times])
+        ends = np.concatenate([self.ends_ns[kept], times])
+        figures = np.concatenate([self.figures[:, kept], own], axis=1)
+        if (begins[1:] < begins[:-1]).any():
             order = np.argsort(begins, kind="stable")
             begins, ends, figures = begins[order], ends[order], figures[:, order]
         while len(begins) > _MOST:
             half = len(begins) // 4 * 2
             low, mean, high, count = figures[:, :half].reshape(4, -1, 2)
             total = count.sum(axis=1)
-            merged = [low.min(1), (mean * count).sum(1) / total, high.max(1), total]
-            figures = np.concatenate([np.stack(merged), figures[:, half:]], axis=1)
+            pairs = [low.min(1), (mean * count).sum(1) / total, high.max(1), total]
+            figures = np.concatenate([np.stack(pairs), figures[:, half:]], axis=1)
             begins = np.concatenate([begins[:half:2], begins[half:]])
             ends = np.concatenate([ends[1:half:2], ends[half:]])
-        self.begins_ns, self.ends_ns, self.figures = begins, ends, figures
+        self._spans = begins, ends, figures
+
+    @property
+    def period_ns(self) -> int:
+        gaps = np.diff(self.begins_ns[-_PERIODS:])
+        return max(int(median_of(gaps)), 1) if len(gaps) else 10**9
 
     def curve(self, since_ns: int) -> IntegralCurve:
         """The samples since then, and the one before."""
-        first = max(int(np.searchsorted(self.ends_ns, since_ns)) - 1, 0)
-        begins, ends = self.begins_ns[first:], self.ends_ns[first:]
-        gaps = np.diff(begins[-_PERIODS:])
-        period = max(int(median_of(gaps)), 1) if len(gaps) else 10**9
-        nexts = np.append(begins[1:], begins[-1:] + period)
-        stops = np.minimum(nexts, np.maximum(ends, begins) + _REACH * period)
-        return between(begins, np.maximum(stops, begins), self.figures[1, first:])
+        begins, ends, figures = self._spans
+        first = max(int(np.searchsorted(ends, since_ns)) - 1, 0)
+        begins, ends = begins[first:], ends[first:]
+        nexts = np.append(begins[1:], begins[-1:] + self.period_ns)
+        stops = np.minimum(nexts, np.maximum(ends, begins) + _REACH * self.period_ns)
+        return between(begins, np.maximum(stops, begins), figures[1, first:])
+
+
+class AlarmEvent(Struct, eq=False):
+    """A limit that something went beyond."""
+
+    alarm: str
+    gpu: int | None
+    """None where it is about a step."""
+    text: str
+    """A sentence with the latest figure."""
+    holds: bool
+    began_s: float
+    """When it was noticed, in seconds since the epoch."""
 
 
 class RecentSamples:
@@ -73,10 +112,27 @@ class RecentSamples:
         self.newest_s = 0.0
         """When the newest data was written, in seconds since the epoch; 0 without any."""
         self.has_ended = False
-        self.alarms: tuple[str, ...] = ()
-        """Those that hold now, a sentence each."""
-        self.alarmed: frozenset[int] = frozenset()
-        """The GPUs that they are about."""
+        self.events: list[AlarmEvent] = []
+        """The latest alarms, the newest last."""
+
+    @property
+    def open_alarms(self) -> tuple[AlarmEvent, ...]:
+        """Those that hold now."""
+        return tuple(event for event in self.events if event.holds)
+
+    def note(self, alarm: str, gpu: int | None, text: str, *, holds: bool) -> None:
+        """Note what an alarm says of a GPU, or of a step; '' where it is within its limit."""
+        last = next(
+            (e for e in self.events if (e.alarm, e.gpu, e.holds) == (alarm, gpu, True)), None
+        )
+        if last is not None:
+            last.holds = bool(text) and holds
+            last.text = text or last.text
+        elif text:
+            self.events = [
+                *self.events[1 - _MOST_EVENTS :],
+                AlarmEvent(alarm, gpu, text, holds, time()),
+            ]
 
     def add(
         self,
@@ -86,15 +142,23 @@ class RecentSamples:
         samples: tuple[Int64, Float64],
         source: tuple[int, str],
     ) -> None:
-        """Add samples (times, values) of a source (resolution, path): of two the finer counts."""
-        key = name, gpu
-        owner = self._resolution.get(key) if key in self.series else None
-        if owner is not None and owner[1] != source[1] and owner[0] <= source[0]:
-            return
-        if owner is None or owner[1] != source[1]:
-            self._resolution[key], self.series[key] = source, ThinnedSamples()
-            self._units[name] = about
-        self.series[key].add(*samples)
+        """Add samples (times, values) of a source (resolution, path).
+
+        Of two sources the finer counts, as long as it gives any.
+        """
+        key, series = (name, gpu), self.series.get((name, gpu))
+        owner = self._resolution.get(key)
+        if series is None or owner is None:
+            self.series[key] = series = ThinnedSamples()
+        elif owner[1] != source[1] and len(series) and len(samples[0]):
+            silent_ns = samples[0][0] - series.ends_ns[-1]
+            if silent_ns <= _REACH * series.period_ns:
+                if owner[0] <= source[0]:
+                    return
+                self.series[key] = series = ThinnedSamples()
+        self._resolution[key] = source
+        self._units[name] = about
+        series.add(*samples)
 
     def age(self, now_s: float, stale_s: float = 3.0) -> str:
         """How fresh the data is, in a few words."""
@@ -107,7 +171,7 @@ class RecentSamples:
     def signals(self, names: Collection[str], seconds: float) -> dict[str, Signal]:
         """Signals of the last seconds; their scale is that of all samples."""
         found: dict[str, dict[int, ThinnedSamples]] = {}
-        known = {key: each for key, each in self.series.items() if len(each) and key[0] in names}
+        known = {k: each for k, each in [*self.series.items()] if len(each) and k[0] in names}
         newest = max((int(each.ends_ns[-1]) for each in known.values()), default=0)
         since_ns = newest - round(seconds * 1e9)
         for (name, gpu), series in sorted(known.items(), key=lambda item: item[0]):

@@ -49,6 +49,15 @@ class IntegralCurve(Struct, frozen=True):
             np.interp(at, near, self.covered_ns[low:high]),
         )
 
+    @property
+    def mean(self) -> float:
+        """Over all time for which it is known; NaN without any."""
+        return (
+            float(ratios(self.integral[-1:], self.covered_ns[-1:])[0])
+            if len(self.edges_ns)
+            else np.nan
+        )
+
     def interval_values(self) -> Float64:
         """The value of each interval of a curve of intervals (`between`), NaN where unknown."""
         return ratios(np.diff(self.integral)[::2], np.diff(self.covered_ns)[::2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import columns, numbered, worded
 from chopper_core.model.charts import GpuLanes, SignalRows
 from chopper_core.model.column_names import EDGE, HOTSPOT
+from chopper_core.model.recent import AlarmEvent
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
 from chopper_core.model.view import View
@@ -109,9 +110,13 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: (opened if run.is_sampled_only else _gpu)(view, str(gpus[row])),
         shown=known_of(own),
         headline=_headline(run, view, steps),
-        notes=run.recent.alarms if run.recent is not None else (),
+        notes=tuple(event.text for event in _open_alarms(run)),
         charts=tuple(replace(each, steps=_step_row(steps)) for each in lanes),
     )
+
+
+def _open_alarms(run: Run) -> Sequence[AlarmEvent]:
+    return run.recent.open_alarms if run.recent is not None else ()
 
 
 def _gpu(view: View, gpu: str) -> View:
@@ -163,12 +168,12 @@ def _lanes(
     if end_ns <= begin_ns:
         return ()
     bounds, nothing = bounds_of(begin_ns, end_ns, _BINS), np.full(_BINS, np.nan)
-    alarmed = run.recent.alarmed if run.recent is not None else frozenset()
+    alarmed = [event.gpu for event in _open_alarms(run) if event.gpu is not None]
     rows = []
     for signal in known:
         means = [_means(signal.curves.get(gpu), bounds, nothing) for gpu in gpus]
         latest = now[signal.name]
-        beyond = np.isin(gpus, [*alarmed])
+        beyond = np.isin(gpus, alarmed)
         if signal.name == "power_w":
             beyond |= latest >= NEAR_LIMIT * limit
         elif signal.name in (HOTSPOT, EDGE):

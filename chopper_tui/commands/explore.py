@@ -79,12 +79,13 @@ def explore(address: str, options: Namespace) -> int:
 
 
 def _follower(view: View, options: Namespace) -> Follower:
+    from chopper_core.ingest.alarms import AlarmWatch
     from chopper_core.ingest.feeds import scrape_feed
     from chopper_core.ingest.follow import Follower
 
     overrides, jobs = view.overrides.of_run, options.jobs
     follower = Follower(view.run, overrides, jobs=jobs, every_s=options.interval)
-    follower.alarms = tuple(options.alarm)
+    follower.alarms = AlarmWatch(options.alarm)
     if holds_several(view.run, not options.no_cache):
         follower.load = partial(open_view, view, options)
         return follower
@@ -123,7 +124,7 @@ def _write_lines(view: View, options: Namespace) -> int:
         for line in lines_of(follower):
             write(line)
             sys.stdout.flush()
-            if options.exit_on_alarm and follower.recent.alarms:
+            if options.exit_on_alarm and follower.recent.events:
                 return 4
     finally:
         follower.close()

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.ingest import follow
-from chopper_core.ingest.follow import Follower, has_end
+from chopper_core.ingest import tail as tail_of
+from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
+from chopper_core.ingest.follow import Follower, has_end, lines_of
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.replay import replay
 from chopper_core.ingest.tail import Tail
@@ -20,14 +27,18 @@ from chopper_core.model.address import parse
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.recent import RecentSamples, ThinnedSamples
 from chopper_core.model.run import Run
+from chopper_core.model.table import empty_table
 from chopper_core.model.units import Unit
+from chopper_core.record import manifest
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
+from tests.fuzz.seeds import SEEDS
 from tests.ingest.test_windows import BASE_NS, STEP_GAP_US, ranks_of, written
+from tests.sources.telemetry.telemetry_texts import DCGM_DMON
 
 HEADING = "timestamp,gpu,power_usage,hotspot_temperature,gfx_clock,gfx"
 START_S = BASE_NS // 10**9
-GPUS = (Gpu(0, 0, 0, "MI300X"), Gpu(1, 1, 1, "MI300X"))
+RUN = Run("run", empty_table(), (Gpu(0, 0, 0, "MI300X"), Gpu(1, 1, 1, "MI300X")), ())
 
 
 def row(second: int, gpu: int) -> str:
@@ -165,7 +176,7 @@ def test_unchanged_ranks_are_not_read_again(
 
 
 def tailed(tail: Tail, recent: RecentSamples) -> dict[int, list[float]]:
-    tail.read(recent, GPUS)
+    tail.read(recent, RUN)
     found = {gpu: each for (name, gpu), each in recent.series.items() if name == "power_w"}
     return {gpu: each.figures[1].tolist() for gpu, each in found.items()}
 
@@ -173,11 +184,11 @@ def tailed(tail: Tail, recent: RecentSamples) -> dict[int, list[float]]:
 def test_telemetry_is_tailed_over_rotation_truncation_and_a_clock_step(tmp_path: Path) -> None:
     log, recent = tmp_path / "power.csv", RecentSamples()
     tail = Tail(log)
-    assert not tail.read(recent, GPUS)  # before it exists
+    assert not tail.read(recent, RUN)  # before it exists
     log.write_text("")
-    assert not tail.read(recent, GPUS)
+    assert not tail.read(recent, RUN)
     log.write_text(HEADING[:10])
-    assert not tail.read(recent, GPUS)
+    assert not tail.read(recent, RUN)
     log.write_text(HEADING + "\n" + row(0, 0) + row(0, 1))
     assert tailed(tail, recent) == {0: [600.0], 1: [601.0]}
     # Rotated: another file under the name, with columns in another order.
@@ -195,7 +206,7 @@ def test_telemetry_is_tailed_over_rotation_truncation_and_a_clock_step(tmp_path:
     with log.open("a") as file:
         file.write(f"{START_S + 4},1,501\n")
     assert tailed(tail, recent)[1] == [500.0, 601.0, 7.0, 501.0]
-    assert not tail.read(recent, GPUS)
+    assert not tail.read(recent, RUN)
 
 
 def test_a_day_of_samples_is_thinned_and_its_figures_stay() -> None:
@@ -230,3 +241,241 @@ def test_a_run_without_steps_can_not_be_replayed(folder: Path, tmp_path: Path) -
     with pytest.raises(DataError, match=f"{folder} has no complete step, or no telemetry/"):
         replay(folder, tmp_path / "into")
     assert not (tmp_path / "into").exists()
+
+
+LOGS = [
+    name
+    for name in SEEDS
+    if re.search(r"smi (?!.*dmon)|nvidia-smi|dcgm[ -][ce]|zeus|own|charllm$", name)
+]
+
+
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("step", [0, 37])
+def test_every_format_of_telemetry_is_tailed(name: str, step: int, folder: Path) -> None:
+    """In pieces of whole lines or of any bytes: the samples are those of the file as a whole."""
+    SEEDS[name](folder)
+    run = open_run(str(folder), jobs=1)
+    for path in {Path(each.path) for each in run.telemetry}:
+        whole, part, data = RecentSamples(), RecentSamples(), path.read_bytes()
+        Tail(path).read(whole, run)
+        tail, rounds = Tail(path), data.splitlines(keepends=True)
+        path.write_bytes(b"")
+        pieces = [data[at : at + step] for at in range(0, len(data), step)] if step else rounds
+        with path.open("ab", buffering=0) as file:
+            for piece in pieces:
+                file.write(piece)
+                tail.read(part, run)
+        assert whole.series and whole.series.keys() == part.series.keys()
+        for key, series in whole.series.items():
+            values = part.series[key].figures[1].tolist()
+            # The first share under a limiter may be one that the tool gives itself.
+            first = len(values) - len(series) if key[0] == "throttle_pct" else 0
+            assert values[first:] == series.figures[1].tolist()
+            gaps = np.diff(part.series[key].begins_ns[first:])
+            assert gaps.tolist() == np.diff(series.begins_ns).tolist()
+
+
+def test_samples_go_on_in_another_file_and_after_a_clock_was_set_back(tmp_path: Path) -> None:
+    recent, old, new = RecentSamples(), tmp_path / "a.csv", tmp_path / "b.csv"
+    old.write_text(f"{HEADING}\n" + "".join(row(at, 0) for at in range(30)))
+    first, second = Tail(old), Tail(new)
+    first.read(recent, RUN)
+    series = recent.series["power_w", 0]
+    # Another file of the same samples adds nothing; one that goes on where it ends does.
+    new.write_text(old.read_text() + row(30, 0))
+    second.read(recent, RUN)
+    assert len(recent.series["power_w", 0]) == 30
+    with new.open("a") as file:
+        file.write("".join(row(at, 0) for at in range(40, 43)))
+    second.read(recent, RUN)
+    assert recent.series["power_w", 0] is series and len(series) == 33
+    # The whole file is replaced by a longer copy, as rsync does it.
+    copy = tmp_path / "copy"
+    copy.write_text(new.read_text() + row(43, 0))
+    copy.replace(new)
+    second.read(recent, RUN)
+    assert len(series) == 31 + 4 and series.figures[1][-1] == 643.0
+    # The clock is set back by an hour: what comes now is the newest all the same.
+    with new.open("a") as file:
+        file.write(row(-3600, 0) + row(-3599, 0))
+    second.read(recent, RUN)
+    with new.open("a") as file:
+        file.write(row(-3598, 0))
+    second.read(recent, RUN)
+    assert series.figures[1][-4:].tolist() == [643.0, 600.0, 601.0, 602.0]
+    assert np.diff(series.begins_ns[-3:]).tolist() == [10**9, 10**9]
+
+
+def test_lines_without_times_are_stamped_as_they_come(tmp_path: Path) -> None:
+    log, recent, heading = tmp_path / "dcgm.txt", RecentSamples(), DCGM_DMON.splitlines()[:2]
+    log.write_text("\n".join(heading) + "\n")
+    tail, line = Tail(log), "GPU 0     {}.0  41  1980  0.930  1024  1000000  1\n"
+    for number in range(700):
+        with log.open("a") as file:
+            file.write(line.format(100 + number))
+        os.utime(log, (START_S + number, START_S + number))
+        tail.read(recent, RUN)
+    series = recent.series["power_w", 0]
+    assert series.figures[1].tolist() == [100.0 + number for number in range(700)]
+    assert series.begins_ns.tolist() == [(START_S + n) * 10**9 for n in range(700)]
+
+
+def test_a_file_of_a_day_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, recent = tmp_path / "power.csv", RecentSamples()
+    log.write_text(f"{HEADING}\n" + "".join(row(at, gpu) for at in range(300) for gpu in (0, 1)))
+    monkeypatch.setattr(tail_of, "_PIECE", 1000)
+    Tail(log).read(recent, RUN)
+    assert recent.series["power_w", 1].figures[1].tolist() == [601.0 + n % 90 for n in range(300)]
+
+
+def test_no_sample_between_two_looks_escapes_an_alarm(tmp_path: Path) -> None:
+    log, recent = tmp_path / "power.csv", RecentSamples()
+    log.write_text(f"{HEADING}\n{row(0, 0)}")
+    tail, watch = (
+        Tail(log),
+        AlarmWatch([parse_alarm("gfx_mhz<1000 for 2s"), parse_alarm("power_w>700")]),
+    )
+
+    def look(*rows: tuple[int, int, int]) -> list[tuple[str, bool]]:
+        with log.open("a") as file:
+            file.writelines(f"{START_S + at},0,{power},80,{mhz},99\n" for at, power, mhz in rows)
+        tail.read(recent, RUN)
+        watch.look(RUN, recent)
+        return [(event.text, event.holds) for event in recent.events]
+
+    assert look() == []
+    # A peak of one sample, and a low clock that is over when its lines come.
+    came = look((1, 600, 900), (2, 900, 900), (3, 600, 900), (4, 600, 1700))
+    assert [text for text, _ in came] == [
+        "GPU 0: gfx 900 MHz (gfx_mhz<1000 for 2s)",
+        "GPU 0: power 900 W (power_w>700)",
+    ]
+    assert not any(holds for _, holds in came) and look((5, 600, 1700)) == came
+    # One that goes on is one alarm, with the latest figure, until it ends.
+    assert look((6, 800, 1700))[2:] == [("GPU 0: power 800 W (power_w>700)", True)]
+    assert look((7, 801, 1700))[2:] == [("GPU 0: power 801 W (power_w>700)", True)]
+    assert look((8, 600, 1700))[2:] == [("GPU 0: power 801 W (power_w>700)", False)]
+
+
+def test_every_new_step_is_compared_and_the_baseline_counts(folder: Path, tmp_path: Path) -> None:
+    for rank in ranks_of(2, 3, 3):
+        written(folder, rank, 1000 + rank.rank)
+    run, recent = open_run(str(folder), jobs=1), RecentSamples()
+    watch = AlarmWatch([parse_alarm("step_time>+5%")])
+    watch.look(run, recent)
+    for rank in ranks_of(2, 20, 3, STEP_GAP_US):
+        written(folder, rank, 2000 + rank.rank)
+    watch.look(open_run(str(folder), jobs=1), recent)
+    assert recent.events == []
+    # Against a baseline of half the time, each step rings; of signals, its mean counts.
+    power = folder / "power.csv"
+    power.write_text(f"{HEADING}\n" + "".join(row(at, gpu) for at in range(4) for gpu in (0, 1)))
+    base = open_run(str(folder), jobs=1)
+    run = replace(base, others={base.name: base})
+    Tail(power).read(recent, run)
+    AlarmWatch([parse_alarm("step_time>-50%"), parse_alarm("power_w>-1%")]).look(run, recent)
+    assert [event.gpu for event in recent.open_alarms] == [None, 0, 1]
+    assert "to the baseline" in recent.events[0].text
+
+
+def test_lines_have_every_sample_and_end_with_the_recording(
+    folder: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = folder / "power.csv"
+    log.write_text(HEADING + "\n" + row(0, 0))
+    manifest.start(folder, ["train"])
+    follower.open()
+    monkeypatch.setattr(follower, "every_s", 0.0)
+    lines = (json.loads(str(line)) for line in lines_of(follower))
+    found = [next(lines)]
+    with log.open("a") as file:
+        file.write("".join(row(at, gpu) for at in range(1, 4) for gpu in (0, 1)))
+    manifest.finish(folder, 0)
+    found += lines
+    samples = [
+        (each["time_ns"] // 10**9 - START_S, int(gpu), values["power_w"])
+        for each in found
+        for gpu, values in each["gpus"].items()
+    ]
+    # A GPU that comes later is known once the run was read again.
+    wanted = [(at, gpu, 600.0 + at + gpu) for at in range(4) for gpu in (0, 1)]
+    assert sorted(samples) == [(0, 0, 600.0), *wanted[2:]]
+    assert follower.recent.age(time.time()) == "ended"
+
+
+def test_a_deleted_file_and_a_failed_look_are_said(folder: Path, follower: Follower) -> None:
+    for rank in ranks_of(2, 3, 2):
+        written(folder, rank, 1000 + rank.rank)
+    follower.open()
+    gone = sorted(folder.iterdir())[1]
+    text = gone.read_text()
+    gone.unlink()
+    assert len(caught_up(follower).sources) == 1 and follower.deleted == f"{gone.name} deleted"
+    gone.write_text(text)
+    assert len(caught_up(follower).sources) == 2 and not follower.deleted
+
+    def fails(_: object) -> Run:
+        raise OSError(28, "No space left on device")
+
+    follower._read_run, fails = fails, follower._read_run  # type: ignore[method-assign,assignment]
+    gone.write_text(text + " ")
+    while not follower.problem:
+        follower.poll()
+        time.sleep(0.002)
+    assert "No space left on device" in follower.problem and follower.run is not None
+
+
+def test_of_a_large_file_the_samples_near_traces_are_those_of_the_whole(
+    folder: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for window, at_us in enumerate((0, STEP_GAP_US)):
+        for rank in ranks_of(2, 3 + 10 * window, 2, at_us):
+            written(folder, rank, 1000 * (window + 1) + rank.rank)
+    log = folder / "power.csv"
+    rows = "".join(row(at, gpu) for at in range(-500, 500) for gpu in (0, 1))
+    log.write_text(f"{HEADING}\n{rows}")
+    monkeypatch.setattr(tail_of, "_BLOCK", 400)
+    run = follower.open()
+    samples = [each.samples for each in run.telemetry]
+    whole = open_run(str(folder), jobs=1)
+    assert samples[0] < 0.4 * whole.telemetry[0].samples
+    for view in ("", "gpu=0?cut=1", "?view=kernels", "gpu=1/iteration=13?view=timeline"):
+        assert figures(run, f"x:{view}") == figures(whole, f"x:{view}")
+    # A file that isn't in order of time is read as a whole.
+    log.write_text(f"{HEADING}\n{row(900, 0)}{rows}")
+    assert Tail(log).excerpt([]) is not None
+    log.write_text("timestamp,gpu,power_usage\n" + "N/A,0,N/A\n" * 900)
+    assert Tail(log).excerpt([]) is None
+
+
+_DAY = """
+import resource, sys
+from chopper_core.ingest.follow import Follower
+follower = Follower(sys.argv[1], jobs=1)
+line = "{},{},{},{},60,{},99,30,1300,1024,196592,12,3,N/A\\n"
+with open(sys.argv[1] + "/power.csv", "a") as log:
+    for second in range(86400):
+        log.write("".join(line.format(1795600000 + second, gpu, 600 + second % 90, 80 + gpu,
+                                      1700 - second % 50) for gpu in range(8)))
+        if second % 1200 == 60:
+            log.flush()
+            if follower.run is None:
+                follower.open()
+            follower.tail()
+            follower._read_run(lambda *_: None)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+follower.close()
+"""
+
+
+@pytest.mark.sweep
+def test_a_day_of_eight_gpus_takes_little_memory(folder: Path, tmp_path: Path) -> None:
+    (folder / "power.csv").write_text(
+        "timestamp,gpu,power_usage,hotspot_temperature,memory_temperature,gfx_clock,gfx,mem,"
+        "mem_clock,vram_used,vram_total,pviol,tviol,phot_tviol\n"
+    )
+    command = [sys.executable, "-c", _DAY, str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert int(done.stdout) <= 150

@@ -11,7 +11,7 @@ import pytest
 
 from chopper_core.extensions.runs import command as runs_command
 from chopper_core.ingest import follow
-from chopper_core.ingest.alarms import alarms_of, parse_alarm
+from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
 from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
@@ -120,7 +120,9 @@ def test_alarms_of_signals_and_steps(folder: Path) -> None:
         follower.tail()
 
         def found(text: str) -> list[int | None]:
-            return [*alarms_of(run, follower.recent, (parse_alarm(text),)).values()]
+            follower.recent.events.clear()
+            AlarmWatch([parse_alarm(text)]).look(run, follower.recent)
+            return [event.gpu for event in follower.recent.open_alarms]
 
         # Clocks of 1700 to 1697 MHz within three seconds, heat of 80 and 81 °C.
         assert found("gfx_mhz<1698") == [0, 1] and found("gfx_mhz<1697") == []
