@@ -153,6 +153,8 @@ def pad(text: str, width: int) -> str:
     return text + " " * (width - cell_width(text))
 
 
+BARS: Final = frozenset(("share_pct", "kernel_pct"))
+"""Columns whose cells have a bar."""
 _NOISE: Final = (
     (late(r"^(?:void|static|__global__) +"), ""),
     (late(r"\(anonymous namespace\)::"), ""),

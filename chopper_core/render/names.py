@@ -19,14 +19,15 @@ from chopper_core.views.frame import Frame
 FOLDED: Final = "…"
 _TENSILE: Final = late(r"^(?:Custom_)?Cijk_")
 _TEMPLATE: Final = late(r"[^<]*<")
-_TENSILE_KEPT: Final = late(r"^MT\d+x\d+x\d+$")
+_TILE: Final = late(r"(?<=_)MT\d+x\d+x\d+(?=_|$)")
+_LAYOUT: Final = late(r"(?:Custom_)?Cijk_A(il|li)k_B(jl|lj)k_")
 _LETTERS: Final = ascii_letters + digits
 _PLAIN: Final = late(r"[\w.-]+")
 _WORD: Final = _LETTERS + "_"
 _MIN_DIFFERENCE_WIDTH: Final = 8
 """Narrower names show only their beginning and end."""
 _TENSILE_HEAD: Final = 5
-"""Tokens at the start of a Tensile name: layouts and types of the operands."""
+"""Tokens at the start of a Tensile name without a tile: layouts and types of the operands."""
 
 
 def row_names(frame: Frame, glyphs: Glyphs) -> tuple[str, ...]:
@@ -58,7 +59,7 @@ def display_names(labels: tuple[str, ...], level: str) -> tuple[str, ...]:
     """The labels of a frame as shown, distinct where the labels are.
 
     Template arguments that all kernels of one template share become `…`; of Tensile's parameters
-    the layouts, the types and the tile stay, and those that tell two kernels apart.
+    the tile and the layout stay, and those that tell two kernels apart.
     """
     names = [display_name(label, level) for label in labels]
     if level != "kernel":
@@ -137,21 +138,17 @@ def _show_difference(
 
 
 def _tensile(names: list[str]) -> list[str]:
-    """Tensile names with the fewest leading parameters that keep them distinct."""
+    """Tensile names as tile and layout, with the fewest parameters that keep them distinct."""
     tokens = [name.split("_") for name in names]
+    begins = [_tile_and_layout(name) for name in names]
     sets = [frozenset(own) for own in tokens]
     shared = frozenset.intersection(*sets) if sets else frozenset()
-    kept: set[str] = {
-        token
-        for own in tokens
-        for place, token in enumerate(own)
-        if place < _TENSILE_HEAD or _TENSILE_KEPT.match(token)
-    }
-    # Names with the same kept parameters are one group; a parameter that splits none is folded.
-    unique = list(dict.fromkeys(sets))
+    kept: set[str] = set()
+    # Names of one tile and layout are one group; a parameter that splits none is left out.
+    unique = dict(zip(sets, begins, strict=True))
     numbers: dict[object, int] = {}
-    group = [numbers.setdefault(own & kept, len(numbers)) for own in unique]
-    size = Counter(group)
+    group = [numbers.setdefault(begin, len(numbers)) for begin in unique.values()]
+    size, alike = Counter(group), Counter(unique.values())
     holders: dict[str, list[int]] = defaultdict(list)
     for row, own in enumerate(unique):
         for token in own - shared:
@@ -160,13 +157,25 @@ def _tensile(names: list[str]) -> list[str]:
         if len(size) == len(unique):
             break
         held = Counter(group[row] for row in holders[token])
-        if token in kept or all(count == size[each] for each, count in held.items()):
+        if all(count == size[each] for each, count in held.items()):
             continue
         kept.add(token)
         for row in holders[token]:
             group[row] = numbers.setdefault((group[row], token), len(numbers))
         size = size - held + Counter(group[row] for row in holders[token])
-    return [_joined([t if t in kept else FOLDED for t in own], "_") for own in tokens]
+    return [
+        " ".join([begin, *(t for t in dict.fromkeys(own) if t in kept and alike[begin] > 1)])
+        for begin, own in zip(begins, tokens, strict=True)
+    ]
+
+
+def _tile_and_layout(name: str) -> str:
+    """`MT256x256x64 NT`: T where an operand is transposed; of others the name's beginning."""
+    tile, layout = _TILE.search(name), _LAYOUT.match(name)
+    if tile is None or layout is None:
+        return "_".join(name.split("_")[:_TENSILE_HEAD])
+    first, second = layout.groups()
+    return f"{tile[0]} {'T' if first == 'li' else 'N'}{'N' if second == 'lj' else 'T'}"
 
 
 def _templates(names: list[str]) -> list[str]:

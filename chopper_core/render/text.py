@@ -10,6 +10,7 @@ import numpy as np
 
 from chopper_core.model.attributes import attribute_text
 from chopper_core.render.cells import (
+    BARS,
     SENTENCES,
     ColumnText,
     baseline_title,
@@ -97,7 +98,7 @@ def as_text(
 
 
 def _inks(frame: Frame, column: ColumnText) -> list[str]:
-    if column.metric.name == "share_pct":
+    if column.metric.name in BARS:
         return ["accent"] * len(frame)
     return [INKS[tint] for tint in tints(frame, column.metric).tolist()]
 
@@ -241,7 +242,7 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
     texts = _texts(frame, column, count, glyphs)
     if frame.sort.removeprefix("-") == column.metric.name:
         texts[0] += glyphs.order(frame.sort)
-    if column.metric.name != "share_pct":
+    if column.metric.name not in BARS:
         return texts
     values = frame.values[column.metric.name]
     bars = [bar((values.at(row) or 0) / 100, BAR_WIDTH, glyphs) for row in range(count)]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
-from chopper_core.metrics import Values, columns, is_measured, worded
-from chopper_core.model.charts import BarChart, Series
+from chopper_core.metrics import METRICS, Values, columns, is_measured, worded
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Mask
 from chopper_core.views.base import Base, base_of
 from chopper_core.views.shared import call_figures
 from chopper_core.views.shared.call_figures import (
@@ -43,12 +46,15 @@ SPEC: Final = ViewSpec(
 )
 
 
-_MAX_BARS: Final = 10
 _MAX_TOP: Final = 5
 COLUMNS: Final = call_figures.COLUMNS | columns(
     """
     class | | class
         The class of the kernel by its name: gemm, attention, elementwise …
+    operation | | operation
+        The operation that spends most time in the kernel, and how many others use it.
+    activities | | calls | sum
+        Number of the row's activities: kernels, collectives, copies and memsets.
     mean_ns | ns | mean
         Mean duration of one activity.
     median_ns | ns | median
@@ -66,56 +72,41 @@ _OF_SHAPES: Final = (
     *("calls", "kernel_ns", "kernel_pct", "model_tflops", "model_tbps", "model_intensity", "bound"),
     *("peak_pct", "peak_at_clock_pct", "achievable_pct", "call_tflops", "served_by"),
 )
+_OF_LAUNCH: Final = ("grid", "block", "waves_per_cu")
+_OF_ROOF: Final = (
+    ("roof_pct", "model_roof_pct"),
+    ("bound",),
+    ("intensity", "model_intensity"),
+)
+"""Of each, the first that is known is shown: counters before models."""
 
 
 def answer(run: Run, view: View) -> ViewResult:
     by = view.by or "name"
     rows = _partition(run, view, by)
     classes = [kernel_class(name) for name in run.table.names]
-    figures: dict[str, Values] = {}
+    words: dict[str, Values] = {}
     if by == "class":
-        words = list(dict.fromkeys(classes))
-        codes_of = np.array([words.index(word) for word in classes], np.int64)
+        names = list(dict.fromkeys(classes))
+        codes_of = np.array([names.index(word) for word in classes], np.int64)
         codes, nodes = by_kernel_codes(rows.whole, rows.nodes, codes_of)
-        rows = Partition("class", [words[code] for code in codes.tolist()], nodes, rows.whole)
+        rows = Partition("class", [names[code] for code in codes.tolist()], nodes, rows.whole)
     elif by == "name":
-        figures["class"] = worded([classes[code] for code in rows.nodes.codes("kernel").tolist()])
-    nodes, labels = rows.nodes, rows.labels
-    total_ns = max(int(rows.whole.sum("duration_ns")[0]), 1)
-    kernel_ns = nodes.sum("duration_ns")
-    spread = quantiles(nodes, "duration_ns", (0.5, 0.95))
-    figures |= {
-        "kernel_pct": Values(100.0 * kernel_ns / total_ns),
-        "mean_ns": Values(kernel_ns / nodes.sizes()),
-        "median_ns": Values(spread[:, 0]),
-        "p95_ns": Values(spread[:, 1]),
-        "min_ns": Values(nodes.min("duration_ns")),
-        "max_ns": Values(nodes.max("duration_ns")),
-    }
-    base = base_of(run, view)
-    roofline = measured_roofline(run, rows.scope(run))
-    figures |= roofline
-    whole = {"kernel_pct": Values(np.array([100.0]))}
-    roof = [name for name, values in roofline.items() if values.present().any()]
-    measured = [name for name in _MEASURED if is_measured(name, run.table)]
-    shown = ["kernel_ns", "kernel_pct", *measured[:1], "kernels", "mean_ns", "p95_ns", *roof]
-    shown += [*(["class"] if by == "name" else []), *measured[1:], "elapsed_ns", "max_ns"]
+        words["operation"] = _operations(run, view, rows)
+        words["class"] = worded([classes[code] for code in rows.nodes.codes("kernel").tolist()])
+    base, labels = base_of(run, view), rows.labels
+    figures, whole = figures_of(run, rows)
+    figures = words | figures
+    shown = columns_of_kernels(run, figures)
     notes = [f"only activities of the shape {view.of}"] if view.of else []
     if by == "shape":
-        modelled, of_all = modelled_figures(run, rows)
-        figures |= modelled
-        whole |= of_all
-        shown = [*_OF_SHAPES, *(name for name in roof if name != "intensity")]
+        shown = [*_OF_SHAPES, *_known(figures, ("roof_tflops", "roof_pct"))]
         notes += shape_notes(run, rows.whole, base)
-    order = np.argsort(-kernel_ns, kind="stable")
-    top = order[:_MAX_BARS].tolist()
-    bars = (Series("time", (kernel_ns / base.of_rows({rows.level: labels}))[top] / 1e6),)
     named = replace(view, by="name", sort="", columns=())
     opens = {
         "class": lambda row: replace(named, filter=f"class:{labels[row]}"),
         "shape": lambda row: kernels_of_shape(view, labels[row]),
     }
-    share = 100.0 * kernel_ns[order[:_MAX_TOP]].sum() / total_ns
     return table_view(
         view,
         rows,
@@ -124,14 +115,69 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=opens.get(by),
         sort="-kernel_ns",
         shown=shown,
-        headline=(_headline(len(labels), "kernel" if by == "name" else by, share, base, total_ns),),
+        headline=_headline(rows, "kernel" if by == "name" else by, base),
         notes=tuple(notes),
-        charts=(
-            BarChart(
-                f"time by {rows.level}", "ms", tuple(labels[row] for row in top), bars, rows.level
-            ),
-        ),
+        last=collectives_in(rows.nodes),
     )
+
+
+def figures_of(run: Run, rows: Partition) -> tuple[dict[str, Values], dict[str, Values]]:
+    """Time, spread and distance from the roof of each row, and what all of them have as one."""
+    nodes = rows.nodes
+    kernel_ns = nodes.sum("duration_ns")
+    spread = quantiles(nodes, "duration_ns", (0.5, 0.95))
+    figures = {
+        "activities": Values(nodes.sizes()),
+        "kernel_pct": Values(100.0 * kernel_ns / max(int(rows.whole.sum("duration_ns")[0]), 1)),
+        "mean_ns": Values(kernel_ns / nodes.sizes()),
+        "median_ns": Values(spread[:, 0]),
+        "p95_ns": Values(spread[:, 1]),
+        "min_ns": Values(nodes.min("duration_ns")),
+        "max_ns": Values(nodes.max("duration_ns")),
+        **measured_roofline(run, rows.scope(run)),
+    }
+    whole = {"kernel_pct": Values(np.array([100.0]))}
+    modelled, of_all = modelled_figures(run, rows)
+    return figures | modelled, whole | of_all
+
+
+def columns_of_kernels(run: Run, figures: Mapping[str, Values]) -> list[str]:
+    """The columns that say what a row costs, how it was launched and how near its roof it is."""
+    measured = [name for name in _MEASURED if is_measured(name, run.table)]
+    launched = [name for name in _OF_LAUNCH if name in METRICS and is_measured(name, run.table)]
+    roof = [name for names in _OF_ROOF for name in _known(figures, names)[:1]]
+    if is_measured("peak_pct", run.table) and not {"roof_pct", "model_roof_pct"} & {*roof}:
+        roof.insert(0, "peak_pct")
+    first = ("kernel_ns", "kernel_pct", "activities", "mean_ns", *roof, *measured[:1], *launched)
+    words = _known(figures, ("operation", "class"))
+    return [*first, *words, "p95_ns", *measured[1:], "elapsed_ns", "max_ns", "kernels"]
+
+
+def _known(figures: Mapping[str, Values], names: Sequence[str]) -> list[str]:
+    return [name for name in names if name in figures and figures[name].present().any()]
+
+
+def collectives_in(nodes: Groups) -> Mask:
+    """The rows that are mostly communication: their time is mostly waiting, so they come last."""
+    return np.asarray(2 * nodes.sum("collectives") > nodes.sizes(), np.bool_)
+
+
+def _operations(run: Run, view: View, rows: Partition) -> Values:
+    """The operation with the most time of each kernel, and the number of the others."""
+    if view.of:
+        return worded([None] * len(rows.labels))
+    both = run.tree_of(view).split(view.path, ("kernel", "operation"))
+    kernel, operation = both.codes("kernel"), both.codes("operation")
+    named: dict[int, list[int]] = {}
+    for place in np.argsort(-both.sum("duration_ns"), kind="stable").tolist():
+        named.setdefault(int(kernel[place]), []).append(int(operation[place]))
+    words = []
+    for code in rows.nodes.codes("kernel").tolist():
+        first, *others = named[code]
+        name = run.table.text_of("operation", first)
+        more = f" +{len(others)}" if others else ""
+        words.append(None if name == NO_LABEL_TEXT else name + more)
+    return worded(words)
 
 
 def _partition(run: Run, view: View, by: str) -> Partition:
@@ -144,11 +190,21 @@ def _partition(run: Run, view: View, by: str) -> Partition:
     return by_level(of_shape(run, tree.node(view.path), view.of), level)
 
 
-def _headline(count: int, one: str, share: float, base: Base, total_ns: int) -> str:
-    time = f"{time_text(base.each(total_ns))}{base.words}"
-    if count == 1:
-        return f"one {one} takes all kernel time, {time}"
-    return (
-        f"{count} {one}{'es' if one.endswith('s') else 's'}; the top {min(count, _MAX_TOP)} take "
-        f"{share:.1f} % of the kernel time, {time}"
-    )
+def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
+    """How much of the time of kernels the largest rows take, and the time of communication."""
+    is_comm = collectives_in(rows.nodes)
+    kernel_ns = rows.nodes.sum("duration_ns")
+    own, comm_ns = np.sort(kernel_ns[~is_comm])[::-1], int(kernel_ns[is_comm].sum())
+    lines = []
+    if len(own):
+        time, count = f"{time_text(base.each(int(own.sum())))}{base.words}", len(own)
+        several = f"{count} {one}{'es' if one.endswith('s') else 's'}"
+        share = 100.0 * own[:_MAX_TOP].sum() / max(int(own.sum()), 1)
+        top = f"the top {min(count, _MAX_TOP)} take {share:.1f} % of the kernel time, {time}"
+        lines.append(
+            f"{several}; {top}" if count > 1 else f"one {one} takes all kernel time, {time}"
+        )
+    if comm_ns:
+        time = f"{time_text(base.each(comm_ns))}{base.words}"
+        lines.append(f"communication: {time}, with waiting; the last rows, and 6")
+    return tuple(lines)

@@ -137,7 +137,7 @@ def _headline(run: Run, view: View, steps: StepTimes | None) -> tuple[str, ...]:
     last = headline_of(step_of(run, child_of(whole, "iteration", str(number))))
     # GPUs whose next window comes later have no less work: findings are those of this iteration.
     newest_step = child_of(View(view.run), "iteration", str(number))
-    first = [card.text.strip() for card in findings(run, newest_step, 1)]
+    first = [card.text.strip() for card in findings(run, newest_step, 1) if card.text]
     return (f"iteration {number}: {last.removeprefix('iteration ')}", *first)
 
 

@@ -323,7 +323,7 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
     drawn = []
     for card in cards:
         figures = _figures(card, widths, cells, beside, glyphs)
-        text = [(line, "text") for line in wrapped(card.text, room)]
+        text = [(line, "text") for line in wrapped(card.text, room) if card.text]
         text += [(line, "dim") for line in wrapped(card.note, room)]
         ink = _SIGNS.get(card.figures[0][:1] if card.figures else "", "accent")
         lines: list[Line] = [
@@ -336,7 +336,7 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
 
 def _figures(card: Card, widths: list[int], cells: int, beside: bool, glyphs: Glyphs) -> list[str]:
     if not card.figures:
-        return [glyphs.missing.rjust(cells)]
+        return [glyphs.missing.rjust(cells) if card.text else ""]
     if beside:
         padded = (text.rjust(width) for text, width in zip(card.figures, widths, strict=False))
         return [(" " * _GAP).join(padded).ljust(cells)]

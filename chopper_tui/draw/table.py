@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.signals import Signal
 from chopper_core.render.cells import (
+    BARS,
     SENTENCES,
     ColumnText,
     beginning,
@@ -314,7 +315,7 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> D
     marks = (values.extrapolated, values.partial)
     mark = "~" if any(each is not None and each.any() for each in marks) else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
-    bar_width = bar_width if name == "share_pct" else 0
+    bar_width = bar_width if name in BARS else 0
     # The title of a column with bars is over these, too.
     cells += [] if bar_width else [header]
     width = max(map(cell_width, cells))

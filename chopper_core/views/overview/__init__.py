@@ -17,13 +17,15 @@ from chopper_core.metrics import METRICS, Values, columns, heat_of, is_measured,
 from chopper_core.model.charts import Band, Cards, Composition, LaneCells, Lanes, Pointed, Series
 from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.model.units import LONG_TIMES, Unit, scaled_text
 from chopper_core.model.view import Interval, View, baseline_view, with_view
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
 from chopper_core.views.base import NODE, base_of_steps
+from chopper_core.views.kernels import COLUMNS as KERNEL_COLUMNS
+from chopper_core.views.kernels import collectives_in, columns_of_kernels, figures_of
 from chopper_core.views.overview.step import (
     COUNTED,
     OTHER,
@@ -52,19 +54,22 @@ from chopper_core.views.shared.table_view import (
     GpuRows,
     LabelledRows,
     Own,
+    Partition,
     child_of,
     known_of,
     table_view,
 )
+from chopper_core.views.shared.table_view import columns_of as columns_of_figures
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, cells_of, spans_of
 from chopper_core.views.timeline.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 
+OPERATION: Final = "operation"
 SPEC: Final = ViewSpec(
     name="overview",
     title="Overview",
     question="How fast is the run, where does its step go, and what stands out?",
-    by=("gpu", "node"),
+    by=("gpu", "node", OPERATION),
     compares=True,
     has_preview=True,
     no_statistic="shows the mean over the complete iterations",
@@ -134,10 +139,11 @@ def _slow_key(view: View) -> tuple[str, View]:
 def _result(step: Step, slow: _Slow | None) -> ViewResult:
     """The result with what takes long; None: it is being computed."""
     view, run = step.view, step.run
-    rows = _rows_of(step)
     base = _baseline_step(run, view)
+    if _is_of_operations(step):
+        return _of_operations(step, base, slow)
+    rows = _rows_of(step)
     own, total = _columns(step, rows, slow, base)
-    cards = Cards(_cards_title(view), (), is_pending=True) if slow is None else slow.cards
     # Of more rows than a screen has lines, those that lag most come first.
     has_lags = slow is not None and bool(np.isfinite(slow.lag_ns).any())
     result = table_view(
@@ -149,11 +155,50 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         sort=f"-{_LAG}" if has_lags and len(rows.labels) > _MAX_GPUS else "",
         headline=(headline_of(step, base), " · ".join(facts_of(step))),
         notes=_notes(step),
-        charts=(_composition(step, base), _lanes(step, rows), cards),
+        charts=(_composition(step, base), _lanes(step, rows), _cards_of(step, slow)),
         base=base_of_steps(run, view),
         total_title=ALL_GPUS,
     )
     return replace(result, by=NODE if rows.level == NODE and not view.by else "")
+
+
+def _is_of_operations(step: Step) -> bool:
+    """Whether rows are operations: with one GPU, or without training, there is no straggler."""
+    if step.view.by or step.view.baseline is not None:
+        return step.view.by == OPERATION
+    phases = set(step.nodes.split(("phase",))[0].codes("phase").tolist())
+    return len(step.gpus) == 1 or not phases & {Phase.BACKWARD, Phase.OPTIMIZER}
+
+
+def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewResult:
+    """The operations that take the time: their share, calls, roof and the gaps before them."""
+    view, run = step.view, step.run
+    nodes = step.tree.split(view.path, (OPERATION,), step.times.excluded)
+    labels = [run.table.text_of(OPERATION, code) for code in nodes.codes(OPERATION).tolist()]
+    rows = Partition(OPERATION, labels, nodes, step.whole)
+    figures, whole = figures_of(run, rows)
+    shown = columns_of_kernels(run, figures)
+    gaps = METRICS["idle_ns"].compute(rows.scope(run))
+    at = shown.index("mean_ns") + 1
+    result = table_view(
+        view,
+        rows,
+        columns_of_figures({**figures, "idle_ns": gaps}, KERNEL_COLUMNS),
+        columns_of_figures(whole, KERNEL_COLUMNS),
+        opens=lambda row: replace(child_of(view, OPERATION, labels[row]), name="kernels"),
+        sort="-kernel_ns",
+        shown=(*shown[:at], "idle_ns", *shown[at:]),
+        headline=(headline_of(step, base), " · ".join(facts_of(step))),
+        notes=_notes(step),
+        charts=(_composition(step, base), _cards_of(step, slow)),
+        base=base_of_steps(run, view),
+        last=collectives_in(nodes),
+    )
+    return replace(result, by=OPERATION)
+
+
+def _cards_of(step: Step, slow: _Slow | None) -> Cards:
+    return Cards(_cards_title(step.view), (), is_pending=True) if slow is None else slow.cards
 
 
 def _rows_of(step: Step) -> GpuRows:

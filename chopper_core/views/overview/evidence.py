@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, heat_of, is_measured
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Composition
-from chopper_core.model.column_names import EDGE, PART_OF
+from chopper_core.model.column_names import CALL_SHAPE, EDGE, PART_OF
 from chopper_core.model.glossary import TERMS
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
@@ -19,8 +19,9 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import beyond_others, median_of, others_median
 from chopper_core.views.frame import Frame
 from chopper_core.views.overview.step import Step, step_of
+from chopper_core.views.shared.call_figures import by_shape, modelled_figures
 from chopper_core.views.shared.leads import leads
-from chopper_core.views.shared.phrases import others, time
+from chopper_core.views.shared.phrases import count, others, time
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; a smaller change is not worth a card."""
@@ -29,22 +30,88 @@ _LEAST_LAG: Final = 0.002
 _LEAST_CLOCK_RATIO: Final = 0.01
 _LEAST_DEGREES: Final = 3.0
 _LEAST_THROTTLED_PCT: Final = 10.0
+_LIMIT: Final = "missing"
+"""The rule of findings about what isn't known."""
+_REAL_PCT: Final = 1.0
+_FEW: Final = 3
+"""With fewer findings of that share of the step, opportunities follow them."""
+_ROOF_PCT: Final = 40.0
+"""Of the roof: what tuned kernels of most shapes reach, as for large products."""
 
 
 def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
+    """Findings, then opportunities where there are few, and one line of what isn't known."""
     from chopper_core.views.query import answer
 
     found = answer(run, with_view(view, "findings"))
     columns = {metric.name: values for metric, values in found.columns}
-    cards = []
-    for row, sentence in enumerate(found.labels[:limit]):
+    rules = [columns["rule"].cell(row) for row in range(len(found.labels))]
+    shares = columns["saving_pct"].known(missing=0.0)
+    cards, limits = [], []
+    for row, sentence in enumerate(found.labels):
+        if rules[row] == _LIMIT:
+            limits.append(_limit(sentence))
+            continue
         saving, share = columns["saving_ns"].at(row), columns["saving_pct"].at(row)
         figures = () if saving is None or share is None else (f"{share:.1f} %", time(saving))
         # Without a trace there are no savings: how sure each is takes their place.
         sure = str(columns["confidence"].cell(row)) if run.is_sampled_only else ""
         indent = "  " if columns[PART_OF].present()[row] else ""
         cards.append(Card(figures, indent + sentence, address.render(found.opens(row)), sure))
-    return tuple(cards)
+    if not run.is_sampled_only and int((shares >= _REAL_PCT).sum()) < _FEW:
+        cards += opportunities(step_of(run, view), has_products="products" in rules)
+    if limits:
+        shown = replace(with_view(view, "findings"), filter=f"rule:{_LIMIT}")
+        unknown = Card((), "", address.render(shown), f"limits: {'; '.join(limits)}")
+        cards.append(unknown)
+    return tuple(cards[:limit])
+
+
+def _limit(sentence: str) -> str:
+    """What a sentence says is unknown, without the consequence."""
+    fact = sentence.partition(": ")[0].partition(", ")[0]
+    for before, after in (("without ", "no "), ("the ", ""), (" is unknown", " unknown")):
+        head, found, rest = fact.partition(before)
+        fact = head + after + rest if found and (not head or before[0] == " ") else fact
+    return fact
+
+
+def opportunities(step: Step, *, has_products: bool) -> list[Card]:
+    """Operators whose shapes stay far below their roof; the evidence has a benchmark of each.
+
+    Matrix products are left out where a finding is about them.
+    """
+    run, view = step.run, step.view
+    if CALL_SHAPE not in run.table.measured:
+        return []
+    rows = by_shape(run, view)
+    roof = modelled_figures(run, rows)[0]["model_roof_pct"].known()
+    lost_ns = rows.nodes.sum("duration_ns") / max(step.times.cells, 1) * (1 - roof / _ROOF_PCT)
+    kinds: dict[str, list[int]] = {}
+    for row in np.flatnonzero(np.nan_to_num(lost_ns) > 0).tolist():
+        operator = rows.labels[row].split()[0]
+        kinds.setdefault("mm" if operator.endswith("mm") else operator, []).append(row)
+    cards = []
+    for kind, own in sorted(kinds.items(), key=lambda each: -float(lost_ns[each[1]].sum())):
+        saved_ns = float(lost_ns[own].sum())
+        share = saved_ns / max(step.times.mean_ns, 1.0)
+        if share < _LEAST_SHARE or (kind == "mm" and has_products):
+            continue
+        name = "GEMM" if kind == "mm" else kind
+        weights = rows.nodes.sum("duration_ns")[own]
+        text = (
+            f"{count(len(own), f'{name} shape')} at {np.average(roof[own], weights=weights):.0f} % "
+            f"of the roof: {time(saved_ns)} less at {_ROOF_PCT:g} %"
+        )
+        shapes = replace(
+            with_view(view, "kernels"),
+            by="shape",
+            columns=("kernel_ns", "calls", "model_roof_pct", "bound", "torch", "hipblaslt"),
+            filter=f"{kind} model_roof_pct<{_ROOF_PCT:g}",
+        )
+        figures = (f"{100 * share:.1f} %", time(saved_ns))
+        cards.append(Card(figures, text, address.render(shapes), "B copies a benchmark"))
+    return cards
 
 
 Explained = list[tuple[str, str]]

@@ -64,7 +64,7 @@ COLUMNS: Final = columns(
     model_tbps | TB/s | TB/s
         model_bytes over the durations of all kernels of their calls, helpers too.
         missing: {_NO_BYTES}
-    model_intensity | FLOP/B | model FLOP/B
+    model_intensity | FLOP/B | FLOP/B
         Modelled arithmetic intensity: FLOPs over modelled bytes of the calls that have both.
         missing: {_NO_BYTES}
     bound | | bound
@@ -72,7 +72,7 @@ COLUMNS: Final = columns(
         longer than the bytes at the memory's bandwidth, else memory.
         missing: {_NO_ROOF}
         source: {_WITH_HARDWARE}
-    model_roof_pct | % | model roof %
+    model_roof_pct | % | % roof
         The time that the roofline's limit needs for the modelled work, in % of the durations of
         all kernels of its calls: the longer of FLOPs at peak and bytes at the memory's bandwidth.
         missing: {_NO_ROOF}

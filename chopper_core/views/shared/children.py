@@ -266,8 +266,10 @@ def framed(
         result.level, result.labels, columns.values, tuple(columns.own), titled, texts,
         run.table.coordinates,
     )  # fmt: skip
+    # How busy a kernel keeps the GPU while it runs says nothing.
+    has_sparks = not view.name or signal.name in run.measured
     sort = view.sort or result.sort
-    shown = shown_of(rows, view.filter, sort, counted)
+    shown = shown_of(rows, view.filter, sort, counted, result.last)
     places = shown.at.tolist()
     frame = Frame(
         view=view,
@@ -279,7 +281,7 @@ def framed(
         notes=(),
         target=lambda row: result.opens(places[row]),
         signal=signal,
-        means=no_means if nodes is None else means_of(signal, nodes, shown.at),
+        means=means_of(signal, nodes, shown.at) if has_sparks and nodes is not None else no_means,
         sort=sort,
         hidden=shown.hidden,
         more=tuple(each for each, _ in own if each not in columns.metrics),

@@ -11,6 +11,7 @@ stands for a comma in a label, `%20` for a space, `%25` for a percent sign · `c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -22,7 +23,7 @@ from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.model.view import RUN_LEVEL
-from chopper_core.util.arrays import Index, Int32, Mask, Numbers
+from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
@@ -119,18 +120,26 @@ class Shown(Struct, frozen=True, eq=False):
         return {each.name: self.rows.values(each.name).take(self.at) for each in columns}
 
 
-def shown_of(rows: FilterRows, text: str, sort: str, counted: Mask | None = None) -> Shown:
-    """The rows that match a filter, sorted; those that aren't `counted` come last.
+_TIMES: Final = ("elapsed_ns", "kernel_ns")
+
+
+def shown_of(
+    rows: FilterRows, text: str, sort: str, counted: Mask | None = None, last: Mask | None = None
+) -> Shown:
+    """The rows that match a filter, sorted; `last` follow the others, then those not `counted`.
 
     Raises UsageError for an invalid filter, or a column that the rows lack.
     """
     mask = matching(rows, text)
     at = np.flatnonzero(mask)
-    order = _order(rows, at, sort, counted)
+    skipped = np.zeros(len(mask), np.int64) if last is None else last.astype(np.int64)
+    if counted is not None:
+        skipped[~counted] = 2
+    order = _order(rows, at, sort, skipped[at])
     return Shown(rows, mask, at[order], _hint(rows, text, mask))
 
 
-def _order(rows: FilterRows, at: Index, sort: str, counted: Mask | None) -> Index:
+def _order(rows: FilterRows, at: Index, sort: str, skipped: Int64) -> Index:
     """By name it is the level's default order, or alphabetical without one."""
     order = np.arange(len(at))
     if not sort:
@@ -145,8 +154,18 @@ def _order(rows: FilterRows, at: Index, sort: str, counted: Mask | None) -> Inde
     size = np.abs(column.numbers) if is_difference(name) else column.numbers
     numbers = -size if descending else size
     # Rows without a value come last in both directions, and after them those left out of sums.
-    skipped = np.zeros(len(at), np.bool_) if counted is None else ~counted[at]
-    return np.lexsort((numbers, ~column.present(), skipped))
+    unknown = ~column.present()
+    if unknown.any():
+        numbers = np.where(unknown, -_times(rows, at), numbers)
+    return np.lexsort((numbers, unknown, skipped))
+
+
+def _times(rows: FilterRows, at: Index) -> Float64:
+    """What rows without a value of the sort column are sorted by; 0 where no time is known."""
+    for name in _TIMES:
+        with suppress(UsageError):
+            return rows.values(name).take(at).known(missing=0.0)
+    return np.zeros(len(at))
 
 
 def _hint(rows: FilterRows, text: str, mask: Mask) -> tuple[str, ...]:
