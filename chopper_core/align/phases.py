@@ -7,10 +7,11 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.align.host import REPLAYS_GRAPH, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS, kernel_class
-from chopper_core.align.labels import Labels, Order, contexts, like_context
+from chopper_core.align.labels import Intervals, Labels, Order, contexts, like_context
 from chopper_core.align.steps import InferenceSteps
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Int32, Int64, Mask
@@ -117,6 +118,7 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
 
     codes = host.by_name(lambda name: _code(range_phase(name)), host.annotations)
     speaking = host.intervals(host.annotations[codes != NO_LABEL], codes[codes != NO_LABEL])
+    speaking = _after_closures(host, speaking)
     voted = speaking.innermost(points)
     forward = voted == Phase.FORWARD
     labels.fill(np.where(forward, NO_LABEL, voted), Rule.ANNOTATION)
@@ -152,6 +154,25 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
         like_context(labels, context, tuple(Rule), ~linked & (host.kind != Kind.COMM))
         _like_neighbours(labels, ~linked, iterations, host.order)
     return labels
+
+
+def _after_closures(host: Host, speaking: Intervals) -> Intervals:
+    """The ranges that name a phase; of a closure in an optimizer's step, only what follows it.
+
+    The closure, as PyTorch Lightning and LBFGS have one, runs forward and backward in that step.
+    """
+    backward = np.flatnonzero(host.named(_BACKWARD) & host.is_operator)
+    backward = backward[np.argsort(host.ranges.start_ns[backward], kind="stable")]
+    end_ns = np.maximum.accumulate(host.end_ns[backward])
+    low, high = (
+        np.searchsorted(host.ranges.start_ns[backward], edge_ns)
+        for edge_ns in (speaking.start_ns, speaking.end_ns)
+    )
+    own = (speaking.value == Phase.OPTIMIZER) & (high > low)
+    own &= ~np.isin(speaking.thread, host.autograd_threads)
+    start_ns = speaking.start_ns.copy()
+    start_ns[own] = np.minimum(end_ns[high[own] - 1], speaking.end_ns[own])
+    return replace(speaking, start_ns=start_ns)
 
 
 def _code_of_kernel(name: str) -> int:

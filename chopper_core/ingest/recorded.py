@@ -62,9 +62,11 @@ class RecordedRun(Struct, frozen=True):
         return nodes[0] if len(nodes) == 1 else None
 
     def processes(self) -> dict[int, RecordedProcess]:
-        """The process of each rank."""
-        every = (each for manifest in self.manifests.values() for each in manifest.processes)
-        return {each.rank: each for each in every if each.rank is not None}
+        """The process of each rank; a single one without a rank wrote the trace of rank 0."""
+        every = [each for manifest in self.manifests.values() for each in manifest.processes]
+        ranks = {each.rank: each for each in every if each.rank is not None}
+        alone = [each for each in every if each.windows]
+        return ranks or ({0: alone[0]} if len(alone) == 1 else {})
 
     def gpus_of(self, path: Path, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
         """The GPUs of the host of a file; all of them where that is unknown."""
@@ -161,6 +163,8 @@ def _address(process: RecordedProcess, recorded: RecordedRun) -> str:
 def _recording(folder: Path, manifest: Manifest) -> RecordingSummary:
     import shlex
 
+    torches = dict.fromkeys(each.torch for each in manifest.processes if each.torch)
+    versions = (*(("torch", each) for each in torches), *manifest.versions.items())
     facts = {
         "command": shlex.join(manifest.command),
         "directory": manifest.directory,
@@ -168,7 +172,7 @@ def _recording(folder: Path, manifest: Manifest) -> RecordingSummary:
         "took": _took(manifest),
         "overhead": _overhead(manifest),
         "revision": _revision(manifest),
-        "versions": ", ".join(" ".join(each) for each in manifest.versions.items()),
+        "versions": ", ".join(" ".join(each) for each in versions),
         "environment": ", ".join("=".join(each) for each in manifest.environment.items()),
     }
     for node in manifest.nodes:
@@ -178,7 +182,7 @@ def _recording(folder: Path, manifest: Manifest) -> RecordingSummary:
         driver = f", {node.driver}" if node.driver else ""
         facts[f"node {node.host}"] = f"{gpus}{driver}{how}, {len(node.anchors)} anchors"
     for name, each in manifest.passes.items():
-        facts[name] = f"{each.get('state', '')}: {' '.join(each.get('counters', ()))}"
+        facts[name] = f"{each.state}: {' '.join(each.counters)}"
     notes = [f"{node.host}: {note}" for node in manifest.nodes for note in node.notes]
     return RecordingSummary(
         {name: text for name, text in facts.items() if text},
@@ -200,8 +204,12 @@ def _took(manifest: Manifest) -> str:
 
 def _overhead(manifest: Manifest) -> str:
     """How much longer steps take in a window, if the end could tell."""
-    found = manifest.overhead
-    return f"{found['pct']:+g} % of the step in a window" if "pct" in found else ""
+    if not (found := manifest.overhead):
+        return ""
+    inside_ms, outside_ms = (found.get(name, 0) / 1e6 for name in ("inside_ns", "outside_ns"))
+    counts = f"medians of {found.get('steps_inside', 0)} and {found.get('steps_outside', 0)} steps"
+    times = f"a step takes {inside_ms:.4g} ms in a window, {outside_ms:.4g} ms outside"
+    return f"{found.get('pct', 0):+g} %: {times} ({counts})"
 
 
 def _revision(manifest: Manifest) -> str:
@@ -217,9 +225,9 @@ def _problems(folder: Path, manifest: Manifest) -> Iterator[str]:
         yield "the recording has no end: it was killed, or is still running"
     elif manifest.returncode:
         yield f"the recorded command ended with exit code {manifest.returncode}"
-    yield from problems(folder, manifest.processes, int(manifest.options.get("skip", 0)))
+    yield from problems(folder, manifest.processes)
     for node in manifest.nodes:
         yield from (f"{node.host}: {step}" for step in clock_steps(node.anchors))
     for name, each in manifest.passes.items():
-        if each.get("state") == "failed":
-            yield f"{name} of the counters failed: {each.get('reason', '')}"
+        if each.state == "failed":
+            yield f"{name} of the counters failed: {each.reason}"

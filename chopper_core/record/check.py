@@ -97,18 +97,19 @@ def _counters() -> Ability:
         about = f"{TOOL} isn't on the PATH: ROCm's package rocprofiler-sdk has it, in /opt/rocm/bin"
         return Ability("hardware counters", about, False)
     version = next(iter(answer_of((TOOL, "--version")).split("\n")), "").strip()
-    lacks = []
+    found = [version or TOOL]
     paranoid = int(_PARANOID.read_text()) if _PARANOID.exists() else 0
-    if paranoid > _MAX_PARANOID and not _may_monitor():
-        lacks.append(
+    may_count = paranoid <= _MAX_PARANOID or _may_monitor()
+    if not may_count:
+        found.append(
             f"perf_event_paranoid is {paranoid}: sudo sysctl kernel.perf_event_paranoid=2, or "
             "CAP_PERFMON"
         )
     if not marker_library():
-        lacks.append("no roctx, or none of its regions: kernels of all steps are counted")
+        found.append("no roctx, or none of its regions: kernels of all steps are counted")
     if shutil.which(CHECKER) is None:
-        lacks.append(f"no {CHECKER}: counters are packed by the limits of MI300X")
-    return Ability("hardware counters", "; ".join([version or TOOL, *lacks]), not lacks)
+        found.append(f"no {CHECKER}: counters are packed by the limits of MI300X")
+    return Ability("hardware counters", "; ".join(found), may_count)
 
 
 def _may_monitor() -> bool:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from glob import glob
 from itertools import takewhile
 from pathlib import Path
+from shutil import which
 from tempfile import gettempdir
 from typing import Any, Final
 
@@ -119,14 +120,20 @@ def record(
     if passes and _is_recorded(run, command):
         say(f"{run} has its trace already: only counter passes that it lacks are run")
         return _counted(recording, command, passes, say)
+    if which(command[0]) is None:
+        is_there = Path(command[0]).is_file()
+        say(f"{command[0]}: {'not executable' if is_there else 'not found'}")
+        return _NOT_EXECUTABLE if is_there else _NOT_FOUND
     is_first = _prepare(run, command)
     if (hint := _ignores_hooks(command)) is not None:
         say(hint)
     with sampling(run):
         progress = _ProgressLines(run, say) if is_terminal else None
-        code = run_command(command, environment(recording, os.environ), progress)
-    if code in (_NOT_FOUND, _NOT_EXECUTABLE) and not any((run / "processes").glob("*")):
-        say(f"{command[0]}: {'not found' if code == _NOT_FOUND else 'not executable'}")
+        try:
+            code = run_command(command, environment(recording, os.environ), progress)
+        except OSError as error:
+            say(f"{command[0]}: {error.strerror}")
+            code = _NOT_EXECUTABLE
     if is_first:
         try:
             end_manifest(recording, code)
@@ -136,7 +143,7 @@ def record(
     for process in found.processes if code else ():
         if process.host == manifest.host_name():  # It may have been killed during an export.
             remove(*glob(f"{export_path(gettempdir(), process.pid, '*')}*"))
-    for problem in problems(run, found.processes, recording.skip):
+    for problem in problems(run, found.processes):
         say(problem)
     if passes and is_first and code < _BY_SIGNAL:
         return _counted(recording, command, passes, say)
@@ -155,7 +162,6 @@ def _counted(
 ) -> int:
     """Run the counter passes of a recording; returns the exit code of its traced run."""
     run, found = recording.run, _described(recording.run)
-    parts = []
     if len({process.host for process in found.processes if process.step >= 0}) > 1:
         say("counters are not collected: their passes run on this node only, the job on several")
     else:
@@ -167,11 +173,10 @@ def _counted(
         else:
             say("rocprofv3 has no roctx next to it: kernels of all steps are counted")
         try:
-            count = counters.run_passes(run, command, passes, environ, say)
-            parts = [f"{count} counter pass{'' if count == 1 else 'es'}"]
+            counters.run_passes(run, command, passes, environ, say)
         except (OSError, DataError) as error:
             say(f"{run}: counters can't be recorded: {error}")
-    say(summary(run, found, parts))
+    say(summary(run, _described(run)))
     return found.returncode or 0
 
 
@@ -214,8 +219,8 @@ def _ignores_hooks(command: Sequence[str]) -> str | None:
                 break
             if option[1:2] not in ("-", "W", "X") and set(option) & set("EIS"):
                 return (
-                    f"`{Path(word).name} {option}` ignores PYTHONPATH, by which the hooks get in: "
-                    f"steps and kernels are not recorded; {API}"
+                    f"`{Path(word).name} {option}` keeps Chopper's hooks out: steps and kernels "
+                    f"are not recorded; {API}"
                 )
     return None
 
@@ -244,6 +249,7 @@ def run_command(
     """Run a command in this process's place in the terminal; returns its exit code.
 
     Signals sent to this process are passed on. Those of the terminal reach the command without.
+    Raises OSError if it can't be started.
     """
     waited = _PASSED_ON | {signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
@@ -262,8 +268,6 @@ def run_command(
                 os.kill(child, found.si_signo)
             if tick is not None:
                 tick()
-    except OSError as error:
-        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = os.waitstatus_to_exitcode(status)

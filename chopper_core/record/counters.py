@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from chopper_core.record import manifest
 from chopper_core.record.hooks.state import VARIABLE
@@ -188,12 +188,10 @@ def run_passes(
     limit_s = _LEAST_S
     if known.ended_ns:
         limit_s = max(limit_s, _SLOWER * (known.ended_ns - known.started_ns) / 1e9)
-    done = {tuple(each["counters"]) for each in known.passes.values() if each["state"] == "done"}
+    done = {tuple(each.counters) for each in known.passes.values() if each.state == "done"}
     numbers = [int(name.rpartition("_")[2]) for name in known.passes]
     failed = {
-        tuple(each["counters"]): name
-        for name, each in known.passes.items()
-        if each["state"] != "done"
+        tuple(each.counters): name for name, each in known.passes.items() if each.state != "done"
     }
     count = 0
     for at, counters in enumerate(passes, 1):
@@ -203,15 +201,15 @@ def run_passes(
         name = failed.get(counters, f"pass_{max(numbers, default=0) + 1}")
         numbers.append(int(name.rpartition("_")[2]))
         say(f"counter pass {at} of {len(passes)}: {' '.join(counters)}")
-        state: dict[str, Any] = {"counters": list(counters), "state": "running"}
+        state = manifest.RecordedPass(list(counters))
         manifest.update(run, passes={name: state})
         began_s, is_interrupted = time.monotonic(), False
         try:
             reason = _run_pass(run / FOLDER / name, command, counters, environ, limit_s, known)
         except KeyboardInterrupt:
             reason, is_interrupted = "interrupted", True
-        state |= {"state": "failed", "reason": reason} if reason else {"state": "done"}
-        state["seconds"] = round(time.monotonic() - began_s, 1)
+        state.state, state.reason = "failed" if reason else "done", reason
+        state.seconds = round(time.monotonic() - began_s, 1)
         manifest.update(run, passes={name: state})
         count += not reason
         if reason:

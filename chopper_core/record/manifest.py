@@ -40,7 +40,7 @@ _ENVIRONMENT: Final = re.compile(
 """What of the environment is kept: nothing that names users, paths of theirs, or secrets."""
 _SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS", re.IGNORECASE)
 _MAX_VALUE: Final = 200
-_PACKAGES: Final = ("chopper-tui", "torch", "amdsmi", "nvidia-ml-py", "psutil")
+_PACKAGES: Final = ("chopper-tui", "amdsmi", "nvidia-ml-py", "psutil")
 _GIT_S: Final = 5.0
 
 
@@ -109,6 +109,16 @@ class RecordedProcess(Struct, omit_defaults=True):
     errors: list[str] = field(default_factory=list)
 
 
+class RecordedPass(Struct, omit_defaults=True):
+    """An execution of the command in which the hardware counted."""
+
+    counters: list[str]
+    state: str = "running"
+    """`done` or `failed` at the end."""
+    reason: str = ""
+    seconds: float = 0.0
+
+
 class Manifest(Struct, omit_defaults=True):
     """All that is known of a recorded run."""
 
@@ -123,11 +133,11 @@ class Manifest(Struct, omit_defaults=True):
     versions: dict[str, str] = field(default_factory=dict)
     git: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-    passes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    passes: dict[str, RecordedPass] = field(default_factory=dict)
     """Counter passes by the name of their folder."""
     nodes: list[RecordedNode] = field(default_factory=list)
     processes: list[RecordedProcess] = field(default_factory=list)
-    overhead: dict[str, Any] = field(default_factory=dict)
+    overhead: dict[str, int | float] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from chopper_core.record.hooks.state import EXPORTS, LOADED, PROCESSES
 from chopper_core.record.manifest import Manifest, RecordedProcess, RecordedWindow
@@ -28,7 +28,7 @@ def windows_of(states: Sequence[RecordedProcess]) -> list[tuple[int, int, int, i
     ]  # fmt: skip
 
 
-def overhead(states: Sequence[RecordedProcess]) -> dict[str, Any]:
+def overhead(states: Sequence[RecordedProcess]) -> dict[str, int | float]:
     """The step inside windows against outside, medians over ranks; {} if one of them is unknown."""
     needed = {"inside", "outside", "inside_ns", "outside_ns"}
     times = [state.step_times for state in states if needed <= set(state.step_times)]
@@ -48,7 +48,7 @@ def overhead(states: Sequence[RecordedProcess]) -> dict[str, Any]:
     }
 
 
-def summary(run: Path, manifest: Manifest, parts: Sequence[str] = ()) -> str:
+def summary(run: Path, manifest: Manifest) -> str:
     """The line that ends a recording: what it has, and the command that opens it."""
     states = manifest.processes
     ranks = [state for state in states if any(each.file for each in state.windows)]
@@ -59,7 +59,8 @@ def summary(run: Path, manifest: Manifest, parts: Sequence[str] = ()) -> str:
     held = [count_text(len(ranks), of), count_text(steps, "step")] if ranks else []
     held += [f"{count_text(own, 'trace')} of the script's own profiler"] if own else []
     held += ["telemetry"] if any(node.samples for node in manifest.nodes) else []
-    held += parts
+    passes = sum(each.state == "done" for each in manifest.passes.values())
+    held += [count_text(passes, "counter pass")] if passes else []
     size = size_text(sum(path.stat().st_size for path in run.rglob("*") if path.is_file()))
     if not held:
         return f"nothing recorded but the processes and clocks, in {run} ({size})"
@@ -78,10 +79,10 @@ def size_text(size: float) -> str:
 
 
 def count_text(number: int, of: str) -> str:
-    return f"{number} {of}{'' if number == 1 else 's'}"
+    return f"{number} {of}{'' if number == 1 else 'es' if of.endswith('s') else 's'}"
 
 
-def problems(run: Path, states: Sequence[RecordedProcess], skip: int) -> Iterator[str]:
+def problems(run: Path, states: Sequence[RecordedProcess]) -> Iterator[str]:
     """What is missing in a recording, and what to do about it."""
     ranks = [state for state in states if state.step >= 0]
     if not states and not (run / PROCESSES / LOADED).exists():
@@ -90,7 +91,7 @@ def problems(run: Path, states: Sequence[RecordedProcess], skip: int) -> Iterato
             "container without this directory, or a launcher that resets PYTHONPATH keeps them "
             f"out; {API}"
         )
-    elif not ranks and not any(state.errors for state in states):
+    elif not ranks and not any(state.stood_down for state in states):
         yield f"no process ran a forward with gradients: nothing to record; {API}"
     world = max((state.world_size or 0 for state in states), default=0)
     if ranks and len(ranks) < world:
@@ -105,17 +106,17 @@ def problems(run: Path, states: Sequence[RecordedProcess], skip: int) -> Iterato
     ended = [state for state in without if state.state == "ended"]
     if ended:
         done = max(state.step for state in ended)
-        earlier = f"; --skip {max(1, done // 2)} begins it earlier" if done <= skip else ""
-        yield f"{_named(ended)}: ended in step {done}, before a window{earlier}"
+        earlier = f"--skip {max(1, done // 2)} begins it earlier"
+        yield f"{_named(ended)}: ended in step {done}, before a window; {earlier}"
     if killed := [state for state in without if state.state != "ended"]:
         step = max(state.step for state in killed)
         yield f"{_named(killed)}: no word after step {step}: killed, or the disk was full"
 
 
 def _problems_of(state: RecordedProcess) -> Iterator[str]:
-    for error in state.errors:
-        yield f"recording stopped by an error: {error}"
-    if state.stood_down and not state.errors:
+    if state.errors:
+        yield f"recording stopped by an error: {'; '.join(state.errors)}"
+    elif state.stood_down and all(each.reason != state.stood_down for each in state.windows):
         yield f"not profiled, since {state.stood_down}"
     for window in (each for each in state.windows if each.first >= 0):
         steps = f"steps {window.first}–{window.last}"

@@ -127,6 +127,20 @@ def test_two_optimizers_in_a_row_end_one_iteration(tmp_path: Path) -> None:
     assert align(trace, tmp_path).texts("iteration") == ["0"] * 4 + ["1"] * 3
 
 
+def test_a_closure_in_an_optimizer_step_is_forward_and_backward(tmp_path: Path) -> None:
+    """As PyTorch Lightning calls `optimizer.step(closure)`; the update follows the closure."""
+    trace = TinyTrace()
+    for number in (3, 4):
+        at = 1000 * number
+        trace.note(f"ProfilerStep#{number}", at, at + 120)
+        trace.note("Optimizer.step#AdamW.step", at + 5, at + 110)
+        add_step(trace, at + 10, optimizer=False)
+        trace.op("aten::_foreach_add_", at + 80, at + 90)
+        trace.launch(ADD, at + 85)
+    found = align(trace, tmp_path)
+    assert found.texts("phase") == ["forward", "backward", "optimizer"] * 2
+
+
 def test_work_after_the_last_optimizer_step_is_an_iteration_that_the_end_cut(
     tmp_path: Path,
 ) -> None:

@@ -128,7 +128,7 @@ def test_passes_are_resumed_and_one_that_fails_leaves_the_others(
     assert said[2] == "counter pass 2 of 3 failed: ended by signal 6"
     found = manifest.read_manifest(run)
     assert found is not None
-    assert {name: each["state"] for name, each in found.passes.items()} == {
+    assert {name: each.state for name, each in found.passes.items()} == {
         "pass_1": "done",
         "pass_2": "failed",
         "pass_3": "done",
@@ -140,7 +140,7 @@ def test_passes_are_resumed_and_one_that_fails_leaves_the_others(
     assert run_passes(run, command, passes, os.environ, said.append) == 3
     assert log.read_text() == "xxx"
     found = manifest.read_manifest(run)
-    assert found is not None and found.passes["pass_2"]["state"] == "done"
+    assert found is not None and found.passes["pass_2"].state == "done"
     # Others get numbers of their own.
     assert run_passes(run, command, [("A",), ("D",)], os.environ, said.append) == 2
     assert (run / "counters" / "pass_4").is_dir()
@@ -159,7 +159,7 @@ def test_why_a_pass_failed(
     command = [sys.executable, "-c", f"raise SystemExit({code})"]
     assert run_passes(run, command, [("A",)], environ, lambda _: None) == 0
     found = manifest.read_manifest(run)
-    assert found is not None and found.passes["pass_1"]["reason"] == why
+    assert found is not None and found.passes["pass_1"].reason == why
     assert not (run / "counters" / "pass_1").exists()
 
 
@@ -176,9 +176,7 @@ def test_ctrl_c_ends_the_passes(tmp_path: Path) -> None:
     assert run_passes(run, command, [("A",), ("B",)], os.environ, lambda _: None) == 0
     found = manifest.read_manifest(run)
     assert found is not None
-    assert {name: each["reason"] for name, each in found.passes.items()} == {
-        "pass_1": "interrupted"
-    }
+    assert {name: each.reason for name, each in found.passes.items()} == {"pass_1": "interrupted"}
 
 
 ROCTX = """
@@ -233,10 +231,10 @@ def test_passes_have_the_steps_and_ranges_of_the_trace(
     assert said[-1].startswith("run with 1 GPU, 2 steps, 2 counter passes in ")
     found = manifest.read_manifest(run)
     assert found is not None
-    assert [each["counters"] for each in found.passes.values()] == [["SQ_WAVES"], ["MfmaUtil"]]
+    assert [each.counters for each in found.passes.values()] == [["SQ_WAVES"], ["MfmaUtil"]]
     # A pass that counts no step is none, whatever it writes.
     short = RecordOptions(run, skip=30, steps=2, counters="SQ_BUSY_CYCLES")
     assert record(short, command, said.append) == 0
     found = manifest.read_manifest(run)
     assert found is not None
-    assert found.passes["pass_3"]["reason"] == "it ended in step 7, before any was counted"
+    assert found.passes["pass_3"].reason == "it ended in step 7, before any was counted"

@@ -139,6 +139,8 @@ def test_the_profiler_of_the_script_is_left_alone(
     assert reason in found.said
     copy = found.run / "script0" / "rank0.json"
     assert copy.read_bytes() == (tmp_path / "mine.json").read_bytes()
+    late = Recorded(tmp_path / "late", "8", "own-profiler", skip=1, steps=4)
+    assert "rank 0: steps 1–1: the script started a profiler of its own" in late.said
 
 
 def test_windows_repeat(tmp_path: Path) -> None:
@@ -176,7 +178,7 @@ def test_a_damaged_state_costs_itself(tmp_path: Path) -> None:
     (processes / "n1-3.json").write_text('{"host": "n1", "pid": 3, "rank": 2, "step": 6}')
     found = read_manifest(tmp_path)
     assert found is not None
-    assert [*problems(tmp_path, found.processes, 10)] == [
+    assert [*problems(tmp_path, found.processes)] == [
         "rank 2: no word after step 6: killed, or the disk was full",
     ]
     assert len(found.notes) == 1
@@ -191,8 +193,44 @@ def test_a_recording_without_traces_says_why(tmp_path: Path) -> None:
 def test_what_keeps_hooks_out_is_said_first(tmp_path: Path) -> None:
     said: list[str] = []
     record(RecordOptions(tmp_path / "run"), [sys.executable, "-I", "-c", "0"], said.append)
-    assert "-I` ignores PYTHONPATH" in said[0]
+    assert "-I` keeps Chopper's hooks out" in said[0]
     assert "chopper_core.record.profile" in said[0]
+
+
+def test_layers_that_are_lists_have_their_modules(tmp_path: Path) -> None:
+    names = Recorded(tmp_path, "8", "lists").names()
+    assert {name: count for name, count in names.items() if name.startswith("Layer_")} == {
+        "Layer_0": 4, "Layer_1": 4, "Layer_2": 4
+    }  # fmt: skip
+    assert (names["Block"], names["Linear"], names["attention"]) == (6, 6, 6)
+
+
+@pytest.mark.parametrize(("step_on", "steps"), [("", 16), ("Adam", 8), ("Model", 16)])
+def test_steps_of_two_models(tmp_path: Path, step_on: str, steps: int) -> None:
+    """The last optimizer of the class ends a step; the model's forward is in both parts."""
+    found = Recorded(tmp_path, "8", "critic", step_on=step_on)
+    (process,) = found.manifest().processes
+    assert process.step == steps - 1
+    assert found.names()["Model"] == 2 * 16 // steps
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("words", "step_on", "reason"),
+    [
+        ("functional", "", "no optimizer of torch stepped, which ends a step; --step-on CLASS"),
+        ("", "Missing", "no module or optimizer of the class Missing ran"),
+    ],
+)
+def test_why_there_are_no_steps(tmp_path: Path, words: str, step_on: str, reason: str) -> None:
+    found = Recorded(tmp_path, "8", *words.split(), step_on=step_on)
+    assert found.said[0].startswith(f"rank 0: not profiled, since {reason}")
+
+
+def test_steps_without_an_optimizer(tmp_path: Path) -> None:
+    found = Recorded(tmp_path, "8", "functional", step_on="Model")
+    assert found.names()["Model"] == 2
+    assert found.manifest().processes[0].step == 7
 
 
 def test_too_few_steps_are_said(tmp_path: Path) -> None:
@@ -209,7 +247,8 @@ def test_too_few_steps_are_said(tmp_path: Path) -> None:
 def test_commands_that_dont_start(command: str, code: int, text: str, tmp_path: Path) -> None:
     said: list[str] = []
     assert record(RecordOptions(tmp_path / "run"), [command], said.append) == code
-    assert said[0] == f"{command}: {text}"
+    assert said == [f"{command}: {text}"]
+    assert not (tmp_path / "run").exists()
 
 
 def test_refusals(tmp_path: Path) -> None:

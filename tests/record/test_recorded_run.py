@@ -178,6 +178,22 @@ def test_a_uuid_leads_to_the_place_on_the_bus(tmp_path: Path) -> None:
     assert open_run(str(run_dir)).telemetry[0].gpus == {0: 1, 1: 0}
 
 
+def test_a_single_process_without_a_rank_has_its_gpu(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    manifest.start(run_dir, ["python", "train.py"])
+    trace(run_dir / "step10", 0, world=1)
+    windows = [manifest.RecordedWindow(10, 12, "written", "step10/rank0.json")]
+    own = RecordedGpu(0, PCI[1])
+    manifest.publish_part(run_dir, RecordedProcess("n1", 7, device=own, windows=windows))
+    name = telemetry(run_dir, "n1", (1, 0), PCI, "monotonic")
+    manifest.publish_part(run_dir, RecordedNode("n1", anchors(), files=[name]))
+    manifest.finish(run_dir, 0)
+    run = open_run(str(run_dir))
+    assert [gpu.pci for gpu in run.gpus] == [PCI[1]]
+    # The other GPU of the node is none of the run's.
+    assert run.telemetry[0].gpus == {0: 0}
+
+
 def test_what_a_killed_recording_lacks_is_named(tmp_path: Path) -> None:
     run_dir = recorded(tmp_path / "run", "epoch")
     (run_dir / "step10" / "rank1.json").unlink()

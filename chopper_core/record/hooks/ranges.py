@@ -20,55 +20,64 @@ class Ranges:
 
     def __init__(self, record_function: Callable[[str], Any]) -> None:
         self._range = record_function
-        self._labels: dict[int, tuple[Any, str]] = {}
-        """By the id of a module: the module, which keeps the id taken, and its name."""
-        self._calls: dict[int, list[tuple[Any, str, Any]]] = {}
-        """By thread: modules whose forward runs, with their ranges."""
+        self._labels: dict[int, tuple[Any, str, str]] = {}
+        """By the id of a module: the module, which keeps the id taken, its name, and its layer if
+        that is a mere list of modules, whose own forward never runs."""
+        self._calls: dict[int, list[tuple[Any, str, str, list[Any]]]] = {}
+        """By thread: modules whose forward runs, with their names, layers and ranges."""
         self._compiled: list[tuple[Any, Any]] = []
         self.layers: dict[int, str] = {}
         """The model's name of each layer."""
 
     def open(self, module: Any) -> None:
-        """Begin the range of a module."""
+        """Begin the range of a module, and that of its layer if nothing else does."""
         calls = self._calls.setdefault(threading.get_ident(), [])
         known = self._labels.get(id(module))
         if known is None:
             if not calls:
                 self._learn(module)
-            known = self._labels.setdefault(id(module), (module, type(module).__name__))
-        label = known[1]
+            known = self._labels.setdefault(id(module), (module, type(module).__name__, ""))
+        _, label, layer = known
+        _, outer, outer_layer, _ = calls[-1] if calls else (None, "", "", None)
+        names = [layer] if layer and layer != outer_layer else []
         # A wrapper and the module in it have one name.
-        is_named = label != _GENERATED and not (calls and calls[-1][1] == label)
-        span = self._range(label) if is_named else None
-        if span is not None:
+        names += [label] if label not in (_GENERATED, outer) else []
+        spans = [self._range(name) for name in names]
+        for span in spans:
             span.__enter__()
-        calls.append((module, label, span))
+        calls.append((module, label, layer, spans))
 
     def close(self, module: Any) -> None:
         """End the range of a module, and those left open in it."""
         calls = self._calls.get(threading.get_ident(), [])
         if any(each[0] is module for each in calls):
-            opened = None
-            while opened is not module:
-                opened, _, span = calls.pop()
-                if span is not None:
-                    span.__exit__(None, None, None)
+            ended = None
+            while ended is not module:
+                ended = self._close_last(calls)
 
     def end(self) -> None:
         """End the ranges of this thread, and forget the modules."""
-        for _, _, span in reversed(self._calls.pop(threading.get_ident(), [])):
-            if span is not None:
-                span.__exit__(None, None, None)
+        calls = self._calls.get(threading.get_ident(), [])
+        while calls:
+            self._close_last(calls)
         for module, call in self._compiled:
             module._compiled_call_impl = call
         for known in (self._calls, self._labels, self._compiled):
             known.clear()
+
+    @staticmethod
+    def _close_last(calls: list[tuple[Any, str, str, list[Any]]]) -> Any:
+        module, _, _, spans = calls.pop()
+        for span in reversed(spans):
+            span.__exit__(None, None, None)
+        return module
 
     def _learn(self, root: Any) -> None:
         """Name the modules of a model by its own names."""
         inner = {own_name(name): type(module).__name__ for name, module in root.named_modules()}
         blocks, around = find_layers(root)
         self.layers.update({number: name for name, number in blocks.items()})
+        lists = {own_name(name) for name, module in root.named_modules() if _is_list(module)}
         for name, module in root.named_modules():
             own = own_name(name)
             layer = next((above for above in _above(own) if above in blocks), "")
@@ -78,7 +87,8 @@ class Ranges:
                 label = f"Layer_{blocks[own]}"
                 if not hasattr(root, "_orig_mod"):
                     self._wrap_compiled(module, label)
-            self._labels[id(module)] = (module, label or inner[own])
+            around_it = f"Layer_{blocks[layer]}" if layer in lists else ""
+            self._labels[id(module)] = (module, label or inner[own], around_it)
 
     def _wrap_compiled(self, module: Any, label: str) -> None:
         """Put a range around a layer that is compiled in place, which calls no hooks."""
@@ -92,6 +102,12 @@ class Ranges:
 
         module._compiled_call_impl = ranged
         self._compiled.append((module, call))
+
+
+def _is_list(module: Any) -> bool:
+    """Whether a module only holds others, as a ModuleList does."""
+    forward = getattr(type(module), "forward", None)
+    return getattr(forward, "__name__", "") == "_forward_unimplemented"
 
 
 def own_name(name: str) -> str:

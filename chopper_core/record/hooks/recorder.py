@@ -11,10 +11,10 @@ import tempfile
 import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from .markers import Roctx
 from .ranges import Ranges
@@ -42,6 +42,10 @@ _EARLY_STEPS: Final = 3
 _MAX_TIMES: Final = 1000
 _UNSEEN_STEPS: Final = 2
 """So many steps of an optimizer without a forward: the forward is compiled, and calls no hook."""
+_NO_OPTIMIZER: Final = (
+    "no optimizer of torch stepped, which ends a step; --step-on CLASS counts the forwards of a "
+    "class of modules"
+)
 _CHUNK: Final = 1 << 20
 _END: Final = 16
 """Bytes in which a whole trace has its last brace."""
@@ -62,11 +66,13 @@ class Recorder:
         self.ranges = Ranges(lambda name: self._range(name))
         self.after_step = True
         """Whether the next forward begins a step."""
+        self._step_on: str = options.get("step_on", "")
         self._is_of_optimizer = False
-        """Whether `step_on` names a class of optimizers, whose steps alone count."""
-        self._unseen: Counter[int] = Counter()
-        """Steps of each optimizer before the first forward."""
+        """Whether `step_on` names a class of optimizers."""
+        self._optimizers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """Steps of each optimizer, in the order of their first ones."""
         self._forwards = 0
+        """Steps that a forward began."""
         self.signals = TermSignal(self._end)
         self.reset()
 
@@ -124,25 +130,30 @@ class Recorder:
         cuda = self.torch.cuda
         if cuda.is_initialized() and cuda.is_current_stream_capturing():
             return False  # The end of a window waits for the GPU, which would end the capture.
-        name = self.options.get("step_on")
-        return not name or self._is_of_optimizer or type(module).__name__ == name
+        is_named = type(module).__name__ == self._step_on
+        return not self._step_on or self._is_of_optimizer or is_named
 
     def after_optimizer(self, optimizer: Any) -> None:
-        """Let the next forward begin a step; several optimizers may step in between."""
-        is_named = type(optimizer).__name__ == self.options.get("step_on")
-        self._is_of_optimizer |= is_named
-        if self._is_of_optimizer and not is_named:
-            return
+        """Let the next forward begin a step; several optimizers may step in between.
+
+        Of several optimizers of the class `step_on`, the last to step for the first time ends it.
+        """
+        self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
+        if self._step_on:
+            named = [each for each in self._optimizers if type(each).__name__ == self._step_on]
+            self._is_of_optimizer = bool(named)
+            if named and optimizer is not named[-1]:
+                return
         self.after_step = True
-        if not self._forwards:
-            self._unseen[id(optimizer)] += 1
-            first = next(iter(self._unseen))
-            if first == id(optimizer) and self._unseen[first] > _UNSEEN_STEPS:
+        if not self._forwards and not self._step_on:
+            is_first = optimizer is next(iter(self._optimizers))
+            if is_first and self._optimizers[optimizer] > _UNSEEN_STEPS:
                 self.begin()
 
     def begin(self) -> None:
         """Begin a step: count the last one, open and close windows."""
-        self.after_step = False
+        # Without an optimizer, each forward of the named class begins one.
+        self.after_step = self._step_on != "" and not self._optimizers
         if self.is_down or self.pid != os.getpid():
             return
         now_ns = time.perf_counter_ns()
@@ -226,7 +237,7 @@ class Recorder:
             self.is_recording = True
             self.publish()
 
-    def _finish(self) -> None:
+    def _finish(self, why: str = "the process ended in this window") -> None:
         """End the window as far as it got; its trace is compressed in the background."""
         with self.signals.deferred():
             window, profiler, was_recording = self._window, self._profiler, self.is_recording
@@ -238,10 +249,10 @@ class Recorder:
             self._end_mark()
             _stop(profiler, was_recording)
             if not was_recording:
-                window |= {"state": "not written", "reason": "the process ended before its start"}
+                window |= {"state": "not written", "reason": why}
                 return
             if self.step <= window["last"]:
-                window |= {"last": self.step, "reason": "the process ended in this window"}
+                window |= {"last": self.step, "reason": why}
             is_counted = isinstance(profiler, Roctx)
             window["state"] = "counted" if is_counted else "writing"
             self.publish()
@@ -309,7 +320,11 @@ class Recorder:
         with self._guarded():
             self._finish()
             self._end_writing()
-        if self.step >= 0 or self.errors:
+        if self._step_on and self._optimizers and self.step < 0:
+            self.is_down = f"no module or optimizer of the class {self._step_on} ran"
+        elif self.step == 0 and not self._optimizers:
+            self.is_down = self.is_down or _NO_OPTIMIZER
+        if self.step >= 0 or self.is_down:
             self.publish(has_ended=True)
 
     def close(self) -> None:
@@ -323,7 +338,7 @@ class Recorder:
         """Leave the profiler to the script."""
         if not self.is_down and self.pid == os.getpid():
             with self._guarded():
-                self._finish()
+                self._finish(reason)
             self.is_down = reason
             self.publish()
 

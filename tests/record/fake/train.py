@@ -18,6 +18,20 @@ class Block(nn.Module):
         return self.mlp(self.attention(value))
 
 
+class Lists(nn.Module):
+    """Layers that are lists of modules, as in x-transformers."""
+
+    def __init__(self):
+        pairs = [nn.ModuleList([Block(), nn.Linear()]) for _ in range(3)]
+        self.layers = nn.ModuleList(pairs)
+
+    def forward(self, value):
+        for pair in self.layers:
+            for module in pair:
+                value = module(value)
+        return value
+
+
 class Model(nn.Module):
     def __init__(self):
         self.embed = nn.Linear()
@@ -32,17 +46,21 @@ class Model(nn.Module):
 
 
 steps, words = int(sys.argv[1]), sys.argv[2:]
-model, optimizer = Model(), torch.optim.Adam()
+model, optimizer = Lists() if "lists" in words else Model(), torch.optim.Adam()
+critic, critic_optimizer = nn.Linear(), torch.optim.Adam()
 for step in range(steps):
-    if "own-profiler" in words and step == 1:
+    if "own-profiler" in words and step == 2:
         mine = torch.profiler.profile()
         mine.start()
+    if "critic" in words:
+        critic(model(1))
+        critic_optimizer.step()
     for _ in range(2 if "accumulate" in words else 1):
         model(1)
         with torch.backward():
             if "recompute" in words:
                 next(iter(model.layers))(1)
-    for _ in range(4 if "optimizers" in words else 1):
+    for _ in range(4 if "optimizers" in words else 0 if "functional" in words else 1):
         optimizer.step()
     if "eval" in words:
         with torch.no_grad():

@@ -56,9 +56,14 @@ def lines(output: str) -> str:
 
 
 def without_numbers(output: str) -> set[str]:
-    """The lines of standard error, without times, process ids, and rules as long as these."""
+    """The lines of standard error, without times, process ids, and rules as long as these.
+
+    torchrun names the ranks that still run when another one has failed: which is a matter of time.
+    """
     return {
-        re.sub(r"0x\w+|\d+|[-=]{3,}", "#", line) for line in output.splitlines() if line.strip()
+        re.sub(r"0x\w+|\d+|[-=]{3,}", "#", line)
+        for line in output.splitlines()
+        if line.strip() and "closing signal SIGTERM" not in line
     }
 
 

@@ -23,7 +23,13 @@ def register_module_forward_hook(hook, *, always_call=False):
     return _Handle(_after, hook)
 
 
+def _forward_unimplemented(self, *given):
+    raise NotImplementedError
+
+
 class Module:
+    forward = _forward_unimplemented
+
     def named_children(self):
         return ((name, each) for name, each in vars(self).items() if isinstance(each, Module))
 
