@@ -23,15 +23,7 @@ _ZIP_HEADER_BYTES: Final = 30
 _GIVE_TRACE: Final = "give the Kineto trace of the same run"
 
 _BINARY: Final[Sequence[tuple[bytes, str]]] = (
-    (b"\x89HDF", "is an HDF5 file, which is not supported"),
-    (b"\x89PNG", "is a picture"),
-    (b"\xff\xd8\xff", "is a picture"),
-    (b"GIF8", "is a picture"),
-    (b"%PDF", "is a PDF document"),
-    (b"\x7fELF", "is a program or library"),
-    (b"\x93NUMPY", "is a NumPy array without names or units"),
     (b"ARROW1", "is an Arrow file; write it as Parquet or CSV"),
-    (b"NVR\0", "is a report of Nsight Compute, which is not supported"),
     (b"SQLite format 3\0", "is a compressed SQLite database; decompress it first (gzip -d)"),
     (b"\0\0\0\0", "holds zeros: the disk was full or the copy was interrupted"),
 )
@@ -42,21 +34,15 @@ _BY_SUFFIX: Final[Mapping[str, str]] = {
     ".ncu-rep": "is a report of Nsight Compute, which is not supported",
     ".pftrace": "is a Perfetto trace (protobuf); rocprofv3 writes CSV, JSON and rocpd too (-f)",
     ".perfetto-trace": f"is a Perfetto trace (protobuf); {_GIVE_TRACE}",
-    ".otf2": "is an OTF2 trace; rocprofv3 writes CSV, JSON and rocpd too (-f)",
     "comm_group.json": "lists process groups for ASTRA-sim; the .et files next to it name them too",
-    ".pt": "is a PyTorch checkpoint",
-    ".pb": "is a protobuf file, which is not supported",
 }
 _TEXT: Final[Sequence[tuple[str, str]]] = (
     (r"\s*<(?:!doctype html|html)", "is an HTML page, perhaps a login or error page saved as file"),
-    (r"\s*<\?xml", "is an XML file, which is not supported"),
     (
         r"version https://git-lfs",
         "is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`",
     ),
     (r"(?:#.*\n|\s)*pmc\s*:", "is a list of counters to collect, input of rocprof"),
-    (r"#!", "is a script"),
-    (r"---\s*\n", "is a YAML file"),
     (r"[=\s]*ROCm System Management Interface", "is a screen of rocm-smi; log it with --json"),
     (
         r"\w{3} \w{3} .*\n\+-+\+",
@@ -69,21 +55,12 @@ _JSON: Final[Sequence[tuple[frozenset[str], str]]] = (
         f"is a PyTorch execution trace, which has no GPU activity; {_GIVE_TRACE}",
     ),
     (frozenset(("rocprofiler-sdk-tool",)), "is rocprofv3 JSON, not a PyTorch profiler trace"),
-    (frozenset(("resourceSpans",)), "is an OpenTelemetry trace, which is not supported"),
     (frozenset(("distributedInfo",)), "is a part of a PyTorch profiler trace without its events"),
-    (frozenset(("cells", "nbformat")), "is a notebook"),
 )
 _DELIMITERS: Final[Mapping[str, str]] = {";": "semicolons", "\t": "tabs", "|": "bars"}
-_WIDE_BYTES: Final = 32
 _NUMBERS: Final = late(r"[-+\d.,;eE\s]+")
-_OTHER_DEVICES: Final[Mapping[str, str]] = {
-    "mtia": "of Meta's MTIA accelerator",
-    "xpu": "of an Intel GPU (XPU)",
-    "hpu": "of a Gaudi accelerator (HPU)",
-    "mlu": "of a Cambricon accelerator (MLU)",
-    "privateuse1": "of a device with its own PyTorch backend",
-    "glow": "of Glow",
-}
+_OTHER_DEVICES: Final = ("mtia", "xpu", "hpu", "mlu", "privateuse1", "glow")
+"""How the categories of events of other accelerators begin."""
 _CHROME: Final[Sequence[tuple[str, str]]] = (
     (
         '"BeginNs"',
@@ -91,8 +68,6 @@ _CHROME: Final[Sequence[tuple[str, str]]] = (
     ),
     ('"KernelExecution"', "is a Chrome trace made from an RPD file; give the .rpd file itself"),
     ('"name":"Hip ', "is a Chrome trace made from an RPD file; give the .rpd file itself"),
-    ('"xla', "is a trace of the XLA profiler (JAX, TensorFlow), which is not supported"),
-    ('"viztracer', "is a trace of VizTracer, which has no GPU activity"),
 )
 
 
@@ -118,8 +93,6 @@ def what_is(head: FileHead) -> str:
             f"is a tar archive ({_shortened(member)} …); unpack it (tar -xf FILE -C DIR) and "
             "open the directory"
         )
-    if encoding := _wide(head.data):
-        return f"is text in {encoding}; write it in UTF-8 (iconv -f {encoding} -t UTF-8 FILE)"
     if head.is_json:
         return _json(head)
     return _text(head) if head.text else "is binary, of no known format"
@@ -132,9 +105,9 @@ def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
             return f"{meaning}."
     if counts.get(CUPTI_RANGE):
         return f"has {counts[CUPTI_RANGE]} ranges with CUPTI counters, but no kernel."
-    for prefix, device in _OTHER_DEVICES.items():
-        if any(category.startswith(prefix) for category in counts):
-            return f"is a trace {device}, which is not supported."
+    other = next((each for each in counts if each.startswith(_OTHER_DEVICES)), "")
+    if other:
+        return f"is a trace of another accelerator ({other}), which is not supported."
     total = sum(counts.values())
     if '"ph"' not in head.text:
         return "holds no events of a profiler trace."
@@ -149,28 +122,11 @@ def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
     )
 
 
-def _wide(data: bytes) -> str:
-    """The encoding of text with two or four bytes a character and no mark; '' for any other."""
-    start = data[:_WIDE_BYTES]
-    for width, encoding in (4, "UTF-32"), (2, "UTF-16"):
-        for place, order in (0, "LE"), (width - 1, "BE"):
-            rest = bytearray(start)
-            text = bytes(rest[place::width])
-            del rest[place::width]
-            if len(start) == _WIDE_BYTES and text.isascii() and all(text) and not any(rest):
-                return encoding + order
-    return ""
-
-
 def _zip(head: FileHead) -> str:
     """Tell an archive by its first member, whose name follows a header of 30 bytes."""
     with head.path.open("rb") as file:
         header = file.read(_ZIP_HEADER_BYTES)
         name = file.read(int.from_bytes(header[26:28], "little")).decode("utf-8", "replace")
-    if name.endswith("/data.pkl"):
-        return _BY_SUFFIX[".pt"]
-    if name.startswith(("[Content_Types]", "xl/", "word/")):
-        return "is a spreadsheet or document; export it as CSV"
     return (
         f"is a zip archive ({_shortened(name)} …); unpack it (unzip FILE -d DIR) and open the "
         "directory"

@@ -9,11 +9,9 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.render.info import as_text
-from chopper_core.sources.foreign import what_is
 from chopper_core.sources.settings import keys_of
 from chopper_core.tables import csv_stream
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.text import FileHead
 from tests.fuzz.seeds import SEEDS, small_trace
 
 _BINARY: Final = ("chakra", "packed chakra", "packed trace", "rpd", "rocpd", "cpu parquet")
@@ -44,15 +42,6 @@ def test_a_wide_text_is_read_in_pieces_of_any_size(mark: str, tmp_path: Path) ->
         with ByteSource(path, size) as source:
             found = b"".join(iter(source.read, b"")).decode()
         assert found == text[1:]
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_a_wide_text_without_a_mark_is_named(encoding: str, tmp_path: Path) -> None:
-    path = tmp_path / "rank0.json"
-    path.write_bytes('{"traceEvents": [{"ph": "X"}]}'.encode(encoding))
-    assert f"-f {encoding.upper().replace('-L', 'L').replace('-B', 'B')} -t" in what_is(
-        FileHead(path)
-    )
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "chopper.yaml"])

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from chopper_core.model.hardware import counter_info
 from chopper_core.sources.counters.references import AgentTable, gpus_by_id
@@ -41,114 +40,10 @@ FORMAT: Final = "rocprofv3 JSON"
 TOOL_KEY: Final = "rocprofiler-sdk-tool"
 
 
-class Handle(Struct, frozen=True, gc=False):
-    """An id."""
-
-    handle: int = ABSENT
-
-
-class Size(Struct, frozen=True, gc=False):
-    """Work-items in three directions."""
-
-    x: int = 0
-    y: int = 0
-    z: int = 0
-
-
-class CorrelationIds(Struct, frozen=True, gc=False):
-    """The number that an API call and its dispatches share."""
-
-    internal: int = ABSENT
-
-
-class DispatchInfo(Struct, gc=False):
-    """A dispatch: kernel, device, queue and sizes."""
-
-    kernel_id: int
-    agent_id: Handle = Handle()
-    queue_id: Handle = Handle()
-    dispatch_id: int = ABSENT
-    workgroup_size: Size = Size()
-    grid_size: Size = Size()
-
-
-class KernelDispatch(Struct, gc=False):
-    """An element of `kernel_dispatch`, and the `dispatch_data` of `counter_collection`."""
-
-    dispatch_info: DispatchInfo
-    thread_id: int = ABSENT
-    correlation_id: CorrelationIds = CorrelationIds()
-    start_timestamp: int = ABSENT
-    end_timestamp: int = ABSENT
-
-
-class CounterRecord(Struct, gc=False):
-    """The value of one instance of a counter."""
-
-    counter_id: Handle
-    value: float | None = None
-
-
-class CounterCollection(Struct, gc=False):
-    """The counter values of one dispatch."""
-
-    dispatch_data: KernelDispatch
-    thread_id: int = ABSENT
-    records: list[CounterRecord] = []
-
-
-class ApiCall(Struct, gc=False):
-    """A call of the runtime, or a roctx range."""
-
-    start_timestamp: int
-    end_timestamp: int
-    thread_id: int = ABSENT
-    correlation_id: CorrelationIds = CorrelationIds()
-
-
-class Message(Struct, gc=False):
-    """The text of a roctx range, by its correlation id."""
-
-    key: int
-    value: str
-
-
-class KernelSymbol(Struct, gc=False):
-    """The names of a kernel."""
-
-    kernel_id: int
-    formatted_kernel_name: str = ""
-    demangled_kernel_name: str = ""
-    kernel_name: str = ""
-
-
-class CounterDescription(Struct, gc=False):
-    """Name and description of a counter."""
-
-    id: Handle
-    name: str
-    description: str = ""
-
-
 _MAX_PID: Final = 1 << 32
-_RECORD_TYPES: Final[Mapping[str, Any]] = {
-    "agents": dict[str, Any],
-    "counters": CounterDescription,
-    "kernel_symbols": KernelSymbol,
-    "strings/marker_api": Message,
-    "callback_records/counter_collection": CounterCollection,
-    "buffer_records/kernel_dispatch": KernelDispatch,
-    "buffer_records/hip_api": ApiCall,
-    "buffer_records/marker_api": ApiCall,
-}
-"""The type of the elements of each list, by its path of keys."""
-
-_DECODERS: Final = {
-    name: msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
-    for name, kind in _RECORD_TYPES.items()
-}
-_OBJECTS: Final = frozenset(name.partition("/")[0] for name in _RECORD_TYPES if "/" in name)
-
+_NUMBER: Final = (int, ABSENT)
+_NEEDED: Final = (int, msgspec.NODEFAULT)
+_TEXT: Final = (str, "")
 _CALL_COLUMNS: Final = {
     "correlation": "correlation_id.internal",
     "thread": "thread_id",
@@ -164,6 +59,60 @@ _DISPATCH_COLUMNS: Final = {
     **{f"grid_{axis}": f"dispatch_info.grid_size.{axis}" for axis in "xyz"},
     **{f"workgroup_{axis}": f"dispatch_info.workgroup_size.{axis}" for axis in "xyz"},
 }
+"""Columns, and where the values are in a record of a call, or of a dispatch."""
+
+
+def _record(fields: Mapping[str, tuple[Any, Any]]) -> Any:
+    """The type of a record, by the type and the default of each field: `agent_id.handle`."""
+    own: list[tuple[str, Any, Any]] = []
+    nested: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for path, (kind, default) in fields.items():
+        name, _, rest = path.partition(".")
+        if rest:
+            nested.setdefault(name, {})[rest] = kind, default
+        else:
+            own.append((name, kind, default))
+    for name, inner in nested.items():
+        kind = _record(inner)
+        is_needed = any(default is msgspec.NODEFAULT for _, default in inner.values())
+        own.append((name, kind, msgspec.NODEFAULT if is_needed else kind()))
+    return msgspec.defstruct("Record", own, kw_only=True, frozen=True, gc=False)
+
+
+_CALL: Final = _record(
+    dict.fromkeys(_CALL_COLUMNS.values(), _NUMBER)
+    | dict.fromkeys(("start_timestamp", "end_timestamp"), _NEEDED)
+)
+"""A call of the runtime, or a roctx range."""
+_DISPATCH: Final = _record(
+    dict.fromkeys(_DISPATCH_COLUMNS.values(), _NUMBER) | {_DISPATCH_COLUMNS["name"]: _NEEDED}
+)
+_VALUE: Final = _record({"counter_id.handle": _NEEDED, "value": (float | None, None)})
+"""The value of one instance of a counter."""
+_RECORD_TYPES: Final[Mapping[str, Any]] = {
+    "agents": dict[str, Any],
+    "counters": _record({"id.handle": _NEEDED, "name": _TEXT, "description": _TEXT}),
+    "kernel_symbols": _record({
+        "kernel_id": _NEEDED,
+        **dict.fromkeys(("formatted_kernel_name", "demangled_kernel_name", "kernel_name"), _TEXT),
+    }),
+    "strings/marker_api": _record({"key": _NEEDED, "value": _TEXT}),
+    "callback_records/counter_collection": _record({
+        "dispatch_data": (_DISPATCH, msgspec.NODEFAULT),
+        "thread_id": _NUMBER,
+        "records": (list[_VALUE], []),
+    }),
+    "buffer_records/kernel_dispatch": _DISPATCH,
+    "buffer_records/hip_api": _CALL,
+    "buffer_records/marker_api": _CALL,
+}  # fmt: skip
+"""The type of the elements of each list, by its path of keys."""
+
+_DECODERS: Final = {
+    name: msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+    for name, kind in _RECORD_TYPES.items()
+}
+_OBJECTS: Final = frozenset(name.partition("/")[0] for name in _RECORD_TYPES if "/" in name)
 
 
 def recognise(head: FileHead) -> Recognised | None:
@@ -311,7 +260,7 @@ class _JsonProcess:
         columns["process"] = np.zeros(len(columns["name"]), np.int64)
         return self.table.add_dispatches(columns)
 
-    def _add_counters(self, records: Sequence[CounterCollection]) -> None:
+    def _add_counters(self, records: Sequence[Any]) -> None:
         columns = _columns([record.dispatch_data for record in records], _DISPATCH_COLUMNS)
         threads = int_column([record.thread_id for record in records])
         columns["thread"] = np.maximum(columns["thread"], threads)
