@@ -100,7 +100,7 @@ _RECORD_TYPES: Final[Mapping[str, Any]] = {
     "callback_records/counter_collection": _record({
         "dispatch_data": (_DISPATCH, msgspec.NODEFAULT),
         "thread_id": _NUMBER,
-        "records": (list[_VALUE], []),
+        "records": (list[_VALUE], []),  # type: ignore[valid-type]
     }),
     "buffer_records/kernel_dispatch": _DISPATCH,
     "buffer_records/hip_api": _CALL,
