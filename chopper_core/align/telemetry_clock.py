@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.activity_fit import (
     Recorded,
@@ -75,17 +76,25 @@ def place(
     offset_ns, method = (known.offset_ns, known.method) if known else (None, str(found))
     if gpus and telemetry.resolution_ns:
         offset_ns, method = shifted(offset_ns, method, shift_ns)
+    source = placed_at(telemetry, gpus, offset_ns, method)
+    if known is None:
+        return source
+    return replace(source, uncertainty_ns=known.uncertainty_ns, late_ns=known.late_ns)
+
+
+def placed_at(
+    telemetry: Telemetry, gpus: Mapping[int, int], offset_ns: int | None, method: str
+) -> TelemetrySource:
     return TelemetrySource(
         path=str(telemetry.path),
         format=telemetry.format,
         clock=str(telemetry.clock),
         offset_ns=offset_ns,
-        uncertainty_ns=known.uncertainty_ns if known else 0,
+        uncertainty_ns=0,
         method=method,
         gpus=gpus,
         samples=sum(len(samples) for parts in telemetry.signals.values() for samples in parts),
         notes=(*telemetry.notes, *telemetry.losses.notes),
-        late_ns=known.late_ns if known else 0,
     )
 
 

@@ -14,6 +14,7 @@ from chopper_core.align.counters import counter_signals
 from chopper_core.align.identity import gpus_of_telemetry
 from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.telemetry import interval_table, signals, summaries
+from chopper_core.align.telemetry_clock import placed_at
 from chopper_core.model.column_names import COUNTER_DURATION
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Identity, Source, TelemetrySource
@@ -241,17 +242,7 @@ def _source(
         offset_ns, method = None, "its samples have no timestamps"
     elif telemetry.clock != clock and not shift_ns:
         offset_ns, method = None, f"its clock is not that of the other files, {clock}"
-    return TelemetrySource(
-        path=str(telemetry.path),
-        format=telemetry.format,
-        clock=str(telemetry.clock),
-        offset_ns=offset_ns,
-        uncertainty_ns=0,
-        method=method,
-        gpus={} if telemetry.is_of_node else gpus,
-        samples=sum(len(samples) for parts in telemetry.signals.values() for samples in parts),
-        notes=(*telemetry.notes, *telemetry.losses.notes),
-    )
+    return placed_at(telemetry, {} if telemetry.is_of_node else gpus, offset_ns, method)
 
 
 def identified(

@@ -38,7 +38,7 @@ FLOAT_EXACT_BELOW_US: Final = float(2**43)
 _LATEST_US: Final = 2**52
 """142 years; leaves room to add the base time within int64."""
 _PRIVATE: Final = {"flags": MAP_PRIVATE | MAP_ANONYMOUS}
-_WIDTHS: Final = (32, 64)
+_WRAP: Final = 1 << 32
 _LARGEST_STEP_SHARE: Final = 8
 """A fall is a wrap only if the step is below this part of the counter's range, else a reset."""
 
@@ -246,12 +246,21 @@ def _exact_nanoseconds(value_us: Any) -> int | None:
 def array_steps(readings: AnyArray, bits: int = 0) -> tuple[AnyArray, Mask]:
     """Return the differences between neighbours, 0 over a reset, and where these are.
 
-    Integer counters of 32 and 64 bits may wrap between two readings. One of a known number of
-    `bits` wraps wherever it falls, however far. Readings are not negative; int64, or float64 that
-    holds them exactly, is many times faster than objects.
+    Integer counters of 32 bits may wrap between two readings. One of a known number of `bits` wraps
+    wherever it falls, however far. Readings are not negative: int64, or float64.
     """
-    amounts, is_reset = _steps(readings, bits)
-    return (amounts.astype(np.float64) if amounts.dtype == object else amounts), is_reset
+    amounts = np.diff(readings)
+    falls = amounts < 0
+    if not falls.any():
+        return amounts, falls
+    if bits:
+        return np.where(falls, amounts + (1 << bits), amounts), np.zeros_like(falls)
+    is_whole = np.floor(readings) == readings
+    wrapped = amounts + _WRAP
+    is_wrap = falls & is_whole[:-1] & is_whole[1:] & (readings[:-1] < _WRAP)
+    is_wrap &= wrapped < _WRAP // _LARGEST_STEP_SHARE
+    is_reset = falls & ~is_wrap
+    return np.where(is_reset, 0, np.where(is_wrap, wrapped, amounts)), is_reset
 
 
 def array_unwrapped(readings: AnyArray, bits: int = 0) -> tuple[Float64, int]:
@@ -259,32 +268,8 @@ def array_unwrapped(readings: AnyArray, bits: int = 0) -> tuple[Float64, int]:
 
     The amount over a reset is unknown, so nothing is added.
     """
-    amounts, is_reset = _steps(readings, bits)
-    if amounts.dtype == np.int64 and float(amounts.sum(dtype=np.float64)) >= _EXACT_TOTAL:
-        amounts = amounts.astype(object)
+    amounts, is_reset = array_steps(readings, bits)
+    if float(amounts.sum(dtype=np.float64)) >= _EXACT_TOTAL:
+        amounts = amounts.astype(np.float64)
     totals = np.append(np.zeros(1, amounts.dtype), np.cumsum(amounts))
     return totals.astype(np.float64), int(is_reset.sum())
-
-
-def _steps(readings: AnyArray, bits: int) -> tuple[AnyArray, Mask]:
-    amounts = np.diff(readings)
-    falls = (amounts < 0).astype(np.bool_)
-    if not falls.any():
-        return amounts, falls
-    if bits:
-        return np.where(falls, amounts + (1 << bits), amounts), np.zeros_like(falls)
-    # An array of objects alone holds what 64 bits do and int64 doesn't.
-    widths: Sequence[int] = _WIDTHS[:1]
-    is_whole = np.ones(len(readings), np.bool_)
-    if readings.dtype == object:
-        widths, is_whole = _WIDTHS, np.array([isinstance(each, int) for each in readings])
-    elif readings.dtype.kind == "f":
-        is_whole = np.floor(readings) == readings
-    is_reset, may_wrap = falls, falls & is_whole[:-1] & is_whole[1:]
-    for width in widths:
-        fits = may_wrap & (readings[:-1] < 1 << width).astype(np.bool_)
-        wrapped = amounts + (1 << width)
-        is_wrap = fits & (wrapped < (1 << width) // _LARGEST_STEP_SHARE).astype(np.bool_)
-        amounts = np.where(is_wrap, wrapped, amounts)
-        is_reset, may_wrap = is_reset & ~is_wrap, may_wrap & ~fits
-    return np.where(is_reset, 0, amounts), is_reset

@@ -29,11 +29,8 @@ def step(earlier: Number, later: Number) -> Number | None:
         return later - earlier
     if not (isinstance(earlier, int) and isinstance(later, int)):
         return None
-    for width in (32, 64):
-        if earlier < 1 << width:
-            wrapped = later - earlier + (1 << width)
-            return wrapped if wrapped < (1 << width) // 8 else None
-    return None
+    wrapped = later - earlier + (1 << 32)
+    return wrapped if earlier < 1 << 32 and wrapped < (1 << 32) // 8 else None
 
 
 def unwrapped(readings: list[Number], bits: int = 0) -> tuple[list[Number], int]:
@@ -42,15 +39,11 @@ def unwrapped(readings: list[Number], bits: int = 0) -> tuple[list[Number], int]
     return [*accumulate((each or 0 for each in found), initial=0)], found.count(None)
 
 
-@pytest.mark.parametrize("width", [32, 64])
-@given(data=st.data())
-def test_steps_survive_wraps(width: int, data: st.DataObject) -> None:
-    largest = 2 ** (width - 3) - 1
-    start = data.draw(st.integers(2 ** (width - 1), 2**width - 1))
-    counted = data.draw(st.lists(st.integers(0, largest), max_size=30))
-    readings = [total % 2**width for total in accumulate(counted, initial=start)]
+@given(st.integers(2**31, 2**32 - 1), st.lists(st.integers(0, 2**29 - 1), max_size=30))
+def test_steps_survive_wraps(start: int, counted: list[int]) -> None:
+    readings = [total % 2**32 for total in accumulate(counted, initial=start)]
     assert steps(readings) == counted
-    total, resets = array_unwrapped(np.array(readings, object))
+    total, resets = array_unwrapped(np.array(readings))
     assert (total.tolist(), resets) == ([0, *map(float, accumulate(counted))], 0)
 
 
@@ -67,8 +60,8 @@ def test_a_set_back_adds_nothing() -> None:
 
 
 def test_a_large_counter_that_is_set_back_has_not_wrapped() -> None:
-    for readings in ([3_000_000_000, 10], [2**63, 10], [5.5, 1.25]):
-        assert array_steps(np.array(readings, object))[1].tolist() == [True]
+    for readings in ([3_000_000_000, 10], [2**62, 10], [5.5, 1.25]):
+        assert array_steps(np.array(readings))[1].tolist() == [True]
 
 
 def test_nothing_counts_nothing() -> None:
@@ -76,14 +69,12 @@ def test_nothing_counts_nothing() -> None:
 
 
 @pytest.mark.parametrize("bits", [0, 32])
-@pytest.mark.parametrize("kind", [np.int64, np.float64, object])
+@pytest.mark.parametrize("kind", [np.int64, np.float64])
 @given(data=st.data())
 def test_arrays_step_as_single_readings_do(bits: int, kind: type, data: st.DataObject) -> None:
     integers = st.one_of(st.integers(0, 100), st.integers(2**32 - 9, 2**32 - 1))
-    one_of = {np.int64: integers, object: st.integers(0, 2**64 - 1)}
-    readings = data.draw(
-        st.lists(one_of.get(kind, st.one_of(integers, st.floats(0, 1e9))), min_size=1, max_size=20)
-    )
+    one_of = integers if kind is np.int64 else st.one_of(integers, st.floats(0, 1e9))
+    readings = data.draw(st.lists(one_of, min_size=1, max_size=20))
     plain = [int(each) if float(each).is_integer() else each for each in readings]
     amounts, is_reset = array_steps(np.array(readings, kind), bits)
     expected = steps(plain, bits)

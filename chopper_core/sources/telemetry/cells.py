@@ -112,7 +112,7 @@ def quantities(
 ) -> tuple[AnyArray, Float64, Int8]:
     """The numbers of cells as they are written, their factors, and their flaws.
 
-    Numbers are int64, float64, or objects where neither holds them; those with a flaw mean nothing.
+    Numbers are int64, or float64 where that doesn't hold them; those with a flaw mean nothing.
     """
     known = cells.numbers()
     if known is not None:
@@ -131,10 +131,8 @@ def quantities(
 
 
 def _exact(numbers: Sequence[int | float]) -> AnyArray:
-    whole = all(isinstance(number, int) for number in numbers)
-    if max(map(abs, numbers), default=0) >= (2**63 if whole else 2**53):
-        return np.array(numbers, object)
-    return np.array(numbers, np.int64 if whole else np.float64)
+    is_whole = all(isinstance(number, int) and abs(number) < 2**63 for number in numbers)
+    return np.array(numbers, np.int64 if is_whole else np.float64)
 
 
 def whole_number(cell: object) -> int | None:

@@ -73,7 +73,7 @@ class Readings(Struct, frozen=True):
 
     times_ns: Int64
     values: AnyArray
-    """The numbers: int64, float64, or objects where neither holds them."""
+    """The numbers: int64, or float64."""
     factor: float
     """`values` times this are in the signal's unit."""
 
@@ -103,7 +103,6 @@ _MAX_GPUS: Final = 1 << 17
 _MAX_MEMBERS: Final = 1 << 10
 """Of a list in a cell; GPUs have some 8 partitions and links."""
 _BLOCK_ROWS: Final = 1 << 14
-_EXACT_FLOATS: Final = 2**53
 _COUNTER_LIMIT: Final = 2**64
 _NAMELESS: Final = -1
 _ODD: Final = -2
@@ -235,7 +234,7 @@ class RowCollector:
         names, by_gpu = list(self.gpus), stable_order(gpu)
         for field in list(self._cells):
             numbers, blocks, factors = zip(*self._cells.pop(field), strict=True)
-            at, values, factor_of = map(np.concatenate, (numbers, _of_one_type(blocks), factors))
+            at, values, factor_of = map(np.concatenate, (numbers, blocks, factors))
             owner = gpu[at]
             order = by_gpu if len(at) == len(gpu) else stable_order(owner)
             for own in np.split(order, run_starts(owner[order])[1:]):
@@ -300,15 +299,6 @@ class RowCollector:
 
 def number_of(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
-
-
-def _of_one_type(blocks: Sequence[AnyArray]) -> Sequence[AnyArray]:
-    """The blocks; as objects where integers beyond 2^53 meet floats."""
-    if len({block.dtype for block in blocks}) > 1 and any(
-        block.dtype == object or np.abs(block).max(initial=0) > _EXACT_FLOATS for block in blocks
-    ):
-        return [block.astype(object) for block in blocks]
-    return blocks
 
 
 def _read(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64]:
