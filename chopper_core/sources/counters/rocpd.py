@@ -47,8 +47,7 @@ SUFFIXES: Final = ()
 FORMAT: Final = "rocpd"
 DISPATCHES: Final = "rocpd_kernel_dispatch"
 _CHUNK_ROWS: Final = 20_000
-_MOST_CODED: Final = 64
-"""Maximum number of guids compared in SQL; the database of one node has fewer."""
+_MOST_PROCESSES: Final = 1_000
 _SUFFIX: Final = r"_?[0-9a-fA-F][0-9a-fA-F_-]{7,}"
 _FOREIGN: Final = (
     (
@@ -271,8 +270,6 @@ class _Reader:
         self._progress = progress
         self._losses = Losses(notes=unwritten(path))
         self._processes: defaultdict[str, _RocpdProcess] = defaultdict(_RocpdProcess)
-        every = chain.from_iterable(self._chunks("rocpd_info_process", ("guid",), Losses()))
-        self._guids = list(dict.fromkeys(guid for (guid,) in every if guid))[:_MOST_CODED]
 
     def runs(self) -> list[DispatchRun]:
         for name, (relation, *columns) in _LOOKED_UP.items():
@@ -302,39 +299,22 @@ class _Reader:
     def _rows(
         self, relation: str, columns: Sequence[str], *, is_again: bool = False
     ) -> Iterator[tuple[_RocpdProcess, Sequence[Sequence[Any]]]]:
-        """Yield chunks as a process and its columns; losses of a relation are noted once."""
-        losses = Losses() if is_again else self._losses
-        guids = dict(enumerate(self._guids))
-        for rows in self._chunks(relation, ("guid", *columns), losses, self._guids):
-            codes, *values = zip(*rows, strict=True)
-            if codes.count(codes[0]) == len(codes):
-                yield self._processes[str(guids.get(codes[0], codes[0]) or "")], values
-                continue
-            places: dict[str, list[int]] = {}
-            for place, code in enumerate(codes):
-                places.setdefault(str(guids.get(code, code) or ""), []).append(place)
-            for guid, own in places.items():
-                given = [[column[place] for place in own] for column in values]
-                yield self._processes[guid], given
+        """Yield chunks as a process and its columns; losses of a relation are noted once.
 
-    def _chunks(
-        self, relation: str, columns: Sequence[str], losses: Losses, coded: Sequence[str] = ()
-    ) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield rows in chunks; missing columns are None, and a missing relation has no rows.
-
-        A guid in `coded` is replaced by its index there. Rows after damage are lost and noted.
+        Missing columns are None, and a missing relation has no rows. Rows after damage are lost.
         """
+        losses = Losses() if is_again else self._losses
         for name in _of_relation(relation, self._tables):
             there = {column.lower() for column in self._database.columns(name)}
-            wanted = [f'"{one}"' if one in there else "NULL" for one in columns]
-            values: Sequence[str] = ()
-            if coded and "guid" in there:
-                # Making a string of the guid takes longer than the rest of the row.
-                cases = " ".join(f"WHEN ? THEN {code}" for code in range(len(coded)))
-                wanted[columns.index("guid")] = f'CASE "guid" {cases} ELSE "guid" END'
-                values = coded
-            query = f'SELECT {", ".join(wanted)} FROM "{name}"'
-            yield from self._database.chunks(name, query, losses, _CHUNK_ROWS, values)
+            wanted = ", ".join(f'"{one}"' if one in there else "NULL" for one in columns)
+            # Making a string of a guid takes longer than the rest of its row.
+            guid = '"guid"' if "guid" in there else "NULL"
+            each = f'SELECT DISTINCT {guid} FROM "{name}" LIMIT {_MOST_PROCESSES}'
+            guids = [*chain.from_iterable(self._database.chunks(name, each, losses, _CHUNK_ROWS))]
+            for (one,) in guids:
+                query = f'SELECT {wanted} FROM "{name}" WHERE {guid} IS ?'
+                for rows in self._database.chunks(name, query, losses, _CHUNK_ROWS, (one,)):
+                    yield self._processes[str(one or "")], list(zip(*rows, strict=True))
 
     def _read_events(self) -> None:
         columns = ("id", "category_id", "stack_id", "correlation_id")

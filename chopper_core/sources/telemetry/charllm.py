@@ -9,25 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.cells import LATEST_NS, SECOND_NS, Stamps
 from chopper_core.sources.telemetry.rows import Field
-from chopper_core.sources.telemetry.table import ColumnPositions, TableLines
+from chopper_core.sources.telemetry.table import ColumnPositions, TableLines, stamps_at
 from chopper_core.tables.text import FileHead, FileText
-from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from chopper_core.tables.column import TableRows
-
 
 NAME: Final = "CharLLM-PPT"
 FILES: Final = (
@@ -110,7 +103,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
             format=_FORMAT,
             width=2,
             gpu_of=lambda _: GpuName(index=file_series.rank),
-            times_of=_times_ns,
+            times_of=stamps_at(0),
             fields=[(1, file_series.field)],
             failed=_FAILED_READ,
         )
@@ -132,19 +125,6 @@ def named(path: Path) -> Named | None:
     is_of_node = match["metric"].lower().startswith(_OF_NODE)
     part = match["label"] if is_of_node else field.part
     return Named(replace(field, part=part), int(match["rank"]), is_of_node)
-
-
-def _times_ns(stamps: Stamps, rows: TableRows) -> Int64:
-    """Stamps as the doubles that the monitor wrote, to the nanosecond; -1 for unusable ones."""
-    cells = rows.column(0)
-    found_ns, seconds = stamps.read_column(cells), cells.floats()
-    seconds = np.where(seconds < LATEST_NS / SECOND_NS, seconds, 0.0)
-    whole = np.trunc(seconds)
-    exact_ns = whole.astype(np.int64) * SECOND_NS
-    exact_ns += np.rint((seconds - whole) * SECOND_NS).astype(np.int64)
-    # Stamps in other units than seconds are read as such.
-    is_same = (found_ns >= 0) & (abs(exact_ns - found_ns) < SECOND_NS)
-    return np.where(is_same, exact_ns, found_ns)
 
 
 def _why_not(path: Path) -> str:
