@@ -1,8 +1,9 @@
 """Kind and class of a kernel by its name, from one table each.
 
 Names are those of PyTorch, Inductor, Triton, MIOpen, hipBLASLt, cuDNN, Composable Kernel, AITER,
-vLLM, SGLang, TensorRT-LLM, FBGEMM, Apex, llama.cpp, and of the libraries that communicate: NCCL
-and RCCL (with symmetric memory), MSCCL++, NVSHMEM, rocSHMEM, UCC, DeepEP, MORI.
+vLLM, SGLang, FlashInfer, TensorRT-LLM, Transformer Engine, FBGEMM, Apex, bitsandbytes, XLA,
+llama.cpp, and of the libraries that communicate: NCCL and RCCL (with symmetric memory), MSCCL++,
+NVSHMEM, rocSHMEM, UCC, DeepEP, MORI. They are from these libraries' sources and public traces.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ softmax        softmax|nll_loss|cross_entropy
 _CLASSES: Final = _table(r"""
 kv_cache       reshape_and_cache|concat_and_cache|store_kv_?cache|set_(?:mla_)?kv_buffer
                |kv_indices|(?:copy|swap)_blocks|kv_?cache_(?:copy|append|scatter)
-moe            _combined_routing|bitmatrix|finalize_matmul_scatter
+               |append_?paged_?kv|req_to_token
+moe            _combined_routing|bitmatrix|finalize_matmul_scatter|finalize_?moe|moe_?finalize
+               |moe::\w{0,99}finalize|expand_?input_?rows|routing|expert_?(?:first|prefix)
                |moe_(?:align|sum|permute|sort)|MoeSorting|topk_?gating|grouped_topk
                |_topk_forward|biased_grouped|expert_(?:count|map)|token_permut
                |(?:un)?permute_kernel
@@ -87,30 +90,32 @@ attention      fmha|attn_fwd|attn_bwd|bwd_kernel_(?:d[kq]|fuse)|mha_(?:fwd|bwd)|
 rope           \brope\b|rope_|_rope|rotary
 embedding      embedding|EmbeddingBag|linearize_index|index_?select|get_rows|set_rows
 copy           multi_tensor_apply.{0,999}copy
-convolution    conv(?!er)|implicit_?(?:gemm|con)|igemm_|winograd|im\d?d?2col|col2im
-               |_[fdw](?:prop|grad)_|gtcx|(?<=[a-z\d])cudnn_|cudnn::cnn::
+quantize       fp8\w{0,99}quant|hfp8|fp8rowwise
+convolution    conv(?!er)|xdlops_bwd_weight|implicit_?(?:gemm|con)|igemm_|winograd
+               |im\d?d?2col|col2im|_[fdw](?:prop|grad)_|gtcx|(?<=[a-z\d])cudnn_|cudnn::cnn::
                |cudnn.{0,200}[fdw](?:prop|grad)|(?<![a-z])[dw]grad(?:\dd|_engine|_alg)
                |fft\dd_[rc]2[rc]|flip_filter
 norm           rms_?norm|layer_?norm|batch_?norm|group_?norm|instance_?norm|l2_?norm|bnorm
-               |(?<![a-z])[blr]n_?(?:fw|bw)|(?<!de)normali[sz]ation|RowwiseMoments|GammaBeta
-gemm           ^Cijk_|gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul|matrix_multiply|gemv
-               |^wvSplitK|mul_mat|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe|moe_(?:ck|mm)
-               |dot_kernel
-quantize       quant(?!ile)|per_token_group|(?:to|cast)_?(?:fp8|mxfp)
-optimizer      multi_tensor_apply|adam|adagrad|adafactor|rmsprop|\blamb\b|_sgd|sgd_
+               |qk_?norm|(?<![a-z])[blr]n_?(?:fw|bw)|(?<!de)normali[sz]ation|RowwiseMoments|GammaBeta
+embedding      bucketize_sparse|permute_indices|bounds_check_ind
+gemm           (?:^|_)Cijk_|(?<!fb)gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul
+               |matrix_multiply|gemv|\bwvsp(?:l|li)t_?k|\bllmm1|skinny|\bfmoe|mul_mat
+               |(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe|moe_(?:ck|mm)|dot_kernel
+quantize       quant(?!ile)|per_token_group|(?:to|cast)_?(?:fp8|mxfp)|cast_transpose
+optimizer      multi_tensor_apply|koptimizer|adam|adagrad|adafactor|rmsprop|\blamb\b|_sgd|sgd_
 softmax        softmax|nll|cross_?entropy
-embedding      index_?put|indexing_backward|gather|scatter|partials?_(?:per_)?segment
-               |grad_weight
+embedding      index_?put|gpu_index_kernel|indexing_backward|gather|scatter
+               |partials?_(?:per_)?segment|grad_weight
 pooling        pool
 copy           ^copy(?!right)|memory_?copy|copyBuffer|fillBuffer
                |n(?:chw|hwc)\w{0,9}to_?n(?:chw|hwc)|memcpy|memset|CatArray|concat_
                |split_with_sizes|chunk_cat|copy_kernel|direct_copy|veccopy|\bcpy_
                |transpose(?!Params)|permute|StackArray|repeat_interleave
-reduction      reduce_kernel|reduction|lpnorm|row_?sum|arg_?max
+reduction      reduce_kernel|reduce_fusion|reduction|lpnorm|row_?sum|arg_?max
 random         distribution_|philox|dropout|random
 sort           sort|topk|radix|scan|cub::|rocprim|thrust|sampling|bincount|unique
 elementwise    elementwise|pointwise|tensor_apply|foreach|\bfill|vector_add|act_and_mul|silu
-               |gelu|swiglu|SubTensorOp|epilogue::|unary_|bin_bcast|scale_f32|scal_kernel
+               |gelu|swiglu|geglu|loop_\w{0,99}fusion|SubTensorOp|epilogue::|unary_|bin_bcast|scale_f32|scal_kernel
                |amp_update|arange|tensorOp|compute_position|resolve_future|softplus|sigmoid
 """)
 _COLLECTIVES: Final = _table(r"""

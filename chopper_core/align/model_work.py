@@ -1,4 +1,4 @@
-"""Model work by activity: floating-point operations, and tokens.
+"""Model work by activity: floating-point operations, bytes, and tokens.
 
 Tokens are counted only where the file shows that a language model reads them.
 """
@@ -17,6 +17,7 @@ from msgspec import Struct
 from chopper_core.align.host import Host
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.labels import NOWHERE, Intervals, numbered
+from chopper_core.align.memory_work import width_in
 from chopper_core.align.operator_inputs import Inputs
 from chopper_core.align.operator_work import (
     ATTENTION,
@@ -24,11 +25,12 @@ from chopper_core.align.operator_work import (
     HEADS_AFTER_SEQUENCE,
     Work,
     causal_in,
+    has_model,
     operator_work,
 )
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.shapes import CallShape, Fused
-from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Phase
+from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Kind, Phase
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import common_of, counted, distinct, first_equal, ranked, run_starts
@@ -43,6 +45,8 @@ _BATCHED_PRODUCT: Final = late(r"^aten::(?:bmm|baddbmm)$")
 _SOFTMAX: Final = late(r"^aten::_softmax$")
 _STAND_IN: Final = 10
 """A kernel with the same FLOPs this many times less often than another is a stand-in."""
+_WIDEST: Final = 64
+"""More than the bytes of any element."""
 _MATRIX_CLASSES: Final = ("gemm", ATTENTION_CLASS, "convolution")
 _OF_WEIGHT: Final = late(r"wrw|w_?grad|bwd_?weight|grad_weight", re.IGNORECASE)
 _OF_INPUT: Final = late(r"igemm_bwd|d_?grad|bwd_?data|grad_input", re.IGNORECASE)
@@ -53,8 +57,10 @@ class ModelWork(Struct, frozen=True):
 
     flops: Float64
     """NaN where unknown."""
+    bytes: Float64
+    """Read and written; NaN where unknown."""
     call_ns: Float64
-    """The time of its call, by its share of the FLOPs; NaN without FLOPs."""
+    """The time of its call, by its share of the work; NaN without any."""
     element: Float64
     """The `ElementType` of the operands; NaN without FLOPs."""
     shape: Float64
@@ -79,6 +85,14 @@ class Works(Struct, frozen=True):
         return np.array([work.flops for work in self.distinct], np.float64)[self.work]
 
     @property
+    def bytes(self) -> Float64:
+        """The bytes of one part of each call."""
+        return np.array([work.bytes for work in self.distinct], np.float64)[self.work]
+
+    def take(self, where: Mask) -> Works:
+        return Works(self.rows[where], self.work[where], self.distinct)
+
+    @property
     def element(self) -> Float64:
         return np.array([work.element for work in self.distinct], np.float64)[self.work]
 
@@ -90,14 +104,16 @@ def model_work(host: Host, lenders: Sequence[Codes]) -> ModelWork:
     """The model's work of each activity, and the shape of the call that launched it.
 
     FLOPs are assigned to the longest matrix kernels launched by the innermost counted operator. A
-    backward attention kernel without recorded shapes takes its work from the forward. Activities
-    without a launch record borrow FLOPs, but no shape, from activities that are equal in
-    `lenders`.
+    backward attention kernel without recorded shapes takes its work from the forward. What no
+    matrix call runs has the bytes of the operator around it, if the memory limits that. Activities
+    without a launch record borrow work, but no shape, from activities that are equal in `lenders`.
     """
     activities = host.trace.activities
     flops = np.full(len(activities), np.nan)
     element = np.full(len(activities), np.nan)
     works = _works(host)
+    is_moved = works.are(lambda work: work.is_moved)
+    works, moves = works.take(~is_moved), works.take(is_moved)
     call = host.intervals(works.rows, np.arange(len(works.rows))).innermost(host.captured)
     # Each replay of a graph is another call of the operators that were captured.
     is_replayed = np.not_equal(host.captured.time_ns, host.links.points.time_ns)
@@ -127,20 +143,89 @@ def model_work(host: Host, lenders: Sequence[Codes]) -> ModelWork:
     known = np.isfinite(flops)
     _without_stand_ins(flops, activities.name, lacks)
     shape[known & np.isnan(flops)] = np.nan
+    moved_bytes = _bytes(found, shape, flops)
+    free = ~is_matrix & np.isnan(shape) & np.isnan(flops)
+    alone = _moved(host, moves, replay, free, found, (shape, moved_bytes, call_ns))
     flops = lend(flops, lenders, lacks)
+    moved_bytes = np.fmax(moved_bytes, lend(np.where(alone, moved_bytes, np.nan), lenders, lacks))
     element = lend(element, lenders, lacks)
     computes_tf32 = host.by_kernel(lambda kernel: "tf32" in kernel.lower()) > 0
     element[(element == ElementType.FP32) & computes_tf32] = ElementType.TF32
     element[np.isnan(element)] = ElementType.UNKNOWN
     element[np.isnan(flops)] = np.nan
     call_ns = np.where(np.isfinite(call_ns), call_ns, activities.duration_ns)
-    call_ns[np.isnan(flops)] = np.nan
+    call_ns[np.isnan(flops) & np.isnan(moved_bytes)] = np.nan
     is_open = works.are(lambda work: isfinite(work.dense) and isnan(work.flops))
     masked = call[rows[is_open[call[rows]]]]
     has = np.flatnonzero(np.isfinite(shape))
     used, shape[has] = ranked(shape[has].astype(np.int64))
     shapes = tuple(found[code] for code in used.tolist())
-    return ModelWork(flops, call_ns, element, shape, shapes, len(distinct(masked)))
+    return ModelWork(flops, moved_bytes, call_ns, element, shape, shapes, len(distinct(masked)))
+
+
+def _bytes(shapes: Sequence[CallShape], shape: Float64, flops: Float64) -> Float64:
+    """The bytes of the activities of matrix calls, by their share of the FLOPs, and of fused
+    kernels.
+    """
+    of_call, whole = (
+        np.array([*(getattr(each, name) for each in shapes), None], np.float64)
+        for name in ("bytes", "flops")
+    )
+    is_fused = np.array([*(isinstance(each.sizes, Fused) for each in shapes), False])
+    place = np.where(np.isfinite(shape), shape, -1).astype(np.intp)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(is_fused[place], 1.0, flops / whole[place])
+    found: Float64 = share * of_call[place]
+    return found
+
+
+def _moved(
+    host: Host,
+    works: Works,
+    replay: Index,
+    free: Mask,
+    shapes: list[CallShape],
+    columns: tuple[Float64, Float64, Float64],
+) -> Mask:
+    """Give calls that memory limits their shape and bytes, those on the longest kernel of each.
+
+    `columns` are shape, bytes and time of the call. Returns the activities whose bytes are those of
+    a whole call of one kernel.
+    """
+    activities = host.trace.activities
+    shape, moved_bytes, call_ns = columns
+    call = host.intervals(works.rows, np.arange(len(works.rows))).outermost(host.captured)
+    call[~free | (host.kind != Kind.COMPUTE)] = NOWHERE
+    rows = np.flatnonzero(call != NOWHERE)
+    alone = np.isfinite(moved_bytes)
+    if not len(rows):
+        return alone
+    instance = np.full(len(call), NOWHERE, np.intp)
+    instance[rows] = numbered((call[rows], replay[rows]))
+    longest = longest_of(host, rows, instance)
+    works = _with_types(host, works, longest, call[longest])
+    shape[rows] = len(shapes) + works.work[call[rows]]
+    shapes += [work.call for work in works.distinct]
+    moved_bytes[longest] = works.bytes[call[longest]]
+    own = np.full(len(call), np.nan)
+    own[longest] = moved_bytes[longest]
+    _share_time(call_ns, own, activities.duration_ns, call, replay)
+    alone[rows] = np.bincount(instance[rows])[instance[rows]] == 1
+    return alone
+
+
+def _with_types(host: Host, works: Works, rows: Index, call: Index) -> Works:
+    """The works, with those of lists of tensors whose kernels' names say the type."""
+    untyped = [place for place, work in enumerate(works.distinct) if isfinite(work.untyped)]
+    if not untyped:
+        return works
+    width = host.by_kernel(lambda name: int(np.nan_to_num(width_in(name))))[rows]
+    says = np.flatnonzero((width > 0) & np.isin(works.work[call], untyped))
+    pairs, pair = ranked(works.work[call[says]] * _WIDEST + width[says])
+    work = works.work.copy()
+    work[call[says]] = len(works.distinct) + pair
+    typed = [works.distinct[code // _WIDEST].typed(code % _WIDEST) for code in pairs.tolist()]
+    return Works(works.rows, work, [*works.distinct, *typed])
 
 
 def _share_time(
@@ -186,7 +271,8 @@ def _with_masks(host: Host, works: Works, rows: Index, call: Index) -> Works:
 
 def _works(host: Host) -> Works:
     ranges, names = host.ranges, host.trace.names
-    shaped = np.flatnonzero(host.is_operator & (ranges.inputs != ABSENT))
+    modelled = host.by_name(has_model) > 0
+    shaped = np.flatnonzero(host.is_operator & modelled & (ranges.inputs != ABSENT))
     number = numbered((ranges.name[shaped], ranges.inputs[shaped]))
     example = first_equal(number, np.arange(int(number.max(initial=-1)) + 1))
     place = np.full(len(example), NOWHERE, np.intp)

@@ -31,15 +31,19 @@ class Inputs(Struct, frozen=True):
     values: Sequence[str] = ()
     """Non-tensor inputs, as text."""
     strides: Sequence[Shape] = ()
+    lists: Sequence[Sequence[Shape]] = ()
+    """The shapes of the tensors of each input that is a list of them."""
 
     @classmethod
     def parsed(cls, shapes: str, types: str = "", values: str = "", strides: str = "") -> Inputs:
         """The inputs from the JSON texts of a trace; only plain tensors have a shape."""
+        given = _list(shapes)
         return cls(
-            [plain_shape(given) for given in _list(shapes)],
-            [given if isinstance(given, str) else "" for given in _list(types)],
-            [given if isinstance(given, str) else "" for given in _list(values)],
-            [plain_shape(given) for given in _list(strides)],
+            [plain_shape(each) for each in given],
+            [each if isinstance(each, str) else "" for each in _list(types)],
+            [each if isinstance(each, str) else "" for each in _list(values)],
+            [plain_shape(each) for each in _list(strides)],
+            [_shapes(each) for each in given] if "[[[" in shapes or "], [[" in shapes else (),
         )
 
     def type_of(self, *places: int) -> ElementType:
@@ -65,9 +69,27 @@ class Inputs(Struct, frozen=True):
         text = self.values[place] if place < len(self.values) else ""
         return json_in(text.replace("True", "true").replace("False", "false"))
 
+    def shape(self, place: int) -> Shape:
+        return self.shapes[place] if place < len(self.shapes) else []
+
+    def list_at(self, place: int) -> Sequence[Shape]:
+        return self.lists[place] if place < len(self.lists) else ()
+
+    def is_tensor(self, place: int) -> bool:
+        """Whether there is a tensor at a position; its type may be unknown."""
+        return bool(self.shape(place)) or self.spelling(place) not in (*_NO_TENSOR, "TensorList")
+
+    def distinct(self, place: int) -> Shape:
+        """The shape of what a tensor holds in memory: directions that repeat it have the size 1."""
+        shape = self.shape(place)
+        strides = self.strides[place] if place < len(self.strides) else []
+        if len(strides) != len(shape):
+            return shape
+        return [size if step else min(size, 1) for size, step in zip(shape, strides, strict=True)]
+
     def tensor_bytes(self, place: int) -> float:
         """The bytes of the tensor at a position: 0 where there is none, NaN if unknown."""
-        shape = self.shapes[place] if place < len(self.shapes) else []
+        shape = self.distinct(place)
         if self.spelling(place) in _NO_TENSOR or place >= len(self.shapes):
             return nan if shape else 0.0
         return bytes_of(prod(shape), self.spelling(place))
@@ -110,6 +132,12 @@ def json_in(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _shapes(given: Any) -> Sequence[Shape]:
+    """The shapes of a list of tensors; empty for anything else."""
+    is_list = isinstance(given, list) and all(isinstance(each, list) for each in given)
+    return [plain_shape(each) for each in given] if is_list else ()
 
 
 def _list(text: str) -> list[Any]:

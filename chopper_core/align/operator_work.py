@@ -22,9 +22,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.align.memory_work import moved
 from chopper_core.align.operator_inputs import Inputs, Shape, bytes_of, plain_shape, type_text
 from chopper_core.model.hardware import ElementType
-from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Product
+from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Moved, Product
+from chopper_core.model.traffic import traffic_of
 from chopper_core.util.patterns import late
 
 ATTENTION: Final = late(
@@ -59,6 +61,8 @@ class Work(Struct, frozen=True):
     """Equal parts, each computed by separate kernels."""
     dense: float = nan
     """FLOPs of attention without a mask, where the inputs don't show whether it is causal."""
+    untyped: float = nan
+    """Elements that memory moves, where the inputs don't show their type."""
 
     @property
     def flops(self) -> float:
@@ -66,8 +70,22 @@ class Work(Struct, frozen=True):
         return nan if self.call.flops is None else self.call.flops / self.parts
 
     @property
+    def bytes(self) -> float:
+        """Of one part; NaN if unknown."""
+        return nan if self.call.bytes is None else self.call.bytes / self.parts
+
+    @property
     def element(self) -> ElementType:
         return ElementType(self.call.element)
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether memory limits it, by bytes alone."""
+        return isinstance(self.call.sizes, Moved)
+
+    def typed(self, width: float) -> Work:
+        """The work of elements of so many bytes."""
+        return Work(replace(self.call, bytes=_known(self.untyped * width)))
 
     def masked(self, causal: bool) -> Work:
         assert isinstance(self.call.sizes, Attention)
@@ -75,13 +93,22 @@ class Work(Struct, frozen=True):
         return Work(replace(self.call, sizes=sizes, flops=self.dense * _SHARE[causal]), self.parts)
 
 
+def has_model(name: str) -> bool:
+    """Whether the inputs of an operator of the name tell its work."""
+    is_matrix = name in _COUNTS or ATTENTION.search(name) or FUSED.match(name)
+    return bool(is_matrix) or traffic_of(name) is not None
+
+
 def operator_work(name: str, inputs: Inputs) -> Work | None:
     if ATTENTION.search(name):
         return _attention(name, inputs)
     if fused := FUSED.match(name):
         return _fused(fused["kind"], fused["operators"], inputs)
-    count = _COUNTS.get(name)
-    return count(name, inputs) if count else None
+    if count := _COUNTS.get(name):
+        return count(name, inputs)
+    if found := moved(name, inputs):
+        return Work(found[0], untyped=found[1])
+    return None
 
 
 def _known(amount: float) -> float | None:

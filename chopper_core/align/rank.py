@@ -117,6 +117,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         measured={
             col.FLOPS: work.flops,
             col.FLOPS_TYPE: work.element,
+            col.MODEL_BYTES: work.bytes,
             col.CALL_NS: work.call_ns,
             **({col.CALL_SHAPE: work.shape} if work.shapes else {}),
             col.CORRELATION: np.where(activities.correlation > 0, activities.correlation, np.nan),

@@ -33,6 +33,7 @@ from chopper_core.util.grouping import counts_of, ratios
 _NO_FLOPS = (
     "no product, attention or convolution with recorded inputs in the row (record_shapes=True)"
 )
+_NO_BYTES = "no operator in the row whose bytes are known from recorded inputs (record_shapes=True)"
 _NO_PEAK = "the trace doesn't record their type, or hardware.toml has no peak of the GPU for it"
 _SPECIFICATION = "trace and hardware.toml"
 
@@ -112,6 +113,38 @@ declare(
     theme=Theme.BREAKDOWN,
     missing=_NO_FLOPS,
 )
+
+
+declare(
+    """
+    model_bytes | B | model bytes | sum
+        Modelled bytes of the row's calls: every tensor that an operator reads or writes counts
+        once, at the size of its type.
+""",
+    known_sum,
+    theme=Theme.BREAKDOWN,
+    missing=_NO_BYTES,
+)
+
+
+@_flops("model_tbps", Unit.TBPS, "TB/s", reduces=Reduces.RATIO, missing=_NO_BYTES)
+def model_bandwidth(scope: Scope) -> Values:
+    """model_bytes over the durations of all kernels of their calls, helpers too."""
+    return _per_call_time(scope, col.MODEL_BYTES, 1e-3)
+
+
+@_flops(
+    "bandwidth_pct",
+    Unit.PERCENT,
+    "HBM %",
+    reduces=Reduces.RATIO,
+    source=_SPECIFICATION,
+    missing=f"{_NO_BYTES}, or the GPU is not in hardware.toml",
+)
+def of_bandwidth(scope: Scope) -> Values:
+    """model_tbps in % of the memory's bandwidth; above 100: the caches served a part."""
+    memory = scope.hardware.memory_gbps if scope.hardware else np.nan
+    return _per_call_time(scope, col.MODEL_BYTES, 100.0 / memory)
 
 
 @_flops("model_tflops", Unit.TFLOPS, "TFLOP/s", reduces=Reduces.RATIO)

@@ -111,7 +111,14 @@ class Fused(Struct, frozen=True, tag="fused"):
         return " ".join((self.operators, *sizes)).strip()
 
 
-Sizes = Product | Convolution | Attention | Fused
+class Moved(Struct, frozen=True, tag="moved"):
+    """The tensors of an operator that memory limits."""
+
+    text: str
+    """Their sizes, equal ones once, and the elements of a result of another size."""
+
+
+Sizes = Product | Convolution | Attention | Fused | Moved
 
 
 class CallShape(Struct, frozen=True):

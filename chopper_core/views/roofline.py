@@ -77,7 +77,10 @@ def _measured(run: Run, scope: Scope) -> dict[str, Values]:
     rate = matrix.known(0.0) + vector.known(0.0)
     is_known = matrix.present() & (vector.present() | (matrix.known(0.0) > 0))
     return {
-        **{name: METRICS[name].compute(scope) for name in ("model_tflops", "peak_pct")},
+        **{
+            name: METRICS[name].compute(scope)
+            for name in ("model_tflops", "model_tbps", "peak_pct")
+        },
         **measured_roofline(run, scope),
         "measured_tflops": Values(np.where(is_known, rate, np.nan)),
     }

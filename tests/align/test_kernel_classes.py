@@ -49,6 +49,31 @@ COMMUNICATION = {
 """Kernels that communicate, with their collective."""
 
 COMPUTE = {
+    "void fbgemm_gpu::_block_bucketize_sparse_features_cuda_kernel2<false, int>(int)": "embedding",
+    "void fbgemm_gpu::permute_2D_data_kernel<false, int, int>(int, int)": "copy",
+    "void bounds_check_indices_kernel<long, false>(at::GenericPackedTensorAccessor<long, 1ul, "
+    "at::RestrictPtrTraits, int>, fbgemm_gpu::BoundsCheckMode)": "embedding",
+    "void fbgemm_gpu::(anonymous namespace)::_compute_FP8_quantize_cuda_kernel()": "quantize",
+    "void at::native::vectorized_elementwise_kernel<4, fbgemm_gpu::_hfp8_to_float_gpu>": "quantize",
+    "_ZN2ck16tensor_operation6device37kernel_batched_gemm_xdlops_bwd_weightINS_47Gridwise": (
+        "convolution"
+    ),
+    "void wvSplitK_hf_sml_<__hip_bfloat16, 64, 4, 16, 8, 2, 4>(int, int)": "gemm",
+    "void wvSpltK_hf_<__half, 32, 2, 16, 8, 2, 1>(int)": "gemm",
+    "void tensorrt_llm::kernels::finalizeMoeRoutingKernel<float>()": "moe",
+    "void cutlass_kernels::moe::finalize_kernel<float>()": "moe",
+    "void moe::dev::routing::routingMainKernel<float>()": "moe",
+    "void fused_qknorm_warp<__nv_bfloat16>()": "norm",
+    "void transformer_engine::detail::cast_transpose_fused_kernel<false>()": "quantize",
+    "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<float>()": "norm",
+    "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512>()": "norm",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_6_64x128x128": "attention",
+    "sm80_xmma_fprop_implicit_gemm_indexed_bf16bf16_bf16f32_nhwckrsc_nchw": "convolution",
+    "void flashinfer::AppendPagedKVCacheKernel<128, 8>()": "kv_cache",
+    "void flashinfer::BatchDecodeWithPagedKVCacheKernel<0>()": "attention",
+    "input_reduce_fusion_12": "reduction",
+    "loop_add_multiply_fusion": "elementwise",
+    "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel>": "embedding",
     "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN": "gemm",
     "bmm_E4m3_E2m1E2m1_Fp32_t128x8x512u2_s6_et64x8_m256x8x64_cga2x1x1_sm100f": "gemm",
     "bmm_Bfloat16_E2m1E2m1_Fp32_t128x16x512_s5_tma_gmem_sm100a": "gemm",

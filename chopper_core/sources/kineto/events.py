@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 import numpy as np
 
+from chopper_core.model.traffic import traffic_of
 from chopper_core.sources.trace import ActivityCategory, Collective, HostCategory
 from chopper_core.tables.columns import (
     FLOAT_EXACT_BELOW_US,
@@ -137,6 +138,8 @@ class KeptInputs(IntEnum):
 
 
 def kept_inputs(name: str) -> int:
+    if traffic_of(name):
+        return int(KeptInputs.ALL)
     if not _SHAPED_OPERATOR.search(name):
         return int(KeptInputs.NOTHING)
     return int(KeptInputs.ALL if _TYPED_OPERATOR.search(name) else KeptInputs.SHAPES)

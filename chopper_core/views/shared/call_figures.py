@@ -17,7 +17,7 @@ from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.align.operator_work import FUSED
 from chopper_core.metrics import METRICS, Scope, Values, columns, numbered, worded
 from chopper_core.metrics.metric import quotient
-from chopper_core.model.column_names import CALL_NS, CALL_SHAPE, FLOPS, FLOPS_TYPE
+from chopper_core.model.column_names import CALL_NS, CALL_SHAPE, FLOPS, FLOPS_TYPE, MODEL_BYTES
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.run import Run
@@ -37,7 +37,7 @@ NO_SHAPE: Final = "no shape: "
 """How the rows of activities without a shape begin; their class follows."""
 _MAX_NAMED: Final = 3
 MEASURED_RATES: Final = ("mfma_tflops", "valu_tflops")
-_MODELLED: Final = "the row has no product, attention or convolution with recorded inputs"
+_MODELLED: Final = "the row has no operator of a known work with recorded inputs"
 _NO_BYTES: Final = f"{_MODELLED}, or the trace lacks the types of its operands"
 _NO_ROOF: Final = f"{_NO_BYTES}, or the GPU is not in hardware.toml with a peak for the type"
 _NO_LIMIT: Final = "the intensity is unknown, or the GPU is not in hardware.toml"
@@ -46,7 +46,7 @@ _WITH_HARDWARE: Final = "shapes in the trace and hardware.toml"
 COLUMNS: Final = columns(
     f"""
     calls | | calls | sum
-        Calls of operators with a shape, by their FLOPs; of kernels of torch.compile, each launch.
+        Calls of operators with a shape, by their work; of kernels of torch.compile, each launch.
     call_flops | FLOP | FLOPs/call
         Floating-point operations of one call of the row's shape.
         missing: {_MODELLED}, or has several shapes
@@ -57,29 +57,19 @@ COLUMNS: Final = columns(
     call_tflops | TFLOP/s | call TFLOP/s
         Mean over calls of their FLOPs over their duration, each call with the same weight;
         model_tflops is all FLOPs over all time.
-    model_bytes | B | model bytes | sum
-        Modelled bytes of the row's calls: every tensor that an operator reads or writes counts
-        once, at the size of its type.
-        missing: {_NO_BYTES}
-    model_tbps | TB/s | TB/s
-        model_bytes over the durations of all kernels of their calls, helpers too.
-        missing: {_NO_BYTES}
     model_intensity | FLOP/B | FLOP/B
         Modelled arithmetic intensity: FLOPs over modelled bytes of the calls that have both.
         missing: {_NO_BYTES}
     bound | | bound
-        The roof over the row's intensity: compute where the FLOPs at the peak of their type take
-        longer than the bytes at the memory's bandwidth, else memory.
+        The roof over most of the row's modelled work: compute where the FLOPs at the peak of their
+        type take longer than the bytes at the memory's bandwidth, else memory.
         missing: {_NO_ROOF}
         source: {_WITH_HARDWARE}
     model_roof_pct | % | % roof
         The time that the roofline's limit needs for the modelled work, in % of the durations of
-        all kernels of its calls: the longer of FLOPs at peak and bytes at the memory's bandwidth.
+        all kernels of its calls: for each call the longer of its FLOPs at peak and its bytes at the
+        memory's bandwidth.
         missing: {_NO_ROOF}
-        source: {_WITH_HARDWARE}
-    bandwidth_pct | % | HBM %
-        model_tbps in % of the memory's bandwidth; above 100: the caches served a part.
-        missing: {_NO_BYTES}, or the GPU is not in hardware.toml
         source: {_WITH_HARDWARE}
     achievable_pct | % | achiev. %
         model_tflops in % of the rate that the best matrix products of the type were measured at on
@@ -171,7 +161,7 @@ def _without_shape(kernel: str) -> str:
 
 
 _SUMS: Final = (
-    *("calls", "rates", "bytes", "bytes_ns", "both_flops", "both_bytes", "both_ns", "roof_ns"),
+    *("calls", "rates", "both_flops", "both_bytes", "compute_ns", "memory_ns", "roof_ns"),
     *("achievable_ns", "achievable_of_ns"),
 )
 
@@ -179,18 +169,19 @@ _SUMS: Final = (
 def _call_sums(nodes: Groups, hardware: Hardware | None) -> dict[str, Float64]:
     """Sums over each group of the modelled work of its calls, in one pass; 0 where none is known.
 
-    `rates` are TFLOP/s of each call, by kernel the part of the call that it is. `…_ns` are
-    durations of the calls that have the work; `both_…` of those with FLOPs and bytes. `roof_ns` is
-    the time of the latter's FLOPs at the peak, NaN where the peak of one isn't known;
-    `achievable_ns` that of all FLOPs whose measured rate is known.
+    `rates` are TFLOP/s of each call, by kernel the part of the call that it is; `both_…` of calls
+    with FLOPs and bytes. `compute_ns` and `memory_ns` are the times under the roof of the calls
+    that it limits, `roof_ns` the durations of both. `achievable_ns` is the time of all FLOPs whose
+    measured rate is known.
     """
     table, count = nodes.table, len(nodes)
     sums = {name: np.zeros(count) for name in _SUMS}
-    if FLOPS not in table.measured and CALL_SHAPE not in table.measured:
+    if MODEL_BYTES not in table.measured and CALL_SHAPE not in table.measured:
         return sums
     shape_flops = np.array([*(shape.flops for shape in table.shapes), None], np.float64)
     shape_bytes = np.array([*(shape.bytes for shape in table.shapes), None], np.float64)
     is_fused = np.array([isinstance(shape.sizes, Fused) for shape in table.shapes] + [False])
+    memory = hardware.memory_gbps if hardware else np.nan
 
     def given(name: str, rows: Selection, size: int) -> Float64:
         values = table.measured.get(name)
@@ -198,29 +189,34 @@ def _call_sums(nodes: Groups, hardware: Hardware | None) -> dict[str, Float64]:
 
     for rows, group in nodes.pieces():
         flops = given(FLOPS, rows, len(group))
+        moved = given(MODEL_BYTES, rows, len(group))
         code = given(CALL_SHAPE, rows, len(group))
-        # Few activities of a model have work; the others cost no more than this.
-        own = np.flatnonzero(np.isfinite(flops) | np.isfinite(code))
+        own = np.flatnonzero(np.isfinite(flops) | np.isfinite(moved) | np.isfinite(code))
         if not len(own):
             continue
-        flops, code, of = flops[own], code[own], group[own]
+        flops, moved, code, of = flops[own], moved[own], code[own], group[own]
         duration = given(CALL_NS, rows, len(group))[own]
         alone = np.isnan(duration)
         duration[alone] = table.duration_ns[rows][own][alone]
         element = given(FLOPS_TYPE, rows, len(group))[own]
         shape = np.where(np.isfinite(code), code, -1).astype(np.intp)
+        has_flops = np.isfinite(flops)
         with np.errstate(invalid="ignore", divide="ignore"):
-            part = np.where(is_fused[shape], 1.0, flops / shape_flops[shape])
-            moved = part * shape_bytes[shape]
+            part = np.where(has_flops, flops / shape_flops[shape], moved / shape_bytes[shape])
+            part[is_fused[shape]] = 1.0
             rates = 1e-3 * flops / duration * part
-        peak = achievable = np.full(len(own), np.nan)
+        peak = np.where(has_flops, np.nan, 0.0)
+        achievable = np.full(len(own), np.nan)
         if hardware is not None:
-            peak = hardware.at_peak_ns(flops, element)
+            peak = np.where(has_flops, hardware.at_peak_ns(flops, element), 0.0)
             achievable = hardware.at_achievable_ns(flops, element)
+        moving = moved / memory
+        limit = np.maximum(peak, moving)
+        by_compute = np.where(peak >= moving, limit, np.nan)
         known = (
-            *((part, part), (rates, rates), (moved, moved), (duration, moved)),
-            *((each, flops * moved) for each in (flops, moved, duration, peak)),
-            *((achievable, achievable), (duration, achievable)),
+            *((part, part), (rates, rates), (flops, flops * moved), (moved, flops * moved)),
+            *((limit, by_compute), (limit, np.where(peak < moving, limit, np.nan))),
+            *((duration, limit), (achievable, achievable), (duration, achievable)),
         )
         for name, (values, of_known) in zip(_SUMS, known, strict=True):
             sums[name] += sums_of(np.where(np.isfinite(of_known), values, 0.0), of, count)
@@ -231,26 +227,19 @@ def _above_0(sums: Float64) -> Float64:
     return np.where(sums > 0, sums, np.nan)
 
 
-def _call_figures(sums: Mapping[str, Float64], hardware: Hardware | None) -> dict[str, Values]:
-    memory = hardware.memory_gbps if hardware else np.nan
-    with np.errstate(invalid="ignore"):
-        memory_ns = _above_0(sums["both_bytes"]) / memory
-        roof_ns = np.where(sums["both_flops"] > 0, sums["roof_ns"], np.nan)
-        needed = np.maximum(memory_ns, roof_ns)
+def _call_figures(sums: Mapping[str, Float64]) -> dict[str, Values]:
+    needed = sums["compute_ns"] + sums["memory_ns"]
     bound = [
-        None if not np.isfinite(limit) else "compute" if at_peak >= moving else "memory"
-        for limit, at_peak, moving in zip(needed, roof_ns, memory_ns, strict=True)
+        None if not sum(both) else "compute" if both[0] >= both[1] else "memory"
+        for both in zip(sums["compute_ns"].tolist(), sums["memory_ns"].tolist(), strict=True)
     ]
     calls = np.rint(sums["calls"]).astype(np.int64)
     return {
         "calls": Values(calls, calls == 0),
         "call_tflops": quotient(_above_0(sums["rates"]), sums["calls"]),
-        "model_bytes": Values(sums["bytes"], sums["bytes_ns"] == 0),
-        "model_tbps": quotient(sums["bytes"], sums["bytes_ns"], 1e-3),
         "model_intensity": quotient(_above_0(sums["both_flops"]), sums["both_bytes"]),
         "bound": worded(bound),
-        "model_roof_pct": quotient(needed, sums["both_ns"], 100.0),
-        "bandwidth_pct": quotient(_above_0(sums["bytes"]) / memory, sums["bytes_ns"], 100.0),
+        "model_roof_pct": quotient(_above_0(needed), sums["roof_ns"], 100.0),
         "achievable_pct": quotient(sums["achievable_ns"], sums["achievable_of_ns"], 100.0),
     }
 
@@ -258,7 +247,7 @@ def _call_figures(sums: Mapping[str, Float64], hardware: Hardware | None) -> dic
 def modelled_figures(run: Run, rows: Partition) -> tuple[dict[str, Values], dict[str, Values]]:
     """The figures of the rows, and of all of them as one."""
     sums = _call_sums(rows.nodes, run.hardware)
-    own = _call_figures(sums, run.hardware)
+    own = _call_figures(sums)
     all_sums = {name: each.sum(keepdims=True) for name, each in sums.items()}
     if rows.level == LEVEL:
         shapes = [_labels(run).shapes[label] for label in rows.labels]
@@ -269,7 +258,7 @@ def modelled_figures(run: Run, rows: Partition) -> tuple[dict[str, Values], dict
             "torch": worded([torch_line(shape) if shape else None for shape in shapes]),
             "served_by": _served(rows.nodes),
         }
-    return own, _call_figures(all_sums, run.hardware)
+    return own, _call_figures(all_sums)
 
 
 def _served(nodes: Groups) -> Values:
