@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.graph.collectives import collectives_of
+from chopper_core.graph.collectives import collectives_of, transfer_pairs
 from chopper_core.graph.dependencies import Evidence, dependencies_of, stated, time_order
 from chopper_core.graph.host_nodes import (
     HostMoment,
@@ -67,6 +67,7 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
         _edges(host + launched[known], enters[known], Evidence.LAUNCH, latency),
         _edges(host + follows - 1, host + follows, Evidence.SEQUENCE),
         _edges(hosts.awaited, host + hosts.returns, Evidence.BLOCKED, _wakes(hosts, timed)),
+        _edges(hosts.followed, host + hosts.follows, Evidence.FOLLOWED, _behind(hosts, timed)),
         _edges(enters[member], meeting, Evidence.MEETING),
         _edges(meeting, member, Evidence.MEETING),
         _edges(leads, enters[led], Evidence.LAUNCH),
@@ -137,14 +138,18 @@ def _meetings(run: Run, timed: TimedRows) -> tuple[Int64, Index, Index]:
     found = collectives_of(run)
     if found is None:
         return begin, np.zeros(0, np.intp), np.zeros(0, np.intp)
+    pairs = transfer_pairs(found)
+    rows = np.append(found.rows, pairs)
+    sets = np.append(found.member_set, np.repeat(len(found) + np.arange(len(pairs)), 2))
+    met = np.append(found.last_start_ns, run.table.start_ns[pairs].max(axis=1, initial=0))
     place_of = np.full(len(run.table), -1, np.intp)
     place_of[timed.rows] = np.arange(len(timed.rows))
-    place, last = place_of[found.rows], found.last_start_ns[found.member_set]
+    place, last = place_of[rows], met[sets]
     # One that ended before the last arrived did not wait for it.
-    waits = (place >= 0) & found.complete[found.member_set]
+    waits = (place >= 0) & np.append(found.complete, np.ones(len(pairs), np.bool_))[sets]
     waits &= timed.end[place] >= last
     begin[place[waits]] = last[waits]
-    sets = found.member_set[waits]
+    sets = sets[waits]
     return begin, place[waits], np.searchsorted(distinct(sets), sets)
 
 
@@ -216,6 +221,12 @@ def _with_lags(timed: TimedRows, edges: EdgeRows) -> EdgeRows:
         found = _typical(gap[chosen], timed.kind[after[chosen]], len(Kind))
         lag[same] = np.rint(found[timed.kind[after[same]]]).astype(np.int64)
     return EdgeRows(edges.source, after, edges.evidence, lag)
+
+
+def _behind(hosts: HostNodes, timed: TimedRows) -> Int64:
+    """The host's work between the end of an activity and the launch that follows it."""
+    found: Int64 = np.maximum(hosts.time[hosts.follows] - timed.end[hosts.followed], 0)
+    return found
 
 
 def _wakes(hosts: HostNodes, timed: TimedRows) -> Int64:

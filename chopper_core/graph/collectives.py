@@ -54,6 +54,8 @@ __all__ = ["PAIRWISE", "Collectives", "collectives_of"]
 
 _PAIR: Final = 2
 _PAIRWISE: Final = frozenset((PAIRWISE,))
+_SAME_END_NS: Final = 5_000
+"""A send and its receive end within this time."""
 
 
 class Collectives(Struct, frozen=True, eq=False):
@@ -236,6 +238,23 @@ def _with_transfers(run: Run, kernels: CommKernels, found: Int64) -> Int64:
                 number += 1
                 found[[place[row] for row in ends]] = number
     return found
+
+
+def transfer_pairs(found: Collectives) -> Index:
+    """The rows of sends and receives that are one transfer by their ends alone, as pairs x 2: the
+    only two in a larger process group that end at a time."""
+    table, group = found.table, found.group[found.member_set]
+    is_open = np.isin(found.kind, _codes(table, _PAIRWISE)) & (found.members.sizes() == 1)
+    own = np.flatnonzero(is_open[found.member_set] & (group != UNKNOWN))
+    end = table.start_ns[found.rows] + table.duration_ns[found.rows]
+    own = own[np.lexsort((end[own], group[own]))]
+    rows, begins = found.rows[own], run_mask(group[own])
+    begins[1:] |= np.diff(end[own]) > _SAME_END_NS
+    first = np.flatnonzero(begins)
+    first = first[run_sizes(first, len(rows)) == _PAIR]
+    pairs = np.stack([rows[first], rows[np.minimum(first + 1, len(rows) - 1)]], axis=1)
+    apart: Mask = table.gpu[pairs[:, 0]] != table.gpu[pairs[:, 1]]
+    return pairs[apart]
 
 
 def _codes(table: KernelTable, operations: frozenset[str]) -> Index:

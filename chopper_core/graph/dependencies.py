@@ -54,12 +54,21 @@ class Evidence(IntEnum):
     REPEATED = 10
     """The same kernels wait for the other stream elsewhere, and none starts earlier."""
 
+    FOLLOWED = 11
+    """The host launches right after the activity ends, each time, though no call waits for it."""
+
     @property
     def text(self) -> str:
         return _TEXTS[self]
 
 
-INFERRED: Final = (Evidence.QUEUED, Evidence.UNKNOWN, Evidence.HOST, Evidence.REPEATED)
+INFERRED: Final = (
+    Evidence.QUEUED,
+    Evidence.UNKNOWN,
+    Evidence.HOST,
+    Evidence.REPEATED,
+    Evidence.FOLLOWED,
+)
 """What the times show; the trace or the order of its events shows the others."""
 _TEXTS: Final = {
     Evidence.STREAM: "order in the stream",
@@ -72,6 +81,7 @@ _TEXTS: Final = {
     Evidence.SEQUENCE: "order on the host",
     Evidence.BLOCKED: "awaited by a call of the host",
     Evidence.REPEATED: "as the same kernels wait for another stream elsewhere",
+    Evidence.FOLLOWED: "the host launches right after it each time",
     Evidence.MEETING: "members of a collective wait for each other",
 }
 

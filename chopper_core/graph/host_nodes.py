@@ -27,6 +27,12 @@ from chopper_core.util.grouping import (
 from chopper_core.util.patterns import late
 
 _NEVER: Final = np.iinfo(np.int64).max
+_FOLLOWS_NS: Final = 20_000
+"""A launch this soon after the end of an activity, or before it, may have waited for it."""
+_LONG_NS: Final = 4 * _FOLLOWS_NS
+"""The host's time before a launch that chance seldom ends that close to an activity."""
+_FOLLOWED: Final = 0.8
+"""The part of such time that ends so close where a host waits in calls that aren't traced."""
 _BLOCKS: Final = late(r"Synchronize|Memcpy|^(?:cuda|hip)Free$")
 """Calls that may wait for the GPU."""
 _COPIES: Final = late(r"Memcpy")
@@ -89,6 +95,10 @@ class HostNodes(Struct, frozen=True, eq=False):
     """The return of each pair of a call and an activity that it waits for."""
     awaited: Index
     """The places of these activities among the rows."""
+    follows: Index
+    """The launches that come right after an activity each time, though no call waits for it."""
+    followed: Index
+    """The places of these activities among the rows."""
 
     def __len__(self) -> int:
         return len(self.time)
@@ -140,6 +150,8 @@ def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
     order = np.lexsort((moment, time, gpu))
     place = np.empty(len(order), np.intp)
     place[order] = np.arange(len(order))
+    follows, followed = _follows(timed, gpu[order], time[order], place[: len(launches)])
+    waited[order[follows]] = True
     return HostNodes(
         gpu=gpu[order].astype(np.int32),
         time=time[order],
@@ -149,7 +161,34 @@ def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
         waited=waited[order],
         returns=place[sum(count[:2]) + returned],
         awaited=awaited,
+        follows=follows,
+        followed=followed,
     )
+
+
+def _follows(timed: TimedRows, gpu: Int32, time: Int64, launches: Index) -> tuple[Index, Index]:
+    """The launches that follow the end of an activity, of hosts that wait where no call shows it;
+    and the places of these activities.
+
+    The queue of such a host is never full, and never empty for long.
+    """
+    launches = np.sort(launches)
+    before = np.where(gpu[launches] == gpu[launches - 1], time[launches - 1], time[launches])
+    gap = time[launches] - np.where(launches > 0, before, time[launches])
+    found: list[tuple[Index, Index]] = [(launches[:0], launches[:0])]
+    for one in distinct(gpu[launches]).tolist():
+        mine = np.flatnonzero(timed.gpu == one)
+        by_end = mine[stable_order(timed.end[mine])]
+        own = gpu[launches] == one
+        at = time[launches[own]]
+        last = by_end[np.maximum(np.searchsorted(timed.end[by_end], at + _FOLLOWS_NS) - 1, 0)]
+        is_near = np.abs(timed.end[last] - at) <= _FOLLOWS_NS
+        is_near &= timed.queued[last] < at
+        is_long = gap[own] >= _LONG_NS
+        if gap[own][is_near & is_long].sum() > _FOLLOWED * gap[own][is_long].sum():
+            found.append((launches[own][is_near], last[is_near]))
+    follows, followed = (np.concatenate(each) for each in zip(*found, strict=True))
+    return follows, followed
 
 
 def _waits(lane: HostLane, timed: TimedRows) -> tuple[Index, Index, Index]:

@@ -24,6 +24,7 @@ _GAP_OF: Final = {
     Evidence.STATED: "host",
     Evidence.CONTROL: "host",
     Evidence.BLOCKED: "host",
+    Evidence.FOLLOWED: "host",
     Evidence.SEQUENCE: "host",
     Evidence.LAUNCH: "latency",
 }

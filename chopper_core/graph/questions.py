@@ -69,6 +69,11 @@ class Change(Struct, frozen=True, eq=False):
     free: Index | None = None
     """Edges that hold nothing back any more."""
 
+    def work(self, work: Float64, side: int = EXPECTED) -> Float64:
+        """The new work of its nodes, the least, the expected or the most."""
+        new = self.new(work)
+        return new if new.ndim == 1 else new[side]
+
 
 class Predicted(Struct, frozen=True, eq=False):
     """A step replayed with something changed."""
@@ -128,8 +133,7 @@ class Predictor(Struct, frozen=True, eq=False):
             rates = found.rates[side][:, found.owner]
             work[nodes] /= np.exp((rates * self.shares).sum(axis=0))
         for change in changes:
-            new = change.new(work)
-            work[change.nodes] = new if new.ndim == 1 else new[side]
+            work[change.nodes] = change.work(work, side)
             rates = rates if change.rates is None else change.rates(rates)
             if change.free is not None:
                 lag[change.free] = _FREE

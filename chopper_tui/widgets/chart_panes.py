@@ -265,6 +265,10 @@ class EvidencePane(DrawnPane):
         return [*lines, header, *(layout.row(row, [], cursor=False) for row in rows)]
 
 
+_ORIGINS: Final = ("rule", "basis", "gpu_time_ns")
+"""How a finding is known, which its table and its address say."""
+
+
 def cards_of(frame: Frame) -> Cards | None:
     """The cards of a frame: its own, or its rows where these are sentences; None without any."""
     if frame.level not in SENTENCES:
@@ -274,7 +278,7 @@ def cards_of(frame: Frame) -> Cards | None:
     # A share and a time, as in the overview; other figures have their title in the note.
     numbers.sort(key=lambda each: each.scale.text != "%")
     first = numbers[: 1 + (numbers[0].scale.text == "%")] if numbers else []
-    rest = [each for each in columns if each not in first]
+    rest = [each for each in columns if each not in first and each.metric.name not in _ORIGINS]
     title = "  ".join(each.metric.title for each in first if each.metric.unit is not Unit.PERCENT)
     return Cards(
         level_title(frame.level) + "s",

@@ -98,6 +98,7 @@ REMEDY: Final = column("""remedy | | what if
 def answer(run: Run, view: View) -> ViewResult:
     context = context_of(run, view)
     worth = None if run.is_sampled_only else Worth.of(context)
+    context = context if worth is None else worth.context
     placed = _find(context, worth)
     found = [each for each, _ in placed]
     findings = [finding for _, finding in found]
@@ -169,7 +170,7 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
             )
             for rule, each in found
         ]
-    return in_groups(context, found)
+    return in_groups(context, found, worth)
 
 
 def _range(
@@ -217,10 +218,10 @@ def _together(
     context: FindingsContext, worth: Worth | None, placed: list[tuple[Found, int | None]]
 ) -> tuple[str, ...]:
     """What the first findings are worth together, which is less than their sum or more."""
-    first = [each for (_, each), whose in placed if whose is None and each.is_replayed][:_FIRST]
+    first = [each.removal for (_, each), whose in placed if whose is None and each.removal][:_FIRST]
     if worth is None or len(first) < 2:
         return ()
-    saved = float(worth.saved_ns(map(worth.removal, first)).mean())
+    saved = float(worth.saved_ns(first).mean())
     return (
         f"the first {len(first)} together: {time(saved)} ({percent(context.share(saved))}) less "
         "per step, by replay",

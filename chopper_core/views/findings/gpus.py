@@ -98,9 +98,11 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
     for (cause, _), turns in found.items():
         when = [at for late, _ in turns for at in late.when]
         is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
-        if cause is not None and len(turns) > 1:
+        # Only a replay knows what several GPUs cost together.
+        if cause is not None and len(turns) > 1 and (is_once or context.is_replayed):
             yield (_in_turn if is_once else _together)(context, leads, turns)
-        if cause is None or len(turns) == 1 or (not is_once and len(turns) <= _MAX_LISTED):
+        is_each = not is_once and (len(turns) <= _MAX_LISTED or not context.is_replayed)
+        if cause is None or len(turns) == 1 or is_each:
             yield from (each for _, each in turns)
 
 
@@ -351,10 +353,7 @@ CAUSE: Final = threshold("""longer kernels, or more of them, as the cause | 2 | 
     thresholds=(LONGER, CAUSE),
 )
 def long_stages(context: FindingsContext) -> Iterator[Finding]:
-    """A pipeline stage that takes longer than the others, so that they wait for it.
-
-    A stage of one GPU that is slow itself is left to `slow-stage`.
-    """
+    """A pipeline stage that takes longer than the others, so that they wait for it."""
     if "pp" not in context.table.coordinates:
         return
     try:

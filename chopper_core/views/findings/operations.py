@@ -333,7 +333,7 @@ def _slower(
         yield context.finding(
             f"{text}; {time(saving)}{context.per_gpu}",
             evidence,
-            Cost.KERNELS,
+            Cost.WORK if all(np.isinf(part.ratio) for part in own) else Cost.KERNELS,
             saving,
             total_ns=total,
             cells=np.logical_or.reduce(pairs) & context.cells_of(**{level: where}),

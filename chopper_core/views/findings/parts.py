@@ -1,7 +1,8 @@
 """Findings that cost the same time are one group: a finding, and its parts.
 
-What a finding costs is spread over the cells that it is about, by the kind of time that it costs.
-A finding is a part of another one that costs the same kind of time in the same cells.
+A finding is a part of another one if a replay removes the same time for both. Where there is no
+replay, what a finding costs is spread over the cells that it is about, by its kind of time. One
+that saves nothing while another lasts is a part of that too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from chopper_core.views.findings.rule import (
     FindingRule,
     FindingsContext,
 )
+from chopper_core.views.findings.worth import Worth
 from chopper_core.views.overheads import THEORY, parts_of
 
 Found = tuple[FindingRule, Finding]
@@ -47,7 +49,7 @@ class PlacedFinding(Struct, eq=False):
     cells: Mask
     costs_ns: Float64
     about_ns: float
-    """All time of its kind in its cells."""
+    """All time of its kind in its cells, or of the nodes that it is taken from."""
     parts: list[PlacedFinding] = []
 
     @property
@@ -55,14 +57,17 @@ class PlacedFinding(Struct, eq=False):
         return self.finding.saving_ns or 0.0
 
 
-def in_groups(context: FindingsContext, found: Sequence[Found]) -> list[tuple[Found, int | None]]:
+def in_groups(
+    context: FindingsContext, found: Sequence[Found], worth: Worth | None
+) -> list[tuple[Found, int | None]]:
     """The findings, each followed by its parts; and the place of the one that each is a part of.
 
     The largest group comes first. A part saves no more than the finding that it is a part of, and
     the groups together no more than the step can lose. Findings of unknown saving come last.
     """
     # Of equal savings, that of the later rule comes first.
-    known = [_placed(context, each) for each in found[::-1] if each[1].saving_ns is not None]
+    found = found[::-1]
+    known = [_placed(context, each, worth) for each in found if each[1].saving_ns is not None]
     groups: list[PlacedFinding] = []
     for one in sorted(known, key=lambda each: -each.saving_ns):
         _add(context, groups, one)
@@ -74,12 +79,15 @@ def in_groups(context: FindingsContext, found: Sequence[Found]) -> list[tuple[Fo
             listed.append(((each.rule, replace(each.finding, saving_ns=saving)), whose))
             walk(each.parts, len(listed) - 1, saving)
 
-    groups = [each for each in groups if context.share(each.saving_ns) >= SMALLEST_SAVING.share]
-    walk(_fitting(context, groups), None, context.step_ns)
-    return [*listed, *((each, None) for each in found[::-1] if each[1].saving_ns is None)]
+    small = [each for each in groups if context.share(each.saving_ns) < SMALLEST_SAVING.share]
+    groups = _fitting(context, [each for each in groups if each not in small])
+    if worth is not None:
+        _hide(context, groups, small, worth)
+    walk(groups, None, context.step_ns)
+    return [*listed, *((each, None) for each in found if each[1].saving_ns is None)]
 
 
-def _placed(context: FindingsContext, found: Found) -> PlacedFinding:
+def _placed(context: FindingsContext, found: Found, worth: Worth | None) -> PlacedFinding:
     rule, finding = found
     cells = context.cells_about(finding)
     own: Float64 = np.zeros(len(cells))
@@ -91,7 +99,10 @@ def _placed(context: FindingsContext, found: Found) -> PlacedFinding:
     gpus = len(distinct(context.place("gpu")[cells]))
     estimate = finding.saving_ns if finding.estimate_ns is None else finding.estimate_ns
     total = (estimate or 0.0) * gpus * len(context.iterations)
-    return PlacedFinding(rule, finding, cells, own * (total / about), about)
+    costs = own * (total / about)
+    if worth is not None and finding.removal is not None:
+        about = float(worth.graph.work_ns[finding.removal.work_ns > 0].sum())
+    return PlacedFinding(rule, finding, cells, costs, about)
 
 
 def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFinding) -> None:
@@ -100,16 +111,16 @@ def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFindin
     It takes the place of one that costs little else, if it is more precise, or the cause of steps
     that differ.
     """
-    least = EXPLAINED.share * one.costs_ns.sum()
-    around = [each for each in level if _shared_ns(context, one, each) >= least]
+    shared = {number: _shared(context, one, each) for number, each in enumerate(level)}
+    around = [number for number, (own, _) in shared.items() if own >= EXPLAINED.share]
     if not around:
         level.append(one)
         return
-    whole = min(around, key=lambda each: float(each.costs_ns.sum()))
-    is_most = _shared_ns(context, one, whole) >= EXPLAINED.share * whole.costs_ns.sum()
+    number = max(around, key=lambda number: shared[number][1])
+    whole, is_most = level[number], shared[number][1] >= EXPLAINED.share
     is_cause = one.rule.replays > whole.rule.replays
     if is_most and (is_cause or one.about_ns < _NARROWER * whole.about_ns):
-        level[level.index(whole)] = one
+        level[number] = one
         one.parts, whole.parts = [whole, *whole.parts], []
     elif is_most:
         whole.parts.append(one)
@@ -117,15 +128,39 @@ def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFindin
         _add(context, whole.parts, one)
 
 
-def _shared_ns(context: FindingsContext, one: PlacedFinding, whole: PlacedFinding) -> float:
-    """The time, by GPU and iteration, that both findings cost in the cells of the second one."""
+def _hide(
+    context: FindingsContext, groups: list[PlacedFinding], small: list[PlacedFinding], worth: Worth
+) -> None:
+    """Add those that save time only once a larger one is gone to the parts of that."""
+    for one in small:
+        for whole in groups:
+            both = [each.finding.removal for each in (one, whole) if each.finding.removal]
+            if len(both) == 2:
+                saved = float(worth.saved_ns(both).mean()) - whole.saving_ns
+                if context.share(saved) >= SMALLEST_SAVING.share:
+                    whole.parts.append(one)
+                    break
+
+
+def _shared(
+    context: FindingsContext, one: PlacedFinding, whole: PlacedFinding
+) -> tuple[float, float]:
+    """The parts of each of two findings' costs that the other one costs too: at the same nodes,
+    else by GPU and iteration in the cells of the second one."""
     if not one.finding.cost.may_be(whole.finding.cost):
-        return 0.0
+        return 0.0, 0.0
+    removed, other = one.finding.removal, whole.finding.removal
+    if removed is not None and other is not None:
+        both = float(np.minimum(removed.all_ns, other.all_ns).sum())
+        own = both / max(float(removed.all_ns.sum()), 1.0)
+        return own, own * one.saving_ns / max(whole.saving_ns, 1.0)
     place = context.place("gpu") * len(context.iterations) + context.place("iteration")
     sums = (
         sums_of(ns, place, context.spots) for ns in (one.costs_ns * whole.cells, whole.costs_ns)
     )
-    return float(np.minimum(*sums).sum())
+    both = float(np.minimum(*sums).sum())
+    own, of_whole = (max(float(each.costs_ns.sum()), 1.0) for each in (one, whole))
+    return both / own, both / of_whole
 
 
 def _fitting(context: FindingsContext, groups: list[PlacedFinding]) -> list[PlacedFinding]:

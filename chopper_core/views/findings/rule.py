@@ -104,6 +104,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     """The codes of the iterations that are not analysed."""
     sampled_from: int | None = None
     """How many iterations `iterations` were evenly chosen from; None: they are all."""
+    is_replayed: bool = False
+    """Whether replays of the steps give the savings."""
 
     @property
     def table(self) -> KernelTable:
@@ -518,6 +520,17 @@ def confidence(*, measured: bool, repeated: bool) -> Confidence:
     return Confidence(1 + measured + repeated)
 
 
+class Removal(Struct, frozen=True, eq=False):
+    """The time to take from the work of a step graph's nodes, and from the lags of its edges."""
+
+    work_ns: Float64
+    lag_ns: Float64
+
+    @property
+    def all_ns(self) -> Float64:
+        return np.concatenate([self.work_ns, self.lag_ns])
+
+
 class Finding(Struct, frozen=True):
     """A sentence with its numbers, the potential saving, and the view that shows the evidence."""
 
@@ -542,10 +555,12 @@ class Finding(Struct, frozen=True):
     """The activities that take longer, and by how much, where that is known one by one."""
     estimate_ns: float | None = None
     """The rule's estimate, where the saving and its range are those of a replay."""
+    removal: Removal | None = None
+    """What that replay lacks."""
 
     @property
     def is_replayed(self) -> bool:
-        return self.estimate_ns is not None
+        return self.removal is not None
 
     @property
     def is_priced(self) -> bool:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.graph.dependencies import Evidence
-from chopper_core.graph.questions import EXPECTED, Predicted, Predictor, as_peers, scaled
+from chopper_core.graph.questions import Predicted, Predictor, as_peers, scaled
 from chopper_core.graph.step_graph import NodeKind, StepGraph, Steps, replay, steps_of
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.side_table import HostLane, HostState
@@ -32,7 +32,14 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.views.findings.rule import COMPUTES, Cost, Finding, FindingsContext
+from chopper_core.views.findings.rule import (
+    CELL,
+    COMPUTES,
+    Cost,
+    Finding,
+    FindingsContext,
+    Removal,
+)
 from chopper_core.views.shared.host_causes import HostCharges, host_charges
 
 MAX_ERROR: Final = 0.02
@@ -44,15 +51,11 @@ _CONTENDED: Final = 0.005
 """Of the step: what fewer waits change in a smaller saving is next to nothing."""
 _SAME_GAIN: Final = 0.3
 """The part of the largest gain from which on iterations are compared."""
+_MIN_BEYOND: Final = 0.5
+"""Of what some GPUs cost: where they take less than that beyond their peers, all their compute is
+too long."""
 _MAX_CALLS: Final = 64
 """Of a host, that are walked back from a launch."""
-
-
-class Removal(Struct, frozen=True, eq=False):
-    """The time to take from the work of nodes and from the lags of edges."""
-
-    work_ns: Float64
-    lag_ns: Float64
 
 
 class Worth(Struct, frozen=True, eq=False, dict=True):
@@ -95,7 +98,7 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         measured = (context.elapsed_ns + context.moved_ns).mean()
         if not len(times) or abs(times.mean() - measured) > MAX_ERROR * measured:
             return None
-        return cls(context, predictor, steps, inside, times)
+        return cls(replace(context, is_replayed=True), predictor, steps, inside, times)
 
     def saved_ns(self, removals: Iterable[Removal]) -> Int64:
         """How much shorter each step is on each GPU when all of that time is removed.
@@ -124,7 +127,8 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         The range allows for what the rule leaves open, for iterations that gain more or less, and
         for GPUs that gain more than the mean of all.
         """
-        saved = self.saved_ns([self.removal(finding)]).astype(np.float64)
+        removal = self.removal(finding)
+        saved = self.saved_ns([removal]).astype(np.float64)
         by_step, by_gpu = (
             means_of(saved, ranked(of[self.inside])[1])
             for of in (self.steps.iteration, self.steps.gpu)
@@ -138,8 +142,8 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         low, high = max(holds[0] - error, 0.0) * saving, (holds[1] + error) * most
         if finding.high_ns is not None and finding.rows is None:
             high = max(most, finding.high_ns)
-        estimate = finding.saving_ns
-        return replace(finding, saving_ns=saving, low_ns=low, high_ns=high, estimate_ns=estimate)
+        found = replace(finding, saving_ns=saving, low_ns=low, high_ns=high)
+        return replace(found, estimate_ns=finding.saving_ns, removal=removal)
 
     def removal(self, finding: Finding) -> Removal:
         """The time that a finding costs on its GPUs, by what it is taken from."""
@@ -167,7 +171,7 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         change = as_peers(self.context.run, self.graph, chosen, "gpu")
         work = np.zeros(len(self.graph))
         own = self.graph.work_ns.astype(np.float64)
-        work[change.nodes] = own[change.nodes] - change.new(own)[EXPECTED]
+        work[change.nodes] = own[change.nodes] - change.work(own)
         return Removal(work, np.zeros(len(self.graph.lag_ns)))
 
     def _removed(
@@ -195,8 +199,8 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         if cost == Cost.COMMUNICATION:
             own = context.table.exposed_comm_ns[rows].astype(np.float64)
         elif cost in COMPUTES and is_of_some:
-            beyond = self._beyond_peers[rows]
-            own = beyond if beyond.any() else own
+            beyond = (self._more_work if cost == Cost.WORK else self._beyond_peers)[rows]
+            own = beyond if beyond.sum() >= _MIN_BEYOND * total else own
         np.add.at(work, *self._at_work(rows, parts(own)))
         return Removal(work, lag)
 
@@ -219,6 +223,24 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
                     [medians_along(np.delete(took, k, 0), 0) for k in range(len(took))]
                 )
                 found[own.rows] = np.maximum(took - usual, 0.0).T
+        return found
+
+    @cached_property
+    def _more_work(self) -> Float64:
+        """How much longer each row takes for its part of the work that its GPU has more of than
+        the others, in the same operation, layer, phase and iteration."""
+        context, cells = self.context, self.context.cells
+        table, rows = context.table, cells.rows
+        took = np.where(table.kind[rows] == Kind.COMPUTE, table.duration_ns[rows], 0)
+        owner = np.repeat(np.arange(len(cells)), cells.sizes())
+        sums = sums_of(took.astype(np.float64), owner, len(cells))
+        place = context.together(*CELL[1:])[1]
+        by_gpu = np.zeros((len(context.gpus), int(place.max(initial=-1)) + 1))
+        by_gpu[context.place("gpu"), place] = sums
+        beyond = np.maximum(by_gpu - np.nan_to_num(others_median(by_gpu)), 0.0)
+        parts = beyond[context.place("gpu"), place] / np.maximum(sums, 1.0)
+        found = np.zeros(len(table))
+        found[rows] = took * parts[owner]
         return found
 
     @cached_property
