@@ -146,7 +146,8 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     @property
     def glyphs(self) -> Glyphs:
-        return self._glyphs.coloured(self.inks.has_colours and not self._as_text)
+        inks = self.inks
+        return self._glyphs.coloured(inks.has_colours and not self._as_text, inks.has_few)
 
     @property
     def actions(self) -> tuple[Action, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache
 from itertools import chain
 from typing import Final
@@ -22,9 +22,12 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.frame import Frame
+from chopper_core.views.shared.marks import far_out
 from chopper_core.views.spec import SeveralRuns
+from chopper_core.views.timeline.lanes import classes_of
 from chopper_tui.draw.figures import Figure, figures_of
-from chopper_tui.draw.pieces import Pieces, hue_of
+from chopper_tui.draw.pieces import CLASS_INKS, EXPOSED, HIDDEN, Pieces, signal_ink
+from chopper_tui.draw.table import repeated_column
 from chopper_tui.draw.timeline import lane_line, phases_line
 
 _SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
@@ -72,6 +75,8 @@ class Sparks(RowLines, kw_only=True, eq=False):
     signal: ScreenSignal
     rows: int
     scale: SparkScale | None = None
+    apart: Float64 | None = None
+    """Above 0 the rows whose means stand out; None where the rows are too many to be compared."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -83,7 +88,9 @@ class Sparks(RowLines, kw_only=True, eq=False):
         if not wanted:
             return
         if self.scale is None:
-            self.scale = SparkScale.of(self.signal.means(sampled(self.rows), self.bins))
+            some = self.signal.means(sampled(self.rows), self.bins)
+            self.scale = SparkScale.of(some)
+            self.apart = far_out(some) if self.rows == len(some) else None
             title = self.scale.title(signal)
             short = title.removesuffix(f" {signal.unit}")
             self.title = [(title if len(title) <= self.bins else short, "header")]
@@ -91,9 +98,9 @@ class Sparks(RowLines, kw_only=True, eq=False):
             wanted, self.signal.means(np.array(wanted, np.intp), self.bins), strict=True
         ):
             text = self.scale.line(line, signal.unit, self.glyphs)
-            ink = f"{hue_of(signal.unit)}{self.scale.tone(line)}"
+            ink = signal_ink(signal.unit, self.apart is not None and bool(self.apart[row]))
             flat, _, value = text.rpartition(" ")
-            # The value of a flat one is text to read, whatever its tone.
+            # The value of a flat one is text to read, whatever its ink.
             is_flat = flat and value.replace(".", "").isdigit()
             self.drawn[row] = [(flat, ink), (f" {value}", "dim")] if is_flat else [(text, ink)]
 
@@ -123,6 +130,10 @@ class ScreenData(Struct, frozen=True):
     frame: Frame
     figures: Mapping[str, Figure]
     signals: tuple[ScreenSignal, ScreenSignal]
+    bars: Set[str] = frozenset()
+    """Columns with bars in their cells, which charts of the same figures were left out for."""
+    inks: Sequence[str] = ()
+    """Of each row, by what takes most of its time; empty where rows have no class."""
 
     @property
     def has_signals(self) -> bool:
@@ -138,11 +149,13 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
     from chopper_core.views.query import preview, query
 
     frame = query(run, view) if is_complete else preview(run, view)
-    view = frame.view
+    view, repeated = frame.view, [repeated_column(frame, each) for each in frame.charts]
+    kept = (chart for chart, name in zip(frame.charts, repeated, strict=True) if not name)
+    frame = replace(frame, charts=tuple(kept))
     if isinstance(run, SeveralRuns):
         # Runs side by side have no time in common.
         signal = ScreenSignal(frame.signal, frame.means)
-        return ScreenData(frame, {}, (signal, signal))
+        return ScreenData(frame, {}, (signal, signal), frozenset(filter(None, repeated)))
     second = run.signal(second_signal(run, frame.signal.name))
     return ScreenData(
         frame,
@@ -152,7 +165,15 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
             ScreenSignal(frame.signal, frame.means),
             ScreenSignal(second, _means_later(run, view, second.name)),
         ),
+        frozenset(filter(None, repeated)),
+        _inks_of_rows(run, frame),
     )
+
+
+def _inks_of_rows(run: Run, frame: Frame) -> Sequence[str]:
+    # Time that the tree charges to communication is exposed.
+    inks = (*CLASS_INKS, HIDDEN if frame.view.name else EXPOSED)
+    return [inks[place] for place in classes_of(run, frame.level, frame.labels)]
 
 
 def run_of(home: Run, view: View) -> Run:

@@ -218,6 +218,11 @@ class Card(Struct, frozen=True):
     address: str
     note: str = ""
     """Other facts, in a few words."""
+    share_pct: float = 0.0
+    """What is to be saved, in % of the step."""
+    sure: int = 0
+    """How sure it is, 1 to 3; 0: it is no finding."""
+    rule: str = ""
 
 
 class Cards(Struct, frozen=True, tag=True):
@@ -322,6 +327,9 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     """Maximum number of strips."""
     missing: str = ""
     """Why there are no strips."""
+    clocks: Callable[[int, int], Float64] | None = None
+    """(lane, number of cells) → the mean clock of its GPU in each, NaN if unknown; empty for the
+    further lanes of a GPU. None where no clock is known."""
     classes: tuple[str, ...] = ()
     hosts: Callable[[int, int], LaneCells | None] | None = None
     """The work of the threads that launch on a lane's GPU: operators, and other runtime calls."""
@@ -362,7 +370,7 @@ def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
     def part(begin: float, end: float) -> Lanes:
         return _picked_lanes(chart if chart.part is None else chart.part(begin, end), rows)
 
-    by_row = ("cells", "bands", "strips", "hosts", "ghosts")
+    by_row = ("cells", "bands", "strips", "clocks", "hosts", "ghosts")
     return replace(
         chart,
         **_picked(chart, rows, ("lanes", "owners", "pointed")),

@@ -19,6 +19,7 @@ STAND_INS: Final = str.maketrans(
     | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯±", "+")
     | {"▪": "#"}
     | dict.fromkeys("●•", "*")
+    | {"○": "."}
     | dict.fromkeys("↑▲", "^")
     | dict.fromkeys("↓▼", "v")
     | dict.fromkeys("⏎←", "<")
@@ -30,7 +31,6 @@ STAND_INS: Final = str.maketrans(
 """Signs of titles, notes and drawings in ASCII, each one cell wide."""
 SAMPLED: Final = 256
 """Of more rows, so many at even distances give the scale."""
-TONES: Final = 3
 _ENDS: Final = (0.01, 0.99)
 _ROOFED: Final = 70
 """Percentage of a row's cells at the top of the scale from which they are a line, not a wall."""
@@ -62,10 +62,14 @@ class Glyphs(Struct, frozen=True):
     roof: str = '"'
     shaded: str = ":"
     """A cell of a band, without colours."""
+    row_bar: str = "="
+    """A cell of a bar in a row, which leaves a gap to the next row."""
     steps: str = "-"
     """A line within a cell, from its top to its bottom."""
     in_colour: bool = False
     """Whether colours tell kinds and magnitudes apart; without them patterns and levels do."""
+    has_few: bool = False
+    """Whether there are 16 colours at most: some kinds then share one, in patterns."""
 
     @property
     def has_halves(self) -> bool:
@@ -85,8 +89,10 @@ class Glyphs(Struct, frozen=True):
         mark = self.down if sort.startswith("-") else self.up
         return f" {mark}" if self.is_ascii else mark
 
-    def coloured(self, in_colour: bool) -> Glyphs:
-        return self if self.in_colour == in_colour else replace(self, in_colour=in_colour)
+    def coloured(self, in_colour: bool, has_few: bool = False) -> Glyphs:
+        if (self.in_colour, self.has_few) == (in_colour, has_few):
+            return self
+        return replace(self, in_colour=in_colour, has_few=has_few)
 
     def spelled(self, text: str) -> str:
         """Text with units spelled as this set can show them."""
@@ -110,6 +116,7 @@ UNICODE: Final = Glyphs(
     "─",
     "▔",
     "░",
+    "▆",
     "▔─▁",
 )
 ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*", "u", ">")
@@ -184,14 +191,6 @@ class SparkScale(Struct, frozen=True):
             return (line[:room] + value)[: len(means)] if room > 1 else line
         line = sparkline((means - self.low) / span, glyphs)
         return _roofed(line, glyphs, is_narrow=span <= _NARROW * abs(self.high))
-
-    def tone(self, means: Float64) -> int:
-        """The tone of a row by its mean: 0 low on the scale, 1 in its middle, 2 high."""
-        known = means[np.isfinite(means)]
-        if not len(known) or self.high <= self.low:
-            return 1
-        share = (float(known.mean()) - self.low) / (self.high - self.low)
-        return min(max(int(share * TONES), 0), TONES - 1)
 
 
 def _roofed(line: str, glyphs: Glyphs, is_narrow: bool) -> str:

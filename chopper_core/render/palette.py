@@ -36,50 +36,38 @@ MEANINGS: Final = {
     "hidden": ("#974ddb", "#9432da", "magenta"),
     "exposed": ("#ce4ab2", "#c11a98", "bright_magenta"),
     "waiting": ("#6b5270", "#ecb6f2", "bright_black"),
-    "idle": ("#23282d", "#dce2e9", "bright_black"),
+    "idle": ("#23282d", "#dce2e9", "black"),
     "useful": ("#cfebfe", "#94aece", "bright_white"),
     "low_clock": ("#ff8000", "#d96f11", "yellow"),
-    "maybe_clock": ("#a37a3d", "#8e6600", "blue"),
-    "matrix": ("#bba46b", "#c2955e", "bright_yellow"),
+    "matrix": ("#bba46b", "#c2955e", "yellow"),
     "vector": ("#f6f7b2", "#cad589", "white"),
-    "extra": ("#925712", "#69542c", "bright_red"),
+    "extra": ("#925712", "#69542c", "yellow"),
     "contention": ("#901515", "#7e0d0b", "red"),
-    "unknown": ("#94999a", "#808f93", "cyan"),
+    "unknown": ("#94999a", "#808f93", "white"),
+    "warning": ("#f7b800", "#a16700", "bright_yellow"),
+    "alarm": ("#e94a4e", "#b70100", "bright_red"),
+    "good": ("#45bed6", "#026c75", "bright_green"),
 }
 """Inks of one meaning each, in the whole program: classes of compute, kinds of communication, idle
-time, and what a step loses. Their colors on dark and light ground, and of a terminal's 16; the
-first two kinds can be told from each other with any color blindness."""
+time, what a step loses, and states. Their colours on dark and light ground, and of a terminal's
+16, where three share theirs with a pattern; any two can be told apart with any color blindness."""
+NEUTRAL: Final = {
+    "accent": ("#848d97", "#59636e", "white"),
+    "second": ("#d3dae1", "#a3adb7", "bright_white"),
+    "third": ("#58626d", "#2f3740", "bright_black"),
+    "fourth": ("#aab3bc", "#7d8792", "white"),
+    "shade": ("#39424d", "#c8d1da", "bright_black"),
+}
+"""Inks without a hue, of series without a meaning, and of what lies behind them."""
+PATTERNED: Final = {"matrix": "▒", "extra": "░", "unknown": "▒"}
+"""Inks that share one of 16 colours with another, and the fill that tells them apart there."""
 _SIXTEEN: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
-_CODES: Final = {
-    "dim": "2",
-    "strong": "1",
-    "header": "4",
-    "chosen": "1;4",
-    "alert": "1;33",
-    "accent": "36",
-    "spark": "36",
-    "shade": "2",
-    "second": "33",
-    "third": "32",
-    "fourth": "35",
-    "fifth": "93",
-    "sixth": "31",
-    "seventh": "34",
-    "eighth": "37",
-    "ninth": "91",
-    "tenth": "95",
-    "below": "36",
-    "far_below": "1;36",
-    "above": "33",
-    "far_above": "1;33",
-    "poor": "31",
-    "very_poor": "1;31",
-} | {
+_CODES: Final = {"dim": "2", "strong": "1", "header": "4", "chosen": "1;4"} | {
     name: str(
         (90 if few.startswith("bright_") else 30) + _SIXTEEN.index(few.removeprefix("bright_"))
     )
-    for name, (_, _, few) in MEANINGS.items()
+    for name, (_, _, few) in (MEANINGS | NEUTRAL).items()
 }
 
 
@@ -173,6 +161,8 @@ def _code(ink: str, ground: int | None) -> str:
         return _true(ink, ground, 38) or _CODES.get(ink, "")
     behind = _level(back)
     if behind is None:
+        if (over := _level(front)) is not None:
+            return f"38;5;{over}"
         if true := _true(back, ground, 48):
             text = "#000000" if is_light(MEANINGS[back][ground or 0]) else "#ffffff"
             return f"{_true(front, ground, 38) or _rgb(text, 38)};{true}"

@@ -85,7 +85,7 @@ def as_text(
         name = wrapped(names[row], name_width) if is_prose else [short[row]]
         spark = []
         if means is not None and scale is not None:
-            spark = [paint(scale.line(means[row], frame.signal.unit, glyphs), "spark")]
+            spark = [paint(scale.line(means[row], frame.signal.unit, glyphs), "good")]
         lines += [line(name[0], row + 2, inks[row], *spark), *name[1:]]
         if is_prose:
             lines += [paint(f"  {clean(frame.addresses(row))}", "dim"), ""]
@@ -100,7 +100,8 @@ def as_text(
 def _inks(frame: Frame, column: ColumnText) -> list[str]:
     if column.metric.name in BARS:
         return ["accent"] * len(frame)
-    return [INKS[tint] for tint in tints(frame, column.metric).tolist()]
+    inks = INKS[column.metric.signed]
+    return [inks[tint] for tint in tints(frame, column.metric).tolist()]
 
 
 def _layout(

@@ -29,7 +29,15 @@ from chopper_tui.draw.canvas import (
     stack_sizes,
     title_lines,
 )
-from chopper_tui.draw.pieces import Line, series_fills, series_inks, short_number, width_of
+from chopper_tui.draw.pieces import (
+    Line,
+    fit,
+    lead,
+    series_fills,
+    series_inks,
+    short_number,
+    width_of,
+)
 
 _MAX_THICK: Final = 3
 _HAIR: Final = 1e-9
@@ -173,7 +181,7 @@ def _inks_of(picture: BarChart) -> Sequence[str]:
     if len(picture.series) == 2:
         above, below = (series.numbers for series in picture.series)
         if not (above < 0).any() and (below < 0).any() and not (below > 0).any():
-            return [("above", "below")[place] for place in _visible(picture)]
+            return [("warning", "good")[place] for place in _visible(picture)]
     return series_inks([picture.series[place].name for place in _visible(picture)])
 
 
@@ -295,7 +303,7 @@ def _number(number: float, unit: str) -> str:
 
 
 _BESIDE_FROM: Final = 100
-_SIGNS: Final = {"+": "above", "-": "below"}
+_SIGNS: Final = {"+": "warning", "-": "good"}
 
 
 class CardsDrawer(Drawer[Cards]):
@@ -319,19 +327,55 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
     widths = [max(map(len, each)) for each in columns]
     cells = sum(widths) + _GAP * max(len(widths) - 1, 0) if beside else max(widths, default=0)
     cells = max(cells, len(glyphs.missing))
-    room = max(width - cells - _GAP, 8)
+    longest = max((card.share_pct for card in cards), default=0.0)
+    signs = [_signs(card, longest, glyphs) for card in cards]
+    taken = max(map(width_of, signs), default=0)
+    room = max(width - cells - _GAP - taken, 8)
     drawn = []
-    for card in cards:
+    for card, sign in zip(cards, signs, strict=True):
         figures = _figures(card, widths, cells, beside, glyphs)
-        text = [(line, "text") for line in wrapped(card.text, room) if card.text]
-        text += [(line, "dim") for line in wrapped(card.note, room)]
-        ink = _SIGNS.get(card.figures[0][:1] if card.figures else "", "accent")
-        lines: list[Line] = [
-            [(left or " " * cells, ink), (" " * _GAP, "text"), right or ("", "text")]
-            for left, right in zip_longest(figures, text)
-        ]
+        indent = "  " * card.text.startswith("└ ")
+        words = wrapped(card.text, room - len(indent)) if card.text else []
+        text: list[Line] = [lead(line) for line in words[:1]]
+        text += [[(indent + line, "text")] for line in words[1:]]
+        text += [[(fit(card.note, room, glyphs).rstrip(), "dim")]] if card.note else []
+        ink = _SIGNS.get(card.figures[0][:1] if card.figures else "", "strong")
+        lines: list[Line] = []
+        for left, right in zip_longest(figures, text):
+            signed = [(" " * taken, "text")] if lines else sign
+            gap = (" " * _GAP, "text")
+            lines.append([(left or " " * cells, ink), *signed, gap, *(right or [])])
         drawn.append(lines)
     return drawn
+
+
+_SAVING_CELLS: Final = 6
+_SEVERE_PCT: Final = ((10.0, "alarm"), (2.0, "warning"))
+"""Of the step: from which saving on a finding has which mark."""
+_RULES: Final = {
+    "low_clock": ("overhead", "clock", "low-clock", "clock-drop", "throttled"),
+    "waiting": ("straggler", "imbalance", "slow-stage", "long-stage"),
+    "exposed": ("exposed", "slow-link", "slow-transfer"),
+    "idle": ("host-bound", "launch-bound", "queue-bound", "late-host"),
+    "contention": ("contention",),
+    "copy": ("copies",),
+    "matrix": ("products",),
+}
+_RULE_INKS: Final = {rule: ink for ink, rules in _RULES.items() for rule in rules}
+
+
+def _signs(card: Card, longest: float, glyphs: Glyphs) -> Line:
+    """How severe a finding is, a bar for what is to be saved, and dots for how sure it is."""
+    if not card.sure:
+        return []
+    severity = next((ink for least, ink in _SEVERE_PCT if card.share_pct >= least), "")
+    cells = round(_SAVING_CELLS * card.share_pct / (longest or 1.0)) or int(card.share_pct > 0)
+    return [
+        (f" {glyphs.up if severity else ' '} ", severity or "text"),
+        (glyphs.row_bar * cells, _RULE_INKS.get(card.rule, "accent")),
+        (" " * (_SAVING_CELLS + 1 - cells), "text"),
+        (glyphs.spelled("●" * card.sure + "○" * (3 - card.sure)), "dim"),
+    ]
 
 
 def _figures(card: Card, widths: list[int], cells: int, beside: bool, glyphs: Glyphs) -> list[str]:

@@ -150,7 +150,9 @@ def stack(lengths: Float64, fills: Sequence[str], inks: Sequence[str]) -> Line:
     return [(fill * size, ink) for fill, ink, size in zip(fills, inks, sizes, strict=True) if size]
 
 
-def area(shares: Float64, height: int, inks: Sequence[str], glyphs: Glyphs) -> list[Line]:
+def area(
+    shares: Float64, height: int, inks: Sequence[str], glyphs: Glyphs, band: str = "shade"
+) -> list[Line]:
     """Columns up to the first row of shares, a band up to the last, a line at the one between.
 
     Shares are of the height, NaN where unknown; `inks` are those of each column.
@@ -162,9 +164,9 @@ def area(shares: Float64, height: int, inks: Sequence[str], glyphs: Glyphs) -> l
         chars, own = list(base), list(inks)
         for x, (below, above) in enumerate(zip(base, top, strict=True)):
             if below == blank:
-                chars[x], own[x] = glyphs.band if above == full else above, "shade"
+                chars[x], own[x] = glyphs.band if above == full else above, band
             elif below != above == full and glyphs.has_halves:
-                own[x] = f"{inks[x]}/shade"
+                own[x] = f"{inks[x]}/{band}"
         if len(shares) > 2:
             places = (1 - shares[1]) * height - y
             for x in np.flatnonzero((places >= 0) & (places < 1)).tolist():
@@ -173,6 +175,26 @@ def area(shares: Float64, height: int, inks: Sequence[str], glyphs: Glyphs) -> l
                     own[x] = "strong/shade" if top[x] == full and glyphs.has_halves else "strong"
         lines.append(inked(chars, own))
     return lines
+
+
+def lines_over(
+    lines: list[Line], curves: Sequence[tuple[Float64, str]], glyphs: Glyphs
+) -> list[Line]:
+    """Areas with thin lines in front of them, each at its shares of the height and in its ink."""
+    drawn = [([*text], inks) for text, inks in map(_by_cell, lines)]
+    for shares, ink in curves:
+        rows = (1 - np.clip(shares, 0.0, 1.0)) * len(drawn)
+        for x in np.flatnonzero(np.isfinite(shares)).tolist():
+            y = min(int(rows[x]), len(drawn) - 1)
+            chars, inks = drawn[y]
+            step = min(int((rows[x] - y) * len(glyphs.steps)), len(glyphs.steps) - 1)
+            is_full = glyphs.has_halves and chars[x] == glyphs.spark[-1]
+            chars[x], inks[x] = glyphs.steps[step], f"{ink}/{inks[x]}" if is_full else ink
+    return [inked(*line) for line in drawn]
+
+
+def _by_cell(line: Line) -> tuple[str, list[str]]:
+    return "".join(text for text, _ in line), [ink for text, ink in line for _ in text]
 
 
 C = TypeVar("C", bound=Struct)

@@ -28,7 +28,7 @@ from chopper_core.model.charts import (
     SignalRows,
 )
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.render.palette import Paint, plain
+from chopper_core.render.palette import Paint, painted, plain
 from chopper_core.util.errors import UsageError
 from chopper_tui.draw.axes import drawable, few_as_bars, in_fitting_units
 from chopper_tui.draw.canvas import (
@@ -179,7 +179,7 @@ def most_lines_below(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int
 def as_lines(
     charts: Sequence[Chart], width: int, glyphs: Glyphs, paint: Paint = plain
 ) -> list[str]:
-    lines = lines_of(charts, width, glyphs.coloured(paint is not plain))
+    lines = lines_of(charts, width, glyphs.coloured(paint is not plain, paint is painted))
     return [painted_line(line, paint) for line in lines]
 
 

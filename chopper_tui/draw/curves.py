@@ -17,15 +17,17 @@ from chopper_core.render.cells import beginning, wrapped
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.escape import clean
-from chopper_core.util.grouping import distinct, run_mask
-from chopper_tui.draw.axes import ASCII, Axis, shares
+from chopper_core.util.grouping import distinct, quantiles_along, run_mask
+from chopper_tui.draw.axes import ASCII, Axis, around, framed, shares
 from chopper_tui.draw.canvas import (
     MAX_ZOOM,
     UNLIMITED,
     Canvas,
     Drawer,
     Lens,
+    area,
     legend_entries,
+    lines_over,
     title_lines,
 )
 from chopper_tui.draw.pieces import SERIES_INKS, Line, short_number
@@ -136,6 +138,10 @@ class LineDrawer(Drawer[LineChart]):
     tallest = UNLIMITED
 
     def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
+        if (peers := _peers(chart)) is not None:
+            names, inks = _named_peers(chart, peers)
+            marks = [glyphs.spark[-1], *[glyphs.steps[len(glyphs.steps) // 2]] * (len(names) - 1)]
+            return title_lines(chart.title, chart.unit, width, legend_entries(names, marks, inks))
         markers = _MARKERS[glyphs.name]
         names = [each.name for each in chart.series]
         names = names if 1 < len(names) <= len(markers) else []
@@ -149,6 +155,9 @@ class LineDrawer(Drawer[LineChart]):
         return len(self.title(chart, width, glyphs)) + _MIN_LINES
 
     def body(self, chart: LineChart, on: Canvas) -> None:
+        if (peers := _peers(chart)) is not None:
+            _draw_peers(chart, peers, on)
+            return
         curves = _curves(chart, on.glyphs)
         if not curves:
             on.add([("no values to draw", "dim")])
@@ -178,6 +187,52 @@ class LineDrawer(Drawer[LineChart]):
                 for each, ok in zip(chart.series, kept, strict=True)
             ),
         )
+
+
+_MIN_PEERS: Final = 4
+_PEER_INKS: Final = ("warning", "strong")
+"""Of the two curves that differ most from the median of all."""
+
+
+def _peers(chart: LineChart) -> Float64 | None:
+    """Many curves over the same places, as rows; None for others."""
+    if chart.points or len(chart.series) < _MIN_PEERS:
+        return None
+    first = chart.x[0]
+    same = all(len(x) == len(first) and np.array_equal(x, first) for x in chart.x)
+    rows = np.stack([each.numbers for each in chart.series]) if same else np.zeros((0, 0))
+    known = np.isfinite(rows).all(axis=0) & np.isfinite(first) if same else np.zeros(0, np.bool_)
+    return rows if known.sum() > 1 and (np.diff(first) >= 0).all() else None
+
+
+def _far_peers(peers: Float64) -> list[int]:
+    apart = np.nansum(np.abs(peers - quantiles_along(peers, (0.5,))), axis=1)
+    order: list[int] = np.argsort(-apart, kind="stable").tolist()
+    return order[: len(_PEER_INKS)]
+
+
+def _named_peers(chart: LineChart, peers: Float64) -> tuple[list[str], list[str]]:
+    names = [chart.series[place].name for place in _far_peers(peers)]
+    return ["median", *names], ["shade", *_PEER_INKS]
+
+
+def _draw_peers(chart: LineChart, peers: Float64, on: Canvas) -> None:
+    """The median of many curves as an area, and in front of it the two that differ most."""
+    x, lines = chart.x[0], max(on.left - 2, 1)
+    low, high = float(np.nanmin(peers)), float(np.nanmax(peers))
+    y_axis = Axis.over(*around(min(low, 0.0) if low >= 0 else low, high), max(lines // 3, 3))
+    width = y_axis.label_width
+    cells = max(on.width - width - 1, 1)
+    unit = chart.x_unit or clean(chart.x_title)
+    x_axis = Axis.over(float(x[0]), float(x[-1]), max(on.width // _CELLS_PER_TICK, 3), unit)
+    at = np.linspace(x[0], x[-1], cells)
+    drawn = [quantiles_along(peers, (0.5,))[0], *(peers[place] for place in _far_peers(peers))]
+    median, *others = (shares(np.interp(at, x, each), y_axis) for each in drawn)
+    body = area(median[None], lines, ["shade"] * cells, on.glyphs)
+    body = lines_over(body, [*zip(others, _PEER_INKS, strict=True)][::-1], on.glyphs)
+    on.lines += framed(body, y_axis, width, on.glyphs.is_ascii)
+    on.add([(" " * width + x_axis.ruler(cells, on.glyphs.is_ascii), "dim")])
+    on.add([(" " * (width + 1) + x_axis.line(cells), "dim")])
 
 
 def _curves(picture: LineChart, glyphs: Glyphs) -> list[Curve]:
@@ -275,7 +330,7 @@ def _sentence(chart: Roofline, on: Canvas, room: int) -> list[Line]:
     texts[room - 1 :] = [beginning(" ".join(texts[room - 1 :]), width, on.glyphs)]
     marks = [f"{_SELECTED[on.glyphs.name] if has_point else ' '} ", *["  "] * room]
     lines: list[Line] = [
-        [(mark, "alert"), (text, "text")] for mark, text in zip(marks, texts, strict=False)
+        [(mark, "strong"), (text, "text")] for mark, text in zip(marks, texts, strict=False)
     ]
     return [*lines, *([[]] * room)][:room]
 
@@ -360,7 +415,7 @@ def _points(chart: Roofline, x: Axis, on: Canvas) -> list[Curve]:
         (measured, np.ones(len(sizes), bool), "second", _MEASURED[name]),
         *((model, (sizes == n) & ~is_selected, "accent", _SIZES[name][n]) for n in range(3)),
         (measured, is_selected, "second", _MEASURED[name]),
-        (model, is_selected, "alert", _SELECTED[name]),
+        (model, is_selected, "strong", _SELECTED[name]),
     ]
     curves = []
     for places, chosen, ink, mark in groups:

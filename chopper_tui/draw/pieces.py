@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import count, groupby
 from operator import itemgetter
 from typing import Final
 
@@ -12,18 +13,15 @@ import numpy as np
 from chopper_core.model.units import Unit
 from chopper_core.render.cells import cell_width, elide, pad
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.render.palette import Paint
+from chopper_core.render.palette import PATTERNED, Paint
 
 Pieces = Sequence[tuple[str, str]]
 Line = list[tuple[str, str]]
 """A line that is being put together."""
 
 
-SERIES_INKS: Final = (
-    *("accent", "second", "third", "fourth", "fifth", "sixth"),
-    *("seventh", "eighth", "ninth", "tenth"),
-)
-"""Inks of series in order, one hue each; without colour the fills tell series apart."""
+SERIES_INKS: Final = ("accent", "second", "third", "fourth")
+"""Inks of series without a meaning, in order; fills tell those apart that share one."""
 COMPUTE, COPY, HIDDEN, EXPOSED, WAITING, IDLE = (
     *("gemm", "copy", "hidden", "exposed", "waiting", "idle"),
 )
@@ -32,15 +30,16 @@ CLASS_INKS: Final = ("gemm", "attention", "elementwise", "norm", "copy", "optimi
 """Of the classes of compute that the timeline distinguishes."""
 _TIMES: Final = {
     "useful": ("theoretical",),
-    "low_clock": ("frequency",),
-    "maybe_clock": ("possibly frequency",),
+    "low_clock": ("frequency", "possibly frequency"),
     "matrix": ("MFMA utilisation",),
     "vector": ("vector work",),
     "extra": ("extra instructions",),
     "contention": ("contention",),
     "unknown": ("unattributed compute", "other compute"),
-    COMPUTE: ("compute",),
-    COPY: ("exposed copies", "copies", "memory"),
+    COMPUTE: ("compute", "GEMM"),
+    "attention": ("attention",),
+    "elementwise": ("vector",),
+    COPY: ("exposed copies", "copies", "memory", "sharding copies"),
     HIDDEN: ("compute during communication",),
     EXPOSED: ("exposed communication", "communication", "collective"),
     "optimizer": ("optimizer",),
@@ -49,64 +48,53 @@ _TIMES: Final = {
 """Ink → the names of its kind of time, whatever bar they are in."""
 _TIME_INKS: Final = {name: ink for ink, names in _TIMES.items() for name in names}
 _FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝·", "ascii": "#=+-ox*%~:."}
-_FILLED_INKS: Final = dict(zip(SERIES_INKS, range(10), strict=True)) | {
-    COMPUTE: 0,
-    "useful": 0,
-    "low_clock": 1,
-    "matrix": 2,
-    "optimizer": 2,
-    "vector": 3,
-    "extra": 4,
-    "contention": 5,
-    EXPOSED: 6,
-    COPY: 7,
-    "unknown": 8,
-    "maybe_clock": 9,
-    HIDDEN: 9,
-    IDLE: 10,
+_PLACES: Final = {
+    ink: place
+    for place, inks in enumerate(
+        (
+            *("gemm useful", "low_clock", "matrix optimizer attention", "vector elementwise"),
+            *("extra norm", "contention", "exposed", "copy", "unknown", "hidden waiting", "idle"),
+        )
+    )
+    for ink in inks.split()
 }
 """Ink → the place of its pattern, where there are no colours."""
+_PHASES: Final = ("forward ", "backward ")
 
 
 def series_inks(names: Sequence[str]) -> list[str]:
     """An ink per series: a kind of time has its own everywhere, others follow in order."""
-    known = [_TIME_INKS.get(name) for name in names]
-    free = [ink for ink in SERIES_INKS if ink not in known] or list(SERIES_INKS)
-    others = iter(range(len(names)))
-    return [ink or free[next(others) % len(free)] for ink in known]
+    known = [_TIME_INKS.get(_kind(name)) for name in names]
+    others = count()
+    return [ink or SERIES_INKS[next(others) % len(SERIES_INKS)] for ink in known]
+
+
+def _kind(name: str) -> str:
+    return next((name.removeprefix(each) for each in _PHASES if name.startswith(each)), name)
 
 
 def series_fills(inks: Sequence[str], glyphs: Glyphs) -> str:
-    """The fills of the parts of bars in these inks: in colours alike, else a pattern per ink."""
+    """The fills of the parts of bars in these inks: those of one colour differ in their pattern."""
     fills = _FILLS[glyphs.name]
-    if glyphs.in_colour:
-        return fills[0] * len(inks)
-    return "".join(fills[_FILLED_INKS.get(ink, n % len(fills))] for n, ink in enumerate(inks))
+    if not glyphs.in_colour:
+        places = (_PLACES.get(ink, n % len(fills)) for n, ink in enumerate(inks))
+        return "".join(fills[place] for place in places)
+    before, chosen = Counter[str](), []
+    for ink in inks:
+        first = fills.find(PATTERNED[ink]) if glyphs.has_few and ink in PATTERNED else 0
+        chosen.append(fills[(max(first, 0) + before[ink]) % len(fills)])
+        before[ink] += 1
+    return "".join(chosen)
 
 
-_HUES: Final[dict[Unit, str]] = {
-    Unit.MHZ: "clock",
-    Unit.PERCENT: "use",
-    Unit.WATTS: "power",
-    Unit.CELSIUS: "warm",
-}
-TONES: Final = 3
 _MAX_WRITTEN_OUT: Final = 1e15
 
 
-def hue_of(unit: str) -> str:
-    """The hue of a signal over time by its unit: clocks, utilization and power differ."""
-    return _HUES.get(Unit(unit), "clock")
-
-
-def toned(text: str, hue: str, levels: str) -> Line:
-    """A line of levels in the tones of a hue: the higher, the lighter; blanks break no piece."""
-    inks, ink = [], f"{hue}0"
-    for char in text:
-        place = levels.find(char)
-        ink = ink if place < 0 else f"{hue}{place * TONES // len(levels)}"
-        inks.append(ink)
-    return inked(text, inks)
+def signal_ink(unit: str, is_apart: bool = False) -> str:
+    """The ink of a signal over time: one that is far from its peers has that of the reason."""
+    if is_apart:
+        return "low_clock" if unit == Unit.MHZ else "warning"
+    return "good"
 
 
 def inked(chars: Sequence[str], inks: Sequence[str]) -> Line:
@@ -123,6 +111,17 @@ def marked(pieces: Pieces, begin: int, end: int, ink: str = "cursor", text: str 
     chars[begin:end] = text or chars[begin:end]
     inks[begin:end] = [ink] * len(inks[begin:end])
     return inked(chars, inks)
+
+
+_LEAD_ENDS: Final = (": ", "; ", " (", ", ", " · ")
+_MIN_LEAD: Final = 4
+
+
+def lead(text: str) -> Line:
+    """A sentence whose first phrase is strong; all of it where it is one phrase."""
+    ends = [at for end in _LEAD_ENDS if (at := text.find(end, _MIN_LEAD)) > 0]
+    end = min(ends, default=len(text))
+    return [(text[:end], "strong"), *([(text[end:], "text")] if end < len(text) else [])]
 
 
 def fit(text: str, width: int, glyphs: Glyphs) -> str:

@@ -19,10 +19,11 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.escape import clean
 from chopper_core.util.grouping import median_of, quantiles_along
 from chopper_core.views.shared.children import SignalChart
+from chopper_core.views.shared.marks import far_out
 from chopper_tui.draw import axes
 from chopper_tui.draw.axes import drawable
 from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Drawer, Lens, area, wanted
-from chopper_tui.draw.pieces import Line, cut, hue_of, short_number, width_of
+from chopper_tui.draw.pieces import Line, cut, short_number, signal_ink, width_of
 
 _LEAST_PERCENT: Final = 1.0
 """Span of an axis of shares, at least."""
@@ -62,7 +63,10 @@ def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
     if len(chart.gpus) > 1:
         parts[0] += f" of {len(chart.gpus)} GPUs"
     parts += _figures(chart, chart.values) or ["not known here"]
-    if len(chart.gpus) > 1:
+    apart = _apart(chart)
+    if apart is not None:
+        parts.append(f"(GPU {chart.gpus[apart]}, median shaded)")
+    elif len(chart.gpus) > 1:
         parts.append("(median, range shaded)")
     while len("  ".join(parts)) > width and len(parts) > 1:
         parts.pop()
@@ -116,13 +120,20 @@ def draw(
     cells, lines = max(width - label - 1, 1), height - 2 * time_axis
     check()
     at = np.arange(cells) * values.shape[1] // cells
-    quantiles = (0.0, 0.5, 1.0) if len(chart.gpus) > 1 else (0.5,)
     axis = _value_axis(chart, lines)
-    hue = hue_of(chart.signal.unit)
     inside = range(*_scope_cells(chart, cells))
-    inks = [f"{hue}1" if place in inside else "shade" for place in range(cells)]
-    shares = axes.shares(quantiles_along(values, quantiles)[:, at], axis)
-    body = axes.framed(area(shares, lines, inks, glyphs), axis, label, glyphs.is_ascii)
+    apart = _apart(chart)
+    ink, band = signal_ink(chart.signal.unit, apart is not None), "shade"
+    if apart is None:
+        drawn = quantiles_along(values, (0.0, 0.5, 1.0) if len(chart.gpus) > 1 else (0.5,))
+    else:
+        # The one far from the others is in front of their median, or behind where it is above.
+        drawn = np.stack([values[apart], quantiles_along(values, (0.5,))[0]])
+        if np.nanmean(drawn[0]) > np.nanmean(drawn[1]):
+            drawn, ink, band = drawn[::-1], "third", ink
+    inks = [ink if place in inside else "shade" for place in range(cells)]
+    shares = axes.shares(drawn[:, at], axis)
+    body = axes.framed(area(shares, lines, inks, glyphs, band), axis, label, glyphs.is_ascii)
     if time_axis:
         times = _time_axis(chart, cells)
         ruler = times.ruler(cells, glyphs.is_ascii)
@@ -132,6 +143,12 @@ def draw(
         body.append([(" " * label + ruler, "dim")])
         body.append([((" " * (label + 1) + times.line(cells)).ljust(width), "dim")])
     return [cut(line, width, glyphs) for line in body]
+
+
+def _apart(chart: SignalChart) -> int | None:
+    """The place of the GPU whose mean is farthest from the others', if it stands out."""
+    distances = far_out(chart.values)
+    return int(distances.argmax()) if distances.any() else None
 
 
 def _scope_cells(chart: SignalChart, cells: int) -> tuple[int, int]:
@@ -188,7 +205,7 @@ class SignalRowsDrawer(Drawer[SignalRows]):
         title: Line = [
             (clean(chart.title), "strong"),
             (f"{', ' if chart.unit else ''}{chart.unit}  {beyond[0]}{_whole(low)} ", "dim"),
-            (glyphs.spark, f"{hue_of(chart.unit)}1"),
+            (glyphs.spark, signal_ink(chart.unit)),
             (f" {beyond[1]}{_whole(high)}", "dim"),
         ]
         begin, end = chart.x
@@ -257,7 +274,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
             for signal, shares in zip(chart.signals, lanes, strict=True):
                 value = signal.means[row]
                 text = _whole(value) if np.isfinite(value) else glyphs.missing
-                ink = "alert" if row in signal.apart else f"{hue_of(signal.unit)}1"
+                ink = signal_ink(signal.unit, row in signal.apart)
                 pieces += [(sparkline(shares[row], glyphs), ink), (f" {text:>5}  ", "strong")]
             on.add(pieces)
         if len(order) > fits:
@@ -289,7 +306,7 @@ def _add_range(chart: SignalRows, on: Canvas) -> None:
     width = axis.label_width
     cells = max(on.width - width - 1, 1)
     known = quantiles_along(_at(chart.numbers, cells), (0.0, 0.5, 1.0))
-    inks = [f"{hue_of(chart.unit)}1"] * cells
+    inks = [signal_ink(chart.unit)] * cells
     drawn = area(axes.shares(known, axis), lines, inks, on.glyphs)
     on.lines += axes.framed(drawn, axis, width, on.glyphs.is_ascii)
     times = axes.Axis.over(*chart.x, cells // 10, chart.x_unit)
@@ -315,7 +332,6 @@ def _add_rows(picture: SignalRows, on: Canvas) -> None:
     shown = sorted(order if count <= fits else order[: max(fits - columns, 0)])
     low, high = _scale(picture)[:2]
     shares = (_at(picture.numbers, cells) - low) / max(high - low, 1e-9)
-    ink = f"{hue_of(picture.unit)}1"
     height = -(-len(shown) // columns)
     for line in range(height):
         pieces: Line = []
@@ -323,7 +339,7 @@ def _add_rows(picture: SignalRows, on: Canvas) -> None:
             pieces += [
                 (" " * _GAP if pieces else "", "text"),
                 (pad(names[row], widths[0]) + " ", "text"),
-                (sparkline(shares[row], glyphs), "alert" if row in picture.apart else ink),
+                (sparkline(shares[row], glyphs), signal_ink(picture.unit, row in picture.apart)),
                 (f" {means[row].rjust(widths[1])}", "text"),
                 (changes[row].ljust(widths[2]), "strong"),
             ]

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.model.charts import BarChart, Chart
 from chopper_core.model.signals import Signal
 from chopper_core.render.cells import (
     BARS,
@@ -23,7 +24,7 @@ from chopper_core.render.cells import (
     level_title,
     pad,
 )
-from chopper_core.render.glyphs import Glyphs, SparkScale, bar
+from chopper_core.render.glyphs import Glyphs, SparkScale
 from chopper_core.render.names import fitting_names, row_names
 from chopper_core.util.arrays import Int8
 from chopper_core.util.escape import clean
@@ -36,6 +37,7 @@ PREFIX: Final = 3
 GAP: Final = 2
 _WIDE: Final = 110
 _BAR: Final = 6
+_MAX_BAR: Final = 18
 _SPARK: Final = 12
 _MAX_WORD: Final = 24
 _WIDE_SPARK: Final = 15
@@ -61,6 +63,8 @@ class DrawnColumn(Struct, frozen=True):
     width: int
     bar: int
     """Cells of a bar after the figure; 0: none."""
+    longest: float
+    """The figure of the longest bar."""
     tints: Int8
     names_kernels: bool = False
     """Whether its words are kernels, which have short names."""
@@ -105,6 +109,8 @@ class TableLayout(Struct, frozen=True):
     short: Sequence[str] | None = None
     before: int = 0
     after: int = 0
+    inks: Sequence[str] = ()
+    """Of the bar of each row; empty: what the rows are has no ink of its own."""
 
     def name(self, row: int) -> str:
         if self.names is not None:
@@ -155,7 +161,7 @@ class TableLayout(Struct, frozen=True):
 
     def row(self, row: int, drawn: Sequence[Pieces], cursor: bool, marked: bool = False) -> Pieces:
         frame, glyphs = self.frame, self.glyphs
-        pieces = [(glyphs.mark if marked else " ", "alert" if marked else "text")]
+        pieces = [(glyphs.mark if marked else " ", "strong" if marked else "text")]
         pieces.append(((glyphs.cursor if cursor else " ") + " ", "text"))
         style = "dim" if frame.left_out and frame.is_cut(row) else "text"
         pieces.append((self._fitted(row), style))
@@ -168,9 +174,15 @@ class TableLayout(Struct, frozen=True):
             room, figure = column.text.split(elide(cell, column.width, glyphs), column.width)
             mark = column.mark(tint, glyphs)
             pieces.append((" " * (GAP - len(mark)) + room, style))
-            pieces.append((mark + figure, INKS[tint] if tint else style))
+            ink = INKS[column.text.metric.signed][tint]
+            pieces.append((mark + figure, style if ink == "text" else ink))
             if column.bar:
-                pieces.append((" " + bar((number or 0) / 100, column.bar, glyphs), "bar"))
+                share = abs(number or 0) / column.longest
+                full = min(
+                    max(round(share * column.bar), int(4 * share * column.bar >= 1)), column.bar
+                )
+                ink = self.inks[row] if self.inks else "accent"
+                pieces += [(" " + glyphs.row_bar * full, ink), (" " * (column.bar - full), "text")]
         lanes: list[tuple[str, str]] = []
         for spark, line in zip(self.sparks, drawn, strict=True):
             if isinstance(spark, LaneColumn):
@@ -180,8 +192,12 @@ class TableLayout(Struct, frozen=True):
             ink = line[0][1] if line else "text"
             pieces += [(" " * GAP, ink), *line, (room, "text")]
         if cursor:
-            # Marks stay; a change of colour and back would cost more bytes than the whole row.
-            pieces = [(text, "cursor") for text, _ in pieces]
+            # Marks lose their colours: a change and back would cost more bytes than the whole row.
+            drawn_in = {*glyphs.row_bar, *glyphs.spark}
+            pieces = [
+                (text, f"{ink}/cursor" if drawn_in & {*text} and ink != "text" else "cursor")
+                for text, ink in pieces
+            ]
         return [*pieces, *lanes]
 
 
@@ -199,6 +215,8 @@ def plan(
     lanes: bool = False,
     first: int = 0,
     added: str = "",
+    bars: Set[str] = frozenset(),
+    inks: Sequence[str] = (),
 ) -> TableLayout:
     """The layout of a frame; columns that don't fit are left out, least important first.
 
@@ -207,7 +225,7 @@ def plan(
     that were chosen before sparklines and the bar of shares.
     """
     wide = width >= _WIDE
-    everything = [_column(frame, text, glyphs, _BAR) for text in column_texts(frame)]
+    everything = [_column(frame, text, glyphs, bars) for text in column_texts(frame)]
     columns = everything[first:]
     must = {frame.sort.removeprefix("-"), added} & {each.name for each in columns}
     names = None
@@ -248,6 +266,8 @@ def plan(
     if lanes and sparks:
         used = PREFIX + name_width + _cells(shown, [])
         sparks = [LaneColumn("", max(width - used - GAP - 1, 1))]
+    spare = width - PREFIX - name_width - _cells(shown, sparks)
+    shown = [_with_longer_bar(each, spare) for each in shown]
     short = fitting_names(names, name_width, glyphs) if names is not None else None
     return TableLayout(
         frame,
@@ -260,7 +280,29 @@ def plan(
         short,
         first,
         len(everything) - first - len(shown),
+        inks,
     )
+
+
+def repeated_column(frame: Frame, chart: Chart) -> str:
+    """The column whose figures a chart's bars repeat, in whatever unit; empty if none does."""
+    if not isinstance(chart, BarChart) or len(chart.series) != 1 or not chart.labels:
+        return ""
+    places = {label: row for row, label in enumerate(frame.labels)}
+    rows = [places[label] for label in chart.labels if label in places]
+    if len(rows) < len(chart.labels):
+        return ""
+    drawn = chart.series[0].numbers
+    for column in frame.columns:
+        values = frame.values[column.name]
+        own = values.known()[rows] if values.words is None else np.zeros(0)
+        if own.any() and np.allclose(own * drawn.max(), drawn * own.max(), equal_nan=True):
+            return column.name
+    return ""
+
+
+def _with_longer_bar(column: DrawnColumn, spare: int) -> DrawnColumn:
+    return replace(column, bar=min(column.bar + max(spare, 0), _MAX_BAR)) if column.bar else column
 
 
 def _plain(column: DrawnColumn) -> DrawnColumn:
@@ -296,7 +338,7 @@ def _spark_column(signal: Signal, wide: bool) -> SparkColumn:
     return SparkColumn(header, max(len(longest) - 1, _WIDE_SPARK if wide else _SPARK))
 
 
-def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> DrawnColumn:
+def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bars: Set[str]) -> DrawnColumn:
     name = text.metric.name
     header = text.header
     if frame.sort.removeprefix("-") == name:
@@ -311,15 +353,17 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> D
         shown = (display_name(word, "kernel") if kernels else word for word in words)
         widths = sorted(cell_width(word) for word in shown)
         width = max(cell_width(header), min(max(widths, default=1), _MAX_WORD))
-        return DrawnColumn(text, header, width, 0, tints(frame, text.metric), kernels)
+        return DrawnColumn(text, header, width, 0, 1.0, tints(frame, text.metric), kernels)
     marks = (values.extrapolated, values.partial)
     mark = "~" if any(each is not None and each.any() for each in marks) else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
-    bar_width = bar_width if name in BARS else 0
+    bar_width = _BAR if name in bars or (name in BARS and not bars) else 0
+    of_peers = name in BARS and frame.level in ("gpu", "iteration")
+    longest = 100.0 if of_peers else max(map(abs, extremes), default=0) or 1.0
     # The title of a column with bars is over these, too.
     cells += [] if bar_width else [header]
     width = max(map(cell_width, cells))
-    return DrawnColumn(text, header, width, bar_width, tints(frame, text.metric))
+    return DrawnColumn(text, header, width, bar_width, longest, tints(frame, text.metric))
 
 
 def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -> int:

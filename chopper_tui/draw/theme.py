@@ -1,11 +1,10 @@
 """Colours: the inks that text is drawn in, on the terminal's own background; and ASCII.
 
-The inks of kinds of time have one meaning each; all of them can be told from each other with any
-color blindness. The accents of `dark` and `light`, for what has no meaning of its own, start from
-the Okabe-Ito palette, as distinct. `contrast` dims and tints nothing; `ansi` takes
-the terminal's own 16 colours, and so does every other theme where there are no more. Without
-colours the cursor is reversed, titles are bold and asides are dim. Without UTF-8 all that is drawn
-has stand-ins in ASCII.
+The inks of kinds of time and of states have one meaning each; all of them can be told from each
+other with any color blindness. What has no meaning of its own has no hue. `contrast` dims and
+tints nothing; `ansi` takes the terminal's own 16 colours, and so does every other theme where there
+are no more. Without colours the cursor is reversed, titles are bold and asides are dim. Without
+UTF-8 all that is drawn has stand-ins in ASCII.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from chopper_core.render.palette import (
     CIVIDIS,
     HEAT_LEVELS,
     MEANINGS,
+    NEUTRAL,
     diverging,
     is_light,
 )
@@ -40,56 +40,25 @@ _STYLES: Final = """
 text         -      -                     -                     -         -
 dim          d      color(246)            color(242)            -         d
 strong       b      b                     b                     b         b
-accent       -      #56b4e9               #0072b2               b         cyan
-bar          -      color(74)             color(25)             b         cyan
-spark        -      #4a86ab               #5b92b5               -         cyan
-shade        d      #3f5a6e               #b0bcce               -         d
-alert        b      b #e69f00             b #b34e00             b r       b yellow
-cursor       r      b #ffffff on #1d4566  b #000000 on #cfe4f3  b r       r
+cursor       r      b #ffffff on #2c3b4d  b #000000 on #dbe7f5  b r       r
 header       u      color(246)            color(242)            b u       u
-chosen       u b    b #e69f00             b #b34e00             b r       b u yellow
-second       -      #e69f00               #f19115               -         yellow
-third        d      #009e73               #48a474               -         green
-fourth       -      #cc79a7               #ae4a85               -         magenta
-fifth        d      #f0e442               #a2a252               -         bright_yellow
-sixth        -      #d55e00               #d45c00               -         red
-seventh      -      #0072b2               #6bc2ff               -         blue
-eighth       -      #b3beaf               #4f524c               -         white
-ninth        -      #c7a452               #75541a               -         bright_red
-tenth        -      #938cff               #163daf               -         bright_magenta
-below        -      color(74)             color(25)             -         cyan
-far_below    b      b color(74)           b color(25)           b         b cyan
-above        -      color(214)            color(130)            -         yellow
-far_above    b      b color(214)          b color(130)          b         b yellow
-poor         -      bright_red            red                   -         red
-very_poor    b      b bright_red          b red                 b         b red
-clock0       -      color(67)             color(67)             -         cyan
-clock1       -      color(74)             color(25)             -         cyan
-clock2       -      color(117)            color(18)             -         bright_cyan
-use0         -      color(65)             color(65)             -         green
-use1         -      color(71)             color(28)             -         green
-use2         -      color(114)            color(22)             -         bright_green
-power0       -      color(131)            color(136)            -         red
-power1       -      color(173)            color(130)            -         yellow
-power2       -      color(215)            color(88)             -         bright_yellow
-warm0        -      color(96)             color(139)            -         magenta
-warm1        -      color(139)            color(133)            -         magenta
-warm2        -      color(182)            color(90)             -         bright_magenta
+chosen       u b    b                     b                     b r       b u
 """
 """The style of each role of a text in each theme, with Rich's short words: bold, dim, reverse.
 
-`accent` is of bars and lines, and of the first of several series, the others of which have `second`
-to `tenth`; `bar` and `spark`, which there are many of, have short codes. `shade` is the band behind
-a line, `alert` must not be overlooked, `chosen` is the title of the column that rows are sorted by.
-`below` its peers, `above` them or `poor`, a low utilization, is a cell that stands out. Signals
-over time are `clock0` to `warm2`, the higher the lighter: of the 256 colours, whose codes are
-short. In 16 colours none is blue, which can't be read on black in many terminals.
+`chosen` is the title of the column that rows are sorted by, and the view on the screen. All other
+inks are of meanings, or neutral.
 """
 
 
 def _styles() -> dict[str, dict[str, str]]:
     heads, *rows = (late(r" {2,}").split(line) for line in _STYLES.strip("\n").splitlines())
-    rows += [[name, "", dark, light, "", few] for name, (dark, light, few) in MEANINGS.items()]
+    inks = MEANINGS | NEUTRAL
+    plain = dict.fromkeys(("warning", "alarm"), "b")
+    rows += [
+        [name, plain.get(name, ""), dark, light, plain.get(name, ""), few]
+        for name, (dark, light, few) in inks.items()
+    ]
     return {
         theme: {row[0]: row[place].strip("-") for row in rows}
         for place, theme in enumerate(heads[1:], 1)
@@ -102,6 +71,8 @@ class Inks(Struct, frozen=True):
     styles: Mapping[str, str]
     heat: tuple[str, ...] = ()
     change: tuple[str, ...] = ()
+    has_few: bool = False
+    """Whether they are of a terminal's 16 colours."""
     made: dict[str, Style] = field(default_factory=dict)
 
     @property
@@ -127,6 +98,10 @@ class Inks(Struct, frozen=True):
             action, _, argument = performed.partition(" ")
             return self.of(ink) + Style(meta={"@click": ("screen.perform", (action, argument))})
         front, on, back = name.partition("/")
+        if on and back == "cursor":
+            cursor = self.of(back)
+            fill = self.of(front).color if cursor.bgcolor is not None else None
+            return cursor + Style(color=fill) if fill is not None else cursor
         if on:
             return self._on(front, self._colour(back))
         if ground := self._level(name):
@@ -135,7 +110,8 @@ class Inks(Struct, frozen=True):
 
     def _on(self, front: str, ground: Color | None) -> Style:
         if ground is None:
-            return self.of(front)
+            level = self._level(front)
+            return self.of(front) if level is None else Style(color=level)
         if self._is_filled(front):
             return Style(color=self._colour(front), bgcolor=ground)
         black, white = _TEXTS[ground.type is ColorType.STANDARD]
@@ -161,11 +137,7 @@ class Inks(Struct, frozen=True):
 
 
 _TEXTS: Final = (("#000000", "#ffffff"), ("black", "bright_white"))
-_FILLED: Final = (
-    *("accent", "second", "third", "fourth", "fifth", "sixth"),
-    *("seventh", "eighth", "ninth", "tenth", "shade"),
-    *MEANINGS,
-)
+_FILLED: Final = {*MEANINGS, *NEUTRAL}
 """Inks that fill cells, as the colour that text stands on."""
 
 
@@ -178,7 +150,10 @@ _SCALES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
 }
 """The colours of magnitudes and differences; none without colours."""
-_INKS: Final = {name: Inks(styles, *_SCALES.get(name, ())) for name, styles in _styles().items()}
+_INKS: Final = {
+    name: Inks(styles, *_SCALES.get(name, ((), ())), has_few=name == "ansi")
+    for name, styles in _styles().items()
+}
 _MANY_COLOURS: Final = ("256", "truecolor")
 
 THEMES: Final = ("dark", "light", "contrast", "ansi")
@@ -201,9 +176,19 @@ def textual_theme(name: str) -> Theme:
         for part, colour in (("foreground", cursor.color), ("background", cursor.bgcolor)):
             variables |= {f"{each}-cursor-{part}": colour.name for each in ("block", "input")}
         variables |= {"border": primary, "border-blurred": primary}
+    variables |= _PANELS.get(name, _PANELS["ansi"])
     return replace(base, name=name, primary=primary, variables=variables)
 
 
+_PANELS: Final = {
+    name: dict(zip(("line", "strong", "faint"), colours, strict=True))
+    for name, colours in {
+        "dark": ("#39424d", "#f5f8fb", "#848d97"),
+        "light": ("#c8d1da", "#000000", "#59636e"),
+        "ansi": ("ansi_bright_black", "ansi_default", "ansi_bright_black"),
+    }.items()
+}
+"""The borders of panels, that of the focused one with its title, and what is said at the end."""
 _SCROLLBARS: Final = {
     f"scrollbar{part}{state}": "ansi_default" if part else "ansi_bright_black"
     for part in ("", "-background")

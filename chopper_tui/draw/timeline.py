@@ -8,13 +8,17 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.charts import QUEUE, Band, LaneCells, Lanes, Span, Strip
-from chopper_core.model.units import is_on_a_clock, moment_text, time_text
+from chopper_core.model.units import Unit, is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, display_name, elide, pad
-from chopper_core.render.glyphs import Glyphs, columns, sparkline
+from chopper_core.render.glyphs import Glyphs, columns
+from chopper_core.render.palette import HEAT_LEVELS
+from chopper_core.util.arrays import Float64
 from chopper_core.util.escape import clean
+from chopper_core.views.shared.marks import far_out
 from chopper_tui.draw import axes
 from chopper_tui.draw.axes import drawable
 from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Drawer, Lens
@@ -24,12 +28,11 @@ from chopper_tui.draw.pieces import (
     COPY,
     EXPOSED,
     HIDDEN,
-    TONES,
     WAITING,
     Line,
-    hue_of,
+    cut,
     inked,
-    toned,
+    signal_ink,
     width_of,
 )
 
@@ -50,10 +53,14 @@ _MIN_WITH_GHOST: Final = 5
 """Lines of lanes, bands and strips from which a baseline's lane has room."""
 _MIN_WITH_HOST: Final = 9
 """Lines from which the lane of the host has room, and the reason why there is no signal."""
+_CLOCK_CELLS: Final = 5
+"""A mark and four digits."""
+_MIN_WITH_CLOCKS: Final = 4
+"""Lines next to those of lanes and their clocks: two bands, and two strips of other signals."""
 _MIN_WITH_THREE_STRIPS: Final = 16
 _HOST_INKS: Final = {KIND_INKS[0]: "shade", KIND_INKS[1]: "strong"}
 """Operators are quieter than the calls that keep the host."""
-_MIN_NAMED_WIDTH: Final = 9
+_MIN_NAMED_WIDTH: Final = 8
 _MIN_RULE: Final = 2
 """Cells of a phase's rule that a legend in it leaves."""
 
@@ -88,18 +95,26 @@ class LanesDrawer(Drawer[Lanes]):
     is_alone = True
 
     def body_lines(self, chart: Lanes) -> int:
-        signals = chart.signals * _MAX_STRIP_LINES or 1
+        signals = max(chart.signals - (chart.clocks is not None), 0) * _MAX_STRIP_LINES or 1
         lanes = len(chart.lanes) * (1 + (chart.ghosts is not None)) + (chart.hosts is not None)
+        lanes += len(chart.lanes) * (chart.clocks is not None) + _is_part(chart.seen)
         return _HEAD + lanes + len(_BANDS_BY_IMPORTANCE) + signals
 
     def body(self, chart: Lanes, on: Canvas) -> None:
         if not chart.lanes:
             return
-        height, glyphs = on.height, on.glyphs
+        has_map = _is_part(chart.seen) and on.height >= _MIN_WITH_HOST
+        height, glyphs = on.height - has_map, on.glyphs
         selected = min(max(on.row, 0), len(chart.lanes) - 1)
         room, bins = label_width(chart), bins_of(chart, on.width)
         bands = chart.bands(selected, bins)
-        strips = drawable(chart.strips(selected, bins))
+        strips = tuple(map(_on_visible_range, drawable(chart.strips(selected, bins))))
+        count = len(chart.lanes)
+        clocks = _Clocks.of(chart, bins)
+        has_strips = clocks is not None and height >= _HEAD + 2 * count + _MIN_WITH_CLOCKS
+        if clocks is not None and has_strips:
+            strips = tuple(strip for strip in strips if strip.unit != Unit.MHZ)
+            height -= clocks.owners
         ghosts = _ghosts_shown(chart, selected, height)
         has_host = chart.hosts is not None and height - len(ghosts) >= _MIN_WITH_HOST
         host = chart.hosts(selected, bins) if chart.hosts is not None and has_host else None
@@ -118,6 +133,8 @@ class LanesDrawer(Drawer[Lanes]):
         scaled = strips if strip_lines == 1 else ()
         used = {part for line in drawn for _, ink in line for part in ink.split("/")}
         lines = [_legend(chart, places, scaled, used, on.width, glyphs)]
+        if has_map:
+            lines.insert(0, _map(chart.seen, bins, room, glyphs))
         lines += _axis(chart.seen, bins, room, glyphs)
         owner = _owner(chart, selected)
         for band in (each for each in bands if each.title in kept):
@@ -125,8 +142,11 @@ class LanesDrawer(Drawer[Lanes]):
             lines.append([_label(name, room, glyphs), *_band(band, bins, glyphs)])
         for row, line in zip(places, drawn, strict=True):
             sign, ink = (glyphs.cursor, "strong") if row == selected else (" ", "text")
-            name, _ = _label(chart.lanes[row], room - 1, glyphs)
-            lines.append([(sign + name, ink), *line])
+            clock = [] if clocks is None else clocks.text(row, glyphs)
+            name, _ = _label(chart.lanes[row], room - 1 - width_of(clock), glyphs)
+            lines.append([(sign + name, ink), *clock, *line])
+            if clocks is not None and has_strips and len(clocks.numbers[row]):
+                lines.append([(" " * (room + 1), "dim"), *clocks.strip(row, glyphs)])
             if row in ghosts:
                 lines.append(_ghost(chart, row, bins, room, glyphs))
         if host is not None:
@@ -168,7 +188,8 @@ def _owner(picture: Lanes, row: int) -> str:
 
 def label_width(picture: Lanes) -> int:
     longest = max((cell_width(clean(name)) for name in picture.lanes), default=0) + 1
-    return min(max(longest, _MIN_LABEL), _MAX_LABEL)
+    width = min(max(longest, _MIN_LABEL), _MAX_LABEL)
+    return width + _CLOCK_CELLS * (picture.clocks is not None)
 
 
 def bins_of(picture: Lanes, width: int) -> int:
@@ -228,11 +249,67 @@ def _ghost(picture: Lanes, row: int, bins: int, room: int, glyphs: Glyphs) -> Li
     if found is None:
         return [_label("", room, glyphs), ("nothing of the baseline matches here", "dim")]
     label = _label(f" {glyphs.bar[0]} {found.title}", room, glyphs)
-    busy = found.cells.busy_ns
-    share = np.where(busy > 0, busy / np.maximum(found.cells.width_ns, 1), np.nan)
+    ghost = _lane(found.cells, bins, glyphs.coloured(False), (None, None))
     drift = f" {found.drift_ns / 1e6:+.3f} ms" if found.drift_ns else " 0 ms"
     end = max(bins - len(drift), 0)
-    return [label, (sparkline(share, glyphs)[:end], "shade"), (drift[: bins - end], "alert")]
+    line = cut([(text, "third") for text, _ in ghost], end, glyphs)
+    return [label, *line, (drift[: bins - end], "warning")]
+
+
+def _is_part(seen: Interval) -> bool:
+    """Whether some of the time lies outside."""
+    return seen.length_ns < seen.end_ns
+
+
+def _map(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> Line:
+    """Where the window is in all of the run's time."""
+    begin = seen.from_ns * bins // seen.end_ns
+    wide = max(-(-seen.length_ns * bins // seen.end_ns), 1)
+    before, after = (_MARKS[glyphs.name].line * cells for cells in (begin, bins - begin - wide))
+    label = _label(f"run {glyphs.spelled(time_text(seen.end_ns))}", room, glyphs)
+    return [label, (before, "shade"), (glyphs.bar[-1] * wide, "strong"), (after, "shade")]
+
+
+class _Clocks(Struct, frozen=True, eq=False):
+    """The clock of each lane's GPU along time, on one scale."""
+
+    numbers: tuple[Float64, ...]
+    means: Float64
+    apart: Float64
+
+    @classmethod
+    def of(cls, picture: Lanes, bins: int) -> _Clocks | None:
+        if picture.clocks is None:
+            return None
+        numbers = tuple(picture.clocks(row, bins) for row in range(len(picture.lanes)))
+        known = (each[np.isfinite(each)] for each in numbers)
+        means = np.array([float(each.mean()) if len(each) else np.nan for each in known])
+        return cls(numbers, means, far_out(means[:, None]))
+
+    @property
+    def owners(self) -> int:
+        """The lanes that have a strip: one of each GPU."""
+        return sum(len(each) > 0 for each in self.numbers)
+
+    def text(self, row: int, glyphs: Glyphs) -> Line:
+        """The mean, marked where it stands out among the GPUs."""
+        mean, text = float(self.means[row]), " " * _CLOCK_CELLS
+        if np.isfinite(mean):
+            far = self.apart[row] > 0
+            is_low = mean < float(np.nanmax(self.means))
+            sign = (glyphs.down if is_low else glyphs.up) if far else ""
+            return [(f"{sign}{mean:.0f}".rjust(_CLOCK_CELLS) + " ", "warning" if far else "dim")]
+        return [(text + " ", "dim")]
+
+    def strip(self, row: int, glyphs: Glyphs) -> Line:
+        every, own = np.concatenate(self.numbers), self.numbers[row]
+        low, high = axes.scale_ends(every[np.isfinite(every)])
+        shares = np.clip((own - low) / max(high - low, 1e-9), 0.0, 1.0)
+        if not glyphs.has_halves:
+            return [(columns(shares, 1, glyphs)[0], "good")]
+        levels = np.rint(np.nan_to_num(shares) * (HEAT_LEVELS - 1)).astype(int).tolist()
+        texts = ["▀" if each else " " for each in np.isfinite(own).tolist()]
+        return inked(texts, [f"heat{level}/text" for level in levels])
 
 
 def _allotted(height: int, lanes: int, bands: int, strips: int) -> tuple[int, int, int, int]:
@@ -304,7 +381,7 @@ def _axis(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
         ruler[mark] = marks.mark
     if cursor is not None:
         ruler[cursor] = marks.cursor
-    inks = ["alert" if cell in columns else "dim" for cell in range(bins)]
+    inks = ["strong" if cell in columns else "dim" for cell in range(bins)]
     unit = "" if is_on_a_clock(seen.to_ns) else "ms"
     return [
         [_label(unit, room, glyphs), ("".join(labels).rstrip(), "dim")],
@@ -402,6 +479,14 @@ def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Lin
     return inked(chars, inks)
 
 
+def _on_visible_range(strip: Strip) -> Strip:
+    known = strip.numbers[np.isfinite(strip.numbers)]
+    if strip.title == QUEUE or not len(known):
+        return strip
+    low, high = axes.around(float(known.min()), float(known.max()))
+    return replace(strip, low=low, high=high)
+
+
 def _scale(strip: Strip, with_unit: bool) -> str:
     scale = strip.unit.axis(strip.low, strip.high)
     unit = f" {scale.text}" if with_unit else ""
@@ -418,11 +503,10 @@ def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
         labels[1] = title
     if not np.isfinite(strip.numbers).any():
         return [[_label(labels[0], room, glyphs), ("unknown here", "dim")]]
-    span, hue = strip.high - strip.low, hue_of(strip.unit)
+    span = strip.high - strip.low
+    ink = "accent" if strip.title == QUEUE else signal_ink(strip.unit)
     shares = (strip.numbers - strip.low) / span if span > 0 else 0.5 + 0 * strip.numbers
     lines: list[Line] = []
     for row, text in enumerate(columns(shares, height, glyphs)):
-        tone = (height - 1 - row) * TONES // height
-        drawn = toned(text, hue, glyphs.spark) if height == 1 else [(text, f"{hue}{tone}")]
-        lines.append([_label(labels[row], room, glyphs), *drawn])
+        lines.append([_label(labels[row], room, glyphs), (text, ink)])
     return lines

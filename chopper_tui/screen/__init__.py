@@ -375,9 +375,11 @@ class Explorer(ScreenParts):
         if is_again:
             self.action_perform("enter")
 
-    def point_at_lane(self, name: str, cell: int) -> None:
-        if self.lanes is not None and name in self.lanes.lanes:
-            self.table.move_to_label(name)
+    def point_at_lane(self, label: str, cell: int) -> None:
+        """Put the cursor on the lane that a label begins with, and at a time."""
+        lanes = self.lanes.lanes if self.lanes is not None else ()
+        named = [name for name in lanes if f"{label} ".startswith(f"{name} ")]
+        self.table.move_to_label(max(named, key=len, default=None))
         self.perform_at("at", cell)
 
     def point_at_cell(self, cell: Cell) -> None:

@@ -41,7 +41,8 @@ from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 from chopper_tui.widgets.pane import PaneColumn, PaneRow, lines_above, size_classes
 
 _MAX_HEADLINE: Final = (4, 6)
-_DETAIL: Final = 16
+_DETAIL: Final = 12
+"""Lines of the detail of a row, where they don't follow from other parts."""
 _MAX_CURVES: Final = 20
 """Lines of curves, beyond which they only get higher."""
 _MIN_TABLE: Final = 6
@@ -50,7 +51,8 @@ _MIN_SPARE: Final = 7
 """Lines below cards from which curves, or the evidence of one, are shown."""
 _SHARES: Final = {"small": 2 / 5, "full": 3 / 5, "off": 0.0}
 """Parts of the lines that pictures have at least."""
-_SIDE_CURVES: Final = 14
+_LEAST_CURVES: Final = (1 / 5, 0.0)
+"""The parts of the lines that curves have at least; above a detail they take what is left."""
 _REST: Final = "1fr"
 _WHOLE: Final = "100%"
 _BINS_UNSEEN: Final = 100
@@ -101,16 +103,17 @@ class ScreenParts(SteadyScreen[None]):
             yield Crumbs()
             yield Position()
         yield KeyFigures()
-        yield Curves(SignalPane(), SignalPane(1), id="curves")
         yield PicturePane()
         with PaneRow(id="middle"):
-            yield FrameTable()
+            with PaneColumn(id="main"):
+                yield Curves(SignalPane(), SignalPane(1), id="curves")
+                yield FrameTable()
             with PaneColumn(id="side"):
-                yield Curves(SignalPane(), SignalPane(1))
                 yield GpuPane()
                 yield DetailPane()
-        yield CardsPane()
-        yield Curves(SignalPane(), SignalPane(1), id="last")
+        with PaneRow(id="below"):
+            yield CardsPane()
+            yield Curves(SignalPane(), SignalPane(1), id="last")
         yield EvidencePane()
         yield Status()
         yield KeyLine(tuple(self.actions.values()))
@@ -310,12 +313,10 @@ class ScreenParts(SteadyScreen[None]):
         if self.cards.has_keys and not self.cards.display:
             self.activate_cards(False)  # Keys are never for what isn't shown.
         charts = len(self.signal_panes)
-        # What has no chart has sparklines.
-        columns = 1 if charts > 1 and not sizes["-large"] else 2
-        self.table.spark_columns = columns * self.data.has_signals
+        self.table.spark_columns = 2 * self.data.has_signals
         self.table.has_chart = charts == 1
         # Of two charts below each other the lower one has the time axis of both.
-        is_level = sizes["-large"] and (self._is_tree or self._has_cards)
+        is_level = sizes["-large"] or sizes["-panels"]
         for pane in self.query(SignalPane):
             pane.time_axis = bool(pane.number) or charts < 2 or is_level
         self.show_charts()
@@ -336,8 +337,11 @@ class ScreenParts(SteadyScreen[None]):
         headline = len(self.query_one(KeyFigures).headline(width)) if self.view.name else 1
         headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) * self.has_lines
         body = height - (3 + headline) * self.has_lines
+        frame = 2 * sizes["-panels"]
         has_curves = self.data.has_signals and self.chart != "off" and is_open and self.has_lines
-        has_side = sizes["-wide"] and is_open and not self._has_cards
+        # Below a table without pictures the detail has all of the width, until both have it.
+        is_stacked = sizes["-panels"] and not sizes["-large"] and not self._pictures
+        has_side = (sizes["-wide"] or is_stacked) and is_open and not self._has_cards
         in_scope = not self.view.name and "gpu" in dict(self.view.scope)
         heights: dict[str, int | str] = {
             "TooSmall": 0,
@@ -345,60 +349,69 @@ class ScreenParts(SteadyScreen[None]):
             "#curves": 0,
             "PicturePane": 0,
             "#middle": _REST if is_open or not is_timeline else 0,
+            "#below": 0,
             "CardsPane": 0,
             "#last": 0,
             "EvidencePane": 0,
-            "#side": _WHOLE if has_side else 0,
-            "#side Curves": 0,
-            "GpuPane": (len(self.run.gpus) + 3) * in_scope,
+            "#side": (_DETAIL if is_stacked else _WHOLE) if has_side else 0,
+            "GpuPane": (len(self.run.gpus) + 2 + (frame or 1)) * in_scope,
         }
         if self.shows_sentences:
-            cards = self._card_lines(body)
+            cards = self._card_lines(body, frame)
             has_more = self.has_lines and cards and body - cards >= _MIN_SPARE
-            heights |= {"#middle": 0, "CardsPane": cards if has_more else body}
+            heights |= {"#middle": 0, "#below": cards if has_more else body, "CardsPane": _WHOLE}
             heights["EvidencePane"] = _REST if has_more and is_open else 0
         elif self._has_cards:
-            heights |= self._over_cards(body, has_curves=has_curves) if is_open else {}
-        elif self._is_tree:
-            share = {"small": 2 / 5 if sizes["-wide"] else 1 / 5, "full": 1 / 2}.get(self.chart, 0)
-            curves = self._divided(body, _MAX_CURVES, self._rows_below(sizes), share)
-            heights["#curves"] = curves * has_curves
+            heights |= self._over_cards(body, frame, has_curves=has_curves) if is_open else {}
         elif self.has_lines:
-            heights["PicturePane"] = self._above_table(body, self._rows_below(sizes))
-        if has_curves and sizes["-large"] and not (self._is_tree or is_timeline):
-            heights["#side Curves"] = _SIDE_CURVES
+            rows = len(self.frame) + 1 + frame
+            if not self._is_tree:
+                below = max(rows, _DETAIL * has_side)
+                heights["PicturePane"] = picture = self._above_table(body, below, frame)
+                body -= picture
+            body -= _DETAIL * (is_stacked and has_side)
+            share = {"small": _LEAST_CURVES[is_stacked], "full": 1 / 2}.get(self.chart, 0)
+            curves = self._divided(body, _MAX_CURVES, rows, share * self._is_tree)
+            is_worth = curves >= (_MIN_SPARE if frame else 1) and not is_timeline
+            heights["#curves"] = curves * (has_curves and is_worth)
+        self.query_one("#middle").set_class(is_stacked, "-stacked")
         if not sizes["-fits"]:
             heights = {**dict.fromkeys(heights, 0), "TooSmall": 1}
         return heights
 
-    def _rows_below(self, sizes: Mapping[str, bool]) -> int:
-        return max(len(self.frame) + 1, _DETAIL * sizes["-wide"])
-
-    def _over_cards(self, body: int, *, has_curves: bool) -> dict[str, int | str]:
-        """A picture and the table over cards, and curves below these where there is room."""
+    def _over_cards(self, body: int, frame: int, *, has_curves: bool) -> dict[str, int | str]:
+        """A picture and the table over cards; curves next to these, or below where all fit."""
         wanted = lines_wanted(self._pictures, self.app.size.width, self.table.glyphs)
-        picture = min(wanted, body // 3) * self.has_lines
+        picture = min(wanted + frame - bool(frame), body // 3 + frame) * self.has_lines
         body -= picture
-        cards = self.cards.lines_wanted(self.app.size.width) or _MIN_SPARE
-        table = self._divided(body, len(self.frame) + 1, cards, 1 / 2)
-        cards = self._card_lines(body - table)
-        has_last = has_curves and cards and body - table - cards >= _MIN_SPARE
+        cards = self._cards_wanted(frame) or _MIN_SPARE
+        table = self._divided(body, len(self.frame) + 1 + frame, cards, 1 / 2)
+        below = body - table
+        is_beside = self.has_class("-panels") and below <= _MAX_CURVES
+        cards = self._card_lines(below, frame)
+        has_last = has_curves and (is_beside or (cards and below - cards >= _MIN_SPARE))
+        self.query_one("#below").set_class(not is_beside, "-stacked")
         return {
             "PicturePane": picture,
             "#middle": table,
-            "CardsPane": cards if has_last else _REST,
-            "#last": _REST if has_last else 0,
+            "#below": _REST,
+            "CardsPane": cards if has_last and not is_beside else _WHOLE,
+            "#last": (_WHOLE if is_beside else _REST) if has_last else 0,
         }
 
-    def _card_lines(self, room: int) -> int:
+    def _cards_wanted(self, frame: int) -> int:
+        lines = self.cards.lines_wanted(self.app.size.width)
+        return lines + (frame - 1) * bool(frame and lines)
+
+    def _card_lines(self, room: int, frame: int) -> int:
         """The lines of all cards; more to see below them is worth more than blank lines."""
-        wanted = self.cards.lines_wanted(self.app.size.width)
+        wanted = self._cards_wanted(frame)
         close = wanted - self.cards.rows
         return close if room - wanted < _MIN_SPARE <= room - close else wanted
 
-    def _above_table(self, body: int, below: int) -> int:
-        charts, glyphs, width = self._pictures, self.table.glyphs, self.app.size.width
-        if self.chart == "off" and self.lanes is None:
+    def _above_table(self, body: int, below: int, frame: int) -> int:
+        charts, glyphs, width = self._pictures, self.table.glyphs, self.app.size.width - frame
+        if not charts or (self.chart == "off" and self.lanes is None):
             return 0
         wanted = lines_wanted(charts, width, glyphs)
         if self.zoom:
@@ -410,9 +423,9 @@ class ScreenParts(SteadyScreen[None]):
             if wanted <= body - _MIN_TABLE:
                 # A table scrolls; of a picture that is cut the rows below are not seen.
                 share = max(share, wanted / body)
-        lines = self._divided(body, most, below, share)
+        lines = self._divided(body, most + frame, below, share)
         # A table is right below its pictures.
-        return lines_filled(charts, width - 2, lines, glyphs)
+        return lines_filled(charts, width - 2, lines - frame, glyphs) + frame
 
     def _divided(self, body: int, upper: int, lower: int, share: float) -> int:
         moved = self.splits.get(self.view.name, 0)

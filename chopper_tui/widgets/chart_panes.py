@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final
 
 from textual import events, work
@@ -103,6 +104,7 @@ class SignalPane(DrawnPane, Dragging):
     """A headline and a plot."""
 
     _shown: SignalChart | None = None
+    _title: Pieces = ()
     _measured: tuple[int, int] | None = None
 
     time_axis = True
@@ -149,14 +151,16 @@ class SignalPane(DrawnPane, Dragging):
         make = partial(signal_chart, run, view, bins, check)
         self._shown = seen = run.memo(("signal chart", view, bins), make, _CACHED_SIGNALS)
         axis = self.time_axis
-        lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=axis, check=check)
-        title = [(" ", "text"), (plot.headline(seen, room, self.glyphs), "dim")]
-        return [self.titled(title, width), *([(" ", "text"), *line] for line in lines)]
+        rows = height - (not self.is_panel)
+        lines = plot.draw(seen, room, rows, self.glyphs, time_axis=axis, check=check)
+        self._title = [(" ", "text"), (plot.headline(seen, room, self.glyphs), "dim")]
+        return [[(" ", "text"), *line] for line in lines]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        if self._measured is None or not self.drawn:
-            return self.drawn
-        return [self.drawn[0], *(marked(line, *self._measured) for line in self.drawn[1:])]
+        drawn = self.drawn
+        if self._measured is not None:
+            drawn = [marked(line, *self._measured) for line in drawn]
+        return self.headed(self._title, drawn)
 
 
 class Curves(PaneColumn):
@@ -165,6 +169,9 @@ class Curves(PaneColumn):
 
 class PicturePane(DrawnPane, Dragging):
     """The charts of a view."""
+
+    _taken = 0
+    """Lines at their top that the border has."""
 
     @property
     def pictures(self) -> Sequence[Chart]:
@@ -192,15 +199,21 @@ class PicturePane(DrawnPane, Dragging):
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor there; a button that is released elsewhere clicked nothing."""
-        if self.was_dragged or not 0 <= event.y < self.size.height:
+        x, y = event.x - self.gutter.left, event.y - self.gutter.top
+        if self.was_dragged or not 0 <= y < self.size.height:
             return
-        time_cell = self._time_cell(event.x)
+        time_cell = self._time_cell(x)
         if time_cell is not None:
-            pieces = self.drawn[event.y] if event.y < len(self.drawn) else []
+            pieces = self.drawn[y] if y < len(self.drawn) else []
             line = "".join(text for text, _ in pieces)
-            self.explorer.point_at_lane(line[2 : event.x - time_cell - 1].strip(), time_cell)
+            self.explorer.point_at_lane(line[2 : x - time_cell - 1].strip(), time_cell)
         elif cell := drawing.cell_at(
-            self.pictures, self.room, self.size.height, self.glyphs, event.x - 1, event.y
+            self.pictures,
+            self.room,
+            self.size.height + self._taken,
+            self.glyphs,
+            x - 1,
+            y + self._taken,
         ):
             self.explorer.point_at_cell(cell)
 
@@ -211,7 +224,7 @@ class PicturePane(DrawnPane, Dragging):
         self._turn(event, "zoom_out")
 
     def _turn(self, event: events.MouseEvent, action_id: str) -> None:
-        cell = self._time_cell(event.x)
+        cell = self._time_cell(event.x - self.gutter.left)
         if cell is not None:
             event.stop()
             self.explorer.perform_at(action_id, cell)
@@ -219,14 +232,33 @@ class PicturePane(DrawnPane, Dragging):
     def drawing(
         self, width: int, height: int, check: Check, row: int, column: int | None, *pictures: Chart
     ) -> Sequence[Pieces]:
-        drawn = drawing.draw_below(pictures, width - 2, height, self.glyphs, row, column, check)
+        title = drawing.drawer_of(pictures[0]).title(pictures[0], width - 2, self.glyphs)
+        is_alone = bool(title) and len(_title_of(title[0])) == len(title[0])
+        self._taken = int(self.is_panel and is_alone)
+        drawn = drawing.draw_below(
+            pictures, width - 2, height + self._taken, self.glyphs, row, column, check
+        )
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The lines drawn last; quick drawings are there at the first paint."""
+        """The lines drawn last; quick drawings are there at the first paint.
+
+        The title is in the border: what is left of its line is the legend.
+        """
         if not self.drawn and self.pictures and drawing.drawer_of(self.pictures[0]).is_quick:
             self.drawn = self.drawing(width, height, wanted, *self.content)
-        return self.drawn
+        if not self.is_panel or not self.drawn:
+            return self.drawn
+        (margin, *first), *body = self.drawn
+        title = _title_of(first)
+        self.name_panel(title or [(self.explorer.view.name, "strong")])
+        return body if self._taken else [[margin, *first[len(title) :]], *body]
+
+
+def _title_of(line: Pieces) -> Pieces:
+    """The title and the unit that a line begins with; empty if it doesn't."""
+    title = [*takewhile(lambda piece: piece[1] in ("strong", "dim"), line)]
+    return title if title and title[0][1] == "strong" else []
 
 
 class EvidencePane(DrawnPane):
@@ -234,6 +266,8 @@ class EvidencePane(DrawnPane):
 
     Each move to another finding sends another pane: a chart as wide as the screen is 8 KB.
     """
+
+    _title: Pieces = ()
 
     def show(self, run: Run, view: View | None) -> None:
         if view is None:
@@ -253,20 +287,23 @@ class EvidencePane(DrawnPane):
         glyphs = self.glyphs
         where = f"  {view.name or 'explore'}  {address.path_text(view)}".rstrip()
         title: Pieces = [("  ", "text"), ("evidence", "strong"), (where, "dim")]
-        lines: list[Pieces] = [self.titled(title, width)]
+        self._title = title
         try:
             frame = query(run, view)
         except ChopperError as error:
-            return [*lines, [("  ", "text"), (str(error), "dim")]]
+            return [[("  ", "text"), (str(error), "dim")]]
         check()
         layout = plan(frame, width, glyphs)
         rows = range(min(len(frame), height - 2))
         header = [(text, ink.partition("@")[0]) for text, ink in layout.header()]
-        return [*lines, header, *(layout.row(row, [], cursor=False) for row in rows)]
+        return [header, *(layout.row(row, [], cursor=False) for row in rows)]
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        return self.headed(self._title, self.drawn) if self.drawn else []
 
 
-_ORIGINS: Final = ("rule", "basis", "gpu_time_ns")
-"""How a finding is known, which its table and its address say."""
+_ORIGINS: Final = ("rule", "basis", "gpu_time_ns", "confidence")
+"""How a finding is known, which its dots, its table and its address say."""
 
 
 def cards_of(frame: Frame) -> Cards | None:
@@ -279,6 +316,8 @@ def cards_of(frame: Frame) -> Cards | None:
     numbers.sort(key=lambda each: each.scale.text != "%")
     first = numbers[: 1 + (numbers[0].scale.text == "%")] if numbers else []
     rest = [each for each in columns if each not in first and each.metric.name not in _ORIGINS]
+    shares, sure, rules = (frame.values.get(name) for name in ("saving_pct", "confidence", "rule"))
+    level = {"low": 1, "medium": 2, "high": 3}
     title = "  ".join(each.metric.title for each in first if each.metric.unit is not Unit.PERCENT)
     return Cards(
         level_title(frame.level) + "s",
@@ -292,6 +331,9 @@ def cards_of(frame: Frame) -> Cards | None:
                     for each in rest
                     if (text := _figure(frame, each.metric, row))
                 ),
+                float(shares.at(row) or 0.0) if shares is not None else 0.0,
+                level.get(str(sure.cell(row)), 0) if sure is not None else 0,
+                str(rules.cell(row)) if rules is not None else "",
             )
             for row in range(len(frame))
         ),
@@ -344,7 +386,7 @@ class CardsPane(Pane):
         return max(len({owner for owner in self._owners if owner >= 0}), 1)
 
     def lines_wanted(self, width: int) -> int:
-        """The lines of all cards, separated; 0 while they are unknown."""
+        """The lines of all cards, separated, with a title; 0 while they are unknown."""
         if self.cards is None or self.cards.is_pending:
             return 0
         drawn = card_lines(self.cards.cards, width - 4, self.glyphs)
@@ -363,7 +405,8 @@ class CardsPane(Pane):
             self.redraw()
 
     def on_click(self, event: events.Click) -> None:
-        owner = self._owners[event.y] if event.y < len(self._owners) else -1
+        y = event.y - self.gutter.top
+        owner = self._owners[y] if 0 <= y < len(self._owners) else -1
         if owner >= 0:
             is_again = self.has_keys and owner == self.cursor
             self.move_to(owner)
@@ -375,10 +418,11 @@ class CardsPane(Pane):
             self._owners = ()
             return []
         drawn = card_lines(cards.cards, width - 4, glyphs)
-        gap = int(sum(map(len, drawn)) + len(drawn) <= height)
+        titles = int(not self.is_panel)
+        gap = int(sum(map(len, drawn)) + len(drawn) <= height + 1 - titles)
         self._first = _first_shown([len(each) + gap for each in drawn], self._first, self.cursor,
-                                   height - 1 + gap)  # fmt: skip
-        owners, lines = [-1], []
+                                   height - titles + gap)  # fmt: skip
+        owners, lines = [-1] * titles, []
         for place in range(self._first, len(drawn)):
             for number, line in enumerate([*drawn[place], *([[]] * gap)]):
                 is_own = self.has_keys and place == self.cursor and number < len(drawn[place])
@@ -386,7 +430,7 @@ class CardsPane(Pane):
                 owners.append(place)
         self._owners = owners[:height]
         shown = len({owner for owner in self._owners if owner >= 0})
-        return [self.titled(self._title(cards, shown), width), *lines]
+        return self.headed(self._title(cards, shown), lines)
 
     def _title(self, cards: Cards, shown: int) -> Pieces:
         if cards.is_pending:

@@ -51,13 +51,13 @@ class DetailPane(Pane, Listing):
 
     @property
     def page(self) -> int:
-        return max(self.size.height - 1, 1)
+        return max(self.size.height - (not self.is_panel), 1)
 
     def move(self, lines: int) -> None:
         self.move_to(self._first + lines)
 
     def move_to(self, line: int) -> None:
-        line = max(min(line, len(self._lines) - self.size.height), 0)
+        line = max(min(line, len(self._lines) - self.page), 0)
         if line != self._first:
             self._first = line
             self.redraw()
@@ -72,24 +72,25 @@ class DetailPane(Pane, Listing):
             self._lines = ()
             return []
         detail, glyphs, room = self.detail, self.glyphs, width - 2
-        lines = [*_name(detail, room, glyphs), *_groups(detail, room, glyphs, short=True)]
+        name, *about = _name(detail, room, glyphs)
+        lines = [*about, *_groups(detail, room, glyphs, short=True)]
+        lines = lines[self.is_panel and lines[:1] == [[]] :]
         for sign, metrics in (("0", detail.zeros), (glyphs.missing, detail.missing)):
             if metrics:
                 lines += [[], [(f"{sign}  ", "text"), (_titles(metrics, room - 3, glyphs), "dim")]]
         lines += [[], *_wrapped(detail.address, room, "dim")]
         self._lines = lines
+        height -= not self.is_panel
         self._first = max(min(self._first, len(lines) - height), 0)
         shown = lines[self._first : self._first + height]
         bar = (glyphs.cursor if self.has_keys else " ", "chosen")
         drawn = [[bar, *line] for line in shown]
-        if drawn and not self._first:
-            drawn[0] = [*self.titled(drawn[0], width)]
         hidden = len(lines) - len(shown)
         if hidden:
             place = f"{self._first + 1}-{self._first + len(shown)} of {len(lines)}"
             hint = place if self.has_keys else f"{place}, Tab scrolls"
-            drawn[-1] = [bar, (fit(hint, room, glyphs), "dim")]
-        return drawn
+            drawn[-1:] = [[bar, (fit(hint, room, glyphs), "dim")]]
+        return self.headed([bar, *name], drawn)
 
 
 def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
@@ -244,13 +245,17 @@ class GpuPane(Pane):
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         times, glyphs = self.times, self.glyphs
         if times is None:
-            return
+            return []
         legend = f"{glyphs.mark} slowest " if times.slowest is not None else ""
         after = " on every GPU "
         room = max(width - 1 - len(after) - len(legend), 1)
         title = fit(self.name_of_row, room, glyphs).rstrip() + after
         title = pad(title, width - 1 - len(legend))
-        yield [(" ", "text"), (title + legend, "dim")]
+        heading: Pieces = [(" ", "text"), (title + legend, "dim")]
+        return self.headed(heading, self._rows(times, width, height - (not self.is_panel)))
+
+    def _rows(self, times: RowOnGpus, width: int, height: int) -> Iterator[Pieces]:
+        glyphs = self.glyphs
         elapsed = times.elapsed_ns.tolist()
         scale = scale_of(METRICS["elapsed_ns"], float(np.nanmax(times.elapsed_ns)))
         cells = [glyphs.missing if np.isnan(each) else scale.cell(each) for each in elapsed]
@@ -265,7 +270,7 @@ class GpuPane(Pane):
             names = scale_title(times.signal), times.signal.title
             header += "  " + fit(names[len(names[0]) > room], room, glyphs)
         yield [(header, "dim")]
-        for at in _chosen(times, height - 2):
+        for at in _chosen(times, height - 1):
             here = times.gpus[at] == times.here
             ink = "strong" if here else "text"
             mark = glyphs.mark if at == times.slowest else " "
@@ -284,7 +289,7 @@ class GpuPane(Pane):
             left = room
             if has_sparks:
                 spark = sparkline(times.shares[at], glyphs)[:room]
-                pieces.append((f"  {spark}", "spark"))
+                pieces.append((f"  {spark}", "good"))
                 left -= len(spark) + 2
             if left >= _LEAST_BAR:
                 share = elapsed[at] / (float(np.nanmax(times.elapsed_ns)) or 1.0)
@@ -298,7 +303,7 @@ def _change(elapsed: float, times: RowOnGpus, ink: str, glyphs: Glyphs) -> tuple
     if abs(change) < _LEAST_PCT:
         return f"   {'0.0':>6}%", ink
     arrow = glyphs.up if change > 0 else glyphs.down
-    return f"  {arrow}{change:>+6.1f}%", "alert" if abs(change) >= _FAR_PCT else ink
+    return f"  {arrow}{change:>+6.1f}%", "warning" if abs(change) >= _FAR_PCT else ink
 
 
 def _chosen(times: RowOnGpus, room: int) -> list[int]:

@@ -66,7 +66,7 @@ class Status(Pane):
                 message_lines[height - 1 :] = [
                     beginning(" ".join(message_lines[height - 1 :]), width - 2, self.glyphs)
                 ]
-            ink = "alert" if self.is_error else "strong"
+            ink = "warning" if self.is_error else "strong"
             return [[(f" {cells.pad(line, max(width - 2, 0))} ", ink)] for line in message_lines]
         if self.pointed:
             return [[(f" {fit(self.pointed, width - 2, self.glyphs)}", "text")]]
@@ -97,7 +97,7 @@ class Status(Pane):
             if len(notes) > 1 or len(text) > room:
                 title = "note" if len(notes) == 1 else f"{len(notes)} notes"
                 text = beginning(f"{title} (!): {notes[0]}", room, glyphs)
-            line.append((text, "alert"))
+            line.append((text, "dim"))
         return [line]
 
     def _state(self, parts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

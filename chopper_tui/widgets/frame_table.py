@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from textual import events, work
 from textual.geometry import Region, Size
@@ -11,7 +11,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from chopper_core.model.charts import Lanes
+from chopper_core.render.cells import crumb, level_title
 from chopper_core.util.errors import UsageError
+from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_tui.draw.table import TableLayout, plan
 from chopper_tui.screen_data import LaneLines, ScreenData, ScreenSignal, Sparks
@@ -35,6 +37,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
 
     layout_plan: TableLayout | None = None
     signals: Sequence[ScreenSignal] = ()
+    bars: Set[str] = frozenset()
+    inks_of_rows: Sequence[str] = ()
     sparks: Sequence[Sparks | LaneLines] = ()
     has_chart = False
     spark_columns = 1
@@ -78,7 +82,9 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     def show(self, data: ScreenData, row: int, offset: int = 0) -> None:
         """Show a frame with the cursor on a row, `offset` rows below the first one."""
         frame = data.frame
-        self.signals = data.signals
+        self.signals, self.bars, self.inks_of_rows = data.signals, data.bars, data.inks
+        if self.is_panel:
+            self.name_panel([(table_title(frame), "strong")], clean(frame.base))
         if self.frame is None or _columns_of(self.frame) != _columns_of(frame):
             self.first_column = 0
         self.cursor = max(min(row, len(frame) - 1), 0)
@@ -160,10 +166,11 @@ class FrameTable(ScrollView, Listing, can_focus=False):
 
     def on_click(self, event: events.Click) -> None:
         """A click moves the cursor; on the cursor's row it opens it."""
-        row = self.scroll_offset.y + event.y - 1
-        if event.y and row == self.cursor and self.rows:
+        y = event.y - self.gutter.top
+        row = self.scroll_offset.y + y - 1
+        if y > 0 and row == self.cursor and self.rows:
             self.explorer.action_perform("enter")
-        elif event.y and row < self.rows:
+        elif y > 0 and row < self.rows:
             self.move_to(row)
 
     def scroll_columns(self, columns: int) -> None:
@@ -194,7 +201,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
                 shown = shown[::-1]
             signals = [each.signal for each in shown]
             layout = plan(frame, width, glyphs, self.full_names, signals,
-                          first=self.first_column, added=self.added)  # fmt: skip
+                          first=self.first_column, added=self.added,
+                          bars=self.bars, inks=self.inks_of_rows)  # fmt: skip
             wanted = [
                 Sparks(glyphs, column.cells, signal=each, rows=len(frame))
                 for each, column in zip(shown, layout.sparks, strict=False)
@@ -243,6 +251,13 @@ class FrameTable(ScrollView, Listing, can_focus=False):
                 self._refresh_rows(self.scroll_offset.y - 1, *sorted(set().union(*wanted)))
         if any(sparks.missing(around) for sparks in columns):
             await run_in_thread(_draw, columns, around)
+
+
+def table_title(frame: Frame) -> str:
+    """What the rows are, and of which scope: `operations of L7`."""
+    rows = level_title(frame.level) + ("es" if frame.level.endswith("s") else "s")
+    where = frame.view.scope[-1:]
+    return " of ".join([rows, *(crumb(*each) for each in where)])
 
 
 def _columns_of(frame: Frame) -> tuple[object, ...]:

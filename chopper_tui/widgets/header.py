@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import PurePath
 from typing import Final
 
@@ -22,7 +23,7 @@ from chopper_core.render.cells import (
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
-from chopper_tui.draw.pieces import Pieces, fit, width_of
+from chopper_tui.draw.pieces import Pieces, fit, lead, width_of
 from chopper_tui.keymap import EXPLORE, SCREENS
 from chopper_tui.screen_data import ScreenData, key_line
 from chopper_tui.widgets.pane import Pane
@@ -67,21 +68,21 @@ class Crumbs(Pane):
         mark = ", ".join(self.marks)
         if width >= _WIDE:
             mark = _LONG_MARKS.get(mark, mark)
-        right = [(f" {mark}", "alert")] if mark else []
+        right = [(f" {mark}", "dim")] if mark else []
         if self.is_edited:
             return [right]
         if self.news:
             news = elide(clean(self.news), max(width - width_of(right) - 3, 8), self.glyphs)
-            right = [(f"  {news} ", "strong" if news == FRESH else "alert"), *right]
+            right = [(f"  {news} ", "good" if news == FRESH else "warning"), *right]
         base = baseline_title(self.frame.view)
         if base and width >= 2 * len(base) + 40:
-            right = [(f"  base {base} ", "alert"), *right]
+            right = [(f"  base {base} ", "strong"), *right]
         totals = clean(self.frame.base) if self.frame.view.is_total else ""
         for chip in filter(None, (totals, cut_title(self.frame))):
             if width >= len(chip) + width_of(right) + _MIN_STEP_CELLS:
-                right = [(f"  {chip} ", "alert"), *right]
+                right = [(f"  {chip} ", "dim"), *right]
         if statistic_title(self.frame):
-            right = [(f"  {self.frame.view.stat} ", "alert"), *right]
+            right = [(f"  {self.frame.view.stat} ", "strong"), *right]
         room = max(width - width_of(right) - 1, 0)
         steps = self._names(self.frame)
         widths = [cell_width(step) for step in steps]
@@ -179,7 +180,9 @@ class KeyFigures(Pane):
             if len(text) > height > 0:
                 kept, *_ = wrapped(text[height - 1], max(width - 4, 20))
                 text[height - 1 :] = [f"{kept} {self.glyphs.ellipsis}"]
-            return [[(" ", "text"), (line, "strong")] for line in text]
+            starts = self._starts(width)
+            leads = (lead(line) if n in starts else [(line, "text")] for n, line in enumerate(text))
+            return [[(" ", "text"), *line] for line in leads]
         line: list[tuple[str, str]] = [(" ", "text")]
         for title, figure in key_line(self.data.figures, self.data.frame.view, self.glyphs):
             piece = [(f"{title} " if title else "", "dim"), (f"{figure}  ", "strong")]
@@ -189,10 +192,13 @@ class KeyFigures(Pane):
         return [line]
 
     def headline(self, width: int) -> list[str]:
-        if self.data is None:
-            return []
-        headline = self.data.frame.headline
+        headline = self.data.frame.headline if self.data is not None else ()
         return [line for text in headline for line in wrapped(text, max(width - 2, 20))]
+
+    def _starts(self, width: int) -> set[int]:
+        """The lines that sentences begin with."""
+        headline = self.data.frame.headline if self.data is not None else ()
+        return {0, *accumulate(len(wrapped(text, max(width - 2, 20))) for text in headline)}
 
 
 def path_pieces(steps: Sequence[str], room: int, glyphs: Glyphs, above: int = 0) -> Pieces:

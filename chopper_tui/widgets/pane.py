@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from rich.segment import Segment
+from rich.text import Text
 from textual import events
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Region, Size
@@ -14,12 +15,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.pieces import Pieces, width_of
+from chopper_tui.draw.pieces import Pieces
 from chopper_tui.draw.theme import Inks
-
-_PANELS_FROM: Final = (100, 30)
-"""Size of a terminal from which the parts of the screen are titled panels."""
-_MIN_RULE: Final = 4
 
 
 def strip_of(pieces: Pieces, width: int, inks: Inks, rest: str = "text") -> Strip:
@@ -33,6 +30,7 @@ class ChopperWidget(Widget):
     ALLOW_SELECT = False
     can_focus = False
     auto_links = False
+    _named: tuple[Pieces, str] = ((), "")
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
     """As every widget's, but that a change of it is none of the layout: that took a second one."""
 
@@ -49,6 +47,19 @@ class ChopperWidget(Widget):
     def glyphs(self) -> Glyphs:
         glyphs: Glyphs = self.app.glyphs  # type: ignore[attr-defined]
         return glyphs
+
+    @property
+    def is_panel(self) -> bool:
+        """Whether it has a border, which its title is in."""
+        return bool(self.styles.border_top[0])
+
+    def name_panel(self, title: Pieces, base: str = "") -> None:
+        """The title of its border, and at its end below what its figures are of."""
+        if (title, base) != self._named:
+            self._named = title, base
+            inks = [(text, self.inks.of(ink)) for text, ink in title]
+            self.border_title = Text.assemble(*inks) if title else None
+            self.border_subtitle = Text(base) if base else None
 
 
 class PaneRow(Horizontal, ChopperWidget):
@@ -97,13 +108,12 @@ class Pane(ChopperWidget):
         super().notify_style_update()
         self._strips = ()
 
-    def titled(self, title: Pieces, width: int) -> Pieces:
-        """A title, with a rule to the right edge where the terminal has room for panels."""
-        size = self.app.size
-        room = width - width_of(title) - 1
-        if room < _MIN_RULE or size.width < _PANELS_FROM[0] or size.height < _PANELS_FROM[1]:
-            return title
-        return [*title, (" " + ("-" if self.glyphs.is_ascii else "─") * room, "shade")]
+    def headed(self, title: Pieces, lines: Iterable[Pieces]) -> list[Pieces]:
+        """Lines with a title above them, which is in the border where there is one."""
+        if not self.is_panel:
+            return [title, *lines]
+        self.name_panel([(text, ink) for text, ink in title if text.strip()])
+        return [*lines]
 
     def _make(self) -> list[Strip]:
         width, height = self.size
@@ -141,15 +151,15 @@ class Dragging(Pane):
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         if event.button == 1:
-            self._from = self._to = event.x
+            self._from = self._to = event.x - self.gutter.left
             self.was_dragged = False
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        if self._from is not None and event.x != self._to:
-            self._to = event.x
+        if self._from is not None and (x := event.x - self.gutter.left) != self._to:
+            self._to = x
             self.was_dragged = True
-            self.dragged(self._from, event.x)
+            self.dragged(self._from, x)
 
     def on_mouse_up(self) -> None:
         if self._from is not None:
@@ -163,6 +173,7 @@ _BREAKPOINTS: Final = {
     "-fits": (40, 10),
     "-lines": (60, 16),
     "-tall": (60, 30),
+    "-panels": (100, 30),
     "-wide": (120, 16),
     "-large": (160, 30),
 }

@@ -29,7 +29,6 @@ def test_a_row_that_changes_is_drawn_and_a_flat_one_is_a_thin_line_with_its_valu
     assert flat == "─" * 7 + " 1500" and high == "─" * 7 + " 1700"
     assert rising[0] == "▁" and rising[-1] == "█" and len(rising) == 12
     assert scale.line(means[0], Unit.MHZ, ASCII) == "-" * 7 + " 1500"
-    assert [scale.tone(row) for row in means] == [0, 1, 2]
 
 
 def test_noise_does_not_fill_the_scale() -> None:

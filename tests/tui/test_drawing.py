@@ -421,25 +421,29 @@ def test_series_that_are_too_small_to_be_seen_take_no_hue() -> None:
         "t", "ms", ("a",), tuple(Series(f"p{n}", np.array([s])) for n, s in enumerate(sizes))
     )
     legend, bar = draw(chart, 200, 3, UNICODE.coloured(True))[:2]
-    inks = [ink for text, ink in legend if text.strip() == "█"]
-    assert len(inks) == len(set(inks)) == 10 and "p5" not in "".join(text for text, _ in legend)
-    assert inks == [ink for text, ink in bar if "█" in text]
+    marks = [(text.strip(), ink) for text, ink in legend if text.strip() in ("█", "▓", "▒")]
+    assert len(marks) == len(set(marks)) == 10 and "p5" not in "".join(text for text, _ in legend)
+    assert marks == [(text[0], ink) for text, ink in bar if text[:1] in ("█", "▓", "▒")]
 
 
 def test_a_kind_of_time_has_one_hue_in_every_bar_and_in_lanes() -> None:
     names, state_names = ([TITLES[each] for each in kinds] for kinds in (PARTS, STATES))
     parts, states = series_inks(names), series_inks(state_names)
     of = dict(zip(names, parts, strict=True))
-    assert len(set(parts)) == len(parts) and len(set(states)) == len(states)
+    # A low clock that is sure and one that may be share an ink, in two fills.
+    assert len(set(parts)) == len(parts) - 1 and len(set(states)) == len(states)
+    assert len({*zip(parts, series_fills(parts, UNICODE.coloured(True)), strict=True)}) == len(
+        parts
+    )
     for name, ink in zip(state_names, states, strict=True):
         assert of.get(name, ink) == ink
     assert (states[0], of["exposed communication"], of["exposed copies"]) == KIND_INKS
     steps = series_inks([*STEP_PARTS[:3], *STEP_PARTS[-6:]])
-    assert len(set(steps)) == len(steps) and steps[-3:-1] == list(KIND_INKS[1:])
+    assert len(set(steps)) >= len(steps) - 3 and steps[-3:-1] == list(KIND_INKS[1:])
     # Those left out leave the others' hues and patterns as they are.
     few = series_inks(["idle", "mine", "exposed communication"])
     assert few[::2] == [of["idle"], of["exposed communication"]] and few[1] not in few[::2]
-    assert len(set(series_fills(parts, UNICODE))) == len(set(series_fills(parts, ASCII))) == 11
+    assert len(set(series_fills(parts, UNICODE))) == len(set(series_fills(parts, ASCII))) == 10
     assert series_fills(few, UNICODE)[2] == series_fills(parts, UNICODE)[-3]
 
 

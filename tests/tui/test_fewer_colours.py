@@ -67,6 +67,11 @@ def words(text: str) -> list[str]:
     return sorted(re.findall(r"[A-Za-z]{2,}|\d+(?:\.\d+)?", text))
 
 
+def plain_fills(text: str) -> str:
+    """Some kinds share one of 16 colours, in patterns."""
+    return text.translate(str.maketrans("▓▒░", "███"))
+
+
 def name_of(view: View) -> str:
     base = "-base" * bool(view.baseline and not view.name)
     return view.name or f"level{len(view.path)}{base}"
@@ -84,7 +89,9 @@ async def test_fewer_colours_and_ascii_show_the_same(
     for line, kept in list(zip(rich.splitlines(), plain.splitlines(), strict=True))[:-1]:
         if re.fullmatch(r"[ \d.]+ (?:[mµ]?s)?", line.rstrip()):
             continue  # A time axis has fewer ticks in ASCII, whose charts have fewer cells.
-        if line.startswith("  evidence"):
+        if "▼" in line or "▲" in line:
+            continue  # The mark of the sorted column is wider: another column may not fit.
+        if "evidence " in line:
             break  # Its columns are those that fit, and the mark of the sorted one is wider.
         assert all(word in kept for word in re.findall(r"[A-Za-z]{4,}|\d+\.\d+", line)), line
     for colours in (SIXTEEN, NONE):
@@ -93,7 +100,8 @@ async def test_fewer_colours_and_ascii_show_the_same(
         text, sent = await shown(view, colours, UNICODE)
         # Without colours patterns tell kinds apart, too few for the classes of the timeline's
         # legend; every other word and figure is the same.
-        assert text == rich if colours else words(text) == words(rich)
+        same = plain_fills(text) == plain_fills(rich)
+        assert same if colours else words(text) == words(rich)
         assert codes(sent) <= _CODES[colours]
         # What alerts and the cursor stand out without a colour; on cards and lanes it is a mark.
         assert codes(sent) & {1, 4}

@@ -265,7 +265,7 @@ def test_a_draw_that_nobody_waits_for_stops_at_its_next_piece() -> None:
 async def test_one_draw_of_a_pane_is_under_way_and_the_last_one_is_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with explorer((80, 24), measured_run(), View("sample.json", name="kernels")) as at:
+    async with explorer((80, 24), measured_run(), View("sample.json", name="launch")) as at:
         pane = at.explore.query(PicturePane).first()
         chart = pane.pictures[0]
         began, go_on = Event(), Event()

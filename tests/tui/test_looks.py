@@ -39,27 +39,29 @@ async def test_the_cursors_bar_reaches_over_the_table(size: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize(("size", "has_panels"), [((99, 40), False), ((100, 30), True)])
-async def test_panels_have_titles_with_rules_where_there_is_room(
+async def test_parts_are_titled_panels_where_there_is_room(
     size: tuple[int, int], has_panels: bool
 ) -> None:
     view = View(RUN, name="overview")
     async with explorer(size, measured_run(), view) as at:
-        title = next(line for line in at.lines() if line.startswith("  findings"))
-        assert ("─" * 20 in title) is has_panels
+        title = next(line for line in at.lines() if " findings " in line and "9" not in line)
+        assert title.startswith("╭─ findings") is has_panels
+        bottom = next(line for line in at.lines() if "per step and GPU" in line)
+        assert bottom.startswith("╰") is has_panels
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
-    ("size", "is_beside"), [((80, 24), False), ((120, 36), False), ((200, 60), True)]
+    ("size", "is_beside"), [((80, 24), False), ((120, 28), False), ((120, 36), True)]
 )
-async def test_curves_stand_above_the_table_and_on_a_large_screen_beside_each_other(
+async def test_curves_stand_above_the_table_and_as_panels_next_to_each_other(
     size: tuple[int, int], is_beside: bool
 ) -> None:
     async with explorer(size, measured_run(), View(RUN)) as at:
         panes = [pane.region for pane in at.explore.query(SignalPane) if pane.is_shown]
         table = at.explore.table.region
         assert all(pane.bottom <= table.y for pane in panes) and table.height > 4
-        assert len(panes) == 1 + (size[0] >= 120)
+        assert len(panes) == 1 + is_beside
         assert (len({pane.y for pane in panes}) < len(panes)) is is_beside
 
 

@@ -103,24 +103,24 @@ async def test_a_signal_is_computed_once_per_step(monkeypatch: pytest.MonkeyPatc
         return computed(run, view, bins, *rest)
 
     monkeypatch.setattr(chart_panes, "signal_chart", counted)
-    async with explorer((120, 40), measured_run(), View(RUN)) as at:
+    async with explorer((196, 58), measured_run(), View(RUN)) as at:
         for key in ("enter", "enter", "enter", "h"):
             await at.press(key)
         # The way back shows what the run remembers.
-        assert len(asked) == len(set(asked)) == 2 * 3
+        assert len(asked) == len(set(asked)) == 2 * 4
         assert [pane for pane in at.explore.query(SignalPane) if pane.is_shown]
 
 
-def test_parts_of_a_step_have_hues_of_their_own() -> None:
-    """Eleven parts, of which two are too small to be seen, and ten hues."""
+def test_parts_of_a_step_have_marks_of_their_own() -> None:
+    """Eleven parts without a meaning, of which two are too small to be seen."""
     numbers = [305.0, 4.3, 25.0, 24.0, 2.7, 139.0, 0.02, 175.0, 61.0, 0.008, 1.5]
     series = tuple(Series(f"part {n}", np.array([each])) for n, each in enumerate(numbers))
     picture = Composition("step", "ms", ("a",), series)
     lines = draw(picture, 120, 20, UNICODE.coloured(True))
-    inks = [ink for line in lines[2:] for text, ink in line if text.strip() == "█"]
-    assert len(inks) == len(set(inks)) == 9
-    drawn = {ink for text, ink in lines[1][:-1] if text}
-    assert drawn <= set(inks) and len(drawn) > 5
+    marks = [piece for line in lines[2:] for piece in line if piece[0].strip() in ("█", "▓", "▒")]
+    assert len(marks) == len(set(marks)) == 9
+    drawn = {(text[0], ink) for text, ink in lines[1][:-1] if text}
+    assert drawn <= set(marks) and len(drawn) > 5
 
 
 @pytest.mark.parametrize("width", range(20, 44))

@@ -41,6 +41,7 @@ _ROOF_PCT: Final = 40.0
 
 def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """Findings, then opportunities where there are few, and one line of what isn't known."""
+    from chopper_core.views.findings.rule import Confidence
     from chopper_core.views.query import answer
 
     found = answer(run, with_view(view, "findings"))
@@ -54,10 +55,10 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
             continue
         saving, share = columns["saving_ns"].at(row), columns["saving_pct"].at(row)
         figures = () if saving is None or share is None else (f"{share:.1f} %", time(saving))
-        # Without a trace there are no savings: how sure each is takes their place.
-        sure = str(columns["confidence"].cell(row)) if run.is_sampled_only else ""
-        indent = "  " if columns[PART_OF].present()[row] else ""
-        cards.append(Card(figures, indent + sentence, address.render(found.opens(row)), sure))
+        indent = "└ " if columns[PART_OF].present()[row] else ""
+        text, opens = indent + sentence, address.render(found.opens(row))
+        sure = Confidence[str(columns["confidence"].cell(row)).upper()]
+        cards.append(Card(figures, text, opens, "", share or 0.0, sure, str(rules[row])))
     if not run.is_sampled_only and int((shares >= _REAL_PCT).sum()) < _FEW:
         cards += opportunities(step_of(run, view), has_products="products" in rules)
     if limits:
@@ -140,9 +141,9 @@ def explained_finding(run: Run, view: View, card: Card) -> Explained:
     lines = [("enter", f"opens the evidence, {card.address}")]
     found = answer(run, with_view(replace(view, baseline=None), "findings"))
     columns = {metric.name: values for metric, values in found.columns}
-    if card.text.strip() not in found.labels:
+    if card.text.removeprefix("└ ") not in found.labels:
         return lines
-    row = list(found.labels).index(card.text.strip())
+    row = list(found.labels).index(card.text.removeprefix("└ "))
     rule = next(each for each in rules_of(run) if each.name == columns["rule"].cell(row))
     low, high = (columns[f"saving_{end}_ns"].at(row) for end in ("low", "high"))
     known = low is not None and high is not None

@@ -80,7 +80,12 @@ class Tint(IntEnum):
     VERY_POOR = 6
 
 
-INKS: Final = ("text", "below", "far_below", "above", "far_above", "poor", "very_poor")
+INKS: Final = (
+    ("text", "text", "warning", "text", "warning", "warning", "alarm"),
+    ("text", "good", "good", "warning", "warning", "warning", "alarm"),
+)
+"""The ink of each tint: of a figure, which only stands out far from its peers, and of a difference,
+where less is better."""
 _PEERS: Final = ("gpu", "node", "iteration", "layer", "activity")
 """Levels whose rows do the same work, so that each can be held against the others."""
 _UTILISATIONS: Final = ("busy_pct", "gfx_util_pct", "gpu_util_pct")
@@ -152,14 +157,32 @@ def _least_spread(frame: Frame, column: Metric, values: Values) -> float:
     return least * median_of(frame.elapsed_ns)
 
 
-def _of_distances(numbers: Float64, least: float) -> Int8:
+def _usual(numbers: Float64, least: float = 0.0) -> tuple[float, float]:
+    """The median of peers, and the distance beyond which one of them stands out; 0: none does."""
     known = numbers[np.isfinite(numbers)]
-    tint = np.zeros(len(numbers), np.int8)
     if len(known) < MIN_VALUES:
-        return tint
+        return np.nan, 0.0
     median = median_of(known)
     spread = MAD_TO_SIGMA * median_of(np.abs(known - median))
-    limit = FACTOR * max(spread, _LEAST_SPREAD * abs(median), least)
+    return median, FACTOR * max(spread, _LEAST_SPREAD * abs(median), least)
+
+
+def far_out(values: Float64) -> Float64:
+    """How far the mean of each row is from the median of these; 0 for those that don't stand out.
+
+    They do by the rule of `tints`.
+    """
+    known = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        means = np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1)
+    median, limit = _usual(means)
+    distances: Float64 = np.nan_to_num(np.abs(means - median))
+    return np.where(distances > limit, distances, 0.0) if limit else np.zeros(len(values))
+
+
+def _of_distances(numbers: Float64, least: float) -> Int8:
+    median, limit = _usual(numbers, least)
+    tint = np.zeros(len(numbers), np.int8)
     if not limit:
         return tint
     apart = (numbers - median) / limit

@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import Interval, View, baseline_view
-from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import distinct, nth_of, run_starts
 from chopper_core.views.timeline.lanes import (
@@ -71,6 +71,12 @@ def lanes_chart(
         queue = queue_strip(run, lanes[row].gpu, begin, end, bins)
         return tuple(found) if queue is None else (*found, queue)
 
+    def clocks(row: int, bins: int) -> Float64:
+        gpu = lanes[row].gpu
+        curve = clock.get(gpu) if row == 0 or lanes[row - 1].gpu != gpu else None
+        return np.zeros(0) if curve is None else curve.means(edges(begin, end, bins).astype(float))
+
+    clock = run.signal(STRIPS[0]).curves if STRIPS[0] in run.signal_names else {}
     return Lanes(
         title="lanes",
         lanes=tuple(labels),
@@ -81,6 +87,7 @@ def lanes_chart(
         bands=bands,
         strips=strips,
         signals=len(signals) + 1,
+        clocks=clocks if clock else None,
         hosts=lambda row, bins: host_cells(run, lanes[row].gpu, begin, end, bins),
         missing="no clock, no power: no telemetry of this GPU",
         classes=CLASS_NAMES,
@@ -181,13 +188,14 @@ def ghosts_of(
     steps = [f"{level} {label}" for level, label in base.scope if own.get(level) != label]
     title = " ".join([*([PurePath(name.rstrip("/")).name] if name else []), *steps])
     begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
-    moved_to = dict(base.scope).get("gpu") if "gpu" in own else None
+    # A baseline that is another GPU is below every lane, but for its own.
+    moved_to = dict(base.scope).get("gpu")
 
     def ghost(row: int, bins: int) -> Ghost | None:
         lane = lanes[row]
         gpu = lane.gpu if moved_to is None else int(moved_to)
         found = _counterpart(run, base_run, gpu, lane)
-        if found is None:
+        if found is None or (not name and gpu == lane.gpu and base.path == view.path[:1]):
             return None
         key = ("timeline ghosts", view.order, view.path, view.baseline, lane.gpu)
         matched = run.memo(key, lambda: _matched(run, view, lane.gpu, base_run, base, gpu), _CACHED)

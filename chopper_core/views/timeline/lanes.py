@@ -6,13 +6,13 @@ a kind runs up to a moment is stored at the edges of its intervals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
+from chopper_core.align.kernel_classes import ATTENTION_CLASS, is_communication, kernel_class
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.charts import QUEUE, LaneCells, Span, Strip
 from chopper_core.model.run import Run
@@ -182,19 +182,52 @@ _GROUPS: Final = {
     "copy": 4,
 }
 _CACHED: Final = 256
+_MAX_CLASSIFIED: Final = 1 << 20
+"""Activities that tell the classes of operations; of more, some at even distances."""
 _OTHER: Final = len(CLASS_NAMES) - 1
+
+
+def _class_of_names(run: Run) -> Int8:
+    def found() -> Int8:
+        names = run.table.names
+        return np.array([_GROUPS.get(kernel_class(name), _OTHER) for name in names], np.int8)
+
+    return run.memo(("timeline class of name",), found)
+
+
+def classes_of(run: Run, level: str, labels: Sequence[str]) -> Sequence[int]:
+    """The place in `CLASS_NAMES` of what takes most of each row's time, after the last of them for
+    communication; empty where rows are no operations or kernels."""
+    if level == "kernel":
+        of_name = dict(zip(run.table.names, _class_of_names(run).tolist(), strict=True))
+        comm = {name for name in labels if is_communication(name)}
+        return [len(CLASS_NAMES) if each in comm else of_name.get(each, _OTHER) for each in labels]
+    if level == "class":
+        return [_GROUPS.get(each, _OTHER) for each in labels]
+    if level != "operation" or not len(run.table):
+        return ()
+
+    def found() -> dict[str, int]:
+        table, count = run.table, len(CLASS_NAMES) + 1
+        some = slice(None, None, len(table) // _MAX_CLASSIFIED + 1)
+        group = _class_of_names(run)[table.kernel[some]].astype(np.intp)
+        group[table.kind[some] == Kind.COMM] = count - 1
+        # Those without a label come first.
+        cells = (table.operation[some].astype(np.intp) + 1) * count + group
+        times = np.bincount(cells, table.duration_ns[some], (len(table.operations) + 1) * count)
+        largest = times.reshape(-1, count).argmax(axis=1)[1:].tolist()
+        return dict(zip(table.operations, largest, strict=True))
+
+    known = run.memo(("class of operation",), found)
+    return [known.get(each, _OTHER) for each in labels]
 
 
 def busy_by_class(run: Run, lane: Lane) -> tuple[TimeSpans, ...]:
     """When compute of each of `CLASS_NAMES` runs on a lane; cached with the lane."""
     key = ("timeline classes", lane.gpu, lane.stream, len(lane.rows), int(lane.rows[:1].sum()))
 
-    def of_names() -> Int8:
-        names = run.table.names
-        return np.array([_GROUPS.get(kernel_class(name), _OTHER) for name in names], np.int8)
-
     def found() -> tuple[TimeSpans, ...]:
-        group = run.memo(("timeline class of name",), of_names)[run.table.kernel[lane.rows]]
+        group = _class_of_names(run)[run.table.kernel[lane.rows]]
         group[run.table.kind[lane.rows] != Kind.COMPUTE] = len(CLASS_NAMES)
         return tuple(
             TimeSpans.running(lane.starts_ns[own], lane.ends_ns[own] - lane.starts_ns[own])
