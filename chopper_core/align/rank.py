@@ -19,6 +19,7 @@ from chopper_core.align.model_work import activity_tokens, model_work, on_longes
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
+from chopper_core.align.repeats import label_repeats
 from chopper_core.align.steps import host_steps, label_iterations, read_inference, steps_of
 from chopper_core.model import column_names as col
 from chopper_core.model.accounting import account, launch_overheads
@@ -73,6 +74,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     phases = label_phases(host, inference, iterations)
     # The kernels of a graph have the layer and the operation that were captured.
     layers = label_layers(host, modules, iterations, phases)
+    label_repeats(host, layers, iterations, phases)
     operations, operation_names = label_operations(host, modules, collectives, iterations, phases)
     mark_outside(layers, operations, operation_names)
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]

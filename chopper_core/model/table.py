@@ -89,6 +89,7 @@ class Rule(IntEnum):
     STEP_ORDER = 12
     CONTEXT = 13
     PARTNER = 14
+    REPETITION = 15
 
     @property
     def text(self) -> str:
@@ -111,6 +112,7 @@ _RULE_TEXTS: Final = {
     Rule.STEP_ORDER: "order within the step",
     Rule.CONTEXT: "the same neighbouring kernels elsewhere",
     Rule.PARTNER: "the same collective on other GPUs",
+    Rule.REPETITION: "repeats of a sequence of kernels (inferred)",
 }
 
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
