@@ -19,8 +19,9 @@ from chopper_core.metrics import METRICS, Values, numbered, worded
 from chopper_core.model.charts import BoxChart, LineChart
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode, NothingToShow
 from chopper_core.util.grouping import (
     counts_of,
@@ -28,11 +29,13 @@ from chopper_core.util.grouping import (
     quantiles_along,
     quantiles_of,
     ranked,
+    stable_order,
     sums_of,
 )
 from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import headline, kinds_of, known, notes
+from chopper_core.views.shared.phrases import listed, time
 from chopper_core.views.shared.table_view import (
     Own,
     Partition,
@@ -50,9 +53,7 @@ SPEC: Final = ViewSpec(
     title="Comms",
     question="How fast are the collectives, which ranks wait in them, and for whom?",
     by=(
-        *any_level(
-            "kind", "collective", "phase", "layer", "iteration", but=("operation", "kernel")
-        ),
+        *any_level("kind", "operation", "collective", "phase", "layer", "iteration"),
         "group",
         *SPLITS,
     ),
@@ -62,6 +63,9 @@ SPEC: Final = ViewSpec(
 
 
 COLLECTIVE: Final = "collective"
+OPERATION: Final = "operation"
+"""Split by the operation that runs next on the GPU: what exposed communication holds up."""
+_MAX_NAMED: Final = 3
 _LEVEL_OF: Final = {"kind": "operation"}
 """Split → level of the tree, where their names differ."""
 _DURATIONS: Final = ("exposed_comm_ns", "hidden_ns", "median_ns", "p95_ns", "max_ns")
@@ -77,6 +81,7 @@ _OF_RANKS: Final = (
 _UNMATCHED: Final = (
     *("calls", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes", *_DURATIONS, "outliers"),
 )
+_OF_OPERATIONS: Final = ("exposed_comm_ns", "exposed_pct", "exposed_wait_ns", "calls", "hidden_ns")
 _OF_ONE: Final = (
     *("collective_ns", "skew_ns", "transfer_ns", "last_gpu", "bus_gbps", "phase", "layer"),
     *("exposed_pct", "wait_ns", "message_bytes", "times_median", "outlier", "algo_gbps"),
@@ -94,7 +99,7 @@ def answer(run: Run, view: View) -> ViewResult:
     result = _one_by_one(run, found, view) if by == COLLECTIVE else _together(run, found, view, by)
     return replace(
         result,
-        headline=headline(found, base_of(run, view)),
+        headline=(*headline(found, base_of(run, view)), *_exposed(run, found, view)),
         notes=(*result.notes, *notes(run, found)),
         charts=(_boxes(found), *_skews(found), *_by_occurrence(found)),
     )
@@ -151,6 +156,8 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
         codes_of_rows, texts = split_of(run, rows, by)
     elif by == "group":
         codes_of_rows, texts = table.group[rows].astype(np.int64), [*table.names, "unknown"]
+    elif by == OPERATION:
+        codes_of_rows = _next_operation(run, rows)
     else:
         codes_of_rows = table.column(level)[rows].astype(np.int64)
     whole = Groups.single(run.table, rows)
@@ -200,18 +207,28 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
     def opens(row: int) -> View:
         if by in SPLITS:
             return replace(view, by="group", sort="", filter="", columns=())
+        if by == OPERATION:
+            return child_of(view, level, labels[row])
         if by != "group":
             return replace(child_of(view, level, labels[row]), name=view.name, by=COLLECTIVE)
         name = re.escape(labels[row]).replace("\\ ", r"\s")
         return replace(view, by=COLLECTIVE, filter=name, sort="", columns=())
 
+    shown: tuple[str, ...] = _OF_RANKS if complete.any() else _UNMATCHED
+    sort = ""
+    if by == OPERATION:
+        shown, sort = _OF_OPERATIONS, "-exposed_comm_ns"
+    elif is_gpu:
+        shown = _OF_GPU
+    elif by in ("kind", "group") and complete.any():
+        sort = "-wait_ns"
     return table_view(
         view,
         Partition(by, labels, nodes, whole),
         own,
         opens=opens,
-        sort="-wait_ns" if by in ("kind", "group") and complete.any() else "",
-        shown=_shown(own, _OF_GPU if is_gpu else _OF_RANKS if complete.any() else _UNMATCHED),
+        sort=sort,
+        shown=_shown(own, shown),
         notes=expert_note(run, rows),
     )
 
@@ -263,6 +280,35 @@ _MAX_POINTS: Final = 1_500
 """With more collectives, evenly chosen ones are drawn."""
 _MAX_OCCURRENCES: Final = 300
 """With more occurrences, medians of neighbours are drawn."""
+
+
+def _next_operation(run: Run, rows: Index) -> Int64:
+    """The operation of the first compute activity of the GPU after each row's end."""
+    table = run.table
+    ends, gpu = table.start_ns[rows] + table.duration_ns[rows], table.gpu[rows]
+    found = np.full(len(rows), NO_LABEL, np.int64)
+    for number in distinct(gpu).tolist():
+        own = run.tree().node((str(number),)).rows
+        own = own[table.kind[own] == Kind.COMPUTE]
+        own = own[stable_order(table.start_ns[own])]
+        mine = np.flatnonzero(gpu == number)
+        place = np.searchsorted(table.start_ns[own], ends[mine])
+        has_next = place < len(own)
+        found[mine[has_next]] = table.operation[own[place[has_next]]]
+    return found
+
+
+def _exposed(run: Run, found: Collectives, view: View) -> tuple[str, ...]:
+    """The operations that wait longest for communication that nothing hides."""
+    codes, place = ranked(_next_operation(run, found.rows))
+    spent = sums_of(run.table.exposed_comm_ns[found.rows], place, len(codes))
+    base = base_of(run, view)
+    named = [
+        f"{run.table.text_of(OPERATION, int(codes[row]))} {time(base.each(int(spent[row])))}"
+        for row in np.argsort(-spent, kind="stable").tolist()
+        if spent[row] > 0
+    ]
+    return (f"exposed before {listed(named, _MAX_NAMED)}; p operation lists all",) if named else ()
 
 
 def _boxes(found: Collectives) -> BoxChart:

@@ -40,8 +40,8 @@ _SORTED_AT_ONCE: Final = 500_000
 
 @action(ASK, *SCREENS, title="View", takes="NAME", hint="views", gives=tuple(SCREENS))
 async def view(screen: Explorer, argument: str) -> None:
-    """Show another view of the scope: a screen by its digit (again: its next view), or a view by
-    name."""
+    """Show another view of the scope: a screen by its digit (again: its next view, named below the
+    table; 1 is always the tree), or a view by name."""
     current = screen.view.name or EXPLORE
     if isinstance(screen.run, SeveralRuns):
         await view_of_set(screen, argument)
@@ -51,6 +51,11 @@ async def view(screen: Explorer, argument: str) -> None:
         screen.choose("View", options, current, lambda name: view(screen, name))
         return
     names = screens_of(screen.run, current).get(argument, (argument,))
+    if names[0] == EXPLORE:
+        if current == EXPLORE:
+            screen.say("this is the tree; T draws it as blocks")
+            return
+        names = names[:1]
     failed = screen.failed_view if screen.failed_view in names else current
     # Pressed again: the next one, also after one that this scope doesn't have.
     name = names[(names.index(failed) + 1) % len(names)] if failed in names else names[0]
@@ -62,6 +67,16 @@ async def view(screen: Explorer, argument: str) -> None:
     await _show_view(screen, asked)
     if screen.view.name != asked and argument in SCREENS:
         screen.failed_view = name
+    elif failed in names and len(names) > 1:
+        turn = "  ".join(f"[{each}]" if each == name else each for each in names)
+        screen.say(f"{argument}  {turn}  {argument} again: the next")
+
+
+@action(ASK, "T", title="Tree as blocks")
+async def icicle(screen: Explorer, _: str) -> None:
+    """Draw the tree as blocks (icicle), level below level; again: back to the tree."""
+    refuse_of_set(screen)
+    await _show_view(screen, "" if screen.view.name == "icicle" else "icicle")
 
 
 @action(ASK, title="Split the view by", takes="WORD")

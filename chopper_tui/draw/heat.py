@@ -14,7 +14,15 @@ from msgspec.structs import replace
 
 from chopper_core.model.charts import HeatMap, Icicle, IcicleRow
 from chopper_core.model.units import time_text
-from chopper_core.render.cells import cell_width, crumb, display_name, elide, first_cells, pad
+from chopper_core.render.cells import (
+    UNLABELLED,
+    cell_width,
+    crumb,
+    display_name,
+    elide,
+    first_cells,
+    pad,
+)
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import CHANGE_LEVELS, HEAT_LEVELS
 from chopper_core.util.arrays import Float64, Index
@@ -62,7 +70,10 @@ class HeatDrawer(Drawer[HeatMap]):
         tall, shown = min(lines // max(count, 1), 3 if glyphs.in_colour else 1), count
         if not tall and not (glyphs.has_halves and count <= 2 * lines):
             tall, shown = 1, max(lines - 1, 0)
-        scale = ColourScale.over(chart.numbers, chart.unit, chart.signed)
+        # What is outside layers takes far longer than one of them: it doesn't set the scale.
+        inside = chart.numbers[:, [each != UNLABELLED for each in chart.columns]]
+        scaled = inside if np.isfinite(inside).any() else chart.numbers
+        scale = ColourScale.over(scaled, chart.unit, chart.signed)
         row, column = on.cell or (-1, -1)
         is_in = 0 <= row < shown and 0 <= column < columns
         at = (row, column * bins // columns) if is_in else (-1, -1)

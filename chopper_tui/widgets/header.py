@@ -35,6 +35,10 @@ _LONG_MARKS: Final = {
     "simulated": "simulated times",
 }
 _WIDE: Final = 50
+_SHORT: Final = {"explore": "tree", "overheads": "loss", "power": "powr", "compare": "diff"}
+"""Short names that aren't the first four letters."""
+_FEWEST_NAMED: Final = 5
+"""Other digits with a name, where the current one names all that it opens."""
 _HELP_HINT: Final = "  ? help "
 _MIN_STEP_CELLS: Final = 24
 """Cells that a long step keeps before the first steps give way to it."""
@@ -114,9 +118,9 @@ class Crumbs(Pane):
 def strip_of_views(current: str, room: int, screens: Screens = SCREENS) -> Pieces:
     """The views by their digits, the current one lit, in as many words as there is room for.
 
-    All have their digit, those nearest to the current one their name, and the current digit all
-    that it opens in turn; with less room the current view has its place among these, as `2/3`.
-    Where not even that has room next to the digits, it is alone, or there is none.
+    The current digit names all that it opens in turn, else where the view is among these, as `2/3`.
+    The others have their whole names, or four letters; where not all have room, those that come
+    next are named. Without room the current view is alone, or there is none.
     """
     digits, current = sorted(screens), current or EXPLORE
     digit = next((digit for digit in digits if current in screens[digit]), "")
@@ -129,29 +133,27 @@ def strip_of_views(current: str, room: int, screens: Screens = SCREENS) -> Piece
         ink = "chosen" if name == current else "dim"
         turns += [(name, f"{ink}@view {name}"), (" ", "text")]
     own = [(f"{digit} {current}", f"chosen{opens}")]
-    forms = [(turns[:-1], named) for named in range(len(digits) - 1, -1, -1)]
-    forms += [([*own, (number, f"dim{opens}")], named) for named in (1, 0, -1, -2)]
-    forms += [(own, named) for named in (-1, -2)]
-    strips = (_strip(digits, here, shown, named, screens) for shown, named in forms)
+    numbered, most = [*own, (number, f"dim{opens}")], len(digits) - 1
+    whole = {each: screens[each][0] for each in digits}
+    short = {each: _SHORT.get(name, name[:4]) for each, name in whole.items()}
+    forms = [(turns[:-1], whole, most)]
+    forms += [(turns[:-1], short, shown) for shown in range(most, _FEWEST_NAMED, -1)]
+    forms += [(numbered, short, shown) for shown in range(most, -1, -1)] + [(own, short, 0)]
+    strips = (_strip(digits, here, *form) for form in forms)
     return next((strip for strip in strips if width_of(strip) + 3 <= room), [])
 
 
-def _strip(digits: Sequence[str], here: int, shown: Pieces, named: int, screens: Screens) -> Pieces:
-    """The digits around what is shown of the current one, `named` of them at each side by name.
-
-    0: digits alone; -1: as close as can be; -2: none of them.
-    """
+def _strip(
+    digits: Sequence[str], here: int, current: Pieces, names: Mapping[str, str], shown: int
+) -> Pieces:
+    """What is shown of the current digit, and as many others by name: first those that follow."""
+    last = min(here + shown, len(digits) - 1)
+    first = max(last - shown, 0)
     strip: list[tuple[str, str]] = []
-    for place, digit in enumerate(digits):
-        if place == here:
-            strip += shown
-        elif named > -2:
-            is_named = abs(place - here) <= named
-            text = f"{digit} {screens[digit][0]}" if is_named else digit
-            strip.append((text, f"dim@view {digit}"))
-        else:
-            continue
-        strip += [(" " if named < 0 else "  ", "text")]
+    for digit in digits[first : last + 1]:
+        is_here = digit == digits[here]
+        strip += current if is_here else [(f"{digit} {names[digit]}", f"dim@view {digit}")]
+        strip.append((" ", "text"))
     return strip[:-1]
 
 

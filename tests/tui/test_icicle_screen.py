@@ -17,7 +17,7 @@ SCOPE = ("1", "11")
 
 async def test_its_blocks_are_walked_and_entered() -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
-        await at.press("1")
+        await at.press("T")
         icicle = at.explore.first_chart(Icicle)
         assert at.frame.view.name == "icicle" and icicle is not None
         await at.press("l")
@@ -43,7 +43,7 @@ async def test_its_blocks_are_walked_and_entered() -> None:
 @pytest.mark.sweep
 async def test_its_colour_is_the_next_figure_and_its_order_another_level() -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
-        await at.press("1")
+        await at.press("T")
         assert "colour gfx MHz" in at.text()
         await at.press("m")
         assert at.frame.view.of == "busy_pct" and "colour busy %" in at.text()
@@ -54,7 +54,7 @@ async def test_its_colour_is_the_next_figure_and_its_order_another_level() -> No
 @pytest.mark.sweep
 async def test_a_click_selects_a_block_and_opens_the_selected_one() -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
-        await at.press("1")
+        await at.press("T")
         y, line = next((y, line) for y, line in enumerate(at.lines()) if "backward" in line)
         for _ in range(2):
             await at.pilot.click(offset=(line.index("backward"), y))
@@ -67,7 +67,7 @@ async def test_a_click_selects_a_block_and_opens_the_selected_one() -> None:
 @pytest.mark.sweep
 async def test_it_is_zoomed_around_its_cursor_and_moved() -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
-        await at.press("1", "l", "j")
+        await at.press("T", "l", "j")
         cell, whole = at.explore.cell, at.text()
         await at.press("+", "+")
         icicle = at.explore.first_chart(Icicle)

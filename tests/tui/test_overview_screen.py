@@ -246,8 +246,11 @@ async def test_a_digit_means_its_first_view_and_again_the_next(
         assert at.frame.view.name == "overheads" and shown[0] in at.text().splitlines()[0]
         await at.press("4")
         assert at.frame.view.name == "launch" and shown[1] in at.text().splitlines()[0]
+        assert "overheads  [launch]  throughput" in at.status
         await at.press("1", "4")
         assert at.frame.view.name == "overheads"
+        await at.press("1", "1")
+        assert at.frame.view.name == "" and "T draws it as blocks" in at.status
 
 
 @pytest.mark.parametrize("digit", SCREENS)
