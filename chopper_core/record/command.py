@@ -77,7 +77,7 @@ class RecordOptions(Struct, frozen=True):
 
     def variable(self) -> str:
         """The options as the hooks read them."""
-        return self._variable(self.run, sampler=_SAMPLER)
+        return self._variable(self.run, sampler=_SAMPLER, host=manifest.host_name())
 
     def variable_of_pass(self, library: str) -> str:
         """Those of a counter pass, in which a window is ranges of roctx."""

@@ -23,7 +23,14 @@ from typing import Final
 
 from chopper_core.record.anchors import take_anchor
 from chopper_core.record.gpus import Cell, GpuLibrary, Sample, open_library
-from chopper_core.record.manifest import PROCESSES, RecordedNode, host_name, publish_part
+from chopper_core.record.manifest import (
+    NODES,
+    PROCESSES,
+    RecordedNode,
+    host_name,
+    publish_part,
+    read_parts,
+)
 
 PERIOD_S: Final = 0.02
 _SLOW_S: Final = 1.0
@@ -167,7 +174,11 @@ class NodeSampler:
         self.run_dir, self._parent = run_dir, parent
         self._ended = ended
         """Signals that came so far: any of them ends it."""
-        self.node = RecordedNode(host_name(), period_ms=period_s * 1e3)
+        # A job may launch several times: a sampler goes on where the one before ended.
+        known, _ = read_parts(run_dir / NODES, RecordedNode)
+        host = host_name()
+        self.node = next((each for each in known if each.host == host), RecordedNode(host))
+        self.node.period_ms = period_s * 1e3
         self._is_tracing = False
         self._began_s = self._looked_s = time.monotonic()
         self._tool: subprocess.Popen[bytes] | None = None
@@ -195,7 +206,7 @@ class NodeSampler:
             return
         path = self.run_dir / f"telemetry-{self.node.host}.csv"
         self.node.library = f"{tool}, a sample a second at best"
-        self.node.files.append(path.name)
+        self._lists(path)
         self._tool = subprocess.Popen(
             [each.replace("{}", str(path)) for each in TOOLS[tool]],
             stdin=subprocess.DEVNULL,
@@ -203,11 +214,15 @@ class NodeSampler:
             stderr=subprocess.DEVNULL,
         )
 
+    def _lists(self, path: Path) -> None:
+        if path.name not in self.node.files:
+            self.node.files.append(path.name)
+
     def _append(
         self, what: str, every_s: float, heading: str, lines: Callable[[], list[str]]
     ) -> None:
         file = LineFile(self.run_dir / f"{what}-{self.node.host}.csv", heading)
-        self.node.files.append(file.path.name)
+        self._lists(file.path)
 
         def act() -> None:
             if found := lines():
@@ -256,13 +271,7 @@ class NodeSampler:
 
     def _has_parent(self, parent: int) -> bool:
         """Whether the process lives for which this one samples: the one given, else its parent."""
-        if not self._parent:
-            return os.getppid() == parent
-        try:
-            os.kill(self._parent, 0)
-        except OSError as error:
-            return error.errno != errno.ESRCH
-        return True
+        return _is_alive(self._parent) if self._parent else os.getppid() == parent
 
     def _step(self) -> None:
         """Do what is due, then sleep until the next is."""
@@ -276,6 +285,14 @@ class NodeSampler:
             time.sleep(min(wait_s, _SLOW_S))
 
 
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return error.errno != errno.ESRCH
+    return True
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Sample into a run's directory."""
     parser = ArgumentParser(prog="python -m chopper_core.record.sampler")
@@ -287,6 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    if options.parent and not _is_alive(options.parent):
+        return 0
     with (options.run / f".{host_name()}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -167,6 +168,15 @@ def test_other_modules_that_start_with_python_still_do(
     assert "no process of the command imported torch" in said[0]
 
 
+@pytest.mark.skipif(shutil.which("python3.8") is None, reason="the oldest Python of torch 2.0")
+def test_the_oldest_python_of_torch(tmp_path: Path) -> None:
+    said: list[str] = []
+    recorded = RecordOptions(tmp_path / "run", skip=3, steps=2)
+    if record(recorded, ["python3.8", TRAIN, "8"], said.append):
+        pytest.skip("python3.8 doesn't start")
+    assert said[-1].startswith("run with 1 GPU, 2 steps in ")
+
+
 def test_a_damaged_state_costs_itself(tmp_path: Path) -> None:
     manifest.start(tmp_path, ["true"])
     processes = tmp_path / "processes"
@@ -284,7 +294,7 @@ def test_nodes_of_a_job_record_into_one_directory(
 def test_a_rank_without_a_sampler_on_its_node_starts_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hooks of local rank 0 do, for their launcher; on this node `chopper record` has."""
+    """The hooks of local rank 0 do, for their launcher; on its own node `chopper record` has."""
     started = tmp_path / "started"
     script = tmp_path / "sampler"
     script.write_text(f'#!/bin/sh\necho "$@" "$CHOPPER_RECORD" >> {started}\n')
@@ -292,7 +302,10 @@ def test_a_rank_without_a_sampler_on_its_node_starts_one(
     monkeypatch.setattr(recording, "_SAMPLER", (str(script),))
     found = Recorded(tmp_path, "8", "slow")
     own = f"{found.run} --parent {os.getpid()} "
-    assert started.read_text().splitlines() == [own, own]
+    assert started.read_text().splitlines() == [own]
+    monkeypatch.setattr(manifest, "host_name", lambda: "login")
+    there = Recorded(tmp_path / "there", "8", "slow")
+    assert started.read_text().splitlines()[1:] == [own.replace(str(found.run), str(there.run))] * 2
 
 
 def test_a_trigger_records_steps_of_a_running_job(tmp_path: Path) -> None:

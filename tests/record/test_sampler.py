@@ -161,6 +161,25 @@ def test_a_second_sampler_of_a_node_ends_at_once(tmp_path: Path) -> None:
     assert sampled(run, variables, second_ended) == 0
 
 
+def test_a_sampler_goes_on_where_another_one_ended(tmp_path: Path) -> None:
+    """One that starts late, or of a second launch of the job, keeps what is known of the node."""
+    run = tmp_path / "run"
+    variables = environment("amdsmi", tmp_path)
+    assert sampled(run, variables, has_lines(run / TELEMETRY, 8)) == 0
+    first = node_of(run)
+    assert sampled(run, variables, has_lines(run / TELEMETRY, 16)) == 0
+    both = node_of(run)
+    assert both.anchors[: len(first.anchors)] == first.anchors
+    assert len(both.anchors) > len(first.anchors) and both.samples > first.samples
+    assert both.files == first.files
+    # Those whose job is over change nothing.
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    size = (run / TELEMETRY).stat().st_size
+    assert sampled(run, variables, lambda: False, "--parent", str(gone.pid)) == 0
+    assert (node_of(run), (run / TELEMETRY).stat().st_size) == (both, size)
+
+
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

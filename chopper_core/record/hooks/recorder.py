@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from .markers import Roctx
@@ -51,9 +51,9 @@ _END: Final = 16
 """Bytes in which a whole trace has its last brace."""
 _MAX_ERROR: Final = 300
 
-
-Window = dict[str, Any]
-"""Steps that are recorded, as the state of the process has them: `first`, `last`, `state` …"""
+if TYPE_CHECKING:  # Python 3.8, which torch ran on until 2.4, can't evaluate it.
+    Window = dict[str, Any]
+    """Steps that are recorded, as the state of the process has them: `first`, `last`, `state` …"""
 
 
 class Recorder:
@@ -249,10 +249,10 @@ class Recorder:
             self._end_mark()
             _stop(profiler, was_recording)
             if not was_recording:
-                window |= {"state": "not written", "reason": why}
+                window.update({"state": "not written", "reason": why})
                 return
             if self.step <= window["last"]:
-                window |= {"last": self.step, "reason": why}
+                window.update({"last": self.step, "reason": why})
             is_counted = isinstance(profiler, Roctx)
             window["state"] = "counted" if is_counted else "writing"
             self.publish()
@@ -275,7 +275,7 @@ class Recorder:
             except (OSError, RuntimeError) as error:
                 why = f"{folder}: {error}"
             remove(raw, f"{raw}.tmp")
-        window |= {"state": "not written", "reason": why}
+        window.update({"state": "not written", "reason": why})
         return None
 
     def _write(self, window: Window, raw: str) -> None:
@@ -300,9 +300,9 @@ class Recorder:
                     shutil.copyfileobj(source, file, _CHUNK)
             os.replace(part, target)
             about = {"file": os.path.relpath(target, self.run), "bytes": os.path.getsize(target)}
-            window |= {"state": "written", **about}
-        except OSError as error:
-            window |= {"state": "not written", "reason": str(error)}
+            window.update({"state": "written", **about})
+        except Exception as error:  # In a thread it would be on the program's standard error.
+            window.update({"state": "not written", "reason": str(error)})
             remove(part, raw)
         self.publish()
 
@@ -397,9 +397,10 @@ class Recorder:
         with suppress(Exception), self.signals.deferred(), self._lock:
             if not os.path.exists(path):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                # A node without a sampler gets one; a second one ends by itself.
+                # Only the node of `chopper record` has a sampler; a second one ends by itself.
                 sampler = self.options.get("sampler")
-                if sampler and not number_in(LOCAL_RANKS):
+                is_other = self.options.get("host") != host_name()
+                if sampler and is_other and not number_in(LOCAL_RANKS):
                     start_sampler([*sampler, self.run, "--parent", str(os.getppid())])
             write_json(path, self._described(has_ended))
 
