@@ -13,7 +13,7 @@ import numpy as np
 from chopper_core.align.host import Host
 from chopper_core.align.labels import NOWHERE, Intervals, Labels, Points, between
 from chopper_core.align.modules import Modules
-from chopper_core.align.operator_inputs import Inputs
+from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct

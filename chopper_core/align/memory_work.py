@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.align.operator_inputs import Inputs, Shape, bytes_of, plain_shape
+from chopper_core.model.operator_inputs import Inputs, Shape, bytes_of, plain_shape
 from chopper_core.model.shapes import CallShape, Moved
 from chopper_core.model.traffic import Tensor, Traffic, traffic_of
 from chopper_core.util.patterns import late

@@ -18,7 +18,6 @@ from chopper_core.align.host import Host
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.labels import NOWHERE, Intervals, numbered
 from chopper_core.align.memory_work import width_in
-from chopper_core.align.operator_inputs import Inputs
 from chopper_core.align.operator_work import (
     ATTENTION,
     BACKWARD_PER_FORWARD,
@@ -29,6 +28,7 @@ from chopper_core.align.operator_work import (
     operator_work,
 )
 from chopper_core.model.hardware import ElementType
+from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Kind, Phase
 from chopper_core.tables.losses import ABSENT

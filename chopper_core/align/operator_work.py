@@ -23,8 +23,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.memory_work import moved
-from chopper_core.align.operator_inputs import Inputs, Shape, bytes_of, plain_shape, type_text
 from chopper_core.model.hardware import ElementType
+from chopper_core.model.operator_inputs import Inputs, Shape, bytes_of, plain_shape, type_text
 from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Moved, Product
 from chopper_core.model.traffic import traffic_of
 from chopper_core.util.patterns import late

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.operator_inputs import json_in
 from chopper_core.align.rank import align_rank
 from chopper_core.model.inputs import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Source
+from chopper_core.model.operator_inputs import json_in
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import joined_tables

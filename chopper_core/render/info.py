@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import isnan, nan
 from pathlib import PurePath
 from textwrap import wrap
@@ -13,6 +14,7 @@ import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from chopper_core.align.kernel_classes import OTHER_CLASS, kernel_class
 from chopper_core.metrics import METRICS
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
 from chopper_core.model.hardware import ElementType, counter_info, own_file
@@ -44,6 +46,7 @@ _OF_PARALLEL: Final = ("sizes", "origin", "coordinates", "notes")
 _RENAMED: Final = {"unused": "unused_events", "origin": "from", "coordinates": "ranks"}
 """Fields that the schema calls by another name."""
 _MAX_LISTED_NAMES: Final = 60
+_MAX_UNKNOWN: Final = 10
 _LINE_WIDTH: Final = 100
 _UNLIMITED: Final = 1 << 16
 _MAX_FILES: Final = 8
@@ -98,6 +101,7 @@ def describe(run: Run) -> dict[str, Any]:
             else [table.text_of(level, code) for code in distinct(table.column(level)).tolist()]
             for level in LABELLED
         },
+        "unclassified": _unclassified(run),
         "partial_iterations": sorted(frozenset().union(*run.partial_iterations.values())),
         "collectives": _collectives(run),
         "model_flops": _model_flops(run),
@@ -188,6 +192,17 @@ def _collectives(run: Run) -> list[_Document]:
     ]
 
 
+def _unclassified(run: Run) -> dict[str, float]:
+    """The milliseconds of kernels whose names have no class, most first."""
+    table = run.table
+    time_ns = sums_of(table.duration_ns, table.kernel, len(table.names))
+    return {
+        table.names[code]: float(time_ns[code]) / 1e6
+        for code in stable_order(-time_ns).tolist()
+        if time_ns[code] and kernel_class(table.names[code]) == OTHER_CLASS
+    }
+
+
 def _missing(run: Run) -> list[str]:
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
     if not run.counters and not any(map(is_counted, run.table.measured)):
@@ -259,6 +274,10 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
     yield "files not read", skipped
     of_what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
     yield f"label coverage in % of {of_what}, by rule", _coverage_lines(found["coverage"])
+    unknown = list(found["unclassified"].items())
+    more = [f"and {len(unknown) - _MAX_UNKNOWN} more"] * (len(unknown) > _MAX_UNKNOWN)
+    lines = (f"{time:9.3f} ms  {name[:_LINE_WIDTH]}" for name, time in unknown)
+    yield "kernels without a class, by time", (*islice(lines, _MAX_UNKNOWN), *more)
     for counters in run.counters:
         yield _counter_section(counters)
     names = [counter["name"] for counter in found["counter_columns"]]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.align.operator_inputs import Inputs, Shape
 from chopper_core.align.operator_work import operator_work
 from chopper_core.ingest.batches import gather
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS
+from chopper_core.model.operator_inputs import Inputs, Shape
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import Attention, CallShape, Convolution, Product
 from chopper_core.model.table import KernelTable, concatenate

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from chopper_core.align.memory_work import width_in
-from chopper_core.align.operator_inputs import Inputs
 from chopper_core.align.operator_work import has_model, operator_work
+from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.shapes import Moved
 
 BF16, FLOAT, HALF, LONG = "c10::BFloat16", "float", "c10::Half", "long int"

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.align.operator_inputs import Inputs
 from chopper_core.align.operator_work import operator_work
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import Roofline, picked
+from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape
