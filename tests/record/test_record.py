@@ -69,7 +69,11 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "eval", "accumulate recompute", "optimizers", "eval accumulate optimizers"]
+    "words",
+    [
+        *("", "eval", "accumulate recompute", "optimizers", "eval accumulate optimizers"),
+        "compiled",
+    ],
 )
 def test_steps_and_layers(words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = Recorded(tmp_path, "8", *words.split())

@@ -87,7 +87,7 @@ class Ranges:
                 label = f"Layer_{blocks[own]}"
                 if not hasattr(root, "_orig_mod"):
                     self._wrap_compiled(module, label)
-            around_it = f"Layer_{blocks[layer]}" if layer in lists else ""
+            around_it = f"Layer_{blocks[layer]}" if layer and layer in lists else ""
             self._labels[id(module)] = (module, label or inner[own], around_it)
 
     def _wrap_compiled(self, module: Any, label: str) -> None:
@@ -106,8 +106,8 @@ class Ranges:
 
 def _is_list(module: Any) -> bool:
     """Whether a module only holds others, as a ModuleList does."""
-    forward = getattr(type(module), "forward", None)
-    return getattr(forward, "__name__", "") == "_forward_unimplemented"
+    name = getattr(getattr(module, "forward", None), "__name__", "")
+    return bool(name == "_forward_unimplemented")
 
 
 def own_name(name: str) -> str:
