@@ -33,7 +33,7 @@ FSDP_NAMES = {
 
 
 def load_generator() -> ModuleType:
-    """The generator's script as a module; `tests/test_demo_generator.py` loads it likewise."""
+    """The generator's script as a module."""
     name = "demo_generate"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, DEMO / "generate.py")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -144,41 +143,7 @@ def test_recomputed_work_is_the_enclosing_node_s_in_the_original_and_its_own_in_
         assert differences(rest) == {("phase", "forward", "backward"): 2}
 
 
-def test_sequence_numbers_of_two_threads_are_mixed_up_by_the_original_and_kept_apart_by_ours(
-    tmp_path: Path,
-) -> None:
-    """Autograd counts per forward thread; the original looks at the number alone."""
-    trace = TinyTrace()
-    trace.note("Iteration1", 0, 1000)
-    nodes = []
-    for number, (layer, operation) in enumerate((("Layer3", "q_ip"), ("Layer7", "mlp_up"))):
-        at, thread = 100 + 100 * number, 201 + number
-        trace.note(layer, at, at + 80, thread)
-        trace.note(operation, at + 10, at + 70, thread)
-        forward = trace.op("aten::mm", at + 20, at + 60, thread, **{"Sequence number": 5})
-        trace.launch(GEMM, at + 30, thread=thread, external_id=forward["args"]["External id"])
-        nodes.append((forward, number + 1))
-    for position, (forward, thread_number) in enumerate(nodes):
-        at = 500 + 100 * position
-        args = {"Sequence number": 5, "Fwd thread id": thread_number}
-        wrapper = trace.op(EVALUATE + "MmBackward0", at, at + 80, AUTOGRAD, **args)
-        node = trace.op("MmBackward0", at + 10, at + 40, AUTOGRAD, **args)
-        trace.launch(GEMM, at + 20, thread=AUTOGRAD, external_id=node["args"]["External id"])
-        trace.launch(ADD, at + 60, thread=AUTOGRAD, external_id=wrapper["args"]["External id"])
-        trace.flow(forward, node)
-    found = align(trace, tmp_path)
-    places = [("3", "q_ip"), ("7", "mlp_up")]
-    assert [(each.layer, each.operation) for each in found.activities] == [
-        *places,
-        *(place for place in places for _ in ("product", "sum")),
-    ]
-
-    document = json.loads((tmp_path / "rank0.json").read_text())
-    sums = [kernel for kernel in merge(document).kernels if kernel.event["name"] == ADD]
-    assert [(kernel.layer, kernel.operator) for kernel in sums] == [(3, "b_q_ip"), (3, "b_q_ip")]
-
-
-def test_a_recomputing_thread_s_sequence_numbers_are_taken_for_the_forward_s_by_the_original(
+def test_a_recomputing_thread_s_sequence_numbers_are_its_own(
     tmp_path: Path,
 ) -> None:
     """The autograd thread counts for itself when it recomputes, from a number that is taken."""
@@ -208,28 +173,3 @@ def test_a_recomputing_thread_s_sequence_numbers_are_taken_for_the_forward_s_by_
     assert recomputed.kernel == ADD
     assert (recomputed.phase, recomputed.layer) == ("backward", "1")
     assert recomputed.operation == "mlp_gp (recompute)"
-
-    document = json.loads((tmp_path / "rank0.json").read_text())
-    (kernel,) = (each for each in merge(document).kernels if each.event["name"] == ADD)
-    assert (kernel.phase, kernel.layer, kernel.operator) == ("forward", 0, "f_q_ip")
-
-
-@pytest.mark.parametrize(
-    ("operator", "phase", "operation"),
-    [
-        ("f_q_ip", "forward", "q_ip"),
-        ("b_q_ip", "backward", "q_ip"),
-        ("ie", "forward", "ie"),
-        ("opt_gc", "optimizer", "opt_gc"),
-        ("Optimizer.step#AdamW.step", "optimizer", "opt_step"),
-        ("f_Optimizer.step#AdamW.step", "optimizer", "opt_step"),
-        ("b_ffn_up", "backward", "mlp_up"),
-        ("f_fc_n", "forward", "mlp_n"),
-        (None, None, None),
-    ],
-)
-def test_the_oracle_s_later_steps(
-    operator: str | None, phase: str | None, operation: str | None
-) -> None:
-    kernel = Kernel({}, None, None, operator)
-    assert (kernel.phase, kernel.operation) == (phase, operation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -441,6 +441,19 @@ def test_the_rest_of_a_cut_iteration_matches_the_end_of_the_program(begin: int) 
     assert set(states(found)[size:]) == {Match.MATCHED}
 
 
+def test_a_counter_run_that_stops_amid_an_iteration_misleads_nobody() -> None:
+    whole = execution(3)
+    dispatches = whole[: len(whole) - 30]
+    found = match(trace([PROGRAM] * 2), dispatches)
+    certain = [
+        (row % len(PROGRAM), place)
+        for row, place in enumerate(places(found, dispatches))
+        if states(found)[row] in (Match.MATCHED, Match.BORROWED)
+    ]
+    assert all(place is not None and place[1] == position for position, place in certain)
+    assert len(certain) > 1.7 * len(PROGRAM)
+
+
 def test_a_run_of_two_kernels_matches_too() -> None:
     table = trace([["a", "b"]] * 3)
     dispatches = execution(3, program=["a", "b"])
@@ -569,9 +582,6 @@ def test_on_generated_runs_names_agree_and_no_dispatch_serves_twice(generated: S
         assert set(taken.values()) == {1}
 
 
-# The original's rule: kernel name and index from the end, for the first iteration only.
-
-
 @pytest.mark.sweep
 def test_on_generated_runs_both_sides_give_the_sizes_of_launches(small: Simulated) -> None:
     """Grids of the trace are in workgroups and those of the profiler in work-items."""
@@ -587,90 +597,3 @@ def test_on_generated_runs_both_sides_give_the_sizes_of_launches(small: Simulate
     for at, row in enumerate(sequence.tolist()):
         if of_trace[at] != UNKNOWN and (other := pairs[row]) != UNMATCHED:
             assert of_trace[at] == of_dispatch[other]
-
-
-def original_rule(kernels: Sequence[str], dispatches: Sequence[str]) -> list[int]:
-    """For each kernel of the trace's first iteration the row of a dispatch, or UNMATCHED."""
-    of_name: dict[str, list[int]] = defaultdict(list)
-    for row, name in enumerate(dispatches):
-        of_name[plain_name(name)].append(row)
-    left = Counter(map(plain_name, kernels))
-    partners = []
-    for name in map(plain_name, kernels):
-        rows, index = of_name[name], left[name]
-        partners.append(rows[-index] if index <= len(rows) else UNMATCHED)
-        left[name] -= 1
-    return partners
-
-
-def test_the_original_s_rule_is_right_where_nothing_is_lost() -> None:
-    names = [dispatch.name for dispatch in execution(2)]
-    size = len(PROGRAM)
-    assert original_rule(PROGRAM, names) == list(range(size, 2 * size))
-
-
-def test_one_lost_kernel_shifts_all_before_it_by_the_original_s_rule() -> None:
-    lost = (0, PROGRAM.index("head") + 4)
-    dispatches = execution(1, [(0, len(PROGRAM) - 2), (0, 49), lost, (0, 40)])
-    theirs = original_rule(PROGRAM, [dispatch.name for dispatch in dispatches])
-    table = trace([PROGRAM])
-    found = match(table, dispatches)
-    their_places = [None if at == UNMATCHED else dispatches[at].place for at in theirs]
-    our_places = places(found, dispatches)
-    theirs_wrong = sum(
-        place not in (None, (0, position)) for position, place in enumerate(their_places)
-    )
-    ours_wrong = sum(
-        place not in (None, (0, position)) and states(found)[position] is not Match.AMBIGUOUS
-        for position, place in enumerate(our_places)
-    )
-    assert ours_wrong == 0
-    assert theirs_wrong > 0
-
-
-@pytest.mark.sweep
-def test_on_generated_runs_the_original_s_rule_is_wrong_where_ours_is_right(
-    small: Simulated,
-) -> None:
-    for gpu in small.gpus:
-        names = small.counter_run.names
-        codes = small.counter_run.dispatches.name[small.dispatches(gpu)]
-        true = small.places(gpu)
-        everything = [each for each in small.activities(gpu) if each.iteration > 10]
-        first = [each for each in everything if each.iteration == 11]
-        partners = original_rule([each.name for each in first], [names[code] for code in codes])
-        their_right = their_wrong = 0
-        for activity, partner in zip(first, partners, strict=True):
-            if partner != UNMATCHED:
-                place = true[partner]
-                is_right = place is not None and place[1] == activity.position
-                their_right += is_right
-                their_wrong += not is_right
-        ours = [each for each in everything if each.match in (Match.MATCHED, Match.BORROWED)]
-        assert all(each.is_right for each in ours)
-        assert their_wrong > 20
-        assert len([each for each in ours if each.iteration == 11]) > their_right + 20
-        # And it says nothing of the iterations after the first.
-        assert len(ours) > 1.8 * (their_right + their_wrong)
-
-
-def test_cut_short_the_counter_run_misleads_the_original_s_rule_but_not_ours() -> None:
-    """A counter run that stops amid an iteration: another number of iterations, and a half."""
-    whole = execution(3)
-    dispatches = whole[: len(whole) - 30]
-    table = trace([PROGRAM] * 2)
-    found = match(table, dispatches)
-    size = len(PROGRAM)
-    theirs = original_rule(PROGRAM, [dispatch.name for dispatch in dispatches])
-    their_places = [None if at == UNMATCHED else dispatches[at].place for at in theirs]
-    their_wrong = sum(
-        place is not None and place[1] != position for position, place in enumerate(their_places)
-    )
-    our_certain = [
-        (row % size, place)
-        for row, place in enumerate(places(found, dispatches))
-        if states(found)[row] in (Match.MATCHED, Match.BORROWED)
-    ]
-    assert all(place is not None and place[1] == position for position, place in our_certain)
-    assert len(our_certain) > 1.7 * size
-    assert their_wrong > 10

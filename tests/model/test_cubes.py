@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from chopper_core.model import groups as groups_module
 from chopper_core.model import signals as signals
 from chopper_core.model import tree as tree_module
+from chopper_core.model.address import parse
 from chopper_core.model.cubes import HIGHEST, LOWEST, SUMMED, Cubes, summarise
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -20,11 +21,13 @@ from chopper_core.model.signals import share_running
 from chopper_core.model.table import LEVELS, KernelTable
 from chopper_core.model.tree import Tree, in_order, level_order
 from chopper_core.model.view import View
-from chopper_core.util.errors import NoSuchNode
+from chopper_core.util.errors import ChopperError, NoSuchNode
 from chopper_core.util.grouping import distinct
+from chopper_core.views import VIEWS, view_specs
 from chopper_core.views.find import find
 from chopper_core.views.query import query
 from chopper_core.views.shared import children as charts_module
+from chopper_core.views.shared import table_view
 from chopper_core.views.shared.children import figures, signal_chart
 from tests.support import Row, run_of, sample_run
 
@@ -189,6 +192,31 @@ def test_frames_charts_and_finds_agree(order: tuple[str, ...]) -> None:
         ours_found, theirs_found = (find(run, whole, text, 10_000) for run in (fast, slow))
         assert set(ours_found.hits) == set(theirs_found.hits)
         assert (ours_found.names, ours_found.nodes) == (theirs_found.names, theirs_found.nodes)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_view, "_MAX_SORTED", 0)
+    slow = measured(sample_run(gpus=2))
+    fast = summed(slow)
+    (spec,) = (each for each in view_specs() if each.name == name)
+    for by in spec.by or ("",):
+        for scope in ("", ":gpu=1", ":gpu=0/iteration=11/phase=forward"):
+            ours, theirs = (_rows(run, f"R{scope}?view={name}&by={by}") for run in (fast, slow))
+            assert ours.keys() == theirs.keys(), (by, scope)
+            for label, row in theirs.items():
+                for column, value in row.items():
+                    same = pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
+                    assert ours[label][column] == same, (by, scope, label, column)
+
+
+def _rows(run: Run, address: str) -> dict[str, dict[str, object]]:
+    """The rows of a view by place and label; the sentence where the run can't have it."""
+    try:
+        frame = query(run, parse(address))
+    except ChopperError as error:
+        return {str(error): {}}
+    return {f"{n} {label}": frame.row(n) for n, label in enumerate(frame.labels)}
 
 
 def test_a_missing_node_is_named_alike() -> None:

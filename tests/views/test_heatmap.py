@@ -10,14 +10,12 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import HeatMap
-from chopper_core.model.cubes import Cubes, summarise
 from chopper_core.model.run import Run
-from chopper_core.model.tree import level_order
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import others_median
 from chopper_core.views.query import query
 from tests.bench.runs import source_of
-from tests.support import Row, run_of, sample_run
+from tests.support import Row, run_of
 
 
 def map_of(run: Run, address: str) -> HeatMap:
@@ -81,20 +79,6 @@ def test_the_rows_say_how_each_gpu_spreads(run: Run) -> None:
     assert render(parse(address)) == address
     there = query(run, parse(address))
     assert dict(there.view.scope) == {"gpu": "5"} and there.level == "operation"
-
-
-def test_sums_over_levels_give_the_same() -> None:
-    made = sample_run()
-    table = made.table.take(level_order(made.table))
-    cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
-    plain = replace(made, table=table)
-    quick = replace(made, table=table, cubes=Cubes(table, cubes))
-    for by in ("layer", "iteration", "kernel"):
-        for scope in ("", ":gpu=0/iteration=11", ":gpu=0/iteration=11/phase=forward/layer=1"):
-            address = f"R{scope}?view=heatmap&by={by}"
-            left, right = map_of(plain, address), map_of(quick, address)
-            assert left.columns == right.columns and left.rows == right.rows
-            assert np.array_equal(left.numbers, right.numbers, equal_nan=True)
 
 
 def test_medians_of_the_others() -> None:

@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
-from chopper_core.model import tree
 from chopper_core.model.address import parse, render
-from chopper_core.model.cubes import Cubes, summarise
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category, Kind
-from chopper_core.model.tree import level_order
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.shared import table_view
-from tests.support import Row, counted_rows, run_of, sample_run
+from tests.support import Row, counted_rows, run_of
 
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
 
@@ -124,27 +120,6 @@ def test_what_a_view_cannot_do_is_said(run: Run) -> None:
         query(run, parse("R?view=kernels&by=colour"))
     with pytest.raises(UsageError, match="unknown column 'nonsense'"):
         query(run, parse("R?view=kernels&columns=nonsense"))
-
-
-@pytest.mark.few(6)
-@pytest.mark.parametrize("by", ["name", "class", "operation"])
-@pytest.mark.parametrize("scope", ["", ":gpu=1", ":gpu=0/iteration=11/phase=forward"])
-@pytest.mark.parametrize("are_counted", [False, True])
-def test_sums_over_levels_give_the_same(
-    by: str, scope: str, are_counted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = sample_run()
-    table = made.table.take(level_order(made.table))
-    cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
-    address = parse(f"R{scope}?view=kernels&by={by}&sort=name")
-    plain = query(replace(made, table=table), address)
-    if are_counted:
-        monkeypatch.setattr(table_view, "_MAX_SORTED", 0)
-        monkeypatch.setattr(tree, "_MAX_ADDED_ROWS", -1)
-    quick = query(replace(made, table=table, cubes=Cubes(table, cubes)), address)
-    assert plain.labels == quick.labels
-    for number in range(len(plain)):
-        assert plain.row(number) == quick.row(number)
 
 
 @given(

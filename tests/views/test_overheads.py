@@ -7,15 +7,11 @@ import pytest
 from msgspec.structs import replace
 from support import Row, counted_rows, rows_of, run_of
 
-from chopper_core.model import tree
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart
-from chopper_core.model.column_names import BREAKDOWN, FLOPS
-from chopper_core.model.cubes import Cubes, summarise
+from chopper_core.model.column_names import BREAKDOWN
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, STATES, Kind, Phase
-from chopper_core.model.tree import level_order
-from chopper_core.views.overheads import THEORY
 from chopper_core.views.query import query
 
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
@@ -59,31 +55,6 @@ def test_parts_are_those_of_a_plain_sum_and_add_up(run: Run, scope: str, by: str
             assert row["lost_ns"] == sums["elapsed_ns"] - sums.get("theoretical_ns", 0)
     assert sum(found.total[name] or 0 for name in PARTS) == found.total["elapsed_ns"]
     assert found.total["elapsed_ns"] == query(run, parse(f"R{scope}")).total["elapsed_ns"]
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("by", ["operation", "phase", "gpu"])
-@pytest.mark.parametrize("has_flops", [True, False])
-def test_sums_over_levels_give_the_same(
-    run: Run, scope: str, by: str, has_flops: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = run.table.take(level_order(run.table))
-    if not has_flops:
-        table = table.with_measured(
-            {THEORY: np.full(len(table), np.nan), FLOPS: np.full(len(table), np.nan)}
-        )
-    address = parse(f"R{scope}?view=overheads&by={by}")
-    plain = query(replace(run, table=table), address)
-    monkeypatch.setattr(tree, "_MAX_ADDED_ROWS", -1)
-    cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
-    quick = query(replace(run, table=table, cubes=Cubes(table, cubes)), address)
-    assert (plain.labels, plain.headline) == (quick.labels, quick.headline)
-    for number in range(len(plain)):
-        ours, theirs = quick.row(number), plain.row(number)
-        for name, value in theirs.items():
-            same = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
-            assert ours[name] == same, name
 
 
 @pytest.mark.parametrize("by", ["operation", "phase", "layer", "gpu", "iteration"])
