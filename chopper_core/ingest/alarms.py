@@ -76,13 +76,13 @@ class AlarmWatch:
         for alarm in self.alarms:
             if alarm.name == STEP_TIME:
                 for text, holds in self._of_steps(run, base, alarm):
-                    recent.note(alarm.text, None, text, holds=holds)
+                    recent.note(alarm.text, STEP_TIME, None, text, holds=holds)
                 continue
             for (name, gpu), series in recent.series.items():
                 if name == alarm.name and len(series):
                     since_ns = self._newest_ns.get((name, gpu))
                     text, holds = _of_signal(series, alarm, since_ns, _usual(base, name, gpu))
-                    recent.note(alarm.text, gpu, text and f"GPU {gpu}: {text}", holds=holds)
+                    recent.note(alarm.text, name, gpu, text and f"GPU {gpu}: {text}", holds=holds)
         known = {key: each for key, each in recent.series.items() if len(each)}
         self._newest_ns = {key: int(each.begins_ns[-1]) for key, each in known.items()}
 

@@ -19,6 +19,7 @@ from chopper_core.ingest import cache
 from chopper_core.ingest.alarms import AlarmWatch
 from chopper_core.ingest.batches import read_again
 from chopper_core.ingest.feeds import Feed
+from chopper_core.ingest.open import inputs_of
 from chopper_core.ingest.recorded import RecordedRun, recorded_at
 from chopper_core.ingest.tail import Tail
 from chopper_core.ingest.watch import RunFiles, deleted_text
@@ -94,6 +95,8 @@ class Follower:
         self._late: set[str] = set()
         """Traces that were still being written then."""
         self._before: Mapping[str, FileState] = {}
+        self._inputs: set[str] = set()
+        """The files that the run was read from."""
         self._deleted: set[str] = set()
         self._recorded: RecordedRun | None = None
         self._read_s, self._cost_s = 0.0, 0.0
@@ -158,7 +161,7 @@ class Follower:
                 self.problem = internal_error(error)
             return None
         state = self._files.state()
-        self._deleted = {path for path in {*self._deleted, *self._read} if path not in state}
+        self._deleted = {path for path in self._deleted | self._inputs if path not in state}
         before, self._before = self._before, state
         both = {*state, *self._read}
         changed = {path for path in both if state.get(path) != self._read.get(path)} | self._late
@@ -225,7 +228,7 @@ class Follower:
             self._tails, self.recent.series = {}, {}
         for file in discover(paths, Family.TELEMETRY).files:
             self._tails.setdefault(file.path, Tail(file.path))
-        self._recorded = recorded_at(paths)
+        self._recorded, self._inputs = recorded_at(paths), {*inputs_of(run)}
         self.recent.has_ended = self._recorded is not None and self._recorded.has_ended
         self._late = {path for path, _ in run.failed if self._is_late(Path(path))}
         self.run = replace(run, recent=self.recent, others=self.others)

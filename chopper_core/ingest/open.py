@@ -110,14 +110,18 @@ def open_run(
     raise DataError(f"{changed or name} changed while it was read; open it again once it is whole")
 
 
-def _replaced(run: Run, before: Mapping[str, FileState]) -> str | None:
-    """A file of the run that is another one than before; one that grows, as telemetry, is not."""
+def inputs_of(run: Run) -> list[str]:
+    """The files that a run was read from."""
     named = [source.path for source in run.sources]
     named += [source.path for source in run.telemetry]
     named += [samples.path for samples in run.cpu]
     paths = [path for each in named for path in each.split(", ")]
-    paths += (path for counters in run.counters for path in counters.paths)
-    states = ((path, before[path], state_of(path)) for path in paths if path in before)
+    return [*paths, *(path for counters in run.counters for path in counters.paths)]
+
+
+def _replaced(run: Run, before: Mapping[str, FileState]) -> str | None:
+    """A file of the run that is another one than before; one that grows, as telemetry, is not."""
+    states = ((path, before[path], state_of(path)) for path in inputs_of(run) if path in before)
     return next((path for path, then, now in states if then != now and now[0] <= then[0]), None)
 
 

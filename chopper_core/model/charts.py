@@ -88,10 +88,18 @@ class GpuLanes(Struct, frozen=True, eq=False):
 
     title: str
     labels: tuple[str, ...]
+    names: tuple[str, ...]
+    """What else a GPU is called, such as its node; empty where that says nothing."""
     signals: tuple[SignalRows, ...]
     """Their means are the latest values."""
+    whole: tuple[float | None, ...]
+    """The latest value of each signal for all GPUs."""
+    limits: tuple[float | None, ...]
+    """Of each signal."""
+    last: Series | None = None
+    """A figure without a lane."""
     steps: SignalRows | None = None
-    """The time of each step, in a row above; its mean is that of the last one."""
+    """The time of each step, above the rows; those that stand out are `apart`."""
 
 
 class Roofline(Struct, frozen=True, eq=False):
@@ -344,7 +352,17 @@ def picked(chart: Chart, rows: Sequence[int]) -> Chart:
     """The chart of some rows of the table, in their order, where it shows them one by one."""
     if isinstance(chart, Roofline):
         return replace(chart, **_picked(chart, rows, _ROOFLINE_ROWS))
+    if isinstance(chart, GpuLanes):
+        of_gpus = (_picked_rows(each, rows) for each in chart.signals)
+        last = chart.last and replace(chart.last, numbers=chart.last.numbers[list(rows)])
+        names = _picked(chart, rows, ("labels", "names"))
+        return replace(chart, signals=tuple(of_gpus), last=last, **names)
     return _picked_lanes(chart, rows) if isinstance(chart, Lanes) else chart
+
+
+def _picked_rows(chart: SignalRows, rows: Sequence[int]) -> SignalRows:
+    apart = tuple(place for place, row in enumerate(rows) if row in chart.apart)
+    return replace(chart, apart=apart, **_picked(chart, rows, ("labels", "numbers", "means")))
 
 
 _ROOFLINE_ROWS: Final = (

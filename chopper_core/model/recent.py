@@ -93,6 +93,8 @@ class AlarmEvent(Struct, eq=False):
     """A limit that something went beyond."""
 
     alarm: str
+    name: str
+    """Of the signal, or `step_time`."""
     gpu: int | None
     """None where it is about a step."""
     text: str
@@ -120,7 +122,7 @@ class RecentSamples:
         """Those that hold now."""
         return tuple(event for event in self.events if event.holds)
 
-    def note(self, alarm: str, gpu: int | None, text: str, *, holds: bool) -> None:
+    def note(self, alarm: str, name: str, gpu: int | None, text: str, *, holds: bool) -> None:
         """Note what an alarm says of a GPU, or of a step; '' where it is within its limit."""
         last = next(
             (e for e in self.events if (e.alarm, e.gpu, e.holds) == (alarm, gpu, True)), None
@@ -131,7 +133,7 @@ class RecentSamples:
         elif text:
             self.events = [
                 *self.events[1 - _MOST_EVENTS :],
-                AlarmEvent(alarm, gpu, text, holds, time()),
+                AlarmEvent(alarm, name, gpu, text, holds, time()),
             ]
 
     def add(

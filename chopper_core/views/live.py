@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from time import localtime, strftime
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import columns, numbered, worded
-from chopper_core.model.charts import GpuLanes, SignalRows
+from chopper_core.model import address
+from chopper_core.model.charts import Card, Cards, GpuLanes, Series, SignalRows
 from chopper_core.model.column_names import EDGE, HOTSPOT
-from chopper_core.model.recent import AlarmEvent
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -47,8 +49,12 @@ STALE_NS: Final = 10 * 10**9
 """A GPU without a sample for so long, while others have some, has no figures."""
 HOT_C: Final = 95.0
 NEAR_LIMIT: Final = 0.98
+_LEAST_SHARE: Final = 0.02
+"""A clock or use that is nearer to the others' median doesn't stand out."""
 _BINS: Final = 240
 _MAX_STEPS: Final = 240
+_MOST_FINDINGS: Final = 3
+_MOST_CARDS: Final = 12
 _LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
 _FIGURES: Final = ("throttle_pct", "vram_bytes")
 _NOW: Final = "of its latest sample, at most 10 s older than the latest of all GPUs"
@@ -102,6 +108,7 @@ def answer(run: Run, view: View) -> ViewResult:
     own.insert(3, (_COLUMNS["limit_w"], numbered(limit.tolist())))
     own += _names(run, gpus)
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
+    cards = Cards("alarms and findings", _cards(run, view, steps, gpus))
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus]),
@@ -110,13 +117,8 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: (opened if run.is_sampled_only else _gpu)(view, str(gpus[row])),
         shown=known_of(own),
         headline=_headline(run, view, steps),
-        notes=tuple(event.text for event in _open_alarms(run)),
-        charts=tuple(replace(each, steps=_step_row(steps)) for each in lanes),
+        charts=(*(replace(each, steps=_step_row(steps)) for each in lanes), cards),
     )
-
-
-def _open_alarms(run: Run) -> Sequence[AlarmEvent]:
-    return run.recent.open_alarms if run.recent is not None else ()
 
 
 def _gpu(view: View, gpu: str) -> View:
@@ -135,10 +137,23 @@ def _headline(run: Run, view: View, steps: StepTimes | None) -> tuple[str, ...]:
     if number is None:
         return (headline_of(step_of(run, whole)),)
     last = headline_of(step_of(run, child_of(whole, "iteration", str(number))))
-    # GPUs whose next window comes later have no less work: findings are those of this iteration.
-    newest_step = child_of(View(view.run), "iteration", str(number))
-    first = [card.text.strip() for card in findings(run, newest_step, 1) if card.text]
-    return (f"iteration {number}: {last.removeprefix('iteration ')}", *first)
+    return (f"iteration {number}: {last.removeprefix('iteration ')}",)
+
+
+def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -> tuple[Card, ...]:
+    """Alarms, the newest first, then the findings of the newest step."""
+    cards = []
+    opens = opened if run.is_sampled_only else _gpu
+    for event in reversed(run.recent.events if run.recent is not None else ()):
+        target = opens(view, str(event.gpu)) if event.gpu in gpus else View(view.run)
+        sign = ("▲" if event.holds else "●") + strftime(" %H:%M:%S", localtime(event.began_s))
+        cards.append(Card((sign,), event.text, address.render(target)))
+    number = newest(steps) if steps is not None else None
+    if number is not None:
+        # GPUs whose next window comes later have no less work: findings are those of this step.
+        newest_step = child_of(View(view.run), "iteration", str(number))
+        cards += [card for card in findings(run, newest_step, _MOST_FINDINGS) if card.text]
+    return tuple(cards[:_MOST_CARDS])
 
 
 def _step_row(steps: StepTimes | None) -> SignalRows | None:
@@ -147,8 +162,11 @@ def _step_row(steps: StepTimes | None) -> SignalRows | None:
     order = np.argsort(steps.iterations)[-_MAX_STEPS:]
     row = steps.each_ns[order].reshape(1, -1) / 1e6
     span = float(steps.iterations[order[0]]), float(steps.iterations[order[-1]])
-    drawn = ("step ms",), row, row[:, -1], ()
-    return SignalRows("step time in ms", "", "iteration", "", span, *drawn)
+    apart: tuple[int, ...] = ()
+    with suppress(UsageError):  # of few steps
+        apart = outliers(numbered(row[0].tolist())).rows
+    drawn = ("step ms",), row, row[:, -1], apart
+    return SignalRows("step ms", "", "iteration", "", span, *drawn)
 
 
 def _lanes(
@@ -168,11 +186,12 @@ def _lanes(
     if end_ns <= begin_ns:
         return ()
     bounds, nothing = bounds_of(begin_ns, end_ns, _BINS), np.full(_BINS, np.nan)
-    alarmed = [event.gpu for event in _open_alarms(run) if event.gpu is not None]
+    alarms = run.recent.open_alarms if run.recent is not None else ()
     rows = []
     for signal in known:
         means = [_means(signal.curves.get(gpu), bounds, nothing) for gpu in gpus]
         latest = now[signal.name]
+        alarmed = [each.gpu for each in alarms if each.gpu is not None and each.name == signal.name]
         beyond = np.isin(gpus, alarmed)
         if signal.name == "power_w":
             beyond |= latest >= NEAR_LIMIT * limit
@@ -180,13 +199,33 @@ def _lanes(
             beyond |= latest >= HOT_C
         else:
             with suppress(UsageError):  # of few values
-                beyond[[*outliers(numbered(latest.tolist())).rows]] = True
+                found = outliers(numbered(latest.tolist()))
+                far = np.abs(latest - found.median) >= _LEAST_SHARE * found.median
+                beyond |= far & np.isin(np.arange(len(gpus)), found.rows)
         apart = tuple(np.flatnonzero(beyond).tolist())
         span = (begin_ns - end_ns) / 1e9, 0.0
-        labels = tuple(f"GPU {gpu}" for gpu in gpus)
+        labels = tuple(map(str, gpus))
         drawn = np.array(means), latest, apart
         rows.append(SignalRows(signal.title, signal.unit, "time", "s", span, labels, *drawn))
-    return (GpuLanes("GPUs", rows[0].labels, tuple(rows)),) if rows else ()
+    if not rows:
+        return ()
+    under = now.get("throttle_pct", nothing)
+    last = Series("throttled", under) if np.isfinite(under).any() else None
+    names = [" ".join(filter(None, each)) for each in zip(*_name_words(run, gpus), strict=True)]
+    whole = tuple(_of_all(each) for each in rows)
+    caps = {HOTSPOT: HOT_C, EDGE: HOT_C}
+    if np.isfinite(limit).any():
+        caps["power_w"] = float(np.nanmin(limit))
+    limits = tuple(caps.get(each.name) for each in known)
+    return (GpuLanes("GPUs", rows[0].labels, tuple(names), tuple(rows), whole, limits, last),)
+
+
+def _of_all(signal: SignalRows) -> float | None:
+    """The latest value of all GPUs: of power the sum, of other signals the mean."""
+    known = signal.means[np.isfinite(signal.means)]
+    if not len(known):
+        return None
+    return float(known.sum() if signal.unit == Unit.WATTS else known.mean())
 
 
 def _means(curve: IntegralCurve | None, bounds: Int64, nothing: Float64) -> Float64:
@@ -210,17 +249,22 @@ def _limits(run: Run, cap: Float64 | None, count: int) -> Float64:
 
 def _names(run: Run, gpus: list[int]) -> Own:
     """The node and the rank of each GPU, where there are several and they say more."""
-    found: Own = []
+    nodes, ranks = _name_words(run, gpus)
+    words = [("node", nodes), ("rank", [rank.removeprefix("r") for rank in ranks])]
+    return [(_COLUMNS[name], worded(own)) for name, own in words if any(own)]
+
+
+def _name_words(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Node and rank (`r13`) of each GPU; '' where there is one node, or a rank has its number."""
+    nothing = [""] * len(gpus)
     try:
         nodes = node_names(run, gpus)
     except NothingToShow:
-        nodes = []
-    if len(set(nodes)) > 1:
-        found.append((_COLUMNS["node"], worded(nodes)))
+        nodes = nothing
     rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
-    if any(rank_of.get(gpu, gpu) != gpu for gpu in gpus):
-        found.append((_COLUMNS["rank"], worded([str(rank_of.get(gpu, "")) for gpu in gpus])))
-    return found
+    is_other = any(rank_of.get(gpu, gpu) != gpu for gpu in gpus)
+    ranks = [f"r{rank_of.get(gpu, '')}" for gpu in gpus] if is_other else nothing
+    return [*nodes] if len(set(nodes)) > 1 else nothing, ranks
 
 
 def followed(before: Run, after: Run, view: View) -> View:

@@ -208,6 +208,8 @@ class Drawer(Protocol[C]):
     """Whether it shows the row of the table's cursor."""
     is_alone: ClassVar[bool] = False
     """Whether no other chart is below or above it."""
+    is_table: ClassVar[bool] = False
+    """Whether it has a line for each row of the table, in whose place it is."""
     is_quick: ClassVar[bool] = False
     """Whether it is drawn at once, for the first paint, instead of in a thread."""
     is_prose: ClassVar[bool] = False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil, floor, log10
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
@@ -14,7 +15,7 @@ from chopper_core.model.charts import GpuLanes, SignalRows
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.render.cells import cell_width, pad, scale_of
-from chopper_core.render.glyphs import Glyphs, sparkline
+from chopper_core.render.glyphs import Glyphs, columns, sparkline
 from chopper_core.util.arrays import Float64
 from chopper_core.util.escape import clean
 from chopper_core.util.grouping import median_of, quantiles_along
@@ -22,7 +23,7 @@ from chopper_core.views.shared.children import SignalChart
 from chopper_core.views.shared.marks import far_out
 from chopper_tui.draw import axes
 from chopper_tui.draw.axes import drawable
-from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Drawer, Lens, area, wanted
+from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Cell, Drawer, Lens, area, wanted
 from chopper_tui.draw.pieces import Line, cut, short_number, signal_ink, width_of
 
 _LEAST_PERCENT: Final = 1.0
@@ -235,61 +236,166 @@ class SignalRowsDrawer(Drawer[SignalRows]):
 
 
 class GpuLanesDrawer(Drawer[GpuLanes]):
-    """The lanes of each GPU next to each other, each with its latest value."""
+    """The time of each step, and a row per GPU in place of the table's: values and lanes."""
 
-    def rows(self, chart: GpuLanes) -> int:
-        return len(chart.labels) + (chart.steps is not None)
+    follows_cursor = is_table = is_alone = True
+    opens_with = "enter"
 
-    def title(self, chart: GpuLanes, width: int, glyphs: Glyphs) -> list[Line]:
-        begin, end = chart.signals[0].x
-        label, cells = _lane_cells(chart, width)
-        title: Line = [(pad(f"last {_whole(end - begin)} s", label + 1), "dim")]
-        for signal in chart.signals:
-            low, high = _lane_scale(signal)
-            scale = f" {_whole(low)}-{_whole(high)}"
-            text = f"{signal.title} {signal.unit}"
-            title.append((pad(text + scale * (len(text + scale) < cells), cells), "header"))
-        return [title]
+    def body_lines(self, chart: GpuLanes) -> int:
+        return _ROWS_AROUND + len(chart.labels) + (_STEP_LINES[0] if chart.steps else 0)
+
+    def fitted(self, chart: GpuLanes, width: int, glyphs: Glyphs, lines: int) -> int:
+        most = self.body_lines(chart) + (_STEP_LINES[1] if chart.steps else 0)
+        return most + len(chart.labels) if lines >= most + len(chart.labels) else min(lines, most)
+
+    def followed(self, chart: GpuLanes, cell: Cell, label: str | None) -> Cell:
+        return (chart.labels.index(label) if label in chart.labels else 0), 0
+
+    def label_of(self, chart: GpuLanes, cell: Cell) -> str | None:
+        return chart.labels[cell[0]]
+
+    def cursor(
+        self, chart: GpuLanes, cell: Cell, row: int, label: str | None
+    ) -> tuple[int, int | None]:
+        return row, 0
 
     def body(self, chart: GpuLanes, on: Canvas) -> None:
-        (label, cells), glyphs = _lane_cells(chart, on.width), on.glyphs
+        count, columns = len(chart.labels), _lane_columns(chart, on.width)
+        most = self.body_lines(chart) + (_STEP_LINES[1] if chart.steps else 0) + count
+        tall = 2 if on.left >= most else 1
+        above = _steps_title(chart.steps) if chart.steps else []
+        begin, end = chart.signals[0].x
+        limits = [
+            f"{_whole(limit)} {signal.unit}"
+            for signal, limit in zip(chart.signals, chart.limits, strict=True)
+            if limit is not None
+        ]
+        about = f"last {_whole(end - begin)} s" + f", limits {', '.join(limits)}" * bool(limits)
+        gap = on.width - width_of(above) - cell_width(about) - 1
+        on.add([*above, (" " * gap + about, "dim")] if gap > 0 else above)
         if chart.steps is not None:
-            low, high = _scale(chart.steps)[:2]
-            room = max(on.width - label - 22, 1)
-            row = chart.steps.numbers[0][-room:]
-            line = sparkline((row - low) / max(high - low, 1e-9), glyphs)
-            first, last = map(_whole, chart.steps.x)
-            pieces: Line = [(pad(chart.steps.labels[0], label) + " ", "text"), (line, "accent")]
-            pieces += [(f" {_whole(row[-1])}", "strong"), (f"  it {first}-{last}", "dim")]
-            on.add(pieces)
-        apart = {row for signal in chart.signals for row in signal.apart}
-        order = sorted(range(len(chart.labels)), key=lambda row: (row not in apart, row))
-        fits = on.left - (len(order) > on.left)
-        lanes = []
+            _add_steps(chart.steps, on, max(on.left - count * tall - _ROWS_AROUND, 0))
+        header: Line = [(pad(" ", columns.label), "header")]
         for signal in chart.signals:
-            low, high = _lane_scale(signal)
-            lanes.append((_at(signal.numbers, max(cells - 8, 1)) - low) / max(high - low, 1e-9))
-        for row in sorted(order[:fits]):
-            pieces = [(pad(clean(chart.labels[row]), label) + " ", "text")]
-            for signal, shares in zip(chart.signals, lanes, strict=True):
-                value = signal.means[row]
-                text = _whole(value) if np.isfinite(value) else glyphs.missing
-                ink = signal_ink(signal.unit, row in signal.apart)
-                pieces += [(sparkline(shares[row], glyphs), ink), (f" {text:>5}  ", "strong")]
-            on.add(pieces)
-        if len(order) > fits:
-            on.add([(f"{len(order) - fits} more in the table", "dim")])
+            text, room = f"{signal.title.removeprefix('gfx ')} {signal.unit}", columns.each
+            scale = f"  {'–'.join(map(_whole, _lane_scale(signal)))}"
+            text += scale * (len(text + scale) < room)
+            header.append((pad(text[:room], room), "header"))
+        on.add([*header, (chart.last.name if chart.last is not None else "", "header")])
+        apart = {row for signal in chart.signals for row in signal.apart}
+        order = sorted(range(count), key=lambda row: (row != on.row, row not in apart, row))
+        shown = min((on.left - 1) // tall, count)
+        if shown < count:
+            shown = max(on.left - 2, 1)
+        lanes = [
+            (_at(each.numbers, max(columns.cells, 1)) - low) / max(high - low, 1e-9) * _LANE_HEIGHT
+            for each in chart.signals
+            for low, high in [_lane_scale(each)]
+        ]
+        for row in sorted(order[:shown]):
+            for line in _lane_lines(chart, row, lanes, columns, tall, on):
+                on.add(line, row, 0, np.zeros(on.width, np.intp))
+        if shown < count:
+            on.add([(f" {count - shown} more", "dim")])
+        whole: Line = [(pad(" all", columns.label), "dim")]
+        for value in chart.whole:
+            text = "" if value is None else _whole(value).rjust(columns.value - 1)
+            whole.append((pad(text, columns.each), "dim"))
+        on.add(whole)
+
+
+def _lane_lines(
+    chart: GpuLanes,
+    row: int,
+    lanes: Sequence[Float64],
+    at: _LaneColumns,
+    tall: int,
+    on: Canvas,
+) -> list[Line]:
+    """The lines of a GPU: its values are in the last one."""
+    glyphs, has_cursor = on.glyphs, row == on.row and on.cell is not None
+    name = clean(f"{chart.labels[row]} {chart.names[row]}".rstrip())
+    text = "cursor" if has_cursor else "text"
+    lines: list[Line] = [[(" " * at.label, "text")] for _ in range(tall - 1)]
+    lines.append([(pad((glyphs.cursor if has_cursor else " ") + f" {name}", at.label), text)])
+    for signal, shares in zip(chart.signals, lanes, strict=True):
+        value, is_apart = signal.means[row], row in signal.apart
+        figure = _whole(value) if np.isfinite(value) else glyphs.missing
+        if is_apart:
+            is_above = value >= median_of(signal.means[np.isfinite(signal.means)])
+            figure = (glyphs.up if is_above else glyphs.down) + figure
+        ink = signal_ink(signal.unit, is_apart)
+        for y, cells in enumerate(columns(shares[row], tall, glyphs)):
+            is_last = y == tall - 1
+            lines[y] += [
+                (f"{figure * is_last:>{at.value - 1}} ", "warning" if is_apart else text),
+                (cells[: at.cells], ink),
+                (" " * _GAP, text if is_last else "text"),
+            ]
+    if chart.last is not None and np.isfinite(value := chart.last.numbers[row]):
+        ink = "alarm" if value > 0 else "dim"
+        lines[-1].append((f"{_whole(value):>{len(chart.last.name) - 2}} %", ink))
+    return lines
+
+
+_ROWS_AROUND: Final = 2
+"""The headings, and the line of all GPUs."""
+_STEP_LINES: Final = 4, 6
+"""Of the chart of steps: what it wants, and how many more it takes."""
+_LANE_HEIGHT: Final = 0.86
+"""Of a line: lanes of rows one below the other stay apart."""
+_VALUE: Final = 7
+"""Cells of a value, its mark and a space."""
+
+
+class _LaneColumns(Struct, frozen=True):
+    """The widths of a label, of a value, and of a lane."""
+
+    label: int
+    value: int
+    cells: int
+
+    @property
+    def each(self) -> int:
+        return self.value + self.cells + _GAP
+
+
+def _lane_columns(chart: GpuLanes, width: int) -> _LaneColumns:
+    names = (f"{a} {b}".rstrip() for a, b in zip(chart.labels, chart.names, strict=True))
+    label = max(map(cell_width, (*names, "al"))) + _GAP + 1
+    last = len(chart.last.name) + 1 if chart.last is not None else 0
+    room = (width - label - last) // max(len(chart.signals), 1) - _GAP
+    return _LaneColumns(label, min(_VALUE, max(room, 1)), max(room - _VALUE, 0))
+
+
+def _steps_title(steps: SignalRows) -> Line:
+    numbers = steps.numbers[0]
+    more = f"  median {_whole(median_of(numbers))} of {len(numbers)} steps"
+    title: Line = [(f" {steps.title}", "strong"), (f"  last {_whole(numbers[-1])}", "text")]
+    return [*title, (more, "dim")]
+
+
+def _add_steps(steps: SignalRows, on: Canvas, lines: int) -> None:
+    """The time of each step as a column, with its axes, in so many lines."""
+    numbers, lines = steps.numbers[0], max(lines - 1, 1)
+    axis = axes.Axis.over(*axes.around(*_scale(steps)[2:]), max(lines // 2, 2))
+    width = axis.label_width + 1
+    cells = max(on.width - width - 1, 1)
+    numbers = numbers[-cells:]
+    each = max(min(cells // len(numbers), _GAP + 1), 1)
+    shares = np.repeat(axes.shares(numbers[None], axis), each, axis=1)
+    first = steps.numbers.shape[1] - len(numbers)
+    inks = ["alarm" if first + at in steps.apart else "accent" for at in range(len(numbers))]
+    drawn = area(shares, lines, [ink for ink in inks for _ in range(each)], on.glyphs)
+    on.lines += axes.framed(drawn, axis, width, on.glyphs.is_ascii)
+    last = f"{_whole(steps.x[1])} {steps.x_title}"
+    first_text = _whole(steps.x[0]) if len(numbers) > 1 else ""
+    gap = max(len(numbers) * each - len(first_text) - len(last) + 1, len(first_text) and 1)
+    on.add([(" " * (width + 1) + first_text + " " * gap + last, "dim")])
 
 
 def _lane_scale(signal: SignalRows) -> tuple[float, float]:
     return (0.0, 100.0) if signal.unit == Unit.PERCENT else _scale(signal)[:2]
-
-
-def _lane_cells(chart: GpuLanes, width: int) -> tuple[int, int]:
-    """Cells of the labels, and of each signal."""
-    label = max(map(cell_width, chart.labels), default=0)
-    label = max(label, len("last 300 s"))
-    return label, max((width - label - 1) // len(chart.signals), 9)
 
 
 def _scale(chart: SignalRows) -> tuple[float, float, float, float]:

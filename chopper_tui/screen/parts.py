@@ -382,9 +382,15 @@ class ScreenParts(SteadyScreen[None]):
     def _over_cards(self, body: int, frame: int, *, has_curves: bool) -> dict[str, int | str]:
         """A picture and the table over cards; curves next to these, or below where all fit."""
         wanted = lines_wanted(self._pictures, self.app.size.width, self.table.glyphs)
+        cards = self._cards_wanted(frame) or _MIN_SPARE
+        if self._pictures and drawer_of(self._pictures[0]).is_table and self.has_lines:
+            room = max(body - min(cards, body // 4) - frame, 1)
+            width = self.app.size.width - 2 - frame
+            picture = lines_filled(self._pictures[:1], width, room, self.table.glyphs) + frame
+            own = {"PicturePane": picture, "#middle": 0, "#last": 0}
+            return {**own, "#below": _REST, "CardsPane": _WHOLE}
         picture = min(wanted + frame - bool(frame), body // 3 + frame) * self.has_lines
         body -= picture
-        cards = self._cards_wanted(frame) or _MIN_SPARE
         table = self._divided(body, len(self.frame) + 1 + frame, cards, 1 / 2)
         below = body - table
         is_beside = self.has_class("-panels") and below <= _MAX_CURVES

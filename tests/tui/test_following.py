@@ -15,6 +15,7 @@ from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
 from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.charts import Cards
 from chopper_core.model.view import View
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import UsageError
@@ -178,11 +179,14 @@ def test_a_rank_whose_window_is_late_has_no_less_work(folder: Path) -> None:
     window = ranks_of(2, 20, 3, STEP_GAP_US)
     first = written(folder, window[0], 20000)
     run = open_run(str(folder), jobs=1)
-    headline = query(run, View(run.name, name="live")).headline
-    assert headline[0].startswith("iteration 5: ") and "since iteration 20" not in headline[1]
+    frame = query(run, View(run.name, name="live"))
+    (text,), cards = frame.headline, frame.charts[-1]
+    assert text.startswith("iteration 5: ") and isinstance(cards, Cards) and cards.cards
+    assert not any("since iteration 20" in card.text for card in cards.cards)
     # What it says is what the iteration that both GPUs have says alone.
     first.unlink()
-    assert headline == query(open_run(str(folder), jobs=1), View(run.name, name="live")).headline
+    alone = query(open_run(str(folder), jobs=1), View(run.name, name="live"))
+    assert frame.headline == alone.headline and cards == alone.charts[-1]
 
 
 async def test_the_digit_of_live_opens_it_only_while_the_run_is_followed(folder: Path) -> None:

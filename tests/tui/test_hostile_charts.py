@@ -23,6 +23,7 @@ from chopper_core.model.charts import (
     Chart,
     Composition,
     Ghost,
+    GpuLanes,
     HeatMap,
     Icicle,
     IcicleRow,
@@ -131,6 +132,21 @@ def icicle(data: st.DataObject, count: int) -> Icicle:
     return Icicle("i", "MHz", rows, lambda row, column: View("R"), data.draw(st.booleans()))
 
 
+def signal_rows(data: st.DataObject, count: int, bins: int = 4) -> SignalRows:
+    ends = tuple(floats(data, 2).tolist())
+    drawn = texts(data, count), floats(data, count, bins), floats(data, count), (0,)
+    return SignalRows("p", data.draw(st.sampled_from(["W", "%"])), "time", "ms", ends, *drawn)
+
+
+def gpu_lanes(data: st.DataObject, count: int) -> GpuLanes:
+    signals = tuple(signal_rows(data, count) for _ in range(2))
+    known = data.draw(st.tuples(FIGURES, st.none()))
+    steps = data.draw(st.none() | st.just(signal_rows(data, 1)))
+    last = Series("throttled", floats(data, count))
+    names = texts(data, count), texts(data, count)
+    return GpuLanes("g", *names, signals, known, known[::-1], last, steps)
+
+
 KINDS: dict[type, Callable[[st.DataObject, int], Chart]] = {
     BarChart: lambda data, n: BarChart(
         "b", "ms", texts(data, n), series(data, 3, n), longest=data.draw(FIGURES)
@@ -154,10 +170,8 @@ KINDS: dict[type, Callable[[st.DataObject, int], Chart]] = {
         "r", texts(data, n), *(floats(data, n) for _ in range(5)), texts(data, n),
         data.draw(st.none() | FIGURES), (("fp16", abs(data.draw(FIGURES))),),
     ),
-    SignalRows: lambda data, n: SignalRows(
-        "p", "W", "time", "ms", tuple(floats(data, 2).tolist()), texts(data, n),
-        floats(data, n, 4), floats(data, n), (0,),
-    ),
+    GpuLanes: gpu_lanes,
+    SignalRows: signal_rows,
 }  # fmt: skip
 
 
