@@ -222,7 +222,8 @@ class Follower:
             waits=self._is_late,
             read_samples=self._read_samples,
         )
-        before = self.run
+        # Tails that begin belong to the new run: another thread may read them at once.
+        before, self.run = self.run, replace(run, recent=self.recent, others=self.others)
         if before and not (before.gpus == run.gpus and {*before.identities} <= {*run.identities}):
             # Devices belong to other GPUs, or to some at last: what was dropped is read again.
             self._tails, self.recent.series = {}, {}
@@ -231,7 +232,6 @@ class Follower:
         self._recorded, self._inputs = recorded_at(paths), {*inputs_of(run)}
         self.recent.has_ended = self._recorded is not None and self._recorded.has_ended
         self._late = {path for path, _ in run.failed if self._is_late(Path(path))}
-        self.run = replace(run, recent=self.recent, others=self.others)
         self._noted(state, began)
 
     def _read_samples(
