@@ -327,10 +327,11 @@ def _lane_lines(
         ink = signal_ink(signal.unit, is_apart)
         for y, cells in enumerate(columns(shares[row], tall, glyphs)):
             is_last = y == tall - 1
+            own = text if is_last else "text"
             lines[y] += [
-                (f"{figure * is_last:>{at.value - 1}} ", "warning" if is_apart else text),
+                (f"{figure * is_last:>{at.value - 1}} ", "warning" if is_apart else own),
                 (cells[: at.cells], ink),
-                (" " * _GAP, text if is_last else "text"),
+                (" " * _GAP, own),
             ]
     if chart.last is not None and np.isfinite(value := chart.last.numbers[row]):
         ink = "alarm" if value > 0 else "dim"
