@@ -12,6 +12,7 @@ from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
+from chopper_core.render.cells import column_texts
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec, views_of_one_run
@@ -31,7 +32,7 @@ _PATH_STEP: Final = late(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?
 _LISTS: Final = ("columns", "order", "over")
 _READ_OPTIONS: Final = ("clock", "gpu", "hardware", "parallel")
 """Options of reading files; the run is open already."""
-_PLAIN: Final = late(r"[\w.-]+")
+_PLAIN: Final = late(r"(?:\w+:)?[\w.-]+")
 _SHARES: Final = ("0.1%", "0.5%", "1%", "5%")
 _MAX_OFFERED: Final = 500
 
@@ -46,14 +47,13 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     names = tuple(dict.fromkeys((*_own_columns(frame), *(() if view.name else METRICS))))
     added = (f"+{name}" for name in names)
     columns = (*names, *added, *(f"-{column.name}" for column in frame.columns))
-    labels = () if frame.level == ACTIVITY else frame.labels[:_MAX_OFFERED]
-    terms = (*(f"{title}>" for title in titles), f"{frame.level}:", "!")
-    terms += tuple(filter(_PLAIN.fullmatch, labels))
+    terms = filter_terms(frame)
     return {
         "view": (*SET_VIEWS, *VIEWS)
         if isinstance(run, SeveralRuns)
         else (EXPLORE, *views_of_one_run(), INFO),
         "at": (),
+        "what_if": (),
         "measure": (),
         "bench": BENCHMARKS if frame.level == "shape" else (),
         "ascend": tuple(str(depth) for depth in range(len(view.path) + 1)),
@@ -95,6 +95,17 @@ def completions(
         return whole
     more = arguments.get(f"{action.id}{MORE}", ())
     return [f"{verb} {parts[1]}{word}" for word in more if word.startswith(parts[2])]
+
+
+def filter_terms(frame: Frame) -> tuple[str, ...]:
+    """Headings as shown, to be compared, and the words and names to look for."""
+    terms, words = [f"{frame.level}:"], []
+    for text in column_texts(frame):
+        known = frame.values[text.metric.name].words
+        terms.append(f"{text.metric.name}:" if known is not None else f"{text.header}>")
+        words += [f"{text.metric.name}:{word}" for word in (known or ())[:_MAX_OFFERED]]
+    labels = () if frame.level == ACTIVITY else frame.labels[:_MAX_OFFERED]
+    return (*terms, "!", *filter(_PLAIN.fullmatch, (*labels, *words)))
 
 
 def _own_columns(frame: Frame) -> dict[str, None]:

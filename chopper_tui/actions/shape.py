@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from chopper_core.views.shared.derived import instance_levels, underlying
 from chopper_core.views.shared.filter import NO_ROW
 from chopper_core.views.spec import RUN_FIGURE, SeveralRuns
 from chopper_tui.actions.ask import by, of
+from chopper_tui.completions import filter_terms
 from chopper_tui.config import CHART_SIZES, save_columns
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.history import Trail, changed, columns_for, everywhere, with_statistic
@@ -179,7 +180,18 @@ def _ask_filter(screen: Explorer, text: str, before: list[Trail]) -> None:
     async def restore() -> None:
         await screen.go(before[0])
 
-    screen.ask("/", text, finish, changed=follow, cancelled=restore)
+    # Rows and columns are those before anything is typed.
+    terms = filter_terms(screen.frame)
+
+    def complete(text: str, _: str) -> Sequence[str]:
+        """The terms that begin with what is typed, or with its last words."""
+        for begin in (0, *(place + 1 for place, char in enumerate(text) if char == " ")):
+            found = [text[:begin] + each for each in terms if each.startswith(text[begin:] or " ")]
+            if found:
+                return found
+        return []
+
+    screen.ask("/", text, finish, changed=follow, cancelled=restore, complete=complete)
 
 
 @action(TABLE, "%", title="Hide small rows", takes="SHARE")

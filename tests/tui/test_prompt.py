@@ -11,7 +11,7 @@ from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.completions import MORE, arguments_of, completions
 from chopper_tui.screen import Explorer
-from chopper_tui.widgets.footer import Status
+from chopper_tui.widgets.footer import Prompt, Status
 from tests.tui.explorer import Driven, explorer, sample_run
 
 WORDS = {
@@ -180,3 +180,20 @@ async def test_a_filter_that_leaves_no_row_is_explained_while_it_is_typed() -> N
         assert not len(at.frame) and "class is gemm" in at.status
         await at.press("m")
         assert len(at.frame) and not at.status
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("kernel t", "kernel time ms>"), ("gemm mean", "gemm mean "), ("class:g", "class:gemm")],
+)
+async def test_the_filter_completes_headings_as_shown_and_values(typed: str, offered: str) -> None:
+    async with explorer((120, 30), view=View("sample.json", name="kernels")) as at:
+        await at.press("/")
+        line = at.explore.query_one(Prompt).line
+        line.value, line.cursor_position = typed, len(typed)
+        await at.press("tab")
+        assert line.value.startswith(offered)
+        if line.value.endswith(">"):
+            line.value += "0"
+        await at.press("enter")
+        assert len(at.frame) and not at.explore.status.is_error
