@@ -53,7 +53,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         if isinstance(run, SeveralRuns)
         else (EXPLORE, *views_of_one_run(), INFO),
         "at": (),
-        "what_if": (),
+        "what_if": ("no stragglers", "no host gaps"),
         "measure": (),
         "bench": BENCHMARKS if frame.level == "shape" else (),
         "ascend": tuple(str(depth) for depth in range(len(view.path) + 1)),
@@ -99,13 +99,16 @@ def completions(
 
 def filter_terms(frame: Frame) -> tuple[str, ...]:
     """Headings as shown, to be compared, and the words and names to look for."""
-    terms, words = [f"{frame.level}:"], []
+    headings, names, words = [], [f"{frame.level}:"], []
     for text in column_texts(frame):
-        known = frame.values[text.metric.name].words
-        terms.append(f"{text.metric.name}:" if known is not None else f"{text.header}>")
-        words += [f"{text.metric.name}:{word}" for word in (known or ())[:_MAX_OFFERED]]
+        known, name = frame.values[text.metric.name].words, text.metric.name
+        if known is None:
+            headings.append(f"{text.header}>")
+        else:
+            names.append(f"{name}:")
+            words += [f"{name}:{word}" for word in known[:_MAX_OFFERED]]
     labels = () if frame.level == ACTIVITY else frame.labels[:_MAX_OFFERED]
-    return (*terms, "!", *filter(_PLAIN.fullmatch, (*labels, *words)))
+    return (*headings, *names, "!", *filter(_PLAIN.fullmatch, (*labels, *words)))
 
 
 def _own_columns(frame: Frame) -> dict[str, None]:

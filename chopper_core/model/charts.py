@@ -343,6 +343,8 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     """The work of the threads that launch on a lane's GPU: operators, and other runtime calls."""
     ghosts: Callable[[int, int], Ghost | None] | None = None
     """The baseline's lane beneath each lane, where there is a baseline."""
+    has_own_rows: bool = False
+    """Whether its lanes differ from the rows of the table."""
     part: Callable[[float, float], Lanes] | None = None
     """(begin, end) as shares of its time → the same lanes over that part; None: its view has a
     window of its own."""
@@ -357,7 +359,9 @@ def picked(chart: Chart, rows: Sequence[int]) -> Chart:
         last = chart.last and replace(chart.last, numbers=chart.last.numbers[list(rows)])
         names = _picked(chart, rows, ("labels", "names"))
         return replace(chart, signals=tuple(of_gpus), last=last, **names)
-    return _picked_lanes(chart, rows) if isinstance(chart, Lanes) else chart
+    if isinstance(chart, Lanes) and not chart.has_own_rows:
+        return _picked_lanes(chart, rows)
+    return chart
 
 
 def _picked_rows(chart: SignalRows, rows: Sequence[int]) -> SignalRows:

@@ -244,7 +244,7 @@ class ScreenParts(SteadyScreen[None]):
 
     def show_lanes(self) -> None:
         lanes = (each for each in self._charts_seen[1:] if isinstance(each, Lanes))
-        self.table.show_lanes(next(lanes, None))
+        self.table.show_lanes(next((each for each in lanes if not each.has_own_rows), None))
 
     @property
     def shows_sentences(self) -> bool:

@@ -136,7 +136,7 @@ def test_every_card_leads_to_its_evidence(run: Run) -> None:
     rows = query(run, View("R", name="findings"))
     rules = [rows.values["rule"].cell(row) for row in range(len(rows))]
     known = [label for label, rule in zip(rows.labels, rules, strict=True) if rule != "missing"]
-    assert [each.text.lstrip() for each in found] == [*known, ""]
+    assert [each.text.lstrip("└ ") for each in found] == [*known, ""]
     assert found[-1].note == "limits: only GPUs 0 and 5 have hardware counters"
     for each in found:
         assert len(query(run, replace(address.parse(each.address), run="R")))

@@ -142,7 +142,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
     base = _baseline_step(run, view)
     if _is_of_operations(step):
         return _of_operations(step, base, slow)
-    rows = _rows_of(step)
+    rows = _gpu_rows(step)
     own, total = _columns(step, rows, slow, base)
     # Of more rows than a screen has lines, those that lag most come first.
     has_lags = slow is not None and bool(np.isfinite(slow.lag_ns).any())
@@ -180,6 +180,7 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
     shown = columns_of_kernels(run, figures)
     gaps = METRICS["idle_ns"].compute(rows.scope(run))
     at = shown.index("mean_ns") + 1
+    lanes = replace(_lanes(step, _gpu_rows(step)), has_own_rows=True)
     result = table_view(
         view,
         rows,
@@ -190,7 +191,7 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
         shown=(*shown[:at], "idle_ns", *shown[at:]),
         headline=(headline_of(step, base), " · ".join(facts_of(step))),
         notes=_notes(step),
-        charts=(_composition(step, base), _cards_of(step, slow)),
+        charts=(_composition(step, base), lanes, _cards_of(step, slow)),
         base=base_of_steps(run, view),
         last=collectives_in(nodes),
     )
@@ -201,12 +202,13 @@ def _cards_of(step: Step, slow: _Slow | None) -> Cards:
     return Cards(_cards_title(step.view), (), is_pending=True) if slow is None else slow.cards
 
 
-def _rows_of(step: Step) -> GpuRows:
+def _gpu_rows(step: Step) -> GpuRows:
     """GPUs, or nodes where there are too many GPUs to see at once and their hosts are known."""
-    if not step.view.by and len(step.gpus) > _MAX_GPUS:
+    if step.view.by in ("", OPERATION) and len(step.gpus) > _MAX_GPUS:
         with suppress(NothingToShow):
             return GpuRows.of(step.run, step.gpus, NODE)
-    return GpuRows.of(step.run, step.gpus, step.view.by or "gpu")
+    by = "" if step.view.by == OPERATION else step.view.by
+    return GpuRows.of(step.run, step.gpus, by or "gpu")
 
 
 def _reduced(rows: GpuRows, numbers: Float64, how: str) -> Values:
