@@ -14,9 +14,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from chopper_core.align.host import Host
 from chopper_core.align.labels import numbered
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
-from chopper_core.model.column_names import CORRELATION, LAUNCH_SHAPE
+from chopper_core.model.column_names import BLOCK, CORRELATION, GRID, LAUNCH_SHAPE
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.trace import LaunchShape
@@ -40,6 +41,7 @@ _ENOUGH_NAMES: Final = 0.9
 """Share of dispatches with names in the trace at which a comparison is accepted."""
 _MIN_PREFIX: Final = 6
 """Shorter names are prefixes of too many others."""
+_IN_ITEMS: Final = late(r"ExtModuleLaunch|ExtLaunch")
 _CLONE: Final = late(r"(?:\s{0,9}\[clone[^\]]{0,999}\]|\s{0,9}\(\.kd\)|\.kd)+$")
 _QUALIFIERS: Final = late(r"^(?:void|static|__global__)\s+")
 
@@ -53,6 +55,25 @@ def packed_shapes(shapes: Sequence[LaunchShape], codes: Int32) -> Float64:
         for shape in shapes
     ]
     return np.array(packed, np.float64)[codes]
+
+
+def launch_sizes(host: Host) -> dict[str, Float64]:
+    """The workgroups of each launch, and the work-items of each workgroup, where one is known.
+
+    Extended launches of a module count their grid in work-items.
+    """
+    shapes, of = host.trace.launch_shapes, host.trace.activities.launch_shape
+    grid, block = (
+        np.array([size if size > 0 else np.nan for size in sizes])[of]
+        for sizes in ([each.grid for each in shapes], [each.block for each in shapes])
+    )
+    if not np.isfinite(grid).any():
+        return {}
+    launch = host.links.launch
+    called = np.flatnonzero(launch >= 0)
+    extended = called[host.calls(_IN_ITEMS)[launch[called]]]
+    grid[extended] = np.ceil(grid[extended] / block[extended])
+    return {GRID: grid, BLOCK: block}
 
 
 class Dispatched(Struct, frozen=True):

@@ -13,7 +13,7 @@ from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.host import Host, Links
 from chopper_core.align.host_tables import align_memory, host_lane, host_time
 from chopper_core.align.labels import numbered
-from chopper_core.align.launches import packed_shapes
+from chopper_core.align.launches import launch_sizes, packed_shapes
 from chopper_core.align.layers import label_layers, mark_outside
 from chopper_core.align.model_work import activity_tokens, model_work, on_longest
 from chopper_core.align.modules import read_modules
@@ -92,7 +92,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         ),
     )
     attributes, nodes = activity_attributes(host, collectives.argument)
-    lane = host.lane
+    lane, sizes = host.lane, launch_sizes(host)
     del host, modules, labels
     table = KernelTable(
         names=names,
@@ -125,6 +125,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
             col.CORRELATION: np.where(activities.correlation > 0, activities.correlation, np.nan),
             col.TOKENS: tokens,
             **({col.REQUESTS: requests} if np.isfinite(requests).any() else {}),
+            **sizes,
             **trace.figures,
             **nodes,
             col.LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),

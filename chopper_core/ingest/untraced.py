@@ -15,7 +15,7 @@ from chopper_core.align.identity import gpus_of_telemetry
 from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.telemetry import interval_table, signals, summaries
 from chopper_core.align.telemetry_clock import placed_at
-from chopper_core.model.column_names import COUNTER_DURATION
+from chopper_core.model.column_names import BLOCK, COUNTER_DURATION, GRID
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Identity, Source, TelemetrySource
 from chopper_core.model.overrides import Overrides
@@ -29,7 +29,7 @@ from chopper_core.sources.telemetry.cells import SECOND_NS
 from chopper_core.sources.telemetry.charllm import named
 from chopper_core.sources.trace import Activities, ActivityCategory, LaunchShape, Trace, blank
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.util.arrays import Index
+from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.progress import Progress
@@ -113,6 +113,7 @@ def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index) -> Trace:
     """The dispatches as activities, their streams the queues; counters are columns of theirs."""
     count = len(rows)
     figures = {name: values[rows] for name, values in dispatches.counters.items()}
+    figures |= _launch_sizes(dispatches, rows)
     return Trace(
         path=run.paths[0],
         size_bytes=sum(path.stat().st_size for path in run.paths),
@@ -132,6 +133,17 @@ def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index) -> Trace:
         losses=Losses(),
         figures={**figures, _REGION: dispatches.region[rows].astype(np.float64)},
     )
+
+
+def _launch_sizes(dispatches: Dispatches, rows: Index) -> dict[str, Float64]:
+    items, block = (
+        np.where(
+            (sizes > 0).any(axis=1), np.maximum(sizes, 1).astype(np.float64).prod(axis=1), np.nan
+        )
+        for sizes in (dispatches.grid[rows], dispatches.workgroup[rows])
+    )
+    grid = np.ceil(items / block)
+    return {GRID: grid, BLOCK: block} if np.isfinite(grid).any() else {}
 
 
 def _named_by_ranges(table: KernelTable, names: Sequence[str]) -> KernelTable:

@@ -5,6 +5,7 @@
 from chopper_core.metrics import (
     time as time,
     breakdown as breakdown,
+    launches as launches,
     counters as counters,
     counters_formulas as counters_formulas,
 )

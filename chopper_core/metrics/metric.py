@@ -20,6 +20,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
+from chopper_core.model.table import Selection
 from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import sums_of
@@ -123,15 +124,22 @@ def numbered(numbers: Sequence[float | None] | Numbers) -> Values:
     return Values(array.astype(np.float64))
 
 
-def time_weighted(scope: Scope, column: str, lasts: str = "duration_ns") -> Values:
+def time_weighted(
+    scope: Scope,
+    column: str,
+    lasts: str = "duration_ns",
+    figure: Callable[[Float64, Selection], Float64] | None = None,
+) -> Values:
     """The mean of a measured column, weighted with durations, over the activities that have it.
 
-    `lasts` is the column of the durations. Missing where there are several values and no durations.
+    `figure` makes another one of the values of some rows; `lasts` is the column of the durations.
+    Missing where there are several values and no durations.
     """
     table, size = scope.nodes.table, len(scope.nodes)
     weighted, weight, total, count = np.zeros((4, size))
     for rows, group in scope.nodes.pieces() if column in table.measured else ():
         values = table.measured[column][rows]
+        values = values if figure is None else figure(values, rows)
         lasted = table.measured.get(lasts, table.duration_ns)[rows]
         there = np.isfinite(values)
         weights = np.where(there & np.isfinite(lasted), lasted, 0.0)

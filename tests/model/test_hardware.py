@@ -33,7 +33,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("AMD Instinct MI300X", "MI300X"),
         ("AMD Instinct MI300X VF", "MI300X"),
         ("AMD Instinct MI308X", None),
-        ("AMD Instinct MI300A", None),
+        ("AMD Instinct MI300A", "MI300A"),
         ("AMD Instinct MI250X", "MI250X-GCD"),
         ("AMD Instinct MI250X/MI250", "MI250X-GCD"),
         ("AMD Instinct MI250", "MI250-GCD"),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import astuple
 
+from chopper_core.model.traffic import traffic_of
 from chopper_core.sources.trace import Collective, Trace
 from chopper_core.tables.losses import ABSENT
 
@@ -299,9 +300,12 @@ def inputs_of(name: str, args: dict[str, Any]) -> tuple[str, ...] | None:
     """The texts of an operator's inputs that are kept: all of those whose work is modelled."""
     own = name.lower()
     words = ("matmul", "linear", "attention", "attn", "mha_", "conv", "embedding", "mm_", "mm.")
-    wanted = own.endswith("mm") or own.startswith("triton_") or any(word in own for word in words)
+    moves = traffic_of(name) is not None
+    wanted = moves or own.endswith("mm") or own.startswith("triton_")
+    wanted = wanted or any(word in own for word in words)
     works = (
-        name in PRODUCTS
+        moves
+        or name in PRODUCTS
         or own.startswith("triton_")
         or any(word in own for word in ("attention", "attn", "mha_", "conv"))
     )

@@ -210,9 +210,15 @@ class Args(msgspec.Struct, gc=False):
     rank: Number = ABSENT
     """In a file that merges the traces of several ranks."""
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=nan)
+    registers: Any = msgspec.field(name="registers per thread", default=nan)
+    shared_memory: Any = msgspec.field(name="shared memory", default=nan)
 
 
-FIGURES: Final[Mapping[str, str]] = {"est_occupancy_pct": "occupancy"}
+FIGURES: Final[Mapping[str, str]] = {
+    "est_occupancy_pct": "occupancy",
+    "registers": "registers",
+    "lds_bytes": "shared_memory",
+}
 """Column of the kernel table → the field of `Args` that has it. Any number of an activity can be
 one: nothing else between the file and the metric needs to know it."""
 
