@@ -127,7 +127,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._loading: LoadingScreen | None = None
         self._left = Event()
         for name in THEMES:
-            self.register_theme(textual_theme(name))
+            self.register_theme(textual_theme(name, is_painted=config.background))
         self.theme = config.theme or THEMES[0]
         self._styled: str = self.theme
         """The theme that the style sheet is parsed with."""
@@ -142,7 +142,8 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     @property
     def inks(self) -> Inks:
-        return inks(self.theme, self.console.color_system, self.no_color)
+        system, painted = self.console.color_system, self.config.background
+        return inks(self.theme, system, self.no_color, is_painted=painted)
 
     @property
     def glyphs(self) -> Glyphs:

@@ -30,7 +30,12 @@ _COLUMN_LEVELS: Final = (*LEVELS, ACTIVITY)
 class ExplorerSection(Struct, frozen=True):
     """The section of defaults."""
 
-    theme: Literal["", "dark", "light", "contrast", "ansi"] = ""
+    theme: Literal[
+        "", "dark", "light", "contrast", "ansi",
+        "dracula", "nord", "gruvbox", "catppuccin", "solarized",
+    ] = ""  # fmt: skip
+    background: bool = False
+    """Whether the theme's background is painted, in place of the terminal's own."""
     glyphs: Literal["auto", "unicode", "ascii"] = "auto"
     chart: Literal["", "small", "full", "off"] = ""
     mouse: bool = True

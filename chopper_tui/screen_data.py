@@ -76,7 +76,7 @@ class Sparks(RowLines, kw_only=True, eq=False):
     rows: int
     scale: SparkScale | None = None
     apart: Float64 | None = None
-    """Above 0 the rows whose means stand out; None where the rows are too many to be compared."""
+    """How far above their peers the rows are whose means stand out; None if rows are too many."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -98,7 +98,7 @@ class Sparks(RowLines, kw_only=True, eq=False):
             wanted, self.signal.means(np.array(wanted, np.intp), self.bins), strict=True
         ):
             text = self.scale.line(line, signal.unit, self.glyphs)
-            ink = signal_ink(signal.unit, self.apart is not None and bool(self.apart[row]))
+            ink = signal_ink(signal.unit, 0.0 if self.apart is None else float(self.apart[row]))
             flat, _, value = text.rpartition(" ")
             # The value of a flat one is text to read, whatever its ink.
             is_flat = flat and value.replace(".", "").isdigit()

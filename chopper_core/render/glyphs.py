@@ -19,7 +19,7 @@ STAND_INS: Final = str.maketrans(
     | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯±", "+")
     | {"▪": "#"}
     | dict.fromkeys("●•", "*")
-    | {"○": "."}
+    | {"○": ".", "▾": "-", "▸": "+"}
     | dict.fromkeys("↑▲", "^")
     | dict.fromkeys("↓▼", "v")
     | dict.fromkeys("⏎←", "<")

@@ -36,6 +36,7 @@ from chopper_tui.draw.pieces import (
     series_fills,
     series_inks,
     short_number,
+    time_ink,
     width_of,
 )
 
@@ -80,9 +81,14 @@ class BarDrawer(Drawer[BarChart]):
         zero = round(below / span * room)
         inks = _inks_of(chart)
         fills = series_fills(inks, glyphs)
+        # Steps from one figure to the next are in the inks of their kinds of time.
+        is_waterfall = [each.name for each in chart.series] == ["reached", "adds"]
         visible = parts[_visible(chart)] / span * room
         thick = min(max(on.left // max(count, 1), 1), _MAX_THICK) if on.spreads else 1
         for row in range(shown):
+            own = time_ink(chart.labels[row].partition(" 2/")[0].partition(" 1/")[0])
+            if is_waterfall and own:
+                inks = ["shade", own]
             if len(chart.series) == 1 and not below:
                 drawn: Line = [(bar(parts[0, row] / span, room, glyphs), "accent")]
             else:

@@ -20,7 +20,7 @@ Line = list[tuple[str, str]]
 """A line that is being put together."""
 
 
-SERIES_INKS: Final = ("accent", "second", "third", "fourth")
+SERIES_INKS: Final = ("accent", "third", "fourth", "second")
 """Inks of series without a meaning, in order; fills tell those apart that share one."""
 COMPUTE, COPY, HIDDEN, EXPOSED, WAITING, IDLE = (
     *("gemm", "copy", "hidden", "exposed", "waiting", "idle"),
@@ -64,13 +64,18 @@ _PHASES: Final = ("forward ", "backward ")
 
 def series_inks(names: Sequence[str]) -> list[str]:
     """An ink per series: a kind of time has its own everywhere, others follow in order."""
-    known = [_TIME_INKS.get(_kind(name)) for name in names]
+    known = [time_ink(name) for name in names]
     others = count()
     return [ink or SERIES_INKS[next(others) % len(SERIES_INKS)] for ink in known]
 
 
 def _kind(name: str) -> str:
     return next((name.removeprefix(each) for each in _PHASES if name.startswith(each)), name)
+
+
+def time_ink(name: str) -> str:
+    """The ink of a kind of time; empty for other names."""
+    return _TIME_INKS.get(_kind(name), "")
 
 
 def series_fills(inks: Sequence[str], glyphs: Glyphs) -> str:
@@ -90,11 +95,11 @@ def series_fills(inks: Sequence[str], glyphs: Glyphs) -> str:
 _MAX_WRITTEN_OUT: Final = 1e15
 
 
-def signal_ink(unit: str, is_apart: bool = False) -> str:
-    """The ink of a signal over time: one that is far from its peers has that of the reason."""
-    if is_apart:
-        return "low_clock" if unit == Unit.MHZ else "warning"
-    return "good"
+def signal_ink(unit: str, apart: float = 0.0) -> str:
+    """The ink of a signal over time, so far above its peers: a clock is to be seen if it is low."""
+    if unit == Unit.MHZ:
+        return "low_clock" if apart < 0 else "good"
+    return "warning" if apart else "good"
 
 
 def inked(chars: Sequence[str], inks: Sequence[str]) -> Line:

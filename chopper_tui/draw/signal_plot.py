@@ -29,6 +29,7 @@ from chopper_tui.draw.pieces import Line, cut, short_number, signal_ink, width_o
 _LEAST_PERCENT: Final = 1.0
 """Span of an axis of shares, at least."""
 _LINES_PER_TICK: Final = 2
+_MIN_TICKS: Final = 3
 _MAX_TICKS: Final = 8
 _TICK_GAP: Final = 6
 _LABEL: Final = 4
@@ -124,7 +125,8 @@ def draw(
     axis = _value_axis(chart, lines)
     inside = range(*_scope_cells(chart, cells))
     apart = _apart(chart)
-    ink, band = signal_ink(chart.signal.unit, apart is not None), "shade"
+    above = 0.0 if apart is None else float(far_out(chart.values)[apart])
+    ink, band = signal_ink(chart.signal.unit, above), "shade"
     if apart is None:
         drawn = quantiles_along(values, (0.0, 0.5, 1.0) if len(chart.gpus) > 1 else (0.5,))
     else:
@@ -148,7 +150,7 @@ def draw(
 
 def _apart(chart: SignalChart) -> int | None:
     """The place of the GPU whose mean is farthest from the others', if it stands out."""
-    distances = far_out(chart.values)
+    distances = np.abs(far_out(chart.values))
     return int(distances.argmax()) if distances.any() else None
 
 
@@ -161,7 +163,7 @@ def _scope_cells(chart: SignalChart, cells: int) -> tuple[int, int]:
 
 def _value_axis(chart: SignalChart, lines: int) -> axes.Axis:
     low, high = value_range(chart)
-    most = min(lines // _LINES_PER_TICK, _MAX_TICKS)
+    most = min(max(lines // _LINES_PER_TICK, _MIN_TICKS), _MAX_TICKS)
     # Labels have no room for decimals of a percentage.
     axis = axes.Axis.over(low, high, most, whole=chart.signal.unit is Unit.PERCENT)
     divisor = chart.signal.scale.divisor
@@ -205,7 +207,8 @@ class SignalRowsDrawer(Drawer[SignalRows]):
         beyond = ("<=" if least < low else "", ">=" if most > high else "")
         title: Line = [
             (clean(chart.title), "strong"),
-            (f"{', ' if chart.unit else ''}{chart.unit}  {beyond[0]}{_whole(low)} ", "dim"),
+            (f"{', ' if chart.unit else ''}{chart.unit}", "dim"),
+            (f"  {beyond[0]}{_whole(low)} ", "dim"),
             (glyphs.spark, signal_ink(chart.unit)),
             (f" {beyond[1]}{_whole(high)}", "dim"),
         ]
@@ -324,7 +327,7 @@ def _lane_lines(
         if is_apart:
             is_above = value >= median_of(signal.means[np.isfinite(signal.means)])
             figure = (glyphs.up if is_above else glyphs.down) + figure
-        ink = signal_ink(signal.unit, is_apart)
+        ink = _row_ink(signal, row)
         for y, cells in enumerate(columns(shares[row], tall, glyphs)):
             is_last = y == tall - 1
             own = text if is_last else "text"
@@ -446,13 +449,18 @@ def _add_rows(picture: SignalRows, on: Canvas) -> None:
             pieces += [
                 (" " * _GAP if pieces else "", "text"),
                 (pad(names[row], widths[0]) + " ", "text"),
-                (sparkline(shares[row], glyphs), signal_ink(picture.unit, row in picture.apart)),
+                (sparkline(shares[row], glyphs), _row_ink(picture, row)),
                 (f" {means[row].rjust(widths[1])}", "text"),
                 (changes[row].ljust(widths[2]), "strong"),
             ]
         on.add(pieces)
     if len(shown) < count and room:
         on.add([(f"{count - len(shown)} more in the table", "dim")])
+
+
+def _row_ink(picture: SignalRows, row: int) -> str:
+    apart = float(picture.means[row]) - median_of(picture.means) if row in picture.apart else 0.0
+    return signal_ink(picture.unit, apart)
 
 
 def _change(mean: float, usual: float, glyphs: Glyphs) -> str:

@@ -37,6 +37,7 @@ PREFIX: Final = 3
 GAP: Final = 2
 _WIDE: Final = 110
 _BAR: Final = 6
+_WIDE_BAR: Final = 12
 _MAX_BAR: Final = 18
 _SPARK: Final = 12
 _MAX_WORD: Final = 24
@@ -225,7 +226,8 @@ def plan(
     that were chosen before sparklines and the bar of shares.
     """
     wide = width >= _WIDE
-    everything = [_column(frame, text, glyphs, bars) for text in column_texts(frame)]
+    cells = _WIDE_BAR if wide else _BAR
+    everything = [_column(frame, text, glyphs, bars, cells) for text in column_texts(frame)]
     columns = everything[first:]
     must = {frame.sort.removeprefix("-"), added} & {each.name for each in columns}
     names = None
@@ -338,7 +340,9 @@ def _spark_column(signal: Signal, wide: bool) -> SparkColumn:
     return SparkColumn(header, max(len(longest) - 1, _WIDE_SPARK if wide else _SPARK))
 
 
-def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bars: Set[str]) -> DrawnColumn:
+def _column(
+    frame: Frame, text: ColumnText, glyphs: Glyphs, bars: Set[str], bar_cells: int
+) -> DrawnColumn:
     name = text.metric.name
     header = text.header
     if frame.sort.removeprefix("-") == name:
@@ -357,7 +361,7 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bars: Set[str]) -> D
     marks = (values.extrapolated, values.partial)
     mark = "~" if any(each is not None and each.any() for each in marks) else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
-    bar_width = _BAR if name in bars or (name in BARS and not bars) else 0
+    bar_width = bar_cells if name in bars or (name in BARS and not bars) else 0
     of_peers = name in BARS and frame.level in ("gpu", "iteration")
     longest = 100.0 if of_peers else max(map(abs, extremes), default=0) or 1.0
     # The title of a column with bars is over these, too.

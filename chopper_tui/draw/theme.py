@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace  # noqa: TID251 (what Textual has is one)
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final
 
 from msgspec import Struct, field
@@ -32,6 +32,7 @@ from chopper_core.render.palette import (
     NEUTRAL,
     diverging,
     is_light,
+    mixed,
 )
 from chopper_core.util.patterns import late
 
@@ -73,6 +74,8 @@ class Inks(Struct, frozen=True):
     change: tuple[str, ...] = ()
     has_few: bool = False
     """Whether they are of a terminal's 16 colours."""
+    ground: str = ""
+    """What all is drawn on and in by default, in Rich's words; empty: the terminal's own."""
     made: dict[str, Style] = field(default_factory=dict)
 
     @property
@@ -89,7 +92,10 @@ class Inks(Struct, frozen=True):
         """
         style = self.made.get(name)
         if style is None:
-            style = self.made[name] = self._style(name)
+            style = self._style(name)
+            if self.ground:
+                style = Style.parse(self.ground) + style
+            self.made[name] = style
         return style
 
     def _style(self, name: str) -> Style:
@@ -156,27 +162,62 @@ _INKS: Final = {
 }
 _MANY_COLOURS: Final = ("256", "truecolor")
 
-THEMES: Final = ("dark", "light", "contrast", "ansi")
+GROUNDS: Final = {
+    "dark": ("#c9d1d9", "#0d1117"),
+    "light": ("#24292f", "#ffffff"),
+    "dracula": ("#f8f8f2", "#282a36"),
+    "nord": ("#d8dee9", "#2e3440"),
+    "gruvbox": ("#ebdbb2", "#282828"),
+    "catppuccin": ("#cdd6f4", "#1e1e2e"),
+    "solarized": ("#a9b7b7", "#002b36"),
+}
+"""Text and background of themes: the latter is painted where a person asks for it."""
+THEMES: Final = ("dark", "light", "contrast", "ansi", *list(GROUNDS)[2:])
 
 
-def inks(theme: str, color_system: str | None, no_color: bool) -> Inks:
+@cache
+def _with_ground(theme: str, *, is_painted: bool) -> Inks:
+    """The inks of a theme: dark ones differ in their text, what is dim, and the cursor's row."""
+    base = _INKS.get(theme, _INKS["dark"])
+    if theme not in GROUNDS:
+        return base
+    text, ground = GROUNDS[theme]
+    styles = dict(base.styles)
+    if theme not in _INKS:
+        dim = mixed(text, ground, 0.35)
+        cursor = f"b {text} on {mixed(text, ground, 0.85)}"
+        styles |= {"dim": dim, "header": dim, "cursor": cursor}
+        styles |= {"shade": mixed(text, ground, 0.8)}
+    painted = f"{text} on {ground}" if is_painted else ""
+    return Inks(styles, base.heat, base.change, ground=painted)
+
+
+def inks(theme: str, color_system: str | None, no_color: bool, *, is_painted: bool = False) -> Inks:
     if no_color or color_system is None:
         return _INKS["contrast" if theme == "contrast" else "plain"]
     if color_system not in _MANY_COLOURS and theme != "contrast":
         return _INKS["ansi"]
-    return _INKS[theme if theme in THEMES else THEMES[0]]
+    return _with_ground(theme if theme in THEMES else THEMES[0], is_painted=is_painted)
 
 
-def textual_theme(name: str) -> Theme:
+def textual_theme(name: str, *, is_painted: bool = False) -> Theme:
+    drawn = _with_ground(name, is_painted=is_painted)
     base = BUILTIN_THEMES["ansi-light" if name == "light" else "ansi-dark"]
     variables, primary = base.variables | _SCROLLBARS, base.primary
-    accent, cursor = (_INKS[name].of(role) for role in ("accent", "cursor"))
+    accent, cursor = (drawn.of(role) for role in ("accent", "cursor"))
     if accent.color and cursor.color and cursor.bgcolor:
         primary = accent.color.name
         for part, colour in (("foreground", cursor.color), ("background", cursor.bgcolor)):
             variables |= {f"{each}-cursor-{part}": colour.name for each in ("block", "input")}
         variables |= {"border": primary, "border-blurred": primary}
     variables |= _PANELS.get(name, _PANELS["ansi"])
+    is_painted = is_painted and name in GROUNDS
+    text, ground = GROUNDS[name] if is_painted else ("ansi_default", "ansi_default")
+    variables |= {"ground": ground, "ink": text}
+    if name not in _INKS:
+        text, ground = GROUNDS[name]
+        lines = (mixed(text, ground, 0.75), text, mixed(text, ground, 0.35))
+        variables |= dict(zip(("line", "strong", "faint"), lines, strict=True))
     return replace(base, name=name, primary=primary, variables=variables)
 
 

@@ -295,9 +295,8 @@ class _Clocks(Struct, frozen=True, eq=False):
         """The mean, marked where it stands out among the GPUs."""
         mean, text = float(self.means[row]), " " * _CLOCK_CELLS
         if np.isfinite(mean):
-            far = self.apart[row] > 0
-            is_low = mean < float(np.nanmax(self.means))
-            sign = (glyphs.down if is_low else glyphs.up) if far else ""
+            far = float(self.apart[row])
+            sign = "" if not far else glyphs.up if far > 0 else glyphs.down
             return [(f"{sign}{mean:.0f}".rjust(_CLOCK_CELLS) + " ", "warning" if far else "dim")]
         return [(text + " ", "dim")]
 

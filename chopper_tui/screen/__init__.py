@@ -47,6 +47,7 @@ from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Question
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
+from chopper_tui.widgets.tree import ScopeTree
 
 if TYPE_CHECKING:
     from chopper_tui.widgets.dialogs import Dialog, Options
@@ -279,6 +280,8 @@ class Explorer(ScreenParts):
         self.show_lanes()
         self.follow_cursor()
         self.describe_soon()
+        if (tree := self.query_one(ScopeTree)).display and not is_set:
+            tree.show(self.run, frame.view)
         if frame.is_pending:
             self._fill_in()
         elif not self._was_complete:

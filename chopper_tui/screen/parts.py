@@ -25,7 +25,7 @@ from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
 from chopper_tui.config import CHART_SIZES, Config, save_splits
-from chopper_tui.draw.canvas import WHOLE, Cell, Lens
+from chopper_tui.draw.canvas import UNLIMITED, WHOLE, Cell, Lens
 from chopper_tui.draw.charts import drawer_of, lines_filled, lines_wanted, most_lines_below, seen
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.draw.timeline import bins_of
@@ -39,6 +39,7 @@ from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Status, TooS
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 from chopper_tui.widgets.pane import PaneColumn, PaneRow, lines_above, size_classes
+from chopper_tui.widgets.tree import ScopeTree
 
 _MAX_HEADLINE: Final = (4, 6)
 _DETAIL: Final = 12
@@ -51,6 +52,9 @@ _MIN_SPARE: Final = 7
 """Lines below cards from which curves, or the evidence of one, are shown."""
 _SHARES: Final = {"small": 2 / 5, "full": 3 / 5, "off": 0.0}
 """Parts of the lines that pictures have at least."""
+_TALL: Final = 24
+"""Lines from which two curves stand below each other."""
+_SIDE_CURVES: Final = 24
 _LEAST_CURVES: Final = (1 / 5, 0.0)
 """The parts of the lines that curves have at least; above a detail they take what is left."""
 _REST: Final = "1fr"
@@ -105,12 +109,14 @@ class ScreenParts(SteadyScreen[None]):
         yield KeyFigures()
         yield PicturePane()
         with PaneRow(id="middle"):
+            yield ScopeTree()
             with PaneColumn(id="main"):
                 yield Curves(SignalPane(), SignalPane(1), id="curves")
                 yield FrameTable()
             with PaneColumn(id="side"):
                 yield GpuPane()
                 yield DetailPane()
+                yield Curves(SignalPane(), SignalPane(1))
         with PaneRow(id="below"):
             yield CardsPane()
             yield Curves(SignalPane(), SignalPane(1), id="last")
@@ -353,7 +359,9 @@ class ScreenParts(SteadyScreen[None]):
             "CardsPane": 0,
             "#last": 0,
             "EvidencePane": 0,
+            "ScopeTree": _WHOLE if sizes["-large"] and not self.view.name and is_open else 0,
             "#side": (_DETAIL if is_stacked else _WHOLE) if has_side else 0,
+            "#side Curves": 0,
             "GpuPane": (len(self.run.gpus) + 2 + (frame or 1)) * in_scope,
         }
         if self.shows_sentences:
@@ -371,10 +379,17 @@ class ScreenParts(SteadyScreen[None]):
                 body -= picture
             body -= _DETAIL * (is_stacked and has_side)
             share = {"small": _LEAST_CURVES[is_stacked], "full": 1 / 2}.get(self.chart, 0)
-            curves = self._divided(body, _MAX_CURVES, rows, share * self._is_tree)
+            most = UNLIMITED if frame else _MAX_CURVES
+            curves = self._divided(body, most, rows, share * (not self.view.name))
+            if sizes["-large"] and has_side and self.view.name and not is_timeline:
+                heights["#side Curves"], curves = _SIDE_CURVES * has_curves, 0
             is_worth = curves >= (_MIN_SPARE if frame else 1) and not is_timeline
             heights["#curves"] = curves * (has_curves and is_worth)
         self.query_one("#middle").set_class(is_stacked, "-stacked")
+        lines = heights["#curves"]
+        self.query_one("#curves").set_class(
+            not isinstance(lines, str) and lines > _TALL, "-stacked"
+        )
         if not sizes["-fits"]:
             heights = {**dict.fromkeys(heights, 0), "TooSmall": 1}
         return heights

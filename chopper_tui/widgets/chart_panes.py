@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import takewhile
 from typing import Any, Final
 
 from textual import events, work
@@ -257,8 +256,10 @@ class PicturePane(DrawnPane, Dragging):
 
 def _title_of(line: Pieces) -> Pieces:
     """The title and the unit that a line begins with; empty if it doesn't."""
-    title = [*takewhile(lambda piece: piece[1] in ("strong", "dim"), line)]
-    return title if title and title[0][1] == "strong" else []
+    (name, *rest) = line or [("", "")]
+    if name[1] != "strong":
+        return []
+    return [name, *(piece for piece in rest[:1] if piece[1] == "dim" and piece[0][:1] in ("", ","))]
 
 
 class EvidencePane(DrawnPane):

@@ -250,9 +250,12 @@ class GpuPane(Pane):
         after = " on every GPU "
         room = max(width - 1 - len(after) - len(legend), 1)
         title = fit(self.name_of_row, room, glyphs).rstrip() + after
+        if self.is_panel:
+            self.name_panel([(title.strip(), "dim")], legend)
+            return [*self._rows(times, width, height)]
         title = pad(title, width - 1 - len(legend))
         heading: Pieces = [(" ", "text"), (title + legend, "dim")]
-        return self.headed(heading, self._rows(times, width, height - (not self.is_panel)))
+        return [heading, *self._rows(times, width, height - 1)]
 
     def _rows(self, times: RowOnGpus, width: int, height: int) -> Iterator[Pieces]:
         glyphs = self.glyphs

@@ -140,7 +140,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             self._lay_out(self.frame)
         plan_, row = self.layout_plan, self.scroll_offset.y + y - 1
         if plan_ is None or row >= self.rows:
-            return Strip.blank(width)
+            return Strip.blank(width, self.inks.of("text"))
         if y == 0:
             titles = [sparks.title for sparks in self.sparks]
             return strip_of(plan_.header(titles), width, self.inks)

@@ -102,7 +102,11 @@ class Pane(ChopperWidget):
             self._strips and self._strips[0].cell_length != self.size.width
         ):
             self._strips = self._make()
-        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+        return (
+            self._strips[y]
+            if y < len(self._strips)
+            else Strip.blank(self.size.width, self.inks.of("text"))
+        )
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
@@ -120,7 +124,7 @@ class Pane(ChopperWidget):
         if not width or not height:
             return []
         made = [strip_of(line, width, self.inks) for line in self.lines(width, height)][:height]
-        return made + [Strip.blank(width)] * (height - len(made))
+        return made + [Strip.blank(width, self.inks.of("text"))] * (height - len(made))
 
 
 class Listing(ChopperWidget):

@@ -108,11 +108,11 @@ def test_curves_have_the_inks_of_their_legend() -> None:
     chart = LineChart("c", "ms", "step", "", (x, x), series)
     title, *lines = draw(chart, 80, 12, COLOURED)
     legend = {after.strip(): ink for (_, ink), (after, _) in pairwise(title)}
-    assert (legend["up"], legend["down"]) == ("accent", "second")
-    assert {ink for line in lines for _, ink in line} == {"dim", "accent", "second"}
+    assert (legend["up"], legend["down"]) == ("accent", "third")
+    assert {ink for line in lines for _, ink in line} == {"dim", "accent", "third"}
     # The second falls: it is above the first at the left.
     inks = [ink for line in lines for text, ink in line if ink != "dim" and text.strip()]
-    assert inks[0] in ("accent", "second") and lines[-1][0][0].split()[0] == "0"
+    assert inks[0] in ("accent", "third") and lines[-1][0][0].split()[0] == "0"
 
 
 def test_a_band_is_above_the_least_and_below_the_most_with_its_median() -> None:

@@ -25,7 +25,7 @@ from chopper_core.views.shared.children import SignalChart
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.pieces import _TIMES, SERIES_INKS, fit, series_inks, width_of
 from chopper_tui.draw.table import GAP, PREFIX, _cells, plan
-from chopper_tui.draw.theme import THEMES, inks, to_ascii
+from chopper_tui.draw.theme import GROUNDS, THEMES, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.pane import lines_above, size_classes
@@ -219,6 +219,20 @@ def test_every_text_and_tint_can_be_read(theme: str, ground: str) -> None:
     pairs.append((drawn.of("cursor").color, drawn.of("cursor").bgcolor))
     for name, (one, other) in zip((*inked, "cursor"), pairs, strict=True):
         assert _contrast(_luminance(one), _luminance(other)) >= 4.5, name
+
+
+@pytest.mark.parametrize("theme", GROUNDS)
+def test_a_painted_background_is_under_every_ink_and_its_text_can_be_read(theme: str) -> None:
+    drawn = inks(theme, "truecolor", no_color=False, is_painted=True)
+    ground = Color.parse(GROUNDS[theme][1])
+    for name in ("text", "strong", "dim", "header", "chosen"):
+        style = drawn.of(name)
+        assert style.bgcolor == ground
+        contrast = _contrast(_luminance(style.color), _luminance(ground))
+        assert contrast >= (4.5 if name in ("text", "strong") else 3.0), (name, contrast)
+    assert drawn.of("gemm").bgcolor == ground and drawn.of("cursor").bgcolor != ground
+    assert inks(theme, "truecolor", no_color=False).of("text").bgcolor is None
+    assert inks(theme, None, no_color=True, is_painted=True).of("text").bgcolor is None
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

@@ -168,7 +168,7 @@ def _usual(numbers: Float64, least: float = 0.0) -> tuple[float, float]:
 
 
 def far_out(values: Float64) -> Float64:
-    """How far the mean of each row is from the median of these; 0 for those that don't stand out.
+    """How far the mean of each row is above the median of these; 0 where it doesn't stand out.
 
     They do by the rule of `tints`.
     """
@@ -176,8 +176,8 @@ def far_out(values: Float64) -> Float64:
     with np.errstate(invalid="ignore"):
         means = np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1)
     median, limit = _usual(means)
-    distances: Float64 = np.nan_to_num(np.abs(means - median))
-    return np.where(distances > limit, distances, 0.0) if limit else np.zeros(len(values))
+    distances: Float64 = np.nan_to_num(means - median)
+    return np.where(np.abs(distances) > limit, distances, 0.0) if limit else np.zeros(len(values))
 
 
 def _of_distances(numbers: Float64, least: float) -> Int8:

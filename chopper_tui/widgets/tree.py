@@ -1,0 +1,87 @@
+"""The tree at the left of a large screen: the scope, those around it, and those above."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from textual import events
+
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, enter, with_view
+from chopper_core.render.cells import crumb, display_name, pad
+from chopper_core.util.escape import clean
+from chopper_core.views.query import query
+from chopper_tui.draw.pieces import Line, Pieces, fit, short_number
+from chopper_tui.widgets.chart_panes import Check, DrawnPane
+
+_FIGURE = 7
+"""Cells of a time."""
+_LEAST = 3
+"""Places of a level that are shown at least."""
+
+
+class ScopeTree(DrawnPane):
+    """Each level down to the scope's own, with the time of every place; a click goes there."""
+
+    _views: Sequence[View] = ()
+
+    def show(self, run: Run, view: View) -> None:
+        self.draw(run, view)
+
+    def on_click(self, event: events.Click) -> None:
+        y = event.y - self.gutter.top
+        if 0 <= y < len(self._views):
+            explorer = self.explorer
+            explorer.steps.add(partial(explorer.go, explorer.trail_to(self._views[y])))
+
+    def drawing(
+        self, width: int, height: int, check: Check, run: Run, view: View
+    ) -> Sequence[Pieces]:
+        plain = View(view.run, (), view.order, overrides=view.overrides)
+        scopes = [plain]
+        for label in view.path:
+            scopes.append(enter(scopes[-1], label))
+        most = max((height - len(scopes)) // len(scopes), _LEAST)
+        rows: list[tuple[View, Line]] = [(plain, self._row(0, clean(run.name), np.nan, width))]
+        after: list[tuple[View, Line]] = []
+        for depth, scope in enumerate(scopes):
+            check()
+            if scope.is_leaf:
+                break
+            frame = query(run, with_view(scope, ""))
+            here = frame.labels.index(view.path[depth]) if depth < len(view.path) else -1
+            first = min(max(here - most // 2, 0), max(len(frame) - most, 0))
+            shown = range(first, min(first + most, len(frame)))
+            drawn = [
+                (
+                    frame.target(place),
+                    self._row(
+                        depth + 1,
+                        display_name(crumb(frame.level, frame.labels[place]), frame.level),
+                        float(frame.elapsed_ns[place]) / 1e6,
+                        width,
+                        is_open=place == here,
+                    ),
+                )
+                for place in shown
+            ]
+            left = len(frame) - len(shown)
+            rest = f"{'  ' * (depth + 1)}{left} more"
+            more: list[tuple[View, Line]] = [(scope, [(f"   {rest}", "dim")])] if left else []
+            split = here - first + 1 if here >= 0 else len(drawn)
+            rows += drawn[:split]
+            after = [*drawn[split:], *more, *after]
+        rows += after
+        self._views = [place for place, _ in rows]
+        self.name_panel([("scope", "strong")], "ms per step and GPU")
+        return [line for _, line in rows]
+
+    def _row(self, depth: int, name: str, ms: float, width: int, *, is_open: bool = False) -> Line:
+        glyphs = self.glyphs
+        sign = glyphs.spelled("▾" if is_open or not depth else "▸")
+        figure = short_number(ms).rjust(_FIGURE)
+        room = width - 1 - _FIGURE - 1
+        text = fit(f"{'  ' * depth}{sign} {name}", room, glyphs)
+        return [(" ", "text"), (pad(text, room), "strong" if is_open else "text"), (figure, "dim")]
