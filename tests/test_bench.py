@@ -16,7 +16,7 @@ from tests.bench import analyses
 from tests.bench.__main__ import PARTS
 from tests.bench.budgets import at_most, row
 from tests.bench.page import Conditions, Section, merged
-from tests.bench.processes import ROOT, Cost, can_import, in_turn, middle, python, run
+from tests.bench.processes import ROOT, in_turn, python, run
 from tests.support import sample_run
 
 
@@ -28,28 +28,6 @@ def test_the_peak_is_that_of_the_process() -> None:
     written = run(python("data = b'x' * 200_000_000"))
     assert 200 < written.peak_mb < 250
     assert written.wall_s > 0 and written.cpu_s > 0
-
-
-def test_a_failing_process_says_why() -> None:
-    with pytest.raises(RuntimeError, match="ValueError: no such thing"):
-        run(python("raise ValueError('no such thing')"))
-
-
-def test_commands_run_in_turn(tmp_path: object) -> None:
-    file = f"{tmp_path}/order"
-    code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2])"
-    costs = in_turn({name: python(code, file, name) for name in "ab"}, 3)
-    with open(file) as order:
-        assert order.read() == "ababab"
-    assert {name: len(each) for name, each in costs.items()} == {"a": 3, "b": 3}
-
-
-def test_medians_are_by_figure() -> None:
-    assert middle([Cost(1, 9, 5), Cost(2, 8, 7), Cost(30, 1, 6)]) == Cost(2, 8, 6)
-
-
-def test_what_is_not_installed_is_known() -> None:
-    assert can_import("json") and not can_import("no_such_module_at_all")
 
 
 def test_a_budget_is_met_or_not_or_unknown() -> None:

@@ -145,56 +145,6 @@ def test_longer_pairs_are_certain_on_the_same_terms(first: list[int], second: li
         assert found.ambiguous[pair[0]] != all(pair in each for each in longest), pair
 
 
-def test_a_sequence_pairs_with_itself_without_doubt() -> None:
-    found = aligned([3, 3, 1, 3, 2, 2, 2], [3, 3, 1, 3, 2, 2, 2])
-    assert found.partner.tolist() == list(range(7))
-    assert not found.ambiguous.any()
-
-
-def test_sequences_with_nothing_in_common_stay_unpaired() -> None:
-    found = aligned([1, 2, 3], [4, 5, 6, 7])
-    assert found.partner.tolist() == [UNMATCHED] * 3
-    assert matched(found) == 0
-    assert not found.ambiguous.any()
-
-
-@pytest.mark.parametrize(("first", "second"), [([], []), ([], [1]), ([1, 2], [])])
-def test_an_empty_sequence_pairs_with_nothing(first: list[int], second: list[int]) -> None:
-    found = aligned(first, second)
-    assert found.partner.tolist() == [UNMATCHED] * len(first)
-    assert matched(found) == 0
-
-
-def test_one_lost_of_several_equal_kernels_leaves_all_of_them_in_doubt() -> None:
-    """Which of the three was lost, nobody can tell: `7 5 5 5 8` against `7 5 5 8`."""
-    found = aligned([7, 5, 5, 5, 8], [7, 5, 5, 8])
-    assert matched(found) == 4
-    surely = [
-        place for place, j in enumerate(found.partner) if j >= 0 and not found.ambiguous[place]
-    ]
-    assert surely == [0, 4]
-
-
-def test_one_lost_of_several_equal_kernels_at_the_end_leaves_them_in_doubt_too() -> None:
-    found = aligned([1, 2, 5, 5, 5], [1, 2, 5, 5])
-    assert matched(found) == 4
-    surely = [
-        place for place, j in enumerate(found.partner) if j >= 0 and not found.ambiguous[place]
-    ]
-    assert surely == [0, 1]
-
-
-def test_a_lost_kernel_that_is_unlike_its_neighbours_is_told_exactly() -> None:
-    program = [1, 2, 3, 1, 2, 3, 1, 2, 3, 9]
-    for lost in range(len(program)):
-        found = aligned(program, program[:lost] + program[lost + 1 :])
-        assert matched(found) == len(program) - 1
-        assert found.partner[lost] == UNMATCHED
-        assert not found.ambiguous.any()
-        kept = [place for place in range(len(program)) if place != lost]
-        assert found.partner[kept].tolist() == list(range(len(program) - 1))
-
-
 SHAPED = st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 2)), max_size=30)
 
 

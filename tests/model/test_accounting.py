@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, permutations
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -20,6 +18,7 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import figures, signal_chart
+from tests.oracles import accounting as oracle
 
 times = st.integers(0, 60)
 rows = st.builds(
@@ -39,72 +38,22 @@ rows = st.builds(
 runs = st.lists(rows, min_size=1, max_size=40)
 
 
-def account_plainly(own: list[tuple[int, Row]]) -> dict[str, dict[int, int]]:
-    """Charge one GPU's time piece by piece; rows come with their number in the table."""
-    charged: dict[str, dict[int, int]] = {name: {} for name in ADDITIVE}
-
-    def charge(column: str, row: int, amount: int) -> None:
-        charged[column][row] = charged[column].get(row, 0) + amount
-
-    first = {number: (row.start, row.stream, number) for number, row in own}
-    edges = sorted({edge for _, row in own for edge in (row.start, row.start + row.duration)})
-    for begin, end in pairwise(edges):
-        running = {
-            kind: [
-                number
-                for number, row in own
-                if row.kind is kind and row.start <= begin and begin < row.start + row.duration
-            ]
-            for kind in Kind
-        }
-        earliest = {
-            kind: min(numbers, key=first.__getitem__)
-            for kind, numbers in running.items()
-            if numbers
-        }
-        length = end - begin
-        if Kind.COMPUTE in earliest:
-            column = "overlap_ns" if Kind.COMM in earliest else "compute_ns"
-            charge(column, earliest[Kind.COMPUTE], length)
-            for number in running[Kind.COMM]:
-                charge("hidden_ns", number, length)
-        elif Kind.COMM in earliest:
-            charge("exposed_comm_ns", earliest[Kind.COMM], length)
-        elif Kind.COPY in earliest:
-            charge("exposed_copy_ns", earliest[Kind.COPY], length)
-        else:
-            number, row = min(
-                ((number, row) for number, row in own if row.start >= end),
-                key=lambda item: first[item[0]],
+@given(runs)
+def test_every_activity_is_charged_as_the_oracle_charges_it(made: list[Row]) -> None:
+    table = table_of(made)
+    for gpu in {row.gpu for row in made}:
+        activities = [
+            oracle.Activity(
+                "", row.kind.name.lower(), gpu, row.stream, n, row.start, row.duration, row.launch
             )
-            charge("idle_ns", number, length)
-            if row.launch is None:
-                charge("idle_unknown_ns", number, length)
-            else:
-                late = min(max(row.launch - begin, 0), length)
-                charge("idle_host_ns", number, late)
-                charge("idle_launch_ns", number, length - late)
-    return charged
-
-
-@given(runs)
-def test_every_activity_is_charged_as_the_definition_says(made: list[Row]) -> None:
-    table = table_of(made)
-    for gpu in {row.gpu for row in made}:
-        expected = account_plainly([(n, row) for n, row in enumerate(made) if row.gpu == gpu])
-        for column in (*STATES, "hidden_ns", "idle_host_ns", "idle_launch_ns", "idle_unknown_ns"):
-            for number, row in enumerate(made):
-                if row.gpu == gpu:
-                    got = int(table.column(column)[number])
-                    assert got == expected[column].get(number, 0), (column, number)
-
-
-@given(runs)
-def test_the_states_add_up_to_the_span_of_each_gpu(made: list[Row]) -> None:
-    table = table_of(made)
-    for gpu in {row.gpu for row in made}:
-        own = [row for row in made if row.gpu == gpu]
-        span = max(row.start + row.duration for row in own) - min(row.start for row in own)
+            for n, row in enumerate(made)
+            if row.gpu == gpu
+        ]
+        oracle.account(activities)
+        for each in activities:
+            for column, expected in each.charged.items():
+                assert int(table.column(column)[each.row]) == expected, (column, each.row)
+        span = max(each.end_ns for each in activities) - min(each.start_ns for each in activities)
         assert sum(int(table.column(state)[table.gpu == gpu].sum()) for state in STATES) == span
 
 
@@ -129,12 +78,6 @@ def test_children_add_up_to_their_parent_in_every_pivot(made: list[Row], order: 
 
     check(())
     assert len(tree.node(()).rows) == len(made)
-
-
-def test_every_order_of_the_levels_is_a_tree() -> None:
-    made = [Row(0, 5, gpu=0), Row(7, 3, gpu=1, layer=2), Row(8, 9, Kind.COMM, gpu=0, iteration=1)]
-    for order in permutations(LEVELS):
-        assert sum(Tree(table_of(made), order).children(()).groups.sizes()) == len(made)
 
 
 @given(runs)
