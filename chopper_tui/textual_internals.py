@@ -291,10 +291,14 @@ _DARK_GROUND: Final = ("#0d1117", "#c9d1d9")
 
 def screen_picture(app: App[Any]) -> str:
     """The screen as SVG, on the ground of its theme."""
+    return alone(screen_looks(app), *_GROUNDS.get(app.theme, _DARK_GROUND))
+
+
+def screen_looks(app: App[Any]) -> list[list[tuple[str, str]]]:
+    """The screen's lines as texts, each with its style and the colour behind it."""
     ground, text = _GROUNDS.get(app.theme, _DARK_GROUND)
     strips = app.screen._compositor.render_strips()
-    looks = [[(each.text, _look(each.style, ground, text)) for each in strip] for strip in strips]
-    return alone(looks, ground, text)
+    return [[(each.text, _look(each.style, ground, text)) for each in strip] for strip in strips]
 
 
 def _look(style: Style | None, ground: str, text: str) -> str:

@@ -7,8 +7,10 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import pytest
+from msgspec.structs import replace
 from rich.color import ColorSystem
 
 import chopper_core as chopper
@@ -29,9 +31,10 @@ from chopper_tui.cli import main
 from chopper_tui.config import read_config
 from chopper_tui.keymap import key_name
 from chopper_tui.play import keys_of, play
-from chopper_tui.textual_internals import screen_picture
+from chopper_tui.textual_internals import screen_looks, screen_picture
 from chopper_tui.widgets.reader import help_text, screen_table
 from tests.demo import as_kept, demo_run
+from tests.tour_picture import SECONDS, animated
 from tests.tui.explorer import explorer, sample_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +43,7 @@ EXAMPLES = ROOT / "docs" / "examples.md"
 KEYS_PAGE = ROOT / "docs" / "keys.md"
 RUNS_PAGE = ROOT / "docs" / "runs.md"
 PICTURES = ROOT / "docs" / "pictures"
+PICTURED = ("overview", "timeline", "compare", "ranks", "live")
 COMPARED = (
     "demo_data/fsdp2:gpu=5/iteration=11/phase=backward?order=gpu,iteration,phase,operation"
     "&columns=elapsed_ns,elapsed_ns_delta,elapsed_ns_delta_pct,gfx_mhz,gfx_mhz_delta"
@@ -180,23 +184,31 @@ def test_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     check("findings", f"```console\n{command}{text}```", EXAMPLES)
 
 
+def coloured_demo(start: View, *others: str) -> ChopperApp:
+    """The demo in true colours, next to other runs."""
+    known = {f"demo_data/{name}": demo_run(name) for name in others}
+    run = replace(demo_run(), name="demo_data/fsdp2", others=known)
+    app = ChopperApp(lambda _: run, start, glyphs=UNICODE.coloured(True))
+    app.console._color_system = ColorSystem.TRUECOLOR
+    return app
+
+
 @pytest.mark.few(2)
-@pytest.mark.parametrize("name", ["overview", "explorer", "findings", "ranks", "timeline"])
+@pytest.mark.parametrize("name", PICTURED)
 async def test_the_pictures_show_what_the_program_shows(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A picture is the screen after the keys beside it."""
     monkeypatch.chdir(ROOT)
-    picture, run = PICTURES / f"{name}.svg", demo_run()
-    app = ChopperApp(lambda _: run, View(run.name), glyphs=UNICODE.coloured(True))
-    app.console._color_system = ColorSystem.TRUECOLOR
-    async with explorer((140, 40), app=app) as at:
+    picture = PICTURES / f"{name}.svg"
+    async with explorer((140, 40), app=coloured_demo(View("demo_data/fsdp2"), "fsdp1")) as at:
         await at.press(*keys_of(str(PICTURES / f"{name}.keys")))
         shown = screen_picture(at.app)
     if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
         picture.write_text(shown, encoding="utf-8")
     assert picture.read_text(encoding="utf-8") == shown
     assert len(shown.encode()) <= 60_000
+    assert len(set(re.findall(r"fill:(#[0-9a-f]{6})", shown))) >= 6  # In more than 16 colours.
 
 
 async def test_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,14 +237,14 @@ def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         start = View(run.name, name=OVERVIEW)
         app = ChopperApp(lambda progress, run=run: run, start, glyphs=UNICODE)
         shown[name] = play(app, keys[:count], (80, 24))
-    check("tour-kernels", f"```\n{shown['kernels']}```")
+    check("tour-kernels", f"```\n{shown['kernels']}```", EXAMPLES)
     truth = json.loads((ROOT / "demo_data" / "fsdp2" / "truth.json").read_text())
     slow = truth["slow_gpu"]["rank"]
     assert f"GPU {slow} is the straggler" in shown["ranks"]
     assert re.match(rf" \S+ › GPU {slow} .*compare", shown["compare"])
     assert re.match(rf" \S+ › GPU {slow} › mlp_dp .*compare", shown["kernels"])
     # The text says: waits less in collectives, mlp_dp costs the most, each kernel takes longer.
-    row = re.compile(r"^ .\s?(\S+) +[\d.]+ +([+-][\d.]+) +[+-]", re.MULTILINE)
+    row = re.compile(r"^ .\s?(\S+(?: [NT]{2})?) +[\d.]+ +([+-][\d.]+) +[+-]", re.MULTILINE)
     parts = {name: float(change) for name, change in row.findall(shown["compare"])}
     assert parts["all_gather"] < 0 and parts["reduce_scatter"] < 0
     assert max(parts, key=lambda name: parts[name]) == "mlp_dp"
@@ -241,6 +253,28 @@ def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     text = README.read_text(encoding="utf-8")
     told = re.search(r"`([^`]+)`<!-- keys of the tour -->", text)
     assert told and told[1].split() == [key_name(key) for key in keys]
+
+
+async def test_the_tour_is_one_animated_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame per key, of which one is visible at each moment; no script."""
+    monkeypatch.chdir(ROOT)
+    keys, picture = keys_of(str(TOUR)), PICTURES / "tour.svg"
+    async with explorer((100, 30), app=coloured_demo(View("demo_data/fsdp2", name=OVERVIEW))) as at:
+        frames = [screen_looks(at.app)]
+        for key in keys:
+            await at.press(key)
+            frames.append(screen_looks(at.app))
+    shown = animated(frames, [key_name(key) for key in keys])
+    if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
+        picture.write_text(shown, encoding="utf-8")
+    assert picture.read_text(encoding="utf-8") == shown
+    assert len(shown.encode()) <= 400_000
+    root = fromstring(shown)
+    groups = [each.get("class") for each in root.iter() if each.get("class", "").startswith("f ")]
+    assert groups == [f"f f{number}" for number in range(len(keys) + 1)]
+    delays = re.findall(r"\.f\d+\{animation-delay:(\d+)s\}", shown)
+    assert list(map(int, delays)) == [SECONDS * number for number in range(len(groups))]
+    assert f"animation:t {SECONDS * len(groups)}s step-end" in shown and "<script" not in shown
 
 
 def test_every_key_of_an_address_is_described() -> None:
