@@ -30,8 +30,10 @@ from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import group_of
 
-_DATA: Final = re.compile(r"\.(?:json|csv|db|rpd|parquet|txt|log|jsonl)(?:\.gz)?$", re.IGNORECASE)
-_TRACE: Final = re.compile(r"\.(?:json|rpd)(?:\.gz)?$", re.IGNORECASE)
+_DATA: Final = re.compile(
+    r"\.(?:json|csv|db|rpd|sqlite|parquet|txt|log|jsonl)(?:\.gz)?$", re.IGNORECASE
+)
+_TRACE: Final = re.compile(r"\.(?:json|rpd|sqlite)(?:\.gz)?$", re.IGNORECASE)
 _MAX_PROBED: Final = 40
 """Files of a directory whose start is read to see whether it holds data."""
 _MAX_LOOSE: Final = 64
@@ -297,7 +299,9 @@ def _differ(jobs: Sequence[_Job]) -> bool:
 
 
 def _stem(name: str) -> str:
-    return re.sub(r"(?:\.pt)?(?:\.trace)?\.(?:json|rpd)(?:\.gz)?$", "", name, flags=re.IGNORECASE)
+    return re.sub(
+        r"(?:\.pt)?(?:\.trace)?\.(?:json|rpd|sqlite)(?:\.gz)?$", "", name, flags=re.IGNORECASE
+    )
 
 
 def _are_one(parts: Sequence[_Part]) -> bool:

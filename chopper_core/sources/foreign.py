@@ -29,8 +29,14 @@ _BINARY: Final[Sequence[tuple[bytes, str]]] = (
 )
 _BY_SUFFIX: Final[Mapping[str, str]] = {
     **dict.fromkeys(("-wal", "-shm", "-journal"), "belongs to the database next to it"),
-    ".nsys-rep": f"is a report of Nsight Systems, which is not supported; {_GIVE_TRACE}",
-    ".qdrep": f"is a report of Nsight Systems, which is not supported; {_GIVE_TRACE}",
+    **dict.fromkeys(
+        (".nsys-rep", ".qdrep"),
+        "is a report of Nsight Systems; give what `nsys export --type sqlite` makes of it",
+    ),
+    ".xplane.pb": (
+        "is a profile of JAX or XLA (xplane), which only xprof converts (xspace_to_tool_data); "
+        "record the step with rocprofv3 or Nsight Systems"
+    ),
     ".ncu-rep": "is a report of Nsight Compute, which is not supported",
     ".pftrace": "is a Perfetto trace (protobuf); rocprofv3 writes CSV, JSON and rocpd too (-f)",
     ".perfetto-trace": f"is a Perfetto trace (protobuf); {_GIVE_TRACE}",

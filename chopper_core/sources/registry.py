@@ -45,7 +45,7 @@ class Family(StrEnum):
 
 
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
-    Family.TRACE: ("kineto.reader", "rpd"),
+    Family.TRACE: ("kineto.reader", "rpd", "nsys"),
     Family.COUNTERS: (
         "counters.rocpd",
         "counters.rocprofv3_json",

@@ -67,7 +67,6 @@ _COLUMNS: Final[Mapping[str, frozenset[str]]] = {
     "rocpd_api_ops": frozenset(("api_id", "op_id")),
     "rocpd_string": frozenset(("id", "string")),
 }
-_CHUNK_ROWS: Final = 50_000
 _CHUNK_TEXTS: Final = 64
 """Rows with texts, of which one takes up to a MiB."""
 _MAX_UNPACKED_BYTES: Final = 1 << 36
@@ -145,8 +144,15 @@ class _RpdReader:
         texts = self._texts("rocpd_string", f"{_USED} UNION {_MARKERS}")
         has_own = "rocpd_ustring" in self._tables
         arguments = self._texts("rocpd_ustring", _MARKERS) if has_own else texts
-        identity, pid, tid, start, end, name, args = self._columns("rocpd_api", _CALLS, 7)
-        ops = self._columns("rocpd_op", _OPS, 8)
+        database, losses = self._database, self._losses
+
+        def advance(done: int) -> None:
+            self._progress(f"read {self._path.name}", done, 2 * done)
+
+        identity, pid, tid, start, end, name, args = database.integers(
+            "rocpd_api", _CALLS, 7, losses, advance
+        )
+        ops = database.integers("rocpd_op", _OPS, 8, losses, advance)
         timed = are_timed(start, end)
         is_marker = codes_of(name.tolist(), lambda one: texts.get(one) == _MARKER) > 0
         threads = zip(pid.tolist(), tid.tolist(), strict=True)
@@ -266,18 +272,6 @@ class _RpdReader:
         names = self._names
         codes = codes_of(ids.tolist(), lambda one: names[texts.get(one) or f"string {one}"])
         return codes.astype(np.int32)
-
-    def _columns(self, table: str, query: str, width: int) -> list[Int64]:
-        """Return the columns of a query as integers; ABSENT for anything else."""
-        parts: list[Sequence[Int64]] = []
-        done = 0
-        for rows in self._database.chunks(table, query, self._losses, _CHUNK_ROWS):
-            parts.append([int_column(column) for column in zip(*rows, strict=True)])
-            done += len(rows)
-            self._progress(f"read {self._path.name}", done, done + _CHUNK_ROWS)
-        if not parts:
-            return [np.empty(0, np.int64)] * width
-        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
     def _rows(self, table: str, query: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query of a table, none without that table."""

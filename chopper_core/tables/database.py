@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+import numpy as np
+
+from chopper_core.tables.columns import int_column
 from chopper_core.tables.losses import Losses
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """Errors from a damaged database, whose error messages may be invalid UTF-8."""
 _MAX_VALUE_BYTES: Final = 1 << 20
+ROWS_PER_CHUNK: Final = 50_000
 _STEPS: Final = 1_000_000
 """Instructions of SQLite's machine between two looks at the limit."""
 _STEPS_OF_ANY: Final = 200 * _STEPS
@@ -59,6 +64,28 @@ class Database(sqlite3.Connection):
         """Return the number of rows, at most that which fits into the file."""
         rows = f'SELECT count(*) FROM (SELECT 1 FROM "{table}" LIMIT {self.max_rows})'
         return int(self.execute(rows).fetchone()[0])
+
+    def integers(
+        self,
+        table: str,
+        query: str,
+        width: int,
+        losses: Losses,
+        advance: Callable[[int], None] = lambda done: None,
+    ) -> list[Int64]:
+        """Return the columns of a query as integers; ABSENT for anything else.
+
+        `advance` takes the number of rows so far.
+        """
+        parts: list[Sequence[Int64]] = []
+        done = 0
+        for rows in self.chunks(table, query, losses, ROWS_PER_CHUNK):
+            parts.append([int_column(column) for column in zip(*rows, strict=True)])
+            done += len(rows)
+            advance(done)
+        if not parts:
+            return [np.empty(0, np.int64)] * width
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
     def chunks(
         self, table: str, query: str, losses: Losses, rows: int, values: Sequence[str] = ()

@@ -55,6 +55,10 @@ _FOREIGN: Final = (
         "is a database of Nsight Systems, which holds no counters of AMD GPUs",
     ),
     (
+        frozenset(("TARGET_INFO_SESSION_START_TIME",)),
+        "is a database of Nsight Systems without GPU activity; record with --trace=cuda,nvtx",
+    ),
+    (
         frozenset(("A", "HIP", "rocTX")),
         "is a database of rocprof v1; give its results.csv instead",
     ),

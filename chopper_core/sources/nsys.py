@@ -1,0 +1,204 @@
+"""Nsight Systems: the SQLite database that `nsys export --type sqlite` writes of a report.
+
+Read are kernels, copies and memsets, calls of the CUDA runtime, and NVTX ranges, of which those of
+`torch.autograd.profiler.emit_nvtx` are operators. Times count from the start of the session, whose
+date the database has. Processes of one report are ranks in the order of their GPUs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.sources.registry import Recognised
+from chopper_core.sources.trace import (
+    Activities,
+    ActivityCategory,
+    HostCategory,
+    HostRanges,
+    InputTexts,
+    Launches,
+    LaunchShape,
+    Trace,
+    blank,
+)
+from chopper_core.tables.columns import Interner, NameInterner, are_timed, codes_of, cut_name
+from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.text import SQLITE_MAGIC, FileHead
+from chopper_core.util.arrays import Int32, Int64
+from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import ranked
+from chopper_core.util.patterns import late
+from chopper_core.util.progress import Progress, silent
+
+NAME: Final = "Nsight Systems"
+FILES: Final = "`.sqlite`, exported from a report: kernels, copies, CUDA calls and NVTX ranges"
+EXAMPLE: Final = "nsys export --type sqlite report.nsys-rep"
+SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
+
+_KIND: Final = "CUPTI_ACTIVITY_KIND_"
+_SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
+_NEEDED: Final = frozenset((_KIND + "KERNEL", "StringIds", _SESSION))
+_PLACE: Final = "start, end, deviceId, streamId, correlationId, globalPid"
+_ACTIVITIES: Final = {
+    "KERNEL": (
+        f"{ActivityCategory.KERNEL}, demangledName, -1, gridX * gridY * gridZ, "
+        "min(blockX * blockY * blockZ, 2047), registersPerThread, "
+        "staticSharedMemory + dynamicSharedMemory"
+    ),
+    "MEMCPY": f"{ActivityCategory.MEMCPY}, -10 - copyKind, bytes, -1, -1, -1, -1",
+    "MEMSET": f"{ActivityCategory.MEMSET}, -2, bytes, -1, -1, -1, -1",
+}
+"""After their place: category, name, bytes, grid, block, registers, shared memory."""
+_NAMES: Final = {
+    -2: "Memset (Device)",
+    -11: "Memcpy HtoD (Host -> Device)",
+    -12: "Memcpy DtoH (Device -> Host)",
+    -18: "Memcpy DtoD (Device -> Device)",
+    -20: "Memcpy PtoP (Device -> Device)",
+}
+"""Of what has no text of its own: memsets, and copies by their kind."""
+_CALLS: Final = "SELECT start, end, globalTid, correlationId, nameId FROM {}"
+_RANGES: Final = "SELECT start, end, globalTid, textId, rowid FROM {} WHERE eventType IN (59, 60)"
+"""Ranges that are pushed and popped, and those that start and end."""
+_OWN_TEXTS: Final = "SELECT rowid, text FROM {} WHERE text IS NOT NULL AND eventType IN (59, 60)"
+_VERSION: Final = late(r"_v\d+(?:_pt[sd]s?z?)?$")
+_OPERATOR: Final = late(
+    r"^(?P<name>[\w:]+)(?:, seq = \d+)?, op_id = \d+(?:.{0,99}?, sizes = (?P<sizes>\[.*\]))?"
+)
+_BITS: Final = 24
+"""Of the numbers of processes and threads."""
+_MAX_GRID: Final = 1 << 50
+
+
+def recognise(head: FileHead) -> Recognised | None:
+    """Recognise the database by its tables."""
+    from chopper_core.tables.database import opened_database
+
+    if not head.magic.startswith(SQLITE_MAGIC):
+        return None
+    try:
+        with opened_database(head.path, "an Nsight Systems") as database:
+            tables = database.tables()
+    except DataError:
+        return None
+    return Recognised(NAME) if _NEEDED.issubset(tables) else None
+
+
+def read(path: Path, progress: Progress = silent) -> Trace:
+    """Read the events of a database; raises DataError if it can't be read."""
+    from chopper_core.tables.database import opened_database, unwritten
+
+    losses, counts = Losses(notes=unwritten(path)), dict[str, int]()
+    names, threads, inputs = NameInterner(), Interner(), Interner()
+    with opened_database(path, "an Nsight Systems") as database:
+        tables = database.tables()
+
+        def rows(table: str, query: str) -> dict[int, str]:
+            chunks = database.chunks(table, query.format(table), losses, 64)
+            given = chunks if table in tables else ()
+            return {number: cut_name(str(text)) for chunk in given for number, text in chunk}
+
+        def timed(table: str, query: str, width: int) -> list[Int64]:
+            """Columns, times first; rows without a valid time are lost."""
+            if table not in tables:
+                return [np.empty(0, np.int64)] * width
+            columns = database.integers(table, query.format(table), width, losses)
+            valid = are_timed(columns[0], columns[1])
+            counts[table] = len(valid)
+            losses.bad_times += int((~valid).sum())
+            progress(f"read {path.name}", len(counts), len(_ACTIVITIES) + 2)
+            begin, end, *rest = (column[valid] for column in columns)
+            return [begin + epoch_ns, end - begin, *rest]
+
+        def named(codes: Int64) -> Int32:
+            return codes_of(codes.tolist(), lambda code: names[texts.get(code, "?")]).astype("i4")
+
+        texts = _NAMES | rows("StringIds", "SELECT id, value FROM {}")
+        date = database.integers(_SESSION, f"SELECT utcEpochNs FROM {_SESSION}", 1, losses)[0]
+        epoch_ns = int(date[0]) if len(date) and date[0] > 0 else 0
+        gpus = rows("TARGET_INFO_GPU", "SELECT id, name FROM {}")
+        parts = [timed(_KIND + of, f"SELECT {_PLACE}, {rest} FROM {{}}", 13)
+                 for of, rest in _ACTIVITIES.items()]  # fmt: skip
+        calls = timed(_KIND + "RUNTIME", _CALLS, 5)
+        spans = timed("NVTX_EVENTS", _RANGES, 5)
+        own = rows("NVTX_EVENTS", _OWN_TEXTS)
+    start, took, device, stream, correlation, process, kind, name, size, grid, block, *figures = (
+        np.concatenate(columns) for columns in zip(*parts, strict=True)
+    )
+    pairs = sorted(set(zip(device.tolist(), process.tolist(), strict=True)))
+    ranks = {one: rank for rank, one in enumerate(dict.fromkeys(one for _, one in pairs))}
+    ranks = ranks if len(ranks) > 1 else dict.fromkeys(ranks, ABSENT)
+    is_sized = (grid > 0) & (grid < _MAX_GRID) & (block > 0)
+    shapes, shape = ranked(np.where(is_sized, (grid << 11) + block, ABSENT))
+    titles = [
+        own.get(row) or texts.get(code, "?")
+        for code, row in zip(spans[3].tolist(), spans[4].tolist(), strict=True)
+    ]
+    operators = [_OPERATOR.match(title) for title in titles]
+    sizes = [match["sizes"] if match else None for match in operators]
+    plain = [
+        match["name"] if match else title for match, title in zip(operators, titles, strict=True)
+    ]
+    for code in set(calls[4].tolist()):
+        texts[code] = _VERSION.sub("", texts.get(code, "?"))
+    activities = replace(
+        blank(Activities, len(start)),
+        name=named(name),
+        category=kind.astype(np.int8),
+        device=device.astype(np.int32),
+        stream=stream,
+        start_ns=start,
+        duration_ns=took,
+        correlation=correlation,
+        bytes=size,
+        launch_shape=shape.astype(np.int32),
+        rank=codes_of(process.tolist(), ranks.__getitem__).astype(np.int32),
+    )
+    launches = Launches(
+        named(calls[4]), codes_of(calls[2].tolist(), threads.__getitem__).astype(np.int32),
+        calls[0], calls[1], calls[3],
+    )  # fmt: skip
+    ranges = replace(
+        blank(HostRanges, len(titles)),
+        name=np.array([names[each] for each in plain], np.int32),
+        category=np.array(
+            [HostCategory.OPERATOR if match else HostCategory.ANNOTATION for match in operators],
+            np.int8,
+        ),
+        thread=codes_of(spans[2].tolist(), threads.__getitem__).astype(np.int32),
+        start_ns=spans[0],
+        duration_ns=spans[1],
+        inputs=np.array([inputs[InputTexts(each)] if each else ABSENT for each in sizes], np.int32),
+    )
+    ids = (1 << _BITS) - 1
+    return Trace(
+        path=path,
+        size_bytes=path.stat().st_size,
+        metadata={
+            "deviceProperties": [{"id": number, "name": gpu} for number, gpu in gpus.items()]
+        },
+        names=list(names),
+        threads=[
+            (number >> _BITS & ids, number & ids, ranks.get(number >> _BITS << _BITS, ABSENT))
+            for number in threads
+        ],
+        base_time_ns=epoch_ns,
+        activities=activities,
+        launches=launches,
+        ranges=ranges,
+        inputs=list(inputs),
+        launch_shapes=[
+            LaunchShape(pair >> 11, pair & 2047) if pair > 0 else LaunchShape(ABSENT, ABSENT)
+            for pair in shapes.tolist()
+        ],
+        figures={
+            figure: np.where(values > 0, values, np.nan)
+            for figure, values in zip(("registers", "lds_bytes"), figures, strict=True)
+        },
+        event_counts=counts,
+        losses=losses,
+    )

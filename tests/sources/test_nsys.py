@@ -1,0 +1,138 @@
+"""Databases of Nsight Systems: activities, calls, NVTX ranges, ranks, sizes, and refusals."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.table import Category, Kind
+from chopper_core.util.errors import DataError
+from chopper_core.views.query import query
+
+EPOCH_NS = 1_768_000_000_000_000_000
+SCHEMA = """
+CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
+CREATE TABLE TARGET_INFO_GPU (vmId INTEGER, id INTEGER, name TEXT, busLocation TEXT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL,
+  deviceId INTEGER, contextId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER,
+  demangledName INTEGER, shortName INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER,
+  blockX INTEGER, blockY INTEGER, blockZ INTEGER, registersPerThread INTEGER,
+  staticSharedMemory INTEGER, dynamicSharedMemory INTEGER, graphNodeId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER, end INTEGER, deviceId INTEGER,
+  contextId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, bytes INTEGER,
+  copyKind INTEGER, srcKind INTEGER, dstKind INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, eventClass INTEGER,
+  globalTid INTEGER, correlationId INTEGER, nameId INTEGER, returnValue INTEGER);
+CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, rangeId INTEGER,
+  text TEXT, globalTid INTEGER, endGlobalTid INTEGER, textId INTEGER, domainId INTEGER);
+"""
+TEXTS = {1: "sm90_xmma_gemm_bf16bf16_bf16f32_tn_n", 2: "void vectorized_elementwise_kernel<4>()",
+         3: "cudaLaunchKernel_v7000", 4: "cudaMemcpyAsync_v3020",
+         5: "aten::mm, seq = 12, op_id = 3, sizes = [[64, 32], [32, 16]]"}  # fmt: skip
+
+
+def write(path: Path, processes: int = 1, kernels: bool = True) -> Path:
+    """Two steps of a product and an elementwise kernel each, and a copy, for each process."""
+    with sqlite3.connect(path) as db:
+        db.executescript(SCHEMA)
+        if not kernels:
+            db.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", TEXTS.items())
+        db.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, '', '')", (EPOCH_NS,))
+        for number in range(processes if kernels else 0):
+            db.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, ?, ?, '')",
+                       (number, "NVIDIA H100 80GB HBM3"))  # fmt: skip
+            # The first process has the last GPU.
+            device, pid = processes - 1 - number, (1 << 48) + ((500 + number) << 24)
+            tid = pid + 500
+            for step in range(2):
+                at, first = 100_000 * step + 1000, 10 * step + 1
+                for place, (name, grid) in enumerate(((1, 32), (2, 264))):
+                    call, begin = at + 1000 * place, at + 5000 + 10_000 * place
+                    db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,3,0)",
+                               (call, call + 500, tid, first + place))  # fmt: skip
+                    kernel = (begin, begin + 8000, device, 1, 7, first + place, pid, name, name,
+                              grid, 1, 1, 128, 2, 1, 168, 1024, 4096, None)  # fmt: skip
+                    marks = ",".join("?" * len(kernel))
+                    db.execute(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({marks})", kernel)
+                events = [(at - 500, at + 90_000, 59, f"step {step + 4}", tid, None),
+                          (at - 100, at + 600, 59, None, tid, 5),
+                          (at, None, 34, "a mark", tid, None)]  # fmt: skip
+                db.executemany("INSERT INTO NVTX_EVENTS VALUES (?,?,?,0,?,?,NULL,?,0)", events)
+            db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (150000,150100,0,?,50,4,0)",
+                       (tid,))  # fmt: skip
+            copy = (151_000, 152_000, device, 1, 7, 50, pid, 4096, 1, 1, 2)
+            marks = ",".join("?" * len(copy))
+            db.execute(f"INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES ({marks})", copy)
+    db.close()
+    return path
+
+
+def test_a_database_is_a_run_with_steps_operators_and_sizes(tmp_path: Path) -> None:
+    run = open_run(str(write(tmp_path / "report.sqlite")), jobs=1)
+    table = run.table
+    assert [gpu.hardware for gpu in run.gpus] == ["NVIDIA H100 80GB HBM3"]
+    assert run.hardware is not None and run.hardware.name == "H100-SXM"
+    kernels = table.category == Category.KERNEL
+    assert kernels.sum() == 4 and table.duration_ns[kernels].tolist() == [8000] * 4
+    assert sorted(set(table.iteration[kernels].tolist())) == [4, 5]
+    # Launched within the range of step 5, whose time is that of the launch.
+    launched = table.launch_ns[kernels & (table.iteration == 5)]
+    assert sorted(launched.tolist()) == [EPOCH_NS + 101_000, EPOCH_NS + 102_000]
+    copy = table.kind == Kind.COPY
+    assert table.bytes[copy].tolist() == [4096]
+    assert [table.names[code] for code in table.kernel[copy]] == ["Memcpy HtoD (Host -> Device)"]
+    frame = query(run, parse("R?view=kernels&columns=grid,block,registers,lds_bytes"))
+    row = frame.row(list(frame.labels).index("sm90_xmma_gemm_bf16bf16_bf16f32_tn_n"))
+    assert [row[name] for name in ("grid", "block", "registers", "lds_bytes")] == [
+        32,
+        256,
+        168,
+        5120,
+    ]
+    # An operator of emit_nvtx has its sizes, and with them its work.
+    shapes = {shape.label: shape for shape in table.shapes}
+    assert shapes["mm 64x16x32"].flops == 2 * 64 * 32 * 16
+    assert "mm" in table.operations
+
+
+def test_the_processes_of_a_node_are_ranks_in_the_order_of_their_gpus(tmp_path: Path) -> None:
+    run = open_run(str(write(tmp_path / "node.sqlite", 3)), jobs=1)
+    assert [(gpu.rank, gpu.device) for gpu in run.gpus] == [(0, 0), (1, 1), (2, 2)]
+    assert run.table.launch_ns.min() > 0
+    for rank in range(3):
+        assert (run.table.gpu == rank).sum() == 5
+
+
+def test_reports_and_databases_without_gpu_work_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.nsys-rep").write_bytes(b"\0\1\2\3 a report")
+    with pytest.raises(DataError, match="nsys export --type sqlite"):
+        open_run(str(tmp_path / "job.nsys-rep"), jobs=1)
+    path = write(tmp_path / "host.sqlite", kernels=False)
+    with pytest.raises(DataError, match="without GPU activity"):
+        open_run(str(path), jobs=1)
+    (tmp_path / "node.xplane.pb").write_bytes(b"\x0a\x10 planes")
+    with pytest.raises(DataError, match="xprof"):
+        open_run(str(tmp_path / "node.xplane.pb"), jobs=1)
+
+
+def test_damaged_rows_cost_themselves(tmp_path: Path) -> None:
+    path = write(tmp_path / "report.sqlite")
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 5 WHERE rowid = 1")
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = 'many', demangledName = 99 "
+                   "WHERE rowid = 2")  # fmt: skip
+    db.close()
+    run = open_run(str(path), jobs=1)
+    assert (run.table.category == Category.KERNEL).sum() == 3
+    cut = tmp_path / "cut.sqlite"
+    cut.write_bytes(path.read_bytes()[:20_000])
+    try:
+        open_run(str(cut), jobs=1)
+    except DataError as error:
+        assert "cut.sqlite" in str(error)
