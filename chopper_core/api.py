@@ -133,6 +133,16 @@ class OpenRun:
 
         return self.frame(View(self.name, name="whatif", of=SEPARATOR.join(questions), by=by))
 
+    def predicted(self, *questions: str) -> OpenRun:
+        """The run as a replay with something changed predicts it, marked `predicted`.
+
+        Raises UsageError for what isn't a question or can't be replayed.
+        """
+        from chopper_core.views.whatif import SEPARATOR, predicted
+
+        asked = View(self.name, name="whatif", of=SEPARATOR.join(questions))
+        return OpenRun(predicted(self.run, asked))
+
     def kernels(
         self, *, counters: bool | Iterable[str] = False, signals: bool | Iterable[str] = False
     ) -> pa.Table:

@@ -27,7 +27,15 @@ SIMULATED_NOTE: Final = (
     "simulated times: a simulator's log, 1 tick taken as 1 ns; nothing was measured"
 )
 """The mark in each frame of such a run."""
-TIMES_NOTES: Final = {RECONSTRUCTED: RECONSTRUCTED_NOTE, SIMULATED: SIMULATED_NOTE}
+PREDICTED: Final = "predicted"
+"""The clock of a source begins so if its times are those of a replay with something changed."""
+PREDICTED_NOTE: Final = "predicted times: a replay with something changed; nothing was measured"
+"""The mark in each frame of such a run."""
+TIMES_NOTES: Final = {
+    RECONSTRUCTED: RECONSTRUCTED_NOTE,
+    SIMULATED: SIMULATED_NOTE,
+    PREDICTED: PREDICTED_NOTE,
+}
 """Mark of times that were not measured → its sentence."""
 ONE_CLOCK: Final = "one clock"
 """The clock of a source begins so if all ranks' times are on one clock already."""

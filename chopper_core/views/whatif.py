@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.graph import questions
+from chopper_core.graph.predicted import predicted_run
 from chopper_core.graph.questions import LEAST, MOST, Change, Predicted, Predictor
 from chopper_core.graph.step_graph import Steps, replay, steps_of
 from chopper_core.metrics import Values, columns, numbered, worded
@@ -18,7 +19,7 @@ from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT, SPLITS, Kind
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.views import WHATIF
@@ -59,7 +60,7 @@ COLUMNS: Final = columns("""
     tokens_per_s | tok/s | per GPU
         Tokens per second and GPU at that step time.
         missing: the tokens of a step are unknown
-    slowdown_x | x | slowdown
+    slowdown | x | slowdown
         Step time replayed as measured over that without stragglers, S of Lin et al. Of a part:
         the step time if only that part keeps its measured times, over that without stragglers.
         missing: the question isn't about stragglers
@@ -87,6 +88,10 @@ _HOST: Final = "host"
 _MAX_PARTS: Final = 64
 _DOUBTFUL: Final = 0.1
 """The model's error, as a share of the step, that the headline names."""
+
+
+class NoCoordinates(UsageError):
+    """A question about a dimension of parallelism that the run doesn't have."""
 
 
 class Selection(Struct, frozen=True, eq=False):
@@ -206,6 +211,10 @@ def selected(run: Run, text: str, question: str) -> Selection:
                 f"{question!r}: no level is called {named}; they are "
                 f"{', '.join((*LEVELS, *SPLITS, 'stage', *table.coordinates, *_KINDS, _HOST))}"
             )
+        if level in DIMENSIONS and level not in table.coordinates:
+            raise NoCoordinates(
+                f"{question!r}: no coordinates of GPUs along {level}: give --parallel"
+            )
         levels.add(level)
         term = word.replace(named, level, 1) if found else word
         rows &= _matching(run, "gpu" if level in DIMENSIONS else level, term, question)
@@ -257,6 +266,17 @@ def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
     return Answer(expected, saving, min(found), max(found), notes)
 
 
+def predicted(run: Run, view: View) -> Run:
+    """The run with the times that all questions of a view together lead to, by replay.
+
+    Raises UsageError for what isn't a question, NothingToShow where the run lacks what it needs.
+    """
+    asked = questions_of(view.of) or [DEFAULTS[0]]
+    predictor = Steady.of(run, view).predictor
+    changes = [change_of(predictor, each) for each in asked]
+    return predicted_run(predictor, predictor.predict(changes), "; ".join(asked))
+
+
 def answer(run: Run, view: View) -> ViewResult:
     steady = Steady.of(run, view)
     asked = questions_of(view.of)
@@ -267,6 +287,11 @@ def answer(run: Run, view: View) -> ViewResult:
     for question in asked or DEFAULTS:
         try:
             change = change_of(steady.predictor, question)
+        except NoCoordinates as reason:
+            if len(asked) == 1:
+                raise
+            notes.append(str(reason))
+            continue
         except NothingToShow as reason:
             if len(asked) == 1:
                 raise NothingToShow(f"{question}: {reason}") from reason
@@ -290,13 +315,13 @@ def answer(run: Run, view: View) -> ViewResult:
         for label, each in zip(labels, every, strict=True)
     ]
     own = [
-        ("step_ns", Values(np.rint(step).astype(np.int64))),
-        ("step_low_ns", Values(np.rint(low).astype(np.int64))),
-        ("step_high_ns", Values(np.rint(high).astype(np.int64))),
-        ("saving_ns", numbered(np.rint(saving))),
+        ("step_ns", _whole(step)),
+        ("step_low_ns", _whole(low)),
+        ("step_high_ns", _whole(high)),
+        ("saving_ns", _whole(saving)),
         ("saving_pct", numbered(100.0 * saving / measured)),
         ("tokens_per_s", numbered(_tokens(run, steady) / np.maximum(step, 1.0))),
-        ("slowdown_x", numbered(slowdown)),
+        ("slowdown", numbered(slowdown)),
         ("next", worded([_bottleneck(run, steady, each.expected) for each in every])),
     ]
     known = [name for name, values in own if values.present().any()]
@@ -310,6 +335,10 @@ def answer(run: Run, view: View) -> ViewResult:
         notes=(*_notes(steady, answers), *notes),
         base=base_of(run, replace(view, is_total=False)).applied,
     )
+
+
+def _whole(times_ns: Float64) -> Values:
+    return Values(np.rint(np.nan_to_num(times_ns)).astype(np.int64), np.isnan(times_ns))
 
 
 def _opened(view: View, label: str, asked: list[str]) -> View:
@@ -400,9 +429,9 @@ def _by_part(run: Run, view: View, steady: Steady, asked: list[str]) -> ViewResu
     kept = np.array([_only(steady, changed, codes != code) for code in parts])
     labels = [run.table.text_of(level, code) for code in parts]
     own = [
-        ("saving_ns", numbered(np.rint(now - alone))),
+        ("saving_ns", _whole(now - alone)),
         ("saving_pct", numbered(100.0 * (now - alone) / steady.times.mean_ns)),
-        ("slowdown_x", numbered(kept / ideal if asked == [DEFAULTS[0]] else [None] * len(parts))),
+        ("slowdown", numbered(kept / ideal if asked == [DEFAULTS[0]] else [None] * len(parts))),
     ]
     notes = [f"a part's saving is that of changing it alone; all together save {time(now - ideal)}"]
     if left_out:

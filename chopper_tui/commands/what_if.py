@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from chopper_core.model.view import with_view
 from chopper_core.views.frame import Frame
 from chopper_tui.commands.arguments import READING, TABLE
 from chopper_tui.commands.options import open_with_progress, view_of
-from chopper_tui.commands.output import print_frame
+from chopper_tui.commands.output import print_frame, tell
 
 DESCRIPTION: Final = "Replay the steps with a cause removed: the step time, its range, the saving."
 OPTIONS: Final = f"""
@@ -19,7 +20,9 @@ OPTIONS: Final = f"""
     QUESTION* | what to change, in quotes; default: the stragglers, contention, the host's gaps and
         slow communication, one by one and together
     --by LEVEL | what each part of the questions' change brings: operation, phase, layer, gpu,
-        iteration{TABLE}{READING}"""
+        iteration
+    --into STORE | write the predicted run, with all changes together, as a store to open and to
+        compare with RUN{TABLE}{READING}"""
 EPILOG: Final = """\
 A QUESTION is a change, after what it changes in the filter language:
   'no stragglers'  'no contention'  'no host gaps'  'comm at peak'  'clock=2100'
@@ -31,7 +34,7 @@ Several are replayed one by one, and all together.
 
 def run(options: Namespace) -> int:
     from chopper_core.views.query import frame_of
-    from chopper_core.views.whatif import SEPARATOR
+    from chopper_core.views.whatif import SEPARATOR, predicted
 
     view = with_view(view_of(options.address, options), "whatif")
     asked = SEPARATOR.join(options.question)
@@ -39,6 +42,13 @@ def run(options: Namespace) -> int:
     if options.columns:
         view = replace(view, columns=tuple(filter(None, options.columns.split(","))))
     opened = open_with_progress(view, options)
+    if options.into:
+        from chopper_core.store.writer import write_store
+
+        store = Path(options.into)
+        write_store(predicted(opened, view), store)
+        tell(f"wrote {store}; next to the measured run: chopper {opened.name} {store}")
+        return 0
     frame: Frame = frame_of(opened, view)
     print_frame(frame, options, opened if options.chart else None)
     return 0

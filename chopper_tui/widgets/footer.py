@@ -16,6 +16,7 @@ from textual.widgets import Input
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.charts import Lanes
+from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.units import is_on_a_clock, moment_text
 from chopper_core.render import cells
 from chopper_core.render.cells import beginning, cell_width, wrapped
@@ -117,9 +118,7 @@ def other_notes(frame: Frame) -> list[str]:
     return [
         note
         for note in frame.notes
-        if not note.startswith(
-            ("generated", "reconstructed", "simulated", f"{frame.hidden} of", "the baseline is")
-        )
+        if not note.startswith(("generated", *TIMES_NOTES, f"{frame.hidden} of", "the baseline is"))
         and not _TRUNCATED.match(note)
     ]
 

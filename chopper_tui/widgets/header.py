@@ -33,6 +33,7 @@ _LONG_MARKS: Final = {
     "generated": "generated data",
     "reconstructed": "reconstructed times",
     "simulated": "simulated times",
+    "predicted": "predicted times",
 }
 _WIDE: Final = 50
 _SHORT: Final = {"explore": "tree", "overheads": "loss", "power": "powr", "compare": "diff"}

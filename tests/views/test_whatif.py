@@ -7,12 +7,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.api import OpenRun
 from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
+from chopper_core.model.view import Baseline, View
+from chopper_core.store.reader import read_store
+from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
+from chopper_core.views.shared.step_times import step_times
 from chopper_core.views.whatif import (
     SEPARATOR,
     Steady,
@@ -135,7 +142,7 @@ def test_a_schedule_is_replayed_as_by_hand(tmp_path: Path) -> None:
     assert found["stage:1 operation:forward-compute x0.5"]["saving_ns"] == 65 * MS
     # At their mean each computation takes 60: 60, 10, 60, then the second transfer, 60 and 10.
     assert found["no stragglers"]["step_ns"] == (60 + 10 + 60 + 10 + 60 + 10) * MS
-    assert found["no stragglers"]["slowdown_x"] == pytest.approx(220 / 210)
+    assert found["no stragglers"]["slowdown"] == pytest.approx(220 / 210)
 
 
 PUBLISHED = {
@@ -155,7 +162,7 @@ def test_replays_of_real_jobs_agree_with_published_ones(job: str) -> None:
     step_ms, slowdown, by_worker, by_stage, last_ms = PUBLISHED[job]
     last = int(run.table.coordinates["pp"].max())
     found = answers(run, "no stragglers", f"stage:{last} as peers")
-    assert found["no stragglers"]["slowdown_x"] == pytest.approx(slowdown, rel=0.01)
+    assert found["no stragglers"]["slowdown"] == pytest.approx(slowdown, rel=0.01)
     saving = step_ms * (1 - 1 / slowdown)
     assert found["no stragglers"]["saving_ns"] == pytest.approx(saving * MS, rel=0.05)
     assert found[f"stage:{last} as peers"]["saving_ns"] == pytest.approx(last_ms * MS, rel=0.05)
@@ -166,7 +173,7 @@ def test_replays_of_real_jobs_agree_with_published_ones(job: str) -> None:
     assert metrics["M_W"] == pytest.approx(by_worker, abs=0.02)
     assert metrics["M_S"] == pytest.approx(by_stage, abs=0.02)
     parts = answers(run, "no stragglers", by="pp")
-    slowdowns = {label: each["slowdown_x"] or 0.0 for label, each in parts.items()}
+    slowdowns = {label: each["slowdown"] or 0.0 for label, each in parts.items()}
     assert max(slowdowns, key=lambda label: slowdowns[label]) == str(last)
 
 
@@ -185,3 +192,36 @@ def test_one_gpu_has_no_peers() -> None:
     run = run_of([Row(start=1000 * step, duration=500, iteration=step) for step in range(3)])
     found = OpenRun(run).what_if("no stragglers")
     assert found.notes[0] == "no stragglers: no peers: the run has one GPU"
+
+
+def test_a_predicted_run_is_a_run(tmp_path: Path) -> None:
+    measured = OpenRun(demo_run("fsdp2"))
+    saving = answers(measured.run, "gpu:5 as peers")["gpu:5 as peers"]["saving_ns"]
+    assert saving is not None
+    predicted = measured.predicted("gpu:5 as peers").run
+    write_store(predicted, tmp_path / "store")
+    for run in (predicted, read_store(tmp_path / "store")):
+        table = run.table
+        assert run.marks == ("generated", "predicted")
+        assert any(note.startswith("predicted times") for note in query(run, parse("R")).notes)
+        times = [step_times(each, parse("R")).mean_ns for each in (measured.run, run)]
+        assert times[0] - times[1] == pytest.approx(saving, rel=0.01)
+        # Every nanosecond of a GPU's span is in one state, as in a measured run.
+        states = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+        for gpu in range(8):
+            own = table.gpu == gpu
+            span = int((table.start_ns + table.duration_ns)[own].max() - table.start_ns[own].min())
+            assert sum(int(getattr(table, name)[own].sum()) for name in states) == span
+    both = replace(predicted, others={"measured": measured.run})
+    view = replace(parse("R:0/11?view=timeline"), baseline=Baseline("measured"))
+    chart = query(both, view).charts[0]
+    assert isinstance(chart, Lanes) and chart.ghosts is not None
+    whole = query(both, replace(parse("R?view=compare"), baseline=Baseline("measured")))
+    assert "vs 739.9 ms in measured" in whole.headline[0]
+    OpenRun(predicted).export(tmp_path / "chakra")
+
+
+def test_a_coordinate_that_no_gpu_has_is_named_next_to_other_answers() -> None:
+    found = OpenRun(demo_run("fsdp2")).what_if("stage=3 as peers", "layer:21 as peers")
+    assert "layer:21 as peers" in found.labels
+    assert "'stage=3 as peers': no coordinates of GPUs along pp: give --parallel" in found.notes

@@ -1,0 +1,87 @@
+"""A predicted run: a measured one with the times of a replay."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.graph.dependencies import Evidence
+from chopper_core.graph.questions import Predicted, Predictor
+from chopper_core.model.accounting import account, launch_overheads
+from chopper_core.model.column_names import (
+    CALL_SHAPE,
+    CHUNK,
+    FLOPS,
+    FLOPS_TYPE,
+    LAUNCH_SHAPE,
+    MICROBATCH,
+    MODEL_BYTES,
+    TOKENS,
+)
+from chopper_core.model.inputs import PREDICTED
+from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostLane, HostSteps
+from chopper_core.model.table import NO_TIME
+from chopper_core.model.tree import level_order
+from chopper_core.util.grouping import distinct
+
+_ON_THE_HOST: Final = (HostLane, HostSteps)
+_LABELS: Final = (
+    FLOPS,
+    FLOPS_TYPE,
+    MODEL_BYTES,
+    CALL_SHAPE,
+    LAUNCH_SHAPE,
+    TOKENS,
+    MICROBATCH,
+    CHUNK,
+)
+"""What is measured of activities whose times change."""
+
+
+def predicted_run(predictor: Predictor, predicted: Predicted, question: str) -> Run:
+    """The run with the starts, durations and launches of a replay.
+
+    It has the activities of the graph, without telemetry and calls of the hosts: these were
+    measured at other times.
+    """
+    graph, times = predictor.graph, predicted.replayed
+    table = predictor.run.table.take(graph.row[graph.activities].astype(np.intp))
+    start = times.begin_ns[graph.arrivals]
+    duration = times.end_ns[graph.activities] - start
+    launch = np.full(len(graph), NO_TIME, np.int64)
+    edges = np.flatnonzero(graph.evidence == Evidence.LAUNCH)
+    launch[graph.target[edges]] = times.end_ns[graph.source[edges]]
+    launched = launch[graph.arrivals]
+    columns: dict[str, Any] = {"start_ns": start, "duration_ns": duration, "launch_ns": launched}
+    for gpu in distinct(table.gpu).tolist():
+        own = np.flatnonzero(table.gpu == gpu)
+        of_gpu = start[own], duration[own], table.kind[own]
+        found = account(*of_gpu, table.stream[own], launched[own])
+        found |= launch_overheads(*of_gpu, launched[own], table.iteration[own])
+        for name, values in found.items():
+            columns.setdefault(name, np.zeros(len(table), np.int64))[own] = values
+    kept = {name: each for name, each in table.measured.items() if name in _LABELS}
+    table = replace(table, **columns, measured=kept)
+    run = predictor.run
+    clock = f"{PREDICTED} by replay: {question}"
+    return replace(
+        run,
+        name=f"{run.name} {PREDICTED}",
+        table=table.take(level_order(table)),
+        sources=tuple(replace(source, clock=clock) for source in run.sources),
+        side_tables={
+            kind: rows for kind, rows in run.side_tables.items() if kind not in _ON_THE_HOST
+        },
+        measured={},
+        sampled={},
+        of_nodes=(),
+        cpu=(),
+        cubes=None,
+        recent=None,
+        telemetry=(),
+        counters=(),
+        others={},
+    )
