@@ -188,18 +188,13 @@ def run_passes(
     limit_s = _LEAST_S
     if known.ended_ns:
         limit_s = max(limit_s, _SLOWER * (known.ended_ns - known.started_ns) / 1e9)
-    done = {tuple(each.counters) for each in known.passes.values() if each.state == "done"}
-    numbers = [int(name.rpartition("_")[2]) for name in known.passes]
-    failed = {
-        tuple(each.counters): name for name, each in known.passes.items() if each.state != "done"
-    }
+    names = {tuple(each.counters): name for name, each in known.passes.items()}
     count = 0
     for at, counters in enumerate(passes, 1):
-        if counters in done:
+        name = names.setdefault(counters, f"pass_{len(names) + 1}")
+        if name in known.passes and known.passes[name].state == "done":
             count += 1
             continue
-        name = failed.get(counters, f"pass_{max(numbers, default=0) + 1}")
-        numbers.append(int(name.rpartition("_")[2]))
         say(f"counter pass {at} of {len(passes)}: {' '.join(counters)}")
         state = manifest.RecordedPass(list(counters))
         manifest.update(run, passes={name: state})

@@ -95,7 +95,8 @@ def problems(run: Path, states: Sequence[RecordedProcess]) -> Iterator[str]:
         yield f"no process ran a forward with gradients: nothing to record; {API}"
     world = max((state.world_size or 0 for state in states), default=0)
     if ranks and len(ranks) < world:
-        yield f"{len(ranks)} of {world} ranks have the hooks; the others aren't recorded"
+        others = "the others have no hooks, or record into another directory"
+        yield f"{len(ranks)} of {world} ranks are recorded here; {others}"
     alike: dict[str, list[RecordedProcess]] = {}
     for state in states:
         for sentence in _problems_of(state):
