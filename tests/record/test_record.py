@@ -211,6 +211,31 @@ def test_what_keeps_hooks_out_is_said_first(tmp_path: Path) -> None:
     assert "chopper_core.record.profile" in said[0]
 
 
+def test_jobs_one_after_the_other_leave_a_directory_that_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchrun starts a job again that failed: of steps that come twice, the first ones stay."""
+    run, said = tmp_path / "run", list[str]()
+    monkeypatch.delenv("RANK")
+    train = f"{sys.executable} {TRAIN}"
+    command = ["sh", "-c", f"{train} 8 crash; {train} 12"]
+    assert record(RecordOptions(run, skip=4, steps=2, every=5), command, said.append) == 0
+    assert sorted(set(open_run(str(run)).table.iteration.tolist())) == [4, 5, 9, 10]
+    assert any("steps 4–5 was not written: an earlier job of the command" in each for each in said)
+
+
+def test_processes_side_by_side_without_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, said = tmp_path / "run", list[str]()
+    monkeypatch.delenv("RANK")
+    train = f"{sys.executable} {TRAIN} 60 slow"
+    command = ["sh", "-c", f"{train} & {train}; wait"]
+    assert record(RecordOptions(run, skip=30, steps=2), command, said.append) == 0
+    assert set(open_run(str(run)).table.iteration.tolist()) == {30, 31}
+    assert any("recorded these steps" in each for each in said)
+
+
 def test_layers_that_are_lists_have_their_modules(tmp_path: Path) -> None:
     names = Recorded(tmp_path, "8", "lists").names()
     assert {name: count for name, count in names.items() if name.startswith("Layer_")} == {

@@ -42,6 +42,7 @@ _EARLY_STEPS: Final = 3
 _MAX_TIMES: Final = 1000
 _UNSEEN_STEPS: Final = 2
 """So many steps of an optimizer without a forward: the forward is compiled, and calls no hook."""
+_RECORDED_BEFORE: Final = "an earlier job of the command recorded these steps"
 _NO_OPTIMIZER: Final = (
     "no optimizer of torch stepped, which ends a step; --step-on CLASS counts the forwards of a "
     "class of modules"
@@ -97,6 +98,7 @@ class Recorder:
         self._is_inside: bool | None = None
         """Whether this step is inside a window; None next to one and while one is written."""
         self._published_s = 0.0
+        self._born_s = time.time()
         self._triggered_ns = 0
         self._writer: threading.Thread | None = None
         self._exports = 0
@@ -217,9 +219,14 @@ class Recorder:
 
     def _prepare(self, first: int) -> None:
         """Let the profiler warm up in the step before a window."""
-        last = first + self.options["steps"] - 1
-        self._window = {"first": first, "last": last, "state": "warming up"}
-        self.windows.append(self._window)
+        window = {"first": first, "last": first + self.options["steps"] - 1}
+        self.windows.append(window)
+        with suppress(OSError):
+            if os.path.getmtime(self._folder(window)) < self._born_s:
+                window.update({"state": "not written", "reason": _RECORDED_BEFORE})
+                return
+        window["state"] = "warming up"
+        self._window = window
         self.signals.take()
         if library := self.options.get("markers"):
             self._profiler = Roctx(library)
@@ -279,16 +286,22 @@ class Recorder:
         return None
 
     def _write(self, window: Window, raw: str) -> None:
-        name = os.path.join(self.run, f"step{window['first']}", f"rank{self.rank() or 0}")
-        if os.path.exists(f"{name}.json.gz"):  # A job of the command before.
-            name = f"{name}-{self.pid}"
+        target = os.path.join(self._folder(window), f"rank{self.rank() or 0}.json.gz")
+        if os.path.exists(target):
+            remove(raw)
+            reason = f"another process recorded these steps as rank {self.rank() or 0}"
+            window.update({"state": "not written", "reason": reason})
+            return
         self._end_writing()
-        writer = threading.Thread(target=self._compress, args=(window, raw, f"{name}.json.gz"))
+        writer = threading.Thread(target=self._compress, args=(window, raw, target))
         try:
             writer.start()
             self._writer = writer
         except RuntimeError:  # The interpreter is ending.
-            self._compress(window, raw, f"{name}.json.gz")
+            self._compress(window, raw, target)
+
+    def _folder(self, window: Window) -> str:
+        return os.path.join(self.run, f"step{window['first']}")
 
     def _compress(self, window: Window, raw: str, target: str) -> None:
         part = f"{target}.part"
