@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,6 @@ FACT_COLUMNS = (
     "exposed_copy_ns",
     "idle_ns",
 )
-FIRST_SEND_RECV_US = (2146, 7635, 518, 6132, 4882, 4679, 514, 10)
 PIVOTS = (
     *LEVELS,
     "iteration,gpu",
@@ -76,16 +75,6 @@ def table_of(run: Run, path: str = "", **options: str) -> dict[str, dict[str, An
     document = json.loads(as_json(frame_of(run, address)))
     assert document["schema"] == "chopper.frame/1"
     return {row["name"]: row for row in document["rows"]}
-
-
-def activities_under(run: Run, address: str) -> Iterator[dict[str, Any]]:
-    """The single activities under a node, found as a person finds them: level by level."""
-    document = json.loads(as_json(frame_of(run, address)))
-    for row in document["rows"]:
-        if document["level"] == ACTIVITY:
-            yield row
-        else:
-            yield from activities_under(run, row["address"])
 
 
 @pytest.mark.few(1)
@@ -113,28 +102,6 @@ def test_each_ddp_rank_has_15_all_reduces_and_6_broadcasts(opened: Open) -> None
         collectives = {name: row["collectives"] for name, row in rows.items() if row["collectives"]}
         assert collectives == {"all_reduce": 15, "broadcast": 6}
         assert all(rows[name]["kernels"] == count for name, count in collectives.items())
-
-
-def test_rank_3_of_ddp_is_the_straggler(opened: Open) -> None:
-    rows = table_of(opened(DDP), columns="exposed_comm_ns,idle_host_ns,idle_ns")
-    assert min(rows, key=lambda gpu: rows[gpu]["exposed_comm_ns"]) == "3"
-    assert max(rows, key=lambda gpu: rows[gpu]["idle_host_ns"]) == "3"
-    others = [row["exposed_comm_ns"] for gpu, row in rows.items() if gpu != "3"]
-    assert rows["3"]["exposed_comm_ns"] * 10 < min(others)
-
-
-@pytest.mark.sweep
-def test_all_ranks_of_dlrm_wait_for_rank_7_in_the_first_send_recv(opened: Open) -> None:
-    run = opened(DLRM)
-    found = []
-    for rank in range(8):
-        rows = table_of(run, f"gpu={rank}", order="gpu,kernel", columns="collectives,kernels")
-        (name,) = (name for name in rows if "SendRecv" in name)
-        node = rows[name]["address"].split("?")[0]
-        activities = list(activities_under(run, f"{node}?order=gpu,kernel"))
-        assert len(activities) == rows[name]["kernels"] == rows[name]["collectives"]
-        found.append(min(activities, key=lambda row: row["start_ns"])["kernel_ns"])
-    assert found == [1000 * microseconds for microseconds in FIRST_SEND_RECV_US]
 
 
 def test_execution_traces_beside_the_kineto_traces_are_joined(opened: Open) -> None:

@@ -79,35 +79,46 @@ def expected(rows: pd.DataFrame, by: str | None, over: list[str], stat: str) -> 
     return found
 
 
-@pytest.mark.parametrize("stat", [name for name in STATISTICS if name != "sum"])
-@pytest.mark.parametrize(
-    "address",
-    [
-        "R",
-        "R:gpu=1",
-        "R?order=operation",
-        "R:operation=attn_fa?order=operation",
-        "R?order=layer",
-        "R:gpu=2/phase=backward?order=gpu,phase,kernel",
-        "R?order=operation&over=gpu",
-        "R:phase=forward?order=phase,layer&over=iteration,operation",
-    ],
+ADDRESSES = (
+    "R",
+    "R:gpu=1",
+    "R?order=operation",
+    "R:operation=attn_fa?order=operation",
+    "R?order=layer",
+    "R:gpu=2/phase=backward?order=gpu,phase,kernel",
+    "R?order=operation&over=gpu",
+    "R:phase=forward?order=phase,layer&over=iteration,operation",
+    "R?view=kernels",
+    "R:gpu=1?view=kernels&by=operation",
+    "R:phase=backward?order=phase&view=kernels&by=operation",
+    "R:gpu=0/iteration=11?view=kernels&by=operation",
+    "R?view=overheads&by=layer",
+    "R?view=launch&by=phase",
+    "R:gpu=2?view=overheads&by=iteration",
+    "R?view=heatmap&by=phase",
+    "R?view=kernels&by=operation&over=gpu",
 )
-@pytest.mark.few(32)
+
+
+@pytest.mark.parametrize("stat", [name for name in STATISTICS if name != "sum"])
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.few(37)
 @pytest.mark.parametrize("run", [RUN, CUT], ids=["whole", "cut"])
 def test_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
-    option = "&" if "?" in address else "?"
-    text = address.replace("&over", f"&stat={stat}&over")
-    text = text if "over" in text else f"{text}{option}stat={stat}"
-    view = parse(f"{text}&columns={COLUMNS}")
+    place, _, over = address.partition("&over=")
+    options = f"stat={stat}{over and f'&over={over}'}"
+    columns = COLUMNS.replace(",mean_ns", "") if "view=" in address else COLUMNS
+    view = parse(f"{place}{'&' if '?' in place else '?'}{options}&columns={columns}")
+    frame = query(run, view)
     rows = activities(run)
     for level, label in view.scope:
         rows = rows[rows[level] == label]
-    over = list(view.over) or [*STEPS, *(["layer"] if view.level in NAMED else [])]
+    levels = list(view.over) or [*STEPS, *(["layer"] if frame.level in NAMED else [])]
+    assert frame.over == tuple(levels)
     counted = rows if "iteration" in dict(view.scope) else rows[~rows["cut"]]
-    frame = query(run, view)
-    # Truncated iterations are rows of their own.
-    wanted = expected(rows if view.level == "iteration" else counted, view.level, over, stat)
+    # In the tree truncated iterations are rows of their own.
+    every = rows if not view.name and view.level == "iteration" else counted
+    wanted = expected(every, frame.level, levels, stat)
     assert set(wanted.index) == {
         label for row, label in enumerate(frame.labels) if frame.row(row)["elapsed_ns"] is not None
     }
@@ -117,50 +128,8 @@ def test_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
                 assert value == pytest.approx(wanted.loc[label, name], nan_ok=True)
             else:
                 assert value in (None, 0)
-    [scope] = expected(counted, None, over, stat).to_dict("records")
-    assert frame.total == pytest.approx(scope)
-
-
-@pytest.mark.few(5)
-@pytest.mark.parametrize("stat", [name for name in STATISTICS if name != "sum"])
-@pytest.mark.parametrize(
-    "address",
-    [
-        "R?view=kernels",
-        "R:gpu=1?view=kernels&by=operation",
-        "R:phase=backward?order=phase&view=kernels&by=operation",
-        "R:gpu=0/iteration=11?view=kernels&by=operation",
-        "R?view=overheads&by=layer",
-        "R?view=launch&by=phase",
-        "R:gpu=2?view=overheads&by=iteration",
-        "R?view=heatmap&by=phase",
-        "R?view=kernels&by=operation&over=gpu",
-    ],
-)
-@pytest.mark.parametrize("run", [RUN, CUT], ids=["whole", "cut"])
-def test_in_a_view_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
-    names = ("elapsed_ns", "kernels", "busy_pct", "instances")
-    given = address.replace("&over", f"&stat={stat}&over")
-    text = given if "&over" in given else f"{given}&stat={stat}"
-    view = parse(f"{text}&columns={','.join(names)}")
-    frame = query(run, view)
-    rows = activities(run)
-    for level, label in view.scope:
-        rows = rows[rows[level] == label]
-    over = list(view.over) or [*STEPS, *(["layer"] if frame.level in NAMED else [])]
-    assert frame.over == tuple(over)
-    if "iteration" not in dict(view.scope):
-        rows = rows[~rows["cut"]]
-    wanted = expected(rows, frame.level, over, stat)
-    assert set(wanted.index) <= set(frame.labels)
-    for row, label in enumerate(frame.labels):
-        for name, value in frame.row(row).items():
-            if label in wanted.index:
-                assert value == pytest.approx(wanted.loc[label, name], nan_ok=True)
-            else:
-                assert value in (None, 0)
-    [scope] = expected(rows, None, over, stat).to_dict("records")
-    assert frame.total == pytest.approx({name: scope[name] for name in names})
+    [scope] = expected(counted, None, levels, stat).to_dict("records")
+    assert frame.total == pytest.approx({name: scope[name] for name in columns.split(",")})
 
 
 def test_a_view_keeps_what_is_its_own_and_says_so() -> None:
