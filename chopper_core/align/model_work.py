@@ -100,13 +100,14 @@ class Works(Struct, frozen=True):
         return np.array([has(work) for work in self.distinct], np.bool_)[self.work]
 
 
-def model_work(host: Host, lenders: Sequence[Codes]) -> ModelWork:
+def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     """The model's work of each activity, and the shape of the call that launched it.
 
     FLOPs are assigned to the longest matrix kernels launched by the innermost counted operator. A
     backward attention kernel without recorded shapes takes its work from the forward. What no
     matrix call runs has the bytes of the operator around it, if the memory limits that. Activities
-    without a launch record borrow work, but no shape, from activities that are equal in `lenders`.
+    without a launch record borrow work, but no shape, from activities that are equal in `lenders`,
+    else from the same kernel in other steps (`step`).
     """
     activities = host.trace.activities
     flops = np.full(len(activities), np.nan)
@@ -146,9 +147,10 @@ def model_work(host: Host, lenders: Sequence[Codes]) -> ModelWork:
     moved_bytes = _bytes(found, shape, flops)
     free = ~is_matrix & np.isnan(shape) & np.isnan(flops)
     alone = _moved(host, moves, replay, free, found, (shape, moved_bytes, call_ns))
-    flops = lend(flops, lenders, lacks)
-    moved_bytes = np.fmax(moved_bytes, lend(np.where(alone, moved_bytes, np.nan), lenders, lacks))
-    element = lend(element, lenders, lacks)
+    for keys in (lenders, _place_in_step(host, step)):
+        flops, element = lend(flops, keys, lacks), lend(element, keys, lacks)
+        whole = lend(np.where(alone, moved_bytes, np.nan), keys, lacks)
+        moved_bytes = np.fmax(moved_bytes, whole)
     computes_tf32 = host.by_kernel(lambda kernel: "tf32" in kernel.lower()) > 0
     element[(element == ElementType.FP32) & computes_tf32] = ElementType.TF32
     element[np.isnan(element)] = ElementType.UNKNOWN
@@ -353,6 +355,18 @@ def lend(values: Float64, keys: Sequence[Codes], lacks: Mask) -> Float64:
     lent = values.copy()
     lent[wanted] = agreed[group[wanted]]
     return lent
+
+
+def _place_in_step(host: Host, step: Int32) -> Sequence[Codes]:
+    """Which of a step's launches of its kernel each activity is, equal in steps of as many."""
+    kernel, start_ns = host.trace.activities.name, host.trace.activities.start_ns
+    group = numbered((host.lane, step, kernel))
+    order = np.lexsort((start_ns, group))
+    begins = run_starts(group[order])
+    count = np.diff(begins, append=len(order))
+    place = np.empty(len(order), np.intp)
+    place[order] = np.arange(len(order)) - np.repeat(begins, count)
+    return kernel, place, np.bincount(group)[group], np.where(step == NO_LABEL, group, -1)
 
 
 def _attention_backward(

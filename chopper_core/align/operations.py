@@ -69,6 +69,11 @@ _CONTEXT_RULES: Final = (
     Rule.AUTOGRAD,
     Rule.SHAPE,
 )
+_CUSTOM_NODE: Final = late(r"^torch::autograd::CppNode<(?:\w+::)*(\w+)>$")
+"""The backward of a custom function in C++.
+
+Its sequence number is that of the operators before it, too: they aren't its forward.
+"""
 _NODE: Final = late(r"^(?:autograd::engine::evaluate_function: )?(?:torch::autograd::)?(\w+)$")
 
 
@@ -154,6 +159,11 @@ def label_operations(
     by_context = contexts(kernel, host.order, phases.codes)
     like_context(labels, by_context, _CONTEXT_RULES, cut & computes)
 
+    custom = host.valued(
+        host.is_operator & host.named(_CUSTOM_NODE),
+        lambda name: names.code(group_of(_CUSTOM_NODE, name)),
+    )
+    labels.fill(custom.innermost(points), Rule.HOST_OPERATOR)
     is_operator = host.is_operator & ~host.named(_WRAPPERS)
     operators = host.valued(is_operator, lambda name: names.code(name.removeprefix("aten::")))
     labels.fill(operators.outermost(forward), Rule.AUTOGRAD)

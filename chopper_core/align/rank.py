@@ -79,7 +79,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     mark_outside(layers, operations, operation_names)
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
-    work = model_work(host, (activities.name, operations.codes, phases.codes))
+    lenders = (activities.name, operations.codes, phases.codes)
+    work = model_work(host, lenders, iterations.codes)
     labels = (activities.name, operations.codes, phases.codes, layers.codes)
     tokens = on_longest(host, inference.steps, inference.tokens)
     if not np.isfinite(tokens).any():

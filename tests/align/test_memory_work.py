@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isnan
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chopper_core.align.memory_work import width_in
 from chopper_core.align.operator_work import has_model, operator_work
 from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.shapes import Moved
+from tests.align.traces import ADD, GEMM, TinyTrace, align
 
 BF16, FLOAT, HALF, LONG = "c10::BFloat16", "float", "c10::Half", "long int"
 B, H, S, D = 2, 32, 1024, 4096
@@ -175,3 +178,50 @@ def test_foreach_reads_its_lists_and_writes_the_first() -> None:
         "aten::_foreach_mul_", Inputs.parsed("[[[4,8],[3]],[]]", '["TensorList","Scalar"]')
     )
     assert alone is not None and alone.untyped == 2 * 35
+
+
+def bytes_by_start(trace: TinyTrace, folder: Path) -> list[float | None]:
+    table = align(trace, folder).run.table
+    moved = table.measured["model_bytes"][np.argsort(table.start_ns, kind="stable")]
+    return [None if np.isnan(each) else float(each) for each in moved]
+
+
+def test_a_call_s_bytes_lie_on_its_longest_kernel(tmp_path: Path) -> None:
+    """Helpers of an operator belong to its call; a copy that a product makes is the product's."""
+    tiny = TinyTrace()
+    tiny.op("aten::sort", 0, 20, **{"Input Dims": [[100]], "Input type": ["float"]})
+    for at, duration in ((1, 3), (5, 9)):
+        tiny.launch(ADD, at, duration=duration)
+    tiny.op("aten::mm", 30, 50, **{"Input Dims": [[8, 8], [8, 8]], "Input type": [BF16, BF16]})
+    given = {"Input Dims": [[8, 8], [8, 8]], "Input type": [BF16, BF16]}
+    tiny.op("aten::copy_", 31, 35, **given)
+    tiny.launch(ADD, 32)
+    tiny.launch(GEMM, 40)
+    # The outer operator is the call; what nothing models has no bytes.
+    tiny.op("aten::mul", 60, 80, **{"Input Dims": [[10], [10]], "Input type": ["float"] * 2})
+    tiny.op("aten::fill_", 61, 70, **{"Input Dims": [[10], []], "Input type": ["float", "Scalar"]})
+    tiny.launch(ADD, 62)
+    tiny.op("my::kernel", 90, 95, **{"Input Dims": [[10]], "Input type": ["float"]})
+    tiny.launch(ADD, 91)
+    assert bytes_by_start(tiny, tmp_path) == [
+        None, 4.0 * 100 + 12 * 100, None, 3 * 2.0 * 64, 12.0 * 10, None,
+    ]  # fmt: skip
+
+
+def test_a_kernel_without_its_launch_has_the_bytes_of_its_place_in_other_steps(
+    tmp_path: Path,
+) -> None:
+    tiny = TinyTrace()
+    sizes = (10, 20, 30)
+    for step in range(3):
+        at = 1000 * step
+        tiny.note(f"ProfilerStep#{step + 1}", at, at + 900)
+        for place, size in enumerate(sizes):
+            begin = at + 100 * place
+            given = {"Input Dims": [[size]], "Input type": ["float"]}
+            tiny.op("aten::silu", begin, begin + 50, **given)
+            if (step, place) == (1, 1):
+                tiny.gpu(ADD, begin + 10)
+            else:
+                tiny.launch(ADD, begin, start=begin + 10)
+    assert bytes_by_start(tiny, tmp_path) == [8.0 * size for size in sizes] * 3

@@ -667,3 +667,17 @@ def test_operations_have_one_name_whatever_the_trace_writes(
     trace.note(written, 0, 100)
     trace.launch(ADD, 20)
     assert align(trace, tmp_path).texts("operation") == [shown]
+
+
+def test_a_custom_backward_isn_t_named_after_what_ran_before_its_forward(
+    tiny: TinyTrace, tmp_path: Path
+) -> None:
+    """All operators before a custom function's forward have its sequence number."""
+    node = "torch::autograd::CppNode<fbgemm::SplitLookup_Op>"
+    tiny.op("aten::to", 0, 10, **{"Sequence number": 5, "Fwd thread id": 0})
+    tiny.launch(ADD, 1)
+    given = {"Sequence number": 5, "Fwd thread id": 1}
+    tiny.op(f"{EVALUATE}{node}", 100, 150, AUTOGRAD, **given)
+    tiny.op(node, 101, 149, AUTOGRAD, **given)
+    tiny.launch(ADD, 110, thread=AUTOGRAD)
+    assert align(tiny, tmp_path).texts("operation") == ["to", "SplitLookup_Op"]
