@@ -350,6 +350,12 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     window of its own."""
 
 
+def lanes_of_rows(charts: Sequence[Chart]) -> Lanes | None:
+    """The lanes that stand in the rows of the table: not those of a picture, the first chart."""
+    lanes = (each for each in charts[1:] if isinstance(each, Lanes))
+    return next((each for each in lanes if not each.has_own_rows), None)
+
+
 def picked(chart: Chart, rows: Sequence[int]) -> Chart:
     """The chart of some rows of the table, in their order, where it shows them one by one."""
     if isinstance(chart, Roofline):

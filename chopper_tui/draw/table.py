@@ -50,8 +50,10 @@ _MIN_COLUMNS: Final = 3
 _PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
 """Columns that come after the first two of a level, before its others."""
 _MIN_NAME: Final = 16
-_NAME_SHARE: Final = {"operation": 25, "kernel": 40, "finding": 75}
+_NAME_SHARE: Final = {"operation": 25, "kernel": 30, "finding": 75}
 """Percentage of the width that names may take before columns are dropped."""
+_MIN_OF_KERNELS: Final = 6
+"""Columns of kernels that are worth more than a sparkline."""
 _MAX_SHORTENED_TOGETHER: Final = 2000
 """With more rows, names are not shortened together, which takes long."""
 
@@ -245,7 +247,8 @@ def plan(
     plain = [_plain(each) for each in columns]
 
     def is_few(shown: Sequence[DrawnColumn]) -> bool:
-        return len(shown) < min(_MIN_COLUMNS, len(columns))
+        least = _MIN_OF_KERNELS if frame.view.name == "kernels" else _MIN_COLUMNS
+        return len(shown) < min(least, len(columns))
 
     def is_short(shown: Sequence[DrawnColumn]) -> bool:
         return is_few(shown) or not names_chosen <= {each.name for each in shown}

@@ -16,7 +16,7 @@ from textual.reactive import Reactive
 from textual.widget import Widget
 
 from chopper_core.metrics import metric_named
-from chopper_core.model.charts import Chart, Composition, Lanes
+from chopper_core.model.charts import Chart, Composition, Lanes, lanes_of_rows
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.cells import SENTENCES, crumb
@@ -249,8 +249,7 @@ class ScreenParts(SteadyScreen[None]):
         self.show_lanes()
 
     def show_lanes(self) -> None:
-        lanes = (each for each in self._charts_seen[1:] if isinstance(each, Lanes))
-        self.table.show_lanes(next((each for each in lanes if not each.has_own_rows), None))
+        self.table.show_lanes(lanes_of_rows(self._charts_seen))
 
     @property
     def shows_sentences(self) -> bool:

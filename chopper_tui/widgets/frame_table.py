@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from chopper_core.model.charts import Lanes
+from chopper_core.model.charts import Lanes, lanes_of_rows
 from chopper_core.render.cells import crumb, level_title
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
@@ -88,7 +88,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         if self.frame is None or _columns_of(self.frame) != _columns_of(frame):
             self.first_column = 0
         self.cursor = max(min(row, len(frame) - 1), 0)
-        self._lanes = next((each for each in frame.charts[1:] if isinstance(each, Lanes)), None)
+        self._lanes = lanes_of_rows(frame.charts)
         self._lay_out(frame)
         if not self.size.height:
             self._offset_to_be = offset

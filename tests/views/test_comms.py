@@ -305,3 +305,18 @@ def test_what_is_not_there_is_said(run: Run) -> None:
     for number in ("999", "x", "-1"):
         with pytest.raises(ChopperError, match="takes a number from 0 to 235"):
             query(run, parse(f"R?view=comms&of={number}"))
+
+
+def test_exposed_time_belongs_to_the_operation_that_follows() -> None:
+    rows = [
+        Row(0, 100, operation="a"),
+        Row(50, 150, Kind.COMM, operation="all_reduce"),
+        Row(200, 100, operation="b"),
+        Row(310, 90, Kind.COMM, operation="all_reduce"),
+        Row(420, 10, operation="b"),
+        Row(500, 20, Kind.COMM, operation="all_reduce"),
+    ]
+    found = query(run_of(rows), parse("R?view=comms&by=operation"))
+    exposed = dict(zip(found.labels, found.values["exposed_comm_ns"].numbers, strict=True))
+    assert exposed == {"b": 100 + 90, "none": 20}
+    assert any(line.startswith("exposed before b ") for line in found.headline)

@@ -142,3 +142,10 @@ def test_a_row_that_is_no_part_of_the_tree_is_shown_alone() -> None:
         alone = query(run, frame.target(1))
         assert list(alone.labels) == [frame.labels[1]]
         assert alone.target(0) == alone.view
+
+
+def test_rows_without_a_value_to_sort_by_are_sorted_by_time() -> None:
+    rows = [Row(10 * n, 10, kernel=f"k{(n + 1) // 3}") for n in range(6)]
+    for sort in ("mfma_util_pct", "-mfma_util_pct"):
+        frame = query(run_of(rows), parse(f"R?view=kernels&sort={sort}"))
+        assert frame.labels == ["k1", "k0", "k2"]

@@ -15,7 +15,7 @@ from chopper_core.model.charts import Cards, Composition, Lanes
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN
 from chopper_core.model.inputs import Source
 from chopper_core.model.run import Run
-from chopper_core.model.table import STATES
+from chopper_core.model.table import STATES, Phase
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.views.frame import Frame
@@ -295,3 +295,32 @@ def test_every_place_has_the_same_step_time() -> None:
         for name in ("saving_ns", "saving_low_ns", "saving_high_ns"):
             assert (findings.values[name].at(row) or 0.0) <= step_ns
     assert figures_of_run(run).figures["step_time_ns"] == pytest.approx(step_ns)
+
+
+def test_a_run_of_one_gpu_starts_with_its_operations() -> None:
+    """Without a straggler to look for: the operations, their gaps, and one line of what lacks."""
+    rows = [
+        *(Row(1_000 * n, 500, operation="gemm", kernel="g", phase=Phase.DECODE) for n in range(8)),
+        *(Row(1_000 * n + 700, 100, operation="norm", phase=Phase.DECODE) for n in range(8)),
+    ]
+    run = run_of(rows)
+    frame = query(run, OVERVIEW)
+    assert frame.level == "operation" and frame.labels == ["gemm", "norm"]
+    values = {name: frame.values[name].numbers.tolist() for name in ("kernel_ns", "idle_ns")}
+    assert values == {"kernel_ns": [4_000, 800], "idle_ns": [7 * 200, 8 * 200]}
+    assert frame.values["kernel_pct"].at(0) == pytest.approx(100 * 4_000 / 4_800)
+    assert frame.values["mean_ns"].at(1) == 100
+    *_, last = cards(frame).cards
+    assert not last.text and last.note.startswith("limits: ") and "no hardware" in last.note
+    assert lanes(frame).lanes == ("GPU 0",)
+    assert address.parse(frame.addresses(0)).name == "kernels"
+    # Its lane stays whole where the rows are filtered.
+    filtered = query(run, replace(OVERVIEW, filter="norm"))
+    assert filtered.labels == ["norm"] and lanes(filtered).lanes == ("GPU 0",)
+
+
+@pytest.mark.parametrize("phase", [Phase.BACKWARD, Phase.PREFILL])
+def test_gpus_are_rows_where_several_train(phase: Phase) -> None:
+    rows = [Row(1_000 * n, 500, gpu=gpu, phase=phase) for n in range(8) for gpu in range(2)]
+    level = query(run_of(rows), OVERVIEW).level
+    assert level == ("gpu" if phase == Phase.BACKWARD else "operation")
