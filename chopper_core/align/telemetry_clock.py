@@ -314,8 +314,8 @@ def _offset_of_cpu(
     file: CpuTable, telemetry: Sequence[TelemetrySource], epoch_ns: int | None
 ) -> tuple[int | None, int, str]:
     if file.clock is ClockDomain.EPOCH and epoch_ns is not None:
-        corrected = f", corrected by {epoch_ns} ns as its host's" if epoch_ns else ""
-        return epoch_ns, 1, f"its clock is the run's{corrected}"
+        corrected = f"its clock is the run's, corrected by {epoch_ns} ns as its host's"
+        return epoch_ns, 1, corrected if epoch_ns else "known: its clock is the run's"
     alike = [
         source
         for source in telemetry

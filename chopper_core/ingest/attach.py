@@ -230,14 +230,15 @@ def _known_clocks(
 ) -> KnownClocks:
     if all(source.clock.startswith(_EPOCH) for source in run.sources):
         epoch_ns = _epoch_correction(run, gpus)
-        whose = "the run's" if not epoch_ns else "that of its ranks' host"
+        corrected = "its clock is that of its ranks' host"
+        why = corrected if epoch_ns else "known: its clock is the run's"
         clocks = _by_anchors(run, telemetry, ClockDomain.EPOCH, epoch_ns, recorded)
-        return {**clocks, ClockDomain.EPOCH: (epoch_ns, f"its clock is {whose}")}
+        return {**clocks, ClockDomain.EPOCH: (epoch_ns, why)}
     if not all(source.clock.startswith(CLOCK_BOOTTIME) for source in run.sources):
         return {}
     awake = "CLOCK_MONOTONIC is the run's CLOCK_BOOTTIME unless the host slept"
     known = {
-        ClockDomain.BOOTTIME: (0, "its clock is the run's"),
+        ClockDomain.BOOTTIME: (0, "known: its clock is the run's"),
         ClockDomain.MONOTONIC: (0, awake),
     }
     if telemetry.to_monotonic_ns is not None:

@@ -75,17 +75,6 @@ class RecordOptions(Struct, frozen=True):
         names = ("skip", "steps", "every", "step_on")
         return {name: getattr(self, name) for name in names}
 
-    def variable(self) -> str:
-        """The options as the hooks read them."""
-        return self._variable(self.run, sampler=_SAMPLER, host=manifest.host_name())
-
-    def variable_of_pass(self, library: str) -> str:
-        """Those of a counter pass, in which a window is ranges of roctx."""
-        return self._variable(self.run / counters.STATES, markers=library)
-
-    def _variable(self, run: Path, **more: Any) -> str:
-        return json.dumps({"run": str(run.absolute()), **more, **self.options()})
-
     def check(self) -> None:
         """Raise UsageError for options that can't be."""
         if self.skip < 1 or self.steps < 1:
@@ -98,11 +87,12 @@ def default_run() -> Path:
     return Path(time.strftime("chopper-%Y%m%d-%H%M%S"))
 
 
-def environment(recording: RecordOptions, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a recorded command."""
+def environment(recording: RecordOptions, base: Mapping[str, str], **more: Any) -> dict[str, str]:
+    """The environment of a recorded command, with more options for its hooks."""
     paths = [str(_INJECT), *filter(None, [base.get("PYTHONPATH")])]
     quiet = {"KINETO_LOG_LEVEL": "99"}
-    return {**quiet, **base, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: recording.variable()}
+    options = json.dumps({"run": str(recording.run.absolute()), **recording.options(), **more})
+    return {**quiet, **base, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: options}
 
 
 def record(
@@ -130,7 +120,8 @@ def record(
     with sampling(run):
         progress = _ProgressLines(run, say) if is_terminal else None
         try:
-            code = run_command(command, environment(recording, os.environ), progress)
+            more = {"sampler": _SAMPLER, "host": manifest.host_name()}
+            code = run_command(command, environment(recording, os.environ, **more), progress)
         except OSError as error:
             say(f"{command[0]}: {error.strerror}")
             code = _NOT_EXECUTABLE
@@ -168,8 +159,8 @@ def _counted(
         library = counters.marker_library()
         environ = dict(os.environ)
         if library:
-            own = environment(recording, os.environ)
-            environ = {**own, VARIABLE: recording.variable_of_pass(library)}
+            states = str((run / counters.STATES).absolute())
+            environ = environment(recording, os.environ, run=states, markers=library)
         else:
             say("rocprofv3 has no roctx next to it: kernels of all steps are counted")
         try:

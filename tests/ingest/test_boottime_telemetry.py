@@ -44,7 +44,7 @@ def clocks(run: Run) -> dict[str, float | None]:
 @pytest.mark.parametrize(
     ("clock", "why"),
     [
-        ("boottime", "its clock is the run's"),
+        ("boottime", "known: its clock is the run's"),
         ("monotonic", "CLOCK_MONOTONIC is the run's CLOCK_BOOTTIME unless the host slept"),
     ],
 )

@@ -106,8 +106,8 @@ def test_the_clock_of_telemetry_is_known(tmp_path: Path, clock: str) -> None:
     run = open_run(str(recorded(tmp_path / "run", clock)))
     (source,) = run.telemetry
     assert source.offset_ns == EPOCH_NS - CLOCKS[clock]
-    if clock != "epoch":
-        assert source.method == "known from 2 anchors of n1, within 0.2 µs"
+    anchored = "known from 2 anchors of n1, within 0.2 µs"
+    assert source.method == ("known: its clock is the run's" if clock == "epoch" else anchored)
     # The first GPU of the file is that of rank 1, by its place on the bus.
     assert source.gpus == {0: 1, 1: 0}
     assert {each.by for each in run.identities} == {"PCI bus"}
