@@ -669,10 +669,9 @@ def test_operations_have_one_name_whatever_the_trace_writes(
     assert align(trace, tmp_path).texts("operation") == [shown]
 
 
-def test_a_custom_backward_isn_t_named_after_what_ran_before_its_forward(
-    tiny: TinyTrace, tmp_path: Path
-) -> None:
+def test_a_custom_backward_isn_t_named_after_what_ran_before_its_forward(tmp_path: Path) -> None:
     """All operators before a custom function's forward have its sequence number."""
+    tiny = TinyTrace()
     node = "torch::autograd::CppNode<fbgemm::SplitLookup_Op>"
     tiny.op("aten::to", 0, 10, **{"Sequence number": 5, "Fwd thread id": 0})
     tiny.launch(ADD, 1)
