@@ -29,6 +29,8 @@ _EMBEDDING: Final = late(r"^(?:\w*Token|VocabParallel|Parallel)?Embedding$")
 _HEAD: Final = late(r"linear|lm_?head", re.IGNORECASE)
 _TELLING: Final = late(r"QKV\w{0,99}Linear|Merged\w{0,99}Linear")
 """Classes of projections that name what they project."""
+_CONTAINER: Final = late(r"GraphModule|CompiledFxGraph|CUDAGraph|OptimizedModule|PiecewiseBackend")
+"""Classes of compiled code and replayed graphs: what runs in them has other names."""
 _LOSS: Final = late(r"CrossEntropy|(?:^|Chunked|Fused)\w{0,99}Loss$")
 _ACTIVATION: Final = late(r"silu|gelu|relu|swish", re.IGNORECASE)
 _ATTENTION_LINEARS: Final = {
@@ -142,7 +144,8 @@ def read_modules(host: Host) -> Modules:
     ]
     names = {name: code for code, name in enumerate(dict.fromkeys(operations))}
     codes = np.array([names[name] for name in operations], np.intp)
-    codes[calls.holds] = NO_LABEL
+    is_container = [_CONTAINER.search(name) is not None for name in calls.classes]
+    codes[calls.holds | np.array(is_container, np.bool_)] = NO_LABEL
     return Modules(
         layers=host.intervals(rows[blocks], np.array(layers, np.intp)),
         holders=host.intervals(rows[calls.holds]),

@@ -24,6 +24,7 @@ from chopper_core.align.labels import (
 )
 from chopper_core.align.layers import annotated_layers, layer_windows, read_shapes
 from chopper_core.align.modules import Modules
+from chopper_core.align.operator_work import FUSED
 from chopper_core.align.phases import SCHEDULED
 from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
@@ -43,7 +44,7 @@ _MARKERS: Final = late(
 )
 _INFRASTRUCTURE: Final = late(
     r"^nccl:|^FSDP::|^FullyShardedDataParallel\.|^DistributedDataParallel\.|^Torch-Compiled|^\[pl\]"
-    r"|CompiledFxGraph|^TorchDynamo|^AOTDispatcher"
+    r"|CompiledFxGraph|GraphModule|CUDAGraph|^TorchDynamo|^AOTDispatcher"
     r"|^## (?:forward|backward|optimizer) ##|^(?:forward|backward|train|training|model|loss)\b"
     r"|\.forward$|^PP:"
 )
@@ -53,7 +54,7 @@ _OPTIMIZER_NAMES: Final = {"step": "opt_step", "zero_grad": "opt_zg"}
 _DATA: Final = late(r"^enumerate\(DataLoader\)")
 _WRAPPERS: Final = late(
     r"^autograd::engine::evaluate_function|Backward\d*$|^CheckpointFunction|^CompiledFunction"
-    r"|^Torch-Compiled|^## Call CompiledFxGraph|^DistributedDataParallel|^record_param_comms"
+    r"|^Torch-Compiled|CompiledFxGraph|GraphModule|CUDAGraph|^DistributedDataParallel|^record_param_comms"
     r"|^TorchDynamo|^AOTDispatcher|^_NoopSaveInputs|^<(?:forward|backward) op>$|^forward$"
 )
 """Operators that run others: they don't tell their kernels apart."""
@@ -178,10 +179,15 @@ def label_operations(
     nodes = host.valued(is_node, lambda name: names.code(group_of(_NODE, name)))
     labels.fill(nodes.innermost(points), Rule.HOST_OPERATOR)
     like_context(labels, by_context, (*_CONTEXT_RULES, Rule.HOST_OPERATOR), computes)
-    classes = host.by_kernel(lambda name: names.code(kernel_class(name)))
-    labels.fill(classes, Rule.KERNEL_NAME)
+    labels.fill(host.by_kernel(lambda name: names.code(_by_kernel(name))), Rule.KERNEL_NAME)
     _mark_recompute(labels, names, recomputed)
     return labels, tuple(names.codes)
+
+
+def _by_kernel(name: str) -> str:
+    """What a compiler fused into a kernel, by its name, else its class."""
+    fused = FUSED.match(name)
+    return (fused["operators"].strip("_") if fused else "") or kernel_class(name)
 
 
 def _fill_innermost(

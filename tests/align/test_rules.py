@@ -680,3 +680,21 @@ def test_a_custom_backward_isn_t_named_after_what_ran_before_its_forward(tmp_pat
     tiny.op(node, 101, 149, AUTOGRAD, **given)
     tiny.launch(ADD, 110, thread=AUTOGRAD)
     assert align(tiny, tmp_path).texts("operation") == ["to", "SplitLookup_Op"]
+
+
+@pytest.mark.parametrize("container", ["GraphModule", "CompiledFxGraph", "CUDAGraphWrapper"])
+def test_compiled_code_is_split_by_what_its_kernels_say(tmp_path: Path, container: str) -> None:
+    """A container is no operation: Triton's names list their operators, others have a class."""
+    tiny = TinyTrace()
+    tiny.module(f"{container}_0", 0, 100)
+    tiny.note(f"## Call {container} fq2x ##", 1, 99)
+    tiny.op(f"## Call {container} fq2x ##", 2, 98)
+    for at, name in (
+        (10, GEMM),
+        (20, "triton_poi_fused_add_mul_silu_7"),
+        (30, "triton_red_fused_3"),
+    ):
+        tiny.launch(name, at)
+    found = align(tiny, tmp_path)
+    assert found.texts("operation") == ["gemm", "add_mul_silu", "reduction"]
+    assert {each.rules["operation_rule"] for each in found.activities} == {Rule.KERNEL_NAME}
