@@ -69,8 +69,9 @@ COLUMNS: Final = call_figures.COLUMNS | columns(
 )
 _MEASURED: Final = ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "occupancy_pct")
 _OF_SHAPES: Final = (
-    *("calls", "kernel_ns", "kernel_pct", "model_tflops", "model_tbps", "model_intensity", "bound"),
-    *("peak_pct", "peak_at_clock_pct", "achievable_pct", "call_tflops", "served_by"),
+    *("calls", "kernel_ns", "kernel_pct", "model_roof_pct", "bound", "model_tflops", "model_tbps"),
+    *("model_intensity", "peak_pct", "peak_at_clock_pct", "achievable_pct", "call_tflops"),
+    "served_by",
 )
 _OF_LAUNCH: Final = ("grid", "block", "waves_per_cu")
 _OF_ROOF: Final = (

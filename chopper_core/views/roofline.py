@@ -41,8 +41,8 @@ _NO_ROOFS: Final = (
     "the GPU is not in hardware.toml: no roofs; --hardware NAME or FILE says which it is"
 )
 _SHOWN: Final = (
-    *("kernel_ns", "kernel_pct", "model_tflops", "model_intensity", "model_tbps", "calls", "bound"),
-    *("model_roof_pct", "peak_pct", "peak_at_clock_pct", "achievable_pct"),
+    *("kernel_ns", "kernel_pct", "model_roof_pct", "bound", "model_tflops", "model_tbps"),
+    *("model_intensity", "calls", "peak_pct", "peak_at_clock_pct", "achievable_pct"),
 )
 _WITH_COUNTERS: Final = ("intensity", "measured_tflops", "roof_pct")
 
@@ -139,5 +139,5 @@ def _headline(whole: Mapping[str, Values], kernel_time: str) -> str:
         return f"none of the {kernel_time} of kernel time has modelled FLOPs"
     of_peak = "" if peak is None else f", {peak:.1f} % of the peak of their types"
     roof = whole["model_roof_pct"].at(0)
-    of_roof = "" if roof is None else f", {roof:.1f} % of the roof over them"
+    of_roof = "" if roof is None else f"; all modelled ones {roof:.1f} % of their roofs"
     return f"kernels with modelled FLOPs reach {rate:.1f} TFLOP/s{of_peak}{of_roof}"
