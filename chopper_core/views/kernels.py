@@ -149,7 +149,7 @@ def columns_of_kernels(run: Run, figures: Mapping[str, Values]) -> list[str]:
     roof = [name for names in _OF_ROOF for name in _known(figures, names)[:1]]
     if is_measured("peak_pct", run.table) and not {"roof_pct", "model_roof_pct"} & {*roof}:
         roof.insert(0, "peak_pct")
-    first = ("kernel_ns", "kernel_pct", "activities", "mean_ns", *roof, *measured[:1], *launched)
+    first = ("kernel_ns", "kernel_pct", "activities", "mean_ns", *measured[:1], *roof, *launched)
     words = _known(figures, ("operation", "class"))
     return [*first, *words, "p95_ns", *measured[1:], "elapsed_ns", "max_ns", "kernels"]
 

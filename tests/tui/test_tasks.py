@@ -19,6 +19,7 @@ from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import Baseline, View
+from chopper_core.util.arrays import Float64
 from tests.demo import ROOT, demo_run, generated_run
 from tests.realdata.conftest import FOLDER
 from tests.tui.explorer import Driven, explorer
@@ -45,12 +46,17 @@ def straggler(at: Driven) -> None:
     assert "lower clock" in cause and "hotter" in at.text()
 
 
+def compute_times(run: Run) -> Float64:
+    """The time of each kernel name in complete iterations, but that of communication."""
+    table = run.table
+    own = ~np.isin(table.iteration, sorted(run.cut_iterations)) & (table.kind != Kind.COMM)
+    return np.bincount(table.kernel[own], weights=table.duration_ns[own])
+
+
 def costliest_kernel(at: Driven) -> None:
     table = demo().table
-    times = np.bincount(table.kernel, weights=table.duration_ns)
     whole = ~np.isin(table.iteration, sorted(demo().cut_iterations))
-    times = np.bincount(table.kernel[whole], weights=table.duration_ns[whole])
-    kernel = int(times.argmax())
+    kernel = int(compute_times(demo()).argmax())
     assert at.path == (table.names[kernel],)
     own = whole & (table.kernel == kernel) & (table.gpu == 1) & (table.layer != NO_LABEL)
     heat = at.explore.first_chart(HeatMap)
@@ -69,7 +75,7 @@ def costliest_kernel(at: Driven) -> None:
 
 
 def exposed_communication(at: Driven) -> None:
-    finding = " ".join(" ".join(at.lines()).split())
+    finding = " ".join(" ".join(at.lines()).replace("│", " ").split())
     run = at.explore.run
     table, cut = run.table, sorted(run.cut_iterations)
     exposed: dict[tuple[str, str], int] = defaultdict(int)
@@ -97,8 +103,8 @@ def clock_in_backward(at: Driven) -> None:
         start, end = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
         means[gpu] = curve[gpu].means(np.array([start.min(), end.max()], np.float64))[0]
     found = {}
-    for text in (line.partition("│")[2] for line in lines[begin:]):
-        words = [int(word) for word in text.split() if word.isdigit()]
+    for text in (part for line in lines[begin:] for part in line.split("│")):
+        words = [int(word) for word in re.split(r"[ ▌●]+", text) if word.isdigit()]
         if words and words[0] in means and words[-1] > 1000:
             found[words[0]] = words[-1]
     assert {0, min(means, key=lambda gpu: means[gpu])} <= set(found)
@@ -125,6 +131,18 @@ def matrix_utilisation(at: Driven) -> None:
         value = at.frame.values["mfma_util_pct"].at(row)
         assert value is not None and 0 < value < 100
         assert any(f" {name} " in line and f"{value:.1f}" in line for line in at.lines())
+
+
+def waiting_operations(at: Driven) -> None:
+    exposed = at.frame.values["exposed_comm_ns"].numbers.tolist()
+    assert at.frame.level == "operation" and exposed == sorted(exposed, reverse=True)
+    whole = ~np.isin(demo().table.iteration, sorted(demo().cut_iterations))
+    steps = len(demo().gpus) * len(set(demo().table.iteration[whole].tolist()) - {NO_LABEL})
+    assert sum(exposed) * steps == pytest.approx(demo().table.exposed_comm_ns[whole].sum())
+
+
+def fixed(at: Driven) -> None:
+    assert at.frame.view.name == "whatif" and "replay" in at.text()
 
 
 def table_in_an_issue(at: Driven) -> None:
@@ -165,7 +183,7 @@ TASKS = (
         clock_in_backward,
         "the row on every GPU, beside the tree",
     ),
-    Task("Is the run host-bound?", (), 1, host_bound, "findings of the overview"),
+    Task("Is the run host-bound?", ("9",), 2, host_bound, "findings"),
     Task("What got slower in B?", ("8",), 1, slower_in_b, "compare, of `chopper A B`"),
     Task(
         "How well do the MLP's GEMMs use the matrix units?",
@@ -174,6 +192,14 @@ TASKS = (
         matrix_utilisation,
         "kernels by operation",
     ),
+    Task(
+        "Which operations wait for communication?",
+        ("6", "p", "j", "enter"),
+        6,
+        waiting_operations,
+        "comms by the operation that follows",
+    ),
+    Task("What would fixing the straggler bring?", ("down", "I"), 6, fixed, "replay of the step"),
     Task("A table for an issue", ("Y",), 1, table_in_an_issue, "markdown on the clipboard"),
 )
 
@@ -216,13 +242,10 @@ async def test_the_same_keys_answer_them_of_a_run_of_another_shape(
 async def test_the_same_keys_answer_them_of_a_real_run_with_another_cause() -> None:
     run = open_cached(str(FOLDER / "mi300x_ddp4"))
     async with explorer(SIZE, run, View(run.name, name="overview")) as at:
-        said = " ".join(" ".join(at.lines()).split())
+        said = " ".join(" ".join(at.lines()).replace("│", " ").split())
         assert "GPU 3 is held back by its host" in said and "the step is host-bound" in said
         await at.press("3", "enter")
-        table = run.table
-        whole = ~np.isin(table.iteration, sorted(run.cut_iterations))
-        times = np.bincount(table.kernel[whole], weights=table.duration_ns[whole])
-        assert at.path == (table.names[int(times.argmax())],)
+        assert at.path == (run.table.names[int(compute_times(run).argmax())],)
         await at.press("Y")
         table_in_an_issue(at)
         await at.press("H", "H", "W")
