@@ -174,7 +174,7 @@ class NodeSampler:
         self.run_dir, self._parent = run_dir, parent
         self._ended = ended
         """Signals that came so far: any of them ends it."""
-        # A job may launch several times: a sampler goes on where the one before ended.
+        # A job may launch several times: a sampler continues after the previous one.
         known, _ = read_parts(run_dir / NODES, RecordedNode)
         host = host_name()
         self.node = next((each for each in known if each.host == host), RecordedNode(host))

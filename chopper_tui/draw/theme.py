@@ -229,7 +229,7 @@ _PANELS: Final = {
         "ansi": ("ansi_bright_black", "ansi_default", "ansi_bright_black"),
     }.items()
 }
-"""The borders of panels, that of the focused one with its title, and what is said at the end."""
+"""The borders of panels, the title of the focused one, and the subtitle."""
 _SCROLLBARS: Final = {
     f"scrollbar{part}{state}": "ansi_default" if part else "ansi_bright_black"
     for part in ("", "-background")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,10 @@ from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind, empty_table
 from chopper_core.model.view import View
-from chopper_core.util.errors import NothingToShow
+from chopper_core.util.errors import ChopperError, NothingToShow
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.pipeline import blocks_of, pipeline_of
-from chopper_core.views.query import frame_of
+from chopper_core.views.query import frame_of, query
 from tests.allocating import events_of
 from tests.demo import demo_run
 from tests.ingest.test_untimed_counters import HEADINGS, ROWS
@@ -102,3 +103,45 @@ def test_a_view_without_a_figure_of_whole_runs() -> None:
         for note in frame_of(together, View("all", name=name)).notes
     ]
     assert any("has no figure of a whole run; split it with by=" in note for note in notes)
+
+
+def _steps(gpus: int) -> Run:
+    kinds = ((Kind.COMPUTE, "a"), (Kind.COMM, "all_reduce"))
+    return run_of(
+        [
+            Row(1000 * n + 400 * place, 300, kind, operation=name, iteration=n // 4, gpu=gpu)
+            for n in range(16)
+            for place, (kind, name) in enumerate(kinds)
+            for gpu in range(gpus)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "says"),
+    [
+        (1, "whatif&of=comm at peak", "no collective has all its ranks"),
+        (2, "whatif&of=operation:a x1&by=operation", "operation:a x1 changes nothing"),
+        (2, "whatif&of=kernel_ns>5 x0.5", "kernel_ns is a figure; a question takes labels"),
+    ],
+)
+def test_a_question_without_an_answer_says_why(gpus: int, asked: str, says: str) -> None:
+    with pytest.raises(ChopperError, match=re.escape(says)):
+        query(_steps(gpus), parse(f"R?view={asked}"))
+
+
+def test_what_a_run_without_steps_path_or_samples_lacks() -> None:
+    rows = [
+        Row(0, 1000, operation="a", iteration=0),
+        Row(10, 20, operation="b", stream=3, iteration=0),
+        Row(1000, 1000, operation="a", iteration=0),
+    ]
+    run = run_of(rows)
+    empty = replace(run, table=run.table.take(np.empty(0, np.int64)))
+    for asked_of, address, says in (
+        (run_of([Row(0, 5)]), "R?view=whatif", "no steps to replay"),
+        (run, "R:operation=b?view=graph&by=node&order=operation", "is on the longest path"),
+        (empty, "R?view=live", "no telemetry yet"),
+    ):
+        with pytest.raises(ChopperError, match=says):
+            query(asked_of, parse(address))
