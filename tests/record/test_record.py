@@ -224,6 +224,26 @@ def test_jobs_one_after_the_other_leave_a_directory_that_opens(
     assert any("steps 4–5 was not written: an earlier job of the command" in each for each in said)
 
 
+def test_a_temporary_directory_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch exports a trace once: where it goes is decided before."""
+    full = tmp_path / "full"
+    full.mkdir()
+    (tmp_path / "sitecustomize.py").write_text(
+        "import shutil, types\n"
+        "before = shutil.disk_usage\n"
+        f"of = lambda at: types.SimpleNamespace(free=5) if at == {str(full)!r} else before(at)\n"
+        "shutil.disk_usage = of\n"
+    )
+    monkeypatch.setenv("TMPDIR", str(full))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{FAKE}")
+    full.chmod(0o500)
+    found = Recorded(tmp_path, "8")
+    assert found.names()["ProfilerStep#4"] == 1
+    assert not [*full.iterdir()] and not [*found.run.glob(".chopper-*")]
+
+
 def test_processes_side_by_side_without_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,8 @@ _NO_OPTIMIZER: Final = (
     "no optimizer of torch stepped, which ends a step; --step-on CLASS counts the forwards of a "
     "class of modules"
 )
+_LOCAL_BYTES: Final = 4 << 30
+"""Room for the uncompressed traces of a node's ranks."""
 _CHUNK: Final = 1 << 20
 _END: Final = 16
 """Bytes in which a whole trace has its last brace."""
@@ -268,30 +270,29 @@ class Recorder:
             self._export_ns = max(self._export_ns, time.perf_counter_ns() - began_ns)
 
     def _export(self, profiler: Any, window: Window) -> str | None:
-        """Export the trace uncompressed: on the node, else where that has no room, into the run."""
-        why = ""
-        for folder in (tempfile.gettempdir(), self.run):
-            raw = export_path(folder, self.pid, window["first"])
-            try:
-                profiler.export_chrome_trace(raw)
-                with open(raw, "rb") as file:
-                    file.seek(-_END, os.SEEK_END)
-                    if b"}" in file.read():
-                        return raw
-                why = f"{folder} has no room"
-            except (OSError, RuntimeError) as error:
-                why = f"{folder}: {error}"
-            remove(raw, f"{raw}.tmp")
+        """Export the trace uncompressed: on the node, or into the run if that has more room.
+
+        torch exports a trace once: there is no second try.
+        """
+        folder = tempfile.gettempdir()
+        if _free(folder) < _LOCAL_BYTES:
+            folder = max(folder, self.run, key=_free)
+        raw = export_path(folder, self.pid, window["first"])
+        why = f"{folder} has no room"
+        try:
+            profiler.export_chrome_trace(raw)
+            with open(raw, "rb") as file:
+                file.seek(-_END, os.SEEK_END)
+                if b"}" in file.read():
+                    return raw
+        except (OSError, RuntimeError) as error:
+            why = f"{folder}: {error}"
+        remove(raw, f"{raw}.tmp")
         window.update({"state": "not written", "reason": why})
         return None
 
     def _write(self, window: Window, raw: str) -> None:
         target = os.path.join(self._folder(window), f"rank{self.rank() or 0}.json.gz")
-        if os.path.exists(target):
-            remove(raw)
-            reason = f"another process recorded these steps as rank {self.rank() or 0}"
-            window.update({"state": "not written", "reason": reason})
-            return
         self._end_writing()
         writer = threading.Thread(target=self._compress, args=(window, raw, target))
         try:
@@ -307,13 +308,19 @@ class Recorder:
         part = f"{target}.part"
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)
+            if os.path.exists(target):
+                raise FileExistsError
             with open(raw, "rb") as source:
                 os.remove(raw)
-                with gzip.open(part, "wb", compresslevel=2) as file:
+                with gzip.open(part, "xb", compresslevel=2) as file:
                     shutil.copyfileobj(source, file, _CHUNK)
             os.replace(part, target)
             about = {"file": os.path.relpath(target, self.run), "bytes": os.path.getsize(target)}
             window.update({"state": "written", **about})
+        except FileExistsError:
+            remove(raw)
+            reason = f"another process recorded these steps as rank {self.rank() or 0}"
+            window.update({"state": "not written", "reason": reason})
         except Exception as error:  # In a thread it would be on the program's standard error.
             window.update({"state": "not written", "reason": str(error)})
             remove(part, raw)
@@ -441,6 +448,12 @@ class Recorder:
             "stood_down": self.is_down,
             "errors": self.errors,
         }
+
+
+def _free(folder: str) -> int:
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free
+    return 0
 
 
 def _stop(profiler: Any, was_recording: bool) -> None:

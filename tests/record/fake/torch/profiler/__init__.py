@@ -57,7 +57,7 @@ def kernel(name):
 
 class profile:  # noqa: N801
     def __init__(self, *, record_shapes=False):
-        self.about, self.events = {}, []
+        self.about, self.events, self.is_saved = {}, [], False
 
     def prepare_trace(self):
         print("STAGE: prepared", file=sys.stderr) if os.environ.get("FAKE_NOISE") else None
@@ -91,6 +91,9 @@ class profile:  # noqa: N801
         self.about[name] = json.loads(value)
 
     def export_chrome_trace(self, path):
+        if self.is_saved:
+            raise RuntimeError("Trace is already saved.")
+        self.is_saved = True
         rank = os.environ.get("RANK")
         distributed = {"distributedInfo": {"rank": int(rank), "world_size": 2}} if rank else {}
         device = {"id": 0, "name": "AMD Instinct MI300X"}
