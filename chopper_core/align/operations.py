@@ -26,9 +26,10 @@ from chopper_core.align.layers import annotated_layers, layer_windows, read_shap
 from chopper_core.align.modules import Modules
 from chopper_core.align.operator_work import FUSED
 from chopper_core.align.phases import SCHEDULED
+from chopper_core.align.repeats import OPERATIONS
 from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
-from chopper_core.util.arrays import Int32, Mask
+from chopper_core.util.arrays import Index, Int32, Mask
 from chopper_core.util.grouping import distinct, ranked
 from chopper_core.util.patterns import group_of, late
 
@@ -109,12 +110,14 @@ def label_operations(
     collectives: CollectiveLabels,
     iterations: Labels,
     phases: Labels,
+    places: Index,
 ) -> tuple[Labels, tuple[str, ...]]:
     """Operations of the activities, and the names behind the codes.
 
     The model's own terms come first: annotations of the vocabulary, else the innermost annotation
     or module that tells kernels apart, then shapes. Then come the names of the same kernels
-    elsewhere in the run, framework operators, finally kernel names.
+    elsewhere in the run, framework operators, the place in a
+    repeated layer, finally kernel names.
     """
     names = OperationNames()
     points, backward = host.captured, host.backward
@@ -179,6 +182,9 @@ def label_operations(
     nodes = host.valued(is_node, lambda name: names.code(group_of(_NODE, name)))
     labels.fill(nodes.innermost(points), Rule.HOST_OPERATOR)
     like_context(labels, by_context, (*_CONTEXT_RULES, Rule.HOST_OPERATOR), computes)
+    if places.any():
+        in_layers = np.array([*map(names.code, OPERATIONS)], np.intp)
+        labels.fill(in_layers[places], Rule.REPETITION)
     labels.fill(host.by_kernel(lambda name: names.code(_by_kernel(name))), Rule.KERNEL_NAME)
     _mark_recompute(labels, names, recomputed)
     return labels, tuple(names.codes)

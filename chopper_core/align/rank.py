@@ -74,8 +74,10 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     phases = label_phases(host, inference, iterations)
     # The kernels of a graph have the layer and the operation that were captured.
     layers = label_layers(host, modules, iterations, phases)
-    label_repeats(host, layers, iterations, phases)
-    operations, operation_names = label_operations(host, modules, collectives, iterations, phases)
+    places = label_repeats(host, layers, iterations, phases)
+    operations, operation_names = label_operations(
+        host, modules, collectives, iterations, phases, places
+    )
     mark_outside(layers, operations, operation_names)
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)

@@ -20,7 +20,7 @@ from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.align.labels import Labels, numbered
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Category, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
-from chopper_core.util.grouping import counted, distinct
+from chopper_core.util.grouping import counted, distinct, run_starts
 
 MIN_LAYERS: Final = 8
 _MAX_LAYERS: Final = 256
@@ -45,19 +45,25 @@ class Role(IntEnum):
     ATTENTION = 3
 
 
+OPERATIONS: Final = ("", "attn_n", "qkv_ip", "attn_fa", "attn_op", "mlp_n")
+"""What the place of a kernel in its layer says; nothing for the first."""
 _ROLES: Final = {"norm": Role.NORM, "gemm": Role.PRODUCT, ATTENTION_CLASS: Role.ATTENTION}
 
 
-def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels) -> None:
-    """Label the layers of steps that repeat a sequence of kernels, if no layer is known."""
+def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels) -> Index:
+    """Label the layers of steps that repeat a sequence of kernels, if no layer is known.
+
+    Returns the operation of each activity by its place in such a layer, a position in `OPERATIONS`.
+    """
     activities = host.trace.activities
+    operation = np.zeros(len(activities), np.intp)
     if not layers.missing().all() or layers.rules.any() or not len(activities):
-        return
+        return operation
     role = host.by_kernel(lambda name: _ROLES.get(kernel_class(name), Role.OTHER))
     role[activities.category != Category.KERNEL] = Role.OTHER
     attends = role == Role.ATTENTION
     if attends.sum() < MIN_LAYERS:
-        return
+        return operation
     is_body = np.isin(phases.codes, (*MODEL_PHASES, NO_LABEL))
     step = numbered((iterations.codes, np.where(is_body, phases.codes, len(Phase))))
     # Attention runs in one stream of each step; what runs beside it stays unlabelled.
@@ -66,12 +72,48 @@ def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels
         lanes, counts = counted(host.lane[own[attends[own]]])
         rows = own[host.lane[own] == lanes[counts.argmax()]]
         rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
-        if phases.codes[rows[0]] == Phase.BACKWARD:
-            rows = rows[::-1]
+        is_backward = phases.codes[rows[0]] == Phase.BACKWARD
+        rows = rows[::-1] if is_backward else rows
         named = iterations.codes[rows[0]] != NO_LABEL
         found = layers_of(role[rows], activities.name[rows], one_step=bool(named))
         layers.codes[rows] = np.where(found >= 0, found, NO_LABEL)
         layers.rules[rows[found != UNKNOWN]] = Rule.REPETITION
+        if not is_backward:
+            operation[rows] = operations_of(role[rows], found)
+    return operation
+
+
+def operations_of(role: Index, layer: Index) -> Index:
+    """Positions in `OPERATIONS` of kernels in order, by what precedes and follows an attention.
+
+    The product after it is the one out of it only where a norm and further products follow.
+    """
+    found, known = np.zeros(len(role), np.intp), dict[bytes, Index]()
+    bounds = run_starts(layer)
+    for low, high in pairwise([*bounds.tolist(), len(layer)]):
+        if layer[low] < 0:
+            continue
+        own = role[low:high]
+        key = own.tobytes()
+        if key not in known:
+            known[key] = _operations_in(own)
+        found[low:high] = known[key]
+    return found
+
+
+def _operations_in(role: Index) -> Index:
+    found = np.zeros(len(role), np.intp)
+    attention, products = (np.flatnonzero(role == one) for one in (Role.ATTENTION, Role.PRODUCT))
+    norms = np.flatnonzero(role == Role.NORM)
+    found[attention] = OPERATIONS.index("attn_fa")
+    found[norms[norms < products[0]]] = OPERATIONS.index("attn_n")
+    if (products < attention[0]).sum() == 1:
+        found[products[0]] = OPERATIONS.index("qkv_ip")
+    out, following = products[products > attention[-1]][:2]
+    between = norms[(norms > out) & (norms < following)]
+    if len(between):
+        found[out], found[between] = OPERATIONS.index("attn_op"), OPERATIONS.index("mlp_n")
+    return found
 
 
 def layers_of(role: Index, kernel: Int32, *, one_step: bool) -> Index:

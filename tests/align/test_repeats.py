@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.align.repeats import OUTSIDE, UNKNOWN, Role, layers_of
+from chopper_core.align.repeats import OPERATIONS, OUTSIDE, UNKNOWN, Role, layers_of, operations_of
 
 ROLES = {"n": Role.NORM, "g": Role.PRODUCT, "a": Role.ATTENTION}
 """The first letter of a kernel's name says its role."""
@@ -81,3 +81,23 @@ def test_what_does_not_repeat_has_no_layers() -> None:
     two_attentions, _ = step(*[cross] * 12)
     for names in (too_few, no_norm, no_attention, all_differ, two_attentions, [], ["a1"] * 30):
         assert set(found(names)) <= {UNKNOWN}
+
+
+def operations(names: list[str]) -> list[str]:
+    role = np.array([ROLES.get(name[0], Role.OTHER) for name in names], np.intp)
+    layer = np.array(found(names), np.intp)
+    return [OPERATIONS[code] for code in operations_of(role, layer).tolist()]
+
+
+def test_the_place_in_a_layer_names_what_surrounds_its_attention() -> None:
+    names, _ = step(*[WITH_QK_NORM] * 24)
+    # n1 g1 n2 n2 rope kv a1 g2 n1 g3 silu g4: further norms and products have no sure name.
+    layer = ["attn_n", "qkv_ip", "", "", "", "", "attn_fa", "attn_op", "mlp_n", "", "", ""]
+    assert operations(names) == ["", *layer * 24, "", "", ""]
+
+
+def test_products_whose_place_is_open_have_no_name() -> None:
+    """Three projections can't be told apart; without a second norm any product may follow first."""
+    names, _ = step(*["n1 g1 g2 g3 a1 g4 g5 xgelu g6"] * 24)
+    layer = ["attn_n", "", "", "", "attn_fa", "", "", "", ""]
+    assert operations(names) == ["", *layer * 24, "", "", ""]
