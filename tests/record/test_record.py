@@ -286,6 +286,15 @@ def test_why_there_are_no_steps(tmp_path: Path, words: str, step_on: str, reason
     assert found.said[0].startswith(f"rank 0: not profiled, since {reason}")
 
 
+def test_torch_before_its_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_OLD", "1")
+    found = Recorded(tmp_path, "8")
+    assert found.code == 0
+    assert found.said[0] == (
+        "rank 0: not profiled, since torch 2.99.0+fake has no hooks of optimizers; 2.0 has them"
+    )
+
+
 def test_steps_without_an_optimizer(tmp_path: Path) -> None:
     found = Recorded(tmp_path, "8", "functional", step_on="Model")
     assert found.names()["Model"] == 2

@@ -25,6 +25,10 @@ _HOOKS_WARNING = r"Using `torch.compile\(module\)` when there are global hooks"
 def install(torch: Any) -> None:
     """Install the hooks for the recording that the environment describes."""
     recorder = Recorder(torch, json.loads(os.environ[VARIABLE]))
+    optimizers = sys.modules["torch.optim.optimizer"]
+    if not hasattr(optimizers, "register_optimizer_step_post_hook"):
+        recorder.stand_down(f"torch {torch.__version__} has no hooks of optimizers; 2.0 has them")
+        return
     with recorder._guarded():
         folder = os.path.join(recorder.run, PROCESSES)
         os.makedirs(folder, exist_ok=True)
@@ -33,7 +37,7 @@ def install(torch: Any) -> None:
         follow_modules(recorder)
         # Registered after torch's own, so that it runs before them.
         atexit.register(recorder.close)
-        sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(
+        optimizers.register_optimizer_step_post_hook(
             lambda optimizer, given, named: recorder.after_optimizer(optimizer)
         )
         _watch_profilers(torch, recorder)

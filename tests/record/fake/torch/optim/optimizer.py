@@ -1,8 +1,14 @@
+import os
+
 _hooks = []
 
 
 def register_optimizer_step_post_hook(hook):
     _hooks.append(hook)
+
+
+if os.environ.get("FAKE_OLD"):
+    del register_optimizer_step_post_hook
 
 
 class Optimizer:
