@@ -203,8 +203,10 @@ def _took(manifest: Manifest) -> str:
 
 
 def _overhead(manifest: Manifest) -> str:
-    """How much longer steps take in a window, if the end could tell."""
-    if not (found := manifest.overhead):
+    """How much longer steps take in a window; a killed recording has what its processes know."""
+    from chopper_core.record.states import overhead
+
+    if not (found := manifest.overhead or overhead(manifest.processes)):
         return ""
     inside_ms, outside_ms = (found.get(name, 0) / 1e6 for name in ("inside_ns", "outside_ns"))
     counts = f"medians of {found.get('steps_inside', 0)} and {found.get('steps_outside', 0)} steps"

@@ -199,6 +199,7 @@ def test_what_a_killed_recording_lacks_is_named(tmp_path: Path) -> None:
     (run_dir / "step10" / "rank1.json").unlink()
     windows = [{"first": 10, "last": 11, "state": "recording"}]
     killed = RecordedProcess("n1", 101, 1, 1, 2, "2.9.0", None, "running", 11, windows)
+    killed.step_times = {"inside": 2, "inside_ns": 11 * MS, "outside": 7, "outside_ns": 10 * MS}
     manifest.publish_part(run_dir, killed)
     document = json.loads((run_dir / "run.json").read_text())
     del document["ended_ns"], document["returncode"], document["nodes"], document["processes"]
@@ -210,6 +211,7 @@ def test_what_a_killed_recording_lacks_is_named(tmp_path: Path) -> None:
     assert "rank 1: no trace of steps 10–11: the process was killed while recording" in text
     assert "processes/n1-7.json isn't a manifest of a recorded run" in text
     assert "torchrun --nproc-per-node 2 train.py" in text
+    assert "+10 %: a step takes 11 ms in a window, 10 ms outside (medians of 2 and 7" in text
     assert "files not read" not in text
     assert [path for path, _ in run.skipped] == []
 
