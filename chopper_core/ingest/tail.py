@@ -74,10 +74,13 @@ class Tail:
             state = status.st_size, status.st_mtime_ns, status.st_ino
             if state == self._state:
                 return False
-            if status.st_ino != self._state[2] or status.st_size < self._at:
-                self._begin()  # Rotated, replaced or truncated: another file begins.
             self._state = state
             with self.path.open("rb") as file:
+                last = b"".join(self._last[-1:])
+                file.seek(self._at - len(last))
+                if file.read(len(last)) != last:
+                    self._begin()  # Rotated, replaced or truncated: another file begins.
+                file.seek(0)
                 is_whole = not self._at and file.read(4).startswith(_WHOLE)
             pieces: Iterable[Telemetry] = self._whole() if is_whole else iter(self._next, None)
             pieces = (self._timed(each, status.st_mtime_ns) for each in pieces)

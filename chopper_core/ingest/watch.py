@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from chopper_core.store.format import paths_of
 from chopper_core.util.atomic import FileState, state_of, walk_once
 from chopper_core.util.errors import DataError
+
+_MOST_CHARACTERS: Final = 20
+"""Of a name that is shown in the first line of the screen."""
 
 
 def files_below(paths: Sequence[Path]) -> Iterator[str]:
@@ -67,8 +71,12 @@ class RunFiles:
 
 def deleted_text(paths: Sequence[str]) -> str:
     """That files are gone, in a few words; '' for none."""
-    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return f"{os.path.basename(paths[0])}{more} deleted" if paths else ""
+    if not paths:
+        return ""
+    name, more = os.path.basename(paths[0]), f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    if len(name) > _MOST_CHARACTERS:
+        name = f"{name[: _MOST_CHARACTERS // 2]}…{name[-_MOST_CHARACTERS // 2 :]}"
+    return f"{name}{more} deleted"
 
 
 def _is_hidden(path: str) -> bool:

@@ -108,7 +108,8 @@ def answer(run: Run, view: View) -> ViewResult:
     own.insert(3, (_COLUMNS["limit_w"], numbered(limit.tolist())))
     own += _names(run, gpus)
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
-    cards = Cards("alarms and findings", _cards(run, view, steps, gpus))
+    cards = _cards(run, view, steps, gpus)
+    below = (Cards("alarms and findings", cards),) if cards else ()
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus]),
@@ -117,7 +118,7 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: (opened if run.is_sampled_only else _gpu)(view, str(gpus[row])),
         shown=known_of(own),
         headline=_headline(run, view, steps),
-        charts=(*(replace(each, steps=_step_row(steps)) for each in lanes), cards),
+        charts=(*(replace(each, steps=_step_row(steps)) for each in lanes), *below),
     )
 
 

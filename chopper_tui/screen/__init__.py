@@ -90,6 +90,7 @@ class Explorer(ScreenParts):
         self.home = run
         """The run that was opened, or the set that the run on the screen is of."""
         self._was_complete = False
+        self._was_drawn = False
         self.is_paused = False
         """Whether a run that is followed stays as it is on the screen."""
         self._rest: asyncio.TimerHandle | None = None
@@ -264,6 +265,10 @@ class Explorer(ScreenParts):
         frame, place = data.frame, self.trail[-1]
         row = _row_of(frame, place.label)
         self.side.put(has_keys=False)
+        if self.has_table_drawn != self._was_drawn:
+            # The rows have the keys where a picture has them, else the cards.
+            self._was_drawn = self.has_table_drawn
+            self.cards.is_active = not self._was_drawn
         self.cards.show(cards_of(frame), row if self.shows_sentences else None)
         self.table.show_cursor(not self.cards.has_keys)
         self.query_one(KeyFigures).put(data=data)

@@ -252,6 +252,11 @@ class ScreenParts(SteadyScreen[None]):
         self.table.show_lanes(lanes_of_rows(self._charts_seen))
 
     @property
+    def has_table_drawn(self) -> bool:
+        """Whether a picture stands in the table's place."""
+        return any(drawer_of(each).is_table for each in self.frame.charts[:1])
+
+    @property
     def shows_sentences(self) -> bool:
         """Whether the rows themselves are cards, in place of the table."""
         return self.frame.level in SENTENCES
@@ -368,6 +373,8 @@ class ScreenParts(SteadyScreen[None]):
             has_more = self.has_lines and cards and body - cards >= _MIN_SPARE
             heights |= {"#middle": 0, "#below": cards if has_more else body, "CardsPane": _WHOLE}
             heights["EvidencePane"] = _REST if has_more and is_open else 0
+        elif self.has_lines and self.has_table_drawn:
+            heights |= self._in_place_of_table(body, frame)
         elif self._has_cards:
             heights |= self._over_cards(body, frame, has_curves=has_curves) if is_open else {}
         elif self.has_lines:
@@ -393,16 +400,19 @@ class ScreenParts(SteadyScreen[None]):
             heights = {**dict.fromkeys(heights, 0), "TooSmall": 1}
         return heights
 
+    def _in_place_of_table(self, body: int, frame: int) -> dict[str, int | str]:
+        """A picture that has the table's rows, and cards below it if there are any."""
+        cards = self._cards_wanted(frame) if self._has_cards else 0
+        room = max(body - min(cards, body // 4) - frame, 1)
+        width = self.app.size.width - 2 - frame
+        picture = lines_filled(self._pictures[:1], width, room, self.table.glyphs) + frame
+        heights = {"PicturePane": picture, "#middle": 0, "#side": 0}
+        return heights | ({"#below": _REST, "CardsPane": _WHOLE} if cards else {})
+
     def _over_cards(self, body: int, frame: int, *, has_curves: bool) -> dict[str, int | str]:
         """A picture and the table over cards; curves next to these, or below where all fit."""
         wanted = lines_wanted(self._pictures, self.app.size.width, self.table.glyphs)
         cards = self._cards_wanted(frame) or _MIN_SPARE
-        if self._pictures and drawer_of(self._pictures[0]).is_table and self.has_lines:
-            room = max(body - min(cards, body // 4) - frame, 1)
-            width = self.app.size.width - 2 - frame
-            picture = lines_filled(self._pictures[:1], width, room, self.table.glyphs) + frame
-            own = {"PicturePane": picture, "#middle": 0, "#last": 0}
-            return {**own, "#below": _REST, "CardsPane": _WHOLE}
         picture = min(wanted + frame - bool(frame), body // 3 + frame) * self.has_lines
         body -= picture
         table = self._divided(body, len(self.frame) + 1 + frame, cards, 1 / 2)

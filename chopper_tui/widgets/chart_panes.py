@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from textual import events, work
@@ -350,6 +351,15 @@ def _figure(frame: Frame, metric: Metric, row: int) -> str:
     return "" if number is None else scaled_text(number, metric.unit)
 
 
+def _place_of(chosen: Sequence[Card], cards: Sequence[Card]) -> int:
+    """Where a card is among others, or the one with the same evidence; 0 where none is it."""
+    for key in (attrgetter("text"), attrgetter("address")):
+        places = [at for at, card in enumerate(cards) if [key(card)] == [*map(key, chosen)]]
+        if places:
+            return places[0]
+    return 0
+
+
 class CardsPane(Pane):
     """As many cards as fit, the cursor's among them; a bar at the left marks it."""
 
@@ -370,8 +380,8 @@ class CardsPane(Pane):
             self.cursor, self.is_active = row, True
         elif cards is not None:
             before, self._last = self._last, cards
-            if before is not None and self.card not in before.cards:
-                self.cursor = 0
+            if before is not None:
+                self.cursor = _place_of(before.cards[self.cursor : self.cursor + 1], cards.cards)
         self.redraw()
 
     @property

@@ -201,4 +201,4 @@ async def test_the_digit_of_live_opens_it_only_while_the_run_is_followed(folder:
         assert "Info" in at.text()
         await at.press("escape")
         await at.command("view live")
-        assert at.frame.view.name == "live" and "0 overview live" in at.lines()[0]
+        assert at.frame.view.name == "live" and "0 live" in at.lines()[0]
