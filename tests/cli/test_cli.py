@@ -649,7 +649,7 @@ def test_no_cache_writes_nothing_to_the_cache(
         command=[sys.executable, "-m", "chopper_tui", str(store), "--no-cache"],
         XDG_CACHE_HOME=str(cached),
     ) as terminal:
-        terminal.until_text("1 of 1 rows")
+        terminal.until_text("iteration 20.88")
         terminal.quiet(0.5)
         terminal.send("q")
         assert terminal.wait() == 0
