@@ -1,8 +1,8 @@
 """One account: wherever a quantity appears, it is the same to the digits shown.
 
 `QUANTITIES` of `chopper_core.metrics.quantities` has the places where each appears: columns of
-views and of `runs`, headlines, bars and sentences. Each pair agrees, in runs of many kinds; and a
-table shows the same at any width, as JSON and as CSV.
+views and of `runs`, headlines, bars and sentences. Each pair agrees, in runs of many kinds and in
+their parts; and a table shows the same at any width, as JSON and as CSV.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from chopper_core.metrics.quantities import QUANTITIES, Quantity
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards, Composition
 from chopper_core.model.run import Run
-from chopper_core.model.table import Kind, Phase
+from chopper_core.model.table import LEVELS, Kind, Phase
 from chopper_core.model.view import View
 from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import view_specs
 from chopper_core.views.frame import Frame
-from chopper_core.views.query import query
+from chopper_core.views.query import preview, query
 from chopper_tui.draw.table import plan
 from tests.bench.causes import planted
 from tests.charllm import directory
@@ -66,12 +66,17 @@ class Shown:
 
 
 MS: Final = 1_000_000
-Place = Callable[[Run], Shown | float | None]
+Place = Callable[[Run, str], Shown | float | None]
+"""From a run and a scope, as an address has it, to what the place shows."""
 
 
-def _frame(run: Run, asked: str) -> Frame | None:
+def _frame(run: Run, asked: str, scope: str = "") -> Frame | None:
+    levels = [part.partition("=")[0] for part in scope.split("/")] if scope else []
+    order = ",".join(dict.fromkeys((*levels, *LEVELS)))
+    view = parse(f"R{f':{scope}' * bool(scope)}?{asked}&order={order}")
     try:
-        return query(run, parse(f"R?{asked}"))
+        # Of parts, the overview without its findings, which are compared in runs.
+        return preview(run, view) if scope and view.name == "overview" else query(run, view)
     except ChopperError:
         return None
 
@@ -81,8 +86,8 @@ def said(view: str, words: str) -> Place:
     before, _, after = words.partition("#")
     pattern = re.compile(f"{before}{_NUMBER}{after}")
 
-    def found(run: Run) -> Shown | None:
-        frame = _frame(run, f"view={view}")
+    def found(run: Run, scope: str) -> Shown | None:
+        frame = _frame(run, f"view={view}", scope)
         lines = () if frame is None else (*frame.headline, *frame.labels)
         match = next((match for line in lines if (match := pattern.search(line))), None)
         return match and Shown(match[1], match[2])
@@ -93,8 +98,8 @@ def said(view: str, words: str) -> Place:
 def total(asked: str, name: str, scale: float, of_gpus: Callable[..., float] | None) -> Place:
     """A figure of the total row, or of all rows."""
 
-    def found(run: Run) -> float | None:
-        frame = _frame(run, asked)
+    def found(run: Run, scope: str) -> float | None:
+        frame = _frame(run, asked, scope)
         if frame is None or name not in frame.values:
             return None
         value, values = frame.total.get(name), frame.values[name]
@@ -110,8 +115,8 @@ def total(asked: str, name: str, scale: float, of_gpus: Callable[..., float] | N
 def bar(title: str) -> Place:
     """A part of the overview's bar of all GPUs, or all of it, in s."""
 
-    def found(run: Run) -> float | None:
-        frame = _frame(run, "view=overview")
+    def found(run: Run, scope: str) -> float | None:
+        frame = _frame(run, "view=overview", scope)
         charts = () if frame is None else frame.charts
         bars = next((each for each in charts if isinstance(each, Composition)), None)
         if bars is None:
@@ -126,7 +131,7 @@ def bar(title: str) -> Place:
 def of_runs(quantity: str, name: str, scale: float) -> Place:
     """A figure of the run in a table of runs; its power is the mean of the GPUs."""
 
-    def found(run: Run) -> float | None:
+    def found(run: Run, _: str) -> float | None:
         value = figures_of_run(run).figures.get(name)
         times = scale * (len(run.gpus) if quantity == "power" else 1)
         return float(value) * times if isinstance(value, int | float) else None
@@ -134,9 +139,20 @@ def of_runs(quantity: str, name: str, scale: float) -> Place:
     return found
 
 
-def card(run: Run) -> Shown | None:
+def first_row(asked: str, name: str) -> Place:
+    """A time of the first row, in s."""
+
+    def found(run: Run, scope: str) -> float | None:
+        frame = _frame(run, asked, scope)
+        value = frame.values[name].at(0) if frame is not None and len(frame) else None
+        return None if value is None else value * 1e-9
+
+    return found
+
+
+def card(run: Run, scope: str) -> Shown | None:
     """The saving of the overview's first card."""
-    frame = _frame(run, "view=overview")
+    frame = _frame(run, "view=overview", scope)
     charts = () if frame is None else frame.charts
     cards = [each for chart in charts if isinstance(chart, Cards) for each in chart.cards]
     figures = [each.figures[-1] for each in cards[:1] if each.figures]
@@ -144,25 +160,19 @@ def card(run: Run) -> Shown | None:
     return match and Shown(match[1], match[2])
 
 
-def largest_saving(run: Run) -> float | None:
-    """The saving of the first finding."""
-    frame = _frame(run, "view=findings")
-    value = frame.values["saving_ns"].at(0) if frame is not None and len(frame) else None
-    return None if value is None else value * 1e-9
-
-
 WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "step time": {
         "overview headline": r"^(?:iteration|step) #",
         "throughput headline": "an iteration takes #",
         "findings headline": "activities, # per iteration",
+        "whatif headline": "instead of #,",
     },
     "tokens/s": {
         "overview headline": "· # tok/s",
         "throughput headline": r"per GPU, # on \d+ GPUs",
     },
     "tokens/s per GPU": {"throughput headline": "^# tokens/s"},
-    "MFU": {"overview headline": "· # of peak ·"},
+    "MFU": {"overview headline": "· # of peak"},
     "exposed communication": {
         "findings sentence": "^exposed communication takes # per (?:GPU and )?iteration"
     },
@@ -176,6 +186,8 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "power": {"overview headline": r"· #$", "power headline": "GPUs? draw #"},
     "step energy": {"power headline": "an iteration takes #"},
     "waiting": {"comms headline": "GPUs wait #"},
+    "collectives": {"comms headline": "^# collectives?"},
+    "kernel time": {"kernels headline": "of the kernel time, #"},
 }
 """Where a quantity stands in a sentence: the number at `#`."""
 BARS: Final = {
@@ -205,8 +217,8 @@ def place_of(quantity: Quantity, text: str) -> Place:
     scale = 1e-9 if quantity.unit == "s" else 1.0
     if view == "runs":
         return of_runs(quantity.name, what, scale)
-    if quantity.name == "saving":
-        return largest_saving
+    if view == "whatif" or quantity.name == "saving":
+        return first_row(f"view={view}", what)
     asked = f"columns={what}" if view == "tree" else f"view={view}&columns={what}"
     return total(asked, what, scale, OF_GPUS.get(quantity.name))
 
@@ -272,6 +284,54 @@ def experts_run() -> Run:
     )
 
 
+def lacking_run() -> Run:
+    """A GPU whose trace ends an iteration earlier."""
+    return parts_run(lambda gpu, number: (gpu, number) != (1, 3))
+
+
+def partial_run() -> Run:
+    """Layers on half of the GPUs each, and an optimizer in every second step."""
+    return parts_run()
+
+
+def parts_run(keeps: Callable[[int, int], bool] = lambda gpu, number: True) -> Run:
+    rows = [
+        Row(
+            (9 * number + 2 * place) * MS + 300_000,
+            700_000 + 100_000 * gpu,
+            gpu=gpu,
+            iteration=number,
+            phase=(Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)[place],
+            layer=place + 4 * (gpu // 2),
+            operation="mlp_up" if place else "all_reduce",
+            kind=Kind.COMPUTE if place else Kind.COMM,
+        )
+        for gpu in range(4)
+        for number in range(4)
+        for place in range(4)
+        if keeps(gpu, number) and (place < 3 or number % 2)
+    ]
+    return run_of(rows)
+
+
+def damaged_run() -> Run:
+    """Two ranks, of which the file of one ends in the midst of its records."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        ranks = [Rank(0, 2), Rank(1, 2)]
+        for number in range(4):
+            name = f"ProfilerStep#{number}"
+            with ranks[0].note_around(name), ranks[1].note_around(name):
+                step(ranks, number, [512, 512])
+        for each in ranks:
+            each.write(folder / f"rank{each.rank}.json")
+        whole = (folder / "rank1.json").read_bytes()
+        (folder / "rank1.json").write_bytes(whole[: len(whole) * 4 // 5])
+
+    return opened(str(kept_files("account-damaged", "", make)))
+
+
 def sampled_run() -> Run:
     """Telemetry alone, of 32 GPUs."""
     return opened(str(kept_files("account-sampled", "", lambda folder: directory(folder))))
@@ -285,15 +345,53 @@ RUNS: Final[Mapping[str, Callable[[], Run]]] = {
     "tp 2 pp 4 dp 4": lambda: pipeline_run()[0],
     "variable sequences": varying_run,
     "experts": experts_run,
+    "a GPU lacks an iteration": lacking_run,
+    "parts of some GPUs and steps": partial_run,
+    "lost records": damaged_run,
     "telemetry alone": sampled_run,
 }
 
 
-def disagreements(run: Run) -> list[str]:
+def scopes_of(run: Run) -> list[str]:
+    """A GPU, an iteration, a layer and so on, alone and in each other."""
+    if not len(run.table):
+        return [""]
+    last = int(run.table.iteration.max())
+    phase = run.table.text_of("phase", int(run.table.phase[len(run.table) // 2]))
+    layer = run.table.text_of("layer", int(run.table.layer.max()))
+    return [
+        "", "gpu=0", f"iteration={last}", f"gpu=0/iteration={last}", f"phase={phase}",
+        "phase=optimizer", f"layer={layer}", f"gpu=0/phase={phase}",
+    ]  # fmt: skip
+
+
+OF_STEPS: Final = frozenset({"overview", "throughput", "findings", "whatif", "runs"})
+"""Views of steps: idle time before a launch call belongs to the iteration of its host."""
+
+
+def counts(quantity: str, name: str, scope: str) -> bool:
+    """Whether a place is about a scope alone; elsewhere notes say what it is about."""
+    view, is_part = name.partition(" ")[0], "phase" in scope or "layer" in scope
+    if view in ("runs", "whatif", "findings") or name.endswith("cards"):
+        return not scope
+    if view == "throughput":
+        return not is_part
+    if view == "ranks":
+        return "gpu" not in scope
+    # The overview notes what a step of its own has beyond its activities.
+    of_tree = quantity in ("idle", "step time", "exposed", "MFU") and view not in OF_STEPS
+    return not ("iteration" in scope and of_tree)
+
+
+def disagreements(run: Run, scope: str = "") -> list[str]:
     """Each pair of places where a quantity differs in a digit that both show."""
     lines = []
     for quantity, places in PLACES.items():
-        known = {name: found for name, place in places.items() if (found := place(run)) is not None}
+        known = {
+            name: found
+            for name, place in places.items()
+            if counts(quantity, name, scope) and (found := place(run, scope)) is not None
+        }
         for one, other in combinations(known, 2):
             if not agrees(known[one], known[other]):
                 lines.append(f"{quantity}: {one} {known[one]}, {other} {known[other]}")
@@ -309,7 +407,8 @@ def agrees(one: Shown | float, other: Shown | float) -> bool:
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_quantity_is_the_same_wherever_it_appears(name: str) -> None:
-    assert disagreements(RUNS[name]()) == []
+    run = RUNS[name]()
+    assert {scope: wrong for scope in scopes_of(run) if (wrong := disagreements(run, scope))} == {}
 
 
 def test_every_function_of_a_quantity_is_there() -> None:
@@ -442,7 +541,9 @@ def test_every_place_is_found_in_some_run() -> None:
     demo, other = demo_run(), demo_run("fsdp1")
     for quantity, places in PLACES.items():
         for name, place in places.items():
-            assert place(demo) is not None or place(other) is not None, f"{quantity}: {name}"
+            assert place(demo, "") is not None or place(other, "") is not None, (
+                f"{quantity}: {name}"
+            )
 
 
 def test_a_difference_in_a_digit_that_both_show_is_found() -> None:

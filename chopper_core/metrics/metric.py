@@ -33,6 +33,8 @@ class Reduces(StrEnum):
     SUM = "sum"
     OTHERS = "sum over other GPUs"
     """As `SUM`, of time that the row's GPU takes from others: a part of all of them."""
+    STEPS = "sum over GPUs"
+    """As `SUM`, of what leads through all GPUs: per step, not per GPU."""
     RATIO = "ratio of sums"
     MEAN = "time-weighted mean"
     MIN = "min"
@@ -214,7 +216,7 @@ class Metric(Struct, frozen=True):
 
     @property
     def adds_up(self) -> bool:
-        return self.reduces in (Reduces.SUM, Reduces.OTHERS)
+        return self.reduces in (Reduces.SUM, Reduces.OTHERS, Reduces.STEPS)
 
 
 METRICS: Final[dict[str, Metric]] = {}

@@ -47,7 +47,8 @@ step time | s | views.shared.step_times.step_times
     before a launch call belongs to the iteration that the host is in. The parts add up to it.
     base: mean per GPU and iteration; next to it their range, where they differ by 1 %
     places: overview headline, overview bar, overview step_ns, throughput headline,
-        throughput iteration_ns, findings headline, runs step_time_ns
+        throughput iteration_ns, findings headline, tree elapsed_ns, whatif headline,
+        whatif step_ns, runs step_time_ns
 
 tokens/s | tok/s | views.shared.step_times.token_rate
     Tokens of an iteration over step time, times the data-parallel replicas that the GPUs make up.
@@ -149,6 +150,18 @@ waiting | s | graph.collectives.collectives_in
     waits, "caused wait" of the one that it waits for.
     covers: collectives of which the traces have all ranks
     places: comms wait_ns, comms headline, ranks wait_ns, ranks caused_ns
+
+kernels | | metrics.METRICS (kernels)
+    Kernels that run on a GPU, without copies and memsets.
+    places: tree kernels, kernels kernels, icicle kernels
+
+collectives | | views.shared.collective_figures.headline
+    Communication kernels of a GPU.
+    places: comms calls, comms headline
+
+kernel time | s | metrics.METRICS (kernel_ns)
+    Sum of the durations of activities, however many run at a time.
+    places: tree kernel_ns, kernels kernel_ns, kernels headline, roofline kernel_ns
 
 bus bandwidth | GB/s | views.shared.collective_figures.BUS
     Message size over transfer time, times nccl-tests' factor of the collective; waiting is no part.

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.column_names import COUNTS_PER_US, SAMPLED, is_part
 from chopper_core.model.cubes import Cubes
+from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
 from chopper_core.model.inputs import (
     NO_DEVICE,
@@ -55,6 +56,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View, resolved
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import counted, distinct
 
 _CACHED_SCOPES: Final = 64
 _CACHED_TREES: Final = 16
@@ -235,22 +237,54 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def tree_of(self, view: View) -> Tree:
         """The tree that the figures of a view are computed from: truncated iterations take no
-        part in it unless the view asks for them."""
-        return self.tree(view.order, self.left_out(view))
+        part in it unless the view asks for them, nor does what runs outside of iterations."""
+        return self.tree(view.order, self.uncounted(view))
+
+    @property
+    def pairs(self) -> Groups:
+        """The activities by GPU and iteration."""
+        return self.memo(("pairs",), lambda: self.tree().split((), ("gpu", "iteration")))
 
     @cached_property
     def cut_iterations(self) -> frozenset[int]:
-        return frozenset().union(*self.partial_iterations.values())
+        """The iterations that the profiling window truncates, or that a GPU lacks."""
+        return frozenset().union(*self.partial_iterations.values(), self.lacking)
+
+    @cached_property
+    def lacking(self) -> Mapping[int, tuple[int, ...]]:
+        """The iterations that some GPUs with iterations lack → these GPUs."""
+        if not len(self.table):
+            return {}
+        gpus, numbers = (self.pairs.codes(level) for level in ("gpu", "iteration"))
+        gpus, numbers = gpus[numbers != NO_LABEL], numbers[numbers != NO_LABEL]
+        every, (found, counts) = distinct(gpus), counted(numbers)
+        return {
+            number: tuple(sorted({*every.tolist()} - {*gpus[numbers == number].tolist()}))
+            for number in found[counts < len(every)].tolist()
+        }
+
+    def takes_truncated(self, view: View) -> bool:
+        """Whether truncated iterations take part in the figures of a view; raises NoSuchNode.
+
+        They do if it takes them in (`cut=1`) or names an iteration, and where its node has no
+        complete one.
+        """
+        if view.cut or "iteration" in dict(view.scope) or not len(self.table):
+            return True
+        return self._iterations(view) <= self.cut_iterations
 
     def left_out(self, view: View) -> tuple[int, ...]:
         """The truncated iterations that take no part in the figures of a view, in rising order.
 
-        None where the view takes them in (`cut=1`) or names an iteration, nor where its node has
-        no complete iteration. Raises NoSuchNode.
+        Raises NoSuchNode.
         """
-        if view.cut or "iteration" in dict(view.scope) or not (cut := self.truncated(view)):
-            return ()
-        return cut if len(self._iterations(view)) > len(cut) else ()
+        return () if self.takes_truncated(view) else self.truncated(view)
+
+    def uncounted(self, view: View) -> tuple[int, ...]:
+        """The codes of iterations that take no part, with NO_LABEL where some has none."""
+        if self.takes_truncated(view) or NO_LABEL not in self.pairs.codes("iteration"):
+            return self.left_out(view)
+        return (NO_LABEL, *self.truncated(view))
 
     def truncated(self, view: View) -> tuple[int, ...]:
         """The truncated iterations of a view's node, in rising order; raises NoSuchNode."""

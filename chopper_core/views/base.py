@@ -17,19 +17,20 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Values
+from chopper_core.metrics import Reduces, Values
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, first_equal
 
 NODE: Final = "node"
 """The split by host."""
 _CACHED: Final = 64
 _PAIR: Final = ("gpu", "iteration")
+_WORDS: Final = {"gpu": "GPUs", "iteration": "steps", NODE: "nodes"}
 _CYCLE: Final = "iteration%"
 Amount = TypeVar("Amount", float, Int64 | Float64)
 
@@ -67,16 +68,20 @@ class Base(Struct, frozen=True, eq=False):
         )
 
     @property
+    def counted(self) -> Mask:
+        """The pairs that figures are per."""
+        return self.within & self.complete
+
+    @property
     def pairs(self) -> int:
-        return max(int((self.within & self.complete).sum()), 1)
+        return max(int(self.counted.sum()), 1)
 
     @property
     def text(self) -> str:
         """What figures that add up are: `per step and GPU`, `total of 8 GPUs × 2 steps`."""
         if self.is_itself:
             return ""
-        counted = self.within & self.complete
-        gpus, steps = (distinct(self.cells.codes(level)[counted]).tolist() for level in _PAIR)
+        gpus, steps = (distinct(self.cells.codes(level)[self.counted]).tolist() for level in _PAIR)
         is_run = steps in ([], [NO_LABEL])
         if self.pairs == 1:
             return "whole run" if is_run else "one step"
@@ -107,29 +112,42 @@ class Base(Struct, frozen=True, eq=False):
         is_mean = not (self.is_total or self.is_itself) and is_of_steps(self.run, level)
         return is_mean and len(rows) > 1
 
+    def total_title(self, level: str, rows: Sequence[str]) -> str:
+        """The title of the total row: `mean of 4 GPUs` where some of these have no row."""
+        if not self.is_mean_of(level, rows):
+            return "total"
+        names = {*compress(self._names(level), self.counted.tolist())}
+        if names <= {*rows}:
+            return "mean"
+        return f"mean of {len(names)} {_WORDS.get(level, '')}".rstrip()
+
     def of_rows(
         self,
         labels: Mapping[str, Sequence[str]],
         gpus: Collection[int] | None = None,
-        *,
-        of_others: bool = False,
+        reduces: Reduces = Reduces.SUM,
     ) -> Int64:
         """What figures of rows that add up are divided by; rows have labels at each level.
 
-        `gpus` are those that have the figure. Figures of other GPUs are a part of all of them.
+        `gpus` are those that have the figure. Figures of other GPUs are a part of all of them, and
+        those of steps are per step.
         """
         size = len(next(iter(labels.values())))
         if not self._divides:
             return np.ones(size, np.int64)
         levels = [level for level in labels if is_of_steps(self.run, level)]
         chosen = self.within
-        if of_others:
+        if reduces != Reduces.SUM:
             chosen, levels = self.others, [each for each in levels if each.startswith(_PAIR[1])]
         if gpus is not None:
             chosen = chosen & np.isin(self.cells.codes("gpu"), list(gpus))
         # An iteration that takes no part in the total has figures of its own.
         if "iteration" not in levels:
             chosen = chosen & self.complete
+        if reduces == Reduces.STEPS:
+            there = np.flatnonzero(chosen)
+            steps = self.cells.codes("iteration")[there].astype(np.int64)
+            chosen = np.isin(np.arange(len(chosen)), there[first_equal(steps, distinct(steps))])
         if not levels:
             return np.full(size, max(int(chosen.sum()), 1))
         found = Counter(compress(zip(*map(self._names, levels), strict=True), chosen.tolist()))
@@ -161,7 +179,7 @@ def _base(run: Run, view: View) -> Base:
         none = np.zeros(0, np.bool_)
         nothing = Groups.single(run.table, slice(0, 0))
         return Base(run, nothing, none, none, none, is_itself=True)
-    cells = run.memo(("pairs",), lambda: run.tree().split((), _PAIR))
+    cells = run.pairs
     within, others = np.ones((2, len(cells)), np.bool_)
     for level, label in view.scope:
         if is_of_steps(run, level):
@@ -169,7 +187,8 @@ def _base(run: Run, view: View) -> Base:
             within &= named
             others &= named | (not level.startswith(_PAIR[1]))
     steps = cells.codes("iteration")
-    complete = ~np.isin(steps, run.left_out(view))
+    cut = () if run.takes_truncated(view) else sorted(run.cut_iterations)
+    complete = ~np.isin(steps, np.array(cut, np.int64))
     # What runs outside of iterations is no step.
     in_steps = complete & (steps != NO_LABEL)
     if (in_steps & within).any():

@@ -16,7 +16,7 @@ from chopper_core.graph.dependencies import INFERRED, Evidence
 from chopper_core.graph.path import GAPS, longest_path, work_alone
 from chopper_core.graph.slack import MAX_ROWS
 from chopper_core.graph.step_graph import StepGraph, replay
-from chopper_core.metrics import METRICS, Values, column, worded
+from chopper_core.metrics import METRICS, Reduces, Values, column, worded
 from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
@@ -30,8 +30,9 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, distinct, sums_of
 from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures
-from chopper_core.views.shared.phrases import percent
+from chopper_core.views.shared.phrases import amount, percent
 from chopper_core.views.shared.table_view import (
+    ALL_GPUS,
     Own,
     Partition,
     activity_view,
@@ -62,23 +63,23 @@ _BINS: Final = 240
 TYPES: Final = ("compute", "memory", "collective", "send/receive")
 _SEND_RECV: Final = frozenset({"send_recv", "send", "recv"})
 
-ON_PATH: Final = column("""path_ns | ns | on path | sum
+ON_PATH: Final = column("""path_ns | ns | on path | sum over GPUs
     Work on the longest path: the chain of activities and work of the hosts that ends with the last
     activity of the iteration, each of which begins when the one before it on the path has ended.
     A collective works from the arrival of its last member.""")
-OF_PATH: Final = column("""path_pct | % | of path | sum
+OF_PATH: Final = column("""path_pct | % | of path
     Share of the path's work and gaps.""")
-NODES: Final = column("""path_activities | | steps | sum
+NODES: Final = column("""path_activities | | activities on path | sum over GPUs
     Activities on the longest path.""")
-GAP: Final = column("""path_gap_ns | ns | gap before | sum
+GAP: Final = column("""path_gap_ns | ns | gap before | sum over GPUs
     Time on the path between the activity before it and the beginning of its work: its parts are
     the host's work, launch latency, and dispatch.""")
 GAP_PARTS: Final = {
-    "host": column("""gap_host_ns | ns | host | sum
+    "host": column("""gap_host_ns | ns | host | sum over GPUs
         Work of the host on the longest path before the activity."""),
-    "latency": column("""gap_latency_ns | ns | launch latency | sum
+    "latency": column("""gap_latency_ns | ns | launch latency | sum over GPUs
         The typical time from a launch to its activity, where the path comes from the launch."""),
-    "dispatch": column("""gap_dispatch_ns | ns | dispatch | sum
+    "dispatch": column("""gap_dispatch_ns | ns | dispatch | sum over GPUs
         The typical time from the end of an activity to the one that waited for it, where the path
         comes from there."""),
 }
@@ -123,13 +124,19 @@ def answer(run: Run, view: View) -> ViewResult:
     if not run.table.has_times:
         raise NothingToShow(NO_TIMES)
     scope = run.memo(
-        ("graph", view.order, view.path, run.left_out(view)), lambda: _scope(run, view), keep=2
+        ("graph", view.order, view.path, run.uncounted(view)), lambda: _scope(run, view), keep=2
     )
     found = _one_by_one(run, view, scope) if view.by == NODE else _together(run, view, scope)
-    charts = _charts(run, scope)
-    base = base_of(run, replace(view, is_total=True))  # The path leads through all GPUs and steps.
+    base = base_of(run, view)
+    if scope.iteration is not None:
+        base = base.of_iterations([scope.iteration])
+    steps = int(base.of_rows({"": [""]}, reduces=Reduces.STEPS)[0])
     return replace(
-        found, headline=_headline(run, scope), notes=_notes(scope), charts=charts, base=base
+        found,
+        headline=_headline(run, scope, steps),
+        notes=_notes(scope),
+        charts=_charts(run, scope, steps),
+        base=base.itself if view.by == NODE else base,
     )
 
 
@@ -227,7 +234,9 @@ def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
         view,
         Partition(by, labels, nodes, Groups.single(table, rows)),
         own,
+        [(OF_PATH, Values(own[1][1].numbers.sum(keepdims=True)))],
         opens=opens,
+        total_title=ALL_GPUS if by == "gpu" else "",
         sort=f"-{'kernel_ns' if by == 'message' else ON_PATH.name}",
         shown=shown,
     )
@@ -280,24 +289,26 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
     )
 
 
-def _parts(table: KernelTable, scope: _ScopeGraph) -> dict[str, int]:
-    """The times of the path: its work by type, then what is between its activities."""
+def _parts(table: KernelTable, scope: _ScopeGraph, steps: int) -> dict[str, float]:
+    """The times of the path per step: its work by type, then what is between its activities."""
     types = node_types(table, scope.on_path)
     times = [*sums_of(scope.work_ns, types, len(TYPES)), *scope.gap_ns.sum(axis=1)]
     names = (*TYPES, *(GAP_PARTS[name].title for name in GAPS))
-    return {name: int(ns) for name, ns in zip(names, times, strict=True) if ns}
+    return {name: ns / steps for name, ns in zip(names, times, strict=True) if ns}
 
 
-def _headline(run: Run, scope: _ScopeGraph) -> tuple[str, ...]:
-    parts = [f"{name} {time_text(ns)}" for name, ns in _parts(run.table, scope).items()]
-    counts = counts_of(node_types(run.table, scope.rows), len(TYPES)).tolist()
-    mix = [f"{n} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
+def _headline(run: Run, scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
+    """Sentences about the path, per so many steps."""
+    parts = [f"{name} {time_text(ns)}" for name, ns in _parts(run.table, scope, steps).items()]
+    counts = counts_of(node_types(run.table, scope.rows), len(TYPES)) / steps
+    mix = [f"{amount(n)} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
+    work, gap = (time_text(int(each.sum()) / steps) for each in (scope.work_ns, scope.gap_ns))
+    on_path, rows = (amount(len(each) / steps) for each in (scope.on_path, scope.rows))
     begin, end = scope.alone_ns
     free = int((end - begin).sum()) / max(scope.alone_span_ns, 1)
     return (
-        f"longest path: {len(scope.on_path)} of {len(scope.rows)} activities, "
-        f"{time_text(int(scope.work_ns.sum()))} of work, {time_text(int(scope.gap_ns.sum()))} "
-        f"before and between them; on average {free:.2f} could run at a time",
+        f"longest path{' of a step' if steps > 1 else ''}: {on_path} of {rows} activities, "
+        f"{work} of work, {gap} before and between them; on average {free:.2f} could run at a time",
         f"path: {', '.join(parts)}",
         f"nodes: {', '.join(mix)}",
     )
@@ -329,9 +340,9 @@ def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _charts(run: Run, scope: _ScopeGraph) -> tuple[Chart, ...]:
+def _charts(run: Run, scope: _ScopeGraph, steps: int) -> tuple[Chart, ...]:
     charts: list[Chart] = []
-    if parts := _parts(run.table, scope):
+    if parts := _parts(run.table, scope, steps):
         series = tuple(Series(name, np.array([ns / 1e6])) for name, ns in parts.items())
         charts.append(Composition("the longest path", "ms", ("path",), series))
     if length := float(scope.alone_span_ns):

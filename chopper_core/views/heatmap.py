@@ -40,7 +40,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 from chopper_core.views.base import NODE, Base, base_of, divided
-from chopper_core.views.shared.leads import of_all_gpus
+from chopper_core.views.shared.leads import all_gpus_note, of_all_gpus
 from chopper_core.views.shared.phrases import differs
 from chopper_core.views.shared.samples import (
     gpus_of,
@@ -180,7 +180,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
     figure = metric_named(view.of or USUAL, run.table)
-    view = of_all_gpus(view)
+    note, view = all_gpus_note(view), of_all_gpus(view)
     tree = run.tree_of(view)
     # The first split that has more than one label in the scope.
     several = (
@@ -215,7 +215,7 @@ def answer(run: Run, view: View) -> ViewResult:
         [whole],
         opens=lambda row: pivot(child_of(view, "gpu", names[row]), by),
         headline=matrix.headline(),
-        notes=(shown,) if len(labels) > _MAX_DRAWN else (),
+        notes=(*note, *((shown,) if len(labels) > _MAX_DRAWN else ())),
         charts=_charts(run, matrix, drawn, opens),
         base=base,
     )

@@ -44,6 +44,8 @@ _TITLES: Final = {THEORY: "theoretical", **LOSSES}
 _TERMS: Final = tuple(_TITLES)
 _UNKNOWN: Final = "unmodelled_ns"
 _MATRIX: Final = ("gemm", "convolution", ATTENTION_CLASS)
+_MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
+"""Of the time of matrix kernels: with more unknown, the share of the peak isn't shown."""
 _NOTED_PCT: Final = 1.0
 _MAX_BARS: Final = 16
 
@@ -288,6 +290,14 @@ def without_flops(kernels: Groups) -> float:
     with_peak = kernels.known(AT_PEAK)[1][matrix] > 0
     known = np.isin(operation, operation[with_peak])
     return float(100.0 * duration[~known].sum() / duration.sum())
+
+
+def unknown_flops(kernels: Groups) -> str:
+    """Why their share of the peak would be far too small to be shown; empty if it isn't."""
+    share = without_flops(kernels)
+    if share <= _MAX_UNKNOWN_FLOPS_PCT:
+        return ""
+    return f"{share:.0f} % of the time of matrix kernels has unknown FLOPs"
 
 
 def _waterfall(base: Base, whole: TimeParts, used: list[str], words: Mapping[str, str]) -> BarChart:

@@ -179,7 +179,7 @@ def overlaps_in(run: Run, view: View) -> Overlaps:
     if {"kernel", ACTIVITY} & {level for level, _ in view.scope}:
         return _found(run, node)
     everything = run.memo(("overlaps",), lambda: _found(run, run.tree().node(())))
-    if not view.path and not run.left_out(view):
+    if not view.path and not run.uncounted(view):
         return everything
     inside = np.zeros(len(run.table), np.bool_)
     inside[node.selection] = True

@@ -23,7 +23,7 @@ from chopper_core.model.view import View, pivot, with_view
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import ratios, sums_of
-from chopper_core.views.base import base_of_steps
+from chopper_core.views.base import base_of, base_of_steps
 from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import count
@@ -224,7 +224,10 @@ def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
         labels, counted = rows.labels, np.ones(len(rows.labels), np.bool_)
         cells = np.full((len(labels), 1, every.shape[2]), np.nan)
         if steps.steady.any():
-            cells = np.stack([every[own][:, steps.steady].mean(axis=0) for own in rows.members])
+            chosen, there = every[:, steps.steady], steps.there[:, steps.steady, None]
+            cells = np.stack(
+                [ratios(chosen[own].sum(axis=0), there[own].sum(axis=0)) for own in rows.members]
+            )
     times = cells[:, :, 0]
     own = _figures(steps, cells, view.stat, reduced_along("mean", times.T))
     least, most = (how.reduce(times, axis=1) for how in (np.fmin, np.fmax))
@@ -289,9 +292,6 @@ def _headline(steps: StepParts) -> tuple[str, ...]:
 
 def _notes(run: Run, view: View, steps: StepParts) -> tuple[str, ...]:
     notes = []
-    cut = [str(n) for n, whole in zip(steps.iterations, steps.steady, strict=True) if not whole]
-    if cut:
-        notes.append(f"iteration {', '.join(cut)} left out: truncated or missing on a GPU")
     if not np.isfinite(steps.tokens[:, steps.steady]).all():
         notes.append(f"tokens are unknown: {_NO_TOKENS}")
     elif view.of:
@@ -311,7 +311,10 @@ def _notes(run: Run, view: View, steps: StepParts) -> tuple[str, ...]:
 def _charts(steps: StepParts) -> tuple[BarChart | LineChart, ...]:
     if not steps.steady.any():
         return ()
-    means = steps.parts_ns[:, steps.steady].mean(axis=1)
+    means = ratios(
+        steps.parts_ns[:, steps.steady].sum(axis=1),
+        steps.there[:, steps.steady].sum(axis=1, keepdims=True),
+    )
     tokens = steps.tokens[:, steps.steady].mean(axis=1)
     known = bool(np.isfinite(tokens).all())
     each = means / tokens[:, None] / 1e3 if known else means / 1e6
@@ -395,7 +398,7 @@ class StepParts(Struct, frozen=True, eq=False):
     def means_ns(self) -> Float64:
         """The mean of each part over the GPUs' steady iterations; NaN without one."""
         chosen = self.parts_ns[:, self.steady]
-        return chosen.mean(axis=(0, 1)) if chosen.size else np.full(len(PARTS), np.nan)
+        return ratios(chosen.sum(axis=(0, 1)), self.there[:, self.steady].sum())
 
     @property
     def used(self) -> list[int]:
@@ -410,7 +413,7 @@ class StepParts(Struct, frozen=True, eq=False):
     @property
     def step_ns(self) -> float:
         """The step time, as of `StepTimes`; NaN without a steady iteration."""
-        return float(self.times_ns[:, self.steady].mean()) if self.steady.any() else float("nan")
+        return float(self.means_ns.sum())
 
 
 def steps_of(run: Run, view: View, tokens: int | None = None) -> StepParts:
@@ -430,8 +433,11 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> StepParts:
     if not tokens:
         known = tokens_in(run, gpus.tolist(), iterations.tolist())
     # The tokens of a truncated step are unknown: only a query for the step shows its rate.
-    whole = ~np.isin(iterations, np.array(() if view.cut else run.truncated(view), np.int64))
-    whole &= there.all(axis=0)
+    base = base_of(run, view)
+    own = of_steps(base.cells, gpus, iterations, base.counted, False)
+    whole = np.asarray(own.any(axis=0), np.bool_)
+    if not view.cut:
+        whole &= ~np.isin(iterations, [*run.cut_iterations])
     parts = laid_out(_parts_of_steps(steps))
     moved = moved_idle(run, View(view.run, cut=view.cut), is_whole=True)
     parts[:, :, PARTS.index("launch")] += moved.by_step(run, gpus, iterations).astype(np.int64)

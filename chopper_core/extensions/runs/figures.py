@@ -189,8 +189,6 @@ def known_column(name: str) -> Metric:
 
 
 _REDUCTIONS: Final[dict[str, Any]] = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
-_MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
-"""Of the time of matrix kernels: with more, the share of the peak would be far too small."""
 _PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "j_per_sample", "samples_per_s_mj")
 _NO_TRACE: Final = "it has telemetry alone, without a trace"
 _NO_WINDOW: Final = "the samples have no times, or none of the power"
@@ -282,15 +280,11 @@ def _problem(run: Run) -> str:
 
 
 def _unknown_flops(run: Run) -> str:
-    from chopper_core.views.overheads import without_flops
+    from chopper_core.views.overheads import unknown_flops
 
     if not run.table.has_times:
         return ""
-    kernels = run.tree_of(View(run.name)).split((), ("operation", "kernel"))
-    share = without_flops(kernels)
-    if share <= _MAX_UNKNOWN_FLOPS_PCT:
-        return ""
-    return f"{share:.0f} % of the time of matrix kernels has unknown FLOPs"
+    return unknown_flops(run.tree_of(View(run.name)).split((), ("operation", "kernel")))
 
 
 def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str, str]) -> None:

@@ -150,7 +150,7 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     node, steps = tree.node(view.path), tree.split(view.path, ("gpu", "iteration"))
     gpu_of, number_of = (steps.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
     numbers, gpus = set(number_of.tolist()) - {NO_LABEL}, gpus_of(run, view)
-    complete = tuple(sorted(numbers - set(() if view.cut else run.truncated(view))))
+    complete = tuple(sorted(numbers - (frozenset() if view.cut else run.cut_iterations)))
     compared = _chosen(node, complete)
     times = step_times(run, view)
     took = times.times_ns.astype(np.float64)[:, np.isin(times.iterations, complete)]

@@ -39,7 +39,7 @@ from chopper_core.views.overview.step import (
     without,
 )
 from chopper_core.views.power.samples import OF_SAMPLES
-from chopper_core.views.shared.phrases import by_number, count, time
+from chopper_core.views.shared.phrases import count, time
 from chopper_core.views.shared.samples import (
     columns_of,
     gpus_of,
@@ -442,12 +442,15 @@ def _cards(step: Step) -> Cards:
 
 
 def _notes(step: Step) -> tuple[str, ...]:
-    truncated = step.run.truncated(step.view)
-    lacking = [number for number in step.times.left_out if number not in truncated]
-    if not lacking:
+    moved = step.times.moved_ns.sum() / step.times.cells
+    if not moved:
         return ()
-    verb = "is" if len(lacking) == 1 else "are"
-    return (f"{by_number('iteration', lacking)} {verb} missing on a GPU: left out",)
+    whose = "another iteration's host" if moved < 0 else "the next iteration's activities"
+    more = "without" if moved < 0 else "with"
+    return (
+        f"idle is {more} {time(abs(moved))} before launch calls of {whose}; the tree has them by "
+        "activity",
+    )
 
 
 _SHOWN_OF_SAMPLES: Final = (

@@ -25,8 +25,8 @@ from chopper_core.views.overheads import (
     THEORY,
     covered_parts,
     parts_of,
+    unknown_flops,
     with_parts,
-    without_flops,
     without_gpus,
 )
 from chopper_core.views.shared.marks import Coverage
@@ -70,8 +70,6 @@ _CURVE_CELLS: Final = 12
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 _THOUSANDS: Final = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 _SMALLEST_CHANGE_PCT: Final = 0.05
-_MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
-"""Of the time of matrix kernels: with more, the share of the peak would be far too small."""
 
 
 class Step(Struct, frozen=True, eq=False, dict=True):
@@ -105,6 +103,11 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         return [int(gpu) for gpu in self.times.gpus]
 
     @property
+    def is_part(self) -> bool:
+        """Whether the scope is a part of iterations, such as a phase."""
+        return not {level for level, _ in self.view.scope} <= {"gpu", "iteration"}
+
+    @property
     def word(self) -> str:
         """The word for an iteration: inference has steps."""
         if not self.times.iterations:
@@ -120,7 +123,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
 
     def tokens_per_s(self) -> float | None:
         times = self.times
-        if not times.iterations or not times.mean_ns:
+        if self.is_part or not times.iterations or not times.mean_ns:
             return None
         tokens = tokens_in(self.run, self.gpus, times.iterations).mean()
         if not np.isfinite(tokens):
@@ -153,7 +156,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         without = {**self.times.excluded, **without_gpus(self.tree, gpus)}
         own = np.isin(self.times.gpus, list(gpus))
         found = self._parts_of(self.tree.split(self.view.path, (), without), own)
-        return found, int((self.times.times_ns[own] > 0).sum())
+        return found, int(self.times.pairs[: len(own)][own].sum())
 
     @property
     def of_peak_pct(self) -> float:
@@ -226,15 +229,15 @@ def _figures(step: Step) -> dict[str, _Fact]:
         (shortest, unit), longest = time(least).split(), time(most)
         shortest = shortest if longest.endswith(f" {unit}") else f"{shortest} {unit}"
         spread = f" ({shortest} to {longest}{_curve(times)})"
-    found = {"time": _Fact(times.mean_ns, time, f"{step.word} ", spread)}
+    name = "time" if step.is_part else step.word
+    found = {"time": _Fact(times.mean_ns, time, f"{name} ", spread)}
     if (tokens := step.tokens_per_s()) is not None:
         found["tokens"] = _Fact(tokens, _thousands, "", " tok/s")
-    if THEORY in whole:
-        without = without_flops(step.tree.split(step.view.path, ("operation", "kernel")))
-        if without <= _MAX_UNKNOWN_FLOPS_PCT:
-            some = step.covered.get(THEORY, ())
-            after = f" of peak ({len(some)}/{len(step.gpus)} GPUs)" if some else " of peak"
-            found["peak"] = _Fact(step.of_peak_pct, _percent, "", after, is_share=True)
+    kernels = step.tree.split(step.view.path, ("operation", "kernel"))
+    if THEORY in whole and not unknown_flops(kernels):
+        some = step.covered.get(THEORY, ())
+        after = f" of peak ({len(some)}/{len(step.gpus)} GPUs)" if some else " of peak"
+        found["peak"] = _Fact(step.of_peak_pct, _percent, "", after, is_share=True)
     if int(step.whole.sum("collectives")[0]) and not step.run.is_reconstructed:
         exposed = 100.0 * whole["exposed_comm_ns"] / max(int(times.times_ns.sum()), 1)
         found["exposed"] = _Fact(exposed, _percent, "exposed ", is_share=True)

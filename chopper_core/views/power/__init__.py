@@ -283,7 +283,7 @@ def _of_steps(run: Run, view: View, given: float | None) -> tuple[list[str], Flo
     unknown, -inf J where a GPU has no such whole iteration."""
     steps, gpus, numbers = whole_steps(run, view)
     energy_j = METRICS["energy_j"].compute(Scope.of(run, steps)).known()
-    is_cut = np.isin(steps.codes("iteration"), () if view.cut else run.truncated(view))
+    is_cut = np.isin(steps.codes("iteration"), [] if view.cut else [*run.cut_iterations])
     joules = of_steps(steps, gpus, numbers, np.where(is_cut, -np.inf, energy_j), -np.inf)
     tokens = np.full(joules.shape, given)
     if given is None:

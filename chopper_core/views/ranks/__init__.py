@@ -31,6 +31,7 @@ from chopper_core.views.shared.leads import (
     MIN_CAUSE_SHARE,
     RankLeads,
     Straggler,
+    all_gpus_note,
     lead_changes,
     leads,
 )
@@ -77,8 +78,10 @@ def answer(run: Run, view: View) -> ViewResult:
     stand, whole = leads(run, view)
     by, base = view.by or "gpu", base_of(stand.run, whole).of_iterations(stand.iterations)
     if by == NODE or by in run.table.coordinates:
-        return by_part(run, whole, by, stand.gpus, _by_gpu(stand, whole, base))
-    return _by_gpu(stand, whole, base) if by == "gpu" else _by_label(stand, whole, by, base)
+        found = by_part(run, whole, by, stand.gpus, _by_gpu(stand, whole, base))
+    else:
+        found = _by_gpu(stand, whole, base) if by == "gpu" else _by_label(stand, whole, by, base)
+    return replace(found, notes=(*all_gpus_note(view), *found.notes))
 
 
 def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:

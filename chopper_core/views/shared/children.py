@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from chopper_core.metrics import (
     METRICS,
     Metric,
-    Reduces,
     Scope,
     Values,
     column_names,
@@ -28,6 +27,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal, bounds_of
+from chopper_core.model.table import NO_LABEL
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -42,12 +42,17 @@ from chopper_core.views.shared.derived import (
 )
 from chopper_core.views.shared.filter import LONGEST_FIRST, NAME, FilterRows, Shown, shown_of
 from chopper_core.views.shared.marks import Coverage
+from chopper_core.views.shared.phrases import by_number
 from chopper_core.views.spec import ViewResult
 
 MAX_SPARKLINE_GPUS: Final = 128
 """The most GPUs of a row for which its sparkline is computed."""
 MAX_SPARKLINE_ACTIVITIES: Final = 1 << 24
 """The most activities that are gathered to find the GPUs of the rows."""
+
+
+_OUTSIDE: Final = "activities outside of iterations are left out unless cut=1"
+_TRUNCATED: Final = "truncated by the profiling window"
 
 
 class SignalChart(Struct, frozen=True):
@@ -215,7 +220,7 @@ class Columns:
         if not metric.adds_up:
             return np.ones(1, np.int64)
         gpus = None if self._nodes is None else self._coverage.covered(metric)
-        return self._base.of_rows(labels, gpus, of_others=metric.reduces == Reduces.OTHERS)
+        return self._base.of_rows(labels, gpus, metric.reduces)
 
     def _total(self, metric: Metric) -> Number | None:
         if metric.name in self._totals:
@@ -293,8 +298,7 @@ def framed(
         left_out=run.left_out(view),
         attributes=lambda row: attributes_at(run, result.opens(places[row])),
         base=base.text if base.is_applied or columns.adds_up else "",
-        total_title=result.total_title
-        or ("mean" if base.is_mean_of(result.level, result.labels) else "total"),
+        total_title=result.total_title or base.total_title(result.level, result.labels),
         partial_total=columns.partial_totals,
     )
     return frame, columns, shown
@@ -310,7 +314,9 @@ def children(run: Run, view: View) -> Frame:
     else:
         found = tree.children(view.path)
         labels, nodes = list(found.labels), found.groups
-    skipped = set(map(str, run.left_out(view))) if level == "iteration" else set()
+    skipped: set[str] = set()
+    if level == "iteration":
+        skipped = {run.table.text_of(level, code) for code in run.uncounted(view)}
     counted = np.array([label not in skipped for label in labels], np.bool_)
     result = ViewResult(
         level=level,
@@ -393,13 +399,21 @@ def notes_of(run: Run, view: View, count: int, hidden: int, hidden_ns: float) ->
 def cut_note(run: Run, view: View, where: str = "") -> list[str]:
     """A note on the truncated iterations of a view's node: whether they take part."""
     cut, left_out = run.truncated(view), run.left_out(view)
+    outside = [_OUTSIDE] if NO_LABEL in run.uncounted(view) else []
     if not cut:
-        return []
-    which = f"iteration{'s' * (len(cut) > 1)} {', '.join(map(str, cut))}"
-    verb = "is" if len(cut) == 1 else "are"
-    note = f"{which}{f' {where}' * bool(where)} {verb} truncated by the profiling window"
+        return outside
+    why: dict[str, list[int]] = {}
+    for number in cut:
+        gpus = run.lacking.get(number)
+        reason = f"missing on {by_number('GPU', gpus)}" if gpus else _TRUNCATED
+        why.setdefault(reason, []).append(number)
+    note = "; ".join(
+        f"{by_number('iteration', numbers)}{f' {where}' * bool(where)} "
+        f"{'is' if len(numbers) == 1 else 'are'} {reason}"
+        for reason, numbers in why.items()
+    )
     if left_out:
-        return [f"{note}: left out unless cut=1"]
+        return [f"{note}: left out unless cut=1", *outside]
     is_chosen = view.cut or "iteration" in dict(view.scope)
     return [note if is_chosen else f"{note}, and there is no complete one"]
 

@@ -24,6 +24,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.base import Base
 from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, MIN_VALUES
+from chopper_core.views.shared.phrases import amount
 
 _UNSEEN: Final = "the files lack ranks of the process group"
 NCCL: Final = "nccl-tests doc/PERFORMANCE.md"
@@ -258,13 +259,10 @@ def shares(found: Collectives, owner: Index, count: int) -> Own:
 def headline(found: Collectives, base: Base) -> tuple[str, ...]:
     table, rows = found.table, found.rows
 
-    def number(calls: int) -> str:
-        return f"{base.each(calls):,.4g}"
-
     names = kinds_of(found)
     kinds = Counter(names[place] for place in found.member_set.tolist()).most_common(4)
-    count = ", ".join(f"{number(times)} {kind}" for kind, times in kinds)
-    lines = [f"{number(len(rows))} collectives{base.words}: {count}"]
+    count = ", ".join(f"{amount(base.each(times))} {kind}" for kind, times in kinds)
+    lines = [f"{amount(base.each(len(rows)))} collectives{base.words}: {count}"]
     complete, total = found.complete, int(found.member_wait_ns.sum())
     if complete.any() and total:
         wait = sums_of(found.member_wait_ns, found.member_set, len(found))

@@ -338,7 +338,7 @@ def _leads(run: Run, view: View) -> RankLeads:
     peers = occurrences_of(run, compared)
     if sum(len(own.gpus) for own in peers) < 2:
         raise NothingToShow("the run has compute on one GPU only; ranks compares several")
-    if view.path or run.left_out(view):
+    if view.path or run.uncounted(view):
         peers = tuple(within(run, own, node) for own in peers)
         # Those without an occurrence in a scope of coordinates are outside it.
         peers = tuple(own for own in peers if len(own))
@@ -410,6 +410,11 @@ def of_all_gpus(view: View) -> View:
         path=tuple(label for _, label in levels),
         order=complete_order([level for level, _ in levels]),
     )
+
+
+def all_gpus_note(view: View) -> tuple[str, ...]:
+    named = [label for level, label in view.scope if level == "gpu"]
+    return (f"all GPUs are compared, not GPU {named[0]} alone",) if named else ()
 
 
 def lead_changes(stand: RankLeads) -> Float64:

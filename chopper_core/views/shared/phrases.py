@@ -7,9 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.model.units import time_text
+from chopper_core.model.units import significant, time_text
 
 time: Final = time_text
+_LARGE: Final = 1000
+"""A mean number of things without decimals."""
 
 _SMALL: Final = [
     "no",
@@ -46,6 +48,11 @@ def others(number: int) -> str:
     if number == 1:
         return "the other GPU"
     return f"the other {_SMALL[number] if number < len(_SMALL) else number} GPUs"
+
+
+def amount(number: float) -> str:
+    """A mean number of things: `99`, `64.5`, `33,040`."""
+    return f"{number:,.0f}" if number >= _LARGE or number % 1 == 0 else significant(number)
 
 
 def by_number(word: str, numbers: Sequence[int]) -> str:

@@ -19,8 +19,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.settings import Setting
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
-from chopper_core.util.arrays import AnyArray, Float64, Int64
-from chopper_core.util.grouping import counted, distinct, first_equal, median_of, ratios
+from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
+from chopper_core.util.grouping import distinct, first_equal, median_of, ratios
+from chopper_core.views.base import base_of
 from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import percent
 
@@ -80,15 +81,15 @@ class StepTimes(Struct, frozen=True, eq=False):
     iterations: tuple[int, ...]
     """The complete iterations; empty: the scope has none."""
     left_out: tuple[int, ...]
-    """Iterations that the profiling window truncates, or that a GPU lacks."""
+    """Iterations that take no part."""
     excluded: Mapping[str, Sequence[int]]
     """The codes of all iterations that take no part, as `Tree.split` excludes them."""
     times_ns: Int64
     """GPUs x iterations; 0 where a GPU lacks one."""
     moved_ns: Int64
     """What idle time of each GPU belongs to these iterations beyond that of their activities."""
-    cells: int
-    """The number of pairs of a GPU and an iteration."""
+    pairs: Mask
+    """The GPUs of the scope, those with activities first, x iterations: which figures are per."""
 
     @property
     def mean_ns(self) -> float:
@@ -96,16 +97,19 @@ class StepTimes(Struct, frozen=True, eq=False):
         return float(self.times_ns.sum()) / self.cells
 
     @property
+    def cells(self) -> int:
+        """The number of pairs of a GPU and an iteration."""
+        return int(self.pairs.sum())
+
+    @property
     def each_ns(self) -> Float64:
         """The step time of each iteration: its mean over the GPUs that have it."""
-        there = np.maximum((self.times_ns > 0).sum(axis=0), 1)
-        return np.asarray(self.times_ns.sum(axis=0) / there, np.float64)
+        return ratios(self.times_ns.sum(axis=0), self.pairs.sum(axis=0))
 
     @property
     def by_gpu_ns(self) -> Float64:
         """The step time of each GPU: its mean over the iterations that it has."""
-        there = np.maximum((self.times_ns > 0).sum(axis=1), 1)
-        return np.asarray(self.times_ns.sum(axis=1) / there, np.float64)
+        return ratios(self.times_ns.sum(axis=1), self.pairs[: len(self.gpus)].sum(axis=1))
 
     @property
     def typical(self) -> int:
@@ -120,27 +124,24 @@ def step_times(run: Run, view: View) -> StepTimes:
 
 
 def _step_times(run: Run, view: View) -> StepTimes:
-    cells = run.tree(view.order).split(view.path, ("gpu", "iteration"))
-    codes = cells.codes("iteration").astype(np.int64)
-    gpus = distinct(cells.codes("gpu")).astype(np.int64)
-    found, counts = counted(codes[codes != NO_LABEL])
-    everywhere = found[counts == len(gpus)].tolist()
-    whole = [code for code in everywhere if code not in run.left_out(view)]
-    # A run with only truncated iterations shows them.
-    kept = np.array(whole or everywhere or found.tolist(), np.int64)
-    steps = kept if len(kept) else np.array([NO_LABEL], np.int64)
-    own = np.isin(codes, steps)
-    others = distinct(codes[~own]).tolist()
+    cells, base = run.tree(view.order).split(view.path, ("gpu", "iteration")), base_of(run, view)
+    gpus, codes = (cells.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
+    gpus, found = distinct(gpus), distinct(codes[codes != NO_LABEL])
+    steps = distinct(base.cells.codes("iteration")[base.counted]).astype(np.int64)
+    kept = steps[steps != NO_LABEL]
+    others = distinct(codes[~np.isin(codes, steps)]).tolist()
     times = of_steps(cells, gpus, steps, cells.elapsed_ns, 0)
     moved_ns = moved_idle(run, view, is_whole=True).by_step(run, gpus, kept).astype(np.int64)
+    every = distinct(base.cells.codes("gpu")[base.counted]).astype(np.int64)
+    every = np.concatenate([gpus, every[~np.isin(every, gpus)]])
     return StepTimes(
         gpus=gpus,
         iterations=tuple(kept.tolist()),
-        left_out=tuple(code for code in found.tolist() if code not in kept),
+        left_out=tuple(found[~np.isin(found, kept)].tolist()),
         excluded={"iteration": others} if others else {},
         times_ns=times + moved_ns if len(kept) else times,
         moved_ns=np.asarray(moved_ns.sum(axis=1), np.int64),
-        cells=int(own.sum()),
+        pairs=of_steps(base.cells, every, steps, base.counted, False),
     )
 
 
