@@ -209,7 +209,7 @@ def phases_line(
     """
     bands = picture.bands(row, bins)
     line = "".join(text for text, _ in _band(bands[0], bins, glyphs)) if bands else " " * bins
-    length = f" {glyphs.spelled(time_text(picture.seen.length_ns))}"
+    length = f" over {glyphs.spelled(time_text(picture.seen.length_ns))}"
     line = line[: max(bins - len(length), 0)] + length[:bins]
     rules = [rule.span() for rule in re.finditer("[─-]+", line)]
     begin, end = max(rules, key=lambda span: span[1] - span[0], default=(0, 0))

@@ -20,13 +20,14 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.views import graph, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
+from tests.demo import demo_run
 from tests.support import Row, counted_rows, run_of, sample_run
 
 SPLITS = [by for by in view_spec("graph").by if by != "node"]
 
 
 def shown(run: Run, by: str, **fields: object) -> Frame:
-    return query(run, replace(View("R", name="graph", by=by), **fields))
+    return query(run, replace(View("R", name="graph", by=by, is_total=True), **fields))
 
 
 def column(frame: Frame, name: str) -> dict[str, float]:
@@ -168,3 +169,15 @@ def test_counted_rows_are_those_of_the_oracle() -> None:
         sample_run(gpus=2, iterations=2, layers=1), partial_iterations={0: frozenset([10])}
     )
     assert counted_rows_fast(run).tolist() == counted_rows(run, {})
+
+
+def test_the_path_is_per_step_and_rows_of_gpus_are_its_parts() -> None:
+    run = demo_run()
+    total, each = shown(run, "gpu"), query(run, View("R", name="graph", by="gpu"))
+    steps, pairs = 2, 16
+    assert total.base == "total of 8 GPUs × 2 steps" and each.base == "per step and GPU"
+    for name in ("path_ns", "path_gap_ns", "path_activities"):
+        assert each.total[name] == total.total[name] / steps == each.values[name].numbers.sum()
+    assert each.total["kernel_ns"] == total.total["kernel_ns"] / pairs
+    assert each.total["path_pct"] == pytest.approx(100) == total.total["path_pct"]
+    assert "longest path of a step: 1,869 of" in each.headline[0]

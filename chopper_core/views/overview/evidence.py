@@ -128,7 +128,12 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
     text = f"{TERMS.get(part, column.definition)} Source: {column.source}. [{column.name}]"
     opens = "opens the operations with this part, largest first" if part else "opens the row"
     lines = [(part or column.title, text), ("missing", column.missing_because)]
-    some = [each.some for each in frame.charts if isinstance(each, Composition) and each.some]
+    some = [
+        chart.some
+        for chart in frame.charts
+        if isinstance(chart, Composition)
+        and any(each.name == part and np.isnan(each.numbers[0]) for each in chart.series)
+    ]
     lines += [(each, TERMS["2/8 after a part"]) for each in some]
     return [line for line in (*lines, ("enter", opens)) if line[1]]
 
