@@ -201,10 +201,9 @@ def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
         time, count = f"{time_text(base.each(int(own.sum())))}{base.words}", len(own)
         several = f"{count} {one}{'es' if one.endswith('s') else 's'}"
         share = 100.0 * own[:_MAX_TOP].sum() / max(int(own.sum()), 1)
-        top = f"the top {min(count, _MAX_TOP)} take {share:.1f} % of the kernel time, {time}"
-        lines.append(
-            f"{several}; {top}" if count > 1 else f"one {one} takes all kernel time, {time}"
-        )
+        whole = "kernel time without communication" if comm_ns else "kernel time"
+        top = f"the top {min(count, _MAX_TOP)} take {share:.1f} % of the {whole}, {time}"
+        lines.append(f"{several}; {top}" if count > 1 else f"one {one} takes all {whole}, {time}")
     if comm_ns:
         time = f"{time_text(base.each(comm_ns))}{base.words}"
         lines.append(f"communication: {time}, with waiting; the last rows, and 6")
