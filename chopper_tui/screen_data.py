@@ -16,6 +16,7 @@ from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View, at_level, enter, with_view
 from chopper_core.render.glyphs import Glyphs, SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
@@ -33,6 +34,9 @@ from chopper_tui.draw.timeline import lane_line, phases_line
 _SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 """Candidates for the signal next to the chosen one, the best first."""
 
+_COMPARED: Final = 64
+"""Parts of the time that two signals are compared in."""
+_SAME_PCT: Final = 1.0
 KEY_FIGURES: Final = {
     "elapsed_ns": "time",
     "busy_pct": "busy",
@@ -198,7 +202,25 @@ def run_of(home: Run, view: View) -> Run:
 def second_signal(run: Run, chosen: str) -> str:
     there = [name for name in (*_SECOND_SIGNALS, *run.signal_names) if name in run.signal_names]
     others = [name for name in there if name != chosen]
-    return next((name for name in others if len(run.signal(name).curves)), others[0])
+    known = (name for name in others if len(run.signal(name).curves))
+    return next((name for name in known if not _is_same(run, name, chosen)), others[0])
+
+
+def _is_same(run: Run, name: str, chosen: str) -> bool:
+    """Whether two signals in % are one curve, as busy and compute where nothing else runs."""
+
+    def found() -> bool:
+        one, other = (run.signal(each) for each in (name, chosen))
+        units = {one.unit, other.unit}
+        if units != {Unit.PERCENT} or one.curves.keys() != other.curves.keys():
+            return False
+        end = int(run.table.start_ns.max(initial=run.origin_ns + 1))
+        cut = np.linspace(run.origin_ns, end, _COMPARED + 1)
+        apart = [np.nanmean(np.abs(one.curves[gpu].means(cut) - other.curves[gpu].means(cut)))
+                 for gpu in one.curves]  # fmt: skip
+        return max(map(float, apart), default=0.0) < _SAME_PCT
+
+    return run.memo(("same signals", name, chosen), found)
 
 
 def next_signal(run: Run, chosen: str) -> str:

@@ -84,7 +84,9 @@ class DrawnColumn(Struct, frozen=True):
         """The mark before a figure far from its peers; a difference has its sign."""
         if self.text.metric.signed:
             return ""
-        return {Tint.FAR_ABOVE: glyphs.up, Tint.FAR_BELOW: glyphs.down}.get(Tint(tint), "")
+        above = (Tint.FAR_ABOVE, Tint.HIGH, Tint.TOO_HIGH)
+        below = (Tint.FAR_BELOW, Tint.POOR, Tint.VERY_POOR)
+        return glyphs.up if tint in above else glyphs.down if tint in below else ""
 
 
 class SparkColumn(Struct, frozen=True):

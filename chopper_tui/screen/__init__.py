@@ -280,6 +280,7 @@ class Explorer(ScreenParts):
         self.query_one(KeyLine).put(view=frame.view.name)
         self.table.show(data, row, place.offset)
         self.query_one(Position).put(row=self.table.cursor, rows=len(frame))
+        self.mark_panel()
         self.show_marks()
         self.show_charts()
         self.show_lanes()
@@ -350,6 +351,11 @@ class Explorer(ScreenParts):
         return self.cards if self.cards.has_keys else self.table
 
     def next_pane(self) -> None:
+        """Give the keys to the next panel."""
+        self._give_keys()
+        self.mark_panel()
+
+    def _give_keys(self) -> None:
         has_side = self.query_one("#side").display
         if self.side.has_keys:
             self.side.put(has_keys=False)

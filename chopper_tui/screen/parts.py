@@ -274,6 +274,16 @@ class ScreenParts(SteadyScreen[None]):
     def activate_cards(self, is_active: bool) -> None:
         self.cards.put(is_active=is_active)
         self.table.show_cursor(not self.cards.has_keys)
+        self.mark_panel()
+
+    def mark_panel(self) -> None:
+        """Show by its border which panel has the keys."""
+        picture = self.query_one(PicturePane)
+        held: dict[Widget, bool] = {self.side: self.side.has_keys, self.cards: self.cards.has_keys}
+        held[picture] = self.part is not None
+        held[self.table] = not any(held.values())
+        for panel, has_keys in held.items():
+            panel.set_class(has_keys, "-focused")
 
     def say(self, message: str, error: bool = False) -> None:
         """Show a message until the next action, over the last line where none is free for it."""
@@ -388,7 +398,9 @@ class ScreenParts(SteadyScreen[None]):
             most = UNLIMITED if frame else _MAX_CURVES
             curves = self._divided(body, most, rows, share * (not self.view.name))
             if sizes["-large"] and has_side and self.view.name and not is_timeline:
-                heights["#side Curves"], curves = _SIDE_CURVES * has_curves, 0
+                below = min(_SIDE_CURVES, body - _DETAIL)
+                heights["#side Curves"] = below * (has_curves and below > _MIN_SPARE)
+                curves = 0
             is_worth = curves >= (_MIN_SPARE if frame else 1) and not is_timeline
             heights["#curves"] = curves * (has_curves and is_worth)
         self.query_one("#middle").set_class(is_stacked, "-stacked")

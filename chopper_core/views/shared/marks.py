@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Reduces, Scope, Values
 from chopper_core.metrics.metric import Theme
+from chopper_core.model.column_names import HOTSPOT
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
@@ -78,17 +79,21 @@ class Tint(IntEnum):
     FAR_ABOVE = 4
     POOR = 5
     VERY_POOR = 6
+    HIGH = 7
+    TOO_HIGH = 8
 
 
 INKS: Final = (
-    ("text", "text", "warning", "text", "warning", "warning", "alarm"),
-    ("text", "good", "good", "warning", "warning", "warning", "alarm"),
+    ("text", "text", "warning", "text", "warning", "warning", "alarm", "warning", "alarm"),
+    ("text", "good", "good", "warning", "warning", "warning", "alarm", "warning", "alarm"),
 )
 """The ink of each tint: of a figure, which only stands out far from its peers, and of a difference,
 where less is better."""
 _PEERS: Final = ("gpu", "node", "iteration", "layer", "activity")
 """Levels whose rows do the same work, so that each can be held against the others."""
 _UTILISATIONS: Final = ("busy_pct", "gfx_util_pct", "gpu_util_pct")
+_HOT: Final = (90.0, 95.0)
+"""°C of the hottest spot that are near the limit, and over it."""
 _GOOD_PCT: Final = 80.0
 _FAIR_PCT: Final = 50.0
 _LEAST_SPREAD: Final = 0.005
@@ -112,7 +117,7 @@ _AVERAGED: Final = (Reduces.MEAN, Reduces.OF_MEANS)
 def tints(frame: Frame, column: Metric) -> Int8:
     """The `Tint` of each cell of a column.
 
-    A difference is tinted by its sign and size, a utilisation below fixed thresholds, any other
+    A difference is tinted by its sign and size, utilisation and heat by fixed thresholds, any other
     figure by its distance from the median of its column: beyond the limit of `outliers`
     (3.5 x 1.4826 x MAD, the MAD being at least 0.5 % of the median), and far beyond twice that.
     Sums are held against each other only where rows do the same work; missing cells and the row
@@ -125,6 +130,9 @@ def tints(frame: Frame, column: Metric) -> Int8:
     numbers = values.known()
     if column.signed:
         return _of_changes(frame, column, numbers)
+    if column.name == HOTSPOT:
+        warm, hot = _HOT
+        return _chosen(none, (numbers >= warm, Tint.HIGH), (numbers >= hot, Tint.TOO_HIGH))
     if column.name in _UTILISATIONS:
         return _chosen(
             none, (numbers < _GOOD_PCT, Tint.POOR), (numbers < _FAIR_PCT, Tint.VERY_POOR)

@@ -76,6 +76,7 @@ def lanes_chart(
         curve = clock.get(gpu) if row == 0 or lanes[row - 1].gpu != gpu else None
         return np.zeros(0) if curve is None else curve.means(edges(begin, end, bins).astype(float))
 
+    has_queue = bool(lanes) and queue_strip(run, lanes[0].gpu, begin, end, 1) is not None
     clock = run.signal(STRIPS[0]).curves if STRIPS[0] in run.signal_names else {}
     return Lanes(
         title="lanes",
@@ -86,7 +87,7 @@ def lanes_chart(
         cells=lambda row, bins: cells_of(run, lanes[row], begin, end, bins),
         bands=bands,
         strips=strips,
-        signals=len(signals) + 1,
+        signals=sum(map(bool, (signal.curves for signal in signals))) + has_queue,
         clocks=clocks if clock else None,
         hosts=lambda row, bins: host_cells(run, lanes[row].gpu, begin, end, bins),
         missing="no clock, no power: no telemetry of this GPU",
