@@ -41,7 +41,7 @@ _ENOUGH_NAMES: Final = 0.9
 """Share of dispatches with names in the trace at which a comparison is accepted."""
 _MIN_PREFIX: Final = 6
 """Shorter names are prefixes of too many others."""
-_IN_ITEMS: Final = late(r"ExtModuleLaunch|ExtLaunch")
+_IN_ITEMS: Final = late(r"ExtModuleLaunch")
 _CLONE: Final = late(r"(?:\s{0,9}\[clone[^\]]{0,999}\]|\s{0,9}\(\.kd\)|\.kd)+$")
 _QUALIFIERS: Final = late(r"^(?:void|static|__global__)\s+")
 
@@ -60,7 +60,7 @@ def packed_shapes(shapes: Sequence[LaunchShape], codes: Int32) -> Float64:
 def launch_sizes(host: Host) -> dict[str, Float64]:
     """The workgroups of each launch, and the work-items of each workgroup, where one is known.
 
-    Extended launches of a module count their grid in work-items.
+    Extended launches of a module count their grid in work-items, which fill whole workgroups.
     """
     shapes, of = host.trace.launch_shapes, host.trace.activities.launch_shape
     grid, block = (
@@ -72,7 +72,9 @@ def launch_sizes(host: Host) -> dict[str, Float64]:
     launch = host.links.launch
     called = np.flatnonzero(launch >= 0)
     extended = called[host.calls(_IN_ITEMS)[launch[called]]]
-    grid[extended] = np.ceil(grid[extended] / block[extended])
+    filled = grid[extended] / block[extended]
+    if not (filled % 1).any():
+        grid[extended] = filled
     return {GRID: grid, BLOCK: block}
 
 

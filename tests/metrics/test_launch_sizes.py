@@ -59,6 +59,17 @@ def test_launches_have_the_size_that_was_recorded(tmp_path: Path, extended: bool
     assert frame.total["grid"] == pytest.approx((152 * 1 + 456 * 3) / 4)
 
 
+def test_extended_launches_that_fill_no_workgroups_count_them(tmp_path: Path) -> None:
+    """A profiler that counts workgroups in every launch shows it by grids that aren't multiples."""
+    made = events(True)
+    for event in made:
+        if event["cat"] == "kernel":
+            event["args"]["grid"][0] //= 256  # type: ignore[index]
+    run = opened_events(tmp_path, made)
+    frame = shown(run, "R?view=kernels")
+    assert sorted(frame.row(place)["grid"] for place in range(2)) == [152, 456]
+
+
 def test_a_filter_finds_kernels_too_small_for_the_gpu(tmp_path: Path) -> None:
     run = opened_events(tmp_path, events(False))
     assert list(shown(run, "R?view=kernels&filter=grid<304").labels) == ["small"]
