@@ -124,7 +124,8 @@ def _write_lines(view: View, options: Namespace) -> int:
         for line in lines_of(follower):
             write(line)
             sys.stdout.flush()
-            if options.exit_on_alarm and follower.recent.events:
+            if options.exit_on_alarm and (events := follower.recent.events):
+                tell(events[-1].text)
                 return 4
     finally:
         follower.close()

@@ -417,8 +417,8 @@ class ScreenParts(SteadyScreen[None]):
         cards = self._cards_wanted(frame) if self._has_cards else 0
         room = max(body - min(cards, body // 4) - frame, 1)
         width = self.app.size.width - 2 - frame
-        picture = lines_filled(self._pictures[:1], width, room, self.table.glyphs) + frame
-        heights = {"PicturePane": picture, "#middle": 0, "#side": 0}
+        most = most_lines_below(self._pictures[:1], width, self.table.glyphs)
+        heights = {"PicturePane": min(most, room) + frame, "#middle": 0, "#side": 0}
         return heights | ({"#below": _REST, "CardsPane": _WHOLE} if cards else {})
 
     def _over_cards(self, body: int, frame: int, *, has_curves: bool) -> dict[str, int | str]:
