@@ -5,8 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Final
 
-from rich.color import Color
-
 from chopper_core.render.report import Look, Style, report
 from chopper_core.views.frame import Frame
 from chopper_tui.commands.arguments import READING
@@ -54,10 +52,6 @@ def _style(theme: str) -> Style:
         return front, back
 
     return of
-
-
-def _css(colour: Color | None) -> str:
-    return "" if colour is None or colour.is_default else colour.get_truecolor().hex
 
 
 LOOK: Final = Look(_draw, *(_style(theme) for theme in ("light", "dark")))
