@@ -9,7 +9,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
-from chopper_core.metrics import METRICS, Values, columns, is_measured, worded
+from chopper_core.metrics import Values, columns, is_measured, worded
+from chopper_core.model.column_names import BLOCK, GRID
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
@@ -73,7 +74,7 @@ _OF_SHAPES: Final = (
     *("model_intensity", "peak_pct", "peak_at_clock_pct", "achievable_pct", "call_tflops"),
     "served_by",
 )
-_OF_LAUNCH: Final = ("grid", "block", "waves_per_cu")
+_OF_LAUNCH: Final = (GRID, BLOCK, "waves_per_cu")
 _OF_ROOF: Final = (
     ("roof_pct", "model_roof_pct"),
     ("bound",),
@@ -145,7 +146,8 @@ def figures_of(run: Run, rows: Partition) -> tuple[dict[str, Values], dict[str, 
 def columns_of_kernels(run: Run, figures: Mapping[str, Values]) -> list[str]:
     """The columns that say what a row costs, how it was launched and how near its roof it is."""
     measured = [name for name in _MEASURED if is_measured(name, run.table)]
-    launched = [name for name in _OF_LAUNCH if name in METRICS and is_measured(name, run.table)]
+    launched: Sequence[str] = _OF_LAUNCH if GRID in run.table.measured else ()
+    launched = launched if run.hardware is not None else launched[:2]
     roof = [name for names in _OF_ROOF for name in _known(figures, names)[:1]]
     if is_measured("peak_pct", run.table) and not {"roof_pct", "model_roof_pct"} & {*roof}:
         roof.insert(0, "peak_pct")
