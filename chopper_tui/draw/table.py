@@ -197,10 +197,9 @@ class TableLayout(Struct, frozen=True):
             ink = line[0][1] if line else "text"
             pieces += [(" " * GAP, ink), *line, (room, "text")]
         if cursor:
-            # Marks lose their colours: a change and back would cost more bytes than the whole row.
-            drawn_in = {*glyphs.row_bar, *glyphs.spark}
+            # Only bars keep their colours: each change and back costs bytes.
             pieces = [
-                (text, f"{ink}/cursor" if drawn_in & {*text} and ink != "text" else "cursor")
+                (text, f"{ink}/cursor" if glyphs.row_bar in text and ink in self.inks else "cursor")
                 for text, ink in pieces
             ]
         return [*pieces, *lanes]
@@ -255,9 +254,9 @@ def plan(
     def is_short(shown: Sequence[DrawnColumn]) -> bool:
         return is_few(shown) or not names_chosen <= {each.name for each in shown}
 
-    # The last sparklines, of what no chart shows, are worth more than the bar.
-    tries = [(columns, sparks[:count]) for count in range(len(sparks), 0, -1)]
-    tries += [(plain, sparks[:1])] if sparks and not lanes else []
+    # Sparklines are worth more than the bar.
+    forms = [columns] if lanes else [columns, plain]
+    tries = [(form, sparks[:count]) for count in range(len(sparks), 0, -1) for form in forms]
     for tried, sparks in (*tries, (columns, [])):
         shown = _fitting(frame, tried, room - _cells((), sparks))
         if not (is_few if lanes else is_short)(shown):
