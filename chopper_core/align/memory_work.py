@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from chopper_core.model.hardware import type_bytes
 from chopper_core.model.operator_inputs import Inputs, Shape, bytes_of, plain_shape
 from chopper_core.model.shapes import CallShape, Moved
 from chopper_core.model.traffic import Tensor, Traffic, traffic_of
@@ -60,12 +61,12 @@ def moved(name: str, inputs: Inputs) -> tuple[CallShape, float] | None:
     return call, nan if is_known else untyped
 
 
-def width_in(kernel: str) -> float:
-    """The bytes of an element in the name of a kernel that takes a list of tensors; NaN if none."""
+def width_in(kernel: str) -> int:
+    """The bytes of an element in the name of a kernel that takes a list of tensors; 0 if none."""
     match = _WIDTH.search(kernel)
     if match is None:
-        return nan
-    return float(match["bytes"]) if match["bytes"] else bytes_of(1, match["type"])
+        return 0
+    return int(match["bytes"] or type_bytes(match["type"]) or 0)
 
 
 def _of_list(shapes: Sequence[Shape]) -> float:

@@ -21,6 +21,8 @@ from chopper_core.align.memory_work import width_in
 from chopper_core.align.operator_work import (
     ATTENTION,
     BACKWARD_PER_FORWARD,
+    CAUSAL,
+    FULL,
     HEADS_AFTER_SEQUENCE,
     Work,
     causal_in,
@@ -33,7 +35,15 @@ from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Kind, Phase
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import common_of, counted, distinct, first_equal, ranked, run_starts
+from chopper_core.util.grouping import (
+    common_of,
+    counted,
+    distinct,
+    first_equal,
+    nth_of,
+    ranked,
+    run_starts,
+)
 from chopper_core.util.patterns import late
 
 _EMBEDDING: Final = late(r"^aten::embedding$")
@@ -45,8 +55,8 @@ _BATCHED_PRODUCT: Final = late(r"^aten::(?:bmm|baddbmm)$")
 _SOFTMAX: Final = late(r"^aten::_softmax$")
 _STAND_IN: Final = 10
 """A kernel with the same FLOPs this many times less often than another is a stand-in."""
-_WIDEST: Final = 64
-"""More than the bytes of any element."""
+_MOST_SAID: Final = 64
+"""More than a kernel's name can say: the bytes of an element, CAUSAL or FULL."""
 _MATRIX_CLASSES: Final = ("gemm", ATTENTION_CLASS, "convolution")
 _OF_WEIGHT: Final = late(r"wrw|w_?grad|bwd_?weight|grad_weight", re.IGNORECASE)
 _OF_INPUT: Final = late(r"igemm_bwd|d_?grad|bwd_?data|grad_input", re.IGNORECASE)
@@ -79,22 +89,12 @@ class Works(Struct, frozen=True):
     """Position of each one's work in `distinct`."""
     distinct: Sequence[Work]
 
-    @property
-    def flops(self) -> Float64:
-        """The FLOPs of one part of each call."""
-        return np.array([work.flops for work in self.distinct], np.float64)[self.work]
-
-    @property
-    def bytes(self) -> Float64:
-        """The bytes of one part of each call."""
-        return np.array([work.bytes for work in self.distinct], np.float64)[self.work]
+    def numbers(self, name: str) -> Float64:
+        """The FLOPs, bytes or element type of one part of each call."""
+        return np.array([getattr(work, name) for work in self.distinct], np.float64)[self.work]
 
     def take(self, where: Mask) -> Works:
         return Works(self.rows[where], self.work[where], self.distinct)
-
-    @property
-    def element(self) -> Float64:
-        return np.array([work.element for work in self.distinct], np.float64)[self.work]
 
     def are(self, has: Callable[[Work], bool]) -> Mask:
         return np.array([has(work) for work in self.distinct], np.bool_)[self.work]
@@ -121,8 +121,8 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     replay = np.where(is_replayed, host.links.launch, NOWHERE)
     is_matrix = host.of_class(*_MATRIX_CLASSES)
     rows = np.flatnonzero(is_matrix & (call != NOWHERE))
-    works = _with_masks(host, works, rows, call[rows])
-    work_flops, work_element = works.flops, works.element
+    works = _completed(host, works, rows, call[rows], _causality)
+    work_flops, work_element = works.numbers("flops"), works.numbers("element")
     flops[rows], element[rows] = work_flops[call[rows]], work_element[call[rows]]
     instance = np.full(len(activities), NOWHERE, np.intp)
     instance[rows] = numbered((call[rows], replay[rows]))
@@ -205,29 +205,15 @@ def _moved(
     instance = np.full(len(call), NOWHERE, np.intp)
     instance[rows] = numbered((call[rows], replay[rows]))
     longest = longest_of(host, rows, instance)
-    works = _with_types(host, works, longest, call[longest])
+    works = _completed(host, works, longest, call[longest], width_in)
     shape[rows] = len(shapes) + works.work[call[rows]]
     shapes += [work.call for work in works.distinct]
-    moved_bytes[longest] = works.bytes[call[longest]]
+    moved_bytes[longest] = works.numbers("bytes")[call[longest]]
     own = np.full(len(call), np.nan)
     own[longest] = moved_bytes[longest]
     _share_time(call_ns, own, activities.duration_ns, call, replay)
     alone[rows] = np.bincount(instance[rows])[instance[rows]] == 1
     return alone
-
-
-def _with_types(host: Host, works: Works, rows: Index, call: Index) -> Works:
-    """The works, with those of lists of tensors whose kernels' names say the type."""
-    untyped = [place for place, work in enumerate(works.distinct) if isfinite(work.untyped)]
-    if not untyped:
-        return works
-    width = host.by_kernel(lambda name: int(np.nan_to_num(width_in(name))))[rows]
-    says = np.flatnonzero((width > 0) & np.isin(works.work[call], untyped))
-    pairs, pair = ranked(works.work[call[says]] * _WIDEST + width[says])
-    work = works.work.copy()
-    work[call[says]] = len(works.distinct) + pair
-    typed = [works.distinct[code // _WIDEST].typed(code % _WIDEST) for code in pairs.tolist()]
-    return Works(works.rows, work, [*works.distinct, *typed])
 
 
 def _share_time(
@@ -257,18 +243,23 @@ def _shapes(call: Index, works: Works, is_matrix: Mask, is_fused: Mask) -> Float
     return shape
 
 
-def _with_masks(host: Host, works: Works, rows: Index, call: Index) -> Works:
-    """The works, with those of attention whose kernels' names say if they are causal."""
-    open_works = [place for place, work in enumerate(works.distinct) if isfinite(work.dense)]
-    if not open_works:
-        return works
-    causality = host.by_kernel(lambda name: {None: 0, False: 1, True: 2}[causal_in(name)])[rows]
-    says = np.flatnonzero((causality > 0) & np.isin(works.work[call], open_works))
-    pairs, pair = ranked(works.work[call[says]] * 3 + causality[says])
+def _completed(
+    host: Host, works: Works, rows: Index, call: Index, said: Callable[[str], int]
+) -> Works:
+    """The works, with those that only the name of a kernel completes; `said` is 0 for others."""
+    is_open = works.are(lambda work: work.completed(1) is not work)
+    codes = host.by_kernel(said)[rows] if is_open.any() else np.zeros(len(rows), np.intp)
+    says = np.flatnonzero((codes > 0) & is_open[call])
+    pairs, pair = ranked(works.work[call[says]] * _MOST_SAID + codes[says])
     work = works.work.copy()
     work[call[says]] = len(works.distinct) + pair
-    masked = [works.distinct[code // 3].masked(code % 3 == 2) for code in pairs.tolist()]
-    return Works(works.rows, work, [*works.distinct, *masked])
+    made = [divmod(code, _MOST_SAID) for code in pairs.tolist()]
+    completed = [works.distinct[place].completed(code) for place, code in made]
+    return Works(works.rows, work, [*works.distinct, *completed])
+
+
+def _causality(kernel: str) -> int:
+    return {None: 0, False: FULL, True: CAUSAL}[causal_in(kernel)]
 
 
 def _works(host: Host) -> Works:
@@ -359,13 +350,10 @@ def lend(values: Float64, keys: Sequence[Codes], lacks: Mask) -> Float64:
 
 def _place_in_step(host: Host, step: Int32) -> Sequence[Codes]:
     """Which of a step's launches of its kernel each activity is, equal in steps of as many."""
-    kernel, start_ns = host.trace.activities.name, host.trace.activities.start_ns
+    kernel, ordered = host.trace.activities.name, host.order.rows
     group = numbered((host.lane, step, kernel))
-    order = np.lexsort((start_ns, group))
-    begins = run_starts(group[order])
-    count = np.diff(begins, append=len(order))
-    place = np.empty(len(order), np.intp)
-    place[order] = np.arange(len(order)) - np.repeat(begins, count)
+    place = np.empty(len(group), np.intp)
+    place[ordered] = nth_of(group[ordered])
     return kernel, place, np.bincount(group)[group], np.where(step == NO_LABEL, group, -1)
 
 
@@ -399,8 +387,8 @@ def _attention_backward(
     shape[rows] = len(shapes) + number
     shapes += [works.distinct[each].call.as_backward(BACKWARD_PER_FORWARD) for each in numbers]
     rows = longest_of(host, rows, node)
-    flops[rows] = works.flops[of_forward[rows]] * BACKWARD_PER_FORWARD
-    element[rows] = works.element[of_forward[rows]]
+    flops[rows] = works.numbers("flops")[of_forward[rows]] * BACKWARD_PER_FORWARD
+    element[rows] = works.numbers("element")[of_forward[rows]]
     return linked
 
 

@@ -72,10 +72,7 @@ _CONTEXT_RULES: Final = (
     Rule.SHAPE,
 )
 _CUSTOM_NODE: Final = late(r"^torch::autograd::CppNode<(?:\w+::)*(\w+)>$")
-"""The backward of a custom function in C++.
-
-Its sequence number is that of the operators before it, too: they aren't its forward.
-"""
+"""The backward of a custom function: the operators before its forward have its sequence number."""
 _NODE: Final = late(r"^(?:autograd::engine::evaluate_function: )?(?:torch::autograd::)?(\w+)$")
 
 

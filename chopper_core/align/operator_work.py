@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import isnan, nan, prod
+from math import isfinite, isnan, nan, prod
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +37,8 @@ FUSED: Final = late(r"^triton_(?P<kind>[a-z]+)_fused(?P<operators>(?:_\w+?)??)(?
 """A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 BACKWARD_PER_FORWARD: Final = 2.5
 """Attention: five products instead of two."""
+CAUSAL, FULL = 2, 1
+"""What the name of a kernel says of the mask of its attention."""
 _BACKWARD: Final = late(r"backward|bwd", re.IGNORECASE)
 HEADS_AFTER_SEQUENCE: Final = late(r"^(?:flash_attn|aiter)::")
 _CAUSAL_KERNEL: Final = late(r"causal|GenericAttentionMask(?:<true|ILb1E)", re.IGNORECASE)
@@ -83,9 +85,12 @@ class Work(Struct, frozen=True):
         """Whether memory limits it, by bytes alone."""
         return isinstance(self.call.sizes, Moved)
 
-    def typed(self, width: float) -> Work:
-        """The work of elements of so many bytes."""
-        return Work(replace(self.call, bytes=_known(self.untyped * width)))
+    def completed(self, said: int) -> Work:
+        """The work with what a kernel's name says: CAUSAL or FULL, or the bytes of an element."""
+        if isfinite(self.untyped):
+            return Work(replace(self.call, bytes=_known(self.untyped * said)))
+        is_open = isfinite(self.dense) and isnan(self.flops)
+        return self.masked(said == CAUSAL) if is_open else self
 
     def masked(self, causal: bool) -> Work:
         assert isinstance(self.call.sizes, Attention)
