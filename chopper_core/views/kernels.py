@@ -98,7 +98,9 @@ def answer(run: Run, view: View) -> ViewResult:
         words["class"] = worded([classes[code] for code in rows.nodes.codes("kernel").tolist()])
     base, labels = base_of(run, view), rows.labels
     figures, whole = figures_of(run, rows)
-    figures = words | figures
+    spread = quantiles(rows.nodes, "duration_ns", (0.5, 0.95))
+    quantile = {"median_ns": Values(spread[:, 0]), "p95_ns": Values(spread[:, 1])}
+    figures = words | figures | quantile
     shown = columns_of_kernels(run, figures)
     notes = [f"only activities of the shape {view.of}"] if view.of else []
     if by == "shape":
@@ -124,16 +126,13 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def figures_of(run: Run, rows: Partition) -> tuple[dict[str, Values], dict[str, Values]]:
-    """Time, spread and distance from the roof of each row, and what all of them have as one."""
+    """Time and distance from the roof of each row, and what all of them have as one."""
     nodes = rows.nodes
     kernel_ns = nodes.sum("duration_ns")
-    spread = quantiles(nodes, "duration_ns", (0.5, 0.95))
     figures = {
         "activities": Values(nodes.sizes()),
         "kernel_pct": Values(100.0 * kernel_ns / max(int(rows.whole.sum("duration_ns")[0]), 1)),
         "mean_ns": Values(kernel_ns / nodes.sizes()),
-        "median_ns": Values(spread[:, 0]),
-        "p95_ns": Values(spread[:, 1]),
         "min_ns": Values(nodes.min("duration_ns")),
         "max_ns": Values(nodes.max("duration_ns")),
         **measured_roofline(run, rows.scope(run)),
@@ -153,7 +152,8 @@ def columns_of_kernels(run: Run, figures: Mapping[str, Values]) -> list[str]:
         roof.insert(0, "peak_pct")
     first = ("kernel_ns", "kernel_pct", "activities", "mean_ns", *measured[:1], *roof, *launched)
     words = _known(figures, ("operation", "class"))
-    return [*first, *words, "p95_ns", *measured[1:], "elapsed_ns", "max_ns", "kernels"]
+    spread = _known(figures, ("p95_ns",))
+    return [*first, *words, *spread, *measured[1:], "elapsed_ns", "max_ns", "kernels"]
 
 
 def _known(figures: Mapping[str, Values], names: Sequence[str]) -> list[str]:

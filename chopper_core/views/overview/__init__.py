@@ -166,8 +166,10 @@ def _is_of_operations(step: Step) -> bool:
     """Whether rows are operations: with one GPU, or without training, there is no straggler."""
     if step.view.by or step.view.baseline is not None:
         return step.view.by == OPERATION
-    phases = set(step.nodes.split(("phase",))[0].codes("phase").tolist())
-    return len(step.gpus) == 1 or not phases & {Phase.BACKWARD, Phase.OPTIMIZER}
+    if len(step.gpus) == 1:
+        return True
+    phases = step.tree.split(step.view.path, ("phase",), step.times.excluded).codes("phase")
+    return not {Phase.BACKWARD, Phase.OPTIMIZER} & set(phases.tolist())
 
 
 def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewResult:
