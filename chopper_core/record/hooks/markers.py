@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class Roctx:
@@ -14,9 +15,14 @@ class Roctx:
         for name in ("roctxProfilerResume", "roctxProfilerPause"):
             getattr(self._library, name).argtypes = [ctypes.c_uint64]
 
-    def range(self, name: str) -> RoctxRange:
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
         """A range of this thread, as `record_function` gives one."""
-        return RoctxRange(self._library, name)
+        self._library.roctxRangePushA(name.encode())
+        try:
+            yield
+        finally:
+            self._library.roctxRangePop()
 
     def prepare_trace(self) -> None:
         """Nothing: rocprofv3 is there since the start of the process."""
@@ -31,21 +37,3 @@ class Roctx:
 
     def add_metadata_json(self, key: str, value: str) -> None:
         """Nothing: rocprofv3 describes the process."""
-
-
-class RoctxRange:
-    """One range."""
-
-    def __init__(self, library: ctypes.CDLL, name: str) -> None:
-        self._library, self._name = library, name.encode()
-
-    def __enter__(self) -> None:
-        self._library.roctxRangePushA(self._name)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._library.roctxRangePop()
