@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import get_args
+from typing import Final, get_args
 
 import numpy as np
 import pytest
@@ -25,6 +25,9 @@ from chopper_core.model.units import Unit, moment_text
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, SparkScale
+from chopper_core.render.palette import MEANINGS, NEUTRAL
+from chopper_core.util.errors import ChopperError
+from chopper_core.views import VIEWS
 from chopper_core.views.overview.step import PARTS, STATES, TITLES
 from chopper_core.views.query import query
 from chopper_core.views.throughput import PARTS as STEP_PARTS
@@ -37,6 +40,7 @@ from chopper_tui.draw.charts import (
     draw,
     draw_below,
     lines_filled,
+    lines_of,
     lines_wanted,
     most_lines_below,
     seen,
@@ -518,3 +522,43 @@ def test_a_chart_of_nothing_is_drawn(chart: Chart) -> None:
             most_lines_below([chart], width, glyphs)
             lines_wanted([chart, chart], width, glyphs)
             lines_filled([chart], width, height, glyphs)
+
+
+_NAMES: Final = {
+    "gemm": {"compute", "GEMM", "forward GEMM", "backward GEMM"},
+    "attention": {"attention", "forward attention", "backward attention"},
+    "elementwise": {"elementwise", "forward vector", "backward vector"},
+    "norm": {"norm, softmax"},
+    "copy": {"copy", "copies", "copy kernels", "sharding copies", "exposed copies", "memory"},
+    "optimizer": {"optimizer", "optimizer, other"},
+    "hidden": {"hidden comm", "compute during communication"},
+    "exposed": {"exposed comm", "exposed communication", "communication", "collective"},
+    "waiting": {"waiting"},
+    "idle": {"idle", "launch"},
+    "useful": {"theoretical"},
+    "low_clock": {"frequency", "possibly frequency"},
+    "matrix": {"MFMA utilisation"},
+    "vector": {"vector work"},
+    "extra": {"extra instructions"},
+    "contention": {"contention"},
+    "unknown": {"unattributed compute", "other compute"},
+}
+"""What a legend may call each ink: the table of colours."""
+
+
+def test_a_colour_means_the_same_in_every_view() -> None:
+    run, seen, used = demo_run(), set[str](), set[str]()
+    for name in VIEWS:
+        try:
+            frame = query(run, View(run.name, name=name))
+        except ChopperError:
+            continue
+        for line in lines_of(frame.charts, 140, UNICODE.coloured(True)):
+            used |= {part for _, ink in line for part in ink.split("/")}
+            for (mark, ink), (word, about) in pairwise(line):
+                if mark.strip() in ("█", "▓", "▒", "░") and about == "dim" and word.strip():
+                    assert ink not in MEANINGS or word.strip() in _NAMES[ink], (name, ink, word)
+                    seen.add(ink)
+    roles = {"text", "dim", "strong", "header", "chosen", "cursor"}
+    scales = {*(f"heat{n}" for n in range(16)), *(f"change{n}" for n in range(15))}
+    assert used <= {*MEANINGS, *NEUTRAL, *roles, *scales} and {*_NAMES} - seen <= {"hidden"}
