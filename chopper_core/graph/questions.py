@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.breakdown import clock_response
 from chopper_core.graph.build import build_graph, step_graph
@@ -68,6 +69,8 @@ class Change(Struct, frozen=True, eq=False):
     """From the rates of contention of each row, waits and transfers x rows, to new ones."""
     free: Index | None = None
     """Edges that hold nothing back any more."""
+    lags: tuple[Index, float] | None = None
+    """Edges whose lag is so many times as long."""
 
     def work(self, work: Float64, side: int = EXPECTED) -> Float64:
         """The new work of its nodes, the least, the expected or the most."""
@@ -137,6 +140,9 @@ class Predictor(Struct, frozen=True, eq=False):
             rates = rates if change.rates is None else change.rates(rates)
             if change.free is not None:
                 lag[change.free] = _FREE
+            if change.lags is not None:
+                edges, factor = change.lags
+                lag[edges] = np.rint(lag[edges] * factor).astype(np.int64)
         shares = self.shares
         times = start.replayed if start is not None else None
         whole = graph.work_ns
@@ -157,6 +163,16 @@ class Predictor(Struct, frozen=True, eq=False):
 def scaled(nodes: Index, factor: float | Float64, *notes: str) -> Change:
     """The work of some nodes times a factor, or times three."""
     return Change(nodes, lambda work: np.asarray(work[nodes] * factor), notes)
+
+
+def host_scaled(graph: StepGraph, nodes: Index, factor: float) -> Change:
+    """The host's work times a factor, and its time between the end of a wait and the call's
+    return."""
+    change = scaled(nodes, factor)
+    own = np.zeros(len(graph), np.bool_)
+    own[nodes] = True
+    returns = np.flatnonzero((graph.evidence == Evidence.BLOCKED) & own[graph.target])
+    return replace(change, lags=(returns, factor))
 
 
 def host_nodes(graph: StepGraph) -> Index:
@@ -294,7 +310,11 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     peers = np.ones(len(every), np.bool_) if own.all() else ~own
     count = int(code.max(initial=-1)) + 1
     there = counts_of(launch[peers & (back == 0)], int(launch.max(initial=-1)) + 1)[launch]
-    is_extra = own & (2 * counts_of(code[peers], count)[code] < there)
+    known = counts_of(code[peers], count)[code]
+    is_extra = own & (2 * known < there)
+    if 2 * np.count_nonzero(own & (known == 0)) < np.count_nonzero(own):
+        # Peers have most of its launches: one that none of them has is more than they do.
+        is_extra |= own & (known == 0)
     extra = np.zeros(len(graph), np.bool_)
     extra[every[is_extra]] = True
 

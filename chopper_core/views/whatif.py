@@ -177,7 +177,10 @@ def change_of(predictor: Predictor, question: str) -> Change:
     if not len(nodes):
         raise NothingToShow("the run doesn't record it")
     if found["factor"]:
-        return questions.scaled(nodes, float(found["factor"]))
+        scaled = float(found["factor"])
+        if chosen.is_host:
+            return questions.host_scaled(graph, nodes, scaled)
+        return questions.scaled(nodes, scaled)
     if chosen.is_host and change != "as peers":
         raise UsageError(f"{question!r}: host work takes as peers or x0.8")
     if found["mhz"]:

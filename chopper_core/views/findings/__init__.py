@@ -98,7 +98,6 @@ REMEDY: Final = column("""remedy | | what if
 def answer(run: Run, view: View) -> ViewResult:
     context = context_of(run, view)
     worth = None if run.is_sampled_only else Worth.of(context)
-    context = context if worth is None else worth.context
     placed = _find(context, worth)
     found = [each for each, _ in placed]
     findings = [finding for _, finding in found]
@@ -157,6 +156,7 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
         for rule in rules_of(context.run)
         for finding in rule.find(context)
         if finding.saving_ns is None or context.share(finding.saving_ns) >= SMALLEST_SAVING.share
+        if worth is not None or not finding.needs_replay
     ]
     if context.run.is_sampled_only:
         return [(each, None) for each in sorted(found, key=lambda each: -each[1].confidence)]

@@ -98,11 +98,9 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
     for (cause, _), turns in found.items():
         when = [at for late, _ in turns for at in late.when]
         is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
-        # Only a replay knows what several GPUs cost together.
-        if cause is not None and len(turns) > 1 and (is_once or context.is_replayed):
+        if cause is not None and len(turns) > 1:
             yield (_in_turn if is_once else _together)(context, leads, turns)
-        is_each = not is_once and (len(turns) <= _MAX_LISTED or not context.is_replayed)
-        if cause is None or len(turns) == 1 or is_each:
+        if cause is None or len(turns) == 1 or (not is_once and len(turns) <= _MAX_LISTED):
             yield from (each for _, each in turns)
 
 
@@ -124,7 +122,7 @@ def _together(
     texts = [each.sentence.partition("; it delays")[0] for _, each in late[:_MAX_LISTED]]
     more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
     costs = [_excess(leads, each) for each, _ in late]
-    return context.finding(
+    found = context.finding(
         f"{by_number('GPU', gpus)} hold the others back: {'; '.join(texts)}{more}",
         late[0][1].evidence,
         late[0][1].cost,
@@ -140,6 +138,8 @@ def _together(
             for cost in set().union(*costs)
         },
     )
+    # Each has a finding too, which says as much where nothing tells what they cost together.
+    return replace(found, needs_replay=len(late) <= _MAX_LISTED)
 
 
 def _in_turn(

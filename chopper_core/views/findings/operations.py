@@ -333,7 +333,7 @@ def _slower(
         yield context.finding(
             f"{text}; {time(saving)}{context.per_gpu}",
             evidence,
-            Cost.WORK if all(np.isinf(part.ratio) for part in own) else Cost.KERNELS,
+            Cost.WORK if any(part.more for part in own) else Cost.KERNELS,
             saving,
             total_ns=total,
             cells=np.logical_or.reduce(pairs) & context.cells_of(**{level: where}),
@@ -360,7 +360,10 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     duration = context.cells.sum("duration_ns")[chosen].astype(np.float64)
     kernels = context.cells.sizes()[chosen]
     work = context.cell_work[chosen]
-    direct = _directly_labelled(context)[chosen]
+    rule = run_maxima(context.table.layer_rule[context.cells.selection], context.cells.first)[
+        chosen
+    ]
+    direct, repeated = rule <= Rule.AUTOGRAD, rule == Rule.REPETITION
     spot, spots = context.place("gpu")[chosen], len(context.gpus)
     if level == "layer":
         spot = spot * len(context.iterations) + context.place("iteration")[chosen]
@@ -397,7 +400,9 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
             more = round(median_of(sizes[:, place] - usual_size))
             at_border = place in (0, len(columns) - 1)
             sure = direct[own[column == place]].mean() >= CONSISTENT.share
-            if more and (level == "iteration" or (at_border and not sure)):
+            # Layers that repeat have the same kernels, unless one is taken for its neighbour's.
+            doubtful = at_border or repeated[own[column == place]].any()
+            if more and (level == "iteration" or (doubtful and not sure)):
                 # Other kernels under the same general name don't make a slow operation.
                 continue
             if level == "iteration" and (works[:, place] == usual_work).mean() < CONSISTENT.share:
@@ -410,12 +415,6 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
                 excess_ns=float((times[:, place] - usual).sum() * spots / len(times)),
                 more=more,
             )
-
-
-def _directly_labelled(context: FindingsContext) -> Mask:
-    """Whether what the host was in gives the layer of all activities of each cell."""
-    rules = context.table.layer_rule[context.cells.selection]
-    return np.asarray(run_maxima(rules, context.cells.first) <= Rule.AUTOGRAD)
 
 
 def _outlying(times: Float64) -> Mask:

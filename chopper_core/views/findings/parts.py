@@ -81,7 +81,7 @@ def in_groups(
 
     small = [each for each in groups if context.share(each.saving_ns) < SMALLEST_SAVING.share]
     groups = _fitting(context, [each for each in groups if each not in small])
-    if worth is not None:
+    if worth is not None and groups:
         _hide(context, groups, small, worth)
     walk(groups, None, context.step_ns)
     return [*listed, *((each, None) for each in found if each[1].saving_ns is None)]
@@ -119,7 +119,9 @@ def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFindin
     number = max(around, key=lambda number: shared[number][1])
     whole, is_most = level[number], shared[number][1] >= EXPLAINED.share
     is_cause = one.rule.replays > whole.rule.replays
-    if is_most and (is_cause or one.about_ns < _NARROWER * whole.about_ns):
+    is_like = (one.finding.removal is None) == (whole.finding.removal is None)
+    is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
+    if is_most and (is_cause or is_narrower):
         level[number] = one
         one.parts, whole.parts = [whole, *whole.parts], []
     elif is_most:
@@ -131,7 +133,8 @@ def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFindin
 def _hide(
     context: FindingsContext, groups: list[PlacedFinding], small: list[PlacedFinding], worth: Worth
 ) -> None:
-    """Add those that save time only once a larger one is gone to the parts of that."""
+    """Add what saves next to nothing to the parts of the group that it hides behind, which is the
+    one without which it saves time, else of the largest."""
     for one in small:
         for whole in groups:
             both = [each.finding.removal for each in (one, whole) if each.finding.removal]
@@ -140,6 +143,8 @@ def _hide(
                 if context.share(saved) >= SMALLEST_SAVING.share:
                     whole.parts.append(one)
                     break
+        else:
+            groups[0].parts.append(one)
 
 
 def _shared(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
+from chopper_core.graph.build import step_graph
 from chopper_core.util.grouping import distinct
 from chopper_core.views.findings.rule import CELL, Cost, Finding, FindingsContext
 from chopper_core.views.shared.filter import only
@@ -13,26 +16,52 @@ _CHANGES: Final = {
     Cost.CLOCK: "as peers",
     Cost.KERNELS: "as peers",
     Cost.CONTENTION: "contention as peers",
-    Cost.COMMUNICATION: "comm at peak",
+    Cost.COMMUNICATION: "comm as peers",
+    Cost.COPIES: "copy as peers",
     Cost.HOST: "host as peers",
 }
+_EVERYWHERE: Final = {
+    Cost.COMMUNICATION: "comm x0",
+    Cost.COPIES: "copy x0",
+    Cost.HOST: "host x0",
+}
+"""Where nothing is without it that could be compared with."""
+_PEERS: Final = ("gpu", "iteration")
 _MAX_TERMS: Final = 8
 
 
 def question_of(context: FindingsContext, finding: Finding) -> str | None:
     """The question about what a finding is about; None where no replay removes it."""
-    if (change := _CHANGES.get(finding.cost)) is None:
-        return None
+    levels = [] if finding.gpu is None else ["gpu"]
     terms = [] if finding.gpu is None else [only("gpu", [str(finding.gpu)])]
     for level in CELL if finding.cells is not None and finding.cells.any() else ():
         codes = context.codes(level)
         own = distinct(codes[finding.cells])
         is_part = min(own) >= 0 and len(own) < len(distinct(codes)) and len(own) <= _MAX_TERMS
         if is_part and (level != "gpu" or finding.gpu is None):
+            levels.append(level)
             terms.append(only(level, [context.text(level, code) for code in own.tolist()]))
-    if terms or finding.cost in (Cost.COMMUNICATION, Cost.CONTENTION):
+    if finding.cost == Cost.WORK:
+        return " ".join([*terms, f"compute x{_left(context, finding):.3f}"]) if terms else None
+    if (change := _CHANGES.get(finding.cost)) is None:
+        return None
+    if finding.cost in _EVERYWHERE and not {*_PEERS} & {*levels}:
+        return " ".join([*terms, _EVERYWHERE[finding.cost]])
+    if terms or finding.cost == Cost.CONTENTION:
         return " ".join([*terms, change])
     chip = context.run.hardware
     if finding.cost == Cost.CLOCK and chip is not None and chip.clock_mhz > 0:
         return f"clock={chip.clock_mhz:.0f}"
-    return "no host gaps" if finding.cost == Cost.HOST else None
+    return None
+
+
+def _left(context: FindingsContext, finding: Finding) -> float:
+    """The part of the compute that a finding is about which isn't more than elsewhere."""
+    if finding.removal is None:
+        return 1.0
+    graph = step_graph(context.run)
+    sizes = context.cells.sizes()
+    rows = context.cells.rows[np.repeat(context.cells_about(finding) & context.computes, sizes)]
+    nodes = graph.activities[np.isin(graph.row[graph.activities], rows)]
+    whole = max(float(graph.work_ns[nodes].sum()), 1.0)
+    return max(1.0 - float(finding.removal.work_ns[nodes].sum()) / whole, 0.0)

@@ -104,8 +104,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     """The codes of the iterations that are not analysed."""
     sampled_from: int | None = None
     """How many iterations `iterations` were evenly chosen from; None: they are all."""
-    is_replayed: bool = False
-    """Whether replays of the steps give the savings."""
 
     @property
     def table(self) -> KernelTable:
@@ -557,6 +555,8 @@ class Finding(Struct, frozen=True):
     """The rule's estimate, where the saving and its range are those of a replay."""
     removal: Removal | None = None
     """What that replay lacks."""
+    needs_replay: bool = False
+    """Whether it says more than other findings only where a replay tells what it costs."""
 
     @property
     def is_replayed(self) -> bool:

@@ -15,7 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.graph.dependencies import Evidence
-from chopper_core.graph.questions import Predicted, Predictor, as_peers, scaled
+from chopper_core.graph.questions import (
+    Predicted,
+    Predictor,
+    as_peers,
+    host_nodes,
+    launched_rows,
+    scaled,
+)
 from chopper_core.graph.step_graph import NodeKind, StepGraph, Steps, replay, steps_of
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.side_table import HostLane, HostState
@@ -98,7 +105,7 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         measured = (context.elapsed_ns + context.moved_ns).mean()
         if not len(times) or abs(times.mean() - measured) > MAX_ERROR * measured:
             return None
-        return cls(replace(context, is_replayed=True), predictor, steps, inside, times)
+        return cls(context, predictor, steps, inside, times)
 
     def saved_ns(self, removals: Iterable[Removal]) -> Int64:
         """How much shorter each step is on each GPU when all of that time is removed.
@@ -184,6 +191,9 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         def parts(of: Float64) -> Float64:
             return of * (total / max(float(of.sum()), 1.0))
 
+        spots = context.place("gpu") * len(context.iterations) + context.place("iteration")
+        if cost == Cost.HOST and len(distinct(spots[cells])) == context.spots:
+            return self._whole_hosts(rows)
         if cost == Cost.HOST:
             late = self._late(cells, rows, is_of_some)
             return self._of_hosts(parts(late if late.any() else self._late(cells, rows, False)))
@@ -203,6 +213,17 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
             own = beyond if beyond.sum() >= _MIN_BEYOND * total else own
         np.add.at(work, *self._at_work(rows, parts(own)))
         return Removal(work, lag)
+
+    def _whole_hosts(self, rows: Index) -> Removal:
+        """All that the hosts do before the launches of some rows."""
+        graph, every = self.graph, host_nodes(self.graph)
+        chosen = np.zeros(len(self.context.table) + 1, np.bool_)
+        chosen[rows] = True
+        own = np.zeros(len(graph), np.bool_)
+        own[every[chosen[launched_rows(graph, every)]]] = True
+        returns = (graph.evidence == Evidence.BLOCKED) & own[graph.target]
+        work, lag = np.where(own, graph.work_ns, 0), np.where(returns, graph.lag_ns, 0)
+        return Removal(work.astype(np.float64), lag.astype(np.float64))
 
     def _at_work(self, rows: Index, ns: Float64) -> tuple[Index, Float64]:
         """The nodes at which some rows work, and as much of a time as each does."""
