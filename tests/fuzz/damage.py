@@ -185,6 +185,7 @@ _OF_SUFFIX: Final[dict[str, Callable[[Path, Random], None]]] = {
     ".log": of_cells,
     ".db": of_rows,
     ".rpd": of_rows,
+    ".sqlite": of_rows,
 }
 
 

@@ -34,6 +34,7 @@ from tests.sources.telemetry.telemetry_texts import (
     ZEUS_CSV,
     metric_list,
 )
+from tests.sources.test_nsys import write as write_nsys
 from tests.sources.test_rpd import write as write_rpd
 from tests.views.test_pipeline import dump
 
@@ -268,6 +269,7 @@ SEEDS: Final[Mapping[str, Seed]] = {
     "trace": _trace,
     "packed trace": _packed_trace,
     "rpd": lambda folder: write_rpd(folder / "trace.rpd"),
+    "nsys": lambda folder: write_nsys(folder / "report.sqlite"),
     "rocpd": _beside("1000_results.db", lambda path: minimal_rocpd(path, 1)),
     "rocprofv3 json": _beside("a_results.json", _counters_json),
     "rocprofv3 csv": _beside("1_counter_collection.csv", _counters_csv),

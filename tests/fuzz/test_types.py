@@ -18,7 +18,7 @@ from tests.fuzz.types import changes
 _SEEDS = (
     "rocprofv3 json", "rocprofv3 csv", "device samples", "amd-smi csv", "amd-smi json",
     "rocm-smi csv", "nvidia-smi csv", "dcgm csv", "zeus", "own sampler", "own sampler parquet",
-    "cpu csv", "cpu parquet", "straggler analysis", "trace", "rocpd", "rpd",
+    "cpu csv", "cpu parquet", "straggler analysis", "trace", "rocpd", "rpd", "nsys",
 )  # fmt: skip
 _STEP = 97
 """Of the changes of a file one in this many is tried."""

@@ -153,4 +153,5 @@ def _updated(path: Path, query: str, value: object) -> None:
 
 _BY_ENDING: Final = {
     ".parquet": _of_parquet, ".json": _of_json, ".db": _of_database, ".rpd": _of_database,
+    ".sqlite": _of_database,
 }  # fmt: skip

@@ -52,7 +52,7 @@ _SUFFIX: Final = r"_?[0-9a-fA-F][0-9a-fA-F_-]{7,}"
 _FOREIGN: Final = (
     (
         frozenset(("CUPTI_ACTIVITY_KIND_KERNEL",)),
-        "is a database of Nsight Systems, which holds no counters of AMD GPUs",
+        "is a database of Nsight Systems that lacks its StringIds or the start of its session",
     ),
     (
         frozenset(("TARGET_INFO_SESSION_START_TIME",)),
