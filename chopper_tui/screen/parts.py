@@ -46,7 +46,7 @@ _DETAIL: Final = 12
 """Lines of the detail of a row, where they don't follow from other parts."""
 _MAX_CURVES: Final = 20
 """Lines of curves, beyond which they only get higher."""
-_MIN_TABLE: Final = 6
+_MIN_TABLE: Final = 5
 """Lines of a table below a whole picture."""
 _MIN_SPARE: Final = 7
 """Lines below cards from which curves, or the evidence of one, are shown."""
@@ -401,7 +401,8 @@ class ScreenParts(SteadyScreen[None]):
                 below = min(_SIDE_CURVES, body - _DETAIL)
                 heights["#side Curves"] = below * (has_curves and below > _MIN_SPARE)
                 curves = 0
-            is_worth = curves >= (_MIN_SPARE if frame else 1) and not is_timeline
+            least = _MIN_SPARE if frame else _MIN_TABLE if self.view.name else 1
+            is_worth = curves >= least and not is_timeline
             heights["#curves"] = curves * (has_curves and is_worth)
         self.query_one("#middle").set_class(is_stacked, "-stacked")
         lines = heights["#curves"]

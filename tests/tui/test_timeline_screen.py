@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.model.address import parse
 from chopper_core.model.charts import LaneCells, Lanes, Span
 from chopper_core.model.table import Kind
-from chopper_core.model.view import Interval, View, Window
+from chopper_core.model.view import Baseline, Interval, View, Window
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
+from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.draw.charts import draw as draw_lanes
 from chopper_tui.draw.timeline import bins_of
@@ -396,3 +400,35 @@ def test_an_idle_lane_names_how_much_later_the_next_activity_starts() -> None:
     lanes = next(chart for chart in frame.charts if isinstance(chart, Lanes))
     text = pointed_text(frame, lanes, 0, 80, ASCII)
     assert text.endswith("idle here; the next activity starts 7.000 µs later")
+
+
+def test_another_gpu_is_a_ghost_below_every_lane_but_its_own() -> None:
+    view = View("sample.json", name="timeline", baseline=Baseline("", ("0",)))
+    chart = query(measured_run(), view).charts[0]
+    assert isinstance(chart, Lanes) and chart.ghosts is not None
+    assert [chart.ghosts(row, 60) is not None for row in range(4)] == [False, True, True, True]
+
+
+def test_lanes_have_their_clock_and_a_part_of_the_time_its_place_in_the_run() -> None:
+    view = View("sample.json", name="timeline")
+    glyphs = UNICODE.coloured(True)
+    chart = query(measured_run(), view).charts[0]
+    assert isinstance(chart, Lanes) and chart.clocks is not None
+    lines = draw_lanes(chart, 120, 40, glyphs)
+    texts = ["".join(text for text, _ in line) for line in lines]
+    lanes = [text for text in texts if text[1:5] == "GPU "]
+    assert len(lanes) == 4 and all(re.match(r".GPU \d +▼?\d{4} ", text) for text in lanes)
+    # The last GPU's clock is lower; below each lane is a strip of it, on one scale.
+    strips = [line for line in lines if any(ink.startswith("heat") for _, ink in line)]
+    levels = [
+        np.mean([int(ink[4:].partition("/")[0]) for text, ink in line[1:] for _ in text])
+        for line in strips
+    ]
+    assert len(levels) == 4 and levels[3] < min(levels[:3])
+    assert not any(text.startswith("run ") for text in texts)
+    length = chart.seen.length_ns
+    part = replace(view, window=Window(from_ns=length // 2, to_ns=3 * length // 4))
+    first = draw_lanes(query(measured_run(), part).charts[0], 120, 40, glyphs)[0]
+    assert first[0][0].startswith("run ")
+    before, window, after = (len(text) for text, _ in first[1:])
+    assert abs(before - 2 * window) <= 2 and abs(after - window) <= 2

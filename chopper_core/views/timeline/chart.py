@@ -196,7 +196,7 @@ def ghosts_of(
         lane = lanes[row]
         gpu = lane.gpu if moved_to is None else int(moved_to)
         found = _counterpart(run, base_run, gpu, lane)
-        if found is None or (not name and gpu == lane.gpu and base.path == view.path[:1]):
+        if found is None or (not name and dict(base.scope) == {"gpu": str(lane.gpu)}):
             return None
         key = ("timeline ghosts", view.order, view.path, view.baseline, lane.gpu)
         matched = run.memo(key, lambda: _matched(run, view, lane.gpu, base_run, base, gpu), _CACHED)
