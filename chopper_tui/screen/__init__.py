@@ -225,8 +225,10 @@ class Explorer(ScreenParts):
 
     def follow(self, run: Run | None) -> bool:
         """Show the newest state of a run that is followed; False where that has to wait."""
+        if not self.is_mounted or self.is_paused or self.steps.is_busy:
+            return False
         typing = self.query_one(Prompt).display or self.query_one(AddressBar).display
-        if self.is_paused or typing or self.steps.is_busy or self.app.screen is not self:
+        if typing or self.app.screen is not self:
             return False
         if run is not None or self.view.name == LIVE:
             self.steps.add(partial(self._show_newest, run or self.home))
