@@ -111,7 +111,9 @@ class LanesDrawer(Drawer[Lanes]):
         strips = tuple(map(_on_visible_range, drawable(chart.strips(selected, bins))))
         count = len(chart.lanes)
         clocks = _Clocks.of(chart, bins)
-        has_strips = clocks is not None and height >= _HEAD + 2 * count + _MIN_WITH_CLOCKS
+        has_room = height >= _HEAD + 2 * count + _MIN_WITH_CLOCKS
+        # The clock of one GPU alone is an area below.
+        has_strips = clocks is not None and clocks.owners > 1 and has_room
         if clocks is not None and has_strips:
             strips = tuple(strip for strip in strips if strip.unit != Unit.MHZ)
             height -= clocks.owners
@@ -189,7 +191,7 @@ def _owner(picture: Lanes, row: int) -> str:
 def label_width(picture: Lanes) -> int:
     longest = max((cell_width(clean(name)) for name in picture.lanes), default=0) + 1
     width = min(max(longest, _MIN_LABEL), _MAX_LABEL)
-    return width + _CLOCK_CELLS * (picture.clocks is not None)
+    return width + (_CLOCK_CELLS + 1) * (picture.clocks is not None)
 
 
 def bins_of(picture: Lanes, width: int) -> int:

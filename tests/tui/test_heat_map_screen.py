@@ -107,8 +107,8 @@ async def test_the_columns_of_who_waits_for_whom_have_whole_names() -> None:
     async with explorer((200, 60), demo_run(named="R"), view) as at:
         lines = at.lines()
         first = next(y for y, line in enumerate(lines) if "who waits (rows)" in line)
-        axis = next(line for line in lines[first:] if line.lstrip().startswith("GPU 0    "))
-        assert axis.split("  last to")[0].split() == [
+        axis = next(line for line in lines[first:] if line.lstrip("│ ").startswith("GPU 0    "))
+        assert axis.strip("│ ").split("  last to")[0].split() == [
             word for gpu in range(8) for word in ("GPU", str(gpu))
         ]
 
