@@ -86,7 +86,9 @@ def opportunities(step: Step, *, has_products: bool) -> list[Card]:
     if CALL_SHAPE not in run.table.measured:
         return []
     rows = by_shape(run, view)
-    roof = modelled_figures(run, rows)[0]["model_roof_pct"].known()
+    figures_of_shapes = modelled_figures(run, rows)[0]
+    roof = figures_of_shapes["model_roof_pct"].known()
+    runnable = figures_of_shapes["torch"].present() | figures_of_shapes["hipblaslt"].present()
     lost_ns = rows.nodes.sum("duration_ns") / max(step.times.cells, 1) * (1 - roof / _ROOF_PCT)
     kinds: dict[str, list[int]] = {}
     for row in np.flatnonzero(np.nan_to_num(lost_ns) > 0).tolist():
@@ -111,7 +113,8 @@ def opportunities(step: Step, *, has_products: bool) -> list[Card]:
             filter=f"{kind} model_roof_pct<{_ROOF_PCT:g}",
         )
         figures = (f"{100 * share:.1f} %", time(saved_ns))
-        cards.append(Card(figures, text, address.render(shapes), "B copies a benchmark"))
+        note = "B copies a benchmark" if runnable[own].all() else ""
+        cards.append(Card(figures, text, address.render(shapes), note))
     return cards
 
 
