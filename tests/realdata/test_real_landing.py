@@ -47,6 +47,8 @@ def test_it_starts_with_operations(name: str, first: str, columns: tuple[str, ..
     for card in cards:
         evidence = query(run, parse(card.address))
         assert len(evidence), card.address
+        if " of the roof: " in card.text:
+            assert int(card.text.split()[0]) == len(evidence)
         if card.note.startswith("B "):
             lines = [evidence.values[name].present() for name in ("torch", "hipblaslt")]
             assert (lines[0] | lines[1]).all()

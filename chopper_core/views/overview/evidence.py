@@ -110,7 +110,7 @@ def opportunities(step: Step, *, has_products: bool) -> list[Card]:
             with_view(view, "kernels"),
             by="shape",
             columns=("kernel_ns", "calls", "model_roof_pct", "bound", "torch", "hipblaslt"),
-            filter=f"{kind} model_roof_pct<{_ROOF_PCT:g}",
+            filter=rf"{'' if kind == 'mm' else '^'}{kind}\b model_roof_pct<{_ROOF_PCT:g}",
         )
         figures = (f"{100 * share:.1f} %", time(saved_ns))
         note = "B copies a benchmark" if runnable[own].all() else ""
