@@ -30,9 +30,9 @@ from chopper_core.util.memory import reading
 
 _MAX_HEADINGS: Final = 50
 """Lines that may come before the first row."""
-_AGAIN: Final = 512
-"""Lines that are read once more with new ones: rates are differences to the sample before, and
-samples with one stamp are averaged."""
+_AGAIN: Final = 128, 512
+"""Lines, at least and at most, that are read once more with new ones: rates are differences to
+the sample before, and samples with one stamp are averaged."""
 _PIECE: Final = 1 << 19
 _BLOCK: Final = 1 << 16
 """Bytes that are looked for by time."""
@@ -168,7 +168,9 @@ class Tail:
             return None
         context = [*self._head, *([] if self._is_untimed else self._last)] if self._at else []
         self._at += len(data)
-        self._last, self._new_lines = [*self._last, *lines][-_AGAIN:], len(lines)
+        least, most = _AGAIN
+        kept = min(max(least, len(lines)), most)
+        self._last, self._new_lines = [*self._last, *lines][-kept:], len(lines)
         self._note_headings(lines)
         try:
             return self._read_lines([*context, *lines])
@@ -211,7 +213,10 @@ class Tail:
         for (number, name), parts in telemetry.signals.items():
             for each in (part for part in parts if not part.part and name in TITLES):
                 key = telemetry.gpus[number].text, name
-                own[number, name] = each, np.isin(each.time_ns, before.get(key, ()))
+                own[number, name] = (
+                    each,
+                    _are_among(each.time_ns, before.get(key, each.time_ns[:0])),
+                )
                 self._times[key] = each.time_ns
         fresh = [each.time_ns[~is_known] for each, is_known in own.values()]
         first_ns = min((int(each[0]) for each in fresh if len(each)), default=0)
@@ -231,6 +236,13 @@ class Tail:
                 samples = each.time_ns[~is_known] + self._offset_ns, each.value[~is_known]
                 recent.add(name.value, TITLES[name], gpu_of[number], samples, source)
         return bool(own)
+
+
+def _are_among(times: Int64, known: Int64) -> Mask:
+    """Which times are among known ones, in rising order."""
+    if not len(known):
+        return np.zeros(len(times), np.bool_)
+    return np.asarray(known[np.minimum(np.searchsorted(known, times), len(known) - 1)] == times)
 
 
 def _times(telemetry: Telemetry, at: int) -> list[int]:

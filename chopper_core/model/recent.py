@@ -57,7 +57,8 @@ class ThinnedSamples:
             new &= times_ns > self.ends_ns[merged - 1]
         times, own = times_ns[new], np.stack([*[values[new]] * 3, np.ones(new.sum())])
         kept = np.ones(len(self), np.bool_)
-        kept[merged:] = ~np.isin(self.begins_ns[merged:], times)
+        if len(self) and len(times) and times[0] <= self.begins_ns[-1]:
+            kept[merged:] = ~np.isin(self.begins_ns[merged:], times)
         begins = np.concatenate([self.begins_ns[kept], times])
         ends = np.concatenate([self.ends_ns[kept], times])
         figures = np.concatenate([self.figures[:, kept], own], axis=1)
