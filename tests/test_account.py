@@ -187,7 +187,6 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "step energy": {"power headline": "an iteration takes #"},
     "waiting": {"comms headline": "GPUs wait #"},
     "collectives": {"comms headline": "^# collectives?"},
-    "kernel time": {"kernels headline": "of the kernel time, #"},
 }
 """Where a quantity stands in a sentence: the number at `#`."""
 BARS: Final = {
@@ -501,6 +500,8 @@ ONE_FIGURE: Final = (
     {"window_ns", "step_window_ns"},
     {"throttled_pct", "gpu_throttled_pct", "now_throttle_pct"}, {"saving_pct", "part_pct"},
     {"saving_low_ns", "step_low_ns"}, {"saving_high_ns", "step_high_ns"},
+    {"activities", "calls"}, {"slowdown", "slowdown_x"}, {"roof_pct", "model_roof_pct"},
+    {"intensity", "model_intensity"},
     {"energy_j", "window_energy_j", "sampled_energy_j"}, {"counters_matched", "occurrences"},
     {"host_longest_ns", "longest_burst_ns"}, {"elapsed_ns", "part_ns", "collective_ns"},
 )  # fmt: skip

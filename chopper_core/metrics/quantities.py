@@ -161,7 +161,7 @@ collectives | | views.shared.collective_figures.headline
 
 kernel time | s | metrics.METRICS (kernel_ns)
     Sum of the durations of activities, however many run at a time.
-    places: tree kernel_ns, kernels kernel_ns, kernels headline, roofline kernel_ns
+    places: tree kernel_ns, kernels kernel_ns, roofline kernel_ns
 
 bus bandwidth | GB/s | views.shared.collective_figures.BUS
     Message size over transfer time, times nccl-tests' factor of the collective; waiting is no part.

@@ -271,7 +271,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """
         if view.cut or "iteration" in dict(view.scope) or not len(self.table):
             return True
-        return self._iterations(view) <= self.cut_iterations
+        return self._iterations(view) <= self.cut_of(view)
 
     def left_out(self, view: View) -> tuple[int, ...]:
         """The truncated iterations that take no part in the figures of a view, in rising order.
@@ -282,15 +282,22 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def uncounted(self, view: View) -> tuple[int, ...]:
         """The codes of iterations that take no part, with NO_LABEL where some has none."""
-        if self.takes_truncated(view) or NO_LABEL not in self.pairs.codes("iteration"):
+        takes_all = view.is_total or self.takes_truncated(view)
+        if takes_all or NO_LABEL not in self.pairs.codes("iteration"):
             return self.left_out(view)
         return (NO_LABEL, *self.truncated(view))
 
     def truncated(self, view: View) -> tuple[int, ...]:
         """The truncated iterations of a view's node, in rising order; raises NoSuchNode."""
-        if not self.cut_iterations:
+        if not self.cut_of(view):
             return ()
-        return tuple(sorted(self.cut_iterations & self._iterations(view)))
+        return tuple(sorted(self.cut_of(view) & self._iterations(view)))
+
+    def cut_of(self, view: View) -> frozenset[int]:
+        """Totals have whatever is whole on a GPU; a step is one of all GPUs."""
+        if view.is_total:
+            return frozenset().union(*self.partial_iterations.values())
+        return self.cut_iterations
 
     def _iterations(self, view: View) -> Set[int]:
         def found() -> Set[int]:

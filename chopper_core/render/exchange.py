@@ -14,6 +14,7 @@ from chopper_core.metrics import Values
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
+from chopper_core.model.table import NO_LABEL
 from chopper_core.util.escape import Escaped, clean, is_seen
 from chopper_core.views.frame import Frame
 
@@ -43,7 +44,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
         "address": frame.address,
         "level": frame.level,
         "base": frame.base,
-        **_given(stat=statistic, left_out=frame.left_out),
+        **_given(stat=statistic, left_out=[each for each in frame.left_out if each != NO_LABEL]),
         "columns": [
             {"name": column.name, "unit": column.unit, "title": column.title}
             for column in frame.columns

@@ -187,7 +187,7 @@ def _base(run: Run, view: View) -> Base:
             within &= named
             others &= named | (not level.startswith(_PAIR[1]))
     steps = cells.codes("iteration")
-    cut = () if run.takes_truncated(view) else sorted(run.cut_iterations)
+    cut = () if run.takes_truncated(view) else sorted(run.cut_of(view))
     complete = ~np.isin(steps, np.array(cut, np.int64))
     # What runs outside of iterations is no step.
     in_steps = complete & (steps != NO_LABEL)

@@ -13,7 +13,7 @@ from chopper_core.model import address
 from chopper_core.model.attributes import TypedValue
 from chopper_core.model.charts import Chart
 from chopper_core.model.signals import Signal
-from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
+from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Mask
 
@@ -81,7 +81,8 @@ class Frame(Struct, frozen=True, eq=False):
     truncated: tuple[int, ...] = ()
     """The iterations of the node that the profiling window cuts."""
     left_out: tuple[int, ...] = ()
-    """Those of them that take no part in the figures of other rows and in the total."""
+    """Those of them that take no part in the figures of other rows and in the total, and NO_LABEL
+    where what runs outside of iterations doesn't."""
     attributes: Callable[[int], Mapping[str, TypedValue]] = no_attributes
     """Attributes of a row's activity next to its figures; none for rows of several."""
     base: str = ""
@@ -117,7 +118,10 @@ class Frame(Struct, frozen=True, eq=False):
 
     @property
     def _cut(self) -> frozenset[str]:
-        return frozenset(map(str, self.truncated if self.level == "iteration" else ()))
+        if self.level != "iteration":
+            return frozenset()
+        outside = [NO_LABEL_TEXT] if NO_LABEL in self.left_out else []
+        return frozenset((*map(str, self.truncated), *outside))
 
     def counted(self) -> Mask:
         """Which rows take part in the total, and are compared with one another."""

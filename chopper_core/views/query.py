@@ -192,7 +192,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
             *shown.hint,
             *filter_note(len(result.labels), shown.hidden),
         ),
-        left_out=run.left_out(counting),
+        left_out=run.uncounted(counting),
     )
 
 

@@ -248,7 +248,8 @@ def _take(
     """A figure of a run from the view and column that has it, or why it is missing."""
     column, (view, there) = RUN_COLUMNS[name], place
     try:
-        asked = View(run.name, name="" if view == TREE else view, columns=(there,), is_total=True)
+        name_of = "" if view == TREE else view
+        asked = View(run.name, name=name_of, columns=(there,), is_total=view != "overheads")
         frame = run_frame(run, asked)
     except NothingToShow as error:
         missing[name] = str(error)

@@ -295,7 +295,7 @@ def framed(
         over=result.over or columns.over,
         by=result.by,
         truncated=run.truncated(view),
-        left_out=run.left_out(view),
+        left_out=run.uncounted(view),
         attributes=lambda row: attributes_at(run, result.opens(places[row])),
         base=base.text if base.is_applied or columns.adds_up else "",
         total_title=result.total_title or base.total_title(result.level, result.labels),
@@ -408,8 +408,8 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
         reason = f"missing on {by_number('GPU', gpus)}" if gpus else _TRUNCATED
         why.setdefault(reason, []).append(number)
     note = "; ".join(
-        f"{by_number('iteration', numbers)}{f' {where}' * bool(where)} "
-        f"{'is' if len(numbers) == 1 else 'are'} {reason}"
+        f"iteration{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        f"{f' {where}' * bool(where)} {'is' if len(numbers) == 1 else 'are'} {reason}"
         for reason, numbers in why.items()
     )
     if left_out:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.column_names import FLOPS, TOKENS
 from chopper_core.model.groups import Groups
@@ -124,6 +125,7 @@ def step_times(run: Run, view: View) -> StepTimes:
 
 
 def _step_times(run: Run, view: View) -> StepTimes:
+    view = replace(view, is_total=False)
     cells, base = run.tree(view.order).split(view.path, ("gpu", "iteration")), base_of(run, view)
     gpus, codes = (cells.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
     gpus, found = distinct(gpus), distinct(codes[codes != NO_LABEL])
