@@ -22,6 +22,7 @@ from chopper_core.graph.questions import (
     host_nodes,
     launched_rows,
     scaled,
+    without_contention,
 )
 from chopper_core.graph.step_graph import NodeKind, StepGraph, Steps, replay, steps_of
 from chopper_core.model.column_names import MICROBATCH
@@ -134,8 +135,9 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         The range allows for what the rule leaves open, for iterations that gain more or less, and
         for GPUs that gain more than the mean of all.
         """
-        removal = self.removal(finding)
-        saved = self.saved_ns([removal]).astype(np.float64)
+        shown = self._of_contention(finding) if finding.cost == Cost.CONTENTION else None
+        removal = self.removal(finding) if shown is None else shown[0]
+        saved = (self.saved_ns([removal]) if shown is None else shown[1]).astype(np.float64)
         by_step, by_gpu = (
             means_of(saved, ranked(of[self.inside])[1])
             for of in (self.steps.iteration, self.steps.gpu)
@@ -180,6 +182,23 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         own = self.graph.work_ns.astype(np.float64)
         work[change.nodes] = own[change.nodes] - change.work(own)
         return Removal(work, np.zeros(len(self.graph.lag_ns)))
+
+    def _of_contention(self, finding: Finding) -> tuple[Removal, Int64] | None:
+        """What communication slows a finding's operations by beyond the others, and how much
+        shorter each step is without; None where the run doesn't show it."""
+        graph, context = self.graph, self.context
+        sizes, cells = context.cells.sizes(), context.cells_about(finding)
+        chosen = np.zeros(len(context.table) + 1, np.bool_)
+        chosen[context.cells.rows[np.repeat(cells, sizes)]] = True
+        if self.predictor.contention is None:
+            return None
+        change = without_contention(self.predictor, chosen[:-1], as_others=True)
+        found = self.predictor.predict([change])
+        less = np.where(chosen[graph.row], np.maximum(graph.work_ns - found.work_ns, 0), 0)
+        if less.sum() < _MIN_BEYOND * (finding.saving_ns or 0.0) * context.spots:
+            return None
+        saved = self.identity_ns - self.steps.times_ns(graph, found.replayed)[self.inside]
+        return Removal(less.astype(np.float64), np.zeros(len(graph.lag_ns))), saved
 
     def _removed(
         self, cost: Cost, total: float, cells: Mask, rows: Index, is_of_some: bool
