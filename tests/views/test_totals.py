@@ -11,14 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.run import Run
-from chopper_core.model.table import STATES
+from chopper_core.model.table import STATES, Phase
 from chopper_core.model.view import View, complete_order
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import answer, query
-from tests.support import sample_run
+from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import measured_run
 
 SPLITS = [(name, by) for name in VIEWS for by in view_spec(name).by or ("",)]
@@ -168,3 +168,20 @@ def test_a_run_with_nothing_but_truncated_iterations_shows_them() -> None:
         assert (frame.labels, frame.total) == (asked.labels, asked.total)
         if name != "timeline":  # It has all time in any case.
             assert any("there is no complete one" in note for note in frame.notes)
+
+
+def test_the_total_row_names_gpus_and_steps_that_have_no_row() -> None:
+    """An optimizer in every second step, on two of four GPUs."""
+    run = run_of(
+        [
+            Row(number * 1_000_000, 500_000, gpu=gpu, iteration=number // 2,
+                phase=Phase.OPTIMIZER if number % 2 else Phase.FORWARD)
+            for gpu in range(4) for number in range(8)
+            if not number % 2 or (gpu < 2 and number % 4 == 1)
+        ]
+    )  # fmt: skip
+    for level, title in (("gpu", "mean of 4 GPUs"), ("iteration", "mean of 4 steps")):
+        view = View("R", ("optimizer",), complete_order(("phase", level)))
+        frame = query(run, replace(view, columns=("kernel_ns",)))
+        assert len(frame) == 2 and frame.total_title == title
+        assert frame.total["kernel_ns"] == frame.values["kernel_ns"].numbers.sum() / 4
