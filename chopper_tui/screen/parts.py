@@ -397,7 +397,8 @@ class ScreenParts(SteadyScreen[None]):
             share = {"small": _LEAST_CURVES[is_stacked], "full": 1 / 2}.get(self.chart, 0)
             most = UNLIMITED if frame else _MAX_CURVES
             curves = self._divided(body, most, rows, share * (not self.view.name))
-            if sizes["-large"] and has_side and self.view.name and not is_timeline:
+            is_full = curves < _MIN_SPARE and not is_timeline
+            if sizes["-large"] and has_side and self.view.name and is_full:
                 below = min(_SIDE_CURVES, body - _DETAIL)
                 heights["#side Curves"] = below * (has_curves and below > _MIN_SPARE)
                 curves = 0
