@@ -35,7 +35,7 @@ _LONG_MARKS: Final = {
     "simulated": "simulated times",
     "predicted": "predicted times",
 }
-_WIDE: Final = 50
+_WIDE: Final = 80
 _SHORT: Final = {"explore": "tree", "overheads": "loss", "power": "powr", "compare": "diff"}
 """Short names that aren't the first four letters."""
 _FEWEST_NAMED: Final = 5
@@ -83,7 +83,10 @@ class Crumbs(Pane):
         if base and width >= 2 * len(base) + 40:
             right = [(f"  base {base} ", "strong"), *right]
         totals = clean(self.frame.base) if self.frame.view.is_total else ""
-        for chip in filter(None, (totals, cut_title(self.frame))):
+        cut = cut_title(self.frame)
+        # On a narrow screen the next views are worth more than the words of the chip.
+        cut = cut if width >= _WIDE else cut.removesuffix(", left out")
+        for chip in filter(None, (totals, cut)):
             if width >= len(chip) + width_of(right) + _MIN_STEP_CELLS:
                 right = [(f"  {chip} ", "dim"), *right]
         if statistic_title(self.frame):
