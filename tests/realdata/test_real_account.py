@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from chopper_core.model.run import Run
-from tests.test_account import disagreements
+from tests.test_account import disagreements, scopes_of
 
 FILES: Final = (
     *("mi350x_aorta_rocprofv3", "a100_rank0of16.json.gz", "mi300x_ddp4", "v100_dlrm_8rank"),
@@ -23,4 +23,5 @@ FILES: Final = (
 def test_a_quantity_of_a_real_run_is_the_same_wherever_it_appears(
     name: str, opened: Callable[[str], Run]
 ) -> None:
-    assert disagreements(opened(name)) == []
+    run = opened(name)
+    assert {scope: wrong for scope in scopes_of(run) if (wrong := disagreements(run, scope))} == {}
