@@ -161,16 +161,17 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
     if context.run.is_sampled_only:
         return [(each, None) for each in sorted(found, key=lambda each: -each[1].confidence)]
     if worth is not None:
-        found = [
-            (
-                rule,
-                worth.of_finding(each, rule.holds_replayed)
-                if rule.replays and each.is_priced
-                else each,
-            )
-            for rule, each in found
-        ]
+        found = [(rule, _replayed(worth, rule, each)) for rule, each in found]
     return in_groups(context, found, worth)
+
+
+def _replayed(worth: Worth, rule: FindingRule, finding: Finding) -> Finding:
+    """A finding with its saving by replay; unknown where it names nothing that could be removed."""
+    if not rule.replays or finding.saving_ns is None:
+        return finding
+    if not finding.is_priced:
+        return replace(finding, saving_ns=None)
+    return worth.of_finding(finding, rule.holds_replayed)
 
 
 def _range(
