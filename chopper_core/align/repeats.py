@@ -3,7 +3,11 @@
 A layer of a transformer runs a norm, products into heads, attention, the product out of it, and a
 feed-forward part. Its norm is found once, as the first of the step, by how many products lie
 between it and the attention; in backward the same holds from the end. What precedes the first layer
-and follows the last one lies outside the layers. Sequences that don't repeat leave no label.
+and follows the last one lies outside the layers.
+
+A step may run the model several times (microbatches, tokens): each pass ends with a product of its
+own, that of the head, and has as many layers as every other pass of the trace. What can't be
+checked so has no label: a layer that differs, a pass whose end isn't there, a stage of a pipeline.
 """
 
 from __future__ import annotations
@@ -26,10 +30,8 @@ MIN_LAYERS: Final = 8
 _MAX_LAYERS: Final = 256
 _MAX_KINDS: Final = 4
 """Kinds of layers that alternate, such as those with a window and those without."""
-_REPEATED: Final = 0.8
-"""Share of the layers that others repeat exactly."""
 _RARE: Final = 8
-"""A sequence between attentions this many times rarer than all of them ends a step."""
+"""A sequence between attentions this many times rarer than all of them ends a pass."""
 _OWN_PRODUCTS: Final = 2
 """At least so many products follow the attention of a layer: out of it, and feed-forward."""
 OUTSIDE: Final = -2
@@ -61,26 +63,43 @@ def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels
         return operation
     role = host.by_kernel(lambda name: _ROLES.get(kernel_class(name), Role.OTHER))
     role[activities.category != Category.KERNEL] = Role.OTHER
-    attends = role == Role.ATTENTION
-    if attends.sum() < MIN_LAYERS:
+    is_backward = phases.codes == Phase.BACKWARD
+    is_body = np.isin(phases.codes, MODEL_PHASES)
+    if not np.isin(phases.codes, (Phase.BACKWARD, Phase.OPTIMIZER)).any():
+        is_body |= phases.missing()
+    attends = (role == Role.ATTENTION) & is_body
+    # In backward these run the forward again, for the layer whose backward follows.
+    forward = distinct(activities.name[attends & ~is_backward])
+    again = attends & is_backward & np.isin(activities.name, forward)
+    role[again], attends[again] = Role.OTHER, False
+    if attends.sum() < MIN_LAYERS or _has_stages(host):
         return operation
-    is_body = np.isin(phases.codes, (*MODEL_PHASES, NO_LABEL))
     step = numbered((iterations.codes, np.where(is_body, phases.codes, len(Phase))))
+    counts, labelled = set[int](), list[tuple[Index, Index]]()
     # Attention runs in one stream of each step; what runs beside it stays unlabelled.
-    for code in distinct(step[attends & is_body]).tolist():
+    for code in distinct(step[attends]).tolist():
         own = np.flatnonzero((step == code) & is_body)
-        lanes, counts = counted(host.lane[own[attends[own]]])
-        rows = own[host.lane[own] == lanes[counts.argmax()]]
+        lanes, sizes = counted(host.lane[own[attends[own]]])
+        rows = own[host.lane[own] == lanes[sizes.argmax()]]
         rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
-        is_backward = phases.codes[rows[0]] == Phase.BACKWARD
-        rows = rows[::-1] if is_backward else rows
+        rows = rows[::-1] if is_backward[rows[0]] else rows
         named = iterations.codes[rows[0]] != NO_LABEL
         found = layers_of(role[rows], activities.name[rows], one_step=bool(named))
+        if (found != UNKNOWN).any():
+            counts.add(int(found.max()))
+            labelled.append((rows, found))
+    # A model has one number of layers; where steps disagree, some are cut or run no layers.
+    for rows, found in labelled if len(counts) == 1 else ():
         layers.codes[rows] = np.where(found >= 0, found, NO_LABEL)
-        layers.rules[rows[found != UNKNOWN]] = Rule.REPETITION
-        if not is_backward:
+        layers.rules[rows] = Rule.REPETITION
+        if not is_backward[rows[0]]:
             operation[rows] = operations_of(role[rows], found)
     return operation
+
+
+def _has_stages(host: Host) -> bool:
+    """Whether GPUs pass activations on: the layers of a stage have numbers that nothing shows."""
+    return bool(host.by_kernel(lambda name: kernel_class(name) == "send_recv").any())
 
 
 def operations_of(role: Index, layer: Index) -> Index:
@@ -119,7 +138,7 @@ def _operations_in(role: Index) -> Index:
 def layers_of(role: Index, kernel: Int32, *, one_step: bool) -> Index:
     """The layer of each kernel of a stream in order; OUTSIDE or UNKNOWN where there is none.
 
-    Of several steps, each starts with layer 0; all have as many.
+    Each pass of the model starts with layer 0; all have as many. `one_step` may be one pass.
     """
     found = np.full(len(role), UNKNOWN, np.intp)
     products = np.cumsum(role == Role.PRODUCT)
@@ -128,24 +147,31 @@ def layers_of(role: Index, kernel: Int32, *, one_step: bool) -> Index:
     anchors = attention[np.diff(products[attention], prepend=-1) > 0]
     if len(anchors) < MIN_LAYERS:
         return found
-    pieces = [anchors] if one_step else _steps(anchors, kernel)
+    pieces = _passes(anchors, kernel)
+    if one_step and len({len(piece) for piece in pieces}) != 1:
+        pieces = [anchors]
+    counts = {len(piece) for piece in pieces}
     starts = _starts(anchors, role, products)
-    if starts is None or len({len(piece) for piece in pieces}) != 1:
+    if starts is None or len(counts) != 1 or not MIN_LAYERS <= counts.pop() <= _MAX_LAYERS:
         return found
     own = np.split(starts, np.cumsum([len(piece) for piece in pieces])[:-1])
-    inside = found.copy()
+    inside, tails = found.copy(), set[bytes]()
     for piece, begins, following in zip(pieces, own, [*own[1:], None], strict=True):
         limit = len(role) if following is None else int(following[0])
         end = _end_of_last(begins, limit, kernel, products, piece)
-        if end is None or not MIN_LAYERS <= len(begins) <= _MAX_LAYERS:
+        if end is None:
             return found
+        head = np.flatnonzero(role[end:limit] == Role.PRODUCT)
+        if not len(head):
+            return found
+        tails.add(kernel[end : end + head[0] + 1].tobytes())
         sizes = np.diff([*begins, end])
         inside[begins[0] : end] = np.repeat(np.arange(len(begins)), sizes)
-    return np.where(inside == UNKNOWN, OUTSIDE, inside)
+    return np.where(inside == UNKNOWN, OUTSIDE, inside) if len(tails) == 1 else found
 
 
-def _steps(anchors: Index, kernel: Int32) -> list[Index]:
-    """The attentions of each step: between steps lies a sequence that is rare."""
+def _passes(anchors: Index, kernel: Int32) -> list[Index]:
+    """The attentions of each pass of the model: between passes lies a sequence that is rare."""
     between = [kernel[low:high].tobytes() for low, high in pairwise(anchors)]
     counts = Counter(between)
     cuts = [
@@ -182,15 +208,27 @@ def _starts(anchors: Index, role: Index, products: Index) -> Index | None:
 def _end_of_last(
     starts: Index, limit: int, kernel: Int32, products: Index, anchors: Index
 ) -> int | None:
-    """Where the last layer ends: it repeats another one; None if the layers don't repeat."""
+    """Where the last layer ends: it repeats another one; None if the layers don't repeat.
+
+    The first may differ, if it isn't longer. A sequence that contains another one and continues, or
+    a layer that begins after the last one, shows that these aren't the layers.
+    """
     ends = starts[1:]
     if (products[ends - 1] - products[anchors[:-1]] < _OWN_PRODUCTS).any():
         return None
-    sequences = [kernel[low:high].tobytes() for low, high in pairwise(starts)]
-    counts = Counter(sequences)
-    repeated = {each: count for each, count in counts.items() if count > 1}
-    if len(repeated) > _MAX_KINDS or sum(repeated.values()) < _REPEATED * len(sequences):
-        return None
+    first, *others = (kernel[low:high].tobytes() for low, high in pairwise(starts))
+    kinds = set(others)
     rest = kernel[starts[-1] : limit].tobytes()
-    same = [len(each) for each in repeated if rest.startswith(each)]
-    return int(starts[-1]) + max(same) // kernel.itemsize if same else None
+    same = [each for each in kinds if rest.startswith(each)]
+    if (
+        len(kinds) > _MAX_KINDS
+        or len(same) != 1
+        or min(Counter([*others, *same]).values()) == 1
+        or len(first) > max(map(len, kinds))
+        or any(a != b and a.startswith(b) for a in {*kinds, first} for b in kinds)
+    ):
+        return None
+    tail = rest[len(same[0]) :]
+    if any(each.startswith(tail) for each in kinds):
+        return None
+    return int(starts[-1]) + len(same[0]) // kernel.itemsize

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from chopper_core.align.repeats import OPERATIONS, OUTSIDE, UNKNOWN, Role, layers_of, operations_of
+from chopper_core.model.table import NO_LABEL, Rule
+from tests.align.traces import TinyTrace, align
 
 ROLES = {"n": Role.NORM, "g": Role.PRODUCT, "a": Role.ATTENTION}
 """The first letter of a kernel's name says its role."""
@@ -101,3 +105,128 @@ def test_products_whose_place_is_open_have_no_name() -> None:
     names, _ = step(*["n1 g1 g2 g3 a1 g4 g5 xgelu g6"] * 24)
     layer = ["attn_n", "", "", "", "attn_fa", "", "", "", ""]
     assert operations(names) == ["", *layer * 24, "", "", ""]
+
+
+@pytest.mark.parametrize("one_step", [True, False])
+@pytest.mark.parametrize("passes", [2, 3, 16])
+@pytest.mark.parametrize("layers", [8, 24])
+def test_each_microbatch_has_the_same_layers(layers: int, passes: int, one_step: bool) -> None:
+    names, expected = step(*[DENSE] * layers)
+    assert found(names * passes, one_step=one_step) == expected * passes
+    backward, numbers = names[::-1], expected[::-1]
+    again = found((backward * passes)[::-1], one_step=one_step)
+    assert again == (numbers * passes)[::-1]
+
+
+@pytest.mark.parametrize("passes", [1, 2, 3, 4, 32])
+@pytest.mark.parametrize("layers", [0, 1, 2, 4, 6, 7])
+def test_passes_of_few_layers_are_no_layers(layers: int, passes: int) -> None:
+    """Nor is the last layer of a pass, with the head and the embedding after it, another kind."""
+    for head, tail in ((HEAD, TAIL), ("", TAIL), (HEAD, ""), ("", ""), (HEAD, "n1 g9 max loss")):
+        names, _ = place((OUTSIDE, head), *enumerate([DENSE] * layers), (OUTSIDE, tail))
+        for cut in (0, 3, 20, 41):
+            for rows in (names * passes, (names * passes)[cut:], names * passes + names[:cut]):
+                for one_step in (True, False):
+                    assert set(found(rows, one_step=one_step)) <= {UNKNOWN}
+
+
+@pytest.mark.parametrize("passes", [1, 2, 3])
+@pytest.mark.parametrize(
+    "irregular", [f"{DENSE} x", f"{DENSE} g8", DENSE.replace("g2", "g2 x"), DENSE.replace("kv", "")]
+)
+def test_an_irregular_layer_leaves_no_label_or_the_right_one(irregular: str, passes: int) -> None:
+    for place_of_it in range(23):
+        layers = [DENSE] * 24
+        layers[place_of_it] = irregular
+        names, expected = step(*layers)
+        for one_step in (True, False):
+            got = found(names * passes, one_step=one_step)
+            assert set(got) == {UNKNOWN} or got == expected * passes
+            assert set(got) == {UNKNOWN} or place_of_it == 0
+
+
+def test_layers_without_an_end_are_not_counted() -> None:
+    """A stage of a pipeline, and what the profiler cut, may have more layers or several passes."""
+    names, _ = place((OUTSIDE, HEAD), *enumerate([DENSE] * 24))
+    for rows in (names, names[1:], [*names, "x"], names + names[1:4], names + names[1:9]):
+        for one_step in (True, False):
+            assert set(found(rows, one_step=one_step)) == {UNKNOWN}
+
+
+KERNELS = {
+    "n": "rms_norm_kernel", "g": "Cijk_gemm", "h": "Cijk_head_gemm", "a": "flash_fwd_kernel",
+    "b": "flash_bwd_kernel", "m": "rms_norm_backward_kernel", "s": "silu_kernel",
+    "e": "embedding_kernel", "l": "nll_loss_kernel", "p": "ncclDevKernel_SendRecv",
+    "o": "multi_tensor_apply_kernel<FusedAdamMathFunctor>",
+}  # fmt: skip
+FORWARD, BACKWARD = "n g a g n g s g", "g g s g g m g g b g g m"
+"""Backward has two products for each of forward, for the inputs and for the weights."""
+Part = tuple[int, str]
+
+
+def forward_of(layers: int) -> list[Part]:
+    return [(-1, "e"), *((number, FORWARD) for number in range(layers)), (-1, "n h l")]
+
+
+def backward_of(layers: int, again: str = "") -> list[Part]:
+    numbers = reversed(range(layers))
+    return [(-1, "l h h m"), *((each, f"{again} {BACKWARD}") for each in numbers), (-1, "e")]
+
+
+def labelled(folder: Path, *passes: tuple[str, list[Part]]) -> list[tuple[str, int, int]]:
+    """Phase, true layer and found layer of each kernel of two steps; -1 where there is none."""
+    trace, at = TinyTrace(), 10
+    truth: list[tuple[str, int]] = []
+    for number in range(2):
+        begin = at
+        for phase, parts in passes:
+            since = at
+            for layer, text in parts:
+                for letter in text.split():
+                    trace.launch(KERNELS[letter], at + 2)
+                    truth.append((phase, layer))
+                    at += 10
+            trace.note(phase, since, at)
+        trace.note(f"ProfilerStep#{number}", begin - 1, at + 1)
+        at += 10
+    found = align(trace, folder)
+    rules = {each.rules["layer_rule"] for each in found.activities}
+    assert rules <= {Rule.REPETITION, Rule.NONE}
+    pairs = zip(truth, found.texts("layer"), strict=True)
+    return [(*true, int(text) if text.isdigit() else NO_LABEL) for true, text in pairs]
+
+
+STEP = ("optimizer_step", [(-1, "o " * 24)])
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("again", ["", FORWARD])
+@pytest.mark.parametrize("microbatches", [1, 2, 3])
+def test_training_labels_forward_and_never_a_wrong_layer(
+    tmp_path: Path, microbatches: int, again: str, together: bool
+) -> None:
+    """Microbatches follow each other, or all forwards precede the backwards; with recompute too."""
+    forward, backward = ("forward", forward_of(12)), ("backward", backward_of(12, again))
+    passes = [forward, backward] * microbatches
+    got = labelled(tmp_path, *(sorted(passes, reverse=True) if together else passes), STEP)
+    assert all(layer == true for phase, true, layer in got if phase == "forward")
+    assert all(layer == -1 for phase, _, layer in got if phase == "optimizer_step")
+    assert all(layer in (true, -1) for _, true, layer in got)
+
+
+FALSE = {
+    "few layers, accumulated": [("forward", forward_of(4)), ("backward", backward_of(4))] * 4,
+    "no layers, accumulated": [("forward", [(-1, "e n g a g n g s g n h l")])] * 24,
+    "decoded tokens": [("decode", [(-1, "e n g a g n g s g n h")])] * 32,
+    "forwards of two models": [("forward", forward_of(9)), ("decode", forward_of(12))],
+    "a stage of a pipeline": [
+        ("forward", [(number, f"{'p' * (number == 0)} {FORWARD}") for number in range(8)])
+    ]
+    * 3,
+    "the last stage of a pipeline": [("forward", [(-1, "p"), *forward_of(8)[1:]])] * 3,
+}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_other_repeats_are_no_layers(tmp_path: Path, name: str) -> None:
+    assert {layer for _, _, layer in labelled(tmp_path, *FALSE[name], STEP)} == {-1}

@@ -123,7 +123,7 @@ def test_parts_are_signals_to_choose_but_not_to_step_through(run: Run) -> None:
 MEANS = [
     name
     for name, metric in METRICS.items()
-    if metric.reduces == Reduces.MEAN and name not in ("energy_rate_w", "est_occupancy_pct")
+    if metric.reduces == Reduces.MEAN and metric.source == "telemetry" and name != "energy_rate_w"
 ]
 
 

@@ -389,7 +389,7 @@ def test_compiled_functions_do_not_name_their_kernels(tmp_path: Path) -> None:
     trace.launch("triton_red_fused_add_sum_1", 40, thread=AUTOGRAD)
     trace.launch(GEMM, 60, thread=AUTOGRAD)
     found = align(trace, tmp_path)
-    assert found.texts("operation") == ["reduction", "gemm"]
+    assert found.texts("operation") == ["add_sum", "gemm"]
     assert found.texts("phase") == ["backward"] * 2
 
 

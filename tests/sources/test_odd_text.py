@@ -14,7 +14,7 @@ from chopper_core.tables import csv_stream
 from chopper_core.tables.bytes import ByteSource
 from tests.fuzz.seeds import SEEDS, small_trace
 
-_BINARY: Final = ("chakra", "packed chakra", "packed trace", "rpd", "rocpd", "cpu parquet")
+_BINARY: Final = ("chakra", "packed chakra", "packed trace", "rpd", "rocpd", "nsys", "cpu parquet")
 _TEXTS: Final = sorted(
     set(SEEDS).difference(_BINARY, ("straggler analysis", "own sampler parquet"))
 )

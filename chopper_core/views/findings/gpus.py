@@ -138,7 +138,7 @@ def _together(
             for cost in set().union(*costs)
         },
     )
-    # Each has a finding too, which says as much where nothing tells what they cost together.
+    # Each has a finding too, which says as much where nothing shows what they cost together.
     return replace(found, needs_replay=len(late) <= _MAX_LISTED)
 
 
