@@ -300,6 +300,8 @@ def _next_operation(run: Run, rows: Index) -> Int64:
 
 def _exposed(run: Run, found: Collectives, view: View) -> tuple[str, ...]:
     """The operations that wait longest for communication that nothing hides."""
+    if found.is_scheduled:  # Reconstructed times don't tell what hides what.
+        return ()
     codes, place = ranked(_next_operation(run, found.rows))
     spent = sums_of(run.table.exposed_comm_ns[found.rows], place, len(codes))
     base = base_of(run, view)

@@ -86,14 +86,17 @@ class Crumbs(Pane):
         cut = cut_title(self.frame)
         # On a narrow screen the next views are worth more than the words of the chip.
         cut = cut if width >= _WIDE else cut.removesuffix(", left out")
-        for chip in filter(None, (totals, cut)):
-            if width >= len(chip) + width_of(right) + _MIN_STEP_CELLS:
+        steps = self._names(self.frame)
+        widths = [cell_width(step) for step in steps]
+        # The path is worth more than the chip of a cut run, whose note is below the table.
+        named = len(title_of(self.frame.view)) + 3 if self.frame.view.path else 0
+        least = min(sum(widths) + 3 * (len(widths) - 1) + named, width // 2)
+        for chip, needed in ((totals, _MIN_STEP_CELLS), (cut, max(_MIN_STEP_CELLS, least))):
+            if chip and width >= len(chip) + 3 + width_of(right) + needed:
                 right = [(f"  {chip} ", "dim"), *right]
         if statistic_title(self.frame):
             right = [(f"  {self.frame.view.stat} ", "strong"), *right]
         room = max(width - width_of(right) - 1, 0)
-        steps = self._names(self.frame)
-        widths = [cell_width(step) for step in steps]
         # A long step gives way to the strip: the file's name, as a rule.
         short = [min(each, _MIN_STEP_CELLS) for each in widths]
         strips = (

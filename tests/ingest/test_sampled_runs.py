@@ -42,7 +42,8 @@ from tests.sources.telemetry.telemetry_texts import (
     stamped,
 )
 
-CLOSE = 1e-9
+CLOSE = 1e-7
+"""Stamps are read to 0.2 µs."""
 VIEWS = ("overview", "power", "heatmap", "determinism", "findings")
 
 

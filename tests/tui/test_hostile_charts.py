@@ -272,7 +272,7 @@ def test_a_draw_that_nobody_waits_for_stops_at_its_next_piece() -> None:
     x = np.arange(9.0)
     chart = LineChart("c", "", "x", "", (x,) * 9, tuple(Series(str(n), x * n) for n in range(9)))
     with pytest.raises(Cancelled):
-        draw_below([chart, chart], 60, 40, UNICODE, check=check)
+        draw_below([chart] * 3, 60, 40, UNICODE, check=check)
     assert len(calls) == 3
 
 

@@ -147,7 +147,7 @@ def test_a_job_is_followed_to_what_its_finished_directory_shows(tmp_path: Path) 
                           "gpu=0/iteration=21", "?view=findings", "?view=power"):  # fmt: skip
                 go(terminal, where)
                 go(other, where)
-                for _ in range(20):  # Charts come when they are drawn.
+                for _ in range(100):  # Charts come when they are drawn.
                     if body(terminal) == body(other):
                         break
                     bytes_in(terminal, 0.3)

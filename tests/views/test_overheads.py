@@ -120,8 +120,8 @@ def made() -> Run:
     run = run_of(
         [
             Row(0, 1000, layer=1, operation="mlp", kernel="Cijk_A", iteration=1),
-            Row(900, 300, Kind.COMM, 5, layer=1, operation="gather", kernel="ncclDevKernel_AG"),
-            Row(1300, 400, layer=2, operation="norm", kernel="layer_norm", launch=1250),
+            Row(900, 300, Kind.COMM, 5, layer=1, operation="gather", kernel="ncclAG", iteration=1),
+            Row(1300, 400, layer=2, operation="norm", kernel="ln", launch=1250, iteration=1),
         ]
     )
     known = {

@@ -168,7 +168,7 @@ def compared(run: Run, view: View) -> Frame:
         bases = base_of(run, ours.view), base_of(other, base_view)
         notes = [*other_total(*bases), *_row_notes(pairs, len(renamed))]
     notes.append(f"the baseline is {address.render(base_view)}")
-    if other is not run:
+    if other is not run and not lacking:
         notes += cut_note(other, base_view, "of the baseline")
 
     def target(row: int) -> View:
