@@ -387,9 +387,15 @@ def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64]:
     """
     table, rows, first = found.table, found.rows, found.members.first
     team = ranked(run_sums(hashes(int(table.gpu.max()) + 1)[table.gpu[rows]], first))[1]
+    waits, exposed = (
+        run_sums(values, first).astype(np.float64)
+        for values in (found.member_wait_ns, found.member_exposed_ns)
+    )
+    share = np.divide(exposed, waits, out=np.zeros(len(first)), where=waits > 0)
     start = table.start_ns[rows]
     # Arrivals as they would be, had the GPU not communicated with others in between.
-    fair = start - _exposed_elsewhere(table, rows, team[found.member_set])
+    hidden = np.where(waits > 0, 1 - share, 0.0)[found.member_set]
+    fair = start - _exposed_elsewhere(table, rows, team[found.member_set], hidden)
     side = ranked(found.member_set * (int(kin.max()) + 1) + kin[table.gpu[rows]])[1]
     begin = run_starts(side[stable_order(side)])
     sizes = run_sizes(begin, len(rows))
@@ -398,19 +404,18 @@ def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64]:
     reach = found.last_start_ns[found.member_set] - usual_start[side]
     late = np.minimum(np.maximum(fair - usual[side], 0), reach)
     late[sizes[side] < _MIN_PEERS] = 0
-    waits, exposed = (
-        run_sums(values, first).astype(np.float64)
-        for values in (found.member_wait_ns, found.member_exposed_ns)
-    )
-    share = np.divide(exposed, waits, out=np.zeros(len(first)), where=waits > 0)
     # A stage of a pipeline waits for the stage before it by design.
     pairwise = [code for code, name in enumerate(table.operations) if name == PAIRWISE]
     share[np.isin(found.kind, pairwise)] = 0.0
     return team, np.rint(late * share[found.member_set]).astype(np.int64)
 
 
-def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index) -> Int64:
-    """Exposed communication with other teams since the GPU's last collective of the team."""
+def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index, hidden: Float64) -> Int64:
+    """Exposed communication with other teams since the GPU's last collective of the team.
+
+    Behind a wait that compute hides GPUs stay as late as they were, and for the same reason: of
+    what was before, that share (`hidden`, of each row's collective) counts on.
+    """
     gpu, exposed = table.gpu[rows].astype(np.int64), table.exposed_comm_ns[rows]
     lane = gpu * (int(team.max(initial=0)) + 1) + team
     order = stable_order(table.start_ns[rows])
@@ -423,4 +428,10 @@ def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index) -> Int64:
     later = np.flatnonzero(~run_mask(lane[order]))
     since, last = before.copy(), order[later - 1]
     since[order[later]] -= before[last] + exposed[last]
-    return since
+    total = since.tolist()
+    kept = np.flatnonzero(hidden[last] > 0)
+    for at, one, share in zip(
+        order[later][kept].tolist(), last[kept].tolist(), hidden[last[kept]].tolist(), strict=True
+    ):
+        total[at] += round(share * total[one])
+    return np.array(total, np.int64)

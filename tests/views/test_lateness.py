@@ -27,6 +27,16 @@ Extra = Callable[[int, int, int], int]
 Team = Sequence[int]
 
 
+def grouped(rows: Sequence[Row], groups: Sequence[str]) -> Run:
+    """A run of activities and their process groups, in the order of the table."""
+    run = run_of(rows)
+    names = [*run.table.names, *sorted(set(groups) - {""})]
+    codes = np.array([names.index(group) if group else -1 for group in groups], np.int32)
+    table = replace(run.table, names=names, group=codes)
+    order = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
+    return replace(run, table=table.take(order))
+
+
 def job(
     teams: Sequence[Sequence[Team]],
     *,
@@ -62,12 +72,7 @@ def job(
                     )  # fmt: skip
                     groups.append(f"{step}{team[0]} of {len(team)}")
                     now[gpu] = end
-    run = run_of(rows)
-    names = [*run.table.names, *sorted(set(groups) - {""})]
-    codes = np.array([names.index(group) if group else -1 for group in groups], np.int32)
-    table = replace(run.table, names=names, group=codes)
-    order = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
-    return replace(run, table=table.take(order))
+    return grouped(rows, groups)
 
 
 EVERYONE = [[range(4)], [range(4)]]
@@ -258,12 +263,7 @@ def pipeline(stages: int, took: Callable[[int], int], host_ns: Callable[[int], i
                             )  # fmt: skip
                             groups.append(f"{min(gpu, following)} of 2")
                             now[one] = end
-    run = run_of(rows)
-    names = [*run.table.names, *sorted(set(groups) - {""})]
-    codes = np.array([names.index(group) if group else -1 for group in groups], np.int32)
-    table = replace(run.table, names=names, group=codes)
-    order = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
-    return replace(run, table=table.take(order))
+    return grouped(rows, groups)
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -293,3 +293,43 @@ def test_a_stage_without_peers_is_compared_with_the_other_stages(stages: int) ->
     (said,) = findings(late_host, "slow-stage")
     assert said.startswith("GPU 1 is a stage held back by its host")
     assert "8 ms per iteration more" in said
+
+
+def replicas(slow: int) -> Run:
+    """Two stages of two GPUs; compute hides the first of two all-reduces of the second stage."""
+    rows: list[Row] = []
+    groups: list[str] = []
+    begin = 0
+
+    def add(
+        gpu: int, span: tuple[int, int], when: tuple[int, int], what: str = "", stream: int = 0
+    ) -> None:
+        kind = Kind.COMM if what else Kind.COMPUTE
+        place = (gpu, *when, gpu // 2, what or f"block{gpu // 2}", what or "block")
+        rows.append(Row(span[0], span[1] - span[0], kind, stream, *place, launch=span[0]))
+        groups.append({"": "", "all_reduce": "data"}.get(what, f"{gpu % 2} of 2"))
+
+    for iteration in range(6):
+        forward, backward = (iteration, Phase.FORWARD), (iteration, Phase.BACKWARD)
+        took = [10 * MS + 3 * MS * (gpu == slow) for gpu in range(4)]
+        sent = [begin + took[gpu] + TRANSFER for gpu in (0, 1)]
+        ends = [sent[replica] + took[2 + replica] for replica in (0, 1)]
+        for gpu in (0, 1):
+            add(gpu, (begin, begin + took[gpu]), forward)
+            add(gpu, (begin + took[gpu], sent[gpu]), forward, "send_recv", 1)
+            add(gpu + 2, (begin, sent[gpu]), forward, "send_recv", 1)
+            add(gpu + 2, (sent[gpu], ends[gpu]), forward)
+            add(gpu + 2, (ends[gpu], ends[gpu] + 10 * MS), backward)
+            for since in (0, 10 * MS):
+                span = ends[gpu] + since, max(ends) + since + TRANSFER
+                add(gpu + 2, span, backward, "all_reduce", 2)
+        begin = max(ends) + 10 * MS + TRANSFER
+    return grouped(rows, groups)
+
+
+def test_a_gpu_that_waited_for_a_slow_one_is_not_late_behind_a_hidden_collective() -> None:
+    run = replicas(slow=0)
+    assert 2 not in {gpu for gpu, _, _ in late(run)}
+    assert not any("GPU 2" in said for said in findings(run))
+    # Its own work is no wait.
+    assert late(replicas(slow=2)) == [(2, list(range(6)), "kernels")]
