@@ -83,6 +83,7 @@ def go(terminal: Terminal, where: str) -> None:
     terminal.quiet(0.6)
 
 
+@pytest.mark.sweep  # It waits for seconds, and for its share of a busy machine.
 def test_a_job_is_followed_to_what_its_finished_directory_shows(tmp_path: Path) -> None:
     job = Job(tmp_path / "run")
     job.write_window(3, 0, (0,))
@@ -157,6 +158,7 @@ def test_a_job_is_followed_to_what_its_finished_directory_shows(tmp_path: Path) 
         assert terminal.wait() == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 def test_an_update_comes_soon_in_few_bytes_and_little_time(
     size: tuple[int, int], tmp_path: Path
