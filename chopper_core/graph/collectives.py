@@ -343,6 +343,7 @@ def delays_in(
     peers: tuple[tuple[int, ...], ...],
     gpus: tuple[int, ...],
     iterations: tuple[int, ...],
+    extra_ns: Float64,
 ) -> Float64:
     """By how much each GPU delays the others, as GPUs x iterations, in a scope.
 
@@ -355,13 +356,17 @@ def delays_in(
     GPUs, since every GPU is last by chance at times; of several sets of GPUs, such as those of
     tensor and data parallelism, the one that it delays most counts, because a delay in one is a
     delay in the next.
+
+    What a GPU is late for by waiting is the delay of one that it exchanges with, as far as that
+    takes longer than its own peers (`extra_ns`, as the delays): the first stage of a pipeline
+    delays the second one's peers.
     """
     found, table = collectives_of(run), run.table
     assert found is not None
     kin = np.zeros(int(table.gpu.max()) + 1, np.int64)
     for number, own in enumerate(peers):
         kin[list(own)] = number
-    team_of, late_ns = run.memo(("lateness", peers), lambda: _lateness(found, kin), keep=1)
+    team_of, *late_ns = run.memo(("lateness", peers), lambda: _lateness(found, kin), keep=1)
     chosen = np.isin(table.gpu[scope.rows], gpus) & np.isin(table.iteration[scope.rows], iterations)
     rows, members = scope.rows[chosen], scope.member_place[chosen]
     whose = np.searchsorted(gpus, table.gpu[rows])
@@ -369,19 +374,33 @@ def delays_in(
     teams, team = ranked(team_of[found.member_set[members]])
     shape = (len(teams), len(gpus), len(iterations))
     place = (team * shape[1] + whose) * shape[2] + when
-    late = sums_of(late_ns[members], place, int(np.prod(shape))).reshape(shape)
-    takes_part = counts_of(team * shape[1] + whose, shape[0] * shape[1]).reshape(shape[:2])
-    delays = np.zeros(shape[1:])
-    for of_team, there in zip(late, takes_part, strict=True):
-        for number in range(len(peers)):
-            at = np.flatnonzero((there > 0) & (kin[list(gpus)] == number))
-            if len(at) >= _MIN_PEERS:
-                delays[at] = np.maximum(delays[at], beyond_others(of_team[at]))
+    takes_part = counts_of(team * shape[1] + whose, shape[0] * shape[1]).reshape(shape[:2]) > 0
+
+    def most(of_members: Int64) -> Float64:
+        late = sums_of(of_members[members], place, int(np.prod(shape))).reshape(shape)
+        delays = np.zeros(shape[1:])
+        for of_team, there in zip(late, takes_part, strict=True):
+            for number in range(len(peers)):
+                at = np.flatnonzero(there & (kin[list(gpus)] == number))
+                if len(at) >= _MIN_PEERS:
+                    delays[at] = np.maximum(delays[at], beyond_others(of_team[at]))
+        return delays
+
+    delays, passed_on = map(most, late_ns)
+    alike = kin[list(gpus)][:, None] == kin[list(gpus)]
+    meet = (takes_part.T.astype(np.int64) @ takes_part > 0) & ~alike
+    # The end of an iteration delays the next one.
+    extra_ns = np.maximum(extra_ns, np.pad(extra_ns[:, :-1], ((0, 0), (1, 0))))
+    for at, partners in enumerate(meet):
+        if partners.any():
+            through = np.minimum(passed_on[partners].max(axis=0), extra_ns[at])
+            delays[at] = np.maximum(delays[at], through)
     return delays
 
 
-def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64]:
-    """The set of GPUs of each collective, and how long the others wait for each kernel, exposed.
+def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64, Int64]:
+    """The set of GPUs of each collective, and how long the others wait for each kernel, exposed:
+    for its own work, and for what its GPU waited for.
 
     `kin` is the set of peers of each GPU, as a number.
     """
@@ -403,11 +422,16 @@ def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64]:
     usual, usual_start = (values[np.lexsort((values, side))][middle] for values in (fair, start))
     reach = found.last_start_ns[found.member_set] - usual_start[side]
     late = np.minimum(np.maximum(fair - usual[side], 0), reach)
-    late[sizes[side] < _MIN_PEERS] = 0
+    waited = np.minimum(np.maximum(start - usual_start[side], 0), reach) - late
+    for each in (late, waited):
+        each[sizes[side] < _MIN_PEERS] = 0
     # A stage of a pipeline waits for the stage before it by design.
     pairwise = [code for code, name in enumerate(table.operations) if name == PAIRWISE]
     share[np.isin(found.kind, pairwise)] = 0.0
-    return team, np.rint(late * share[found.member_set]).astype(np.int64)
+    late, waited = (
+        np.rint(each * share[found.member_set]).astype(np.int64) for each in (late, waited)
+    )
+    return team, late, waited
 
 
 def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index, hidden: Float64) -> Int64:

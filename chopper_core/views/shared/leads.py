@@ -372,11 +372,22 @@ def _side_by_side(
     elapsed = cells.max("end_ns") - cells.min("start_ns")
     plain, unhindered = matched_work(peers, gpus, seen, collectives_of(run))
     chosen = collectives_in(run, node, without.get("iteration", ()))
+    moved = moved_idle(run, view).by_step(run, numbers, iterations)
+    each = {
+        "same": plain,
+        "kernels": unhindered,
+        "work": summed("compute_ns", "overlap_ns") - plain,
+        "host": summed("idle_host_ns") + moved,
+        "launch": summed("idle_launch_ns", "idle_unknown_ns"),
+        "copies": summed("exposed_copy_ns"),
+    }
     delays = None
     if chosen is not None and chosen.complete.any():
+        extra = np.nan_to_num(
+            np.max([beyond_peers(peers, numbers, each[word]) for word in CAUSES], axis=0)
+        )
         sets = tuple(own.gpus for own in peers)
-        delays = delays_in(run, chosen, sets, numbers, iterations)
-    moved = moved_idle(run, view).by_step(run, numbers, iterations)
+        delays = delays_in(run, chosen, sets, numbers, iterations, extra)
     return RankLeads(
         run=run,
         node=tree.split(view.path, (), without),
@@ -389,14 +400,7 @@ def _side_by_side(
         iterations=iterations,
         iteration_ns=of_steps(cells, numbers, iterations, elapsed, -1),
         delays_ns=delays,
-        each={
-            "same": plain,
-            "kernels": unhindered,
-            "work": summed("compute_ns", "overlap_ns") - plain,
-            "host": summed("idle_host_ns") + moved,
-            "launch": summed("idle_launch_ns", "idle_unknown_ns"),
-            "copies": summed("exposed_copy_ns"),
-        },
+        each=each,
     )
 
 
