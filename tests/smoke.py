@@ -119,7 +119,7 @@ def try_out(python: Path) -> None:
         with Terminal(command=[str(chopper), "demo"], PYTHONPATH="", HOME=home) as terminal:
             terminal.until_text("GPU 5")
             terminal.send("3")
-            terminal.until_text("ncclDevKernel_Generic")
+            terminal.until_text("MT256x256x64 NT")
             terminal.send("q")
             assert terminal.wait() == 0 and terminal.is_restored(), terminal.text
     _run(python, "-m", "pytest", *_QUICK)
