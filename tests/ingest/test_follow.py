@@ -126,6 +126,7 @@ def test_files_come_as_tools_write_them(folder: Path, follower: Follower) -> Non
     written(folder, other, 2001)
     run = caught_up(follower)
     assert len(run.sources) == 3 and any("still being written" in why for _, why in run.failed)
+    assert "1 file being written, not read yet" in query(run, parse("R?view=kernels")).notes
     half.write_bytes(packed)
     run = caught_up(follower)
     assert len(run.sources) == 4 and is_that_of_the_finished_directory(run, folder)

@@ -51,6 +51,8 @@ MAX_SPARKLINE_ACTIVITIES: Final = 1 << 24
 """The most activities that are gathered to find the GPUs of the rows."""
 
 
+_BEING_WRITTEN: Final = "is still being written"
+"""The end of the reason why a file of a followed run isn't read yet."""
 _OUTSIDE: Final = "activities outside of iterations are left out unless cut=1"
 _TRUNCATED: Final = "truncated by the profiling window"
 
@@ -429,9 +431,13 @@ def run_notes(run: Run, view: View) -> list[str]:
     damaged = sum(bool(source.losses) for source in run.sources)
     if damaged:
         notes.append(f"{damaged} of {len(run.sources)} files lost data; see `chopper info`")
-    if run.failed:
-        files = f"{len(run.failed)} file{'s' if len(run.failed) > 1 else ''}"
-        notes.append(f"{files} could not be used; see `chopper info`")
+    waiting = sum(why.endswith(_BEING_WRITTEN) for _, why in run.failed)
+    for count, text in (
+        (waiting, "being written, not read yet"),
+        (len(run.failed) - waiting, "could not be used; see `chopper info`"),
+    ):
+        if count:
+            notes.append(f"{count} file{'s' * (count > 1)} {text}")
     return notes
 
 
