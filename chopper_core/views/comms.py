@@ -283,8 +283,16 @@ _MAX_OCCURRENCES: Final = 300
 
 
 def _next_operation(run: Run, rows: Index) -> Int64:
-    """The operation of the first compute activity of the GPU after each row's end."""
+    """The operation of the first compute activity of the GPU after the end of each row of
+    communication."""
+    comm, found = run.memo(("next operation",), lambda: _next_operations(run))
+    return np.asarray(found[np.searchsorted(comm, rows)])
+
+
+def _next_operations(run: Run) -> tuple[Index, Int64]:
+    """All rows of communication, and that operation of each."""
     table = run.table
+    rows = np.flatnonzero(table.kind == Kind.COMM)
     ends, gpu = table.start_ns[rows] + table.duration_ns[rows], table.gpu[rows]
     found = np.full(len(rows), NO_LABEL, np.int64)
     for number in distinct(gpu).tolist():
@@ -295,7 +303,7 @@ def _next_operation(run: Run, rows: Index) -> Int64:
         place = np.searchsorted(table.start_ns[own], ends[mine])
         has_next = place < len(own)
         found[mine[has_next]] = table.operation[own[place[has_next]]]
-    return found
+    return rows, found
 
 
 def _exposed(run: Run, found: Collectives, view: View) -> tuple[str, ...]:
