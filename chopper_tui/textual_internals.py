@@ -46,9 +46,16 @@ class ShownCells:
 
     def __init__(self) -> None:
         self._lines: dict[int, list[_Cell | None]] = {}
+        self._is_cleared = False
 
     def forget(self) -> None:
         self._lines.clear()
+        self._is_cleared = False
+
+    def cleared(self) -> str:
+        """What clears a screen of which nothing is known: blank cells needn't be sent then."""
+        was_cleared, self._is_cleared = self._is_cleared, True
+        return "" if was_cleared else "\x1b[2J"
 
     def changes(self, update: Any) -> Any:
         is_update = isinstance(update, LayoutUpdate | ChopsUpdate)
@@ -62,7 +69,7 @@ class ShownCells:
         Lines with characters of zero or two cells are sent whole.
         """
         line, end = self._lines.setdefault(y, []), x + strip.cell_length
-        line += [None] * (end - len(line))
+        line += [_BLANK] * (end - len(line))
         before = line[x:end]
         if not all(_is_one_cell_each(segment.text) for segment in strip):
             line[x:end] = [None] * len(before)
@@ -85,6 +92,7 @@ class ShownCells:
 
 
 _Cell = tuple[str, str]
+_BLANK: Final = (" ", "")
 _COLOUR: Final = late(r"(?:^|;)[34]8;(?:2;\d+;\d+;\d+|5;\d+)")
 _GROUND: Final = late(r"(?:^|;)(48;2;\d+;\d+;\d+|48;5;\d+|4[0-7]|10[0-7])$")
 """A background: the last of the codes."""
@@ -138,7 +146,7 @@ class ChangedCells(CompositorUpdate):
         self._update = update
 
     def render_segments(self, console: Console) -> str:
-        sequences: list[str] = []
+        sequences = [self._shown.cleared()]
         at = -1, -1
         system = console._color_system or ColorSystem.TRUECOLOR
         for y, x, strip in self._parts():

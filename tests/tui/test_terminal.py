@@ -349,7 +349,7 @@ def test_without_the_mouse() -> None:
 def test_no_character_that_is_drawn_acts_on_the_terminal(char: str) -> None:
     strip = Strip([Segment(f"a{char}b", Style(bold=True)), Segment(" c")])
     text = sent(ShownCells(), LayoutUpdate([[strip]], Size(5, 1).region))
-    assert char not in re.sub(r"\x1b\[[\d;]*[mH]", "", text)
+    assert char not in re.sub(r"\x1b\[[\d;]*[mHJ]", "", text)
     assert re.search(r"a[? ]b", text)
 
 
@@ -357,7 +357,10 @@ def test_an_update_is_of_its_cells_alone() -> None:
     """Textual's begins at the left edge of the widget."""
     strip = Strip([Segment("time "), Segment("12.5 µs"), Segment(" busy")])
     update = ChopsUpdate([{0: strip}], [(0, 6, 9), (0, 12, 14)], [[17]])
-    assert sent(ShownCells(), update) == "\x1b[1;7H2.5\x1b[3C b"
+    shown = ShownCells()
+    assert sent(shown, update) == "\x1b[2J\x1b[1;7H2.5\x1b[4Cb", "a cleared screen needs no blanks"
+    shown.forget()
+    assert sent(shown, update).startswith("\x1b[2J")
 
 
 def sent(shown: ShownCells, update: CompositorUpdate) -> str:
