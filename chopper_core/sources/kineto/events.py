@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from math import nan
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -137,6 +138,7 @@ class KeptInputs(IntEnum):
     """Shapes, types, the values of inputs other than tensors, and strides."""
 
 
+@lru_cache(maxsize=1 << 14)
 def kept_inputs(name: str) -> int:
     if traffic_of(name):
         return int(KeptInputs.ALL)
