@@ -23,7 +23,7 @@ REACH_PERIODS: Final = 8
 """Sampling periods around a sample in which it is valid."""
 _ALIKE: Final = 0.99
 """Shares that correlate so well are one."""
-STEPS: Final = 20
+_STEPS: Final = 20
 """Places per sampling period that the refinement tries."""
 _PERIODS: Final = 2.5
 """How far from the coarse place it does, in sampling periods."""
@@ -45,7 +45,7 @@ class Recorded:
         self, table: KernelTable, samples: Sequence[SignalSamples], rows: Sequence[Mask]
     ) -> None:
         self.samples = samples
-        self.period_ns = period_of(samples)
+        self.period_ns = _period_of(samples)
         used = np.logical_or.reduce(rows)
         end_ns = (table.start_ns + table.duration_ns)[used]
         self.span = int(table.start_ns[used].min()), int(end_ns.max())
@@ -103,7 +103,7 @@ def refined(recorded: Recorded, coarse_ns: int) -> Placed | None:
     None where too few samples lie within the trace.
     """
     reach = _PERIODS * recorded.period_ns
-    places = coarse_ns + np.linspace(-reach, reach, int(2 * _PERIODS * STEPS) + 1)
+    places = coarse_ns + np.linspace(-reach, reach, int(2 * _PERIODS * _STEPS) + 1)
     samples = _around(recorded, coarse_ns, int(reach))
     best: Placed | None = None
     for averages in (True, False):
@@ -111,19 +111,19 @@ def refined(recorded: Recorded, coarse_ns: int) -> Placed | None:
         top = int(np.argmax(fits))
         count = int(counts[top])
         if count >= _MIN_SAMPLES and (best is None or fits[top] > best.fit):
-            place, doubt = best_place(places, fits, count, recorded.period_ns)
+            place, doubt = _best_place(places, fits, count, recorded.period_ns)
             best = Placed(place, doubt, float(fits[top]), averages)
     return best
 
 
-def best_place(places: Float64, fits: Float64, samples: int, period_ns: int) -> tuple[int, int]:
+def _best_place(places: Float64, fits: Float64, samples: int, period_ns: int) -> tuple[int, int]:
     """The place with the best fit, and three standard deviations of it."""
     top = int(np.argmax(fits))
     near = places[likelihood_gain(float(fits[top]), fits, samples) <= _LIKELIER]
-    return int(places[top]), int(float(np.abs(near - places[top]).max()) + period_ns / STEPS)
+    return int(places[top]), int(float(np.abs(near - places[top]).max()) + period_ns / _STEPS)
 
 
-def period_of(samples: Sequence[SignalSamples]) -> int:
+def _period_of(samples: Sequence[SignalSamples]) -> int:
     return int(median_of(np.concatenate([np.diff(each.time_ns) for each in samples])))
 
 

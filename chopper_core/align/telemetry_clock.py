@@ -43,9 +43,12 @@ _ZONE_DOUBT_NS: Final = 5_000_000_000
 """Maximum offset between the clocks of two hosts."""
 _MAX_BINS: Final = 1 << 21
 _MIN_BINS: Final = 20
+Placed = tuple[Telemetry, TelemetrySource]
 KnownClocks = Mapping[ClockDomain, tuple[int, str]]
 """Clock → its offset to the run's, and the reason."""
-LIKELIER: Final = 12.0
+_SHARED: Final = (ClockDomain.MONOTONIC, ClockDomain.BOOTTIME)
+"""Clocks that files of one host share."""
+_LIKELIER: Final = 12.0
 """The difference of log-likelihoods at which a second place nearly as good is none."""
 
 
@@ -223,7 +226,7 @@ class Recording(Struct, frozen=True):
             return (
                 f"its {signal.value} doesn't follow the trace (correlation {best.fit:.2f} at best)"
             )
-        if rival > _CLEAR * best.fit and likelihood_gain(best.fit, rival, bins) < LIKELIER:
+        if rival > _CLEAR * best.fit and likelihood_gain(best.fit, rival, bins) < _LIKELIER:
             return f"its {signal.value} fits at several places ({best.fit:.2f} and {rival:.2f})"
         how = "means since the sample before" if best.averages else "instants"
         return Estimate(
@@ -238,7 +241,7 @@ class Recording(Struct, frozen=True):
         """The samples of a signal; None where no GPU has enough."""
         every, rows_of = [], []
         for number, gpu in self.gpus.items():
-            samples, rows = own_figure(self.telemetry, number, signal), self.table.gpu == gpu
+            samples, rows = _own_figure(self.telemetry, number, signal), self.table.gpu == gpu
             if samples is not None and len(samples) > 2 and rows.any():
                 every.append(samples)
                 rows_of.append(rows)
@@ -264,10 +267,46 @@ def _zone_text(zone_ns: int) -> str:
     return f"UTC{'-' if zone_ns < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
 
 
-def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> SignalSamples | None:
+def _own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> SignalSamples | None:
     """A GPU's own samples of a signal, not those of its parts."""
     parts = telemetry.signals.get((number, signal), ())
     return next((samples for samples in parts if samples.part == ""), None)
+
+
+def together(placed: Sequence[Placed]) -> list[Placed]:
+    """The files, each placed as another one of the same GPUs and clock if that is known better.
+
+    A file placed by a known clock, or by hand, is left unchanged.
+    """
+    found = list(placed)
+    for number, (telemetry, source) in enumerate(found):
+        by_signals = source.offset_ns is None or source.method.startswith("estimated")
+        if not by_signals or "by hand" in source.method or telemetry.clock not in _SHARED:
+            continue
+        best, gpus = source, set(source.gpus.values())
+        for other in (other for own, other in found if own is not telemetry):
+            if other.clock != source.clock or gpus.isdisjoint(other.gpus.values()):
+                continue
+            if _is_better(other, best):
+                doubt = other.uncertainty_ns
+                best = replace(
+                    source,
+                    offset_ns=other.offset_ns,
+                    uncertainty_ns=doubt,
+                    method=f"as {other.path}, on the same clock",
+                    late_ns=0 if doubt else other.late_ns,
+                )
+        found[number] = (telemetry, best)
+    return found
+
+
+def _is_better(other: TelemetrySource, best: TelemetrySource) -> bool:
+    """Whether an offset is known, more certain than the best one, and doesn't contradict it."""
+    if other.offset_ns is None or best.offset_ns is None:
+        return other.offset_ns is not None
+    doubts_ns = other.uncertainty_ns + best.uncertainty_ns
+    is_finer = other.uncertainty_ns < best.uncertainty_ns
+    return is_finer and abs(other.offset_ns - best.offset_ns) <= doubts_ns
 
 
 def placed_cpu(
@@ -321,7 +360,7 @@ def _offset_of_cpu(
         for source in telemetry
         if source.clock == str(file.clock) and source.offset_ns is not None
     ]
-    if file.clock in (ClockDomain.MONOTONIC, ClockDomain.BOOTTIME) and alike:
+    if file.clock in _SHARED and alike:
         finest = min(alike, key=lambda source: source.uncertainty_ns)
         return finest.offset_ns, finest.uncertainty_ns, f"as {finest.path}, on the same clock"
     return None, 0, f"its clock ({file.clock}) is not the run's, and no telemetry has the same"

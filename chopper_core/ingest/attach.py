@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import with_places
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
-from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu
-from chopper_core.align.telemetry_pairs import together
+from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, together
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.ingest.untraced import ReadSamples, identified, read_files, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
