@@ -15,7 +15,6 @@ from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from chopper_core.sources.counters.pass_alignment import (
-    aligned,
     match_notes,
     pass_name,
     repeat_notes,
@@ -36,9 +35,8 @@ from chopper_core.util.grouping import (
     stable_order,
 )
 
-_MIN_ALIGNED: Final = 16
-"""Fewer dispatches are joined by occurrence: they don't show an alignment."""
-_MIN_ALIGNED_SHARE: Final = 0.5
+_MIN_COMPARED: Final = 16
+"""Fewer dispatches are joined by occurrence: their ids may agree by chance."""
 
 _SIZES: Final = ("grid", "workgroup")
 _TIMES: Final = ("start_ns", "end_ns")
@@ -156,7 +154,7 @@ def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[Disp
     there = _in_terms_of(base, other)
     ours, others, theirs = base.dispatches, there.dispatches, _Keys.of(there.dispatches)
     match, nearest = _same_occurrence(ours, keys.nth, others, theirs.nth)
-    theirs, sure = _aligned(ours, keys, others, theirs, match, nearest)
+    theirs, sure = _by_ids(ours, keys, others, theirs, match, nearest)
     # Unmatched rows come after the last row of the first pass up to them, without their times.
     rows = _merged(ours, others, match, with_times=not (ours.start_ns >= 0).any())
     is_new = match < 0
@@ -184,34 +182,29 @@ def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[Disp
     return replace(joined, passes=base.passes + other.passes), joined_keys
 
 
-def _aligned(
+def _by_ids(
     base: Dispatches, keys: _Keys, other: Dispatches, theirs: _Keys, match: Int64, nearest: Int64
 ) -> tuple[_Keys, bool]:
-    """Replace matches by occurrence, GPU by GPU, where ids or an alignment of kernels show better.
+    """Replace matches by occurrence, GPU by GPU, where ids show better.
 
     Returns the keys of the other pass, with its ids as the first one counts where they agree, and
-    whether that decided for all GPUs.
+    whether the matches of all GPUs are certain.
     """
     ids = np.full(len(other), ABSENT, np.int64)
     sure = True
     for gpu in distinct(other.gpu).tolist():
         here, there = np.flatnonzero(base.gpu == gpu), np.flatnonzero(other.gpu == gpu)
-        if min(len(here), len(there)) < _MIN_ALIGNED:
+        if min(len(here), len(there)) < _MIN_COMPARED:
             sure = False
             continue
         name, other_name = base.name[here].astype(np.int64), other.name[there].astype(np.int64)
         found = same_ids(name, keys.ids[here], other_name, theirs.ids[there])
-        if found is not None:
-            both = np.flatnonzero(found >= 0)
-            shift = int(theirs.ids[there[both[0]]] - keys.ids[here[found[both[0]]]])
-            ids[there] = theirs.ids[there] - shift
-        elif len(here) == len(there) and np.array_equal(np.sort(name), np.sort(other_name)):
+        if found is None:
+            sure &= np.array_equal(np.sort(name), np.sort(other_name))
             continue
-        else:
-            found = aligned(name, other_name)
-            if (found >= 0).sum() < _MIN_ALIGNED_SHARE * min(len(here), len(there)):
-                sure = False
-                continue
+        both = np.flatnonzero(found >= 0)
+        shift = int(theirs.ids[there[both[0]]] - keys.ids[here[found[both[0]]]])
+        ids[there] = theirs.ids[there] - shift
         rows = np.where(found >= 0, here[found], ABSENT)
         nearest[there] = rows
         size, size_there = _grid_sizes(base), _grid_sizes(other)

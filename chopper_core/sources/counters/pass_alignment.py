@@ -2,8 +2,7 @@
 
 Profilers lose dispatches, so that the n-th of a kernel in one pass isn't the n-th in another. A
 lost dispatch leaves a gap in the dispatch ids: ids that differ by one number, and have the same
-kernels all along, decide. Else the sequences of kernels are aligned; a dispatch next to a gap that
-could be shifted into it stays unmatched.
+kernels all along, decide.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
-from chopper_core.util.arrays import Codes, Index, Int64
+from chopper_core.tables.losses import ABSENT
+from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import first_equal, ranked, stable_order
 
-UNMATCHED: Final = -1
 _SAME_WORK: Final = 0.98
 """The part of the ids that both passes have that must be of the same kernel."""
 _MIN_SHARE: Final = 0.5
@@ -24,16 +23,6 @@ _MIN_SHARE: Final = 0.5
 _MAX_PAIRS: Final = 1 << 16
 """Pairs of dispatches of a kernel that vote for the difference of the ids."""
 _CANDIDATES: Final = 8
-_SHORT: Final = 3
-_ALIKE: Final = 4
-"""Kernels in sequence that must agree after a short gap."""
-_SURE: Final = 8
-"""And after a longer one: layers repeat, and skipping one would shift all that follows."""
-_COMPARED: Final = 48
-_FITS: Final = 0.5
-"""The part of the next kernels that must be equal without a gap to doubt it."""
-_REACH: Final = 256
-"""The longest gap that is searched for first; longer ones follow if there is none."""
 DIFFERS_BY: Final = 0.01
 """Relative difference above which the values of one counter in two passes are noted."""
 _MAX_NAMED_KERNELS: Final = 3
@@ -59,7 +48,7 @@ def same_ids(code: Int64, ids: Int64, other_code: Int64, other_ids: Int64) -> In
         same = both & (code[found] == other_code)
         count = int(same.sum())
         if count > best_count and count >= _SAME_WORK * int(both.sum()):
-            best, best_count = np.where(same, found, UNMATCHED), count
+            best, best_count = np.where(same, found, ABSENT), count
     return best if best_count >= _MIN_SHARE * shorter else None
 
 
@@ -81,116 +70,6 @@ def _id_shifts(code: Int64, ids: Int64, other_code: Int64, other_ids: Int64) -> 
     values, place = ranked(np.concatenate(differences))
     votes = np.bincount(place)
     return [int(values[at]) for at in np.argsort(-votes, kind="stable")[:_CANDIDATES]]
-
-
-def aligned(code: Codes, other_code: Codes) -> Index:
-    """The row of the first pass for each of the second, in order; UNMATCHED where it isn't sure.
-
-    Equal stretches are matched; where they end, the smallest gap after which both agree again is
-    skipped. Time is linear in the length and in the gaps.
-    """
-    ours, theirs = code.astype(np.int64), other_code.astype(np.int64)
-    found = np.full(len(theirs), UNMATCHED, np.intp)
-    here = there = 0
-    stretches: list[tuple[int, int]] = []
-    while here < len(ours) and there < len(theirs):
-        same = _equal_length(ours, here, theirs, there)
-        stretches.append((here, there))
-        found[there : there + same] = np.arange(here, here + same)
-        here, there = here + same, there + same
-        if here == len(ours) or there == len(theirs):
-            gap: tuple[int, int] | None = len(ours) - here, len(theirs) - there
-        else:
-            gap = _gap(ours, here, theirs, there)
-        if gap is None:
-            break
-        unsure = max(_shiftable(ours, here, gap[0], same), _shiftable(theirs, there, gap[1], same))
-        found[there - unsure : there] = UNMATCHED
-        here, there = here + gap[0], there + gap[1]
-    _drop_shifted(found, ours, theirs, stretches)
-    return found
-
-
-def _drop_shifted(
-    found: Index, ours: Int64, theirs: Int64, stretches: list[tuple[int, int]]
-) -> None:
-    """Unmatch the stretches after a long gap that would fit without it nearly as well.
-
-    Layers are alike: one that is skipped by mistake shifts what follows, until another gap.
-    """
-    usual: int | None = None
-    ends = [there for _, there in stretches[1:]] + [len(theirs)]
-    for (here, there), end in zip(stretches, ends, strict=True):
-        balance = here - there
-        if usual is not None and abs(balance - usual) > _SHORT:
-            rows = np.arange(there, min(there + _COMPARED, len(theirs)))
-            fits = 0.0
-            for shift in range(usual - _SHORT, usual + _SHORT + 1):
-                at = rows + shift
-                known = (at >= 0) & (at < len(ours))
-                if known.any():
-                    fits = max(fits, float((ours[at[known]] == theirs[rows[known]]).mean()))
-            if fits >= _FITS:
-                found[there:end] = UNMATCHED
-                continue
-        usual = balance
-
-
-def _equal_length(ours: Int64, here: int, theirs: Int64, there: int) -> int:
-    """How many dispatches launch equal kernels from two places on."""
-    length, step = 0, 64
-    while True:
-        one = ours[here + length : here + length + step]
-        other = theirs[there + length : there + length + step]
-        size = min(len(one), len(other))
-        differs = np.flatnonzero(one[:size] != other[:size])
-        length += int(differs[0]) if len(differs) else size
-        if len(differs) or size < step:
-            return length
-        step *= 4
-
-
-def _gap(ours: Int64, here: int, theirs: Int64, there: int) -> tuple[int, int] | None:
-    """How many dispatches to skip on both sides, as few as possible; None if nothing agrees."""
-    for total in range(1, _SHORT + 1):
-        for skipped in range(total + 1):
-            one = ours[here + skipped :][:_ALIKE]
-            other = theirs[there + total - skipped :][:_ALIKE]
-            if len(one) == len(other) == _ALIKE and (one == other).all():
-                return skipped, total - skipped
-    reach = _REACH
-    while True:
-        first = _grams(ours[here : here + reach + _SURE])
-        second = _grams(theirs[there : there + reach + _SURE])
-        # Of equal ones the first counts.
-        earliest = {gram: place for place, gram in reversed([*enumerate(second)])}
-        sums = [
-            (skipped + earliest[gram], skipped)
-            for skipped, gram in enumerate(first)
-            if gram in earliest
-        ]
-        if sums:
-            total, skipped = min(sums)
-            return skipped, total - skipped
-        if here + reach >= len(ours) and there + reach >= len(theirs):
-            return None
-        reach *= 4
-
-
-def _grams(codes: Int64) -> list[bytes]:
-    """The kernels in sequence from each place on, a few at a time; fewer at the end."""
-    raw = np.ascontiguousarray(codes).tobytes()
-    return [raw[8 * place : 8 * (place + _SURE)] for place in range(max(len(codes) - _SURE + 1, 0))]
-
-
-def _shiftable(codes: Int64, place: int, gap: int, most: int) -> int:
-    """How many matched dispatches before a gap could as well be those at its end."""
-    if not gap:
-        return 0
-    count = 0
-    while count < most and codes[place - 1 - count] == codes[place - 1 - count + gap]:
-        count += 1
-    return count
 
 
 def match_notes(

@@ -12,7 +12,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.metrics import Scope
 from chopper_core.metrics.counters import raw_counter
 from chopper_core.sources.counters.joining import join_passes
-from chopper_core.sources.counters.pass_alignment import UNMATCHED, aligned, same_ids
+from chopper_core.sources.counters.pass_alignment import same_ids
 from tests.bench.joins import COUNTED, counters_of_files
 from tests.sources.counters.counter_writers import made_run
 
@@ -30,27 +30,13 @@ def executed(seed: str, lost: float, start_up: int) -> tuple[np.ndarray, ...]:
     return code, place, np.array(kept)
 
 
-@pytest.mark.parametrize("lost", [0.0, 0.003, 0.01])
-@pytest.mark.parametrize("start_up", [0, 7, 400])
-def test_sequences_without_usable_ids_are_aligned(lost: float, start_up: int) -> None:
-    for seed in range(8_100, 8_105):
-        code, place, _ = executed(f"{seed} one", lost, 12)
-        other_code, other_place, _ = executed(f"{seed} two", lost, start_up)
-        found = aligned(code, other_code)
-        hit = (found != UNMATCHED) & (other_place >= 0)
-        wrong = place[found[hit]] != other_place[hit]
-        # Layers are alike: at 1 % some gaps lie so close that a layer may be skipped.
-        assert wrong.mean() <= (0.05 if lost > 0.005 else 0.005)
-        assert hit.sum() >= (0.7 if lost > 0.005 else 0.93) * len(PROGRAM)
-
-
 def test_ids_that_differ_by_one_number_decide() -> None:
     for seed in range(8_200, 8_205):
         code, place, ids = executed(f"{seed} one", 0.01, 12)
         other_code, other_place, other_ids = executed(f"{seed} two", 0.01, 30)
         found = same_ids(code, ids, other_code, other_ids + 1_000)
         assert found is not None
-        hit = (found != UNMATCHED) & (other_place >= 0)
+        hit = (found >= 0) & (other_place >= 0)
         assert (place[found[hit]] == other_place[hit]).all()
         assert hit.sum() >= 0.97 * len(PROGRAM)
 
