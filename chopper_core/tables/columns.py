@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any, Final
 
 import numpy as np
@@ -23,9 +22,6 @@ Columns = dict[str, AnyArray]
 
 MAX_NAME: Final = 1 << 14
 """Characters of the longest name; those of templates in templates have some 10,000."""
-_FIRST_ROWS: Final = 1 << 12
-_MAPPED_BYTES: Final = 1 << 18
-"""From this size on a column has pages of its own; a process may have some 65,000 such."""
 _INT64_LIMIT: Final = 2**63
 MAX_BYTES: Final = 1 << 42
 """No GPU has more memory, so none moves more at once."""
@@ -37,7 +33,6 @@ FLOAT_EXACT_BELOW_US: Final = float(2**43)
 """A float holds microseconds with three decimals to the nanosecond below this value."""
 _LATEST_US: Final = 2**52
 """142 years; leaves room to add the base time within int64."""
-_PRIVATE: Final = {"flags": MAP_PRIVATE | MAP_ANONYMOUS}
 _WRAP: Final = 1 << 32
 _LARGEST_STEP_SHARE: Final = 8
 """A fall is a wrap only if the step is below this part of the counter's range, else a reset."""
@@ -47,55 +42,25 @@ _EXACT_TOTAL: Final = 2.0**62
 
 
 class GrowingColumn:
-    """A growing array; memory reserved for more rows is not taken until it is touched."""
+    """A growing array, in memory that the system enlarges without a copy where it can."""
 
-    def __init__(self, kind: DTypeLike, first_rows: int = _FIRST_ROWS) -> None:
-        self._array: AnyArray = np.empty(0, kind)
-        self._room: mmap | None = None
-        self._count = 0
-        self._first_rows = first_rows
+    def __init__(self, kind: DTypeLike) -> None:
+        self._kind = np.dtype(kind)
+        self._bytes = bytearray()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._bytes) // self._kind.itemsize
 
     def append(self, values: AnyArray) -> None:
-        end = self._count + len(values)
-        if end > len(self._array):
-            self._grow(max(len(self._array) * 3 // 2, end, self._first_rows))
-        self._array[self._count : end] = values
-        self._count = end
+        more = np.ascontiguousarray(values, self._kind).data.cast("B")
+        try:
+            self._bytes += more
+        except BufferError:  # A view keeps what it shows.
+            self._bytes = self._bytes + more
 
     def whole(self) -> AnyArray:
-        """Return all numbers; valid until the next append."""
-        return self._array[: self._count]
-
-    def _grow(self, rows: int) -> None:
-        """Reserve pages of its own for many rows, which are freed whole; a heap keeps holes."""
-        kind = self._array.dtype
-        if rows * kind.itemsize < _MAPPED_BYTES:
-            room: AnyArray = np.empty(rows, kind)
-            room[: self._count] = self._array[: self._count]
-            self._array = room
-            return
-        before = None if self._room is not None else self._array
-        self._array = np.empty(0, kind)
-        if self._room is None or not _is_stretched(self._room, rows * kind.itemsize):
-            if self._room is not None:
-                before = np.frombuffer(self._room, kind)
-            self._room = mmap(-1, rows * kind.itemsize, **_PRIVATE)
-            if before is not None:
-                np.frombuffer(self._room, kind)[: self._count] = before[: self._count]
-        self._array = np.frombuffer(self._room, kind)
-
-
-def _is_stretched(room: mmap, size: int) -> bool:
-    """Enlarge the room by moving its pages without a copy; False if that is impossible."""
-    try:
-        room.resize(size)
-    except (BufferError, SystemError):
-        # A view of the pages exists, or the system can't move them.
-        return False
-    return True
+        """Return a view of all numbers, which shows no later ones."""
+        return np.frombuffer(self._bytes, self._kind)
 
 
 class GrowingColumns:
@@ -112,7 +77,7 @@ class GrowingColumns:
             column.append(columns[name])
 
     def column(self, name: str) -> AnyArray:
-        """Return the rows of one column; valid until the next are added."""
+        """Return the rows of one column; later ones aren't in it."""
         return self._columns[name].whole()
 
     def joined(self) -> Columns:
