@@ -22,8 +22,8 @@ _WIDE: Final = {
 }
 """PowerShell writes UTF-16 with these for `nvidia-smi > file`."""
 PIECE_BYTES: Final = 1 << 20
-_BLOCK_BYTES: Final = 1 << 16
-_RESCUE_BLOCK_BYTES: Final = 256
+_BLOCK_BYTES: Final = 1 << 12
+"""Of gzip, which are inflated at a time: what is in a damaged one is lost."""
 
 
 try:
@@ -100,22 +100,12 @@ class ByteSource:
     `foreign`, a file that starts like one of another format raises DataError, which names it.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        piece_bytes: int = PIECE_BYTES,
-        *,
-        block_bytes: int = _BLOCK_BYTES,
-        inflate: Any = None,
-        foreign: bool = True,
-    ) -> None:
+    def __init__(self, path: Path, piece_bytes: int = PIECE_BYTES, *, foreign: bool = True) -> None:
         self.path = path
         self.piece_bytes = piece_bytes
         self.problem: str | None = None
         self.bytes_given = 0
         self._zeros = 0
-        self._block_bytes = block_bytes
-        self._inflate = inflate or _INFLATE
         self._inflater: Any = None
         self._ended = False
         self._empty_members = 0
@@ -138,7 +128,7 @@ class ByteSource:
                     meaning = _SNAPSHOT
                 raise DataError(f"{path} {meaning}.")
         if magic.startswith(_GZIP_MAGIC):
-            self._inflater = self._inflate.decompressobj(_GZIP_WINDOW_BITS)
+            self._inflater = _INFLATE.decompressobj(_GZIP_WINDOW_BITS)
 
     def __enter__(self) -> ByteSource:
         return self
@@ -194,15 +184,13 @@ class ByteSource:
             )
         while wanted > 0 and not self._ended:
             if not self._pending:
-                self._pending = self._read_file(self._block_bytes)
+                self._pending = self._read_file(_BLOCK_BYTES)
             is_file_read = not self._pending
             try:
                 part = self._inflater.decompress(self._pending, wanted)
             except _INFLATE_ERRORS as error:
-                given = self.bytes_given + sum(map(len, parts))
                 self.problem = f"The gzip stream is damaged ({error})"
                 self._ended = True
-                parts.append(self._rescue(given))
                 break
             parts.append(part)
             wanted -= len(part)
@@ -216,7 +204,9 @@ class ByteSource:
         return b"".join(parts)
 
     def _next_member(self) -> bool:
-        rest = self._inflater.unused_data or self._read_file(self._block_bytes)
+        rest = self._inflater.unused_data
+        if len(rest) < len(_GZIP_MAGIC):
+            rest += self._read_file(_BLOCK_BYTES)
         rest = rest.lstrip(b"\x00")
         self._empty_members = 0 if self._has_content else self._empty_members + 1
         self._has_content = False
@@ -228,24 +218,6 @@ class ByteSource:
                 self.problem = "Other bytes follow the gzip stream"
             self._pending = b""
             return False
-        self._inflater = self._inflate.decompressobj(_GZIP_WINDOW_BITS)
+        self._inflater = _INFLATE.decompressobj(_GZIP_WINDOW_BITS)
         self._pending = rest
         return True
-
-    def _rescue(self, bytes_given: int) -> bytes:
-        """Decompress again in small steps to recover the bytes before the damage."""
-        if self._block_bytes == _RESCUE_BLOCK_BYTES:
-            return b""
-        rescued = bytearray()
-        skip = bytes_given
-        with ByteSource(
-            self.path,
-            self.piece_bytes,
-            block_bytes=_RESCUE_BLOCK_BYTES,
-            inflate=zlib,
-            foreign=False,
-        ) as again:
-            while piece := again._read_any():
-                rescued += piece[skip:]
-                skip = max(0, skip - len(piece))
-        return bytes(rescued)
