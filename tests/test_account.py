@@ -2,7 +2,8 @@
 
 `QUANTITIES` of `chopper_core.metrics.quantities` has the places where each appears: columns of
 views and of `runs`, headlines, bars and sentences. Each pair agrees, in runs of many kinds and in
-their parts; and a table shows the same at any width, as JSON and as CSV.
+their parts; a table shows the same at any width, as JSON and as CSV; and `info` and the report show
+what the views do.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import csv
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from html import unescape
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -30,17 +33,22 @@ from chopper_core.model.charts import Cards, Composition
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, Kind, Phase
 from chopper_core.model.view import View
-from chopper_core.render import render
+from chopper_core.render import info, render
+from chopper_core.render.cells import column_texts
 from chopper_core.render.glyphs import UNICODE
+from chopper_core.render.names import row_names
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import view_specs
 from chopper_core.views.frame import Frame
+from chopper_core.views.live import newest
 from chopper_core.views.query import preview, query
+from chopper_core.views.shared.step_times import step_times
 from chopper_tui.draw.table import plan
 from tests.bench.causes import planted
 from tests.charllm import directory
 from tests.demo import demo_run, kept_files, opened
 from tests.pipelines import pipeline_run
+from tests.render.test_report import page_of
 from tests.support import Row, run_of
 from tests.training import Rank, step
 from tests.tui.explorer import explorer
@@ -160,30 +168,51 @@ def card(run: Run, scope: str) -> Shown | None:
     return match and Shown(match[1], match[2])
 
 
+def of_newest_step(words: str) -> Place:
+    """The number in the live view's headline, which is about the newest complete iteration."""
+    place = said("live", words)
+
+    def found(run: Run, scope: str) -> Shown | float | None:
+        if run.is_sampled_only or not len(run.table):
+            return None
+        number = newest(step_times(run, View(run.name)))
+        about = "" if number is None else f"iteration={number}"
+        return place(run, "") if scope == about else None
+
+    return found
+
+
 WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "step time": {
         "overview headline": r"^(?:iteration|step) #",
+        "live headline": r"^(?:iteration \d+: (?:step )?|iteration |step )#",
         "throughput headline": "an iteration takes #",
         "findings headline": "activities, # per iteration",
         "whatif headline": "instead of #,",
     },
     "tokens/s": {
         "overview headline": "· # tok/s",
+        "live headline": "· # tok/s",
         "throughput headline": r"per GPU, # on \d+ GPUs",
     },
     "tokens/s per GPU": {"throughput headline": "^# tokens/s"},
-    "MFU": {"overview headline": "· # of peak"},
+    "MFU": {"overview headline": "· # of peak", "live headline": "· # of peak"},
     "exposed communication": {
         "findings sentence": "^exposed communication takes # per (?:GPU and )?iteration"
     },
     "exposed": {
         "overview headline": "exposed #",
+        "live headline": "exposed #",
         "findings sentence": r"^exposed communication takes \S+ \S+ per (?:GPU and )?it\S+ \(#\)",
     },
     "low clock": {
         "findings sentence": "^a clock below nominal is the largest (?:known )?overhead: #"
     },
-    "power": {"overview headline": r"· #$", "power headline": "GPUs? draw #"},
+    "power": {
+        "overview headline": r"· #$",
+        "live headline": r"· #$",
+        "power headline": "GPUs? draw #",
+    },
     "step energy": {"power headline": "an iteration takes #"},
     "waiting": {"comms headline": "GPUs wait #"},
     "collectives": {"comms headline": "^# collectives?"},
@@ -207,6 +236,8 @@ OF_GPUS: Final = {
 def place_of(quantity: Quantity, text: str) -> Place:
     """A place of the registry, as a function from a run to what it shows."""
     if text in (words := WORDS.get(quantity.name, {})):
+        if text.startswith("live"):
+            return of_newest_step(words[text])
         return said(text.partition(" ")[0], words[text])
     view, what = text.split(" ")
     if what == "bar":
@@ -355,16 +386,17 @@ def scopes_of(run: Run) -> list[str]:
     """A GPU, an iteration, a layer and so on, alone and in each other."""
     if not len(run.table):
         return [""]
-    last = int(run.table.iteration.max())
+    last, number = int(run.table.iteration.max()), newest(step_times(run, View(run.name)))
     phase = run.table.text_of("phase", int(run.table.phase[len(run.table) // 2]))
     layer = run.table.text_of("layer", int(run.table.layer.max()))
     return [
         "", "gpu=0", f"iteration={last}", f"gpu=0/iteration={last}", f"phase={phase}",
         "phase=optimizer", f"layer={layer}", f"gpu=0/phase={phase}",
+        *([] if number in (None, last) else [f"iteration={number}"]),
     ]  # fmt: skip
 
 
-OF_STEPS: Final = frozenset({"overview", "throughput", "findings", "whatif", "runs"})
+OF_STEPS: Final = frozenset({"overview", "throughput", "findings", "whatif", "runs", "live"})
 """Views of steps: idle time before a launch call belongs to the iteration of its host."""
 
 
@@ -427,32 +459,28 @@ _IN_UNITS: Final = {
 
 def differing_cells(frame: Frame, width: int) -> list[str]:
     """The cells of a frame's table, drawn in a width, that aren't the frame's figures."""
-    layout, wrong = plan(frame, width, UNICODE), []
-    for column in layout.columns:
-        values = frame.values[column.name]
-        if values.words is not None:
-            continue
-        metric = next(each for each in frame.columns if each.name == column.name)
-        unit = column.header.rstrip("▲▼").rpartition(" ")[2]
-        unit = "" if unit == str(metric.unit) else unit
-        for row in range(len(frame)):
+    wrong = []
+    for column in plan(frame, width, UNICODE).columns:
+        name, values = column.name, frame.values[column.name]
+        for row in range(len(frame) if values.words is None else 0):
             text, number = column.text.cell(values, row, UNICODE), values.at(row)
-            match = _CELL.match(text)
-            if number is None:
-                if text != UNICODE.missing:
-                    wrong.append(f"{column.name} {row}: {text} for nothing")
-                continue
-            assert match, text
-            shown, scale = float(match[2]), _IN_UNITS.get(unit, 1.0)
-            step = scale * 10.0 ** -len(match[2].partition(".")[2])
-            is_same = (
-                0 < number < shown * scale
-                if match[1]
-                else (abs(shown * scale - number) <= 0.5000001 * step)
-            )
-            if not is_same:
-                wrong.append(f"{column.name} {row}: {text} {unit} for {number}")
+            if not shows(column.header, text, number, str(column.text.metric.unit)):
+                wrong.append(f"{name} {row}: {text} for {number} under {column.header}")
     return wrong
+
+
+def shows(header: str, text: str, number: int | float | None, own: str) -> bool:
+    """Whether a cell under a header is a number, which has a unit of its own."""
+    if number is None:
+        return text == UNICODE.missing
+    unit = header.rstrip("▲▼").rpartition(" ")[2]
+    match = _CELL.match(text)
+    assert match, text
+    scale = 1.0 if unit == own else _IN_UNITS.get(unit, 1.0)
+    shown, step = float(match[2]) * scale, scale * 10.0 ** -len(match[2].partition(".")[2])
+    if match[1]:
+        return 0 < number < shown
+    return abs(shown - number) <= 0.5000001 * step
 
 
 VIEWS: Final = ("", *(each.name for each in view_specs()))
@@ -490,6 +518,79 @@ async def test_a_screen_shows_the_figures_of_the_frame(name: str, size: tuple[in
         text = " ".join(at.text().split())
         for line in at.frame.headline[:1]:
             assert " ".join(line.split()[:8]) in text
+
+
+def _as_total(run: Run, asked: str) -> dict[str, dict[str, Any]]:
+    """The rows of a view as sums over all iterations, truncated ones too, by label."""
+    frame = _frame(run, f"{asked}&base=total&cut=1")
+    assert frame is not None
+    return {frame.labels[row]: frame.row(row) for row in range(len(frame))}
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", RUNS)
+def test_info_counts_what_the_views_count(name: str) -> None:
+    """Its document and its text: time, kernels, collectives and copies of each GPU, model FLOPs."""
+    run = RUNS[name]()
+    if not len(run.table) or run.table.is_sampled:
+        return
+    found = info.describe(run)
+    names = "kernels", "copies", "collectives"
+    rows = _as_total(run, f"columns=elapsed_ns,{','.join(names)}")
+    text = " ".join(info.as_text(run).split())
+    for gpu in found["gpus"]:
+        own = rows[str(gpu["gpu"])]
+        assert gpu["span_ns"] == own["elapsed_ns"]
+        assert [gpu[each] for each in names] == [own[each] for each in names]
+        cells = gpu["gpu"], gpu["rank"], gpu["device"], f"{gpu['span_ns'] / 1e6:.3f}"
+        assert f" {' '.join(map(str, (*cells, *(gpu[each] for each in names[::2]))))} " in text
+    if (frame := _frame(run, "view=comms&base=total&cut=1&columns=calls")) is not None:
+        of_all = sum(each["count"] for each in found["collectives"])
+        assert of_all == frame.total["calls"] == sum(each["collectives"] for each in found["gpus"])
+    flops = sum(row["model_flops"] or 0 for row in _as_total(run, "columns=model_flops").values())
+    assert sum(found["model_flops"].values()) == pytest.approx(flops, rel=1e-9)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_report_shows_the_figures_of_the_views(name: str) -> None:
+    """Each headline, finding and cell of a table of the page is that of the view it names."""
+    run, checked = RUNS[name](), 0
+    for section in page_of(run).split("<section ")[1:]:
+        title = re.search("<h2>(.*?)</h2>", section)
+        assert title is not None
+        of_findings = title[1] == "Findings"
+        for part in section.split("<li")[1:] if of_findings else [section]:
+            addresses = re.findall(r"<code>chopper show (.*?)</code>", part)
+            if title[1] in ("Sources", "Not known"):
+                continue
+            frame = query(run, parse(shlex.split(unescape(addresses[0 if of_findings else -1]))[0]))
+            text = " ".join(unescape(re.sub("<[^>]*>", " ", part)).split())
+            assert of_findings or all(" ".join(line.split()) in text for line in frame.headline)
+            for table in re.findall(r"<table>.*?</table>", part, re.DOTALL):
+                checked += _checked_cells(frame, _cells_of(table))
+    assert checked > 20
+
+
+def _checked_cells(frame: Frame, table: list[list[str]]) -> int:
+    columns = {each.header: each.metric for each in column_texts(frame)}
+    rows = {name: row for row, name in enumerate(row_names(frame, UNICODE))}
+    (_, *titles), *lines = table
+    count = 0
+    for label, *cells in lines:
+        for title, cell in zip(titles, cells, strict=True):
+            metric, row = columns[title], rows.get(label)
+            values = frame.values[metric.name]
+            number = frame.total.get(metric.name) if row is None else values.at(row)
+            if values.words is None and (row is not None or cell):
+                count += 1
+                assert shows(title, cell, number, str(metric.unit)), (frame.address, label, title)
+    return count
+
+
+def _cells_of(table: str) -> list[list[str]]:
+    rows = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in table.split("<tr>")[1:]]
+    return [[unescape(re.sub("<[^>]*>", "", each)) for each in row] for row in rows]
 
 
 ONE_FIGURE: Final = (
@@ -542,7 +643,8 @@ def test_every_place_is_found_in_some_run() -> None:
     demo, other = demo_run(), demo_run("fsdp1")
     for quantity, places in PLACES.items():
         for name, place in places.items():
-            assert place(demo, "") is not None or place(other, "") is not None, (
+            scope = "iteration=12" * name.startswith("live")
+            assert place(demo, scope) is not None or place(other, scope) is not None, (
                 f"{quantity}: {name}"
             )
 

@@ -47,14 +47,14 @@ step time | s | views.shared.step_times.step_times
     before a launch call belongs to the iteration that the host is in. The parts add up to it.
     base: mean per GPU and iteration; next to it their range, where they differ by 1 %
     places: overview headline, overview bar, overview step_ns, throughput headline,
-        throughput iteration_ns, findings headline, tree elapsed_ns, whatif headline,
-        whatif step_ns, runs step_time_ns
+        throughput iteration_ns, findings headline, live headline, tree elapsed_ns,
+        whatif headline, whatif step_ns, runs step_time_ns
 
 tokens/s | tok/s | views.shared.step_times.token_rate
     Tokens of an iteration over step time, times the data-parallel replicas that the GPUs make up.
     base: sum over the GPUs in scope
     covers: {_ALL}; of a whole run, the ranks of the job
-    places: overview headline, throughput headline
+    places: overview headline, throughput headline, live headline
 
 tokens/s per GPU | tok/s | views.shared.step_times.token_rate
     tokens/s over the GPUs; GPUs that share tokens (tensor, context, pipeline) share them here.
@@ -66,7 +66,7 @@ MFU | % | views.overheads.parts_of
     step time; "of peak" in the headline, "theory %" as a part of the time.
     base: a ratio of sums
     covers: the GPUs whose FLOPs are known, marked 2/8 where these are some
-    places: overview headline, overheads theoretical_pct, runs mfu_pct
+    places: overview headline, live headline, overheads theoretical_pct, runs mfu_pct
 
 exposed communication | s | metrics.METRICS (exposed_comm_ns)
     Time in which communication runs and no compute, charged to the communication.
@@ -78,7 +78,8 @@ exposed | % | views.overheads.parts_of
     exposed communication in % of step time.
     base: a ratio of sums
     covers: as exposed communication
-    places: overview headline, overheads exposed_comm_pct, findings sentence, runs exposed_comm_pct
+    places: overview headline, live headline, overheads exposed_comm_pct, findings sentence,
+        runs exposed_comm_pct
 
 idle | s | metrics.METRICS (idle_ns)
     Time in which nothing runs on a GPU, charged to the activity that starts next; "launch" in the
@@ -94,8 +95,8 @@ power | W | views.shared.samples.mean_powers
     Mean power over the time in scope, idle time too.
     base: sum over the GPUs in scope; of a GPU in a row; of a run the mean of its GPUs
     covers: GPUs with telemetry of power; no sum where one has none
-    places: overview headline, overview mean_power_w, power headline, power mean_power_w,
-        runs gpu_power_w
+    places: overview headline, overview mean_power_w, live headline, power headline,
+        power mean_power_w, runs gpu_power_w
 
 busy power | W | metrics.METRICS (power_w)
     Mean power while activities run: over their durations, so that idle time doesn't count.
