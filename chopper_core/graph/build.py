@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -22,13 +24,21 @@ from chopper_core.graph.step_graph import (
     NodeRows,
     StepGraph,
     joined_edges,
+    joined_graphs,
     sorted_graph,
 )
 from chopper_core.graph.waits import inferred_waits
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
-from chopper_core.util.grouping import counts_of, distinct, maxima_of, run_starts, sums_of
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    maxima_of,
+    run_starts,
+    stable_order,
+    sums_of,
+)
 
 _MIDDLE: Final = 4
 """A typical value is the mean without the lowest and the highest quarter."""
@@ -39,8 +49,24 @@ def step_graph(run: Run) -> StepGraph:
     return run.memo(("step graph",), lambda: build_graph(run, np.arange(len(run.table))))
 
 
-def build_graph(run: Run, rows: Index) -> StepGraph:
-    """The graph of some rows of a run, in any order, that have times."""
+def graph_of_stretches(run: Run, stretches: Sequence[Sequence[int]]) -> StepGraph:
+    """The graph of stretches of iterations, each of which begins as it was measured to."""
+    of = np.full(int(run.table.iteration.max()) + 2, len(stretches), np.int16)
+    for number, iterations in enumerate(stretches):
+        of[list(iterations)] = number
+    stretch = of[run.table.iteration]
+    order = stable_order(stretch)
+    bounds = np.searchsorted(stretch[order], np.arange(len(stretches) + 1))
+    parts = (order[begin:end] for begin, end in pairwise(bounds.tolist()))
+    return joined_graphs([build_graph(run, rows, is_seeded=True) for rows in parts])
+
+
+def build_graph(run: Run, rows: Index, *, is_seeded: bool = False) -> StepGraph:
+    """The graph of some rows of a run, in any order, that have times.
+
+    If it is seeded, the first of each stream begins no earlier than measured: the graph lacks what
+    its GPU did before.
+    """
     timed, edges, lead = _timed(run, rows)
     hosts = host_nodes(run, timed)
     launched = hosts.launches(timed)
@@ -56,6 +82,9 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     leads = np.arange(len(led)) + len(nodes)
     if lead is not None:
         nodes = nodes.joined(_leads(nodes, timed, led, lead[led]))
+    seeded = _firsts(timed) if is_seeded else np.zeros(0, np.intp)
+    seeds = np.arange(len(seeded)) + len(nodes)
+    nodes = nodes.joined(_seeds(timed, seeded))
     meeting = count + arrivals + number
     host = count + arrivals + len(met)
     known = np.flatnonzero(launched >= 0)
@@ -71,6 +100,7 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
         _edges(enters[member], meeting, Evidence.MEETING),
         _edges(meeting, member, Evidence.MEETING),
         _edges(leads, enters[led], Evidence.LAUNCH),
+        _edges(seeds, enters[seeded], Evidence.MEETING, np.ones(len(seeded), np.int64)),
     )
     # A node of the host stands for the moment at which its work ends.
     moment = np.append(nodes.begin_ns[:host], (nodes.begin_ns + nodes.work_ns)[host:])
@@ -85,6 +115,19 @@ def _leads(nodes: NodeRows, timed: TimedRows, led: Index, lead: Int64) -> NodeRo
     kind = np.full(len(led), NodeKind.HOST, np.int8)
     nowhere = np.full(len(led), -1, np.int32)
     return NodeRows(kind, nowhere, timed.gpu[led], nodes.iteration[led], begin, lead)
+
+
+def _firsts(timed: TimedRows) -> Index:
+    """The first row of each stream of each GPU."""
+    order = np.lexsort((timed.stream, timed.gpu))
+    return order[run_starts(timed.gpu[order], timed.stream[order])]
+
+
+def _seeds(timed: TimedRows, firsts: Index) -> NodeRows:
+    """A moment right before each of some rows, which it begins after."""
+    kind, nowhere = np.full(len(firsts), NodeKind.MEETING, np.int8), np.full(len(firsts), -1)
+    none, label = np.zeros(len(firsts), np.int64), nowhere.astype(np.int32)
+    return NodeRows(kind, label, label, label, timed.start[firsts] - 1, none)
 
 
 def _edges(source: Index, target: Index, evidence: Evidence, lag: Int64 | None = None) -> EdgeRows:

@@ -19,6 +19,7 @@ from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import (
     distinct,
     first_equal,
+    maxima_of,
     minima_of,
     run_mask,
     run_starts,
@@ -126,18 +127,21 @@ class HostNodes(Struct, frozen=True, eq=False):
 
 
 def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
+    """Those of the iterations of some rows, and their calls while the rows are queued and run."""
     launches = np.flatnonzero(timed.launch != NO_TIME)
     launches = launches[np.lexsort((timed.launch[launches], timed.gpu[launches]))]
     if len(launches):
         launches = launches[run_starts(timed.gpu[launches], timed.launch[launches])]
     lane, steps = run.side(HostLane), run.side(HostSteps)
-    calls, returned, awaited = _waits(lane, timed)
-    there = distinct(timed.gpu)
-    ends = np.flatnonzero(np.isin(steps.gpu, there))
+    there, labels = distinct(timed.gpu), distinct(run.table.iteration[timed.rows])
+    ends = np.flatnonzero(np.isin(steps.gpu, there) & np.isin(steps.iteration, labels))
+    step_end = steps.start_ns[ends] + steps.duration_ns[ends]
+    until = maxima_of(timed.end, timed.gpu, int(timed.gpu.max(initial=0)) + 1)
+    np.maximum.at(until, steps.gpu[ends], step_end)
+    calls, returned, awaited = _waits(lane, timed, until)
     count = len(launches), len(calls), len(calls), len(ends)
     gpu = np.concatenate([timed.gpu[launches], lane.gpu[calls], lane.gpu[calls], steps.gpu[ends]])
     call_end = lane.start_ns[calls] + lane.duration_ns[calls]
-    step_end = steps.start_ns[ends] + steps.duration_ns[ends]
     time = np.concatenate([timed.launch[launches], lane.start_ns[calls], call_end, step_end])
     moment = np.repeat(np.arange(4, dtype=np.int8), count)
     iteration = np.full(len(time), NO_LABEL, np.int32)
@@ -191,16 +195,19 @@ def _follows(timed: TimedRows, gpu: Int32, time: Int64, launches: Index) -> tupl
     return follows, followed
 
 
-def _waits(lane: HostLane, timed: TimedRows) -> tuple[Index, Index, Index]:
-    """The calls that wait for activities, as rows of the lane; and pairs of one of these calls, by
-    its place, and an activity."""
+def _waits(lane: HostLane, timed: TimedRows, until: Int64) -> tuple[Index, Index, Index]:
+    """The calls that wait for activities, until some time on each GPU, as rows of the lane; and
+    pairs of one of these calls, by its place, and an activity."""
     matched = [_BLOCKS.search(name) is not None for name in lane.names]
     rows = np.flatnonzero((lane.kind == HostKind.CALL) & np.array([*matched, False])[lane.name])
     pairs: list[tuple[int, int]] = []
     for gpu in distinct(lane.gpu[rows]).tolist():
         mine = np.flatnonzero(timed.gpu == gpu)
         if len(mine):
-            pairs += _awaited(lane, rows[lane.gpu[rows] == gpu], timed, mine)
+            own = rows[lane.gpu[rows] == gpu]
+            begun = lane.start_ns[own]
+            own = own[(begun >= timed.queued[mine].min()) & (begun <= until[gpu])]
+            pairs += _awaited(lane, own, timed, mine)
     call, activity = np.array(pairs, np.intp).reshape(-1, 2).T
     chosen = distinct(call)
     return chosen, np.searchsorted(chosen, call), activity

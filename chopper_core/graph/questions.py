@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.breakdown import clock_response
-from chopper_core.graph.build import build_graph, step_graph
+from chopper_core.graph.build import graph_of_stretches, step_graph
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.contention import Contention, contention_of
 from chopper_core.graph.dependencies import INFERRED, Evidence
@@ -42,6 +42,7 @@ from chopper_core.util.grouping import (
 )
 
 LEAST, EXPECTED, MOST = range(3)
+_KEPT: Final = 2
 _ROUNDS: Final = 4
 """Replays at most until waits and contention agree: each changes the rest by a tenth."""
 _AGREES: Final = 1e-4
@@ -101,15 +102,13 @@ class Predictor(Struct, frozen=True, eq=False):
     """The lags without edges that may be chance; None if there are none."""
 
     @classmethod
-    def of(cls, run: Run, iterations: tuple[int, ...] = ()) -> Predictor:
-        """That of a run, or of some iterations of it; made once."""
-        return run.memo(("predictor", iterations), lambda: cls._made(run, iterations))
+    def of(cls, run: Run, stretches: tuple[tuple[int, ...], ...] = ()) -> Predictor:
+        """That of a run, or of stretches of iterations of it; made once."""
+        return run.memo(("predictor", stretches), lambda: cls._made(run, stretches), keep=_KEPT)
 
     @classmethod
-    def _made(cls, run: Run, iterations: tuple[int, ...]) -> Predictor:
-        graph = step_graph(run)
-        if iterations:
-            graph = build_graph(run, np.flatnonzero(np.isin(run.table.iteration, iterations)))
+    def _made(cls, run: Run, stretches: tuple[tuple[int, ...], ...]) -> Predictor:
+        graph = graph_of_stretches(run, stretches) if stretches else step_graph(run)
         identity = Predicted(graph.work_ns, graph.lag_ns, replay(graph))
         kind = run.table.kind[graph.row[graph.activities]].astype(np.int64)
         found = contention_of(run, graph)

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from chopper_core.model.table import NO_LABEL, KernelTable
 from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Mask, Rows
-from chopper_core.util.grouping import counts_of, run_starts, stable_order
+from chopper_core.util.grouping import counts_of, maxima_of, run_starts, stable_order
 
 _FAR: Final = np.iinfo(np.int64).max >> 2
 
@@ -35,7 +35,7 @@ class NodeKind(IntEnum):
     ARRIVAL = 2
     """A member of a collective starts; its work begins at the meeting."""
     MEETING = 3
-    """The last member of a collective arrives."""
+    """The last member of a collective arrives, or a stretch of iterations begins on a stream."""
     ACTIVITY = 4
     """An activity works."""
 
@@ -347,6 +347,31 @@ def sorted_graph(
     )
 
 
+def joined_graphs(parts: Sequence[StepGraph]) -> StepGraph:
+    """Graphs after each other as one, without edges between them."""
+    found = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in (*NodeRows.__struct_fields__, "evidence", "lag_ns")
+    }
+    nodes = np.cumsum([0, *map(len, parts[:-1])]).tolist()
+    edges = np.cumsum([0, *(len(part.source) for part in parts)]).tolist()
+    moved = {
+        name: np.concatenate(
+            [getattr(part, name) + by for part, by in zip(parts, nodes, strict=True)]
+        )
+        for name in ("source", "host_ends")
+    }
+    bounds = [part.first[:-1] + by for part, by in zip(parts, edges[:-1], strict=True)]
+    return StepGraph(
+        **found,
+        first=np.append(np.concatenate(bounds), edges[-1]),
+        source=moved["source"].astype(np.int32),
+        host_ends=moved["host_ends"],
+        unlaunched=sum(part.unlaunched for part in parts),
+        contradicted=sum(part.contradicted for part in parts),
+    )
+
+
 class Steps(Struct, frozen=True, eq=False):
     """The cells of GPU and iteration of a graph, GPU by GPU in the order of iterations."""
 
@@ -357,6 +382,8 @@ class Steps(Struct, frozen=True, eq=False):
     first: Index
     host_end: Int64
     """The node at which the host leaves the iteration, or -1."""
+    is_final: Mask
+    """Whether a cell is of the last iteration of its GPU in the run."""
 
     def times_ns(self, graph: StepGraph, replayed: Replayed) -> Int64:
         """The time of each cell: from the end of the iteration before it, of the first of a GPU
@@ -371,7 +398,8 @@ class Steps(Struct, frozen=True, eq=False):
         ends = np.maximum.reduceat(end, self.first)
         host = np.append(replayed.end_ns, ends.min(initial=0))[self.host_end]
         is_last = np.append(self.gpu[1:] != self.gpu[:-1], True)
-        until = np.where(is_last, ends, np.append(starts[1:], 0))
+        # Of the last step of a run no next one shows when its host is done.
+        until = np.where(is_last, np.where(self.is_final, ends, _FAR), np.append(starts[1:], 0))
         ends = np.maximum(ends, np.minimum(host, until))
         begins = np.where(np.append(True, is_last[:-1]), starts, np.append(0, ends[:-1]))
         return np.asarray(ends - begins, np.int64)
@@ -388,4 +416,5 @@ def steps_of(graph: StepGraph, table: KernelTable) -> Steps:
         (int(graph.gpu[node]), int(graph.iteration[node])): int(node) for node in graph.host_ends
     }
     host = [ends.get(cell, -1) for cell in zip(*(each.tolist() for each in cells), strict=True)]
-    return Steps(*cells, known, first, np.array(host, np.int64))
+    last = maxima_of(table.iteration, table.gpu, int(table.gpu.max(initial=-1)) + 1)
+    return Steps(*cells, known, first, np.array(host, np.int64), cells[1] == last[cells[0]])

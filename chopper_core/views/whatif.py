@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from chopper_core.graph import questions
 from chopper_core.graph.predicted import predicted_run
 from chopper_core.graph.questions import LEAST, MOST, Change, Predicted, Predictor
-from chopper_core.graph.step_graph import Steps, replay, steps_of
+from chopper_core.graph.step_graph import replay
+from chopper_core.graph.window import ReplayedSteps
 from chopper_core.metrics import Values, columns, numbered, worded
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
@@ -26,7 +27,6 @@ from chopper_core.views import WHATIF
 from chopper_core.views.base import base_of
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.filter import FilterRows, matching, only
-from chopper_core.views.shared.matched_kernels import compared_iterations
 from chopper_core.views.shared.phrases import count, listed, percent, time
 from chopper_core.views.shared.step_times import StepTimes, replicas_of, step_times, tokens_in
 from chopper_core.views.shared.table_view import child_of
@@ -94,6 +94,15 @@ class NoCoordinates(UsageError):
     """A question about a dimension of parallelism that the run doesn't have."""
 
 
+def _iterations_in(run: Run, question: str) -> Iterable[int]:
+    """The iterations that a question names."""
+    found = _CHANGE.fullmatch(question)
+    words = ((found and found["of"]) or "").split()
+    terms = " ".join(word for word in words if re.match("iteration[:=]", word, re.IGNORECASE))
+    rows = selected(run, terms, question).rows if terms else slice(0)
+    return [int(code) for code in distinct(run.table.iteration[rows])]
+
+
 class Selection(Struct, frozen=True, eq=False):
     """What a question changes."""
 
@@ -125,25 +134,23 @@ class Answer(Struct, frozen=True, eq=False):
 class Steady(Struct, frozen=True, eq=False):
     """The steps of a scope, to compare replays by."""
 
-    predictor: Predictor
-    steps: Steps
+    replays: ReplayedSteps
     times: StepTimes
-    own: Mask
-    """The cells of GPU and iteration in scope."""
 
     @classmethod
-    def of(cls, run: Run, view: View) -> Steady:
-        predictor = Predictor.of(run, compared_iterations(run, view))
-        steps = steps_of(predictor.graph, run.table)
+    def of(cls, run: Run, view: View, asked: Sequence[str] = ()) -> Steady:
         times = step_times(run, view)
-        own = np.isin(steps.iteration, times.iterations) & np.isin(steps.gpu, times.gpus)
-        if not own.any() or not times.mean_ns > 0:
-            raise NothingToShow("no steps to replay: the run has no complete iteration")
-        return cls(predictor, steps, times, own)
+        steps = times.iterations
+        named = {each for text in asked for each in _iterations_in(run, text)}
+        replays = ReplayedSteps.of_run(run, times.gpus, steps, times.each_ns, named)
+        return cls(replays, times)
+
+    @property
+    def predictor(self) -> Predictor:
+        return self.replays.predictor
 
     def mean_ns(self, predicted: Predicted) -> float:
-        replayed = predicted.replayed
-        return float(self.steps.times_ns(self.predictor.graph, replayed)[self.own].mean())
+        return self.replays.mean(self.replays.times_ns(predicted.replayed))
 
     def replayed(self, work_ns: Int64, lag_ns: Int64 | None = None) -> float:
         graph = self.predictor.graph
@@ -153,7 +160,9 @@ class Steady(Struct, frozen=True, eq=False):
     @property
     def error_ns(self) -> float:
         """The identity replay's step time less the measured one."""
-        return self.mean_ns(self.predictor.identity) - self.times.mean_ns
+        times = self.times
+        measured = self.replays.measured(times.times_ns, times.gpus, times.iterations)
+        return self.mean_ns(self.predictor.identity) - self.replays.mean(measured)
 
 
 def questions_of(text: str) -> list[str]:
@@ -257,8 +266,9 @@ def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
     predictor = steady.predictor
     expected = predictor.predict(changes)
     others = [predictor.predict(changes, side, expected) for side in (LEAST, MOST)]
-    now = steady.mean_ns(predictor.identity)
-    saving = now - steady.mean_ns(expected)
+    replays, now = steady.replays, steady.mean_ns(predictor.identity)
+    saved = replays.times_ns(predictor.identity.replayed) - replays.times_ns(expected.replayed)
+    saving, error = replays.mean(saved), replays.error(saved)
     found = [saving, *(now - steady.mean_ns(each) for each in others)]
     lag = predictor.doubtful_lag_ns
     if lag is not None:
@@ -266,7 +276,7 @@ def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
         both = np.minimum(lag, expected.lag_ns)
         found.append(steady.replayed(graph.work_ns, lag) - steady.replayed(expected.work_ns, both))
     notes = tuple(note for change in changes for note in change.notes)
-    return Answer(expected, saving, min(found), max(found), notes)
+    return Answer(expected, saving, min(found) - error, max(found) + error, notes)
 
 
 def predicted(run: Run, view: View) -> Run:
@@ -275,14 +285,14 @@ def predicted(run: Run, view: View) -> Run:
     Raises UsageError for what isn't a question, NothingToShow where the run lacks what it needs.
     """
     asked = questions_of(view.of) or [DEFAULTS[0]]
-    predictor = Steady.of(run, view).predictor
+    predictor = Steady.of(run, view, asked).predictor
     changes = [change_of(predictor, each) for each in asked]
     return predicted_run(predictor, predictor.predict(changes), "; ".join(asked))
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    steady = Steady.of(run, view)
     asked = questions_of(view.of)
+    steady = Steady.of(run, view, asked)
     if view.by and view.by != QUESTION:
         return _by_part(run, view, steady, asked or [DEFAULTS[0]])
     answers: dict[str, Answer] = {}
@@ -377,6 +387,7 @@ def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
         f"replayed as measured a step takes {time(measured + error)}: the model's error is "
         f"{time(abs(error))} ({percent(abs(error) / measured)})"
     ]
+    notes += filter(None, [steady.replays.note])
     small = [label for label, each in answers.items() if abs(each.saving_ns) < abs(error)]
     if small:
         notes.append(f"within the model's error: {listed(small, 8)}")

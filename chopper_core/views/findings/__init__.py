@@ -118,7 +118,7 @@ def answer(run: Run, view: View) -> ViewResult:
             (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
             (BASIS, worded([_basis(finding) for finding in findings])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
-            (REMEDY, worded([question_of(context, each) for each in findings])),
+            (REMEDY, worded([question_of(context, each, worth) for each in findings])),
         ),
         shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
@@ -222,7 +222,7 @@ def _together(
     first = [each.removal for (_, each), whose in placed if whose is None and each.removal][:_FIRST]
     if worth is None or len(first) < 2:
         return ()
-    saved = float(worth.saved_ns(first).mean())
+    saved = worth.replays.mean(worth.saved_ns(first))
     return (
         f"the first {len(first)} together: {time(saved)} ({percent(context.share(saved))}) less "
         "per step, by replay",

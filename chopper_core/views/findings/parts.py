@@ -139,7 +139,7 @@ def _hide(
         for whole in groups:
             both = [each.finding.removal for each in (one, whole) if each.finding.removal]
             if len(both) == 2:
-                saved = float(worth.saved_ns(both).mean()) - whole.saving_ns
+                saved = worth.replays.mean(worth.saved_ns(both)) - whole.saving_ns
                 if context.share(saved) >= SMALLEST_SAVING.share:
                     whole.parts.append(one)
                     break

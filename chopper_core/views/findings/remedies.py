@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.graph.build import step_graph
 from chopper_core.util.grouping import distinct
 from chopper_core.views.findings.rule import CELL, Cost, Finding, FindingsContext
+from chopper_core.views.findings.worth import Worth
 from chopper_core.views.shared.filter import only
 
 _CHANGES: Final = {
@@ -30,7 +30,7 @@ _PEERS: Final = ("gpu", "iteration")
 _MAX_TERMS: Final = 8
 
 
-def question_of(context: FindingsContext, finding: Finding) -> str | None:
+def question_of(context: FindingsContext, finding: Finding, worth: Worth | None) -> str | None:
     """The question about what a finding is about; None where no replay removes it."""
     levels = [] if finding.gpu is None else ["gpu"]
     terms = [] if finding.gpu is None else [only("gpu", [str(finding.gpu)])]
@@ -42,7 +42,9 @@ def question_of(context: FindingsContext, finding: Finding) -> str | None:
             levels.append(level)
             terms.append(only(level, [context.text(level, code) for code in own.tolist()]))
     if finding.cost == Cost.WORK:
-        return " ".join([*terms, f"compute x{_left(context, finding):.3f}"]) if terms else None
+        return (
+            " ".join([*terms, f"compute x{_left(context, finding, worth):.3f}"]) if terms else None
+        )
     if (change := _CHANGES.get(finding.cost)) is None:
         return None
     if finding.cost in _EVERYWHERE and not {*_PEERS} & {*levels}:
@@ -55,11 +57,11 @@ def question_of(context: FindingsContext, finding: Finding) -> str | None:
     return None
 
 
-def _left(context: FindingsContext, finding: Finding) -> float:
+def _left(context: FindingsContext, finding: Finding, worth: Worth | None) -> float:
     """The part of the compute that a finding is about which isn't more than elsewhere."""
-    if finding.removal is None:
+    if finding.removal is None or worth is None:
         return 1.0
-    graph = step_graph(context.run)
+    graph = worth.graph
     sizes = context.cells.sizes()
     rows = context.cells.rows[np.repeat(context.cells_about(finding) & context.computes, sizes)]
     nodes = graph.activities[np.isin(graph.row[graph.activities], rows)]

@@ -24,11 +24,13 @@ from chopper_core.graph.questions import (
     scaled,
     without_contention,
 )
-from chopper_core.graph.step_graph import NodeKind, StepGraph, Steps, replay, steps_of
+from chopper_core.graph.step_graph import NodeKind, StepGraph, replay
+from chopper_core.graph.window import ReplayedSteps
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.side_table import HostLane, HostState
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
     distinct,
@@ -54,7 +56,6 @@ MAX_ERROR: Final = 0.02
 """Of the step: with a larger error of the replay, savings stay estimates."""
 MAX_UNLAUNCHED: Final = 0.05
 """Of the activities: without launch records, what their hosts did before them is unknown."""
-_MAX_ROWS: Final = 500_000
 _CONTENDED: Final = 0.005
 """Of the step: what fewer waits change in a smaller saving is next to nothing."""
 _SAME_GAIN: Final = 0.3
@@ -70,12 +71,9 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
     """The steps of a context, to replay them without what findings cost."""
 
     context: FindingsContext
-    predictor: Predictor
-    steps: Steps
-    inside: Mask
-    """The cells of `steps` that are analysed."""
+    replays: ReplayedSteps
     identity_ns: Int64
-    """The time of each."""
+    """The time of each step."""
 
     @property
     def is_schedule(self) -> bool:
@@ -94,19 +92,25 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         is_schedule = MICROBATCH in run.table.measured
         # Without the calls of hosts, their waiting for GPUs looks like work.
         is_known = is_schedule or (len(run.side(HostLane).gpu) and not run.is_reconstructed)
-        if len(run.table) > _MAX_ROWS or not is_known:
+        if not is_known:
             return None
-        predictor = Predictor.of(run)
-        graph = predictor.graph
+        took, steps = context.elapsed_ns + context.moved_ns, (context.gpus, context.iterations)
+        try:
+            replays = ReplayedSteps.of_run(run, *steps, took.mean(axis=0))
+        except NothingToShow:
+            return None
+        graph = replays.predictor.graph
         if not is_schedule and graph.unlaunched > MAX_UNLAUNCHED * len(graph.activities):
             return None
-        steps = steps_of(graph, run.table)
-        inside = np.isin(steps.iteration, context.iterations) & np.isin(steps.gpu, context.gpus)
-        times = steps.times_ns(graph, predictor.identity.replayed)[inside]
-        measured = (context.elapsed_ns + context.moved_ns).mean()
-        if not len(times) or abs(times.mean() - measured) > MAX_ERROR * measured:
+        times = replays.times_ns(replays.predictor.identity.replayed)
+        measured = replays.mean(replays.measured(took, *steps))
+        if abs(replays.mean(times) - measured) > MAX_ERROR * measured:
             return None
-        return cls(context, predictor, steps, inside, times)
+        return cls(context, replays, times)
+
+    @property
+    def predictor(self) -> Predictor:
+        return self.replays.predictor
 
     def saved_ns(self, removals: Iterable[Removal]) -> Int64:
         """How much shorter each step is on each GPU when all of that time is removed.
@@ -121,12 +125,12 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         left, lags = (np.rint(np.maximum(ns, 0.0)).astype(np.int64) for ns in (work, lag))
         nodes = np.flatnonzero(left != graph.work_ns)
         found = Predicted(left, lags, replay(graph, left, lags))
-        saved = self.identity_ns - self.steps.times_ns(graph, found.replayed)[self.inside]
-        is_large = saved.mean() > _CONTENDED * self.identity_ns.mean()
+        saved = self.identity_ns - self.replays.times_ns(found.replayed)
+        is_large = self.replays.mean(saved) > _CONTENDED * self.identity_ns.mean()
         if self.predictor.contention is not None and is_large:
             parts = left[nodes] / graph.work_ns[nodes]
             found = self.predictor.predict([scaled(nodes, parts)], start=found, lag_ns=lags)
-            saved = self.identity_ns - self.steps.times_ns(graph, found.replayed)[self.inside]
+            saved = self.identity_ns - self.replays.times_ns(found.replayed)
         return saved
 
     def of_finding(self, finding: Finding, holds: tuple[float, float]) -> Finding:
@@ -138,17 +142,16 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         shown = self._of_contention(finding) if finding.cost == Cost.CONTENTION else None
         removal = self.removal(finding) if shown is None else shown[0]
         saved = (self.saved_ns([removal]) if shown is None else shown[1]).astype(np.float64)
-        by_step, by_gpu = (
-            means_of(saved, ranked(of[self.inside])[1])
-            for of in (self.steps.iteration, self.steps.gpu)
-        )
-        saving = max(float(saved.mean()), 0.0)
+        replays = self.replays
+        by_step = means_of(saved, ranked(replays.steps.iteration[replays.own])[1])
+        saving = max(replays.mean(saved), 0.0)
         gains = by_step[by_step > _SAME_GAIN * by_step.max(initial=0.0)]
         error = 0.0
         if len(gains) > 1:
             error = 2 * float(gains.std()) / float(gains.mean()) / np.sqrt(len(gains))
-        most = max(saving, float(by_gpu.max()))
+        most = max(saving, float(replays.by_gpu(saved).max()))
         low, high = max(holds[0] - error, 0.0) * saving, (holds[1] + error) * most
+        low, high = max(low - replays.error(saved), 0.0), high + replays.error(saved)
         if finding.high_ns is not None and finding.rows is None:
             high = max(most, finding.high_ns)
         found = replace(finding, saving_ns=saving, low_ns=low, high_ns=high)
@@ -195,9 +198,11 @@ class Worth(Struct, frozen=True, eq=False, dict=True):
         change = without_contention(self.predictor, chosen[:-1], as_others=True)
         found = self.predictor.predict([change])
         less = np.where(chosen[graph.row], np.maximum(graph.work_ns - found.work_ns, 0), 0)
-        if less.sum() < _MIN_BEYOND * (finding.saving_ns or 0.0) * context.spots:
+        steps = distinct(self.replays.steps.iteration[self.replays.own])
+        least = _MIN_BEYOND * (finding.saving_ns or 0.0) * len(context.gpus) * len(steps)
+        if less[np.isin(graph.iteration, steps)].sum() < least:
             return None
-        saved = self.identity_ns - self.steps.times_ns(graph, found.replayed)[self.inside]
+        saved = self.identity_ns - self.replays.times_ns(found.replayed)
         return Removal(less.astype(np.float64), np.zeros(len(graph.lag_ns))), saved
 
     def _removed(

@@ -1,0 +1,180 @@
+"""The steps that are replayed: all of a run, or of a long one some that stand for all.
+
+Of a long run, those unlike the others are replayed, each for itself, and evenly chosen others that
+stand for the rest. The iteration before each is replayed too: a step begins with what it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.graph.questions import Predictor
+from chopper_core.graph.step_graph import Replayed, Steps, steps_of
+from chopper_core.model.run import Run
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import distinct, median_of, ranked, sums_of
+
+MAX_ROWS: Final = 1 << 18
+"""With more activities, some iterations are replayed."""
+_MOST_ROWS: Final = 1 << 22
+"""The activities of the largest iteration that is replayed, with the one before it."""
+_STRETCHES: Final = 12
+_LENGTH: Final = 3
+"""The iterations of each at least, with the one before it, where more than two fit."""
+_UNLIKE: Final = 0.02
+"""An iteration is unlike the others if its time is that far from the median, as a share of it."""
+
+
+class ReplayedSteps(Struct, frozen=True, eq=False):
+    """Steps that are replayed, and how many of a run's each of them stands for."""
+
+    predictor: Predictor
+    steps: Steps
+    own: Mask
+    """The cells of GPU and iteration that count."""
+    weight: Float64
+    """Of each of these in a mean; they add up to 1."""
+    is_sample: Mask
+    """Whether each stands for others too."""
+    iterations: int
+    """How many are replayed."""
+    of: int
+    """How many these stand for."""
+
+    @classmethod
+    def of_run(
+        cls,
+        run: Run,
+        gpus: Sequence[int] | Int64,
+        iterations: Sequence[int],
+        took_ns: Float64,
+        named: Collection[int] = (),
+    ) -> ReplayedSteps:
+        """The steps of some GPUs and iterations, each of which took so long; raises NothingToShow.
+
+        Of a long run those that are `named` are replayed before others.
+        """
+        alone, sample, stretches = _chosen(run, np.array(iterations, np.int64), took_ns, named)
+        predictor = Predictor.of(run, stretches)
+        steps = steps_of(predictor.graph, run.table)
+        own = np.isin(steps.iteration, [*alone, *sample]) & np.isin(steps.gpu, gpus)
+        if not own.any():
+            raise NothingToShow("no steps to replay: the run has no complete iteration")
+        is_sample = np.isin(steps.iteration[own], sample) & (len(sample) < len(iterations))
+        each = (len(iterations) - len(alone)) / max(len(sample), 1)
+        weight = np.where(is_sample, each, 1.0)
+        whole = weight / weight.sum()
+        count = len(alone) + len(sample)
+        return cls(predictor, steps, own, whole, is_sample, count, len(iterations))
+
+    def times_ns(self, replayed: Replayed) -> Int64:
+        """The times of the steps that count."""
+        return self.steps.times_ns(self.predictor.graph, replayed)[self.own]
+
+    def measured(
+        self, values: AnyArray, gpus: Sequence[int] | Int64, steps: Sequence[int]
+    ) -> Float64:
+        """Values of GPUs x iterations at the steps that count."""
+        places = (
+            np.searchsorted(labels, codes[self.own])
+            for labels, codes in ((gpus, self.steps.gpu), (steps, self.steps.iteration))
+        )
+        return np.asarray(values[tuple(places)], np.float64)
+
+    def mean(self, values: AnyArray) -> float:
+        """The mean of a value of each step that counts."""
+        return float(values @ self.weight)
+
+    def by_gpu(self, values: AnyArray) -> Float64:
+        """The mean of each GPU."""
+        gpu = ranked(self.steps.gpu[self.own])[1]
+        return sums_of(values * self.weight, gpu) / sums_of(self.weight, gpu)
+
+    def error(self, values: AnyArray) -> float:
+        """How far from that the mean of all steps may be: by the spread between those replayed."""
+        if not self.is_sample.any():
+            return 0.0
+        place = ranked(self.steps.iteration[self.own][self.is_sample])[1]
+        weight, count = self.weight[self.is_sample], int(place.max()) + 1
+        each = sums_of(values[self.is_sample] * weight, place) / sums_of(weight, place)
+        if count < 2:
+            return float(np.abs(each).max())
+        stood_for = self.of - (self.iterations - count)
+        fewer = np.sqrt(1 - count / stood_for)
+        # Close to the quantile of Student's t that 19 of 20 errors are below.
+        errors = 2.0 + 2.4 / (count - 1) + 8.4 / (count - 1) ** 3
+        return float(errors * weight.sum() * fewer * each.std(ddof=1) / np.sqrt(count))
+
+    @property
+    def note(self) -> str:
+        """That not all are replayed; empty where they are."""
+        if self.iterations == self.of:
+            return ""
+        unlike = self.iterations - len(distinct(self.steps.iteration[self.own][self.is_sample]))
+        which = "evenly chosen"
+        if unlike:
+            which += f" but for the {unlike} unlike the others"
+        return f"{self.iterations} of {self.of} iterations are replayed, {which}"
+
+
+def _chosen(
+    run: Run, iterations: Int64, took_ns: Float64, named: Collection[int]
+) -> tuple[list[int], list[int], tuple[tuple[int, ...], ...]]:
+    """The iterations that are replayed for themselves, those for the others too, and the stretches
+    of these and of what leads to them; of a short run all for themselves, in no stretch."""
+    if len(run.table) <= MAX_ROWS or not len(iterations):
+        return iterations.tolist(), [], ()
+    every = run.tree().split((), ("iteration",))
+    codes, sizes = every.codes("iteration").astype(np.int64), every.sizes()
+    sizes, codes = sizes[codes >= 0], codes[codes >= 0]
+    place = np.searchsorted(codes, iterations)
+    if sizes[_with_leads(place, len(codes))].sum() <= MAX_ROWS:
+        unlike, sample = np.arange(len(iterations)), place[:0]
+    else:
+        unlike, sample = _sampled(iterations, took_ns, named, int(MAX_ROWS / sizes[place].mean()))
+    alone, others = (iterations[each].tolist() for each in (unlike, np.sort(sample)))
+    chosen = np.searchsorted(codes, np.sort(iterations[np.append(unlike, sample)]))
+    there = _with_leads(chosen, len(codes))
+    if sizes[there].sum() > _MOST_ROWS:
+        most = int(sizes[place].max())
+        raise NothingToShow(f"an iteration has {most:,} activities: too many to replay")
+    places = np.flatnonzero(there)
+    parts = np.split(codes[places], np.flatnonzero(np.diff(places) > 1) + 1)
+    return alone, others, tuple(tuple(part.tolist()) for part in parts)
+
+
+def _sampled(
+    iterations: Int64, took_ns: Float64, named: Collection[int], fitting: int
+) -> tuple[Index, Index]:
+    """The places of iterations unlike the others, and of some of the rest, if so many fit."""
+    count = min(max(fitting // _LENGTH, min(fitting // 2, 2)), _STRETCHES)
+    is_named = np.isin(iterations, list(named))
+    far = np.abs(took_ns / median_of(took_ns) - 1)
+    order = np.lexsort((-far, ~is_named))
+    order = order[(far > _UNLIKE)[order] | is_named[order]]
+    unlike = order[: max(count // 2, int(is_named.any()))]
+    rest = np.setdiff1d(np.arange(len(iterations)), unlike)
+    if count - len(unlike) > 1:
+        rest = rest[_evenly(len(rest), count - len(unlike), max(fitting // count - 1, 1))]
+    elif len(rest):
+        rest = rest[[far[rest].argmin()]]
+    return unlike, rest
+
+
+def _with_leads(chosen: Index, count: int) -> Mask:
+    """Whether each of so many iterations is one of some, or right before one."""
+    there = np.zeros(count, np.bool_)
+    there[chosen] = there[np.maximum(chosen - 1, 0)] = True
+    return there
+
+
+def _evenly(size: int, count: int, length: int) -> Index:
+    """The places of stretches in the middle of equal parts."""
+    begins = np.rint((np.arange(count) + 0.5) / count * size - length / 2).astype(np.intp)
+    places = (begins[:, None] + np.arange(length)).ravel()
+    return np.asarray(distinct(np.clip(places, 0, size - 1)), np.intp)
