@@ -1,7 +1,5 @@
-"""The host side of a trace: launches of GPU activities, ranges by category and name. And the links
-from launch to launch: backward operators to their forward operators, kernels that a graph replays
-to the launches that were captured into it.
-"""
+"""The host side of a trace: launches of GPU activities, ranges by category and name, and the links
+from backward operators to their forward operators."""
 
 from __future__ import annotations
 
@@ -25,8 +23,6 @@ from chopper_core.util.grouping import (
     first_equal,
     last_equal,
     ranked,
-    run_starts,
-    stable_order,
 )
 from chopper_core.util.patterns import late
 
@@ -34,8 +30,6 @@ BACKWARD_NODE: Final = late(r"^autograd::engine::evaluate_function")
 """The operator in which autograd runs a node of the backward graph."""
 _STARTS_WORK: Final = late(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
 _REENTRANT_FRAME = late(r": backward$")
-_CAPTURE_BEGINS: Final = late(r"StreamBeginCapture")
-_CAPTURE_ENDS: Final = late(r"StreamEndCapture")
 REPLAYS_GRAPH: Final = late(r"GraphLaunch")
 
 
@@ -162,6 +156,9 @@ class Host:
 
     @cached_property
     def captured(self) -> Points:
+        # Imported on use: the module imports this one.
+        from chopper_core.align.graphs import captured_points
+
         return captured_points(self)
 
     def intervals(self, rows: Index, values: Index | None = None) -> Intervals:
@@ -342,59 +339,3 @@ def _recomputing(host: Host, forward: Index) -> Intervals:
         (ranges.category == HostCategory.RECOMPUTE) & ~host.named(_REENTRANT_FRAME)
     )
     return host.intervals(distinct(np.concatenate([frames, forward[host.in_nodes(forward)]])))
-
-
-def captured_points(host: Host) -> Points:
-    """The launch of each activity, for kernels of a graph the launch that was captured.
-
-    A replay belongs to the one earlier capture with as many launches as it has kernels; where
-    several captures or several streams leave the order open, the launch of the graph stays.
-    """
-    links, captures, replays = host.links, _captures(host), _replays(host)
-    if not captures or not replays:
-        return links.points
-    thread, time_ns = links.points.thread.copy(), links.points.time_ns.copy()
-    launches, activities = host.trace.launches, host.trace.activities
-    for launch, rows in replays.items():
-        fitting = [
-            calls
-            for calls in captures
-            if len(calls) == len(rows) and launches.start_ns[calls[-1]] < launches.start_ns[launch]
-        ]
-        if len(fitting) != 1 or len(distinct(activities.stream[rows])) > 1:
-            continue
-        calls = fitting[0]
-        thread[rows], time_ns[rows] = launches.thread[calls], launches.start_ns[calls]
-    return Points(thread, time_ns)
-
-
-def _captures(host: Host) -> list[Index]:
-    """The launch calls of each capture, in order: they started nothing themselves."""
-    launches = host.trace.launches
-    begins, ends = (np.flatnonzero(host.calls(each)) for each in (_CAPTURE_BEGINS, _CAPTURE_ENDS))
-    orphans = host.links.orphans
-    orphans = orphans[~host.calls(REPLAYS_GRAPH)[orphans]]
-    found = []
-    for begin in begins[np.argsort(launches.start_ns[begins])].tolist():
-        thread, start = launches.thread[begin], launches.start_ns[begin]
-        after = ends[(launches.thread[ends] == thread) & (launches.start_ns[ends] > start)]
-        if not len(after):
-            continue
-        end = launches.start_ns[after].min()
-        times = launches.start_ns[orphans]
-        own = orphans[(launches.thread[orphans] == thread) & (times > start) & (times < end)]
-        if len(own):
-            found.append(own[np.argsort(launches.start_ns[own], kind="stable")])
-    return found
-
-
-def _replays(host: Host) -> dict[int, Index]:
-    """The kernels of each launch of a graph, in order of their start."""
-    activities, links = host.trace.activities, host.links
-    of_graph = (links.launch >= 0) & (activities.category == Category.KERNEL)
-    rows = np.flatnonzero(of_graph)
-    rows = rows[host.calls(REPLAYS_GRAPH)[links.launch[rows]]]
-    rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
-    rows = rows[stable_order(links.launch[rows])]
-    parts = np.split(rows, run_starts(links.launch[rows])[1:]) if len(rows) else []
-    return {int(links.launch[own[0]]): own for own in parts}

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from chopper_core.model.address import nothing_at
 from chopper_core.model.settings import in_name
 from chopper_core.record.manifest import read_manifest
-from chopper_core.sources.ranks import process_in_name, rank_in_name
+from chopper_core.sources.ranks import captures_among, process_in_name, rank_in_name
 from chopper_core.sources.registry import Family, family_of, natural_key
 from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import is_store, paths_of
@@ -238,6 +238,9 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     """
     names = [name for name in files if _TRACE.search(name) and name.removesuffix(".gz") not in
              set(files) - {name}]  # fmt: skip
+    if captures := [path.name for path in captures_among([folder / name for name in names])]:
+        rest = [name for name in names if name not in captures]
+        return [[*run, *captures] for run in _loose_runs(folder, rest)]
     windows = _windows(names)
     names = [*windows]
     named = [rank_in_name(name) for name in names]

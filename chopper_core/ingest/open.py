@@ -15,7 +15,7 @@ from chopper_core.align.collective_sets import host_clocks, labelled_by_partners
 from chopper_core.ingest.attach import attach_sources, with_slots
 from chopper_core.ingest.discovery import check_is_one
 from chopper_core.ingest.rank import (
-    HOST_TRACE,
+    JOINED,
     concatenate_tables,
     joined_ranks,
     numbered,
@@ -185,7 +185,7 @@ def _read_run(
     left = (
         (str(file.path), file.reason)
         for file in discovery.skipped
-        if not any(note.startswith(f"{HOST_TRACE} {file.path} ") for note in notes)
+        if not any(note.startswith(f"{kind} {file.path} ") for note in notes for kind in JOINED)
     )
     run = with_recording(run, recorded) if recorded else run
     run = on_one_clock(replace(run, skipped=tuple(left)), overrides)

@@ -31,7 +31,9 @@ from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
 
 HOST_TRACE: Final = "host trace"
-"""The note on a joined host trace begins so, with its path."""
+CAPTURE: Final = "capture"
+JOINED: Final = (HOST_TRACE, CAPTURE)
+"""The note on a joined trace begins with one of these, and its path."""
 MERGED: Final = "args.rank of the events: the file merges several ranks"
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a file that is replaced or written during that time."""
@@ -182,21 +184,41 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
 
 
 def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[str, ...]]:
-    host = _host_of(trace, hosts)
-    if host is None:
-        return trace, ()
-    try:
-        with reading(host.path):
-            trace, join = read_source(host.path, Family.HOST).joined(trace)
-    except DataError as error:
-        join = f"is not used: {error}"
-    return trace, (f"{HOST_TRACE} {host.path} {join}",)
+    """The trace with the host trace and the captures of its rank, and a note on each."""
+    notes: list[str] = []
+    if (host := _host_of(trace, [each for each in hosts if not each.is_capture])) is not None:
+        try:
+            with reading(host.path):
+                trace, join = read_source(host.path, Family.HOST).joined(trace)
+        except DataError as error:
+            join = f"is not used: {error}"
+        notes.append(f"{HOST_TRACE} {host.path} {join}")
+    captures = [each for each in hosts if each.is_capture]
+    own = [each.path for each in captures if each.rank_hint == _known_rank(trace)]
+    if (own or captures) and any("GraphLaunch" in name for name in trace.names):
+        from chopper_core.align.graphs import with_captures
+        from chopper_core.sources.kineto.reader import launched_kernels
+
+        read = []
+        for path in own or [each.path for each in captures if each.rank_hint is None]:
+            try:
+                with reading(path):
+                    read.append((read_source(path, Family.TRACE), launched_kernels(path)))
+                join = "names the kernels of replayed graphs"
+            except DataError as error:
+                join = f"is not used: {error}"
+            notes.append(f"{CAPTURE} {path} {join}")
+        trace = with_captures(trace, read)
+    return trace, tuple(notes)
+
+
+def _known_rank(trace: Trace) -> int | None:
+    return rank_in_name(trace.path.name) if trace.rank is None else trace.rank
 
 
 def _host_of(trace: Trace, hosts: Sequence[HostFile]) -> HostFile | None:
     """The host trace of a trace's process; of several with its id, that of its rank."""
-    process, hint = _process(trace), rank_in_name(trace.path.name)
-    rank = hint if trace.rank is None else trace.rank
+    process, rank = _process(trace), _known_rank(trace)
     known = [host for host in hosts if host.process == process != ABSENT]
     if len(known) == 1:
         return known[0]

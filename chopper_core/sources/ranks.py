@@ -19,6 +19,7 @@ from chopper_core.sources.registry import (
     natural_key,
 )
 from chopper_core.tables.columns import MAX_RANKS
+from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 
@@ -66,6 +67,8 @@ class HostFile(Struct, frozen=True):
     """The id of the process, ABSENT without one."""
     rank_hint: int | None
     """The last number in its name."""
+    is_capture: bool = False
+    """Whether it is a trace of the capture of graphs that others replay."""
 
 
 class FoundTraces(Struct, frozen=True):
@@ -102,6 +105,10 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     if any(file.source is not first for file in found.files):
         order = [*formats(Family.TRACE), *(file.source for file in found.files)]
         first = min((file.source for file in found.files), key=order.index)
+    paths = [file.path for file in found.files if file.source is first]
+    captures = captures_among(paths)
+    others += [SkippedFile(path, "captures graphs that no trace of its rank replays")
+               for path in captures]  # fmt: skip
     others += [
         SkippedFile(file.path, f"is a trace of {file.source.NAME} next to others; open it alone")
         for file in found.files
@@ -116,9 +123,12 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
         if file.path.name.casefold().endswith(source.SUFFIXES)
     ]
     return FoundTraces(
-        _with_hints([file.path for file in found.files if file.source is first]),
+        _with_hints([path for path in paths if path not in captures]),
         lost,
-        [head for head in heads if head is not None],
+        [
+            *(head for head in heads if head is not None),
+            *(HostFile(path, ABSENT, _claimed(path), is_capture=True) for path in captures),
+        ],
         [file for file in others if file not in lost],
     )
 
@@ -150,6 +160,42 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
     for index, rank in zip(unknown, free, strict=False):
         assigned[index] = RankAssignment(rank, FROM_ORDER)
     return [assigned[index] for index in range(len(traces))]
+
+
+_CAPTURE: Final = re.compile("captur", re.IGNORECASE)
+_RANK_IN_HEAD: Final = re.compile(
+    r'"distributedInfo"\s*:\s*\{.{0,4000}?"rank"\s*:\s*(\d+)', re.DOTALL
+)
+_MOST_CLAIMS: Final = 64
+"""Of so many traces those that claim one rank are searched for captures."""
+
+
+def captures_among(traces: Sequence[Path]) -> list[Path]:
+    """The traces that capture graphs, and replay none: those whose names say so, else those that
+    claim the rank of another one."""
+    candidates = [path for path in traces if _CAPTURE.search(path.name)]
+    candidates = candidates or [path for path in traces if _CAPTURE.search(path.parent.name)]
+    if len(candidates) in (0, len(traces)):
+        candidates = []
+        if 1 < len(traces) <= _MOST_CLAIMS:
+            claims = {path: (_claimed(path), process_in_name(path.name) or path) for path in traces}
+            processes = Counter(rank for rank, _ in set(claims.values()))
+            candidates = [path for path, (rank, _) in claims.items() if processes[rank] > 1]
+    if not candidates:
+        return []
+    # Imported on use: most runs have no captures.
+    from chopper_core.sources.kineto.reader import holds_captures
+
+    found = [path for path in candidates if holds_captures(path)]
+    return found if len(found) < len(traces) else []
+
+
+def _claimed(path: Path) -> int | None:
+    """The rank of a trace by its name, else by its head."""
+    if (rank := rank_in_name(path.name)) is not None:
+        return rank
+    match = _RANK_IN_HEAD.search(FileHead(path).text)
+    return int(match[1]) if match else None
 
 
 def rank_in_name(name: str) -> int | None:

@@ -172,7 +172,19 @@ class InputTexts(Struct, frozen=True):
     strides: str = ""
 
 
-_Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows, Allocations)
+class Captured(Rows, frozen=True, eq=False):
+    """One row per launch that another trace captured into a graph, in order."""
+
+    file: Int32
+    graph: Int32
+    """Counts the graphs of a file."""
+    kernel: Int32
+    """Code of its kernel's name, ABSENT where it isn't known."""
+    thread: Int32
+    start_ns: Int64
+
+
+_Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows, Allocations, Captured)
 
 
 def blank(table: type[_Table], count: int = 0) -> _Table:
@@ -210,6 +222,7 @@ class Trace(Struct, frozen=True):
     """Flow ids with one end only, by category (`ac2g`, `fwdbwd`)."""
     figures: Mapping[str, Float64] = {}
     """Measured column of the kernel table → its value for each activity; NaN without one."""
+    captured: Captured = blank(Captured)
     operators: Mapping[int, OperatorTexts] = {}
     """Row of `ranges` → its inputs and outputs, of a trace that a host trace completes."""
 

@@ -214,6 +214,8 @@ class Args(msgspec.Struct, gc=False):
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=nan)
     registers: Any = msgspec.field(name="registers per thread", default=nan)
     shared_memory: Any = msgspec.field(name="shared memory", default=nan)
+    kernel: msgspec.Raw = NOTHING
+    """Of a launch on ROCm: the name of its kernel."""
 
 
 FIGURES: Final[Mapping[str, str]] = {
@@ -379,7 +381,9 @@ def _event_of(fields: Any) -> Event:
     return MemoryEvent(**values) if is_memory else Event(**values)
 
 
-_RAW: Final = frozenset(("shapes", "old_shapes", "types", "values", "strides", "grid", "block"))
+_RAW: Final = frozenset(
+    ("shapes", "old_shapes", "types", "values", "strides", "grid", "block", "kernel")
+)
 
 
 def _args_of(fields: Mapping[str, Any], kind: type[Args]) -> Args:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources.foreign import what_is, why_no_activity
-from chopper_core.sources.kineto.events import COMPLETE, RANGE_CATEGORIES
+from chopper_core.sources.kineto.events import COMPLETE, LAUNCH_CATEGORIES, RANGE_CATEGORIES
 from chopper_core.sources.kineto.tables import TraceTables
 from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
@@ -20,6 +22,7 @@ from chopper_core.tables.columns import integer, nanoseconds
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.losses import ABSENT, Losses, Repeats
 from chopper_core.tables.text import FileHead
+from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -141,6 +144,43 @@ def _note_counts(losses: Losses) -> None:
     ):
         if count:
             losses.notes.append(f"{count:,} {one}{'s' * (count > 1)} {what}.")
+
+
+def launched_kernels(path: Path) -> dict[int, str]:
+    """Correlation id of a launch → the name of its kernel, where the launch has it."""
+    found: dict[int, str] = {}
+    with ByteSource(path) as source:
+        for events in TraceText(source, Losses()).batches():
+            own = (each.args for each in events if each.cat in LAUNCH_CATEGORIES and each.args)
+            for args in own:
+                correlation, name = integer(args.correlation), json_in(bytes(args.kernel).decode())
+                if correlation is not None and isinstance(name, str):
+                    found[correlation] = name
+    return found
+
+
+_BEGINS_CAPTURE: Final = b"StreamBeginCapture"
+_REPLAYS: Final = b"GraphLaunch"
+_MOST_SEARCHED: Final = 1 << 26
+"""Bytes of a file that is searched for captures; a capture of one batch size has fewer."""
+
+
+def holds_captures(path: Path) -> bool:
+    """Whether a trace captures graphs, and replays none."""
+    state = state_of(path)
+    return state is not None and state[0] <= _MOST_SEARCHED and _holds_captures(path, state)
+
+
+@lru_cache(1 << 12)
+def _holds_captures(path: Path, _state: FileState) -> bool:
+    has_capture, tail = False, b""
+    with suppress(DataError), ByteSource(path) as source:
+        while piece := source.read():
+            text = tail + piece
+            if _REPLAYS in text:
+                return False
+            has_capture, tail = has_capture or _BEGINS_CAPTURE in text, text[-32:]
+    return has_capture
 
 
 def record_functions(path: Path) -> dict[tuple[str, int], int]:
