@@ -216,10 +216,12 @@ def _replays(host: Host) -> dict[int, Index]:
     return {int(links.launch[own[0]]): own for own in parts}
 
 
-def without_capture(host: Host) -> int:
-    """How many kernels graphs replayed whose captured launch isn't known."""
+def is_uncaptured(host: Host) -> Mask:
+    """Which activities are kernels of a graph whose captured launch isn't known."""
     rows = np.concatenate([np.empty(0, np.intp), *_replays(host).values()])
-    return int((host.captured.time_ns[rows] == host.links.points.time_ns[rows]).sum())
+    found = np.zeros(len(host.captured), np.bool_)
+    found[rows] = host.captured.time_ns[rows] == host.links.points.time_ns[rows]
+    return found
 
 
 def with_captures(trace: Trace, captures: Sequence[tuple[Trace, Mapping[int, str]]]) -> Trace:

@@ -105,6 +105,9 @@ def _sized(tensor: Tensor, shape: Shape, inputs: Inputs) -> float:
     if tensor.how == "x":
         table = inputs.shape(tensor.by)
         return whole * table[-1] if table else nan
+    if tensor.how in "/-" and len(inputs.shapes) <= 2 and not inputs.is_tensor(1):
+        # The overload that reduces all dimensions: it names none.
+        return 1.0
     if len(inputs.values) <= tensor.by:
         return nan
     match tensor.how:

@@ -6,7 +6,7 @@ Tokens are counted only where the file shows that a language model reads them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import isfinite, isnan, prod
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.align.graphs import is_uncaptured
 from chopper_core.align.host import Host
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.labels import NOWHERE, Intervals, numbered
@@ -78,6 +79,8 @@ class ModelWork(Struct, frozen=True):
     shapes: tuple[CallShape, ...]
     of_unknown_mask: int
     """Attention calls that the trace doesn't mark as causal or not."""
+    without: Mapping[str, int]
+    """The time in µs of kernels without a model, by the reason."""
 
 
 class Works(Struct, frozen=True):
@@ -162,7 +165,45 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     has = np.flatnonzero(np.isfinite(shape))
     used, shape[has] = ranked(shape[has].astype(np.int64))
     shapes = tuple(found[code] for code in used.tolist())
-    return ModelWork(flops, moved_bytes, call_ns, element, shape, shapes, len(distinct(masked)))
+    lacking = np.isnan(flops) & np.isnan(moved_bytes) & np.isnan(shape)
+    return ModelWork(
+        flops,
+        moved_bytes,
+        call_ns,
+        element,
+        shape,
+        shapes,
+        len(distinct(masked)),
+        _without(host, np.flatnonzero(lacking & (host.kind == Kind.COMPUTE))),
+    )
+
+
+_REASONS: Final = (
+    "no recorded operator launches them",
+    "the inputs of their operators aren't recorded",
+    "the recorded inputs don't determine the work of their operators",
+    "no model of their operators",
+    "they have no launch record, and no equal kernel with one",
+    "a graph replays them, and its capture isn't in the traces",
+)
+
+
+def _without(host: Host, rows: Index) -> dict[str, int]:
+    """The time of activities in µs by the reason that they have no model."""
+    operators, ranges = host.operators, host.ranges
+    places = np.arange(len(operators))
+    around = host.intervals(operators, places).innermost(host.captured.take(rows))
+    has_inputs = ranges.inputs[operators] != ABSENT
+    modelled = host.by_name(has_model, operators) > 0
+    of_operator = np.append(np.where(modelled, 1 + has_inputs, 3), 0)
+    reason = of_operator[around]
+    reason[~host.links.points.known()[rows]] = 4
+    reason[is_uncaptured(host)[rows]] = 5
+    time_us = np.bincount(reason, host.trace.activities.duration_ns[rows], len(_REASONS)) / 1e3
+    return {
+        f"µs of kernels without a work model: {why}": round(time)
+        for why, time in zip(_REASONS, time_us.tolist(), strict=True)
+    }
 
 
 def _bytes(shapes: Sequence[CallShape], shape: Float64, flops: Float64) -> Float64:

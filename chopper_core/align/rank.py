@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
 from chopper_core.align.collectives import activity_attributes, read_collectives
-from chopper_core.align.graphs import without_capture
+from chopper_core.align.graphs import is_uncaptured
 from chopper_core.align.host import Host, Links
 from chopper_core.align.host_tables import align_memory, host_lane, host_time
 from chopper_core.align.labels import numbered
@@ -96,7 +96,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         ),
     )
     attributes, nodes = activity_attributes(host, collectives.argument)
-    lane, sizes, uncaptured = host.lane, launch_sizes(host), without_capture(host)
+    lane, sizes, uncaptured = host.lane, launch_sizes(host), int(is_uncaptured(host).sum())
     del host, modules, labels
     table = KernelTable(
         names=names,
@@ -145,6 +145,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         "attentions without FLOPs (the trace doesn't say whether they are causal)": (
             work.of_unknown_mask
         ),
+        **work.without,
         "kernels of graphs whose capture isn't in the traces": uncaptured,
         "memory events of a device that isn't one of the GPUs": unplaced,
         "communication kernels": int((kind == Kind.COMM).sum()),

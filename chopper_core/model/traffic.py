@@ -12,7 +12,7 @@ the position of an input, or `all`: its operands, broadcast. What may follow:
             names, `?n` float where input n is true, `index` long where dimensions are reduced
 
 Sources: the schemas in PyTorch's `native_functions.yaml`, vLLM's `torch_bindings.cpp`, SGLang's
-`sgl-kernel` and AITER.
+`sgl-kernel`, AITER and FBGEMM.
 """
 
 from __future__ import annotations
@@ -153,6 +153,10 @@ sgl_kernel::sgl_per_token_quant_fp8 sgl_kernel::sgl_per_token_group_quant_8bit |
 _moe_C::topk_softmax | 3 | 0 1 2
 sgl_kernel::topk_softmax | 2 | 0 1
 _moe_C::moe_sum | 0 | 1
+fbgemm::FloatToHFP8Quantized | 0 | 0@byte
+fbgemm::HFP8QuantizedToFloat | 0 | 0@float
+fbgemm::permute_pooled_embs_auto_grad | 0 1 2 3 4 | 0
+fbgemm::bounds_check_indices | 0 1 2 |
 """
 
 
