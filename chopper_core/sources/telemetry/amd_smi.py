@@ -12,13 +12,12 @@ from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector, 
 from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import (
     TelemetryTable,
+    add_records,
     first_layout,
-    numbered_gpu,
     read_table,
     recognised_table,
 )
 from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
-from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
@@ -94,10 +93,11 @@ _JSON_KEYS: Final = late(
 )
 
 
-_CSV: Final = first_layout(
+_TABLES: Final = (
     TelemetryTable("amd-smi monitor CSV", _MONITOR, marks=_MONITOR_ONLY),
     TelemetryTable("amd-smi metric CSV", _METRIC, marks=_METRIC_ONLY),
 )
+_CSV: Final = first_layout(*_TABLES)
 
 
 def recognise(head: FileHead) -> Recognised | None:
@@ -116,20 +116,8 @@ def _read_json(path: Path) -> Telemetry:
     """Read one list, or one document per snapshot; rows around damage are kept."""
     text = FileText(path)
     rows = RowCollector(path, text.losses)
-    commands = set()
-    for row in _json_rows(text, rows):
-        flat = _flattened(row)
-        is_monitor = not _MONITOR_ONLY.isdisjoint(flat)
-        known = _MONITOR if is_monitor else _METRIC
-        cells = [(field, flat[key]) for key, field in known.items() if key in flat]
-        gpu = numbered_gpu({"gpu": flat.get("gpu", "")})
-        stamp = str(flat["timestamp"]) if "timestamp" in flat else None
-        if rows.add_object(gpu, stamp, cells):
-            commands.add("monitor" if is_monitor else "metric")
-    name = " and ".join(sorted(commands))
-    if not name:
-        raise DataError(f"{path} is {JSON_FORMAT}, but holds no usable sample.")
-    return telemetry_of(f"amd-smi {name} JSON", rows)
+    name = add_records(rows, _TABLES, map(_flattened, _json_rows(text, rows)))
+    return telemetry_of(name.replace("CSV", "JSON") or JSON_FORMAT, rows)
 
 
 def _json_rows(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:

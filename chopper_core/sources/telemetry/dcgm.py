@@ -8,7 +8,7 @@ another, with a time after each value, or on a line of its own before each scrap
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +25,7 @@ from chopper_core.sources.telemetry.table import (
     ColumnPositions,
     TableLines,
     TelemetryTable,
+    add_records,
     fields_in,
     first_layout,
     numbered_gpu,
@@ -185,56 +186,58 @@ def _dmon_cells(line: str) -> list[str]:
     return [entity["before"], entity["number"], *entity["rest"].split()]
 
 
-@lru_cache
-def _fields(*names: str) -> list[tuple[int, Field]]:
-    """The meaning of the metrics of a GPU, which are the same in most scrapes."""
-    return fields_in(positions(names), _LONG)
-
-
 @lru_cache(maxsize=1 << 12)
 def _labels(text: str) -> Mapping[str, str]:
     return dict(_LABEL.findall(text))
 
 
 def _read_scrapes(text: FileText) -> Telemetry:
-    """Read scrapes of the exporter: each begins where a GPU's metric comes again, or at a time."""
     rows = RowCollector(text.path, text.losses)
-    scrape: dict[tuple[GpuName, int | None], dict[str, str]] = {}
-    at_ns: int | None = None
+    add_records(rows, [_SCRAPED], _scraped(text, rows))
+    return telemetry_of(EXPORTER, rows)
 
-    def flush() -> None:
-        for (gpu, time_ns), cells in scrape.items():
-            given = list(cells.values())
-            rows.add(gpu, time_ns, [(field, given[column]) for column, field in _fields(*cells)])
-        scrape.clear()
 
+def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
+    """The values of each GPU: a scrape begins where a GPU's metric comes again, or at a time."""
+    scrape: dict[tuple[str, ...], dict[str, str]] = {}
+    at = ""
     for line in map(str.strip, text.lines()):
         sample = _SAMPLE.fullmatch(line)
         if sample is None:
             if line and not _COMMENT.match(line):
-                time_ns = rows.stamps.read(line.lstrip("# "))
-                rows.row_losses[RowLoss.FOREIGN] += time_ns is None
-                if time_ns is not None:
-                    flush()
-                    at_ns = time_ns
+                is_time = rows.stamps.read(line.lstrip("# ")) is not None
+                rows.row_losses[RowLoss.FOREIGN] += not is_time
+                if is_time:
+                    yield from scrape.values()
+                    scrape, at = {}, line.lstrip("# ")
             continue
         name, labels = sample["name"].lower(), _labels(sample["labels"])
         if name not in _LONG:
             continue
-        number = whole_number(labels.get("gpu"))
-        if number is None or number < 0 or labels.get("GPU_I_ID"):
+        if labels.get("GPU_I_ID"):
             rows.row_losses[RowLoss.NO_DATA] += 1
             continue
         rows.saw_host(labels.get("Hostname") or labels.get("hostname") or "")
-        time_ns = rows.stamps.read(sample["time"]) if sample["time"] else at_ns
-        key = GpuName(index=number, pci=labels.get("pci_bus_id", "")), time_ns
+        time = sample["time"] or at
+        key = (labels.get("gpu", ""), labels.get("pci_bus_id", ""), time)
         if name in scrape.get(key, {}):
-            flush()
-        scrape.setdefault(key, {})[name] = sample["value"]
-    flush()
-    return telemetry_of(EXPORTER, rows)
+            yield from scrape.values()
+            scrape = {}
+        stamp = {"time": time} if time else {}
+        scrape.setdefault(key, {"gpu": key[0], "pci_bus_id": key[1], **stamp})[name] = sample[
+            "value"
+        ]
+    yield from scrape.values()
 
 
+def _scraped_gpu(cells: Cells) -> GpuName | None:
+    gpu = numbered_gpu(cells)
+    return gpu and GpuName(index=gpu.index, pci=cells["pci_bus_id"])
+
+
+_SCRAPED: Final = TelemetryTable(
+    EXPORTER, _LONG, also_named_by=("pci_bus_id",), gpu_of=_scraped_gpu, time=("time",)
+)
 _LAYOUT: Final = first_layout(
     *(
         TelemetryTable(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,10 +13,8 @@ from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
     TelemetryTable,
-    fields_in,
+    add_records,
     first_layout,
-    named,
-    positions,
     read_table,
     recognised_table,
 )
@@ -92,53 +90,44 @@ def _read_json(path: Path) -> Telemetry:
     """Read one document per sample, which has a stamp and the cards."""
     text = FileText(path)
     rows = RowCollector(path, text.losses)
+    add_records(rows, _TABLES[:1], _records(text, rows))
+    return telemetry_of(_JSON_FORMAT, rows)
+
+
+def _records(text: FileText, rows: RowCollector) -> Iterator[dict[str, object]]:
     for document in text.objects(_DOCUMENT):
         if isinstance(document, str):
             rows.row_losses[RowLoss.UNREADABLE] += 1
             continue
-        stamp = next((document[key] for key in _STAMPS if key in document), None)
+        stamp: dict[str, object] = {key: document[key] for key in _STAMPS if key in document}
         for card, values in document.items():
             if _CARD.fullmatch(card) and isinstance(values, dict):
-                cells = list(values.values())
-                columns, fields = _headings(tuple(values))
-                gpu = _card({name: str(cells[at]).strip() for name, at in columns.items()}, card)
-                rows.add_object(gpu, stamp, [(field, cells[at]) for at, field in fields])
-    return telemetry_of(_JSON_FORMAT, rows)
+                yield {**stamp, "device": card, **values}
 
 
-@lru_cache
-def _headings(names: tuple[str, ...]) -> tuple[dict[str, int], list[tuple[int, Field]]]:
-    """The keys of a card that name it and that are known, the same in most documents."""
-    columns = positions(names)
-    return named(columns, _NAMES), fields_in(columns, _FIELDS)
-
-
-def _card(cells: Cells, card: str = "") -> GpuName | None:
-    device, node, bus = (
-        "" if cell.casefold() == "n/a" else cell
-        for cell in (cells.get(heading, "") for heading in _NAMES)
+def _card(cells: Cells) -> GpuName | None:
+    card, node, bus = (
+        "" if cell.casefold() == "n/a" else cell for cell in map(cells.__getitem__, _NAMES)
     )
-    card = card or device
     if not card:
         return None
     number = whole_number(node)
     return GpuName(kfd_node=-1 if number is None else number, card=card, pci=bus)
 
 
-_LAYOUT: Final = first_layout(
-    *(
-        TelemetryTable(
-            name,
-            columns,
-            gpu=_NAMES[:1],
-            also_named_by=_NAMES[1:],
-            time=_STAMPS,
-            gpu_of=_card,
-            ignored=_ACCUMULATORS,
-        )
-        for name, columns in (
-            ("rocm-smi CSV", _FIELDS),
-            ("CSV derived from rocm-smi", _DERIVED_FIELDS),
-        )
+_TABLES: Final = tuple(
+    TelemetryTable(
+        name,
+        columns,
+        gpu=_NAMES[:1],
+        also_named_by=_NAMES[1:],
+        time=_STAMPS,
+        gpu_of=_card,
+        ignored=_ACCUMULATORS,
+    )
+    for name, columns in (
+        ("rocm-smi CSV", _FIELDS),
+        ("CSV derived from rocm-smi", _DERIVED_FIELDS),
     )
 )
+_LAYOUT: Final = first_layout(*_TABLES)

@@ -102,7 +102,6 @@ _FLAW_TEXTS: Final = {
 _MAX_GPUS: Final = 1 << 17
 _MAX_MEMBERS: Final = 1 << 10
 """Of a list in a cell; GPUs have some 8 partitions and links."""
-_BLOCK_ROWS: Final = 1 << 14
 _COUNTER_LIMIT: Final = 2**64
 _NAMELESS: Final = -1
 _ODD: Final = -2
@@ -133,7 +132,6 @@ class RowCollector:
         self._rows = GrowingColumns({"gpu": np.int32, "time_ns": np.int64})
         self._cells: dict[Field, list[tuple[Int32, AnyArray, Float64]]] = {}
         """Blocks of readings: the number of the row, the value, its factor."""
-        self._waiting: list[tuple[GpuName, int, dict[Field, object]]] = []
         self._hosts: dict[str, None] = {}
 
     def saw_host(self, name: str) -> None:
@@ -144,39 +142,6 @@ class RowCollector:
                 f"The file has GPUs of several hosts ({', '.join(self._hosts)}), whose numbers "
                 "repeat; write a file for each."
             )
-
-    def add(self, gpu: GpuName, time_ns: int | None, cells: Iterable[tuple[Field, object]]) -> None:
-        """Add a row; without a stamp its time is the number of the GPU's row."""
-        self._waiting.append((gpu, -1 if time_ns is None else time_ns, dict(cells)))
-        if len(self._waiting) == _BLOCK_ROWS:
-            self._flush()
-
-    def add_object(
-        self, gpu: GpuName | None, stamp: object, cells: Sequence[tuple[Field, object]]
-    ) -> bool:
-        """Add a row of JSON, None without a stamp; False, and counted, where it is unusable."""
-        if gpu is None or not cells:
-            self.row_losses[RowLoss.NO_DATA] += 1
-            return False
-        time_ns = None if stamp is None else self.stamps.read(stamp)
-        if time_ns is None and (stamp is not None or self.stamps.clock is not None):
-            self.row_losses[RowLoss.BAD_STAMP] += 1
-            return False
-        self.add(gpu, time_ns, cells)
-        return True
-
-    def _flush(self) -> None:
-        from chopper_core.tables.column import TableColumn
-
-        rows, self._waiting = self._waiting, []
-        codes = Interner()
-        which = np.array([codes[gpu] for gpu, _, _ in rows], np.int64)
-        times_ns = np.array([time_ns for _, time_ns, _ in rows], np.int64)
-        fields = dict.fromkeys(field for _, _, cells in rows for field in cells)
-        columns = (
-            (field, TableColumn.of([cells.get(field) for _, _, cells in rows])) for field in fields
-        )
-        self.add_rows(list(codes), which, times_ns, columns)
 
     def add_rows(
         self,
@@ -221,8 +186,6 @@ class RowCollector:
 
         Raises DataError if rows name no GPU and don't show rounds.
         """
-        if self._waiting:
-            self._flush()
         rows = self._rows.joined()
         gpu, times_ns = rows["gpu"], rows["time_ns"]
         notes = self._name_by_rounds(gpu, times_ns)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -271,6 +273,35 @@ def read_table(path: Path, layout_of: LayoutOf, stamps: Stamps | None = None) ->
     return table.finish("a known telemetry format")
 
 
+def add_records(
+    rows: RowCollector, tables: Sequence[TelemetryTable], records: Iterator[Mapping[str, object]]
+) -> str:
+    """Add objects of JSON, whose keys are headings, as rows of tables; the name of the first."""
+    from chopper_core.tables.column import TableColumn, TableRows
+
+    @lru_cache
+    def table_of(headings: tuple[str, ...]) -> TelemetryTable | None:
+        return next((each for each in tables if each.layout(headings)), None)
+
+    found = ""
+    while batch := list(islice(records, _WAITING_LINES)):
+        by_table: dict[str, list[Mapping[str, object]]] = {each.name: [] for each in tables}
+        for record in batch:
+            if (table := table_of(tuple(record))) is None:
+                rows.row_losses[RowLoss.NO_DATA] += 1
+            else:
+                by_table[table.name].append(record)
+        for table, own in zip(tables, by_table.values(), strict=True):
+            known = {*table.columns, *table.gpu, *table.also_named_by, *table.time}
+            keys = dict.fromkeys(chain.from_iterable(own))
+            headings = [key for key in keys if key.strip().casefold() in known]
+            if (layout := table.layout(headings)) is not None:
+                columns = [TableColumn.of([row.get(key) for row in own]) for key in headings]
+                add_rows(rows, layout, TableRows(columns, len(own)))
+                found = found or table.name
+    return found
+
+
 def _may_have_headings(text: str, heading: str) -> bool:
     """Whether lines may be comments, or begin like the headings."""
     # Few texts have the heading anywhere, which is found faster than where it is.
@@ -309,6 +340,9 @@ def add_rows(rows: RowCollector, layout: ColumnPositions, block: TableRows) -> N
         losses[RowLoss.NO_DATA] += int((filled > (layout.failed is None)).sum())
         block, which = block.take(is_used), which[is_used]
     times_ns = None
+    if layout.times_of is None and rows.stamps.clock is not None:
+        losses[RowLoss.BAD_STAMP] += len(block)
+        return
     if layout.times_of is not None:
         times_ns = layout.times_of(rows.stamps, block)
         is_timed = times_ns >= 0
