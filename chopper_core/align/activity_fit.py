@@ -251,7 +251,7 @@ def peak_of(
 ) -> Peak:
     """The best of all places at which activity can lie within the samples.
 
-    They are a part of a step apart: between two samples the correlation falls.
+    Their distance is a part of a step: between two samples the correlation falls.
     """
     first, last = reach_ns
     bins = len(shares[0][0])

@@ -62,7 +62,7 @@ def clock_response(table: KernelTable, hardware: Hardware) -> ClockResponse:
 
     Least squares of the logarithm of the mean durations of like kernels (name, operation, phase)
     over that of the clock and over the share during communication. Means are by GPU and iteration,
-    apart by whether communication ran next to them, and by GPU in the counter run, where nothing
+    separate by whether communication ran next to them, and by GPU in the counter run, where nothing
     does. A group that shows too little takes the range of its class of kernels.
     """
     nothing = ClockResponse(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
@@ -167,15 +167,15 @@ class _Means(Rows, frozen=True):
             return np.bincount(self.group, one * other, count).astype(np.float64)
 
         size = np.bincount(self.group, minlength=count)
-        clock, duration, beside = (
+        clock, duration, overlap = (
             values - (np.bincount(self.group, values, count) / np.maximum(size, 1))[self.group]
             for values in (self.clock, self.duration, self.overlapped)
         )
-        spread = sums(beside, beside)
+        spread = sums(overlap, overlap)
         varies = spread > _MIN_OVERLAP_VARIANCE * size
         with np.errstate(invalid="ignore", divide="ignore"):
             clock, duration = (
-                values - np.where(varies, sums(values, beside) / spread, 0.0)[self.group] * beside
+                values - np.where(varies, sums(values, overlap) / spread, 0.0)[self.group] * overlap
                 for values in (clock, duration)
             )
             contrast = sums(clock, clock)

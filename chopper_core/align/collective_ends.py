@@ -35,7 +35,7 @@ _FAR: Final = np.iinfo(np.int64).max
 _GROUP_SIZE: Final = late(r" of (\d+)$")
 
 _CLOSE: Final = 0.1
-"""Ends are compared directly where they are apart by at most this share of their distance."""
+"""Ends are compared directly where they differ by at most this share of their distance."""
 _WINDOWS_NS: Final = (20_000, 100_000)
 """Widths of a peak of end differences, the narrower one first."""
 _MIN_VOTES: Final = 3
@@ -162,7 +162,7 @@ class EndOffsets(Struct, frozen=True, eq=False):
 
     late_ns: Int64
     """By GPU; 0 where nothing shows it."""
-    apart: frozenset[int]
+    unmatched: frozenset[int]
     """GPUs whose ends agree with those of no other one: their collectives can't be matched."""
     part: Int64
     """By GPU; the offsets are to the first GPU of its part, those of two parts aren't comparable:
@@ -182,17 +182,17 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
     lanes = {gpu: kernels.take(own) for gpu, own in runs_of(kernels.gpu)}
     groups = {gpu: Counter(lane.group.tolist()) for gpu, lane in lanes.items()}
     part = np.zeros(len(late), np.int64)
-    apart: set[int] = set()
+    unmatched: set[int] = set()
     distances: list[Int64] = []
     parts = _parts(groups)
     for number, gpus in enumerate(parts):
         part[gpus] = number
         if len(gpus) > 1 or len(parts) == 1:
-            apart.update(_place(gpus, lanes, groups, late, distances))
+            unmatched.update(_place(gpus, lanes, groups, late, distances))
         else:
-            apart.update(gpus)
+            unmatched.update(gpus)
     scatter = int(median_of(np.concatenate(distances))) if distances else 0
-    return EndOffsets(late, frozenset(apart), part, scatter)
+    return EndOffsets(late, frozenset(unmatched), part, scatter)
 
 
 def _parts(groups: Mapping[int, Counter[int]]) -> list[list[int]]:

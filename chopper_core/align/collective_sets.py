@@ -1,7 +1,7 @@
 """Which communication kernels of the GPUs are one collective; the clocks of hosts, by their ends.
 
 Kernels that end together are one collective if each GPU has one of them and their labels don't
-contradict. Sequences of ends are cut where they are clearly apart; between two cuts the n-th
+contradict. Sequences of ends are cut at clear gaps; between two cuts the n-th
 kernels belong together if all GPUs have as many. Kernels without labels take part. A kernel for
 which several collectives come into question stays alone.
 
@@ -51,7 +51,7 @@ _STANDARD_ERRORS: Final = 3
 """The uncertainty of a median in standard errors."""
 _ABSENT: Final = np.iinfo(np.int64).min
 _SCATTERS: Final = 10
-"""Ends farther apart than this many times their usual scatter belong to different collectives."""
+"""A gap of more than this many times their usual scatter separates the ends of two collectives."""
 _TOLERANCE_NS: Final = (5_000, 500_000)
 """The least and the largest distance at which ends may be the same."""
 _FINER: Final = 3
@@ -67,7 +67,7 @@ def collective_sets(kernels: CommKernels, offsets: EndOffsets) -> Int64:
     Time is that of sorting the kernels a few times.
     """
     found = _Matching(kernels, kernels.end_ns - offsets.late_ns[kernels.gpu])
-    usable = ~np.isin(kernels.gpu, [*offsets.apart]) & ~kernels.is_unmatched
+    usable = ~np.isin(kernels.gpu, [*offsets.unmatched]) & ~kernels.is_unmatched
     together = np.flatnonzero(usable & ~kernels.is_rooted)
     together = together[stable_order(found.end[together])]
     least, most = _TOLERANCE_NS
@@ -189,7 +189,7 @@ class _Matching:
     def by_ends(self, order: Index, universe: Int64, threshold: int, least_gap_ns: int) -> None:
         """Match kernels that are in the order of their ends, universe by universe.
 
-        Ends are cut apart at ever finer gaps, from the threshold to the least gap, until each part
+        Ends are cut at ever finer gaps, from the threshold to the least gap, until each part
         is one collective, or as many on all GPUs.
         """
         by_universe = stable_order(universe)
@@ -294,7 +294,7 @@ def host_clocks(
 ) -> list[HostClock]:
     """The clocks of a run, the first rank's first; a single clock by default.
 
-    Ranks of one host share a clock. If hosts are unknown (''), ranks whose ends are farther apart
+    Ranks of one host share a clock. If hosts are unknown (''), ranks whose ends differ by more
     than they scatter have separate clocks. `by_hand` are corrections by rank that override the
     estimates.
     """

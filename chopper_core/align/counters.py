@@ -57,7 +57,7 @@ _MIN_WINDOW: Final = 0.2
 _ROUNDING_NS: Final = 2_000
 """Two tools give one execution's times within this: traces are written in µs."""
 _DRIFT: Final = 1e-5
-"""And two clocks of one host run apart by this share of the time at most."""
+"""And two clocks of one host drift by this share of the time at most."""
 _NS_PER_US: Final = 1_000.0
 
 
@@ -209,8 +209,8 @@ def _recurrences(template: Int64, sequence: Int64, length: int) -> list[int]:
     offsets.sort()
     if not len(offsets):
         return []
-    # Missing and extra kernels shift the offset within a window slightly; windows lie a template
-    # apart.
+    # Missing and extra kernels shift the offset within a window slightly; windows follow each
+    # other by a template.
     gaps = np.flatnonzero(np.diff(offsets) > max(len(template) // 4, length))
     groups = np.split(offsets, gaps + 1)
     needed = max(_MIN_WINDOW * len(places), 1)
@@ -372,11 +372,11 @@ def same_execution(table: KernelTable, rows: Index, start_ns: Int64, end_ns: Int
     known = start_ns >= 0
     if known.sum() < 2:
         return None
-    apart = (table.start_ns[rows] - start_ns)[known]
+    distance = (table.start_ns[rows] - start_ns)[known]
     longer = (table.duration_ns[rows] - (end_ns - start_ns))[known]
-    offset = int(median_of(apart))
+    offset = int(median_of(distance))
     drift = _ROUNDING_NS + _DRIFT * float(np.ptp(start_ns[known]))
-    same = (np.abs(apart - offset) <= drift) & (np.abs(longer) <= _ROUNDING_NS)
+    same = (np.abs(distance - offset) <= drift) & (np.abs(longer) <= _ROUNDING_NS)
     return offset if same.all() else None
 
 

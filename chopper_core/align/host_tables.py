@@ -342,7 +342,7 @@ def _bytes_of(events: MemoryEvents, row: Index, links: Links, gpu: Int32) -> dic
     """The bytes allocated for each activity, and the most that there were up to its launch."""
     count = len(gpu)
     alloc = np.where(links.points.known(), 0.0, np.nan)
-    peak, apart = np.full((2, count), np.nan)
+    peak, fragments = np.full((2, count), np.nan)
     for number in distinct(events.gpu).tolist():
         own = events.of_gpu(number)
         rows = np.flatnonzero(links.points.known() & (gpu == number))
@@ -352,7 +352,7 @@ def _bytes_of(events: MemoryEvents, row: Index, links: Links, gpu: Int32) -> dic
         begins = np.concatenate([[0], at[:-1]])
         for values, column in (
             (events.allocated[own], peak),
-            (events.reserved[own] - events.allocated[own], apart),
+            (events.reserved[own] - events.allocated[own], fragments),
         ):
             column[rows] = largest_between(values, np.maximum(begins - 1, 0), at)
         if len(rows):
@@ -363,4 +363,4 @@ def _bytes_of(events: MemoryEvents, row: Index, links: Links, gpu: Int32) -> dic
     alloc[~np.isin(gpu, events.gpu)] = np.nan
     gained = np.flatnonzero((events.bytes > 0) & (row >= 0))
     alloc += np.bincount(row[gained], events.bytes[gained], count)
-    return {ALLOC_BYTES: alloc, PEAK_BYTES: peak, FRAGMENTATION_BYTES: apart}
+    return {ALLOC_BYTES: alloc, PEAK_BYTES: peak, FRAGMENTATION_BYTES: fragments}

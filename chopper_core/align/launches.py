@@ -304,7 +304,7 @@ class Launched(Struct, frozen=True):
     def take(self, rows: Index | slice | Mask) -> Launched:
         return Launched(self.code[rows], tuple(trait[rows] for trait in self.traits))
 
-    def alike(self, other: Launched, position: int) -> Mask:
+    def may_be_at(self, other: Launched, position: int) -> Mask:
         same: Mask = self.code == other.code[position]
         for ours, theirs in zip(self.traits, other.traits, strict=True):
             if theirs[position] != UNKNOWN:
@@ -344,7 +344,7 @@ def align(first: Launched, second: Launched) -> Alignment:
     before = np.zeros(len(second) + 1, np.int32)
     column = 0
     for position in range(len(first)):
-        equal = second.alike(first, position)
+        equal = second.may_be_at(first, position)
         after = _row(rest[position + 1], len(second))
         hits = np.flatnonzero(equal[column:])
         if len(hits):
@@ -404,7 +404,7 @@ def with_moved(found: Alignment, first: Launched, second: Launched) -> Alignment
         if there is None:
             continue
         ours, others = first.take(here), second.take(there)
-        may = np.stack([others.alike(ours, position) for position in range(len(here))])
+        may = np.stack([others.may_be_at(ours, position) for position in range(len(here))])
         alone = may.sum(axis=0) == 1
         for row in np.flatnonzero(may.sum(axis=1) == 1):
             column = int(np.argmax(may[row]))
@@ -434,7 +434,7 @@ def _rests(first: Launched, second: Launched) -> Bits:
     lengths = np.zeros(len(second) + 1, np.int32)
     mirrored = second.take(slice(None, None, -1))
     for position in range(len(first) - 1, -1, -1):
-        lengths = _next_row(lengths, mirrored.alike(first, position))
+        lengths = _next_row(lengths, mirrored.may_be_at(first, position))
         packed[position] = np.packbits(np.diff(lengths).astype(np.uint8))
     return packed
 

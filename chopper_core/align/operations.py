@@ -58,7 +58,7 @@ _WRAPPERS: Final = late(
     r"|^Torch-Compiled|CompiledFxGraph|GraphModule|CUDAGraph|^DistributedDataParallel|^record_param_comms"
     r"|^TorchDynamo|^AOTDispatcher|^_NoopSaveInputs|^<(?:forward|backward) op>$|^forward$"
 )
-"""Operators that run others: they don't tell their kernels apart."""
+"""Operators that run others: they don't distinguish their kernels."""
 _COMPILED: Final = late(r"CompiledFunction(?:Backward)?$")
 _SCOPE_SHARE: Final = 0.5
 """An annotation around more of the launches of its steps is a scope, not an operation …"""
@@ -112,7 +112,7 @@ def label_operations(
     """Operations of the activities, and the names behind the codes.
 
     The model's own terms come first: annotations of the vocabulary, else the innermost annotation
-    or module that tells kernels apart, then shapes. Then come the names of the same kernels
+    or module that distinguishes kernels, then shapes. Then come the names of the same kernels
     elsewhere in the run, framework operators, the place in a
     repeated layer, finally kernel names.
     """

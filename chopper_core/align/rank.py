@@ -138,7 +138,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     )
     memory, memory_columns, unplaced = align_memory(trace, links, devices, table)
     table = table.with_measured(memory_columns)
-    beside = side_tables(idle, host_steps(steps, len(devices)), memory, launching, attributes)
+    side = side_tables(idle, host_steps(steps, len(devices)), memory, launching, attributes)
     findings = {
         **_unlinked(table, links),
         "collectives without arguments": collectives.without_arguments,
@@ -155,7 +155,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         table=table,
         devices=tuple(int(device) for device in devices),
         partial_iterations=partial,
-        side_tables=beside,
+        side_tables=side,
         findings=findings,
     )
 

@@ -76,7 +76,7 @@ def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels
         return operation
     step = numbered((iterations.codes, np.where(is_body, phases.codes, len(Phase))))
     counts, labelled = set[int](), list[tuple[Index, Index]]()
-    # Attention runs in one stream of each step; what runs beside it stays unlabelled.
+    # Attention runs in one stream of each step; what runs next to it stays unlabelled.
     for code in distinct(step[attends]).tolist():
         own = np.flatnonzero((step == code) & is_body)
         lanes, sizes = counted(host.lane[own[attends[own]]])

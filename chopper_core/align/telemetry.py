@@ -62,7 +62,7 @@ TITLES: Final = {
 
 
 _LONGEST_PERIOD_NS: Final = 86_400 * 10**9
-"""Stamps farther apart are those of a clock that was set, not of a tool that rests for days."""
+"""A larger gap between stamps is that of a clock that was set, not of a tool that rests."""
 
 
 def signals(

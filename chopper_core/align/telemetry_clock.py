@@ -355,12 +355,12 @@ def _offset_of_cpu(
     if file.clock is ClockDomain.EPOCH and epoch_ns is not None:
         corrected = f"its clock is the run's, corrected by {epoch_ns} ns as its host's"
         return epoch_ns, 1, corrected if epoch_ns else "known: its clock is the run's"
-    alike = [
+    usable = [
         source
         for source in telemetry
         if source.clock == str(file.clock) and source.offset_ns is not None
     ]
-    if file.clock in _SHARED and alike:
-        finest = min(alike, key=lambda source: source.uncertainty_ns)
+    if file.clock in _SHARED and usable:
+        finest = min(usable, key=lambda source: source.uncertainty_ns)
         return finest.offset_ns, finest.uncertainty_ns, f"as {finest.path}, on the same clock"
     return None, 0, f"its clock ({file.clock}) is not the run's, and no telemetry has the same"

@@ -25,7 +25,7 @@ _ALARM: Final = re.compile(
 )
 _UNITS: Final = {str(name): unit for name, (_, unit) in TITLES.items()}
 _ALMOST: Final = 0.9
-"""Samples are rarely as far apart as asked for."""
+"""Samples rarely have the distance that was asked for."""
 _USUAL: Final = 50
 """The moving median is that of so many steps or samples before."""
 

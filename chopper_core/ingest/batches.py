@@ -382,8 +382,8 @@ def _described(folder: Path, trace: Path) -> Run | ChopperError:
     part = read_part(folder, trace)
     if not isinstance(part, Run):
         return part
-    beside = {kind: each.in_memory() for kind, each in part.side_tables.items()}
-    return replace(part, table=empty_table(), side_tables=beside, cubes=None)
+    side = {kind: each.in_memory() for kind, each in part.side_tables.items()}
+    return replace(part, table=empty_table(), side_tables=side, cubes=None)
 
 
 def _part_path(folder: Path, trace: Path) -> Path:

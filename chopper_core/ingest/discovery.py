@@ -173,26 +173,26 @@ def _below(
             return [_part(folder, own, files)], []
         parts = [_part(folder, one, names, names) for names in loose]
     without: list[Path] = []
-    beside: list[Path] = []
+    without_data: list[Path] = []
     shapes: set[str] = set()
     """Of the names of directories with one run."""
     for path in (Path(entry.path) for entry in entries if entry.is_dir()):
         found, empty = _below(path, seen)
         parts += found
-        beside += empty
+        without_data += empty
         if not found:
             without.append(path)
         elif len(found) == 1:
             shapes.add(_shape(path.name))
-    beside += [path for path in without if _shape(path.name) in shapes]
+    without_data += [path for path in without if _shape(path.name) in shapes]
     is_one = len(parts) > 1 and not own and _are_one(parts)
-    if len(parts) == 1 and not beside:
+    if len(parts) == 1 and not without_data:
         is_one = not is_root and _GENERIC.fullmatch(parts[0].path.name) is not None
     if is_one:
         whole = frozenset().union(*(part.families for part in parts))
         ranks = tuple(rank for part in parts for rank in part.ranks)
         return [_Part(folder, whole, ranks, parts[0].trace)], []
-    return parts, beside
+    return parts, without_data
 
 
 def _recorded_ranks(folder: Path) -> tuple[int, ...] | None:

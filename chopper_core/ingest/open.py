@@ -332,13 +332,13 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
         by = moved[table.gpu]
         launch_ns = np.where(table.launch_ns == NO_TIME, NO_TIME, table.launch_ns + by)
         table = replace(table, start_ns=table.start_ns + by, launch_ns=launch_ns)
-        beside = {kind: each.moved(moved) for kind, each in run.side_tables.items()}
+        side = {kind: each.moved(moved) for kind, each in run.side_tables.items()}
         by_rank = {gpu.rank: int(moved[gpu.index]) for gpu in run.gpus}
         sources = (
             replace(each, span_ns=tuple(edge + by_rank.get(each.rank, 0) for edge in each.span_ns))
             for each in run.sources
         )
-        run = replace(run, side_tables=beside, sources=tuple(sources))
+        run = replace(run, side_tables=side, sources=tuple(sources))
     return replace(run, table=labelled_by_partners(table), hosts=tuple(clocks))
 
 

@@ -59,7 +59,7 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         raise DataError(f"{chosen.paths[0]} has no kernel dispatches")
     dispatches = chosen.dispatches
     if not (dispatches.start_ns >= 0).any():
-        # They keep their order, 1 ns apart, with a duration of 0 ns.
+        # They keep their order, 1 ns after each other, with a duration of 0 ns.
         order = np.arange(len(dispatches), dtype=np.int64)
         dispatches = replace(dispatches, start_ns=order, end_ns=order)
     timed = np.flatnonzero((dispatches.start_ns >= 0) & (dispatches.end_ns >= dispatches.start_ns))

@@ -69,9 +69,11 @@ def offset_between(anchors: Sequence[Anchor], clock: str, to: str, at_ns: int) -
         return None
     nearest = min(anchors, key=lambda anchor: abs(anchor.of(to) - at_ns))
     offset_ns = nearest.of(to) - nearest.of(clock)
-    alike = [each for each in anchors if abs(each.of(to) - each.of(clock) - offset_ns) <= _STEP_NS]
-    best = min(alike, key=lambda anchor: abs(anchor.width_ns))
-    return Offset(best.of(to) - best.of(clock), abs(best.width_ns) // 2 + 1, len(alike))
+    agreeing = [
+        each for each in anchors if abs(each.of(to) - each.of(clock) - offset_ns) <= _STEP_NS
+    ]
+    best = min(agreeing, key=lambda anchor: abs(anchor.width_ns))
+    return Offset(best.of(to) - best.of(clock), abs(best.width_ns) // 2 + 1, len(agreeing))
 
 
 def clock_steps(anchors: Sequence[Anchor]) -> list[str]:

@@ -97,11 +97,11 @@ def problems(run: Path, states: Sequence[RecordedProcess]) -> Iterator[str]:
     if ranks and len(ranks) < world:
         others = "the others have no hooks, or record into another directory"
         yield f"{len(ranks)} of {world} ranks are recorded here; {others}"
-    alike: dict[str, list[RecordedProcess]] = {}
+    by_sentence: dict[str, list[RecordedProcess]] = {}
     for state in states:
         for sentence in _problems_of(state):
-            alike.setdefault(sentence, []).append(state)
-    for sentence, who in alike.items():
+            by_sentence.setdefault(sentence, []).append(state)
+    for sentence, who in by_sentence.items():
         yield f"{_named(who)}: {sentence}"
     without = [state for state in ranks if not state.windows and not state.stood_down]
     ended = [state for state in without if state.state == "ended"]

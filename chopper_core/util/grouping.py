@@ -131,7 +131,7 @@ def combined(columns: Sequence[Codes]) -> tuple[Int64, Index]:
 
 
 def _ranked_few(codes: Codes) -> tuple[Index, Index] | None:
-    """As `ranked` of codes far apart, if they are few: by a hash that tells them all apart."""
+    """As `ranked` of sparse codes, if they are few: by a hash that separates them all."""
     if len(codes) < _MIN_HASHED:
         return None
     hashed = (codes.astype(np.uint64) * _MIXER) >> np.uint64(64 - _HASH_BITS)

@@ -116,7 +116,7 @@ def test_ends_that_agree_nowhere_match_nothing() -> None:
         - table.start_ns[alien[:count]]
         + np.arange(count) * 37 * US
     )
-    assert 3 in end_offsets(CommKernels.of(table)).apart
+    assert 3 in end_offsets(CommKernels.of(table)).unmatched
     found = collectives_of(one.run)
     assert found is not None
     assert not found.complete.any()

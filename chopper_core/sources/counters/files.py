@@ -58,7 +58,7 @@ _SUFFIXES: Final = late(r"(?:\.(?:csv|json|db|gz))+$", re.IGNORECASE)
 _COMPUTE_PART: Final = late(r"(?:results_)?pmc_perf_\d+|pmc_dispatch_info|timestamps")
 """Files that rocprof-compute joins in `pmc_perf.csv`."""
 _COMPUTE_LEVEL: Final = late(r"SQC?_\w*LEVEL\w*")
-"""Files of its passes that accumulate a level; the tool keeps them apart."""
+"""Files of its passes that accumulate a level; the tool keeps them separate."""
 SAME_PROGRAM: Final = 0.8
 """Sibling folders are passes of one program if they share this part of their kernels."""
 RELATED: Final = 0.5
@@ -139,8 +139,8 @@ def _readers(files: Sequence[SourceFile]) -> Iterator[_Reader]:
     for file in _of(files, device_samples.NAME, device_samples.KERNELS):
         kernels.setdefault((file.path.parent, rank_in_name(file.path.name)), []).append(file)
     for file in _of(files, device_samples.NAME, device_samples.SAMPLES):
-        beside = kernels.get((file.path.parent, rank_in_name(file.path.name)))
-        path = beside.pop(0).path if beside else None
+        own = kernels.get((file.path.parent, rank_in_name(file.path.name)))
+        path = own.pop(0).path if own else None
         yield file, partial(_listed, device_samples.read_sampled, file.path, path)
     for file in (file for others in kernels.values() for file in others):
         yield file, file.read
@@ -208,17 +208,17 @@ def _why_read_already(file: SourceFile, files: Sequence[SourceFile]) -> str | No
     path, name = file.path, file.source.NAME
     better = _BY_CHOICE[: _BY_CHOICE.index(name)] if name in _BY_CHOICE else ()
     for other in files:
-        beside = other.path.parent == path.parent
+        in_folder = other.path.parent == path.parent
         if name == pmc_csv.NAME and other.path.stem == "pmc_perf" and path != other.path:
-            is_part = beside and _COMPUTE_PART.fullmatch(path.stem)
+            is_part = in_folder and _COMPUTE_PART.fullmatch(path.stem)
             if is_part or other.path.parent in path.parent.parents:
                 return f"is part of {other.path.name}, which is read instead"
-            if beside and _COMPUTE_LEVEL.fullmatch(path.stem):
+            if in_folder and _COMPUTE_LEVEL.fullmatch(path.stem):
                 return (
                     f"is a pass that accumulates a level, not part of {other.path.name}; open it "
                     "alone to see it"
                 )
-        if other.source.NAME in better and beside and _prefix(other.path) == _prefix(path):
+        if other.source.NAME in better and in_folder and _prefix(other.path) == _prefix(path):
             return f"belongs to the same process as {other.path.name}, which is read instead"
     return None
 

@@ -48,7 +48,7 @@ LAUNCH_CATEGORIES: Final = frozenset(
     ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
 )
 OLD_RANGE: Final = "Operator"
-"""The category that torch up to 1.9 gives to operators and to named ranges alike."""
+"""The category that torch up to 1.9 gives to operators and to named ranges."""
 RANGE_CATEGORIES: Final[Mapping[str, int]] = {
     "cpu_op": int(HostCategory.OPERATOR),
     OLD_RANGE: int(HostCategory.OPERATOR),

@@ -134,7 +134,7 @@ def _why_not(path: Path) -> str:
         return "has no headings, and its name doesn't say the metric and the rank (gpu_power_0.csv)"
     metric = match["metric"].lower()
     if metric == "system_cpu_usage":
-        return "mixes the seconds of several states of a processor, which can't be told apart"
+        return "mixes the seconds of several states of a processor, which can't be separated"
     if file_series is None:
         return f"has no headings, and {metric!r} in its name isn't a known metric of CharLLM-PPT"
     if metric == "mem_util" and not any(
