@@ -17,7 +17,7 @@ from chopper_core.align.identity import with_places
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, together
 from chopper_core.ingest.recorded import RecordedRun
-from chopper_core.ingest.untraced import ReadSamples, identified, read_files, status_of, with_ranks
+from chopper_core.ingest.untraced import Opening, identified, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
@@ -33,47 +33,38 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.escape import Escaped, escape_each
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory, reading
-from chopper_core.util.progress import Progress
 
 _EPOCH: Final = "epoch"
 TELEMETRY_SCHEMA: Final = "chopper.telemetry/1"
 
 
-def attach_sources(
-    run: Run,
-    paths: Sequence[Path],
-    progress: Progress,
-    ranges: Sequence[Path] | None,
-    recorded: RecordedRun | None = None,
-    read_samples: ReadSamples = read_files,
-) -> Run:
+def attach_sources(run: Run, opening: Opening, ranges: Sequence[Path] | None) -> Run:
     """Attach counters, telemetry and CPU samples to a run; what can't be used is in `Run.failed`.
 
     `ranges` are traces that hold CUPTI ranges; None leaves out counters. Where memory runs out, or
     anything else goes wrong, the run opens without that source.
     """
-    sources: dict[str, Callable[[Run, Sequence[Path], Progress], Run]] = {
-        "telemetry": partial(attach_telemetry, recorded=recorded, read_samples=read_samples),
-        "CPU samples": partial(attach_cpu, recorded=recorded),
+    sources: dict[str, Callable[[Run, Opening], Run]] = {
+        "telemetry": attach_telemetry,
+        "CPU samples": attach_cpu,
     }
     if ranges is not None:
         sources = {"counters": partial(attach_counters, ranges=ranges), **sources}
     for name, attach in sources.items():
         try:
-            run = attach(run, paths, progress)
+            run = attach(run, opening)
         except Exception as error:
             if isinstance(error, ChopperError):
                 raise
             doing = f"joining the {name} with kernels"
             short = is_out_of_memory(error)
             why = out_of_memory(doing) if short else f"{doing} failed: {internal_error(error)}"
-            run = replace(run, failed=(*run.failed, (str(paths[0]), f"{why}.")))
+            run = replace(run, failed=(*run.failed, (str(opening.paths[0]), f"{why}.")))
     return run
 
 
-def attach_counters(
-    run: Run, paths: Sequence[Path], progress: Progress, ranges: Sequence[Path] = ()
-) -> Run:
+def attach_counters(run: Run, opening: Opening, ranges: Sequence[Path]) -> Run:
+    paths, progress = opening.paths, opening.progress
     found = find_counters(paths, ranges)
     run = _skipping(run, found)
     if not found.files:
@@ -110,16 +101,11 @@ def _skipping(run: Run, found: FoundFiles) -> Run:
     return replace(run, skipped=(*others, *unused.items()))
 
 
-def attach_telemetry(
-    run: Run,
-    paths: Sequence[Path],
-    progress: Progress,
-    recorded: RecordedRun | None = None,
-    read_samples: ReadSamples = read_files,
-) -> Run:
-    found_files = discover(paths, Family.TELEMETRY)
+def attach_telemetry(run: Run, opening: Opening) -> Run:
+    recorded, progress = opening.recorded, opening.progress
+    found_files = discover(opening.paths, Family.TELEMETRY)
     run = _skipping(run, found_files)
-    read, failed = read_samples(found_files, run, progress)
+    read, failed = opening.read_samples(found_files, run, progress)
     run = with_ranks(run, read)
     placed: list[tuple[Telemetry, TelemetrySource]] = []
     identities: list[Identity] = []
@@ -196,10 +182,8 @@ def _measured_twice(
     return found
 
 
-def attach_cpu(
-    run: Run, paths: Sequence[Path], progress: Progress, recorded: RecordedRun | None = None
-) -> Run:
-    files = discover(paths, Family.CPU)
+def attach_cpu(run: Run, opening: Opening) -> Run:
+    files, recorded = discover(opening.paths, Family.CPU), opening.recorded
     if not files.files or not len(run.table):
         return run
     table = run.table
@@ -207,7 +191,7 @@ def attach_cpu(
     is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
     found = []
     tables: list[CpuTable]
-    tables, failed = files.read("CPU samples", progress)
+    tables, failed = files.read("CPU samples", opening.progress)
     for samples in tables:
         node = recorded.node_of(samples.path) if recorded else None
         own = [clock for clock in run.hosts if node is not None and clock.name == node.host]

@@ -22,13 +22,18 @@ from chopper_core.ingest.rank import (
     read_complete,
 )
 from chopper_core.ingest.recorded import (
-    RecordedRun,
     described,
     recorded_at,
     with_recording,
     without_traces,
 )
-from chopper_core.ingest.untraced import ReadSamples, read_files, telemetry_run
+from chopper_core.ingest.untraced import (
+    Opening,
+    ReadSamples,
+    read_files,
+    run_of_dispatches,
+    telemetry_run,
+)
 from chopper_core.ingest.watch import files_below
 from chopper_core.ingest.windows import continued
 from chopper_core.metrics.counters import sampled_figures
@@ -39,6 +44,7 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.parallel import layout_of_settings
 from chopper_core.model.run import Run, located
 from chopper_core.model.table import NO_TIME, KernelTable, empty_table
+from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import HostFile, TraceFile, assign_ranks, find_traces
 from chopper_core.sources.registry import Family, RunPart, discover, natural_key
@@ -95,9 +101,8 @@ def open_run(
         before = {path: state_of(path) for path in files_below(paths)}
         try:
             recorded = recorded_at(paths)
-            run = _read_run(
-                name, paths, progress, jobs, overrides, read_ranks, gather, recorded, read_samples
-            )
+            opening = Opening(name, paths, progress, overrides, recorded, read_samples)
+            run = _read_run(opening, jobs, read_ranks, gather)
             run = described(run, recorded) if recorded else run
             run = located(_check_overrides(_named(run)))
         except DataError:
@@ -126,28 +131,17 @@ def _replaced(run: Run, before: Mapping[str, FileState]) -> str | None:
 
 
 def _read_run(
-    name: str,
-    paths: Sequence[Path],
-    progress: Progress,
-    jobs: int | None,
-    overrides: Overrides,
-    read_ranks: ReadRanks | None,
-    gather: GatherTables,
-    recorded: RecordedRun | None,
-    read_samples: ReadSamples,
+    opening: Opening, jobs: int | None, read_ranks: ReadRanks | None, gather: GatherTables
 ) -> Run:
+    paths, progress, recorded = opening.paths, opening.progress, opening.recorded
     try:
         discovery = find_traces(paths)
     except DataError as no_traces:
         if not all(path.exists() for path in paths):
             raise
-        run = (
-            _counted(name, (), progress, overrides, recorded, read_samples)
-            or _scheduled(name, paths, progress, overrides)
-            or _sampled(name, paths, progress, overrides, read_samples)
-        )
+        run = _counted(opening) or _scheduled(opening) or _sampled(opening)
         if run is None and recorded:
-            raise DataError(without_traces(name, recorded)) from no_traces
+            raise DataError(without_traces(opening.name, recorded)) from no_traces
         if run is None:
             raise
         return run
@@ -170,14 +164,14 @@ def _read_run(
     if not read:
         why = " ".join(reason for _, reason in failed[:3])
         try:
-            counted = _counted(name, ranges, progress, overrides, recorded, read_samples)
+            counted = _counted(opening, ranges)
         except DataError as error:
             raise DataError(why or str(error)) from error
         if counted is None:
             raise DataError(why)
         return replace(counted, failed=(*failed, *counted.failed))
     progress("merge ranks", 0, 1)
-    run = _joined(name, read, gather)
+    run = _joined(opening.name, read, gather)
     run = replace(run, failed=(*failed, *run.failed))
     # Their tables, which are those of the run once more.
     del read, outcomes, outcome
@@ -188,34 +182,22 @@ def _read_run(
         if not any(note.startswith(f"{kind} {file.path} ") for note in notes for kind in JOINED)
     )
     run = with_recording(run, recorded) if recorded else run
-    run = on_one_clock(replace(run, skipped=tuple(left)), overrides)
+    run = on_one_clock(replace(run, skipped=tuple(left)), opening.overrides)
     progress("merge ranks", 1, 1)
-    run = _attached(
-        _with_overrides(run, overrides), paths, progress, ranges, recorded, read_samples
-    )
+    run = _attached(_with_overrides(run, opening.overrides), opening, ranges)
     return _with_layout(with_slots(run, paths), paths)
 
 
-def _counted(
-    name: str,
-    ranges: Sequence[Path],
-    progress: Progress,
-    overrides: Overrides,
-    recorded: RecordedRun | None,
-    read_samples: ReadSamples,
-) -> Run | None:
+def _counted(opening: Opening, ranges: Sequence[Path] = ()) -> Run | None:
     """The run of counters or kernel traces; `ranges` are traces that hold CUPTI ranges."""
-    from chopper_core.ingest.untraced import run_of_dispatches
-    from chopper_core.sources.counters.files import find_counters, read_found
-
-    paths = paths_of(name)
-    found = find_counters(paths, ranges)
-    dispatch_runs = read_found(found, paths, progress)
+    found = find_counters(opening.paths, ranges)
+    dispatch_runs = read_found(found, opening.paths, opening.progress)
     if not dispatch_runs:
         return None
-    run = _with_overrides(run_of_dispatches(name, dispatch_runs, overrides.hardware), overrides)
-    skipped = (*run.skipped, *found.unread().items())
-    return _attached(replace(run, skipped=skipped), paths, progress, None, recorded, read_samples)
+    overrides = opening.overrides
+    run = run_of_dispatches(opening.name, dispatch_runs, overrides.hardware)
+    run = replace(run, skipped=(*run.skipped, *found.unread().items()))
+    return _attached(_with_overrides(run, overrides), opening, None)
 
 
 def _named(run: Run) -> Run:
@@ -236,28 +218,22 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
     return run
 
 
-def _scheduled(
-    name: str, paths: Sequence[Path], progress: Progress, overrides: Overrides
-) -> Run | None:
-    found = discover(paths, Family.SCHEDULE)
+def _scheduled(opening: Opening) -> Run | None:
+    found = discover(opening.paths, Family.SCHEDULE)
     read: list[RunPart]
-    read, failed = found.read("schedules", progress)
+    read, failed = found.read("schedules", opening.progress)
     if failed and not read:
         raise DataError(failed[0][1])
-    skipped = tuple((str(file.path), file.reason) for file in found.skipped)
-    run = read[0].run_of(name, read) if read else None
-    return run and _with_overrides(replace(run, skipped=skipped, failed=tuple(failed)), overrides)
+    if not read:
+        return None
+    run, skipped = read[0].run_of(opening.name, read), found.skipped
+    left = tuple((str(file.path), file.reason) for file in skipped)
+    return _with_overrides(replace(run, skipped=left, failed=tuple(failed)), opening.overrides)
 
 
-def _sampled(
-    name: str,
-    paths: Sequence[Path],
-    progress: Progress,
-    overrides: Overrides,
-    read_samples: ReadSamples,
-) -> Run | None:
-    run = telemetry_run(name, paths, progress, overrides, read_samples)
-    return run and _with_overrides(_with_layout(with_slots(run, paths), paths), overrides)
+def _sampled(opening: Opening) -> Run | None:
+    run, paths = telemetry_run(opening), opening.paths
+    return run and _with_overrides(_with_layout(with_slots(run, paths), paths), opening.overrides)
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
@@ -342,14 +318,7 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
     return replace(run, table=labelled_by_partners(table), hosts=tuple(clocks))
 
 
-def _attached(
-    run: Run,
-    paths: Sequence[Path],
-    progress: Progress,
-    ranges: Sequence[Path] | None,
-    recorded: RecordedRun | None,
-    read_samples: ReadSamples,
-) -> Run:
+def _attached(run: Run, opening: Opening, ranges: Sequence[Path] | None) -> Run:
     """The run with the counters and telemetry at the paths, and the parts of its time.
 
     `ranges` are traces that hold CUPTI ranges; None leaves out counters, of which the run is made.
@@ -357,9 +326,9 @@ def _attached(
     A source that can't be used is named in `Run.failed`; the run stays as it is without it.
     """
     traces = {source.path for source in run.sources}
-    paths = [path for path in paths if path.is_dir() or str(path) not in traces]
+    paths = [path for path in opening.paths if path.is_dir() or str(path) not in traces]
     if paths:
-        run = attach_sources(run, paths, progress, ranges, recorded, read_samples)
+        run = attach_sources(run, replace(opening, paths=paths), ranges)
     figures = sampled_figures(run.measured, run.hardware)
     run = replace(run, measured={**run.measured, **figures}) if figures else run
     table = run.table.without_measured(*PASSING)

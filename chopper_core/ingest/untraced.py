@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.counters import counter_signals
@@ -15,6 +16,7 @@ from chopper_core.align.identity import gpus_of_telemetry
 from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.telemetry import interval_table, signals, summaries
 from chopper_core.align.telemetry_clock import placed_at
+from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.model.column_names import BLOCK, COUNTER_DURATION, GRID
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Identity, Source, TelemetrySource
@@ -50,6 +52,17 @@ def read_files(
 ) -> tuple[list[Telemetry], Failures]:
     """Read all of each file."""
     return found.read("telemetry", progress)
+
+
+class Opening(Struct, frozen=True):
+    """What a run is opened with."""
+
+    name: str
+    paths: Sequence[Path]
+    progress: Progress
+    overrides: Overrides
+    recorded: RecordedRun | None
+    read_samples: ReadSamples
 
 
 def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware: str) -> Run:
@@ -164,22 +177,16 @@ def _named_by_ranges(table: KernelTable, names: Sequence[str]) -> KernelTable:
     return used_names(renamed)
 
 
-def telemetry_run(
-    name: str,
-    paths: Sequence[Path],
-    progress: Progress,
-    overrides: Overrides,
-    read_samples: ReadSamples,
-) -> Run | None:
-    """The run of the telemetry at the paths, without any trace; None without any telemetry.
+def telemetry_run(opening: Opening) -> Run | None:
+    """The run of the telemetry at its paths, without any trace; None without any telemetry.
 
     Its time is that of the samples, on the clock that most files share. Files of another clock are
     named in `Run.failed`, and so is what can't be read. Raises DataError if no file can be read.
     """
-    found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
+    found, overrides = discover(opening.paths, Family.TELEMETRY), opening.overrides
     if not found.files and not _stopped_files(found):
         return None
-    read, failed = read_samples(found, None, progress)
+    read, failed = opening.read_samples(found, None, opening.progress)
     if not read and not _stopped_files(found):
         raise DataError(failed[0][1] if failed else "the telemetry has no samples")
     timed = [each for each in read if each.resolution_ns]
@@ -206,7 +213,7 @@ def telemetry_run(
     first_ns = min((each.first_ns for each in spans), default=0)
     measured = signals(placed, (first_ns, max((each.last_ns for each in spans), default=0)))
     return Run(
-        name=name,
+        name=opening.name,
         table=interval_table(placed, measured),
         gpus=gpus,
         sources=(),
