@@ -2,8 +2,10 @@
 
 A layer of a transformer runs a norm, products into heads, attention, the product out of it, and a
 feed-forward part. Its norm is found once, as the first of the step, by how many products lie
-between it and the attention; in backward the same holds from the end. What precedes the first layer
-and follows the last one lies outside the layers.
+between it and the attention; in backward the same holds from the end. Where no norm precedes the
+first attention, the norms follow, and a layer ends with one. Of layers that attend in several ways,
+such as linear attention next to the usual one, those of another way begin where the kernels of
+a known layer end. What precedes the first layer and follows the last one lies outside the layers.
 
 A step may run the model several times (microbatches, tokens): each pass ends with a product of its
 own, that of the head, and has as many layers as every other pass of the trace. What can't be
@@ -151,7 +153,8 @@ def layers_of(role: Index, kernel: Int32, *, one_step: bool) -> Index:
     if one_step and len({len(piece) for piece in pieces}) != 1:
         pieces = [anchors]
     counts = {len(piece) for piece in pieces}
-    starts = _starts(anchors, role, products)
+    begins = np.cumsum([0, *map(len, pieces[:-1])])
+    starts = _starts(anchors, begins, kernel, role, products)
     if starts is None or len(counts) != 1 or not MIN_LAYERS <= counts.pop() <= _MAX_LAYERS:
         return found
     own = np.split(starts, np.cumsum([len(piece) for piece in pieces])[:-1])
@@ -182,27 +185,70 @@ def _passes(anchors: Index, kernel: Int32) -> list[Index]:
     return np.split(anchors, cuts)
 
 
-def _starts(anchors: Index, role: Index, products: Index) -> Index | None:
+def _starts(
+    anchors: Index, begins: Index, kernel: Int32, role: Index, products: Index
+) -> Index | None:
     """The first kernel of each layer: the norm as many products before its attention as the first.
 
-    None where a layer has no such norm.
+    `begins` are the places of the passes' first attentions. None where a layer has no such norm.
     """
     is_norm: Mask = role == Role.NORM
     norms = np.flatnonzero(is_norm)
     first = norms[norms < anchors[0]]
     if not len(first):
-        return None
+        return _after_norms(anchors, begins, kernel, norms, products)
     depth = products[anchors[0]] - products[first[0]]
     after = np.flatnonzero(~is_norm[first[0] :])
     width = int(after[0]) if len(after) else 1
     # The last norm with so many products after it.
     place = np.searchsorted(products[norms], products[anchors] - depth, "right") - 1
     starts = norms[place]
-    if depth < 1 or (place < 0).any() or (products[anchors] - products[starts] != depth).any():
+    if (other := kernel[anchors] != kernel[anchors[0]]).any():
+        _of_other_kinds(starts, anchors, begins, kernel, norms, other)
+    elif (products[anchors] - products[starts] != depth).any():
+        return None
+    if depth < 1 or (place < 0).any() or (starts < 0).any():
         return None
     for _ in range(width - 1):
         starts = np.where(is_norm[starts - 1] & (starts > first[0]), starts - 1, starts)
     return starts if (starts[1:] > anchors[:-1]).all() else None
+
+
+_ENDING: Final = 3
+"""Kernels that end a layer."""
+
+
+def _of_other_kinds(
+    starts: Index, anchors: Index, begins: Index, kernel: Int32, norms: Index, other: Mask
+) -> None:
+    """Put layers with another kind of attention than the first where known layers end; else -1."""
+    known = np.delete(starts, np.union1d(begins, np.flatnonzero(other)))
+    endings = {kernel[at - _ENDING : at].tobytes() for at in known.tolist() if at >= _ENDING}
+    for place in np.flatnonzero(other).tolist():
+        low, high = np.searchsorted(norms, (anchors[place - 1], anchors[place])).tolist()
+        own = [at for at in norms[low:high].tolist()
+               if kernel[at - _ENDING : at].tobytes() in endings]  # fmt: skip
+        starts[place] = own[0] if len(endings) == len(own) == 1 else -1
+
+
+def _after_norms(
+    anchors: Index, begins: Index, kernel: Int32, norms: Index, products: Index
+) -> Index | None:
+    """The first kernel of each layer where norms end them: what follows the norm before."""
+    others = np.delete(np.arange(len(anchors)), begins)
+    place = np.searchsorted(norms, anchors[others]) - 1
+    if (place < 0).any() or (norms[place] <= anchors[others - 1]).any():
+        return None
+    starts = np.zeros(len(anchors), np.intp)
+    starts[others] = norms[place] + 1
+    # The first layer of a pass begins like the others, after the embedding.
+    like = kernel[starts[1] : anchors[1]][::-1]
+    for first in begins.tolist():
+        lead = kernel[max(anchors[first] - len(like), 0) : anchors[first]][::-1]
+        differs = np.flatnonzero(lead != like[: len(lead)])
+        starts[first] = anchors[first] - (int(differs[0]) if len(differs) else len(lead))
+    depth = products[anchors] - products[starts - 1]
+    return starts if starts.min() > 0 and depth[0] > 0 and (depth == depth[0]).all() else None
 
 
 def _end_of_last(

@@ -19,6 +19,11 @@ WITH_QK_NORM = "n1 g1 n2 n2 rope kv a1 g2 n1 g3 silu g4"
 SPLIT = "n1 g1 g2 g3 a1 a2 g4 plus n1 g5 g6 mul g7 plus"
 MOE = "n1 g1 rope a1 g2 n1 g3 top route g4 g5 sum"
 GLOBAL = "n1 g1 rope a3 areduce g2 n1 g3 top route g4 g5 sum"
+POST_NORM = "g1 rope a1 g2 plus n1 g3 gelu g4 plus n2"
+LINEAR = "n1 g1 conv a5 n3 g2 plus n1 g3 silu g4 plus"
+"""Linear attention, with a norm of its own after it; FULL attends as usual, to another depth."""
+FULL = "n1 g1 g1 rope a1 g2 plus n1 g3 silu g4 plus"
+HYBRID = [LINEAR, LINEAR, LINEAR, FULL]
 HEAD, TAIL = "embed", "n1 g9 max"
 
 
@@ -51,6 +56,36 @@ def test_layers_begin_at_their_norm(layer: str, count: int) -> None:
 def test_layers_of_two_kinds_may_alternate() -> None:
     names, expected = step(*[MOE, GLOBAL] * 12)
     assert found(names) == expected
+
+
+@pytest.mark.parametrize("count", [8, 24])
+@pytest.mark.parametrize("passes", [1, 2, 3])
+@pytest.mark.parametrize("tail", ["n9 g9 loss", "pool g9 loss"])
+def test_layers_may_end_with_their_norm(count: int, passes: int, tail: str) -> None:
+    layers = enumerate([POST_NORM] * count)
+    names, expected = place((OUTSIDE, "embed g7 plus"), *layers, (OUTSIDE, tail))
+    for one_step in (True, False):
+        assert found(names * passes, one_step=one_step) == expected * passes
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("kinds", [HYBRID, HYBRID[::-1], [LINEAR, FULL], [FULL, LINEAR, LINEAR]])
+def test_layers_of_one_model_may_attend_in_two_ways(kinds: list[str], passes: int) -> None:
+    names, expected = step(*kinds * 6)
+    assert found(names * passes) == expected * passes
+
+
+@pytest.mark.parametrize("layers", [[POST_NORM] * 24, HYBRID * 6])
+@pytest.mark.parametrize("changed", range(24))
+@pytest.mark.parametrize("more", [" x", " g8", " n3"])
+def test_an_irregular_layer_of_these_leaves_no_wrong_label(
+    layers: list[str], changed: int, more: str
+) -> None:
+    for other in (layers[changed] + more, layers[changed].replace("g2", f"g2{more}")):
+        names, expected = step(*layers[:changed], other, *layers[changed + 1 :])
+        got = found(names)
+        pairs = zip(got, expected, strict=True)
+        assert all(label in (true, OUTSIDE, UNKNOWN) for label, true in pairs)
 
 
 def test_the_first_layer_may_lack_a_kernel() -> None:

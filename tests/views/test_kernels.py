@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from chopper_core.model.table import Category, Kind
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.shared import table_view
+from tests.align.traces import GEMM, TinyTrace, align
 from tests.support import Row, counted_rows, run_of
 
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
@@ -139,3 +141,17 @@ def test_quantiles_without_sorting_are_those_of_numpy(
     for number, gpu in enumerate(sorted({gpu for gpu, _ in rows})):
         own = [took for other, took in rows if other == gpu]
         np.testing.assert_allclose(found[number], np.quantile(own, shares), rtol=1e-12)
+
+
+def test_kernels_split_by_the_requests_of_their_step(tmp_path: Path) -> None:
+    trace, at = TinyTrace(), 0
+    for requests, kernels in ((8, 3), (2, 1), (8, 2)):
+        trace.note(f"execute_context_0(0)_generation_{requests}({requests})", at, at + 100)
+        for place in range(kernels):
+            trace.launch(GEMM, at + 10 * place + 5)
+        at += 200
+    frame = query(
+        align(trace, tmp_path).run, parse("R?view=kernels&by=batch&base=total&columns=kernels")
+    )
+    rows = map(frame.row, range(len(frame)))
+    assert {row["name"]: row["kernels"] for row in rows} == {"8": 5, "2": 1}

@@ -17,7 +17,14 @@ from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.align.operator_work import FUSED
 from chopper_core.metrics import METRICS, Scope, Values, columns, numbered, worded
 from chopper_core.metrics.metric import quotient
-from chopper_core.model.column_names import CALL_NS, CALL_SHAPE, FLOPS, FLOPS_TYPE, MODEL_BYTES
+from chopper_core.model.column_names import (
+    CALL_NS,
+    CALL_SHAPE,
+    FLOPS,
+    FLOPS_TYPE,
+    MODEL_BYTES,
+    REQUESTS,
+)
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.run import Run
@@ -27,7 +34,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import ranked, ratios, sums_of
+from chopper_core.util.grouping import combined, maxima_of, ranked, ratios, sums_of
 from chopper_core.views.base import Base
 from chopper_core.views.shared.benchmarks import hipblaslt_line, torch_line
 from chopper_core.views.shared.table_view import Partition, by_kernel_codes, by_level
@@ -363,6 +370,21 @@ def _classes(table: KernelTable) -> SplitCodes:
     words: dict[str, int] = {}
     of_name = [words.setdefault(kernel_class(name), len(words)) for name in table.names]
     return np.array(of_name, np.int64)[table.kernel], tuple(words)
+
+
+@add_split("batch")
+def _batches(table: KernelTable) -> SplitCodes:
+    """The requests of each activity's inference step, from the engine's annotation."""
+    codes = np.full(len(table), -1, np.int64)
+    if REQUESTS not in table.measured:
+        return codes, ()
+    requests = table.measured[REQUESTS]
+    step = combined([table.gpu, table.iteration])[1]
+    known = np.isfinite(requests) & (table.iteration >= 0)
+    size = maxima_of(requests[known].astype(np.int64), step[known], int(step.max()) + 1, -1)[step]
+    sizes, place = ranked(size[size >= 0])
+    codes[size >= 0] = place
+    return codes, [str(each) for each in sizes.tolist()]
 
 
 @add_split("shape")
