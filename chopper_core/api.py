@@ -170,6 +170,8 @@ class OpenRun:
         iteration: int | None = None,
         gaps: bool = False,
         force: bool = False,
+        host: bool = False,
+        nodes: int | None = None,
     ) -> list[str]:
         """Write the run in a format of `chopper export`; returns sentences on what was left out.
 
@@ -178,7 +180,8 @@ class OpenRun:
         """
         from chopper_core.render.exports import ExportOptions, export
 
-        return export(self.run, to, Path(path), ExportOptions(iteration, gaps, force))
+        options = ExportOptions(iteration, gaps, force, host, nodes)
+        return export(self.run, to, Path(path), options)
 
     def signal(self, name: str, gpu: int, bins: int = 0) -> pa.Table:
         """A signal of a GPU as intervals (`start_ns`, `end_ns`) with its `value` in each.

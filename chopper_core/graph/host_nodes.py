@@ -138,7 +138,7 @@ def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
     step_end = steps.start_ns[ends] + steps.duration_ns[ends]
     until = maxima_of(timed.end, timed.gpu, int(timed.gpu.max(initial=0)) + 1)
     np.maximum.at(until, steps.gpu[ends], step_end)
-    calls, returned, awaited = _waits(lane, timed, until)
+    calls, returned, awaited = awaited_by_calls(lane, timed, until)
     count = len(launches), len(calls), len(calls), len(ends)
     gpu = np.concatenate([timed.gpu[launches], lane.gpu[calls], lane.gpu[calls], steps.gpu[ends]])
     call_end = lane.start_ns[calls] + lane.duration_ns[calls]
@@ -195,7 +195,9 @@ def _follows(timed: TimedRows, gpu: Int32, time: Int64, launches: Index) -> tupl
     return follows, followed
 
 
-def _waits(lane: HostLane, timed: TimedRows, until: Int64) -> tuple[Index, Index, Index]:
+def awaited_by_calls(
+    lane: HostLane, timed: TimedRows, until: Int64
+) -> tuple[Index, Index, Index]:
     """The calls that wait for activities, until some time on each GPU, as rows of the lane; and
     pairs of one of these calls, by its place, and an activity."""
     matched = [_BLOCKS.search(name) is not None for name in lane.names]

@@ -133,6 +133,7 @@ _TYPES: Final[Mapping[str, tuple[Callable[[str], Any], Any]]] = {
     "--iteration": (int, None),
     "--jobs": (_number(1), None),
     "--limit": (_number(0), None),
+    "--nodes": (_number(1), None),
     "--max-memory": (parse_size, 0),
     "--parallel": (_layout, ""),
     "--every": (_number(0), 0),

@@ -19,6 +19,8 @@ OPTIONS: Final = f"""
     required -o, --output PATH | a new file or folder
     --iteration N | only this iteration
     --gaps | write idle time as rows
+    --host | write the host's operators and calls too
+    --nodes N | at most so many nodes
     --force | leave out what can't be written instead of failing{READING}"""
 EPILOG: Final = "\n".join(
     ["formats:", *(f"  {name:9} {export_format(name).DESCRIPTION}" for name in EXPORTS)]
@@ -27,7 +29,9 @@ EPILOG: Final = "\n".join(
 
 def run(options: Namespace) -> int:
     export_format(options.to)
-    asked = ExportOptions(options.iteration, options.gaps, options.force)
+    asked = ExportOptions(
+        **{name: getattr(options, name) for name in ExportOptions.__struct_fields__}
+    )
     path = Path(os.path.expanduser(options.output))
     with progress_line() as progress:
         opened = open_view(view_of(options.run, options), options, progress)

@@ -33,6 +33,7 @@ from chopper_core.extensions.chakra.graph import (
     needs_of,
     stated_edges,
 )
+from chopper_core.extensions.chakra.host_pieces import host_lane
 from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, NodeType
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NODE
@@ -159,6 +160,8 @@ def align_graph(
     beside = side_tables(
         attributes_of(graph, rows, is_own=nodes.is_own), *(() if edges is None else (edges,))
     )
+    measured = nodes.measured() | ({NODE: rows.astype(np.float64)} if beside else {})
+    beside = {**beside, **side_tables(host_lane(graph, _origin_ns(graph)))}
     labels = (iteration, phase, layer, operation)
     columns: dict[str, Any] = {
         name: np.where(stated >= 0, stated, own.rules)
@@ -183,7 +186,7 @@ def align_graph(
         launch_ns=launch,
         bytes=nodes.bytes(),
         group=np.where(group >= 0, group + len(graph.names), -1).astype(np.int32),
-        measured=nodes.measured() | ({NODE: rows.astype(np.float64)} if beside else {}),
+        measured=measured,
         **columns,
     )
     order = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))

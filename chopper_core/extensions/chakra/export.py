@@ -19,6 +19,14 @@ from msgspec import Struct, structs
 from chopper_core.extensions.chakra.et import write_et
 from chopper_core.extensions.chakra.execution_graph import RULES
 from chopper_core.extensions.chakra.graph import IO_SIDES, KEPT, RANK_OF, STATED
+from chopper_core.extensions.chakra.graph_nodes import (
+    CONTROL,
+    STATED_KINDS,
+    GraphScope,
+    graph_nodes,
+    graph_scope,
+)
+from chopper_core.extensions.chakra.host_pieces import HOST, Piece
 from chopper_core.extensions.chakra.lint import (
     FEEDER_TYPES,
     GROUP_FILE,
@@ -40,7 +48,6 @@ from chopper_core.extensions.chakra.schema import (
     typed,
 )
 from chopper_core.graph.collectives import Transfer, transfers
-from chopper_core.graph.dependencies import dependencies, stated, time_order
 from chopper_core.graph.process_groups import split_groups
 from chopper_core.model.attributes import (
     NO_NODE,
@@ -61,7 +68,7 @@ from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.util.progress import Progress
 
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
-TAKES: Final = ("iteration", "gaps", "force")
+TAKES: Final = ("iteration", "gaps", "host", "force")
 
 WRITTEN_TYPES: Final = (NodeType.MEM_LOAD.name, NodeType.MEM_STORE.name)
 """Types of nodes that are written as a Chakra trace gave them."""
@@ -74,19 +81,17 @@ SIMULATED_TYPES: Final = (
 )
 _VERSION: Final = "1.0.0"
 _SCHEMA: Final = "chopper.et/1"
-_MIN_GAP_NS: Final = 1_000
 _NS_PER_US: Final = 1_000
 
 
 class _Plan(Struct, frozen=True):
     """Facts that the files of an export share."""
 
-    origin_ns: int
+    scope: GraphScope
     rank_of: Mapping[int, int]
     """GPU → number of its file."""
     groups: Mapping[int, Communicator]
     """By code of the process group."""
-    gaps: bool
     transfers: Mapping[int, Transfer]
     """Row → its send or receive."""
     kept: Sequence[str]
@@ -101,11 +106,11 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     groups = communicators(run, chosen)
     sent = transfers(run, chosen)
     notes, left_out = _refused(run, groups, sent, force=options.force)
+    written = chosen[~np.isin(chosen, left_out)]
     plan = _Plan(
-        origin_ns=int(table.start_ns[chosen].min()),
+        scope=graph_scope(run, written, options),
         rank_of={gpu.index: number for number, gpu in enumerate(run.gpus)},
         groups={one.code: one for one in groups},
-        gaps=options.gaps,
         transfers=sent,
         kept=attribute_names(run.side(Attributes)),
     )
@@ -113,17 +118,14 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     with new_folder(path) as folder:
         for number, gpu in enumerate(run.gpus):
             progress("write Chakra traces", number, len(run.gpus))
-            own = chosen[(table.gpu[chosen] == gpu.index) & ~np.isin(chosen, left_out)]
-            own = time_order(table, own)
             with (folder / f"{name}.{number}.et").open("wb") as file:
-                write_et(file, _metadata(run, gpu, plan), _nodes(run, own, plan))
+                write_et(file, _metadata(run, gpu, plan), _nodes(run, gpu.index, plan))
         members = {
             str(one.number): [plan.rank_of[gpu] for gpu in one.gpus]
             for one in groups
             if one.number != WORLD and one.gpus
         }
         (folder / GROUP_FILE).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
-    written = chosen[~np.isin(chosen, left_out)]
     return [*notes, *_limits(run, written, groups, plan)]
 
 
@@ -197,7 +199,7 @@ def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
         "gpu": gpu.index,
         "device": gpu.device,
         "world_size": max(run.world, len(run.gpus)),
-        "time_origin_ns": plan.origin_ns,
+        "time_origin_ns": plan.scope.origin_ns,
     }
     if run.groups:
         values["process_groups"] = json.dumps([structs.asdict(group) for group in run.groups])
@@ -214,74 +216,67 @@ def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
     return Metadata(_VERSION, {name: typed(value) for name, value in values.items()})
 
 
-def _nodes(run: Run, rows: Index, plan: _Plan) -> Iterator[Node]:
-    """The nodes of one GPU, whose rows come in the order of their start."""
+def _nodes(run: Run, gpu: int, plan: _Plan) -> Iterator[Node]:
     table = run.table
-    start = table.start_ns[rows]
-    first, edges, leads = _needs(run, rows)
-    attributes, nodes = run.side(Attributes), nodes_at(table, rows).tolist()
-    start_us = ((start - plan.origin_ns) / _NS_PER_US).round().astype(np.int64)
-    duration_us = _carried_us(table.duration_ns[rows], table.stream[rows])
-    gap_before = _gaps(table, rows) if plan.gaps else np.zeros(len(rows), np.int64)
-    ids = np.cumsum(1 + (gap_before > 0))
-    end = np.maximum.accumulate(start + table.duration_ns[rows]) if len(rows) else start
-    last = np.maximum.accumulate(
-        np.where(start + table.duration_ns[rows] == end, np.arange(len(rows)), 0)
-    )
-    for place, row in enumerate(rows.tolist()):
-        needs = edges[first[place] : first[place + 1]]
-        data, control = (
-            [int(ids[before]) for before, _, is_control in needs if is_control == kind]
-            for kind in (False, True)
-        )
-        if gap := int(gap_before[place]):
-            before = int(ids[last[place - 1]])
-            yield Node(
-                int(ids[place]) - 1,
-                "host_gap",
-                NodeType.COMP,
-                data_deps=[before],
-                start_us=round((int(start[place]) - gap - plan.origin_ns) / _NS_PER_US),
-                duration_us=round(gap / _NS_PER_US),
-                attributes={"is_cpu_op": typed(True)},
-            )
-            data = [int(ids[place]) - 1, *(each for each in data if each != before)]
+    rows = plan.scope.of_gpu(run, gpu)
+    durations = _carried_us(table.duration_ns[rows], table.stream[rows]).tolist()
+    duration_us = dict(zip(rows.tolist(), durations, strict=True))
+    node_of = dict(zip(rows.tolist(), nodes_at(table, rows).tolist(), strict=True))
+    attributes = run.side(Attributes)
+    for each in graph_nodes(run, gpu, plan.scope):
+        deps: tuple[list[int], list[int]] = ([], [])
+        for need in each.needs:
+            deps[need.kind in CONTROL].append(need.id)
+        if each.piece is not None:
+            yield _host_node(each.id, each.piece, deps, plan.scope.origin_ns)
+            continue
+        row = each.row
         node = _node(
             table,
             row,
             plan,
-            id=int(ids[place]),
-            data_deps=data,
-            ctrl_deps=control,
-            start_us=int(start_us[place]),
-            duration_us=int(duration_us[place]),
+            id=each.id,
+            data_deps=deps[False],
+            ctrl_deps=deps[True],
+            start_us=_in_us(int(table.start_ns[row]) - plan.scope.origin_ns),
+            duration_us=duration_us[row],
         )
-        if nodes[place] != NO_NODE:
-            kept = attributes.of(int(table.gpu[row]), nodes[place])
+        if node_of[row] != NO_NODE:
+            kept = attributes.of(gpu, node_of[row])
             _add_kept(node, kept, plan.transfers.get(row), plan)
-        if leads is not None:
-            pairs = (n for before, host_ns, _ in needs for n in (int(ids[before]), host_ns))
-            node.attributes[STATED] = Attribute("int64_list", [leads[place], *pairs])
+        if each.lead_ns is not None:
+            stated = (
+                n
+                for need in each.needs
+                if need.kind in STATED_KINDS
+                for n in (need.id, need.host_ns)
+            )
+            node.attributes[STATED] = Attribute("int64_list", [each.lead_ns, *stated])
         yield node
 
 
-def _needs(
-    run: Run, rows: Index
-) -> tuple[list[int], list[tuple[int, int, bool]], list[int] | None]:
-    """The dependencies of the trace, else of the times: where those of each place begin, and all:
-    the place of an activity, the host's work since in ns, and whether it is control.
+def _in_us(time_ns: int) -> int:
+    return round(time_ns / _NS_PER_US)
 
-    Of a trace's also the host's work in ns before each activity.
-    """
-    found = stated(run, rows) if len(rows) else None
-    if found is None:
-        deps = dependencies(run.table, rows)
-        return deps.first.tolist(), [(before, 0, False) for before in deps.before.tolist()], None
-    order = np.lexsort((found.before, found.after))
-    first = np.searchsorted(found.after[order], np.arange(len(rows) + 1)).tolist()
-    columns = (found.before, found.host_ns, found.is_control)
-    edges = list(zip(*(each[order].tolist() for each in columns), strict=True))
-    return first, edges, found.lead_ns.tolist()
+
+def _host_node(
+    number: int, piece: Piece, deps: tuple[list[int], list[int]], origin_ns: int
+) -> Node:
+    start_us = _in_us(piece.start_ns - origin_ns)
+    attributes = {"is_cpu_op": typed(True)}
+    if piece.whole is not None:
+        kind, start_ns, lasts_ns = piece.whole
+        attributes[HOST] = Attribute("int64_list", [kind, start_ns - origin_ns, lasts_ns])
+    return Node(
+        number,
+        piece.name,
+        NodeType.COMP,
+        data_deps=deps[False],
+        ctrl_deps=deps[True],
+        start_us=start_us,
+        duration_us=_in_us(piece.end_ns - origin_ns) - start_us,
+        attributes=attributes,
+    )
 
 
 def _add_kept(
@@ -349,9 +344,9 @@ def _own_values(table: KernelTable, row: int, plan: _Plan) -> dict[str, Value | 
     has_flops = bool(np.isfinite([flops, of]).all())
     return {
         "stream": int(table.stream[row]),
-        "ts_ns": int(table.start_ns[row]) - plan.origin_ns,
+        "ts_ns": int(table.start_ns[row]) - plan.scope.origin_ns,
         "dur_ns": int(table.duration_ns[row]),
-        "launch_ns": None if launch_ns == NO_TIME else launch_ns - plan.origin_ns,
+        "launch_ns": None if launch_ns == NO_TIME else launch_ns - plan.scope.origin_ns,
         "iteration": known("iteration"),
         "layer": known("layer"),
         "phase": known("phase", PHASES),
@@ -387,12 +382,3 @@ def _carried_us(duration_ns: Int64, stream: Int64) -> Int64:
         total = np.cumsum(duration_ns[own])
         found[own] = np.diff((total + _NS_PER_US // 2) // _NS_PER_US, prepend=0)
     return found
-
-
-def _gaps(table: KernelTable, rows: Index) -> Int64:
-    """The time in ns before each row in which nothing ran on its GPU; 0 where it is under 1 µs."""
-    start = table.start_ns[rows]
-    end = np.maximum.accumulate(start + table.duration_ns[rows])
-    gap = np.zeros(len(rows), np.int64)
-    gap[1:] = start[1:] - end[:-1]
-    return np.where(gap >= _MIN_GAP_NS, gap, 0)

@@ -9,6 +9,7 @@ import msgspec
 
 from chopper_core.extensions.chakra.execution_graph import SCHEMA, align_graph, times_of
 from chopper_core.extensions.chakra.graph import STATED, USED, AttributeColumn, ExecutionGraph
+from chopper_core.extensions.chakra.host_pieces import HOST
 from chopper_core.extensions.chakra.schema import NodeType
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
@@ -116,7 +117,7 @@ def _unread(attributes: Mapping[str, AttributeColumn]) -> list[str]:
     """A sentence for each attribute that no figure comes from; of very many the first."""
     found = []
     for name, column in attributes.items():
-        if name not in USED and name != STATED:
+        if name not in USED and name not in (STATED, HOST):
             types = ", ".join(dict.fromkeys(column.types))
             found.append(
                 f"attribute {name}{f' ({types})' if types else ''} of {len(column.nodes):,} nodes, "

@@ -37,9 +37,13 @@ class ExportOptions(Struct, frozen=True):
 
     iteration: int | None = None
     gaps: bool = False
-    """Idle time of a GPU as rows of its own."""
+    """Idle time as rows of its own."""
     force: bool = False
     """Leave out what can't be written, instead of writing nothing."""
+    host: bool = False
+    """The host's work too."""
+    nodes: int | None = None
+    """At most so many."""
 
 
 class ExportFormat(Protocol):
