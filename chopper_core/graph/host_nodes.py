@@ -195,9 +195,7 @@ def _follows(timed: TimedRows, gpu: Int32, time: Int64, launches: Index) -> tupl
     return follows, followed
 
 
-def awaited_by_calls(
-    lane: HostLane, timed: TimedRows, until: Int64
-) -> tuple[Index, Index, Index]:
+def awaited_by_calls(lane: HostLane, timed: TimedRows, until: Int64) -> tuple[Index, Index, Index]:
     """The calls that wait for activities, until some time on each GPU, as rows of the lane; and
     pairs of one of these calls, by its place, and an activity."""
     matched = [_BLOCKS.search(name) is not None for name in lane.names]
