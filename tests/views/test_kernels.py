@@ -153,5 +153,5 @@ def test_kernels_split_by_the_requests_of_their_step(tmp_path: Path) -> None:
     frame = query(
         align(trace, tmp_path).run, parse("R?view=kernels&by=batch&base=total&columns=kernels")
     )
-    rows = map(frame.row, range(len(frame)))
-    assert {row["name"]: row["kernels"] for row in rows} == {"8": 5, "2": 1}
+    kernels = [frame.row(row)["kernels"] for row in range(len(frame))]
+    assert dict(zip(frame.labels, kernels, strict=True)) == {"8": 5, "2": 1}
