@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Final
@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.model.charts import Lanes
+from chopper_core.model.charts import BarChart, Lanes
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
@@ -28,12 +28,13 @@ from chopper_core.views.spec import SeveralRuns
 from chopper_core.views.timeline.lanes import classes_of
 from chopper_tui.draw.figures import Figure, figures_of
 from chopper_tui.draw.pieces import CLASS_INKS, EXPOSED, HIDDEN, Pieces, signal_ink
-from chopper_tui.draw.table import repeated_column
+from chopper_tui.draw.table import repeated_by_columns
 from chopper_tui.draw.timeline import lane_line, phases_line
 
 _SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 """Candidates for the signal next to the chosen one, the best first."""
 
+_FULL: Final[Mapping[str, float]] = {Unit.PERCENT: 100.0, Unit.CELSIUS: 105.0}
 _COMPARED: Final = 64
 """Parts of the time that two signals are compared in."""
 _SAME_PCT: Final = 1.0
@@ -134,10 +135,12 @@ class ScreenData(Struct, frozen=True):
     frame: Frame
     figures: Mapping[str, Figure]
     signals: tuple[ScreenSignal, ScreenSignal]
-    bars: Set[str] = frozenset()
-    """Columns with bars in their cells, which charts of the same figures were left out for."""
+    bars: Mapping[str, BarChart] = {}
+    """The charts that bars in the cells of a column repeat."""
     inks: Sequence[str] = ()
     """Of each row, by what takes most of its time; empty where rows have no class."""
+    full: Mapping[str, float] = {}
+    """Unit → the figure that fills a meter."""
 
     @property
     def has_signals(self) -> bool:
@@ -153,13 +156,14 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
     from chopper_core.views.query import preview, query
 
     frame = query(run, view) if is_complete else preview(run, view)
-    view, repeated = frame.view, [repeated_column(frame, each) for each in frame.charts]
-    kept = (chart for chart, name in zip(frame.charts, repeated, strict=True) if not name)
+    view, bars = frame.view, repeated_by_columns(frame)
+    plain = [each for each in bars.values() if len(each.series) == 1]
+    kept = (chart for chart in frame.charts if not any(chart is each for each in plain))
     frame = replace(frame, charts=tuple(kept))
     if isinstance(run, SeveralRuns):
         # Runs side by side have no time in common.
         signal = ScreenSignal(frame.signal, frame.means)
-        return ScreenData(frame, {}, (signal, signal), frozenset(filter(None, repeated)))
+        return ScreenData(frame, {}, (signal, signal), bars)
     second = run.signal(second_signal(run, frame.signal.name))
     return ScreenData(
         frame,
@@ -169,9 +173,15 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
             ScreenSignal(frame.signal, frame.means),
             ScreenSignal(second, _means_later(run, view, second.name)),
         ),
-        frozenset(filter(None, repeated)),
+        bars,
         _inks_of_rows(run, frame),
+        _full(run),
     )
+
+
+def _full(run: Run) -> Mapping[str, float]:
+    known = run.hardware
+    return _FULL if known is None else {Unit.MHZ: known.clock_mhz, Unit.WATTS: known.tdp_w, **_FULL}
 
 
 def _inks_of_rows(run: Run, frame: Frame) -> Sequence[str]:

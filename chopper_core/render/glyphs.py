@@ -19,7 +19,7 @@ STAND_INS: Final = str.maketrans(
     | dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯±", "+")
     | {"▪": "#"}
     | dict.fromkeys("●•", "*")
-    | {"○": ".", "▾": "-", "▸": "+"}
+    | {"○": ".", "□": ".", "■": "#", "▾": "-", "▸": "+"}
     | dict.fromkeys("↑▲", "^")
     | dict.fromkeys("↓▼", "v")
     | dict.fromkeys("⏎←", "<")
@@ -66,6 +66,8 @@ class Glyphs(Struct, frozen=True):
     """A cell of a bar in a row, which leaves a gap to the next row."""
     steps: str = "-"
     """A line within a cell, from its top to its bottom."""
+    meter: str = "#."
+    """A cell of a meter, filled and empty."""
     in_colour: bool = False
     """Whether colours tell kinds and magnitudes apart; without them patterns and levels do."""
     has_few: bool = False
@@ -118,6 +120,7 @@ UNICODE: Final = Glyphs(
     "░",
     "▆",
     "▔─▁",
+    "■□",
 )
 ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*", "u", ">")
 

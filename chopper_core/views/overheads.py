@@ -47,7 +47,7 @@ _MATRIX: Final = ("gemm", "convolution", ATTENTION_CLASS)
 _MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
 """Of the time of matrix kernels: with more unknown, the share of the peak isn't shown."""
 _NOTED_PCT: Final = 1.0
-_MAX_BARS: Final = 16
+_MAX_BARS: Final = 200
 
 COLUMNS: Final = columns(
     """

@@ -210,7 +210,7 @@ async def chart_whole(screen: Explorer, _: str) -> None:
 
 def _picture_of(screen: Explorer) -> Chart:
     """The whole picture of a view, the first that has a scale; raises UsageError without any."""
-    charts = screen.frame.charts
+    charts = screen.charts
     if not charts:
         raise UsageError("this view has no chart to zoom")
     first = min(screen.picture, len(charts) - 1)
@@ -324,7 +324,7 @@ _heats = actions(WALK, view="heatmap")
         Heat map: move the cursor a column to the right.
     """)
 def _step(screen: Explorer, step: int) -> None:
-    heat, whole = _map_of(screen), screen.frame.charts[0]
+    heat, whole = _map_of(screen), screen.charts[0]
     wanted = screen.cell[1] + step
     if not 0 <= wanted < len(heat.columns) and screen.lens != WHOLE:
         with suppress(UsageError):  # at the end of the map

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.charts import LEAST_SHARE, BarChart, BoxChart, Card, Cards, Composition
@@ -45,6 +46,60 @@ _HAIR: Final = 1e-9
 _CELLS_PER_TICK: Final = 12
 
 
+_MOST_ROWS: Final = 16
+"""Rows that a chart of bars wants, at most."""
+
+
+class BarParts(Struct, frozen=True, eq=False):
+    """Bars of several parts on one scale, those below zero to the left of the others."""
+
+    names: Sequence[str]
+    inks: Sequence[str]
+    parts: Float64
+    """Parts x rows, 0 where unknown."""
+    sums: Float64
+    below: float
+    span: float
+
+    @classmethod
+    def of(cls, chart: BarChart, labels: Sequence[str]) -> BarParts:
+        """The bars of a chart in the order of some labels, which are its own."""
+        numbers = np.stack([series.numbers for series in chart.series]).astype(np.float64)
+        if labels is not chart.labels:
+            places = {label: place for place, label in enumerate(chart.labels)}
+            numbers = numbers[:, [places[label] for label in labels]]
+        known = np.isfinite(numbers)
+        parts = np.where(known, numbers, 0.0)
+        sums = np.where(known.any(axis=0), parts.sum(axis=0), np.nan)
+        below = float(-np.minimum(parts, 0.0).sum(axis=0).min(initial=0.0))
+        above = float(np.maximum(parts, 0.0).sum(axis=0).max(initial=0.0))
+        if chart.longest:
+            parts = _cut_parts(parts, chart.longest)
+            below, above = min(below, chart.longest), min(above, chart.longest)
+        names = [chart.series[place].name for place in _visible(chart)]
+        inks = _inks_of(chart) if len(names) > 1 else ["accent"]
+        return cls(names, inks, parts[_visible(chart)], sums, below, (above + below) or 1.0)
+
+    def line(self, row: int, room: int, glyphs: Glyphs, fill: str = "") -> Line:
+        """The bar of a row in so many cells; with a `fill` it is as a chart's."""
+        lengths = self.parts[:, row] / self.span * room
+        if len(self.names) == 1 and not self.below and fill:
+            return [(bar(lengths[0] / room, room, glyphs), self.inks[0])]
+        fills = series_fills(self.inks, glyphs)
+        fills = fills if fill else fills.replace(glyphs.bar[-1], glyphs.row_bar)
+        left, right = stack(-lengths, fills, self.inks), stack(lengths, fills, self.inks)
+        zero = round(self.below / self.span * room)
+        blank, rest = zero - width_of(left), 0 if fill else room - zero - width_of(right)
+        return [(" " * blank, "text"), *reversed(left), *right, (" " * rest, "text")]
+
+    def legend(self, glyphs: Glyphs, width: int) -> Line:
+        fills = series_fills(self.inks, glyphs)
+        line: Line = []
+        for entry in legend_entries(self.names, fills, self.inks):
+            line += entry if width_of([*line, *entry]) <= width else []
+        return line
+
+
 class BarDrawer(Drawer[BarChart]):
     """A bar per label; a lens makes bars longer, and cuts those that get too long."""
 
@@ -59,43 +114,28 @@ class BarDrawer(Drawer[BarChart]):
         legend = legend_entries(names, series_fills(inks, glyphs), inks)
         return title_lines(chart.title, "" if chart.unit == "ns" else chart.unit, width, legend)
 
+    def rows(self, chart: BarChart) -> int:
+        return min(len(chart.labels), _MOST_ROWS)
+
     def body(self, chart: BarChart, on: Canvas) -> None:
         """A row per label: its sum and its parts, those below zero to the left of it."""
         count, glyphs = len(chart.labels), on.glyphs
         shown = on.rows_shown(count)
-        numbers = np.stack([series.numbers for series in chart.series]).astype(np.float64)
-        known = np.isfinite(numbers)
-        parts = np.where(known, numbers, 0.0)
-        sums = np.where(known.any(axis=0), parts.sum(axis=0), np.nan)
-        texts = [_figure(value, chart.unit) or glyphs.missing for value in sums]
+        bars = BarParts.of(chart, chart.labels)
+        texts = [_figure(value, chart.unit) or glyphs.missing for value in bars.sums]
         digits = max(map(len, texts), default=0)
         labels = on.labels(chart.labels, chart.level)
         before = len(labels[0]) + digits + 1 if labels else 0
         room = max(on.width - before - 1, 1)
-        below = float(-np.minimum(parts, 0.0).sum(axis=0).min()) if count else 0.0
-        above = float(np.maximum(parts, 0.0).sum(axis=0).max()) if count else 0.0
-        if chart.longest:
-            parts = _cut_parts(parts, chart.longest)
-            below, above = min(below, chart.longest), min(above, chart.longest)
-        span = (above + below) or 1.0
-        zero = round(below / span * room)
-        inks = _inks_of(chart)
-        fills = series_fills(inks, glyphs)
         # Steps from one figure to the next are in the inks of their kinds of time.
         is_waterfall = [each.name for each in chart.series] == ["reached", "adds"]
-        visible = parts[_visible(chart)] / span * room
         thick = min(max(on.left // max(count, 1), 1), _MAX_THICK) if on.spreads else 1
         for row in range(shown):
             own = time_ink(chart.labels[row].partition(" 2/")[0].partition(" 1/")[0])
             if is_waterfall and own:
-                inks = ["shade", own]
-            if len(chart.series) == 1 and not below:
-                drawn: Line = [(bar(parts[0, row] / span, room, glyphs), "accent")]
-            else:
-                left = stack(-visible[:, row], fills, inks)
-                blank = " " * (zero - sum(len(text) for text, _ in left))
-                drawn = [(blank, "text"), *reversed(left), *stack(visible[:, row], fills, inks)]
-            if chart.longest and abs(sums[row]) > chart.longest * (1 + _HAIR):
+                bars = replace(bars, inks=["shade", own])
+            drawn = bars.line(row, room, glyphs, glyphs.bar[-1])
+            if chart.longest and abs(bars.sums[row]) > chart.longest * (1 + _HAIR):
                 # It extends beyond the end of the axis.
                 drawn[-1] = (drawn[-1][0].rstrip()[:-1] + glyphs.crumb, drawn[-1][1])
             named = (f"{labels[row]}{texts[row].rjust(digits)} ", "text")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 import numpy as np
@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.charts import BarChart, Chart
+from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.model.signals import Signal
 from chopper_core.render.cells import (
     BARS,
@@ -26,11 +27,12 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.glyphs import Glyphs, SparkScale
 from chopper_core.render.names import fitting_names, row_names
-from chopper_core.util.arrays import Int8
+from chopper_core.util.arrays import Float64, Int8
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import INKS, Tint, tints
-from chopper_tui.draw.pieces import Pieces, fit
+from chopper_tui.draw.bars import BarParts
+from chopper_tui.draw.pieces import Line, Pieces, fit
 
 PREFIX: Final = 3
 """Cells for the mark, the cursor and a space."""
@@ -39,9 +41,20 @@ _WIDE: Final = 110
 _BAR: Final = 6
 _WIDE_BAR: Final = 12
 _MAX_BAR: Final = 18
+_MAX_PARTS: Final = 36
+"""Cells of a bar of several parts, at most."""
 _SPARK: Final = 12
 _MAX_WORD: Final = 24
 _WIDE_SPARK: Final = 15
+_METER: Final = 8
+_HEATS: Final = (HOTSPOT, EDGE, "mean_hotspot_c", "mean_hot_c")
+_FIRST: Final = (*_HEATS, "mean_power_w")
+_METERED: Final = (
+    *(*_FIRST, "power_w", "roof_pct", "model_roof_pct", "peak_pct", "gfx_mhz", "mean_gfx_mhz"),
+)
+"""Columns that have a meter where there is room; the first ones where they are the question."""
+_LIMITS: Final = {"mean_power_w": "limit_w"}
+"""Column → the one whose figures fill its meter."""
 _MIN_LANE: Final = 24
 _LANE_SHARE: Final = 40
 """Percentage of the width that lanes take at least."""
@@ -71,6 +84,10 @@ class DrawnColumn(Struct, frozen=True):
     tints: Int8
     names_kernels: bool = False
     """Whether its words are kernels, which have short names."""
+    parts: BarParts | None = None
+    """Of the bar of each row; None: bars have one part."""
+    fulls: Float64 | None = None
+    """Of each row the figure that fills its meter; None: the column has bars."""
 
     @property
     def name(self) -> str:
@@ -87,6 +104,22 @@ class DrawnColumn(Struct, frozen=True):
         above = (Tint.FAR_ABOVE, Tint.HIGH, Tint.TOO_HIGH)
         below = (Tint.FAR_BELOW, Tint.POOR, Tint.VERY_POOR)
         return glyphs.up if tint in above else glyphs.down if tint in below else ""
+
+    def picture(self, row: int, number: float | None, glyphs: Glyphs, ink: str) -> Line:
+        """The bar or the meter of a row, as wide as the column has room for one."""
+        if self.parts is not None:
+            return self.parts.line(row, self.bar, glyphs)
+        share = abs(number or 0) / self.longest
+        if self.fulls is None:
+            full = min(max(round(share * self.bar), int(4 * share * self.bar >= 1)), self.bar)
+            return [(glyphs.row_bar * full, ink), (" " * (self.bar - full), "text")]
+        if number is None or not self.fulls[row] > 0:
+            return [(" " * self.bar, "text")]
+        filled, empty = list(glyphs.meter)
+        full = min(round(number / self.fulls[row] * self.bar), self.bar)
+        rest = (filled if glyphs.has_halves else empty) * (self.bar - full)
+        tint = INKS[0][self.tints[row]]
+        return [(filled * full, "good" if tint == "text" else tint), (rest, "shade")]
 
 
 class SparkColumn(Struct, frozen=True):
@@ -116,6 +149,11 @@ class TableLayout(Struct, frozen=True):
     after: int = 0
     inks: Sequence[str] = ()
     """Of the bar of each row; empty: what the rows are has no ink of its own."""
+
+    def legend(self, width: int) -> Line:
+        """The names of the parts of bars, as many as fit next to the title of a table."""
+        parts = next((each.parts for each in self.columns if each.parts is not None), None)
+        return [] if parts is None else parts.legend(self.glyphs, width)
 
     def name(self, row: int) -> str:
         if self.names is not None:
@@ -166,10 +204,10 @@ class TableLayout(Struct, frozen=True):
 
     def row(self, row: int, drawn: Sequence[Pieces], cursor: bool, marked: bool = False) -> Pieces:
         frame, glyphs = self.frame, self.glyphs
-        pieces = [(glyphs.mark if marked else " ", "strong" if marked else "text")]
-        pieces.append(((glyphs.cursor if cursor else " ") + " ", "text"))
         style = "dim" if frame.left_out and frame.is_cut(row) else "text"
-        pieces.append((self._fitted(row), style))
+        pieces: Line = [(glyphs.mark if marked else " ", "strong" if marked else "text")]
+        pieces += [((glyphs.cursor if cursor else " ") + " ", "text"), (self._fitted(row), style)]
+        pictures: set[int] = set()
         for column in self.columns:
             values = frame.values[column.name]
             number, cell = values.at(row), column.text.cell(values, row, glyphs)
@@ -182,25 +220,25 @@ class TableLayout(Struct, frozen=True):
             ink = INKS[column.text.metric.signed][tint]
             pieces.append((mark + figure, style if ink == "text" else ink))
             if column.bar:
-                share = abs(number or 0) / column.longest
-                full = min(
-                    max(round(share * column.bar), int(4 * share * column.bar >= 1)), column.bar
+                pieces.append((" ", "text"))
+                drawing = column.picture(
+                    row, number, glyphs, self.inks[row] if self.inks else "accent"
                 )
-                ink = self.inks[row] if self.inks else "accent"
-                pieces += [(" " + glyphs.row_bar * full, ink), (" " * (column.bar - full), "text")]
-        lanes: list[tuple[str, str]] = []
+                pictures.update(range(len(pieces), len(pieces) + len(drawing)))
+                pieces += drawing
+        lanes: Line = []
         for spark, line in zip(self.sparks, drawn, strict=True):
             if isinstance(spark, LaneColumn):
                 lanes += [(" " * GAP, "text"), *line]
                 continue
-            room = " " * (spark.cells - sum(len(text) for text, _ in line))
-            ink = line[0][1] if line else "text"
-            pieces += [(" " * GAP, ink), *line, (room, "text")]
+            pieces.append((" " * GAP, "text"))
+            pictures.update(range(len(pieces), len(pieces) + len(line)))
+            pieces += [*line, (" " * (spark.cells - sum(len(text) for text, _ in line)), "text")]
         if cursor:
-            # Only bars keep their colours: each change and back costs bytes.
+            # Pictures keep their colours.
             pieces = [
-                (text, f"{ink}/cursor" if glyphs.row_bar in text and ink in self.inks else "cursor")
-                for text, ink in pieces
+                (text, f"{ink}/cursor" if at in pictures and text.strip() else "cursor")
+                for at, (text, ink) in enumerate(pieces)
             ]
         return [*pieces, *lanes]
 
@@ -219,8 +257,9 @@ def plan(
     lanes: bool = False,
     first: int = 0,
     added: str = "",
-    bars: Set[str] = frozenset(),
+    bars: Mapping[str, BarChart] | None = None,
     inks: Sequence[str] = (),
+    full: Mapping[str, float] | None = None,
 ) -> TableLayout:
     """The layout of a frame; columns that don't fit are left out, least important first.
 
@@ -230,7 +269,7 @@ def plan(
     """
     wide = width >= _WIDE
     cells = _WIDE_BAR if wide else _BAR
-    everything = [_column(frame, text, glyphs, bars, cells) for text in column_texts(frame)]
+    everything = [_column(frame, text, glyphs, bars or {}, cells) for text in column_texts(frame)]
     columns = everything[first:]
     must = {frame.sort.removeprefix("-"), added} & {each.name for each in columns}
     names = None
@@ -241,7 +280,11 @@ def plan(
     room = width - PREFIX - min(longest, max(_MIN_NAME, share)) - 1
     sparks: list[SparkColumn] = []
     if frame.sparks and len(frame):
-        sparks = [_spark_column(signal, wide) for signal in signals]
+        sparks = [_spark_column(each, wide) for each in signals]
+    if frame.view.name and not lanes and any(each.name in _HEATS for each in columns):
+        # Where figures of the GPU are the question, their meters are worth more.
+        columns = [_metered(frame, each, full) if each.name in _FIRST else each for each in columns]
+        sparks = []
     if lanes:
         sparks = [LaneColumn("", max(_MIN_LANE, width * _LANE_SHARE // 100))]
     names_chosen = {each.name for each in columns} if frame.view.columns else must
@@ -273,6 +316,10 @@ def plan(
         used = PREFIX + name_width + _cells(shown, [])
         sparks = [LaneColumn("", max(width - used - GAP - 1, 1))]
     spare = width - PREFIX - name_width - _cells(shown, sparks)
+    for at in sorted(range(len(shown)), key=lambda at: shown[at].name not in _FIRST):
+        if shown[at].name in _METERED and not lanes and spare > _METER and not shown[at].bar:
+            shown[at] = _metered(frame, shown[at], full)
+            spare -= (_METER + 1) * bool(shown[at].bar)
     shown = [_with_longer_bar(each, spare) for each in shown]
     short = fitting_names(names, name_width, glyphs) if names is not None else None
     return TableLayout(
@@ -290,31 +337,58 @@ def plan(
     )
 
 
-def repeated_column(frame: Frame, chart: Chart) -> str:
+def repeated_by_columns(frame: Frame) -> dict[str, BarChart]:
+    """The charts that show no more than bars in the cells of a column would, by its name."""
+    found: dict[str, BarChart] = {}
+    for chart in frame.charts:
+        if name := _repeated_column(frame, chart):
+            found.setdefault(name, chart)  # type: ignore[arg-type]
+    return found
+
+
+def _repeated_column(frame: Frame, chart: Chart) -> str:
     """The column whose figures a chart's bars repeat, in whatever unit; empty if none does."""
-    if not isinstance(chart, BarChart) or len(chart.series) != 1 or not chart.labels:
+    if not isinstance(chart, BarChart) or not chart.series or not chart.labels:
         return ""
+    several = len(chart.series) > 1
     places = {label: row for row, label in enumerate(frame.labels)}
     rows = [places[label] for label in chart.labels if label in places]
-    if len(rows) < len(chart.labels):
+    if len(rows) < len(chart.labels) or (several and len(rows) < len(places)):
         return ""
-    drawn = chart.series[0].numbers
+    drawn = np.nansum([each.numbers for each in chart.series], axis=0)
+    longest = int(np.abs(drawn).argmax())
     for column in frame.columns:
         values = frame.values[column.name]
         own = values.known()[rows] if values.words is None else np.zeros(0)
-        if own.any() and np.allclose(own * drawn.max(), drawn * own.max(), equal_nan=True):
+        own = np.nan_to_num(own) if several else own
+        if own.any() and np.allclose(own * drawn[longest], drawn * own[longest], equal_nan=True):
             return column.name
     return ""
 
 
+def _metered(frame: Frame, column: DrawnColumn, full: Mapping[str, float] | None) -> DrawnColumn:
+    """A column with a meter, if it is known what fills that."""
+    most = (full or {}).get(column.text.metric.unit)
+    limits = frame.values.get(_LIMITS.get(column.name, ""))
+    if most is None or full is None:
+        return column
+    fulls = np.full(len(frame), most) if limits is None else limits.known()
+    width = max(column.width - _METER - 1, cell_width(column.text.scale.cell(most)) + 1)
+    return replace(column, bar=_METER, fulls=fulls, width=width)
+
+
 def _with_longer_bar(column: DrawnColumn, spare: int) -> DrawnColumn:
-    return replace(column, bar=min(column.bar + max(spare, 0), _MAX_BAR)) if column.bar else column
+    if not column.bar or column.fulls is not None:
+        return column
+    most = _MAX_PARTS if column.parts is not None else _MAX_BAR
+    return replace(column, bar=min(column.bar + max(spare, 0), most))
 
 
 def _plain(column: DrawnColumn) -> DrawnColumn:
     """A column without its bar; the heading of a share is then as short as its figures."""
     header = column.header.replace("% of scope", "%")
-    return replace(column, header=header, bar=0, width=max(column.width, cell_width(header)))
+    wide = max(column.width, cell_width(header))
+    return replace(column, header=header, bar=0, width=wide, parts=None)
 
 
 def _cells(columns: Sequence[DrawnColumn], sparks: Sequence[SparkColumn]) -> int:
@@ -345,7 +419,7 @@ def _spark_column(signal: Signal, wide: bool) -> SparkColumn:
 
 
 def _column(
-    frame: Frame, text: ColumnText, glyphs: Glyphs, bars: Set[str], bar_cells: int
+    frame: Frame, text: ColumnText, glyphs: Glyphs, bars: Mapping[str, BarChart], bar_cells: int
 ) -> DrawnColumn:
     name = text.metric.name
     header = text.header
@@ -365,13 +439,17 @@ def _column(
     marks = (values.extrapolated, values.partial)
     mark = "~" if any(each is not None and each.any() for each in marks) else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
-    bar_width = bar_cells if name in bars or (name in BARS and not bars) else 0
+    chart = bars.get(name)
+    parts = BarParts.of(chart, frame.labels) if chart and len(chart.series) > 1 else None
+    bar_width = _WIDE_BAR if parts is not None else bar_cells
+    bar_width *= name in bars or (name in BARS and not bars)
     of_peers = name in BARS and frame.level in ("gpu", "iteration")
     longest = 100.0 if of_peers else max(map(abs, extremes), default=0) or 1.0
     # The title of a column with bars is over these, too.
     cells += [] if bar_width else [header]
     width = max(map(cell_width, cells))
-    return DrawnColumn(text, header, width, bar_width, longest, tints(frame, text.metric))
+    drawn = tints(frame, text.metric)
+    return DrawnColumn(text, header, width, bar_width, longest, drawn, parts=parts)
 
 
 def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -> int:

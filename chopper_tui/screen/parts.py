@@ -85,7 +85,7 @@ class ScreenParts(SteadyScreen[None]):
         self.cell: Cell = (0, 0)
         """The cursor in the view's picture, as the picture's drawer reads it."""
         self.lens = WHOLE
-        self._seen: tuple[Frame, Lens, Sequence[Chart]] | None = None
+        self._seen: tuple[tuple[Frame, Lens, bool], Sequence[Chart]] | None = None
         self.actions = {action.id: action for action in actions}
         self.config = config
         self.chart = config.chart or CHART_SIZES[0]
@@ -233,16 +233,23 @@ class ScreenParts(SteadyScreen[None]):
         return (*charts[first:], *charts[:first])
 
     @property
+    def charts(self) -> Sequence[Chart]:
+        """The charts of the view; in panels without those that bars of the table repeat."""
+        in_cells = self.data.bars.values() if self._sizes.get("-panels") else ()
+        every = self.frame.charts
+        return tuple(each for each in every if not any(each is other for other in in_cells))
+
+    @property
     def _charts_seen(self) -> Sequence[Chart]:
         """The charts of the view; the same objects as long as nothing changes."""
-        if self._seen is None or self._seen[:2] != (self.frame, self.lens):
-            charts = tuple(seen(chart, self.lens) for chart in self.frame.charts)
-            self._seen = self.frame, self.lens, charts
-        return self._seen[2]
+        key = self.frame, self.lens, self._sizes.get("-panels", False)
+        if self._seen is None or self._seen[0] != key:
+            self._seen = key, [seen(chart, self.lens) for chart in self.charts]
+        return self._seen[1]
 
     def look(self, lens: Lens) -> None:
         """Show the view's chart through a lens; its cursor stays on its item."""
-        if chart := next(iter(self.frame.charts), None):
+        if chart := next(iter(self.charts), None):
             self.cell = drawer_of(chart).cell_through(chart, self.cell, self.lens, lens)
         self.lens = lens
         self.show_charts()
@@ -254,7 +261,7 @@ class ScreenParts(SteadyScreen[None]):
     @property
     def has_table_drawn(self) -> bool:
         """Whether a picture stands in the table's place."""
-        return any(drawer_of(each).is_table for each in self.frame.charts[:1])
+        return any(drawer_of(each).is_table for each in self.charts[:1])
 
     @property
     def shows_sentences(self) -> bool:
@@ -304,9 +311,9 @@ class ScreenParts(SteadyScreen[None]):
             self.say("")
 
     def next_picture(self) -> None:
-        if len(self.frame.charts) < 2:
+        if len(self.charts) < 2:
             raise UsageError("this view has no other chart")
-        self.picture = (self.picture + 1) % len(self.frame.charts)
+        self.picture = (self.picture + 1) % len(self.charts)
         self.fit_parts()
         self.show_charts()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from textual import events, work
 from textual.geometry import Region, Size
@@ -10,7 +11,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from chopper_core.model.charts import Lanes, lanes_of_rows
+from chopper_core.model.charts import BarChart, Lanes, lanes_of_rows
 from chopper_core.render.cells import crumb, level_title
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
@@ -19,6 +20,8 @@ from chopper_tui.draw.table import TableLayout, plan
 from chopper_tui.screen_data import LaneLines, ScreenData, ScreenSignal, Sparks
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Listing, strip_of
+
+_AROUND_TITLE: Final = 4
 
 
 class FrameTable(ScrollView, Listing, can_focus=False):
@@ -37,7 +40,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
 
     layout_plan: TableLayout | None = None
     signals: Sequence[ScreenSignal] = ()
-    bars: Set[str] = frozenset()
+    bars: Mapping[str, BarChart] = {}
+    full: Mapping[str, float] = {}
     inks_of_rows: Sequence[str] = ()
     sparks: Sequence[Sparks | LaneLines] = ()
     has_chart = False
@@ -83,8 +87,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         """Show a frame with the cursor on a row, `offset` rows below the first one."""
         frame = data.frame
         self.signals, self.bars, self.inks_of_rows = data.signals, data.bars, data.inks
-        if self.is_panel:
-            self.name_panel([(table_title(frame), "strong")], clean(frame.base))
+        self.full = data.full
         if self.frame is None or _columns_of(self.frame) != _columns_of(frame):
             self.first_column = 0
         self.cursor = max(min(row, len(frame) - 1), 0)
@@ -190,6 +193,10 @@ class FrameTable(ScrollView, Listing, can_focus=False):
 
     def _lay_out(self, frame: Frame) -> None:
         width, glyphs, lanes = self.size.width, self.glyphs, self._lanes
+        # Parts need a legend, which is in a panel's border; elsewhere their chart has it.
+        bars = {
+            name: each for name, each in self.bars.items() if self.is_panel or len(each.series) == 1
+        }
         wanted: list[Sparks | LaneLines]
         if lanes is not None:
             layout = plan(frame, width, glyphs, lanes=True)
@@ -202,13 +209,17 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             signals = [each.signal for each in shown]
             layout = plan(frame, width, glyphs, self.full_names, signals,
                           first=self.first_column, added=self.added,
-                          bars=self.bars, inks=self.inks_of_rows)  # fmt: skip
+                          bars=bars, inks=self.inks_of_rows, full=self.full)  # fmt: skip
             wanted = [
                 Sparks(glyphs, column.cells, signal=each, rows=len(frame))
                 for each, column in zip(shown, layout.sparks, strict=False)
             ]
         if [each.key for each in wanted] != [each.key for each in self.sparks]:
             self.sparks = wanted
+        if self.is_panel:
+            title = table_title(frame)
+            named = layout.legend(width - len(title) - _AROUND_TITLE)
+            self.name_panel([(title, "strong"), *named], clean(frame.base))
         self._planned_width, self.layout_plan = width, layout
         self.virtual_size = Size(width, len(frame) + 1)
 

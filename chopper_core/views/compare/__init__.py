@@ -67,7 +67,7 @@ PARTNER: Final = column("""partner | | partner
     kernel in the baseline if it was renamed.
     missing: both sides have the row, by the same name""")
 
-_MAX_DRAWN: Final = 12
+_MAX_DRAWN: Final = 200
 _MAX_LISTED: Final = 3
 _SHORTENED: Final = ("operation", "kernel")
 """Levels whose labels charts shorten."""
@@ -92,7 +92,7 @@ def answer(run: Run, view: View) -> ViewResult:
         total[name] = float(numbers.sum()) if is_known and not is_mean else None
     change = columns[delta_of(figure).name][1].numbers.astype(np.float64)
     order = np.argsort(-np.abs(change), kind="stable")
-    top = [row for row in order[:_MAX_DRAWN].tolist() if change[row]]
+    top = order[:_MAX_DRAWN].tolist() if change.any() else []
     return ViewResult(
         level=both.by,
         by=both.by,
@@ -198,7 +198,8 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
     sums = "" if both.ours.base.is_mean_of(both.by, both.pairs.labels) else f"{sums} over "
     # Names of kernels are too long for a sentence.
     listed = top[:_MAX_LISTED] if both.by != "kernel" else ()
-    names = [f"{both.pairs.labels[row]} {text(change[row], sign='+')}" for row in listed]
+    labels = both.pairs.labels
+    names = [f"{labels[row]} {text(change[row], sign='+')}" for row in listed if change[row]]
     largest = f"; largest: {', '.join(names)}" if names else ""
     return (whole, f"{sums}{len(change)} rows{largest}")
 

@@ -17,7 +17,7 @@ from chopper_core.model.signals import Queue, TimeSpans
 from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import combined, distinct, minima_of, sums_of
 from chopper_core.views.base import base_of
 from chopper_core.views.launch import by_host
@@ -36,7 +36,7 @@ SPEC: Final = ViewSpec(
 
 LAUNCH, PREP, CALL = OVERHEADS = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
 NEVER: Final = np.iinfo(np.int64).max
-_MAX_BARS: Final = 12
+_MAX_BARS: Final = 200
 _MAX_LINES: Final = 16
 _BINS: Final = 240
 _LEAST_QUEUED: Final = 0.05
@@ -128,18 +128,18 @@ def answer(run: Run, view: View) -> ViewResult:
     used = [name for name in CAUSES if own[name].numbers.any()]
     waits = [name for name in (*OVERHEADS, "comm_wait_ns") if own[name].numbers.any()]
     sort = LAUNCH if LAUNCH in waits else "idle_ns"
-    order = np.argsort(-own[sort].numbers, kind="stable")[:_MAX_BARS]
-    top = tuple(rows.labels[row] for row in order.tolist())
-    ms = 1e6 * base.of_rows({by: top})
     drawn = {
-        f"before compute starts, by {by}": _parts_of_waits(own, order),
-        f"time without compute, by {by}": {CAUSES[name]: own[name].numbers[order] for name in used},
+        f"before compute starts, by {by}": _parts_of_waits(own),
+        f"time without compute, by {by}": {CAUSES[name]: own[name].numbers for name in used},
     }
-    charts: list[Chart] = [
-        BarChart(title, "ms", top, tuple(Series(each, ns / ms) for each, ns in bars.items()))
-        for title, bars in drawn.items()
-        if bars
-    ]
+    charts: list[Chart] = []
+    for title, parts in drawn.items():
+        whole_ns = np.sum([*parts.values()], axis=0) if parts else np.zeros(0)
+        order = np.argsort(-whole_ns, kind="stable")[:_MAX_BARS]
+        top = tuple(rows.labels[row] for row in order.tolist())
+        ms = 1e6 * base.of_rows({by: top})
+        bars = tuple(Series(name, ns[order] / ms) for name, ns in parts.items())
+        charts += [BarChart(title, "ms", top, bars)] if bars else []
     if is_known:
         lines = {f"GPU {gpu}": depth for gpu, depth in zip(gpus[:_MAX_LINES], depths, strict=False)}
         title = "host queue: launched, not started"
@@ -243,9 +243,9 @@ def _main_causes(figures: Mapping[str, Values]) -> Values:
     return worded([words[row.argmax()] if row.any() else None for row in by_row])
 
 
-def _parts_of_waits(figures: Mapping[str, Values], order: Index) -> dict[str, Int64 | Float64]:
-    launch, prep, call = (figures[name].numbers[order] for name in OVERHEADS)
-    comm = figures["comm_wait_ns"].numbers[order]
+def _parts_of_waits(figures: Mapping[str, Values]) -> dict[str, Int64 | Float64]:
+    launch, prep, call = (figures[name].numbers for name in OVERHEADS)
+    comm = figures["comm_wait_ns"].numbers
     parts = {
         "prep": prep,
         "call under communication": comm,

@@ -30,7 +30,7 @@ from chopper_core.views.shared.table_view import LabelledRows, columns_of, table
 from chopper_core.views.spec import ViewResult
 
 LEVEL: Final = "host"
-_MAX_BARS: Final = 12
+_MAX_BARS: Final = 200
 COLUMNS: Final = columns(
     """
     host_idle_pct | % | of idle

@@ -81,10 +81,9 @@ _SHOWN_ALONE: Final = (
     *("pcie_in_bytes", "pcie_out_bytes", "nvlink_in_bytes", "nvlink_out_bytes"),
 )
 _SHOWN_BY_GPU: Final = (
-    *("mean_power_w", "peak_power_w", "limit_w", "at_limit_pct", "iteration_energy_j"),
-    *("token_energy_mj", "mean_gfx_mhz", "p05_gfx_mhz", "busy_p05_mhz", "sd_gfx_mhz"),
-    "mean_mem_mhz",
-    *("mean_hotspot_c", "mean_edge_c", "throttled_pct", "peak_over_w", "over_limit_ns"),
+    *("mean_power_w", "mean_hotspot_c", "mean_gfx_mhz", "throttled_pct", "limit_w"),
+    *("peak_power_w", "at_limit_pct", "iteration_energy_j", "token_energy_mj", "mean_edge_c"),
+    *("p05_gfx_mhz", "busy_p05_mhz", "sd_gfx_mhz", "mean_mem_mhz", "peak_over_w", "over_limit_ns"),
     *("die_spread_mhz", "die_spread_c", "r_gfx_hotspot", "r_gfx_edge", "r_gfx_power"),
     *("r_time_gfx", "r_time_heat", "r_chance", "r_samples", "rolling_power_w"),
     *("rolling_gfx_mhz", "bursts", "burst_pct", "longest_burst_ns"),

@@ -92,8 +92,18 @@ where less is better."""
 _PEERS: Final = ("gpu", "node", "iteration", "layer", "activity")
 """Levels whose rows do the same work, so that each can be held against the others."""
 _UTILISATIONS: Final = ("busy_pct", "gfx_util_pct", "gpu_util_pct")
+_HEATS: Final = (HOTSPOT, "mean_hotspot_c", "now_hotspot_c", "mean_hot_c", "hottest_c")
 _HOT: Final = (90.0, 95.0)
 """°C of the hottest spot that are near the limit, and over it."""
+_POWERS: Final = ("mean_power_w", "now_power_w")
+_LIMIT: Final = "limit_w"
+_OF_LIMIT: Final = (0.9, 1.0)
+"""Of the power limit: what is near it, and what is at it."""
+_ROOFS: Final = ("roof_pct", "model_roof_pct", "peak_pct")
+_OF_ROOF: Final = (40.0, 20.0)
+"""% of the roof that are poor, and very poor, of a row that counts."""
+_COUNTS_PCT: Final = 1.0
+"""Of the kernel time."""
 _GOOD_PCT: Final = 80.0
 _FAIR_PCT: Final = 50.0
 _LEAST_SPREAD: Final = 0.005
@@ -117,9 +127,10 @@ _AVERAGED: Final = (Reduces.MEAN, Reduces.OF_MEANS)
 def tints(frame: Frame, column: Metric) -> Int8:
     """The `Tint` of each cell of a column.
 
-    A difference is tinted by its sign and size, utilisation and heat by fixed thresholds, any other
-    figure by its distance from the median of its column: beyond the limit of `outliers`
-    (3.5 x 1.4826 x MAD, the MAD being at least 0.5 % of the median), and far beyond twice that.
+    A difference is tinted by its sign and size, utilisation, heat, and shares of the roof and of
+    the power limit by fixed thresholds, any other figure by its distance from the median of its
+    column: beyond the limit of `outliers` (3.5 x 1.4826 x MAD, the MAD being at least 0.5 % of the
+    median), and far beyond twice that.
     Sums are held against each other only where rows do the same work; missing cells and the row
     of activities without a label never, nor do iterations that are left out.
     """
@@ -130,13 +141,24 @@ def tints(frame: Frame, column: Metric) -> Int8:
     numbers = values.known()
     if column.signed:
         return _of_changes(frame, column, numbers)
-    if column.name == HOTSPOT:
+    if column.name in _HEATS:
         warm, hot = _HOT
         return _chosen(none, (numbers >= warm, Tint.HIGH), (numbers >= hot, Tint.TOO_HIGH))
     if column.name in _UTILISATIONS:
         return _chosen(
             none, (numbers < _GOOD_PCT, Tint.POOR), (numbers < _FAIR_PCT, Tint.VERY_POOR)
         )
+    if column.name in _ROOFS and (shares := frame.values.get("kernel_pct")) is not None:
+        counts, (poor, very_poor) = shares.known(missing=0.0) >= _COUNTS_PCT, _OF_ROOF
+        return _chosen(
+            none,
+            (counts & (numbers < poor), Tint.POOR),
+            (counts & (numbers < very_poor), Tint.VERY_POOR),
+        )
+    if column.name in _POWERS and (limits := frame.values.get(_LIMIT)) is not None:
+        near, reached = (numbers >= share * limits.known() for share in _OF_LIMIT)
+        if near.any():
+            return _chosen(none, (near, Tint.HIGH), (reached, Tint.TOO_HIGH))
     if not _comparable(frame, column):
         return none
     numbers[~frame.counted()] = np.nan
