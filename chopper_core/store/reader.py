@@ -27,7 +27,6 @@ from chopper_core.tables.mmap_columns import (
     Content,
     columns_of,
     content_of,
-    is_hollow,
     lists_of,
 )
 from chopper_core.util.arrays import AnyArray
@@ -153,11 +152,12 @@ def _content(path: Path, stamp: tuple[int, int]) -> Content:
     way_out = layout.recreate(path.parent)
     if path.is_symlink():
         raise DataError(f"{path} is a link: a store holds its own files; {way_out}")
-    if is_hollow(path):
-        raise DataError(f"{path} is a hole in the file system; {way_out}")
+    size, checksum = stamp
+    if path.stat().st_size != size:
+        raise DataError(_mismatch(path))
     content = content_of(path)
-    is_late = path.name != layout.RUN and len(content) >= _LARGE_BYTES
-    if len(content) != stamp[0] or not (is_late or zlib.crc32(content) == stamp[1]):
+    is_late = path.name != layout.RUN and size >= _LARGE_BYTES
+    if not is_late and zlib.crc32(content) != checksum:
         raise DataError(_mismatch(path))
     return content
 
@@ -185,12 +185,13 @@ def verify(
         progress("verify store", done, whole)
 
     for name, stamp in files.items():
+        path = folder / name
         try:
-            found = stamp_of(folder / name, report)
+            is_whole = path.stat().st_size == stamp[0] and stamp_of(path, report) == tuple(stamp)
         except OSError as error:
-            raise DataError(f"{folder / name} can't be read: {error.strerror}") from error
-        if found != tuple(stamp):
-            raise DataError(_mismatch(folder / name))
+            raise DataError(f"{path} can't be read: {error.strerror}") from error
+        if not is_whole:
+            raise DataError(_mismatch(path))
 
 
 def _cubes(columns: Mapping[str, AnyArray], stored: layout.StoredRun) -> dict[frozenset[str], Cube]:

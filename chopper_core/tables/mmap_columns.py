@@ -7,7 +7,6 @@ would take importing pyarrow, which takes longer than opening a store.
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -21,10 +20,6 @@ from chopper_core.util.arrays import AnyArray
 ENDS: Final = " ends"
 """Suffix of a list column's name, for the offsets of its rows."""
 
-_SMALL_BYTES: Final = 1 << 26
-_MAX_HOLLOW: Final = 150
-"""How often its data a file's size may be: columns of zeros, without their holes, do 40 times."""
-
 Content = mmap.mmap | bytes
 
 
@@ -36,23 +31,6 @@ class ColumnPlace(Struct, frozen=True, array_like=True):
     begin: int
     """Offset of the first in bytes."""
     count: int
-
-
-def is_hollow(path: Path) -> bool:
-    """Whether a large file is holes but for a small part: it takes up little and reads as much."""
-    size = path.stat().st_size
-    if size <= _SMALL_BYTES or not hasattr(os, "SEEK_DATA"):
-        return False
-    data = end = 0
-    with path.open("rb", buffering=0) as file:
-        while end < size and data * _MAX_HOLLOW <= size:
-            try:
-                begin = file.seek(end, os.SEEK_DATA)
-                end = file.seek(begin, os.SEEK_HOLE)
-            except OSError:
-                break
-            data += end - begin
-    return data * _MAX_HOLLOW <= size
 
 
 def content_of(path: Path) -> Content:

@@ -301,16 +301,7 @@ def medians_along(values: Numbers, axis: int, *, keepdims: bool = False) -> Floa
 
 def quantile_of(values: Numbers, shares: Sequence[float]) -> Float64:
     """As `numpy.quantile` of all values, which are known; there is one at least."""
-    places = np.asarray(shares) * (values.size - 1)
-    low, high = np.floor(places).astype(np.intp), np.ceil(places).astype(np.intp)
-    ends = sorted({*low.tolist(), *high.tolist()})
-    ordered = np.partition(values.ravel(), ends).astype(np.float64)
-    below, step = ordered[low], ordered[high] - ordered[low]
-    weight = places - low
-    # Interpolate from the nearer end, as numpy does: the last digit is then the same.
-    near_high = weight >= 0.5
-    found: Float64 = np.where(near_high, ordered[high] - step * (1 - weight), below + step * weight)
-    return found
+    return quantiles_along(values.ravel().astype(np.float64), tuple(shares))
 
 
 def quantiles_of(

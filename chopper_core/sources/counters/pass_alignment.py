@@ -93,13 +93,6 @@ def match_notes(
         )
     if by_occurrence and (alone or missed) and both.any():
         notes += _counts_notes(other, rows, there)
-        is_same = np.array_equal(rows.dispatch_id[match[both]], there.dispatch_id[both])
-        if not is_same and (_has_gaps(rows) or _has_gaps(there)):
-            notes.append(
-                f"{name}: this or an earlier pass has only some dispatches of its execution (ids "
-                f"{_range(rows)}; here {_range(there)}), so the n-th occurrence of a kernel may be "
-                "different work."
-            )
     return notes
 
 
@@ -143,13 +136,3 @@ def _counts_notes(other: DispatchRun, rows: Dispatches, there: Dispatches) -> li
         f"{pass_name(other)}: {len(differs):,} kernels ran a different number of times than in "
         f"earlier passes ({listed}); they are matched from the first occurrence on."
     ]
-
-
-def _has_gaps(rows: Dispatches) -> bool:
-    ids = rows.dispatch_id[rows.dispatch_id >= 0]
-    return len(ids) > 0 and (int(ids.min()) > 1 or int(np.ptp(ids)) >= len(ids))
-
-
-def _range(rows: Dispatches) -> str:
-    ids = rows.dispatch_id[rows.dispatch_id >= 0]
-    return f"{int(ids.min()):,} to {int(ids.max()):,}" if len(ids) else "unknown"
