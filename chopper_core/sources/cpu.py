@@ -19,7 +19,7 @@ from chopper_core.tables.csv_stream import CsvFile, normalised
 from chopper_core.tables.losses import ABSENT, Losses, Repeats
 from chopper_core.tables.parquet import PARQUET_MAGIC, opened_parquet, parquet_names
 from chopper_core.tables.text import FileHead, csv_cells
-from chopper_core.util.arrays import Float64, Int32, Int64
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked, run_mask
 from chopper_core.util.progress import Progress, silent
@@ -116,14 +116,14 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
     if domain is ClockDomain.UNKNOWN:
         notes.append(_NO_CLOCK)
     if samples.lost:
-        rows = samples.lost + samples.repeated + len(samples.columns)
+        rows = samples.lost + len(samples.columns)
         notes.append(f"{samples.lost} of {rows} rows are unusable and skipped.")
     count = len(samples.columns)
     found = samples.columns.joined()
     if not count:
         raise DataError(f"{path} holds no usable CPU sample.")
-    instants, row = _distinct(found["time"])
-    numbers, column = _distinct(found["cpu"])
+    instants, row = ranked(found["time"])
+    numbers, column = ranked(found["cpu"])
     if len(instants) * len(numbers) > max(_MAX_SPARSE_CELLS, _MAX_CELLS_PER_ROW * count):
         raise DataError(
             f"{path} has {count:,} samples of {len(numbers):,} CPUs at {len(instants):,} "
@@ -131,7 +131,7 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
         )
     table = np.full((len(instants), len(numbers)), np.nan)
     table[row, column] = np.minimum(found["percent"], 100.0)
-    twice = samples.repeated + count - int(np.isfinite(table).sum())
+    twice = count - int(np.isfinite(table).sum())
     if twice:
         notes.append(f"{twice} rows repeat a CPU at the same time; the last one counts.")
     cores = np.full(len(numbers), -1, np.int64)
@@ -140,7 +140,8 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
     if (cores[column] != core).any():
         notes.append("A CPU is listed with several cores; the last one counts.")
     form = _PARQUET_FORMAT if is_parquet else _CSV_FORMAT
-    return CpuTable(path, form, domain, numbers, cores, instants, table, tuple(notes))
+    cpus, times_ns = numbers.astype(np.int64), instants.astype(np.int64)
+    return CpuTable(path, form, domain, cpus, cores, times_ns, table, tuple(notes))
 
 
 class _Samples:
@@ -149,7 +150,7 @@ class _Samples:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._repeats = Repeats(path)
-        self.lost = self.repeated = 0
+        self.lost = 0
         self.time = ""
         """The name of the column of times."""
         self.columns = GrowingColumns(_KINDS)
@@ -170,20 +171,9 @@ class _Samples:
         usable &= (percent >= 0) & (percent <= _MAX_PCT)
         self.lost += int((~usable).sum())
         found = {name: values[usable] for name, values in found.items()}
-        # Of rows of one CPU at one time, which can be without number, the last one counts.
-        where = [values for name, values in found.items() if name != "percent"]
-        is_last = np.append(run_mask(*where)[1:], True)[: len(where[0])]
-        self._repeats.add(len(is_last), max(int(is_last.sum()), 1))
-        self.repeated += len(is_last) - int(is_last.sum())
-        self.columns.add({name: values[is_last] for name, values in found.items()})
-
-
-def _distinct(values: Int64) -> tuple[Int64, Int32 | Int64]:
-    if (values[1:] < values[:-1]).any():
-        numbers, places = ranked(values)
-        return numbers.astype(np.int64), places
-    is_first = run_mask(values)
-    return values[is_first].astype(np.int64), np.cumsum(is_first, dtype=np.int32) - 1
+        differs = run_mask(found["time"], found["cpu"])
+        self._repeats.add(len(differs), max(int(differs.sum()), 1))
+        self.columns.add(found)
 
 
 def _numbered(column: TableColumn) -> Int64:
