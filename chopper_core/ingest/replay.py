@@ -1,4 +1,4 @@
-"""Replay a run as a job writes it: telemetry line by line, a trace of one step now and then."""
+"""Replay a run as a job writes it: telemetry line by line, its traces as windows now and then."""
 
 from __future__ import annotations
 
@@ -7,104 +7,77 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from chopper_core.util.errors import DataError
 
 EVERY_STEPS: Final = 20
-"""A profiler's schedule: one step is traced of so many."""
-_STEP: Final = re.compile(r"(ProfilerStep#|Iteration)(\d+)")
+"""A profiler's schedule: a window begins every so many steps."""
+_STEP: Final = re.compile(rb'"(ProfilerStep#|Iteration)(\d+)"')
+_BASE: Final = re.compile(rb'"baseTimeNanoseconds":\s*\d+')
 _BUSY_MHZ: Final = 1000.0
-Event = dict[str, Any]
 
 
-class _ReplayedStep:
-    """The events of one step of all ranks."""
+class _Recorded(NamedTuple):
+    """The trace of a rank, with what changes when it is written again."""
 
-    def __init__(self, begin_us: float, end_us: float) -> None:
-        self.begin_us, self.end_us = begin_us, end_us
-        self.events: dict[int, list[Event]] = {}
+    text: bytes
+    process: int
+    first: int
+    """Its first step."""
+    begin_ns: int
+    """When that one begins, from the base on."""
+    period_s: float
 
 
-def replay(run: Path, into: Path, speed: float = 1.0, steps: int = 1 << 30) -> None:
-    """Write the steps of a run's traces and its telemetry again and again, on a clock from now on.
+def replay(run: Path, into: Path, speed: float = 1.0, windows: int = 1 << 30) -> None:
+    """Write a run's traces and its telemetry again and again, on a clock from now on.
 
     Raises DataError where the run has no complete step, or no `amd_smi_monitor.csv`.
     """
-    documents = [json.loads(gzip.decompress(path.read_bytes())) for path in _traces(run)]
-    recorded = _steps(documents)
+    traces = [trace for path in sorted(run.glob("rank*.json.gz")) for trace in _recorded(path)]
     monitor = run / "telemetry" / "amd_smi_monitor.csv"
-    if not recorded or not monitor.is_file():
+    if not traces or not monitor.is_file():
         raise DataError(f"{run} has no complete step, or no telemetry/amd_smi_monitor.csv")
     heading, *lines = monitor.read_text().splitlines()
     rounds = list(_rounds(heading, lines))
-    period_s = sum(step.end_us - step.begin_us for step in recorded) / len(recorded) / 1e6
+    period_s = traces[0].period_s
     into.mkdir(parents=True, exist_ok=True)
-    base_s = began_s = time.time()
+    began_s = time.time()
     with (into / monitor.name).open("a") as telemetry:
         telemetry.write(f"{heading}\n")
         done = 0
         for second in range(1 << 30):
-            _wait(began_s + second / speed)
-            stamp = int(base_s) + second
+            time.sleep(max(began_s + second / speed - time.time(), 0.0))
             rows = rounds[second % len(rounds)]
-            telemetry.write("".join(f"{stamp},{row}\n" for row in rows))
+            telemetry.write("".join(f"{int(began_s) + second},{row}\n" for row in rows))
             telemetry.flush()
             number = int(second / period_s)
             if number >= (done + 1) * EVERY_STEPS - 1:
-                step = recorded[done % len(recorded)]
-                begin_ns = round((base_s + number * period_s) * 1e9)
-                for document, rank in zip(documents, range(len(documents)), strict=True):
-                    _write(into, document, step, rank, number, begin_ns)
+                begin_ns = round((began_s + number * period_s) * 1e9)
+                for trace in traces:
+                    _write(into, trace, number, begin_ns)
                 done += 1
-                if done == steps:
+                if done == windows:
                     return
 
 
-def _wait(until_s: float) -> None:
-    time.sleep(max(until_s - time.time(), 0.0))
-
-
-def _traces(run: Path) -> list[Path]:
-    return sorted(run.glob("rank*.json.gz"), key=lambda path: int(re.sub(r"\D", "", path.name)))
-
-
-def _steps(documents: list[Event]) -> list[_ReplayedStep]:
-    """The annotated steps, with the host's events in each and what they launch on the GPU."""
-    found: dict[int, _ReplayedStep] = {}
-    for rank, document in enumerate(documents):
-        events = [each for each in document["traceEvents"] if each.get("ph") != "M"]
-        own: dict[int, _ReplayedStep] = {}
-        for each in events:
-            match = _STEP.fullmatch(str(each.get("name")))
-            if match and match[1] != "Iteration" and each.get("cat") == "user_annotation":
-                own[int(match[2])] = _ReplayedStep(each["ts"], each["ts"] + each["dur"])
-        launched: dict[Any, float] = {
-            each["args"]["correlation"]: each["ts"]
-            for each in events
-            if each.get("cat") == "cuda_runtime"
-        }
-        flows = {each["id"]: each["ts"] for each in events if each.get("ph") == "s"}
-        for number, step in own.items():
-            whole = found.setdefault(number, _ReplayedStep(step.begin_us, step.end_us))
-            within = _within(step, launched, flows)
-            whole.events[rank] = [each for each in events if within(each)]
-    return [step for step in found.values() if len(step.events) == len(documents)]
-
-
-def _within(
-    step: _ReplayedStep, launched: dict[Any, float], flows: dict[Any, float]
-) -> Callable[[Event], bool]:
-    def holds(event: Event) -> bool:
-        correlation = event.get("args", {}).get("correlation")
-        at = launched.get(correlation, event.get("ts"))
-        if event.get("ph") == "f":
-            at = flows.get(event["id"])
-        return at is not None and step.begin_us <= at < step.end_us
-
-    return holds
+def _recorded(path: Path) -> Iterator[_Recorded]:
+    text = gzip.decompress(path.read_bytes())
+    document = json.loads(text)
+    events = document["traceEvents"]
+    process = next((each["pid"] for each in events if each.get("cat") == "cuda_runtime"), 0)
+    steps = [
+        (each["ts"], each["dur"], int(each["name"].partition("#")[2]))
+        for each in events
+        if each.get("cat") == "user_annotation" and each["name"].startswith("ProfilerStep#")
+    ]
+    if steps:
+        begin_us, _, first = min(steps)
+        period_s = sum(took for _, took, _ in steps) / len(steps) / 1e6
+        yield _Recorded(text, process, first, round(begin_us * 1000), period_s)
 
 
 def _rounds(heading: str, lines: list[str]) -> Iterator[list[str]]:
@@ -119,22 +92,13 @@ def _rounds(heading: str, lines: list[str]) -> Iterator[list[str]]:
             yield rows
 
 
-def _write(
-    into: Path, document: Event, step: _ReplayedStep, rank: int, number: int, begin_ns: int
-) -> None:
-    """Write a step's trace as torch's TensorBoard handler names it, at a time and with a number."""
-    base_ns = begin_ns // 10**9 * 10**9
-    by_us = (begin_ns - base_ns) / 1000 - step.begin_us
-    events = []
-    for each in step.events[rank]:
-        match = _STEP.fullmatch(str(each.get("name")))
-        named = {"name": f"{match[1]}{number}"} if match else {}
-        events.append({**each, **named, "ts": each["ts"] + by_us})
-    threads = [each for each in document["traceEvents"] if each.get("ph") == "M"]
-    content = {**document, "baseTimeNanoseconds": base_ns, "traceEvents": threads + events}
-    process = document["traceEvents"][0].get("pid")
-    process = next((each["pid"] for each in events if each.get("cat") == "cuda_runtime"), process)
-    target = into / f"demo_{process}.{begin_ns}.pt.trace.json.gz"
+def _write(into: Path, trace: _Recorded, number: int, begin_ns: int) -> None:
+    """Write a trace as torch's TensorBoard handler names it, from a step and a time on."""
+    text = _STEP.sub(
+        lambda match: b'"%s%d"' % (match[1], int(match[2]) - trace.first + number), trace.text
+    )
+    text = _BASE.sub(b'"baseTimeNanoseconds": %d' % (begin_ns - trace.begin_ns), text, count=1)
+    target = into / f"demo_{trace.process}.{begin_ns}.pt.trace.json.gz"
     part = target.with_name(f"{target.name}.part")
-    part.write_bytes(gzip.compress(json.dumps(content).encode(), 1))
+    part.write_bytes(gzip.compress(text, 1))
     os.replace(part, target)
