@@ -33,6 +33,8 @@ from chopper_core.model.column_names import (
     COUNTER_DURATION,
     COUNTER_MATCH,
     COUNTS_PER_US,
+    LDS,
+    REGISTERS,
     Match,
     part_of,
 )
@@ -309,6 +311,10 @@ def run_counters(
             own[lacking] = values[dispatches[spare[lacking]]]
             match[lacking & ~np.isnan(own)] = Match.BORROWED
             store(name, rows[hit], own)
+        for name, sizes in ((REGISTERS, run.dispatches.registers), (LDS, run.dispatches.lds)):
+            known = sizes[taken] >= 0
+            if known.any():
+                store(name, rows[hit][known], sizes[taken][known].astype(np.float64))
         start, end = run.dispatches.start_ns[taken], run.dispatches.end_ns[taken]
         duration = np.where((start >= 0) & (end > start), end - start, np.nan)
         store(COUNTER_DURATION, rows[hit], duration.astype(np.float64))

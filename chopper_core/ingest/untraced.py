@@ -17,7 +17,7 @@ from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.telemetry import interval_table, signals, summaries
 from chopper_core.align.telemetry_clock import placed_at
 from chopper_core.ingest.recorded import RecordedRun
-from chopper_core.model.column_names import BLOCK, COUNTER_DURATION, GRID
+from chopper_core.model.column_names import BLOCK, COUNTER_DURATION, GRID, LDS, REGISTERS
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Identity, Source, TelemetrySource
 from chopper_core.model.overrides import Overrides
@@ -155,8 +155,12 @@ def _launch_sizes(dispatches: Dispatches, rows: Index) -> dict[str, Float64]:
         )
         for sizes in (dispatches.grid[rows], dispatches.workgroup[rows])
     )
-    grid = np.ceil(items / block)
-    return {GRID: grid, BLOCK: block} if np.isfinite(grid).any() else {}
+    registers, lds = (
+        np.where(known[rows] < 0, np.nan, known[rows])
+        for known in (dispatches.registers, dispatches.lds)
+    )
+    found = {GRID: np.ceil(items / block), BLOCK: block, REGISTERS: registers, LDS: lds}
+    return {name: values for name, values in found.items() if np.isfinite(values).any()}
 
 
 def _named_by_ranges(table: KernelTable, names: Sequence[str]) -> KernelTable:

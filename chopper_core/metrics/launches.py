@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.metrics.metric import Reduces, Scope, Values, absent, metric, time_weighted
-from chopper_core.model.column_names import BLOCK, GRID
+from chopper_core.model.column_names import BLOCK, GRID, LDS, REGISTERS
 from chopper_core.model.hardware import Hardware
-from chopper_core.model.table import Selection
+from chopper_core.model.table import KernelTable, Selection
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64
 
@@ -39,18 +40,89 @@ def block(scope: Scope) -> Values:
     return time_weighted(scope, BLOCK)
 
 
-@_launch("registers", Unit.NONE, "regs", missing="the trace doesn't record a kernel's registers")
+_NO_RESOURCES = "neither trace nor rocprofv3 has the kernel's registers and LDS"
+
+
+@_launch(REGISTERS, Unit.NONE, "regs", missing=_NO_RESOURCES)
 def registers(scope: Scope) -> Values:
-    """Registers of a work-item, mean over durations."""
-    return time_weighted(scope, "registers")
+    """Registers of a work-item, accumulators too, mean over durations."""
+    return time_weighted(scope, REGISTERS)
 
 
-@_launch(
-    "lds_bytes", Unit.BYTES, "LDS", missing="the trace doesn't record a kernel's shared memory"
-)
+@_launch(LDS, Unit.BYTES, "LDS", missing=_NO_RESOURCES)
 def local_memory(scope: Scope) -> Values:
     """Local data share (shared memory) of a workgroup, mean over durations."""
-    return time_weighted(scope, "lds_bytes")
+    return time_weighted(scope, LDS)
+
+
+@_on_gpu("fitting_occupancy_pct", Unit.PERCENT, "fitting occ. %", missing=_NO_RESOURCES)
+def fitting_occupancy(scope: Scope) -> Values:
+    """Waves that fit on a compute unit at once, by the kernel's registers, LDS and workgroups, in %
+    of the most it holds; mean over durations. What runs has at most so many."""
+    chip, table = scope.hardware, scope.nodes.table
+    if chip is None or not {BLOCK, REGISTERS} <= table.measured.keys():
+        return absent(len(scope.nodes))
+
+    def of(_: Float64, rows: Selection) -> Float64:
+        unit = unit_of(chip.arch)
+        waves = np.ceil(table.measured[BLOCK][rows] / unit.wave) if unit else np.nan
+        fits = fitting_workgroups(table, rows, chip)
+        return np.minimum(100.0 * fits * waves / (unit.waves if unit else 1), 100.0)
+
+    return time_weighted(scope, BLOCK, figure=of)
+
+
+class ComputeUnit(Struct, frozen=True):
+    """What the waves of a compute unit (streaming multiprocessor) share."""
+
+    wave: int
+    """Work-items of a wave (warp)."""
+    waves: int
+    workgroups: int
+    lds_bytes: int
+    registers: int
+    """Of 32 bits and for each work-item of a wave, of all of the unit's waves."""
+    granule: int
+    """Registers of a work-item are allocated in multiples."""
+
+
+_UNITS = {
+    "gfx90a": ComputeUnit(64, 32, 16, 64 << 10, 4 * 512, 8),
+    "gfx942": ComputeUnit(64, 32, 16, 64 << 10, 4 * 512, 8),
+    "gfx950": ComputeUnit(64, 32, 16, 160 << 10, 4 * 512, 8),
+    "sm_70": ComputeUnit(32, 64, 32, 96 << 10, 2048, 8),
+    "sm_80": ComputeUnit(32, 64, 32, 164 << 10, 2048, 8),
+    "sm_90": ComputeUnit(32, 64, 32, 228 << 10, 2048, 8),
+    "sm_100": ComputeUnit(32, 64, 32, 228 << 10, 2048, 8),
+}
+"""By architecture; ROCm's gpu-arch-specs and CUDA's table of compute capabilities."""
+
+
+def unit_of(arch: str) -> ComputeUnit | None:
+    return _UNITS.get(arch)
+
+
+def fitting_workgroups(table: KernelTable, rows: Selection, chip: Hardware) -> Float64:
+    """Workgroups that fit on a compute unit at once; NaN where that isn't known."""
+    unit, count = _UNITS.get(chip.arch), len(table.measured[BLOCK][rows])
+    unknown = np.full(count, np.nan)
+    if unit is None or REGISTERS not in table.measured:
+        return unknown
+    registers, lds = (
+        np.asarray(table.measured.get(name, np.full(len(table), np.nan))[rows])
+        for name in (REGISTERS, LDS)
+    )
+    waves = np.ceil(table.measured[BLOCK][rows] / unit.wave)
+    allocated = np.ceil(np.maximum(registers, 1) / unit.granule) * unit.granule
+    simds = chip.simds_per_cu
+    by_registers = simds * np.floor(unit.registers / simds / allocated)
+    fits = np.floor(np.minimum(by_registers, unit.waves) / waves)
+    with np.errstate(divide="ignore"):
+        fits = np.minimum(fits, np.floor(unit.lds_bytes / np.nan_to_num(lds)))
+    # A wave alone is no workgroup that others wait for: as many as waves.
+    most: Float64 = np.where(waves > 1, unit.workgroups, max(unit.workgroups, unit.waves))
+    found: Float64 = np.minimum(fits, most)
+    return found
 
 
 @_on_gpu("waves_per_cu", Unit.NONE, "waves/CU")

@@ -38,6 +38,10 @@ class Dispatches(Struct, frozen=True):
     end_ns: Int64
     grid: Int32
     workgroup: Int32
+    registers: Int32
+    """Vector registers of a work-item, those that accumulate too; -1 where unknown."""
+    lds: Int32
+    """Bytes of local data share (LDS) of a workgroup; -1 where unknown."""
     region: Int32
     """Code in `DispatchRun.names` of the innermost roctx range around the dispatch, or -1."""
     counters: Mapping[str, Float64]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,61 @@ def test_what_the_trace_lacks_is_missing(tmp_path: Path) -> None:
     run = opened_events(tmp_path, [{**kernel, "args": {"device": 0, "stream": 0}}])
     row = shown(run, "R?view=kernels").row(0)
     assert all(row[name] is None for name in COLUMNS.split(","))
+
+
+FITS = [
+    # GPU, registers, bytes of LDS, work-items, then workgroups x waves of the most, by hand.
+    ("MI300X", 64, 8192, 256, 8 * 4 / 32),
+    ("MI300X", 65, 0, 256, 7 * 4 / 32),  # 72 of 512 for each of 4 SIMDs: 7 waves
+    ("MI300X", 256, 16384, 256, 2 * 4 / 32),
+    ("MI300X", 32, 33000, 256, 1 * 4 / 32),
+    ("MI300X", 512, 0, 1024, 0.0),  # 4 waves at once, of the workgroup's 16: it can't run so
+    ("MI300X", 8, 0, 64, 32 / 32),
+    ("MI355X", 128, 52200, 256, 3 * 4 / 32),
+    ("H100", 255, 0, 256, 1 * 8 / 64),
+    ("H100", 32, 100_000, 1024, 2 * 32 / 64),
+    ("A100-SXM4-80GB", 64, 49152, 128, 3 * 4 / 64),
+]
+
+
+@pytest.mark.parametrize(("gpu", "registers", "lds", "block", "share"), FITS)
+def test_registers_lds_and_workgroups_limit_the_waves_of_a_unit(
+    tmp_path: Path, gpu: str, registers: int, lds: int, block: int, share: float
+) -> None:
+    (kernel,) = (each for each in events(False) if each["name"] == "small")
+    kernel["args"] |= {  # type: ignore[operator]
+        "registers per thread": registers,
+        "shared memory": lds,
+        "block": [block, 1, 1],
+    }
+    opened_events(tmp_path, [kernel])
+    run = open_run(str(tmp_path / "rank0.json"), jobs=1, overrides=Overrides(hardware=gpu))
+    frame = query(run, parse("R?view=kernels&columns=fitting_occupancy_pct"))
+    assert frame.row(0)["fitting_occupancy_pct"] == pytest.approx(100 * share)
+
+
+def test_rocprofv3_has_registers_and_lds_of_each_dispatch(tmp_path: Path) -> None:
+    """As columns of CSV and in JSON, of the kernel's symbol; accumulators are registers too."""
+    (tmp_path / "1_kernel_trace.csv").write_text(
+        "Kind,Agent_Id,Queue_Id,Dispatch_Id,Kernel_Name,Correlation_Id,Start_Timestamp,"
+        "End_Timestamp,LDS_Block_Size,VGPR_Count,Accum_VGPR_Count,Workgroup_Size_X,Grid_Size_X\n"
+        "KERNEL_DISPATCH,4,1,1,gemm,1,1000,2000,8192,100,28,256,512\n"
+        "KERNEL_DISPATCH,4,1,2,copy,2,3000,4000,0,8,0,64,64\n"
+    )
+    info = {"agent_id": {"handle": 7}, "queue_id": {"handle": 1}, "dispatch_id": 1, "kernel_id": 3,
+            "grid_size": {"x": 512, "y": 1, "z": 1}, "workgroup_size": {"x": 256, "y": 1, "z": 1},
+            "group_segment_size": 8192}  # fmt: skip
+    dispatch = {"dispatch_info": info, "start_timestamp": 1000, "end_timestamp": 2000}
+    tool = {
+        "agents": [{"id": {"handle": 7}, "node_id": 4, "type": 2, "name": "gfx942"}],
+        "kernel_symbols": [{"kernel_id": 3, "kernel_name": "gemm", "arch_vgpr_count": 100,
+                            "accum_vgpr_count": 28}],
+        "buffer_records": {"kernel_dispatch": [dispatch]},
+    }  # fmt: skip
+    path = tmp_path / "2_results.json"
+    path.write_text(json.dumps({"rocprofiler-sdk-tool": [tool]}))
+    for each in (tmp_path / "1_kernel_trace.csv", path):
+        frame = shown(open_run(str(each), jobs=1), "R?view=kernels")
+        row = frame.row(list(frame.labels).index("gemm"))
+        assert (row["grid"], row["block"]) == (2, 256)
+        assert (row["registers"], row["lds_bytes"]) == (128, 8192)

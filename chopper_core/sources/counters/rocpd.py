@@ -73,6 +73,7 @@ _DISPATCH_COLUMNS: Final = {
     "dispatch_id": "dispatch_id",
     "queue": "queue_id",
     "event": "event_id",
+    "lds": "group_segment_size",
     "grid_x": "grid_size_x",
     "grid_y": "grid_size_y",
     "grid_z": "grid_size_z",
@@ -87,9 +88,10 @@ _AGENT_COLUMNS: Final = (
 )  # fmt: skip
 _REGION_COLUMNS: Final = ("tid", "start", "end", "name_id", "event_id")
 _MARKER: Final = "MARKER"
+_REGISTERS: Final = {"vgprs": "arch_vgpr_count", "accumulators": "accum_vgpr_count"}
 _LOOKED_UP: Final[Mapping[str, tuple[str, ...]]] = {
     "strings": ("rocpd_string", "string"),
-    "kernels": ("rocpd_info_kernel_symbol", "display_name", "kernel_name"),
+    "kernels": ("rocpd_info_kernel_symbol", "display_name", "kernel_name", *_REGISTERS.values()),
     "pids": ("rocpd_info_process", "pid"),
     "threads": ("rocpd_info_thread", "tid"),
     "counters": ("rocpd_info_pmc", "name", "units", "description"),
@@ -213,7 +215,7 @@ class _RocpdProcess:
         table = self.table
 
         def kernel(kernel_id: Any) -> int:
-            names = self.known["kernels"].get(kernel_id, ())
+            names = self.known["kernels"].get(kernel_id, ())[:2]
             return table.kernel_code(str(next(filter(None, names), f"kernel {kernel_id}")))
 
         def region(name_id: Any) -> int:
@@ -223,6 +225,10 @@ class _RocpdProcess:
         columns = {name: int_column(given[column]) for name, column in _DISPATCH_COLUMNS.items()}
         columns["gpu"] = codes_of(given["agent_id"], partial(table.agents.of_id, self.gpus))
         columns["name"] = codes_of(given["kernel_id"], kernel)
+        none = (None,) * 4
+        symbols = [self.known["kernels"].get(one, none) for one in given["kernel_id"]]
+        for place, name in enumerate(_REGISTERS, start=2):
+            columns[name] = int_column([values[place] for values in symbols])
         columns["process"] = int_column([self.of("pids", one) for one in given["pid"]])
         columns["thread"] = int_column([self.of("threads", one) for one in given["tid"]])
         columns["correlation"] = columns["event"]  # Explained once the events are read.

@@ -55,6 +55,7 @@ _DISPATCH_COLUMNS: Final = {
     "gpu": "dispatch_info.agent_id.handle",
     "queue": "dispatch_info.queue_id.handle",
     "dispatch_id": "dispatch_info.dispatch_id",
+    "lds": "dispatch_info.group_segment_size",
     **_CALL_COLUMNS,
     **{f"grid_{axis}": f"dispatch_info.grid_size.{axis}" for axis in "xyz"},
     **{f"workgroup_{axis}": f"dispatch_info.workgroup_size.{axis}" for axis in "xyz"},
@@ -89,12 +90,14 @@ _DISPATCH: Final = _record(
 )
 _VALUE: Final = _record({"counter_id.handle": _NEEDED, "value": (float | None, None)})
 """The value of one instance of a counter."""
+_REGISTERS: Final = {"vgprs": "arch_vgpr_count", "accumulators": "accum_vgpr_count"}
 _RECORD_TYPES: Final[Mapping[str, Any]] = {
     "agents": dict[str, Any],
     "counters": _record({"id.handle": _NEEDED, "name": _TEXT, "description": _TEXT}),
     "kernel_symbols": _record({
         "kernel_id": _NEEDED,
         **dict.fromkeys(("formatted_kernel_name", "demangled_kernel_name", "kernel_name"), _TEXT),
+        **dict.fromkeys(_REGISTERS.values(), _NUMBER),
     }),
     "strings/marker_api": _record({"key": _NEEDED, "value": _TEXT}),
     "callback_records/counter_collection": _record({
@@ -203,6 +206,10 @@ class _JsonProcess:
         ]
         table.explain("gpu", int_column(gpus).take)
         table.explain("name", int_column(codes).take)
+        symbols = {one.kernel_id: one for one in known["kernel_symbols"]}
+        for name, field in _REGISTERS.items():
+            counts = [getattr(symbols.get(one), field, ABSENT) for one in self._used["name"]]
+            table.explain(name, int_column(counts).take)
         table.explain("process", int_column([self._pid]).take)
         names = {one.id.handle: one.name for one in known["counters"]}
         counters = [names.get(handle, f"counter {handle}") for handle in self._counters]
@@ -257,6 +264,7 @@ class _JsonProcess:
         for name, numbers in self._used.items():
             found, place = ranked(columns[name])
             columns[name] = int_column([numbers[one] for one in found.tolist()])[place]
+        columns |= dict.fromkeys(("vgprs", "accumulators"), columns["name"])
         columns["process"] = np.zeros(len(columns["name"]), np.int64)
         return self.table.add_dispatches(columns)
 

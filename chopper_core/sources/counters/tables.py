@@ -19,6 +19,7 @@ from chopper_core.tables.columns import (
     Interner,
     NameInterner,
     are_timed,
+    bounded,
 )
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64, Mask
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 
 _GRID: Final = ("grid_x", "grid_y", "grid_z")
 _WORKGROUP: Final = ("workgroup_x", "workgroup_y", "workgroup_z")
+_RESOURCES: Final = ("vgprs", "accumulators", "lds")
 _IDENTITY: Final = ("process", "gpu", "dispatch_id")
 _NUMBERS: Final = ("process", "thread", "queue", "dispatch_id", "correlation", "start_ns", "end_ns")
 _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
     **dict.fromkeys(_NUMBERS, np.int64),
-    **dict.fromkeys(("name", "gpu", "region", *_GRID, *_WORKGROUP), np.int32),
+    **dict.fromkeys(("name", "gpu", "region", *_RESOURCES, *_GRID, *_WORKGROUP), np.int32),
 }
 STARTS: Final = ("start_timestamp", "beginns")
 KERNEL: Final = ("kernel_name", "kernelname")
@@ -53,6 +55,9 @@ CSV_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "workgroup_x": ("workgroup_size_x", "workgroup_size", "wgr"),
     "workgroup_y": ("workgroup_size_y",),
     "workgroup_z": ("workgroup_size_z",),
+    "vgprs": ("vgpr_count", "arch_vgpr_count", "arch_vgpr", "vgpr"),
+    "accumulators": ("accum_vgpr_count", "accum_vgpr"),
+    "lds": ("lds_block_size", "group_segment_size", "lds_per_workgroup", "lds"),
 }
 """What describes a dispatch in CSV of any rocprof."""
 _INT32_LIMIT: Final = 2**31
@@ -153,6 +158,8 @@ class DispatchTable:
         for name in (*_GRID, *_WORKGROUP):
             size = given[name]
             given[name] = np.where((size > 0) & (size < _INT32_LIMIT), size, 0)
+        for name in _RESOURCES:
+            given[name] = bounded(given[name], _INT32_LIMIT)
         again = 0
         if before and count and given["dispatch_id"][0] >= 0:
             again = int(all(self._rows.column(name)[-1] == given[name][0] for name in _IDENTITY))
@@ -225,6 +232,9 @@ class DispatchTable:
         region, by_gpu_time = self.host.regions(rows)
         rows["region"] = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
         del rows["thread"]
+        vgprs, more = rows.pop("vgprs"), rows.pop("accumulators")
+        rows["registers"] = np.where(vgprs < 0, ABSENT, vgprs + np.maximum(more, 0))
+        rows["registers"] = rows["registers"].astype(np.int32)
         rows["grid"] = np.stack([rows.pop(axis) for axis in _GRID], axis=1)
         rows["workgroup"] = np.stack([rows.pop(axis) for axis in _WORKGROUP], axis=1)
         self._note_losses("/".join(path.parts[-2:]))

@@ -86,6 +86,8 @@ def made_run(
             end_ns=start_ns + 50,
             grid=grid,
             workgroup=np.zeros((count, 3), np.int32),
+            registers=np.full(count, -1, np.int32),
+            lds=np.full(count, -1, np.int32),
             region=np.full(count, -1, np.int32),
             counters={name: np.array(values, np.float64) for name, values in counters.items()},
         ),
