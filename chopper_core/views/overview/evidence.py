@@ -11,17 +11,17 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, heat_of, is_measured
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Composition
-from chopper_core.model.column_names import CALL_SHAPE, EDGE, PART_OF
+from chopper_core.model.column_names import EDGE, PART_OF
 from chopper_core.model.glossary import TERMS
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import beyond_others, median_of, others_median
 from chopper_core.views.frame import Frame
+from chopper_core.views.overview.opportunities import opportunities
 from chopper_core.views.overview.step import Step, step_of
-from chopper_core.views.shared.call_figures import by_shape, modelled_figures
 from chopper_core.views.shared.leads import leads
-from chopper_core.views.shared.phrases import count, others, time
+from chopper_core.views.shared.phrases import others, time
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; a smaller change is not worth a card."""
@@ -35,8 +35,6 @@ _LIMIT: Final = "missing"
 _REAL_PCT: Final = 1.0
 _FEW: Final = 3
 """With fewer findings of that share of the step, opportunities follow them."""
-_ROOF_PCT: Final = 40.0
-"""Of the roof: what tuned kernels of most shapes reach, as for large products."""
 
 
 def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
@@ -75,47 +73,6 @@ def _limit(sentence: str) -> str:
         head, found, rest = fact.partition(before)
         fact = head + after + rest if found and (not head or before[0] == " ") else fact
     return fact
-
-
-def opportunities(step: Step, *, has_products: bool) -> list[Card]:
-    """Operators whose shapes stay far below their roof; the evidence has a benchmark of each.
-
-    Matrix products are left out where a finding is about them.
-    """
-    run, view = step.run, step.view
-    if CALL_SHAPE not in run.table.measured:
-        return []
-    rows = by_shape(run, view)
-    figures_of_shapes = modelled_figures(run, rows)[0]
-    roof = figures_of_shapes["model_roof_pct"].known()
-    runnable = figures_of_shapes["torch"].present() | figures_of_shapes["hipblaslt"].present()
-    lost_ns = rows.nodes.sum("duration_ns") / max(step.times.cells, 1) * (1 - roof / _ROOF_PCT)
-    kinds: dict[str, list[int]] = {}
-    for row in np.flatnonzero(np.nan_to_num(lost_ns) > 0).tolist():
-        operator = rows.labels[row].split()[0]
-        kinds.setdefault("mm" if operator.endswith("mm") else operator, []).append(row)
-    cards = []
-    for kind, own in sorted(kinds.items(), key=lambda each: -float(lost_ns[each[1]].sum())):
-        saved_ns = float(lost_ns[own].sum())
-        share = saved_ns / max(step.times.mean_ns, 1.0)
-        if share < _LEAST_SHARE or (kind == "mm" and has_products):
-            continue
-        name = "GEMM" if kind == "mm" else kind
-        weights = rows.nodes.sum("duration_ns")[own]
-        text = (
-            f"{count(len(own), f'{name} shape')} at {np.average(roof[own], weights=weights):.0f} % "
-            f"of the roof: {time(saved_ns)} less at {_ROOF_PCT:g} %"
-        )
-        shapes = replace(
-            with_view(view, "kernels"),
-            by="shape",
-            columns=("kernel_ns", "calls", "model_roof_pct", "bound", "torch", "hipblaslt"),
-            filter=rf"{'' if kind == 'mm' else '^'}{kind}\b model_roof_pct<{_ROOF_PCT:g}",
-        )
-        figures = (f"{100 * share:.1f} %", time(saved_ns))
-        note = "B copies a benchmark" if runnable[own].all() else ""
-        cards.append(Card(figures, text, address.render(shapes), note))
-    return cards
 
 
 Explained = list[tuple[str, str]]
