@@ -21,6 +21,8 @@ UNNAMED: Final = "unnamed group"
 OPTIMIZER_CLASS: Final = "optimizer"
 ATTENTION_CLASS: Final = "attention"
 OTHER_CLASS: Final = "other"
+MATRIX_CLASSES: Final = frozenset({"gemm", "conv", ATTENTION_CLASS})
+"""Classes of kernels that the matrix units bound; memory bounds most of the others."""
 
 _COMM: Final = late(
     # Libraries. Searched in lower case: ignoring the case costs three times as much.

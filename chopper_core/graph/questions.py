@@ -16,15 +16,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.breakdown import clock_response
+from chopper_core.align.kernel_classes import MATRIX_CLASSES, kernel_class
 from chopper_core.graph.build import graph_of_stretches, step_graph
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.contention import Contention, contention_of
 from chopper_core.graph.dependencies import INFERRED, Evidence
 from chopper_core.graph.step_graph import NodeKind, Replayed, StepGraph, replay
 from chopper_core.model.column_names import FLOPS, MICROBATCH, integral_of, known_of
-from chopper_core.model.groups import work_of
+from chopper_core.model.groups import elapsed_of_rows, work_of
 from chopper_core.model.run import Run
-from chopper_core.model.table import KernelTable, Kind
+from chopper_core.model.table import KernelTable, Kind, Phase
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
@@ -38,6 +39,7 @@ from chopper_core.util.grouping import (
     quantiles_of,
     ranked,
     ratios,
+    run_starts,
     sums_of,
 )
 
@@ -51,6 +53,12 @@ _SIDES: Final = (0.1, 0.9)
 """The quantiles of the peers between which the time of one of them is expected."""
 _FASTEST: Final = 0.1
 """The quantile of transfers that the link's bandwidth alone limits."""
+
+_USUAL: Final = 0.25
+"""The quantile of like transfers that those on a fast link have."""
+_ENDS: Final = 0.05
+"""Of the step, at most, the communication at its ends that nothing can hide; larger collectives can
+be split."""
 
 _FREE: Final = -(1 << 60)
 """The lag of an edge that holds nothing back."""
@@ -174,6 +182,13 @@ def host_scaled(graph: StepGraph, nodes: Index, factor: float) -> Change:
     return replace(change, lags=(returns, factor))
 
 
+def launch_scaled(graph: StepGraph, chosen: Mask, factor: float) -> Change:
+    """The time that launches of some rows take to arrive, times a factor."""
+    target = graph.row[graph.target]
+    edges = np.flatnonzero((graph.evidence == Evidence.LAUNCH) & (target >= 0) & chosen[target])
+    return replace(scaled(np.zeros(0, np.intp), 1.0), lags=(edges, factor))
+
+
 def host_nodes(graph: StepGraph) -> Index:
     """The nodes of the host's own work: launches, calls, and what is between them."""
     return np.flatnonzero(graph.kind <= NodeKind.RETURN)
@@ -204,7 +219,8 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, apart: str) -> Change:
     `chosen` are rows, `apart` what peers differ in: `gpu`, a coordinate of GPUs, `layer` or
     `iteration`. The same kernel has the same name and shape, at the same place of the iteration;
     else anywhere in the same operation; else its time is that of peers per FLOP, or per byte. If
-    everything is chosen, its peers are all that run the same, itself too. An operation of a
+    everything is chosen, its peers are all that run the same, itself too. A copy that most peers
+    don't make takes no time. An operation of a
     schedule has no shape: its peers are all of its kind, and their mean keeps the sum of the work
     (Lin et al., OSDI 2025).
     """
@@ -219,6 +235,7 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, apart: str) -> Change:
     unit = _units(table, rows)
     peers = np.ones(len(rows), np.bool_) if own.all() else ~own
     who = table.column(apart)[rows]
+    extra = own & (table.kind[rows] == Kind.COPY) & _is_extra(table, rows, apart, peers)
 
     def new(work: Float64) -> Float64:
         time = work[nodes]
@@ -235,7 +252,8 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, apart: str) -> Change:
                 low, high = _spread(time, median, who, known & np.isin(code, code[own]))
             if np.isfinite(usual[own]).all():
                 break
-        usual = np.where(np.isfinite(usual), usual, time)[own]
+        usual = np.where(np.isfinite(usual), usual, time)
+        usual = np.where(extra, 0.0, usual)[own]
         return np.stack([usual * low, usual, usual * high])
 
     return Change(nodes[own], new)
@@ -283,6 +301,20 @@ def _same_kernels(table: KernelTable, rows: Index, apart: str) -> list[Index]:
     return [combined(each)[1] for each in codes]
 
 
+def _is_extra(table: KernelTable, rows: Index, apart: str, peers: Mask) -> Mask:
+    """Whether most peers run fewer activities of its name in the same phase than an activity's
+    number there."""
+    same: list[Codes] = [table.phase[rows], table.kernel[rows]]
+    spot: list[Codes] = [table.gpu[rows], table.iteration[rows]]
+    if apart == "layer":
+        same.append(table.operation[rows])
+        spot.append(table.layer[rows])
+    code = combined([*same, nth_of(*same, *spot)])[1]
+    spots = combined(spot)[1]
+    known = counts_of(code[peers], int(code.max(initial=-1)) + 1)[code]
+    return np.asarray(2 * known < len(distinct(spots[peers])))
+
+
 def _units(table: KernelTable, rows: Index) -> Float64:
     """The work of activities: FLOPs, or bytes of communication and copies; NaN where unknown."""
     flops = table.measured.get(FLOPS)
@@ -300,16 +332,19 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     table, every = run.table, host_nodes(graph)
     rows = launched_rows(graph, every)
     every, rows = every[rows >= 0], rows[rows >= 0]
-    same = [table.column(name) for name in ("phase", "layer", "operation", "kernel")]
-    launch = combined([*same, nth_of(*same, table.gpu, table.iteration)])[1][rows]
-    # A launch comes after the calls before it.
-    back = nth_of(rows[::-1])[::-1]
-    code = combined([launch, back])[1]
     own = np.isin(every, nodes)
     peers = np.ones(len(every), np.bool_) if own.all() else ~own
-    count = int(code.max(initial=-1)) + 1
-    there = counts_of(launch[peers & (back == 0)], int(launch.max(initial=-1)) + 1)[launch]
-    known = counts_of(code[peers], count)[code]
+    # A launch comes after the calls before it.
+    back = nth_of(rows[::-1])[::-1]
+    for names in (("phase", "layer", "operation", "kernel"), ("phase", "operation", "kernel")):
+        same = [table.column(name) for name in names]
+        launch = combined([*same, nth_of(*same, table.gpu, table.iteration)])[1][rows]
+        code = combined([launch, back])[1]
+        count = int(code.max(initial=-1)) + 1
+        there = counts_of(launch[peers & (back == 0)], int(launch.max(initial=-1)) + 1)[launch]
+        known = counts_of(code[peers], count)[code]
+        if 2 * np.count_nonzero(own & (known > 0)) > np.count_nonzero(own):
+            break  # Else no peer runs these layers, as in another stage of a pipeline.
     is_extra = own & (2 * known < there)
     if 2 * np.count_nonzero(own & (known == 0)) < np.count_nonzero(own):
         # Peers have most of its launches: one that none of them has is more than they do.
@@ -355,6 +390,15 @@ def without_contention(predictor: Predictor, chosen: Mask, *, as_others: bool = 
 # Clock
 
 
+def bound_by_memory(table: KernelTable) -> Mask:
+    """The kernels without matrix products."""
+    used = np.flatnonzero(counts_of(table.kernel, len(table.names)))
+    bound = np.zeros(len(table.names), np.bool_)
+    bound[used] = [kernel_class(table.names[code]) not in MATRIX_CLASSES for code in used.tolist()]
+    found: Mask = bound[table.kernel] & (table.kind == Kind.COMPUTE)
+    return found
+
+
 def at_clock(run: Run, graph: StepGraph, chosen: Mask, mhz: float) -> Change:
     """Compute at another clock: its time goes with 1 / clock ** exponent (`clock_response`)."""
     table, chip = run.table, run.hardware
@@ -371,10 +415,12 @@ def at_clock(run: Run, graph: StepGraph, chosen: Mask, mhz: float) -> Change:
     # Shorter than a sample: the clock of its neighbours on the GPU would change it little.
     ratio = np.where(clock > 0, clock, mhz) / mhz
     ends = np.sort(np.stack([ratio**low, ratio**high]), axis=0)
+    # What matrix units bound is compute-bound, as far as the run leaves it open.
+    likely = ratio ** np.where(bound_by_memory(table)[rows], low, high)
     spent = table.duration_ns[rows]
     open_ns = float(spent[high - low > 0].sum() / max(spent.sum(), 1))
     note = f"how {100 * open_ns:.0f} % of the compute time follows the clock is known within bounds"
-    sides = np.stack([ends[0], np.sqrt(ends[0] * ends[1]), ends[1]])
+    sides = np.stack([ends[0], likely, ends[1]])
     return scaled(graph.activities[place], sides, *([note] if open_ns >= 0.01 else []))
 
 
@@ -409,6 +455,43 @@ def at_peak(run: Run, graph: StepGraph, chosen: Mask) -> Change:
         return np.stack([least, like, like])[:, own]
 
     return Change(acts[every[own]], new)
+
+
+def hidden(run: Run, graph: StepGraph, chosen: Mask) -> Change:
+    """Communication that compute hides, as far as it can."""
+    rows, ns = exposed_transfers(run, np.flatnonzero(chosen & (run.table.kind == Kind.COMM)))
+    less = np.zeros(len(run.table))
+    less[rows] = ns
+    nodes = graph.activities[less[graph.row[graph.activities]] > 0]
+    taken = less[graph.row[nodes]]
+    return Change(nodes, lambda work: np.maximum(work[nodes] - taken, 0.0))
+
+
+def exposed_transfers(run: Run, rows: Index) -> tuple[Index, Float64]:
+    """The exposed communication of some rows, without waiting for others, in ns; less what nothing
+    can hide: of each step the first two gathers and the last two reductions, up to a part of it.
+
+    What a transfer takes longer than like ones is a slow link's, and not to be hidden.
+    """
+    table, found = run.table, collectives_of(run)
+    waits, usual = np.zeros(len(table)), np.full(len(table), np.inf)
+    if found is not None:
+        waits[found.rows] = found.member_exposed_ns
+        like = combined([found.kind, found.bytes, found.size])[1]
+        fast = quantiles_of(found.transfer_ns, like, int(like.max()) + 1, (_USUAL,))[like, 0]
+        usual[found.rows] = fast[found.member_set]
+    alone = np.clip(table.exposed_comm_ns[rows] - waits[rows], 0.0, usual[rows])
+    own = np.flatnonzero(~np.isin(table.phase[rows], (Phase.OPTIMIZER, Phase.DATA)))
+    if len(own):
+        order = rows[own]
+        own = own[np.lexsort((table.start_ns[order], table.iteration[order], table.gpu[order]))]
+        first = run_starts(table.gpu[rows[own]], table.iteration[rows[own]])
+        last = np.append(first[1:], len(own)) - 1
+        nearest = (first, np.minimum(first + 1, last), last, np.maximum(last - 1, first))
+        ends = own[distinct(np.concatenate(nearest))]
+        most = _ENDS * float(elapsed_of_rows(table, slice(None)).sum())
+        alone[ends] *= max(1.0 - most / max(float(alone[ends].sum()), 1.0), 0.0)
+    return rows, alone
 
 
 def _doubtful_lag(graph: StepGraph) -> Int64 | None:

@@ -18,11 +18,18 @@ from chopper_core.graph.window import ReplayedSteps
 from chopper_core.metrics import Values, columns, numbered, worded
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
-from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT, SPLITS, Kind
+from chopper_core.model.table import (
+    ACTIVITY,
+    LEVELS,
+    NO_LABEL,
+    NO_LABEL_TEXT,
+    SPLITS,
+    Kind,
+)
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, means_of, ranked
 from chopper_core.views import WHATIF
 from chopper_core.views.base import base_of
 from chopper_core.views.frame import Frame
@@ -70,14 +77,15 @@ COLUMNS: Final = columns("""
 """)
 DEFAULTS: Final = ("no stragglers", "no contention", "no host gaps", "comm at peak")
 _ALL: Final = "all together"
-_FORMS: Final = "as peers, x0.8, at peak, no contention, contention as peers, clock=2100"
+_FORMS: Final = "as peers, x0.8, at peak, hidden, no contention, contention as peers, clock=2100"
 _HELP: Final = (
     f"a question is a change ({_FORMS}), after what it changes in the filter language (gpu:5 "
-    "layer:21 as peers, operation:mlp_dp x0.8, host x0, comm x0.5); or no stragglers, no host gaps"
+    "layer:21 as peers, operation:mlp_dp x0.8, host x0, launch x0, memory x0.9, comm hidden); or "
+    "no stragglers, no host gaps"
 )
 _SHORT: Final = {"no stragglers": "as peers", "no host gaps": "host x0"}
 _CHANGE: Final = re.compile(
-    r"(?:(?P<of>.*?)\s+)?(?P<change>as peers|at peak|no contention|contention as peers"
+    r"(?:(?P<of>.*?)\s+)?(?P<change>as peers|at peak|hidden|no contention|contention as peers"
     r"|[x×](?P<factor>\d+(?:\.\d+)?)|clock[=:](?P<mhz>\d+(?:\.\d+)?)(?:\s?mhz)?)",
     re.IGNORECASE,
 )
@@ -85,6 +93,9 @@ _TERM: Final = re.compile(r"!?(?P<level>[a-z_%\d]+)(?:[:=]|!=)(?P<value>.+)", re
 _ALIASES: Final = {"stage": "pp"}
 _KINDS: Final = {"compute": Kind.COMPUTE, "comm": Kind.COMM, "copy": Kind.COPY}
 _HOST: Final = "host"
+_LAUNCH: Final = "launch"
+_MEMORY: Final = "memory"
+"""Compute that memory bounds."""
 _MAX_PARTS: Final = 64
 _DOUBTFUL: Final = 0.1
 """The model's error, as a share of the step, that the headline names."""
@@ -110,6 +121,7 @@ class Selection(Struct, frozen=True, eq=False):
     levels: frozenset[str]
     """The levels that it names."""
     is_host: bool = False
+    is_launch: bool = False
 
     @property
     def apart(self) -> str:
@@ -185,8 +197,12 @@ def change_of(predictor: Predictor, question: str) -> Change:
         nodes = every[(rows >= 0) & chosen.rows[rows]] if chosen.levels else every
     if not len(nodes):
         raise NothingToShow("the run doesn't record it")
+    if change == "hidden":
+        return questions.hidden(run, graph, chosen.rows)
     if found["factor"]:
         scaled = float(found["factor"])
+        if chosen.is_launch:
+            return questions.launch_scaled(graph, chosen.rows, scaled)
         if chosen.is_host:
             return questions.host_scaled(graph, nodes, scaled)
         return questions.scaled(nodes, scaled)
@@ -213,7 +229,10 @@ def selected(run: Run, text: str, question: str) -> Selection:
         if word.lower() in _KINDS:
             rows &= table.kind == _KINDS[word.lower()]
             continue
-        if word.lower() == _HOST:
+        if word.lower() == _MEMORY:
+            rows &= questions.bound_by_memory(table)
+            continue
+        if word.lower() in (_HOST, _LAUNCH):
             continue
         found = _TERM.fullmatch(word)
         named = found["level"].lower() if found else "kernel"
@@ -230,7 +249,8 @@ def selected(run: Run, text: str, question: str) -> Selection:
         levels.add(level)
         term = word.replace(named, level, 1) if found else word
         rows &= _matching(run, "gpu" if level in DIMENSIONS else level, term, question)
-    return Selection(rows, frozenset(levels), _HOST in text.lower().split())
+    words = text.lower().split()
+    return Selection(rows, frozenset(levels), _HOST in words, _LAUNCH in words)
 
 
 def _matching(run: Run, level: str, term: str, question: str) -> Mask:
@@ -262,7 +282,11 @@ def question_about(view: View, frame: Frame, row: int) -> str:
 
 
 def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
-    """The saving of some changes together."""
+    """The saving of some changes together.
+
+    Its range has the spread of what each change leaves open, of the changed steps and of the GPUs,
+    and the replay's error.
+    """
     predictor = steady.predictor
     expected = predictor.predict(changes)
     others = [predictor.predict(changes, side, expected) for side in (LEAST, MOST)]
@@ -273,10 +297,27 @@ def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
     lag = predictor.doubtful_lag_ns
     if lag is not None:
         graph = predictor.graph
-        both = np.minimum(lag, expected.lag_ns)
-        found.append(steady.replayed(graph.work_ns, lag) - steady.replayed(expected.work_ns, both))
+        both, key = np.minimum(lag, expected.lag_ns), ("without doubtful waits", predictor)
+        sure = predictor.run.memo(key, lambda: replay(graph, graph.work_ns, lag), keep=1)
+        least = steady.mean_ns(Predicted(graph.work_ns, lag, sure))
+        found.append(least - steady.replayed(expected.work_ns, both))
+    nodes = np.concatenate([change.nodes for change in changes])
+    steps = replays.steps.iteration[replays.own]
+    changed = np.isin(steps, predictor.graph.iteration[nodes]) | (not len(nodes))
+    by_step = means_of(saved[changed].astype(np.float64), ranked(steps[changed])[1])
+    spread = 0.0
+    if len(by_step) > 1:
+        share = float(replays.weight[changed].sum())
+        spread = 2 * share * float(by_step.std()) / len(by_step) ** 0.5
+    doubt = max(spread, error) + abs(saving * steady.error_ns) / steady.times.mean_ns
     notes = tuple(note for change in changes for note in change.notes)
-    return Answer(expected, saving, min(found) - error, max(found) + error, notes)
+    return Answer(
+        expected,
+        saving,
+        min(found) - doubt,
+        max(*found, float(replays.by_gpu(saved).max())) + doubt,
+        notes,
+    )
 
 
 def predicted(run: Run, view: View) -> Run:

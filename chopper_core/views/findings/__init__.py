@@ -20,7 +20,6 @@ from chopper_core.util import plugins
 from chopper_core.util.plugins import Plugin
 from chopper_core.views.base import base_of_steps
 from chopper_core.views.findings.parts import Found, in_groups
-from chopper_core.views.findings.remedies import question_of
 from chopper_core.views.findings.rule import (
     CONFIDENCE,
     IRREGULAR,
@@ -45,11 +44,11 @@ SPEC: Final = ViewSpec(
 
 
 MODULES: Final = (
+    "clocks",
     "gpus",
     "communication",
     "hosts",
     "losses",
-    "clocks",
     "operations",
     "iterations",
     "missing",
@@ -118,7 +117,7 @@ def answer(run: Run, view: View) -> ViewResult:
             (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
             (BASIS, worded([_basis(finding) for finding in findings])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
-            (REMEDY, worded([question_of(context, each, worth) for each in findings])),
+            (REMEDY, worded([each.remedy if each.is_replayed else None for each in findings])),
         ),
         shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
@@ -161,17 +160,8 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
     if context.run.is_sampled_only:
         return [(each, None) for each in sorted(found, key=lambda each: -each[1].confidence)]
     if worth is not None:
-        found = [(rule, _replayed(worth, rule, each)) for rule, each in found]
+        found = [(rule, worth.of_finding(each)) for rule, each in found]
     return in_groups(context, found, worth)
-
-
-def _replayed(worth: Worth, rule: FindingRule, finding: Finding) -> Finding:
-    """A finding with its saving by replay; unknown where it names nothing that could be removed."""
-    if not rule.replays or finding.saving_ns is None:
-        return finding
-    if not finding.is_priced:
-        return replace(finding, saving_ns=None)
-    return worth.of_finding(finding, rule.holds_replayed)
 
 
 def _range(
@@ -180,10 +170,10 @@ def _range(
     """The ends of the potential saving's range, which is at most the step."""
     if (saving := finding.saving_ns) is None:
         return None, None
-    low, high = (part * saving for part in rule.holds)
-    low = low if finding.low_ns is None else min(finding.low_ns, saving)
-    high = high if finding.high_ns is None else finding.high_ns
-    return min(low, step_ns), min(high, step_ns)
+    least, most = rule.holds_replayed if finding.is_replayed else rule.holds
+    low = saving if finding.low_ns is None else finding.low_ns
+    high = saving if finding.high_ns is None else finding.high_ns
+    return min(least * low, step_ns), min(most * high, step_ns)
 
 
 def _basis(finding: Finding) -> str | None:
@@ -219,10 +209,11 @@ def _together(
     context: FindingsContext, worth: Worth | None, placed: list[tuple[Found, int | None]]
 ) -> tuple[str, ...]:
     """What the first findings are worth together, which is less than their sum or more."""
-    first = [each.removal for (_, each), whose in placed if whose is None and each.removal][:_FIRST]
+    whole = [each for (_, each), whose in placed if whose is None and each.is_replayed]
+    first = [each.remedy for each in whole[:_FIRST]]
     if worth is None or len(first) < 2:
         return ()
-    saved = worth.replays.mean(worth.saved_ns(first))
+    saved = worth.saving_ns(first)
     return (
         f"the first {len(first)} together: {time(saved)} ({percent(context.share(saved))}) less "
         "per step, by replay",

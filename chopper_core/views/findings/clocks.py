@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.align.kernel_classes import MATRIX_CLASSES
 from chopper_core.graph.process_groups import nodes_of
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
@@ -16,7 +17,6 @@ from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import distinct, means_of, median_of, ranked, ratios, sums_of
-from chopper_core.views.findings.operations import MATRIX_CLASSES
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
     Cost,
@@ -44,7 +44,6 @@ _CLOCKS: Final = {"gfx_mhz": "compute units", "mem_mhz": "memory"}
 
 @rule(
     "clock",
-    holds_replayed=(0.5, 1.3),
     saving="compute time lost while the clock is below its mean in the same operation and phase; "
     "unknown for the memory clock",
     needs="telemetry of clocks",
@@ -82,6 +81,7 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             is_measured=False,
             total_ns=total,
             cells=context.cells_of(gpu=[context.gpus[place] for place in unsteady.tolist()]),
+            changes=(),
         )
 
 
@@ -144,7 +144,6 @@ MEMORY_BELOW: Final = threshold("""memory clock below the nominal one | 4 | %
     saving="compute time lost to it: of matrix kernels up to the usual clock, of others for the "
     "memory's; at most that of all compute up to the nominal clock",
     holds=(0.5, 1.5),
-    holds_replayed=(0.5, 1.5),
     needs="telemetry of clocks, a GPU with known specifications",
     thresholds=(BELOW_NOMINAL, USUAL, SPARE_POWER, BELOW_WITH_POWER, MEMORY_BELOW),
 )
@@ -160,15 +159,16 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
         mhz = _mean(context, signal)
         lower = 1 - mhz / nominal
         if signal == "mem_mhz":
-            limit, saving = MEMORY_BELOW, others * lower
+            limit, saving, change = MEMORY_BELOW, others * lower, f"memory x{1 - lower:.4f}"
             why = "work without matrix products depends on it"
         elif CYCLES in context.table.measured:
             continue
         elif (power := _share_of_cap(context, chip)) <= 1 - SPARE_POWER.share:
-            limit, saving = BELOW_WITH_POWER, matrix * max(lower, 0.0)
+            limit, saving, change = BELOW_WITH_POWER, matrix * lower, f"clock={nominal:.0f}"
             why = f"though compute draws {percent(power)} of the power limit"
         else:
-            limit, saving = BELOW_NOMINAL, matrix * max(1 - mhz / (USUAL.share * nominal), 0.0)
+            usual = USUAL.share * nominal
+            limit, saving, change = BELOW_NOMINAL, matrix * (1 - mhz / usual), f"clock={usual:.0f}"
             why = f"about {percent(1 - USUAL.share)} is usual under full load"
         if lower > limit.share:
             gpus = "the GPUs" if len(context.gpus) > 1 else "the GPU"
@@ -180,6 +180,7 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
                 saving,
                 is_measured=False,
                 high_ns=max((matrix + others) * lower, saving),
+                changes=(change,),
             )
 
 
@@ -306,7 +307,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     if not len(slowed):
         return
     gpus = [context.gpus[place] for place in slowed.tolist()]
-    free = np.delete(np.arange(len(context.gpus)), slowed)
+    free, chip = np.delete(np.arange(len(context.gpus)), slowed), context.run.hardware
     limited = np.nan_to_num(each[slowed].mean(axis=0)) >= THROTTLED.value
     when = np.flatnonzero(limited)
     sentence = (
@@ -332,6 +333,9 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
             f"; their kernels take {time(saving)}{context.each} longer than the same kernels "
             "while nothing limits them"
         )
+    changes = None
+    if chip is not None and not len(free) and limited.all():
+        changes = (f"clock={chip.clock_mhz:.0f}",)
     evidence = context.with_signal(_SHARE, "-throttled_pct")
     yield context.finding(
         sentence,
@@ -341,6 +345,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         is_measured=False,
         total_ns=total,
         cells=context.cells_of(gpu=gpus, iteration=[context.iterations[at] for at in when]),
+        changes=changes,
     )
 
 

@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from chopper_core.graph.collectives import (
     PAIRWISE,
-    Collectives,
     collectives_in,
     collectives_of,
 )
+from chopper_core.graph.questions import exposed_transfers
 from chopper_core.model.column_names import FLOPS
-from chopper_core.model.table import NO_LABEL, Kind, Phase
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.grouping import (
     combined,
     counts_of,
@@ -24,7 +24,6 @@ from chopper_core.util.grouping import (
     first_equal,
     means_of,
     quantiles_of,
-    run_starts,
     sums_of,
 )
 from chopper_core.views.findings.rule import (
@@ -58,8 +57,6 @@ class SlowLink(Struct, frozen=True):
     """Exposed communication that it adds on each of its GPUs, per iteration."""
     transfer_ns: float
     """Longer transfers, per iteration."""
-    rows: tuple[Index, Float64]
-    """Its collectives' kernels, and how much longer each transfers."""
 
 
 @rule(
@@ -82,10 +79,8 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
             Cost.COMMUNICATION,
             link.exposed_ns,
             is_repeated=len(context.iterations) > 1,
-            high_ns=1.5 * link.transfer_ns,
             total_ns=link.exposed_ns * len(link.gpus) * len(context.iterations),
             cells=context.cells_of(gpu=link.gpus),
-            rows=link.rows,
         )
 
 
@@ -123,9 +118,7 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
         lost = np.where(compared, transfer - usual, 0.0)
         beyond = np.where(compared, per_gpu - usual_exposed, 0.0)
         count = len(context.iterations)
-        members = np.flatnonzero(np.isin(everything.member_set, sets[own]))
-        rows = everything.rows[members]
-        longer = np.maximum(lost, 0.0)[first_equal(sets, everything.member_set[members])]
+        rows = everything.rows[np.isin(everything.member_set, sets[own])]
         found.append(
             SlowLink(
                 tuple(distinct(table.gpu[rows]).tolist()),
@@ -133,7 +126,6 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
                 float(transfer[compared].sum() / usual[compared].sum() - 1),
                 max(float(beyond.sum()), 0.0) / count,
                 float(lost.sum()) / count,
-                (rows, longer),
             )
         )
     return found
@@ -185,8 +177,6 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
         if context.share(saving) < COST.share:
             continue
         named = listed(text for _, text, _ in sorted(parts, key=lambda part: -part[0]))
-        place = first_equal(sets, chosen.member_set)
-        members = np.flatnonzero(place >= 0)
         whole_ns = float(longer.sum()) / count
         yield context.finding(
             f"collectives transfer slower {interval_text(context, first, end)} than in the other "
@@ -195,17 +185,12 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
             Cost.COMMUNICATION,
             saving,
             is_repeated=end - first > 1,
-            high_ns=1.5 * whole_ns,
             cells=context.cells_of(iteration=context.iterations[first:end]),
-            rows=(chosen.rows[members], np.maximum(longer[place[members]], 0.0)),
         )
 
 
 EXPOSED: Final = threshold("""exposed communication | 2 | % of the iteration
     without waiting for later GPUs, and without its ends: the same as for other causes""")
-ENDS: Final = threshold("""ends of the step | 5 | % of the iteration, at most
-    nothing can hide the first two gathers of a sharded step and the last two reductions; larger
-    ones can be split""")
 _MAX_LISTED: Final = 3
 
 
@@ -214,9 +199,9 @@ _MAX_LISTED: Final = 3
     saving="exposed communication minus the part that is waiting for later GPUs or due to a "
     "slow link, and minus its first and last collectives, mean over GPUs",
     holds=(0.3, 1.5),
-    holds_replayed=(0.3, 1.5),
+    holds_replayed=(0.7, 1.3),
     needs="collectives",
-    thresholds=(EXPOSED, ENDS),
+    thresholds=(EXPOSED,),
 )
 def exposed(context: FindingsContext) -> Iterator[Finding]:
     """Communication that no compute hides."""
@@ -227,9 +212,8 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         return
     waiting = context.per_iteration(float(chosen.member_exposed_ns.sum()))
     each = context.per_iteration(total)
-    ends = min(_ends_ns(context, chosen), ENDS.share * context.step_ns)
-    links = sum(link.exposed_ns * len(link.gpus) for link in slow_links(context))
-    saving = each - waiting - ends - links / len(context.gpus)
+    rows, alone = exposed_transfers(context.run, np.flatnonzero(context.table.kind == Kind.COMM))
+    saving = context.per_iteration(float(alone[np.isin(rows, context.node.rows)].sum()))
     if context.share(saving) < EXPOSED.share:
         return
     names, owner = context.together("operation", "phase")
@@ -245,29 +229,8 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         Cost.COMMUNICATION,
         saving,
         is_measured=is_complete,
-        high_ns=each - waiting,
         total_ns=total,
     )
-
-
-def _ends_ns(context: FindingsContext, chosen: Collectives) -> float:
-    """Exposed time of the first two and last two collectives of forward and backward, but waiting.
-
-    Per GPU and iteration.
-    """
-    table, rows = context.table, context.node.rows
-    own = rows[table.kind[rows] == Kind.COMM]
-    own = own[~np.isin(table.phase[own], (Phase.OPTIMIZER, Phase.DATA))]
-    if not len(own):
-        return 0.0
-    own = own[np.lexsort((table.start_ns[own], table.iteration[own], table.gpu[own]))]
-    first = run_starts(table.gpu[own], table.iteration[own])
-    last = np.append(first[1:], len(own)) - 1
-    nearest = (first, np.minimum(first + 1, last), last, np.maximum(last - 1, first))
-    ends = own[distinct(np.concatenate(nearest))]
-    member = first_equal(chosen.rows, ends)
-    waits = np.where(member >= 0, chosen.member_exposed_ns[member], 0)
-    return context.per_iteration(float((table.exposed_comm_ns[ends] - waits).sum()))
 
 
 SLOWED: Final = threshold("""slower during communication | 20 | %
@@ -293,7 +256,7 @@ _OFTEN: Final = 0.75
     saving="time of instances with much overlap beyond that of instances with little, mean over "
     "GPUs",
     holds=(0.2, 2.5),
-    holds_replayed=(0.2, 2.5),
+    holds_replayed=(0.5, 1.5),
     needs="communication and labelled layers",
     thresholds=(SLOWED, CORRELATION, SLOWED_COST),
 )
@@ -324,10 +287,13 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
             f"takes {percent(float(known.slowdown[place]) - 1)} longer during much communication "
             f"than during little on the same GPU (r = {known.pearson[place]:.2f})",
             float(cost[place]),
+            "contention as peers",
         )
 
 
-def _contended(context: FindingsContext, pair: Int64, text: str, total_ns: float) -> Finding:
+def _contended(
+    context: FindingsContext, pair: Int64, text: str, total_ns: float, change: str
+) -> Finding:
     phase, operation = context.text("phase", pair[0]), context.text("operation", pair[1])
     saving = context.per_iteration(total_ns)
     labels = {"phase": phase, "operation": operation}
@@ -338,6 +304,7 @@ def _contended(context: FindingsContext, pair: Int64, text: str, total_ns: float
         saving,
         is_measured=False,
         cells=context.cells_of(phase=int(pair[0]), operation=int(pair[1])),
+        changes=(change,),
     )
 
 
@@ -371,6 +338,7 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
         sums_of(where, place, len(pairs))
         for where in (longer > SLOWED.share / 2 * usual, beside, alone)
     )
+    whole = sums_of(took, place, len(pairs))
     # Where it also runs alone, its own instances are better evidence.
     always = (slower >= _OFTEN * there) & (by_itself == 0)
     enough = excess >= SLOWED_COST.share * context.step_ns * context.spots
@@ -381,4 +349,5 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
             f"always runs during communication and takes {percent(float(factor[at]) - 1)} longer "
             "than the same kernels of other operations without",
             float(excess[at]),
+            f"compute x{1 - float(excess[at] / whole[at]):.4f}",
         )

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.graph.process_groups import places_of
+from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import work_of
 from chopper_core.model.table import Kind
 from chopper_core.model.view import pivot
@@ -24,6 +25,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 from chopper_core.views.findings.communication import slow_links
+from chopper_core.views.findings.remedies import changes_of
 from chopper_core.views.findings.rule import (
     Cost,
     Finding,
@@ -64,6 +66,8 @@ ONE_PLACE: Final = threshold(
 )
 
 _MAX_LISTED: Final = 4
+_PART: Final = 0.1
+"""Of the largest excess: a smaller one is no cause."""
 _COSTS: Final = {
     "clock": (Cost.CLOCK, "-slower_pct"),
     "kernels": (Cost.COMPUTE, "-slower_pct"),
@@ -104,14 +108,20 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
             yield from (each for _, each in turns)
 
 
-def _excess(leads: RankLeads, late: Straggler) -> dict[Cost, float]:
-    """How much longer a straggler takes than its peers, mean over all iterations."""
-    part = len(late.when) / len(leads.iterations)
+def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:
+    """What a straggler takes longer for than its peers, as changes of a replay."""
+    if late.cause is None:
+        return ()
     extra = {
         word: float(np.nan_to_num(leads.extra(word, late.when)[late.place])) for word in CAUSES
     }
-    words = {word: _COSTS[word][0] for word in CAUSES if extra[word] > 0}
-    return {cost: extra[word] * part for word, cost in words.items()} if late.cause else {}
+    if late.cause != "launch":
+        extra["launch"] = 0.0
+    found = changes_of({_COSTS[word][0]: ns for word, ns in extra.items() if word != "work"})
+    if extra["work"] <= _PART * max(extra.values()):
+        return found
+    compute = float((leads.mean("same", late.when) + leads.mean("work", late.when))[late.place])
+    return (*found, f"compute x{1 - extra['work'] / compute:.4f}")
 
 
 def _together(
@@ -121,7 +131,6 @@ def _together(
     gpus = [leads.gpus[each.place] for each, _ in late]
     texts = [each.sentence.partition("; it delays")[0] for _, each in late[:_MAX_LISTED]]
     more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
-    costs = [_excess(leads, each) for each, _ in late]
     found = context.finding(
         f"{by_number('GPU', gpus)} hold the others back: {'; '.join(texts)}{more}",
         late[0][1].evidence,
@@ -133,10 +142,7 @@ def _together(
                 for gpu, (each, _) in zip(gpus, late, strict=True)
             ]
         ),
-        excess_ns={
-            cost: float(np.mean([each.get(cost, 0.0) for each in costs]))
-            for cost in set().union(*costs)
-        },
+        changes=_changes(leads, late[0][0]),
     )
     # Each has a finding too, which says as much where nothing shows what they cost together.
     return replace(found, needs_replay=len(late) <= _MAX_LISTED)
@@ -163,6 +169,7 @@ def _in_turn(
         first.cost,
         sum(each.saving_ns or 0.0 for _, each in turns),
         cells=np.logical_or.reduce(whose),
+        changes=_changes(leads, turns[0][0]),
     )
 
 
@@ -191,7 +198,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         is_repeated=len(late.when) > 1,
         gpu=gpu,
         cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
-        excess_ns=_excess(leads, late),
+        changes=_changes(leads, late),
     )
 
 
@@ -252,6 +259,8 @@ def imbalance(context: FindingsContext) -> Iterator[Finding]:
         saving,
         is_repeated=len(context.iterations) > 1,
         gpu=context.gpus[most],
+        cells=context.cells_of(iteration=[context.iterations[at] for at in when]),
+        changes=(f"compute x{1 - each[when].sum() / context.busy_ns[most, when].sum():.4f}",),
     )
 
 
@@ -377,6 +386,7 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
         gpu=gpus[0] if len(gpus) == 1 else None,
         cost=Cost.COMPUTE,
         cells=context.cells_of(gpu=gpus),
+        changes=None if MICROBATCH in context.table.measured else (f"compute x{1 / times:.4f}",),
     )
 
 

@@ -81,7 +81,7 @@ class LatePhase(Struct, frozen=True):
     saving="idle time before the launch calls of these phases, mean over GPUs",
     # A host that can't keep up is late in the other phases too, below their limit.
     holds=(0.5, 2.2),
-    holds_replayed=(0.5, 2.2),
+    holds_replayed=(0.6, 1.5),
     needs="launch records",
     thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, PHASE, CAUSE),
 )
@@ -104,7 +104,6 @@ def launch_bound(context: FindingsContext) -> Iterator[Finding]:
 
 @rule(
     "queue-bound",
-    replays=False,
     saving="idle time of these phases in which launched work waits, mean over GPUs",
     # The dispatch of each kernel is a part of it that stays.
     holds=(0.0, 1.1),
@@ -206,7 +205,15 @@ def _bound(
         sentence = f"the step is {idle}: {listed(parts)}"
         evidence = context.with_view("launch", by or "phase", sort=sort)
     cells = context.cells_of(phase=[phase.code for phase in late])
-    yield context.finding(f"{sentence}{doing}", evidence, cost, saving, total_ns=total, cells=cells)
+    yield context.finding(
+        f"{sentence}{doing}",
+        evidence,
+        cost,
+        saving,
+        total_ns=total,
+        cells=cells,
+        changes=() if queued else None,
+    )
 
 
 def _mostly_in(context: FindingsContext, charges: HostCharges) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64
@@ -17,6 +18,7 @@ from chopper_core.util.grouping import (
     ranked,
     sums_of,
 )
+from chopper_core.views.findings.remedies import changes_of
 from chopper_core.views.findings.rule import (
     FEWEST,
     Cost,
@@ -26,6 +28,7 @@ from chopper_core.views.findings.rule import (
     rule,
     threshold,
 )
+from chopper_core.views.shared.filter import only
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.phrases import by_number, listed, time
 from chopper_core.views.shared.step_times import more_work, step_times
@@ -49,7 +52,7 @@ _PARTS: Final = {
 
 @rule(
     "iteration",
-    replays=False,
+    is_symptom=True,
     saving="their time beyond the median, spread over all iterations",
     holds=(0.8, 1.2),
     needs="four iterations or more",
@@ -65,10 +68,10 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     usual = median_of(took)
     slow = slow[np.argsort(-took[slow], kind="stable")]
     lost = float((took[slow] - usual).sum())
-    cost, mostly = _grown(context, slow, median_of)
+    cost, mostly, changes = _grown(context, slow, median_of)
     is_one = len(slow) == 1
     named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
-    yield context.finding(
+    found = context.finding(
         f"{len(slow)} of {len(iterations)} iterations {'takes' if is_one else 'take'} longer "
         f"than the median of {time(usual)}: iteration{'' if is_one else 's'} {named}; "
         f"{mostly}{'' if is_one else ' and slow iteration'}{_more(context, slow, cost)}",
@@ -79,11 +82,12 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
         total_ns=lost * len(context.gpus),
         cells=context.cells_of(iteration=iterations[slow].tolist()),
     )
+    yield replace(found, remedy=changes)
 
 
 @rule(
     "uneven-steps",
-    replays=False,
+    is_symptom=True,
     saving="the step time beyond that of the short steps; none for a run's first step, which "
     "warms up",
     holds=(0.0, 1.0),
@@ -107,9 +111,9 @@ def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
     long = iterations[is_long].tolist()
     is_other = ~np.isin(others, long)
     at = np.flatnonzero(~is_other)
-    cost, mostly = _grown(context, at, lambda sums: float(sums[is_other].mean()))
+    cost, mostly, changes = _grown(context, at, lambda sums: float(sums[is_other].mean()))
     is_first = long == [_first_of_run(context, max(long))]
-    yield context.finding(
+    found = context.finding(
         f"steps take {time(each.min())} to {time(each.max())}: {by_number('iteration', long)} "
         f"{'takes' if len(long) == 1 else 'take'} {each[is_long].mean() / usual:.1f} times as "
         f"long as the other{'s' if len(each) > len(long) + 1 else ''}; {mostly} and long step"
@@ -121,6 +125,7 @@ def uneven_steps(context: FindingsContext) -> Iterator[Finding]:
         total_ns=float((each[is_long] - usual).sum()) * len(context.gpus),
         cells=context.cells_of(iteration=long),
     )
+    yield replace(found, remedy=changes)
 
 
 def _delayed(context: FindingsContext) -> list[int]:
@@ -151,17 +156,19 @@ def _first_of_run(context: FindingsContext, without: int) -> int:
 
 def _grown(
     context: FindingsContext, slow: Index, usual: Callable[[Float64], float]
-) -> tuple[Cost, str]:
-    """The kind of time that slow iterations have most more of, and how much, mean over GPUs."""
+) -> tuple[Cost, str, str]:
+    """The kind of time that slow iterations have most more of, how much, mean over GPUs; and the
+    steps without."""
     cells = context.by_iteration
     iterations, place = ranked(cells.codes("iteration"))
     gpus = distinct(cells.codes("gpu")).tolist()
     moved = context.moved.by_step(context.run, gpus, iterations.tolist()).sum(axis=0)
-    grown = {}
+    grown, computes = {}, np.zeros(len(iterations))
     for part, (_, *names) in _PARTS.items():
         each = np.sum([sums_of(cells.sum(name), place) for name in names], axis=0)
         each = (each + moved * ("idle_host_ns" in names)) / len(gpus)
         grown[part] = float((each[slow] - usual(each)).mean())
+        computes = each if part == Cost.COMPUTE else computes
     cost = max(grown, key=lambda part: grown[part])
     doing = ""
     charges, numbers = host_charges(context.run), context.all_iterations
@@ -170,7 +177,13 @@ def _grown(
         place = np.where(inside, first_equal(numbers, charges.iteration), -1)
         sums = charges.sums(place, len(numbers))
         doing = charges.doing((sums[slow] - medians_along(sums, axis=0)).mean(axis=0))
-    return cost, f"mostly {_PARTS[cost][0]}{doing}, {time(grown[cost])} more per GPU"
+    mostly = f"mostly {_PARTS[cost][0]}{doing}, {time(grown[cost])} more per GPU"
+    changes = changes_of(grown)
+    if _more(context, slow, cost):
+        ns = computes[slow].mean()
+        changes = (*changes[1:], f"compute x{1 - grown[Cost.COMPUTE] / ns:.4f}")
+    when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])
+    return cost, mostly, "; ".join(f"{when} {change}" for change in changes)
 
 
 def _more(context: FindingsContext, slow: Index, cost: Cost) -> str:

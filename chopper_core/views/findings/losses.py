@@ -46,6 +46,7 @@ _COSTS: Final = {
     "frequency_ns": Cost.CLOCK,
     "unseparated_ns": Cost.CLOCK,
 }
+_OF_CLOCK: Final = ("frequency_ns", "unseparated_ns")
 _UNATTRIBUTED: Final = "unmodelled_ns"
 _MAX_UNATTRIBUTED: Final = 0.1
 """Of a GPU that has a larger share of unattributed time, compute is not split."""
@@ -54,7 +55,6 @@ _MAX_LISTED: Final = 3
 
 @rule(
     "overhead",
-    holds_replayed=(0.5, 1.3),
     saving="that part of the breakdown, on GPUs whose compute can be split",
     needs="hardware counters",
     thresholds=(OVERHEAD, LARGEST),
@@ -95,6 +95,11 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     nominal = ""
     if name == "frequency_ns" and hardware is not None:
         nominal = f" (nominal: {hardware.clock_mhz:,.0f} MHz)"
+    change = "no contention"
+    if name != "contention_ns":
+        change = f"compute x{1 - size / max(_compute_ns(context, gpus), 1):.4f}"
+    if name in _OF_CLOCK and hardware is not None:
+        change = f"clock={hardware.clock_mhz:.0f}"
     sort = f"-{name.removesuffix('_ns')}_pct"
     # Compute that counters can't split may hide a larger one.
     known = "known " * (int(each.numbers(_UNATTRIBUTED).sum()) > int(each.numbers(name).sum()))
@@ -108,7 +113,13 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         is_repeated=count > 1,
         total_ns=float(size),
         cells=context.cells_of(gpu=gpus),
+        changes=(change,),
     )
+
+
+def _compute_ns(context: FindingsContext, gpus: list[int]) -> float:
+    own = context.computes & context.cells_of(gpu=gpus)
+    return float(context.cells.sum("duration_ns")[own].sum())
 
 
 COPIES: Final = threshold("""exposed copies | 1 | % of the iteration
@@ -157,7 +168,6 @@ _PRODUCT: Final = "gemm"
 
 @rule(
     "products",
-    holds_replayed=(0.5, 1.3),
     of_durations=True,
     saving="kernel time beyond what they would take at the threshold, mean over GPUs",
     needs="hardware counters, or shapes in the trace",
@@ -205,6 +215,7 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
         is_measured=metric == "mfma_util_pct",
         total_ns=saving * spots,
         cells=context.cells_of(operation=codes[poor].tolist()),
+        changes=(f"compute x{1 - saving / took[poor].sum():.4f}",),
     )
 
 

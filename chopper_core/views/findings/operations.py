@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import ATTENTION_CLASS
+from chopper_core.align.kernel_classes import MATRIX_CLASSES
 from chopper_core.model.table import LABELLED, NO_LABEL, Phase, Rule
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -44,8 +44,6 @@ from chopper_core.views.findings.rule import (
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import count, listed, percent, time
 
-MATRIX_CLASSES: Final = frozenset({"gemm", "conv", ATTENTION_CLASS})
-"""Classes of kernels that the matrix units bound; memory bounds most of the others."""
 _MAX_OVERLAP: Final = 0.1
 """Of the compute time of an operation in a layer, during communication."""
 SLOWER_HERE: Final = threshold("""operation slower on one GPU | 6 | %
@@ -330,13 +328,19 @@ def _slower(
             evidence = replace(rows, sort="-kernel_ns")
         text = _longer(context, own, f"in {level} {where} than in the other {level}s")
         pairs = [context.cells_of(phase=part.phase, operation=part.operation) for part in own]
+        cells = np.logical_or.reduce(pairs) & context.cells_of(**{level: where})
+        changes = None
+        if any(part.more for part in own):
+            took = context.cells.sum("duration_ns")[cells & context.computes].sum()
+            changes = (f"compute x{max(1 - total / took, 0.0):.4f}",)
         yield context.finding(
             f"{text}; {time(saving)}{context.per_gpu}",
             evidence,
-            Cost.WORK if any(part.more for part in own) else Cost.KERNELS,
+            Cost.KERNELS if changes is None else Cost.WORK,
             saving,
             total_ns=total,
-            cells=np.logical_or.reduce(pairs) & context.cells_of(**{level: where}),
+            cells=cells,
+            changes=changes,
         )
 
 

@@ -50,6 +50,8 @@ class PlacedFinding(Struct, eq=False):
     costs_ns: Float64
     about_ns: float
     """All time of its kind in its cells, or of the nodes that it is taken from."""
+    removed_ns: Float64 | None
+    """What a replay removes, by node and edge."""
     parts: list[PlacedFinding] = []
 
     @property
@@ -75,7 +77,8 @@ def in_groups(
 
     def walk(level: list[PlacedFinding], whose: int | None, most_ns: float) -> None:
         for each in sorted(level, key=lambda each: -each.saving_ns):
-            saving = min(each.saving_ns, most_ns)
+            is_exact = each.finding.is_replayed
+            saving = each.saving_ns if is_exact else min(each.saving_ns, most_ns)
             listed.append(((each.rule, replace(each.finding, saving_ns=saving)), whose))
             walk(each.parts, len(listed) - 1, saving)
 
@@ -97,12 +100,13 @@ def _placed(context: FindingsContext, found: Found, worth: Worth | None) -> Plac
         own = np.asarray(context.cells.elapsed_ns * cells, np.float64)
     about = max(float(own.sum()), 1.0)
     gpus = len(distinct(context.place("gpu")[cells]))
-    estimate = finding.saving_ns if finding.estimate_ns is None else finding.estimate_ns
-    total = (estimate or 0.0) * gpus * len(context.iterations)
+    total = (finding.saving_ns or 0.0) * gpus * len(context.iterations)
     costs = own * (total / about)
-    if worth is not None and finding.removal is not None:
-        about = float(worth.graph.work_ns[finding.removal.work_ns > 0].sum())
-    return PlacedFinding(rule, finding, cells, costs, about)
+    removed = None if worth is None else worth.removed_ns(finding)
+    if worth is not None and removed is not None:
+        work = worth.steady.predictor.graph.work_ns
+        about = float(work[removed[: len(work)] > 0].sum())
+    return PlacedFinding(rule, finding, cells, costs, about, removed)
 
 
 def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFinding) -> None:
@@ -118,8 +122,9 @@ def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFindin
         return
     number = max(around, key=lambda number: shared[number][1])
     whole, is_most = level[number], shared[number][1] >= EXPLAINED.share
-    is_cause = one.rule.replays > whole.rule.replays
-    is_like = (one.finding.removal is None) == (whole.finding.removal is None)
+    is_cause = one.rule.is_symptom < whole.rule.is_symptom
+    is_like = one.finding.is_replayed == whole.finding.is_replayed
+    is_like &= is_cause or one.rule.is_symptom == whole.rule.is_symptom
     is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
     if is_most and (is_cause or is_narrower):
         level[number] = one
@@ -137,9 +142,9 @@ def _hide(
     one without which it saves time, else of the largest."""
     for one in small:
         for whole in groups:
-            both = [each.finding.removal for each in (one, whole) if each.finding.removal]
+            both = [each.finding.remedy for each in (one, whole) if each.finding.is_replayed]
             if len(both) == 2:
-                saved = worth.replays.mean(worth.saved_ns(both)) - whole.saving_ns
+                saved = worth.saving_ns(both) - whole.saving_ns
                 if context.share(saved) >= SMALLEST_SAVING.share:
                     whole.parts.append(one)
                     break
@@ -154,10 +159,9 @@ def _shared(
     else by GPU and iteration in the cells of the second one."""
     if not one.finding.cost.may_be(whole.finding.cost):
         return 0.0, 0.0
-    removed, other = one.finding.removal, whole.finding.removal
-    if removed is not None and other is not None:
-        both = float(np.minimum(removed.all_ns, other.all_ns).sum())
-        own = both / max(float(removed.all_ns.sum()), 1.0)
+    if one.removed_ns is not None and whole.removed_ns is not None:
+        both = float(np.minimum(one.removed_ns, whole.removed_ns).sum())
+        own = both / max(float(one.removed_ns.sum()), 1.0)
         return own, own * one.saving_ns / max(whole.saving_ns, 1.0)
     place = context.place("gpu") * len(context.iterations) + context.place("iteration")
     sums = (

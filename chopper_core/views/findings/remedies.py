@@ -1,69 +1,105 @@
-"""The what-if question about a finding: the steps replayed without what it costs."""
+"""The what-if questions about a finding: the steps replayed without what it costs."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from chopper_core.util.grouping import distinct
+from chopper_core.model.table import NO_LABEL
+from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.grouping import combined, distinct
 from chopper_core.views.findings.rule import CELL, Cost, Finding, FindingsContext
-from chopper_core.views.findings.worth import Worth
 from chopper_core.views.shared.filter import only
+from chopper_core.views.whatif import SEPARATOR
 
 _CHANGES: Final = {
-    Cost.COMPUTE: "as peers",
-    Cost.CLOCK: "as peers",
-    Cost.KERNELS: "as peers",
+    Cost.COMPUTE: "compute as peers",
+    Cost.CLOCK: "compute as peers",
+    Cost.KERNELS: "compute as peers",
     Cost.CONTENTION: "contention as peers",
     Cost.COMMUNICATION: "comm as peers",
     Cost.COPIES: "copy as peers",
     Cost.HOST: "host as peers",
+    Cost.LAUNCH: "launch x0",
 }
 _EVERYWHERE: Final = {
-    Cost.COMMUNICATION: "comm x0",
+    Cost.COMMUNICATION: "comm hidden",
     Cost.COPIES: "copy x0",
     Cost.HOST: "host x0",
+    Cost.LAUNCH: "launch x0",
+    Cost.CONTENTION: "contention as peers",
 }
 """Where nothing is without it that could be compared with."""
 _PEERS: Final = ("gpu", "iteration")
-_MAX_TERMS: Final = 8
+_MAX_TERMS: Final = 64
 
 
-def question_of(context: FindingsContext, finding: Finding, worth: Worth | None) -> str | None:
-    """The question about what a finding is about; None where no replay removes it."""
-    levels = [] if finding.gpu is None else ["gpu"]
-    terms = [] if finding.gpu is None else [only("gpu", [str(finding.gpu)])]
-    for level in CELL if finding.cells is not None and finding.cells.any() else ():
-        codes = context.codes(level)
-        own = distinct(codes[finding.cells])
-        is_part = min(own) >= 0 and len(own) < len(distinct(codes)) and len(own) <= _MAX_TERMS
-        if is_part and (level != "gpu" or finding.gpu is None):
-            levels.append(level)
-            terms.append(only(level, [context.text(level, code) for code in own.tolist()]))
-    if finding.cost == Cost.WORK:
-        return (
-            " ".join([*terms, f"compute x{_left(context, finding, worth):.3f}"]) if terms else None
-        )
-    if (change := _CHANGES.get(finding.cost)) is None:
-        return None
-    if finding.cost in _EVERYWHERE and not {*_PEERS} & {*levels}:
-        return " ".join([*terms, _EVERYWHERE[finding.cost]])
-    if terms or finding.cost == Cost.CONTENTION:
-        return " ".join([*terms, change])
-    chip = context.run.hardware
-    if finding.cost == Cost.CLOCK and chip is not None and chip.clock_mhz > 0:
-        return f"clock={chip.clock_mhz:.0f}"
-    return None
+def question_of(context: FindingsContext, finding: Finding) -> str:
+    """The questions about what a finding costs at its place; empty where no replay removes it."""
+    places = list(_places(context, context.cells_about(finding)))
+    found: dict[str, None] = {}
+    for place in places:
+        for change in _changes(finding, place):
+            terms = [only(level, labels) for level, labels in place.items()]
+            found[" ".join([*terms, change])] = None
+    return f"{SEPARATOR} ".join(found)
 
 
-def _left(context: FindingsContext, finding: Finding, worth: Worth | None) -> float:
-    """The part of the compute that a finding is about which isn't more than elsewhere."""
-    if finding.removal is None or worth is None:
-        return 1.0
-    graph = worth.graph
-    sizes = context.cells.sizes()
-    rows = context.cells.rows[np.repeat(context.cells_about(finding) & context.computes, sizes)]
-    nodes = graph.activities[np.isin(graph.row[graph.activities], rows)]
-    whole = max(float(graph.work_ns[nodes].sum()), 1.0)
-    return max(1.0 - float(finding.removal.work_ns[nodes].sum()) / whole, 0.0)
+def _changes(finding: Finding, place: Collection[str]) -> Sequence[str]:
+    if finding.changes is not None:
+        return finding.changes
+    change = _CHANGES.get(finding.cost) if place else None
+    if not {*_PEERS} & {*place}:
+        change = _EVERYWHERE.get(finding.cost, change)
+    return [] if change is None else [change]
+
+
+def changes_of(costs: dict[Cost, float], least: float = 0.1) -> tuple[str, ...]:
+    """The changes that remove several kinds of time beyond that of peers, next to nothing aside."""
+    most = max(costs.values(), default=0.0)
+    large = [cost for cost, ns in costs.items() if ns > least * most and cost in _CHANGES]
+    return tuple(dict.fromkeys(_CHANGES[cost] for cost in large))
+
+
+def _places(context: FindingsContext, cells: Mask) -> Iterator[dict[str, list[str]]]:
+    """Where some cells are, as labels by level; at several places if their GPUs differ in it."""
+    place, inside = _place(context, cells)
+    if np.array_equal(inside, cells) or "gpu" not in place:
+        yield place
+        return
+    like: dict[bytes, list[int]] = {}
+    others = combined([context.codes(level) for level in CELL[1:]])[1]
+    for gpu in distinct(context.codes("gpu")[cells]).tolist():
+        own = distinct(others[cells & (context.codes("gpu") == gpu)])
+        like.setdefault(own.tobytes(), []).append(gpu)
+    for gpus in like.values():
+        yield _place(context, cells & np.isin(context.codes("gpu"), gpus))[0]
+
+
+def _place(context: FindingsContext, cells: Mask) -> tuple[dict[str, list[str]], Mask]:
+    """The fewest labels that some cells have in common, and all cells with these."""
+    inside: Mask = np.ones(len(cells), np.bool_)
+    left: list[str] = list(CELL)
+    found: dict[str, Int64] = {}
+    while True:
+        here = {level: distinct(context.codes(level)[cells]) for level in left}
+        more = [level for level in left if _says_more(here[level], context.codes(level)[inside])]
+        if not more:
+            break
+        level = min(more, key=lambda name: len(here[name]))
+        left.remove(level)
+        found[level] = here[level]
+        inside &= np.isin(context.codes(level), here[level])
+    labels: dict[str, list[str]] = {
+        level: [context.text(level, code) for code in found[level].tolist()]
+        for level in CELL
+        if level in found
+    }
+    return labels, inside
+
+
+def _says_more(codes: Int64, every: Int64) -> bool:
+    is_part = len(codes) < len(distinct(every)) and len(codes) <= _MAX_TERMS
+    return is_part and NO_LABEL not in codes

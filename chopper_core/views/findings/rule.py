@@ -289,8 +289,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         total_ns: float | None = None,
         high_ns: float | None = None,
         cells: Mask | None = None,
-        excess_ns: Mapping[Cost, float] | None = None,
-        rows: tuple[Index, Float64] | None = None,
+        changes: tuple[str, ...] | None = None,
     ) -> Finding:
         """A finding that costs as much in each iteration, on one GPU or on all.
 
@@ -311,8 +310,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             cost=cost,
             total_ns=total_ns,
             cells=cells,
-            excess_ns=excess_ns or {},
-            rows=rows,
+            changes=changes,
         )
 
     def at(self, **labels: str) -> View:
@@ -518,17 +516,6 @@ def confidence(*, measured: bool, repeated: bool) -> Confidence:
     return Confidence(1 + measured + repeated)
 
 
-class Removal(Struct, frozen=True, eq=False):
-    """The time to take from the work of a step graph's nodes, and from the lags of its edges."""
-
-    work_ns: Float64
-    lag_ns: Float64
-
-    @property
-    def all_ns(self) -> Float64:
-        return np.concatenate([self.work_ns, self.lag_ns])
-
-
 class Finding(Struct, frozen=True):
     """A sentence with its numbers, the potential saving, and the view that shows the evidence."""
 
@@ -536,7 +523,8 @@ class Finding(Struct, frozen=True):
     evidence: View
     confidence: Confidence
     saving_ns: float | None = None
-    """By how much an iteration would be shorter without it; None if it can't be estimated."""
+    """By how much an iteration would be shorter without it; None if it can't be estimated. A rule
+    estimates it; where steps can be replayed, it is the answer to `remedy`."""
     low_ns: float | None = None
     high_ns: float | None = None
     """The range of that; None: the part of the estimate that the rule states."""
@@ -547,25 +535,13 @@ class Finding(Struct, frozen=True):
     """GPU time affected, summed over GPUs and analysed iterations."""
     cells: Mask | None = None
     """The cells of the context that it is about; None: all, or those of its GPU."""
-    excess_ns: Mapping[Cost, float] = {}
-    """How much longer each of its GPUs takes, per iteration; empty: as long as the saving."""
-    rows: tuple[Index, Float64] | None = None
-    """The activities that take longer, and by how much, where that is known one by one."""
-    estimate_ns: float | None = None
-    """The rule's estimate, where the saving and its range are those of a replay."""
-    removal: Removal | None = None
-    """What that replay lacks."""
+    changes: tuple[str, ...] | None = None
+    """What a replay changes there, as `chopper what-if` asks; None: what its cost says."""
+    remedy: str = ""
+    """The questions whose answer is the saving; empty: what its place and changes say."""
+    is_replayed: bool = False
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
-
-    @property
-    def is_replayed(self) -> bool:
-        return self.removal is not None
-
-    @property
-    def is_priced(self) -> bool:
-        """Whether it says what its time is taken from."""
-        return self.saving_ns is not None and self.cost != Cost.UNKNOWN
 
 
 Find = Callable[[FindingsContext], Iterable[Finding]]
@@ -580,13 +556,12 @@ class FindingRule(Struct, frozen=True):
 
     name: str
     saving: str = ""
-    replays: bool = True
-    """Whether a replay without the time that its findings cost gives the saving, where there is
-    one."""
+    is_symptom: bool = False
+    """Whether its findings say that steps take longer, and others why."""
     holds: tuple[float, float] = (0.5, 1.3)
     """The range of the saving, in parts of the estimate, which holds what was planted."""
-    holds_replayed: tuple[float, float] = (0.85, 1.15)
-    """The same for a replay: how sure the time is that the rule finds."""
+    holds_replayed: tuple[float, float] = (0.9, 1.1)
+    """The same around the range of a replay: whether it removes just what the finding is about."""
     needs: str = ""
     """The data it needs beyond a trace."""
     thresholds: tuple[Threshold, ...] = ()
