@@ -162,7 +162,8 @@ def test_exposed_communication(run: Run, truth: dict[str, Any], other_run: Run) 
     row = only(run, "exposed")
     assert row["gpu_time_ns"] == near(total)
     assert f"takes {total / 16e6:.4g} ms per GPU and iteration" in row["said"]
-    assert 0 < row["saving_low_ns"] < row["saving_ns"] < row["saving_high_ns"] < total / 16
+    # Most of it waits for GPU 5, whose own is at the ends of the step: hiding it saves little.
+    assert 0 <= row["saving_low_ns"] < row["saving_ns"] < row["saving_high_ns"] < total / 160
     # In the other run communication is exposed at the ends of the step only.
     assert found(other_run, "exposed") == []
 

@@ -9,7 +9,7 @@ import pytest
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.findings import RULES, _find
-from chopper_core.views.findings.rule import SMALLEST_SAVING, context_of
+from chopper_core.views.findings.rule import EXPLAINED, SMALLEST_SAVING, context_of
 from chopper_core.views.findings.worth import Worth
 from chopper_core.views.overheads import parts_of
 from tests.bench import causes as bench
@@ -32,7 +32,9 @@ def assert_accounted(run: Run) -> None:
     assert sorted(each.sentence for (_, each), _ in shown) == sorted(expected)
     for (_, each), whose in shown:
         if whose is not None:
-            assert (each.saving_ns or 0.0) <= (shown[whose][0][1].saving_ns or 0.0)
+            # A more precise finding may be the whole of one that costs little else.
+            whole = shown[whose][0][1].saving_ns or 0.0
+            assert EXPLAINED.share * (each.saving_ns or 0.0) <= whole
     ideal = float(parts_of(run, context.split()).numbers("theoretical_ns").sum()) / context.spots
     groups = [each.saving_ns or 0.0 for (_, each), whose in shown if whose is None]
     assert sum(groups) <= context.step_ns - ideal + 1 or len(groups) == 1
@@ -73,8 +75,9 @@ def test_the_throttling_of_a_gpu_is_a_part_of_its_lag() -> None:
     (whole,) = (place for place, ((rule, _), _) in enumerate(shown) if rule.name == "straggler")
     throttled = [whose for (rule, _), whose in shown if rule.name == "throttled"]
     assert throttled == [whole]
+    # What the other GPUs wait longer than GPU 5 does hides nothing of its own time.
     exposed = [whose for (rule, _), whose in shown if rule.name == "exposed"]
-    assert exposed == [None]
+    assert exposed == [0]
 
 
 @pytest.mark.few(1)
@@ -84,6 +87,6 @@ def test_a_replay_values_two_slow_gpus_together_and_neither_alone() -> None:
     found = bench.findings_of(bench.opened(truth.run))
     first = found[0]
     assert "hold the others back" in first.sentence and first.saving_ns is not None
-    assert first.saving_ns == pytest.approx(truth.cost_ns, rel=0.15)
+    assert first.saving_ns == pytest.approx(truth.cost_ns, rel=0.2)
     alone = [each.saving_ns for each in found[1:] if each.rule == "straggler"]
     assert len(alone) == 2 and max(each or 0.0 for each in alone) < 0.2 * truth.cost_ns

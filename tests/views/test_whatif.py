@@ -85,7 +85,7 @@ def test_a_finding_leads_to_the_question_without_it() -> None:
     run = demo_run("fsdp2")
     found = OpenRun(run).frame("?view=findings")
     asked = [question_about(found.view, found, row) for row in range(len(found))]
-    assert "gpu:5 as peers" in asked
+    assert "gpu:5 compute as peers" in asked
     assert "phase:forward operation:attn_op contention as peers" in asked
     for question in filter(None, asked):
         assert OpenRun(run).what_if(question).labels

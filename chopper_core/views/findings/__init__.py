@@ -173,7 +173,7 @@ def _range(
     least, most = rule.holds_replayed if finding.is_replayed else rule.holds
     low = saving if finding.low_ns is None else finding.low_ns
     high = saving if finding.high_ns is None else finding.high_ns
-    return min(least * low, step_ns), min(most * high, step_ns)
+    return min(max(least * low, 0.0), step_ns), min(most * high, step_ns)
 
 
 def _basis(finding: Finding) -> str | None:
