@@ -12,12 +12,14 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.model.charts import BarChart, Lanes
+from chopper_core.metrics import METRICS
+from chopper_core.model.charts import BarChart, Composition, Lanes, Series
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View, at_level, enter, with_view
+from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import Glyphs, SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
@@ -49,6 +51,14 @@ KEY_FIGURES: Final = {
     "kernels": "kernels",
 }
 """Metric → its label in the line, the most important first; the unit labels some."""
+STATES: Final = {
+    "compute_ns": "compute",
+    "overlap_ns": "compute during communication",
+    "exposed_comm_ns": "exposed communication",
+    "exposed_copy_ns": "exposed copies",
+    "idle_ns": "idle",
+}
+"""The five states of time, which add up to that of every node."""
 _IF_MEASURED: Final = ("gfx_mhz", "gfx_util_pct", "power_w")
 
 Means = Callable[[Index, int], Float64]
@@ -137,6 +147,8 @@ class ScreenData(Struct, frozen=True):
     signals: tuple[ScreenSignal, ScreenSignal]
     bars: Mapping[str, BarChart] = {}
     """The charts that bars in the cells of a column repeat."""
+    states: tuple[Composition, ...] = ()
+    """The five states of a node's time."""
     inks: Sequence[str] = ()
     """Of each row, by what takes most of its time; empty where rows have no class."""
     full: Mapping[str, float] = {}
@@ -165,15 +177,17 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
         signal = ScreenSignal(frame.signal, frame.means)
         return ScreenData(frame, {}, (signal, signal), bars)
     second = run.signal(second_signal(run, frame.signal.name))
+    # Another view has a headline in their place.
+    figures = {} if view.name else figures_of(run, view, {**KEY_FIGURES, **STATES})
     return ScreenData(
         frame,
-        # Another view has a headline in their place.
-        {} if view.name else figures_of(run, view, KEY_FIGURES),
+        figures,
         (
             ScreenSignal(frame.signal, frame.means),
             ScreenSignal(second, _means_later(run, view, second.name)),
         ),
         bars,
+        states_of(view, figures),
         _inks_of_rows(run, frame),
         _full(run),
     )
@@ -182,6 +196,23 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
 def _full(run: Run) -> Mapping[str, float]:
     known = run.hardware
     return _FULL if known is None else {Unit.MHZ: known.clock_mhz, Unit.WATTS: known.tdp_w, **_FULL}
+
+
+def states_of(view: View, figures: Mapping[str, Figure]) -> tuple[Composition, ...]:
+    """The bar of a node's five states; a part leads to the rows that have most of it."""
+    parts = [figures[name].number for name in STATES if name in figures]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(STATES) or not any(known) or view.is_leaf:
+        return ()
+    scale = scale_of(METRICS["elapsed_ns"], sum(known))
+    series = zip(STATES.values(), np.array(known) / scale.divisor, strict=True)
+
+    def opens(part: int) -> View:
+        name = [*STATES][part]
+        return replace(view, columns=("elapsed_ns", "share_pct", name), sort=f"-{name}")
+
+    states = tuple(Series(name, np.array([part])) for name, part in series)
+    return (Composition("five states of time", scale.text, ("",), states, opens=opens),)
 
 
 def _inks_of_rows(run: Run, frame: Frame) -> Sequence[str]:

@@ -60,15 +60,18 @@ def _turn(screen: Explorer, pages: float) -> None:
         Move the cursor to the last row.
     """)
 def _go_to_end(screen: Explorer, is_last: int) -> None:
-    screen.move_to(is_last * (screen.listing.rows - 1))
+    screen.listing.move_to(is_last * (screen.listing.rows - 1))
 
 
-@action(MOVE, "tab", title="Next part")
-def next_pane(screen: Explorer, _: str) -> None:
-    """Move the focus to the next part of the screen: the findings, or the detail on the right,
-    which then scrolls.
-    """
-    screen.next_pane()
+@actions(MOVE)("""
+    next_pane: 1 | tab | Next panel
+        Give the keys to the next panel of the screen: findings, parts of the bar, detail, the tree
+        at the left; the focused one has a bright border.
+    previous_pane: -1 | shift+tab | Previous panel
+        Give the keys to the previous panel.
+    """)
+def _go_to_panel(screen: Explorer, step: int) -> None:
+    screen.next_panel(step)
 
 
 @actions(MOVE)("""
@@ -85,9 +88,15 @@ async def _move_split(screen: Explorer, lines: int) -> None:
 async def enter(screen: Explorer, _: str) -> None:
     """Enter the row under the cursor: its children become the table. Levels with one value only
     are passed through; Up comes back the same way."""
-    label = screen.table.label
+    label, place = screen.table.label, screen.scope_tree.place
+    if place is not None:
+        await screen.go(screen.trail_to(place))
+        return
     if screen.view.name:
         await _enter_evidence(screen)
+        return
+    if screen.part is not None:  # The same rows by a state of time.
+        await screen.change(screen.part)
         return
     if screen.view.is_leaf:
         raise UsageError("a single activity has no children")

@@ -42,12 +42,9 @@ from chopper_tui.screen.parts import ScreenParts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.textual_internals import key_of_character, resume
-from chopper_tui.widgets.chart_panes import CardsPane, cards_of
-from chopper_tui.widgets.detail import DetailPane
+from chopper_tui.widgets.chart_panes import PicturePane, cards_of
 from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Question
-from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
-from chopper_tui.widgets.tree import ScopeTree
 
 if TYPE_CHECKING:
     from chopper_tui.widgets.dialogs import Dialog, Options
@@ -90,7 +87,6 @@ class Explorer(ScreenParts):
         self.home = run
         """The run that was opened, or the set that the run on the screen is of."""
         self._was_complete = False
-        self._was_drawn = False
         self.is_paused = False
         """Whether a run that is followed stays as it is on the screen."""
         self._rest: asyncio.TimerHandle | None = None
@@ -118,7 +114,7 @@ class Explorer(ScreenParts):
         """The view that the cursor's row, card or part leads to; raises UsageError without one."""
         if self.part is not None:
             return self.part
-        if self.cards.has_keys and not self.shows_sentences:
+        if self.listing is self.cards and not self.shows_sentences:
             card = self.cards.card
             if card is None:
                 raise UsageError("there is no finding to open")
@@ -248,15 +244,14 @@ class Explorer(ScreenParts):
         except ChopperError as error:
             self.say(str(error), error=True)
             return
-        here, is_active, has_keys = self.here, self.cards.is_active, self.side.has_keys
+        here, holder = self.here, self._holder
         if view.path != self.view.path:
             here = (*self.trail_to(view)[:-1], replace(here[-1], view=view))
         self.home, self.run, self.trail = run, shown, here
         self.show(data)
         if self._rest is not None:
             self._rest.cancel()  # The next update comes soon.
-        self.activate_cards(is_active)
-        self.side.put(has_keys=has_keys)
+        self.give_keys(holder)
 
     def trail_to(self, view: View) -> Trail:
         return with_columns_of(trail_to(view), self.columns)
@@ -266,13 +261,9 @@ class Explorer(ScreenParts):
         self.data = data
         frame, place = data.frame, self.trail[-1]
         row = _row_of(frame, place.label)
-        self.side.put(has_keys=False)
-        if self.has_table_drawn != self._was_drawn:
-            # The rows have the keys where a picture has them, else the cards.
-            self._was_drawn = self.has_table_drawn
-            self.cards.is_active = not self._was_drawn
+        if self._holder is self.side:
+            self._holder = None
         self.cards.show(cards_of(frame), row if self.shows_sentences else None)
-        self.table.show_cursor(not self.cards.has_keys)
         self.query_one(KeyFigures).put(data=data)
         self.fit_parts()
         is_set = isinstance(self.run, SeveralRuns)
@@ -282,14 +273,14 @@ class Explorer(ScreenParts):
         self.query_one(KeyLine).put(view=frame.view.name)
         self.table.show(data, row, place.offset)
         self.query_one(Position).put(row=self.table.cursor, rows=len(frame))
-        self.mark_panel()
         self.show_marks()
         self.show_charts()
+        self.mark_panels()
         self.show_lanes()
         self.follow_cursor()
         self.describe_soon()
-        if (tree := self.query_one(ScopeTree)).display and not is_set:
-            tree.show(self.run, frame.view)
+        if self.scope_tree.display and not is_set:
+            self.scope_tree.show(self.run, frame.view)
         if frame.is_pending:
             self._fill_in()
         elif not self._was_complete:
@@ -321,75 +312,25 @@ class Explorer(ScreenParts):
 
     def move(self, rows: int) -> None:
         """Move the cursor; past the last row of the table it is on the cards, and back."""
-        pane = self.cards
-        if self.side.has_keys:
-            self.side.move(rows)
-        elif self.bar is not None and self.part is not None:
-            self.go_to_part(self.bar, rows)
-        elif self.shows_sentences:
-            self.move_to(self.table.cursor + rows)
-        elif pane.has_keys and pane.cursor + rows < 0:
-            self.activate_cards(False)
-            self.table.move_to(self.table.rows - 1)
-        elif pane.has_keys:
-            pane.move_to(pane.cursor + rows)
-        elif rows > 0 and self.table.cursor == self.table.rows - 1 and pane.rows and pane.display:
-            self.activate_cards(True)
-            pane.move_to(0)
+        table, cards, here = self.table, self.cards, self.listing
+        if here is cards and cards.cursor + rows < 0 and not self.shows_sentences:
+            self.give_keys(table)
+            table.move_to(table.rows - 1)
+        elif here is table and rows > 0 and table.cursor == table.rows - 1 and cards.takes_keys:
+            self.give_keys(cards)
+            cards.move_to(0)
         else:
-            self.table.move(rows)
-
-    def move_to(self, row: int) -> None:
-        if self.shows_sentences and not self.side.has_keys:
-            self.table.move_to(row)
-            self.cards.move_to(self.table.cursor)
-        else:
-            self.listing.move_to(row)
-
-    @property
-    def listing(self) -> FrameTable | CardsPane | DetailPane:
-        if self.side.has_keys:
-            return self.side
-        return self.cards if self.cards.has_keys else self.table
-
-    def next_pane(self) -> None:
-        """Give the keys to the next panel."""
-        self._give_keys()
-        self.mark_panel()
-
-    def _give_keys(self) -> None:
-        has_side = self.query_one("#side").display
-        if self.side.has_keys:
-            self.side.put(has_keys=False)
-            self.table.show_cursor(not self.cards.has_keys)
-        elif self.cards.has_keys and not self.shows_sentences and self.bar is not None:
-            self.go_to_part(self.bar, 0)
-        elif self.part is not None:
-            self.leave_part()
-            self.table.show_cursor(True)
-        elif self.cards.cards is not None and not self.shows_sentences:
-            self.activate_cards(not self.cards.has_keys)
-        elif has_side:
-            self.side.put(has_keys=True)
-        else:
-            raise UsageError("this screen has no other part to go to")
+            here.move(rows)
 
     def explained(self) -> list[tuple[str, str]]:
         """What the cursor is on: a part of the bar, a finding, or else the sorted column."""
         from chopper_core.views.overview import evidence
 
-        card, bar = self.cards.card, self.bar if self.part is not None else None
-        if self.cards.has_keys and card is not None:
+        card, here = self.cards.card, self.listing
+        if here is self.cards and card is not None:
             return evidence.explained_finding(self.run, self.view, card)
-        title = bar.series[self.cell[1]].name if bar is not None else ""
+        title = here.part_name if isinstance(here, PicturePane) else ""
         return evidence.explained_column(self.frame, (self.part or self.frame).sort, title)
-
-    def point_at_card(self, is_again: bool) -> None:
-        self.activate_cards(True)
-        if self.shows_sentences:
-            self.table.move_to(self.cards.cursor)
-        if is_again:
-            self.action_perform("enter")
 
     def point_at_lane(self, label: str, cell: int) -> None:
         """Put the cursor on the lane that a label begins with, and at a time."""
@@ -400,11 +341,7 @@ class Explorer(ScreenParts):
 
     def point_at_cell(self, cell: Cell) -> None:
         """Put the cursor on a cell of a picture; the cursor's own opens."""
-        if self.bar is not None:
-            self.cell = cell
-            self.go_to_part(self.bar, 0)
-            self.action_perform("enter")
-        elif cell != self.cell_shown:
+        if cell != self.cell_shown:
             self.move_to_cell(cell)
         elif action_id := drawer_of(self._pictures[0]).opens_with:
             self.action_perform(action_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar, Final, TypeVar
 
 from msgspec import Struct
@@ -15,8 +15,7 @@ from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.widget import Widget
 
-from chopper_core.metrics import metric_named
-from chopper_core.model.charts import Chart, Composition, Lanes, lanes_of_rows
+from chopper_core.model.charts import Chart, Lanes, lanes_of_rows
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.cells import SENTENCES, crumb
@@ -38,7 +37,7 @@ from chopper_tui.widgets.detail import DetailPane, GpuPane
 from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
-from chopper_tui.widgets.pane import PaneColumn, PaneRow, lines_above, size_classes
+from chopper_tui.widgets.pane import Listing, PaneColumn, PaneRow, Room, divided, size_classes
 from chopper_tui.widgets.tree import ScopeTree
 
 _MAX_HEADLINE: Final = (4, 6)
@@ -49,14 +48,14 @@ _MAX_CURVES: Final = 20
 _MIN_TABLE: Final = 5
 """Lines of a table below a whole picture."""
 _MIN_SPARE: Final = 7
-"""Lines below cards from which curves, or the evidence of one, are shown."""
-_SHARES: Final = {"small": 2 / 5, "full": 3 / 5, "off": 0.0}
-"""Parts of the lines that pictures have at least."""
+"""Lines from which curves, or the evidence of a row, are worth a place."""
 _TALL: Final = 24
 """Lines from which two curves stand below each other."""
-_SIDE_CURVES: Final = 24
-_LEAST_CURVES: Final = (1 / 5, 0.0)
-"""The parts of the lines that curves have at least; above a detail they take what is left."""
+_FEW_ROWS: Final = 12
+"""Lines of a table before others have their place."""
+_SHARES: Final = {"small": 2 / 5, "full": 3 / 5, "off": 0.0}
+"""Parts of the lines that pictures have at least."""
+_CURVES: Final = {"small": 1 / 5, "full": 1 / 2, "off": 0.0}
 _REST: Final = "1fr"
 _WHOLE: Final = "100%"
 _BINS_UNSEEN: Final = 100
@@ -99,6 +98,8 @@ class ScreenParts(SteadyScreen[None]):
         self._fitted_to = Size(0, 0)
         """The size of the terminal that the parts have their room in."""
         self._status_lines = 1
+        self._holder: Listing | None = None
+        """The panel that was given the keys; None: the main one has them."""
 
     def compose(self) -> ComposeResult:
         yield TooSmall()
@@ -107,20 +108,21 @@ class ScreenParts(SteadyScreen[None]):
             yield Crumbs()
             yield Position()
         yield KeyFigures()
-        yield PicturePane()
-        with PaneRow(id="middle"):
+        with PaneRow(id="body"):
             yield ScopeTree()
-            with PaneColumn(id="main"):
-                yield Curves(SignalPane(), SignalPane(1), id="curves")
-                yield FrameTable()
-            with PaneColumn(id="side"):
-                yield GpuPane()
-                yield DetailPane()
-                yield Curves(SignalPane(), SignalPane(1))
-        with PaneRow(id="below"):
-            yield CardsPane()
-            yield Curves(SignalPane(), SignalPane(1), id="last")
-        yield EvidencePane()
+            with PaneColumn():
+                yield PicturePane()
+                with PaneRow(id="middle"):
+                    with PaneColumn(id="main"):
+                        yield Curves(SignalPane(), SignalPane(1), id="curves")
+                        yield FrameTable()
+                    with PaneColumn(id="side"):
+                        yield GpuPane()
+                        yield DetailPane()
+                with PaneRow(id="below"):
+                    yield CardsPane()
+                    yield Curves(SignalPane(), SignalPane(1), id="last")
+                yield EvidencePane()
         yield Status()
         yield KeyLine(tuple(self.actions.values()))
         yield Prompt()
@@ -143,6 +145,10 @@ class ScreenParts(SteadyScreen[None]):
     @property
     def side(self) -> DetailPane:
         return self.query_one(DetailPane)
+
+    @property
+    def scope_tree(self) -> ScopeTree:
+        return self.query_one(ScopeTree)
 
     @property
     def status(self) -> Status:
@@ -193,31 +199,40 @@ class ScreenParts(SteadyScreen[None]):
             self._show_pictures()
 
     @property
-    def bar(self) -> Composition | None:
-        """The bar whose parts lead on, where it is shown."""
-        bar = self.first_chart(Composition) if self.query_one(PicturePane).display else None
-        return bar if bar is not None and bar.opens is not None and bar.listed else None
-
-    @property
     def part(self) -> View | None:
         """What the part under the bar's cursor leads to; None while others have the keys."""
-        bar = self.bar
-        return bar.opens(self.cell[1]) if bar and bar.opens and self.cell[0] else None
+        picture = self.listing
+        return picture.part if isinstance(picture, PicturePane) else None
 
-    def go_to_part(self, bar: Composition, step: int) -> None:
-        """Give the bar the keys, its cursor so many of its listed parts further, and explain it."""
-        listed = bar.listed
-        place = listed.index(self.cell[1]) if self.cell[1] in listed else 0
-        self.cell = 1, listed[min(max(place + step, 0), len(listed) - 1)]
-        self.activate_cards(False)
-        self.table.show_cursor(False)
-        self._show_pictures()
-        definition = metric_named((self.part or self.view).sort[1:]).definition
-        self.say(f"{bar.series[self.cell[1]].name}: {definition}")
+    @cached_property
+    def _listings(self) -> Sequence[Listing]:
+        """In the order that they are read in."""
+        return [each for each in self.query(Widget) if isinstance(each, Listing)]
 
-    def leave_part(self) -> None:
-        self.cell = 0, self.cell[1]
-        self._show_pictures()
+    @property
+    def listing(self) -> Listing:
+        """The panel that has the keys: the one they were given to, or else the main one."""
+        if self._holder is not None and self._holder.takes_keys:
+            return self._holder
+        return self.table if self.has_table_drawn or not self.cards.takes_keys else self.cards
+
+    def give_keys(self, panel: Listing | None) -> None:
+        """Give the keys to a panel, or to the main one."""
+        self._holder = panel
+        self.mark_panels()
+
+    def mark_panels(self) -> None:
+        """Show by border and cursor which panel has the keys."""
+        listing = self.listing
+        for panel in self._listings:
+            panel.give_keys(panel is listing)
+
+    def next_panel(self, step: int) -> None:
+        """Give the keys to the next panel of the screen that takes them."""
+        panels = [panel for panel in self._listings if panel.takes_keys]
+        if len(panels) < 2:
+            raise UsageError("this screen has no other part to go to")
+        self.give_keys(panels[(panels.index(self.listing) + step) % len(panels)])
 
     @property
     def cell_shown(self) -> tuple[int, int | None]:
@@ -236,7 +251,7 @@ class ScreenParts(SteadyScreen[None]):
     def charts(self) -> Sequence[Chart]:
         """The charts of the view; in panels without those that bars of the table repeat."""
         in_cells = self.data.bars.values() if self._sizes.get("-panels") else ()
-        every = self.frame.charts
+        every = self.frame.charts or self.data.states
         return tuple(each for each in every if not any(each is other for other in in_cells))
 
     @property
@@ -277,20 +292,6 @@ class ScreenParts(SteadyScreen[None]):
             raise UsageError("the divider can't be moved further")
         if self.config.remember:
             await run_in_thread(save_splits, self.splits)
-
-    def activate_cards(self, is_active: bool) -> None:
-        self.cards.put(is_active=is_active)
-        self.table.show_cursor(not self.cards.has_keys)
-        self.mark_panel()
-
-    def mark_panel(self) -> None:
-        """Show by its border which panel has the keys."""
-        picture = self.query_one(PicturePane)
-        held: dict[Widget, bool] = {self.side: self.side.has_keys, self.cards: self.cards.has_keys}
-        held[picture] = self.part is not None
-        held[self.table] = not any(held.values())
-        for panel, has_keys in held.items():
-            panel.set_class(has_keys, "-focused")
 
     def say(self, message: str, error: bool = False) -> None:
         """Show a message until the next action, over the last line where none is free for it."""
@@ -337,8 +338,7 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one(Position).styles.width = 18 if self.has_lines else 12
         self.status.display = sizes["-fits"] and (self.has_lines or bool(self.status.message))
         self.query_one(KeyLine).display = self.has_lines and not self.query_one(Prompt).display
-        if self.cards.has_keys and not self.cards.display:
-            self.activate_cards(False)  # Keys are never for what isn't shown.
+        self.mark_panels()  # Keys are never for what isn't shown.
         charts = len(self.signal_panes)
         self.table.spark_columns = 2 * self.data.has_signals
         self.table.has_chart = charts == 1
@@ -353,134 +353,150 @@ class ScreenParts(SteadyScreen[None]):
     def _has_cards(self) -> bool:
         return self.cards.cards is not None and not self.shows_sentences
 
-    @property
-    def _is_tree(self) -> bool:
-        return not (self._pictures or self._has_cards or self.shows_sentences)
-
     def _heights(self, sizes: Mapping[str, bool]) -> dict[str, int | str]:
         """The height of each part whose room depends on the others; 0: it isn't shown."""
-        width, height = self._fitted_to
-        is_open, is_timeline = not self.zoom, self.lanes is not None
-        headline = len(self.query_one(KeyFigures).headline(width)) if self.view.name else 1
+        is_tree, is_open, is_timeline = not self.view.name, not self.zoom, self.lanes is not None
+        headline = 1 if is_tree else len(self.query_one(KeyFigures).headline(self._fitted_to.width))
         headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) * self.has_lines
-        body = height - (3 + headline) * self.has_lines
-        frame = 2 * sizes["-panels"]
-        has_curves = self.data.has_signals and self.chart != "off" and is_open and self.has_lines
-        # Below a table without pictures the detail has all of the width, until both have it.
-        is_stacked = sizes["-panels"] and not sizes["-large"] and not self._pictures
-        has_side = (sizes["-wide"] or is_stacked) and is_open and not self._has_cards
-        in_scope = not self.view.name and "gpu" in dict(self.view.scope)
-        heights: dict[str, int | str] = {
-            "TooSmall": 0,
-            "KeyFigures": headline if is_open or is_timeline else 0,
-            "#curves": 0,
-            "PicturePane": 0,
-            "#middle": _REST if is_open or not is_timeline else 0,
-            "#below": 0,
-            "CardsPane": 0,
-            "#last": 0,
-            "EvidencePane": 0,
-            "ScopeTree": _WHOLE if sizes["-large"] and not self.view.name and is_open else 0,
-            "#side": (_DETAIL if is_stacked else _WHOLE) if has_side else 0,
-            "#side Curves": 0,
-            "GpuPane": (len(self.run.gpus) + 2 + (frame or 1)) * in_scope,
-        }
-        if self.shows_sentences:
-            cards = self._card_lines(body, frame)
-            has_more = self.has_lines and cards and body - cards >= _MIN_SPARE
-            heights |= {"#middle": 0, "#below": cards if has_more else body, "CardsPane": _WHOLE}
-            heights["EvidencePane"] = _REST if has_more and is_open else 0
-        elif self.has_lines and self.has_table_drawn:
-            heights |= self._in_place_of_table(body, frame)
-        elif self._has_cards:
-            heights |= self._over_cards(body, frame, has_curves=has_curves) if is_open else {}
-        elif self.has_lines:
-            rows = len(self.frame) + 1 + frame
-            if not self._is_tree:
-                below = max(rows, _DETAIL * has_side)
-                heights["PicturePane"] = picture = self._above_table(body, below, frame)
-                body -= picture
-            body -= _DETAIL * (is_stacked and has_side)
-            share = {"small": _LEAST_CURVES[is_stacked], "full": 1 / 2}.get(self.chart, 0)
-            most = UNLIMITED if frame else _MAX_CURVES
-            curves = self._divided(body, most, rows, share * (not self.view.name))
-            is_full = curves < _MIN_SPARE and not is_timeline
-            if sizes["-large"] and has_side and self.view.name and is_full:
-                below = min(_SIDE_CURVES, body - _DETAIL)
-                heights["#side Curves"] = below * (has_curves and below > _MIN_SPARE)
-                curves = 0
-            least = _MIN_SPARE if frame else _MIN_TABLE if self.view.name else 1
-            is_worth = curves >= least and not is_timeline
-            heights["#curves"] = curves * (has_curves and is_worth)
-        self.query_one("#middle").set_class(is_stacked, "-stacked")
-        lines = heights["#curves"]
-        self.query_one("#curves").set_class(
-            not isinstance(lines, str) and lines > _TALL, "-stacked"
-        )
-        if not sizes["-fits"]:
-            heights = {**dict.fromkeys(heights, 0), "TooSmall": 1}
-        return heights
-
-    def _in_place_of_table(self, body: int, frame: int) -> dict[str, int | str]:
-        """A picture that has the table's rows, and cards below it if there are any."""
-        cards = self._cards_wanted(frame) if self._has_cards else 0
-        room = max(body - min(cards, body // 4) - frame, 1)
-        width = self.app.size.width - 2 - frame
-        most = most_lines_below(self._pictures[:1], width, self.table.glyphs)
-        heights = {"PicturePane": min(most, room) + frame, "#middle": 0, "#side": 0}
-        return heights | ({"#below": _REST, "CardsPane": _WHOLE} if cards else {})
-
-    def _over_cards(self, body: int, frame: int, *, has_curves: bool) -> dict[str, int | str]:
-        """A picture and the table over cards; curves next to these, or below where all fit."""
-        wanted = lines_wanted(self._pictures, self.app.size.width, self.table.glyphs)
-        cards = self._cards_wanted(frame) or _MIN_SPARE
-        picture = min(wanted + frame - bool(frame), body // 3 + frame) * self.has_lines
-        body -= picture
-        table = self._divided(body, len(self.frame) + 1 + frame, cards, 1 / 2)
-        below = body - table
-        is_beside = self.has_class("-panels") and below <= _MAX_CURVES
-        cards = self._card_lines(below, frame)
-        has_last = has_curves and (is_beside or (cards and below - cards >= _MIN_SPARE))
-        self.query_one("#below").set_class(not is_beside, "-stacked")
-        return {
-            "PicturePane": picture,
-            "#middle": table,
-            "#below": _REST,
-            "CardsPane": cards if has_last and not is_beside else _WHOLE,
-            "#last": (_WHOLE if is_beside else _REST) if has_last else 0,
-        }
-
-    def _cards_wanted(self, frame: int) -> int:
-        lines = self.cards.lines_wanted(self.app.size.width)
-        return lines + (frame - 1) * bool(frame and lines)
-
-    def _card_lines(self, room: int, frame: int) -> int:
-        """The lines of all cards; more to see below them is worth more than blank lines."""
-        wanted = self._cards_wanted(frame)
-        close = wanted - self.cards.rows
-        return close if room - wanted < _MIN_SPARE <= room - close else wanted
-
-    def _above_table(self, body: int, below: int, frame: int) -> int:
-        charts, glyphs, width = self._pictures, self.table.glyphs, self.app.size.width - frame
-        if not charts or (self.chart == "off" and self.lanes is None):
-            return 0
-        wanted = lines_wanted(charts, width, glyphs)
-        if self.zoom:
-            return body if self.lanes is not None else 0
-        if self.lanes is not None:
-            most, share = wanted, 2 / 3
+        headline *= is_open or is_timeline
+        body, frame = self._fitted_to.height - (3 + headline) * self.has_lines, 2 * sizes["-panels"]
+        if is_open and (self.has_lines or self._has_cards):
+            lines = self._divided(body, frame, sizes)
         else:
-            most, share = most_lines_below(charts, width, glyphs), _SHARES[self.chart]
-            if wanted <= body - _MIN_TABLE:
-                # A table scrolls; of a picture that is cut the rows below are not seen.
-                share = max(share, wanted / body)
-        lines = self._divided(body, most + frame, below, share)
-        # A table is right below its pictures.
-        return lines_filled(charts, width - 2, lines - frame, glyphs) + frame
+            picture = is_timeline and self.has_lines
+            main = "#below" if self.shows_sentences else "PicturePane" if picture else "FrameTable"
+            lines = {main: body}
+        curves_below = 0 if "#below" in lines else lines.get("#last", 0)
+        detail, curves = lines.get("#side", 0), lines.get("#curves", 0)
+        table = lines.get("FrameTable", 0)
+        has_side = sizes["-wide"] and not self._has_cards and is_open
+        in_scope = is_tree and "gpu" in dict(self.view.scope)
+        self.query_one("#middle").set_class(bool(detail), "-stacked")
+        if curves_below:
+            self.query_one("#below").set_class(True, "-stacked")
+        self.query_one("#curves").set_class(curves > _TALL, "-stacked")
+        if not sizes["-fits"]:
+            table = 0
+        return {
+            "TooSmall": int(not sizes["-fits"]),
+            "KeyFigures": headline,
+            "#body": _REST if sizes["-fits"] else 0,
+            "ScopeTree": _WHOLE if sizes["-large"] and is_tree and is_open else 0,
+            "PicturePane": lines.get("PicturePane", 0),
+            "#middle": _REST if table else 0,
+            "#curves": curves,
+            "#side": detail or (_WHOLE if has_side and table else 0),
+            "GpuPane": (len(self.run.gpus) + 2 + (frame or 1)) * in_scope,
+            "#below": _REST if self.shows_sentences else lines.get("#below", curves_below),
+            "CardsPane": lines.get("CardsPane", _WHOLE) if lines.get("#below") else 0,
+            "#last": _WHOLE if curves_below else lines.get("#last", 0),
+            "EvidencePane": lines.get("EvidencePane", 0),
+        }
 
-    def _divided(self, body: int, upper: int, lower: int, share: float) -> int:
+    def _divided(self, body: int, frame: int, sizes: Mapping[str, bool]) -> dict[str, int]:
+        """The lines of the parts below one another."""
+        spare = _MIN_SPARE + bool(frame)
+        evidence = self._evidence_room(spare, frame)
+        if self.shows_sentences:
+            return divided(body, self._cards_room(body, frame), evidence)
+        if self.has_table_drawn:
+            return self._in_place_of_table(body, frame)
+        if self._has_cards:
+            return self._over_cards(body, frame)
+        is_tree, rows = not self.view.name, len(self.frame) + 1 + frame
+        least = min(rows, (_FEW_ROWS if frame else _MIN_TABLE) + frame)
+        parts = [Room("FrameTable", least, rows, rows)]
+        if is_tree:
+            share = round(_CURVES[self.chart] * body)
+            upper = Room("#curves", max(share, frame and spare), _MAX_CURVES, UNLIMITED)
+            # Below the table the detail has all of the width, until both have it.
+            stacked = frame and not sizes["-large"]
+            parts += [Room("#side", spare, _DETAIL, body // 2)] * bool(stacked)
+            parts += [upper] * (self.data.has_signals and self.chart != "off")
+            parts += [evidence] * (frame and not stacked)
+            states = lines_wanted(self._pictures, self._fitted_to.width - frame, self.table.glyphs)
+            parts.insert(1, Room("PicturePane", states + 1, (states + 1) * bool(frame and states)))
+        else:
+            upper = self._picture_room(body, frame)
+            parts += [upper, *[evidence] * (self.lanes is None)]
+            curves = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
+            parts += [curves] * (self.data.has_signals and self.lanes is None)
+        lines = divided(body, *parts)
+        # What nothing else uses is the table's; a person moves the line above it.
+        lines["FrameTable"] += body - sum(lines.values())
         moved = self.splits.get(self.view.name, 0)
-        return lines_above(body, upper=upper, lower=lower, share=share, moved=moved)
+        moved = min(max(moved, -lines.get(upper.part, 0)), lines["FrameTable"] - 2)
+        if lines.get(upper.part):
+            lines[upper.part] += moved
+            lines["FrameTable"] -= moved
+        return lines
+
+    def _evidence_room(self, spare: int, frame: int) -> Room:
+        """The lines of what the cursor's row leads to: inside of a node there are few rows."""
+        most, rows = _DETAIL + frame, range(min(len(self.frame), _FEW_ROWS))
+        targets = [self._evidence_of(self.frame, row) for row in rows]
+        if all(target is not None and not target.name for target in targets):
+            children = (
+                0
+                if each is None or each.is_leaf
+                else len(self.run.tree(each.order).children(each.path).labels)
+                for each in targets
+            )
+            most = min(max(children, default=0) + 1 + (frame or 1), most)
+        return Room("EvidencePane", min(spare + frame, most), most, most)
+
+    def _picture_room(self, body: int, frame: int) -> Room:
+        """The lines of a view's charts: a table scrolls, of a picture that is cut much is lost."""
+        charts, glyphs, width = self._pictures, self.table.glyphs, self._fitted_to.width - frame
+        wanted = lines_wanted(charts, width, glyphs) + frame
+        if not charts or (self.chart == "off" and self.lanes is None):
+            return Room("PicturePane", 0, 0)
+        if self.lanes is not None:
+            least = min(wanted, round(body * 2 / 3))
+            return Room("PicturePane", least, wanted)
+        share = round(_SHARES[self.chart] * body)
+        least = max(share, wanted) if wanted <= body - _MIN_TABLE else share
+        most = max(most_lines_below(charts, width, glyphs) + frame, least)
+        least = lines_filled(charts, width - 2, min(least, most) - frame, glyphs) + frame
+        most = lines_filled(charts, width - 2, min(most, max(body // 2, least)) - frame, glyphs)
+        return Room("PicturePane", least, least, most + frame)
+
+    def _in_place_of_table(self, body: int, frame: int) -> dict[str, int]:
+        """A picture that has the table's rows, and cards below it if there are any."""
+        cards = self._cards_room(body, frame).most if self._has_cards else 0
+        width = self._fitted_to.width - 2 - frame
+        most = most_lines_below(self._pictures[:1], width, self.table.glyphs) + frame
+        picture = min(most, body - min(cards, body // 4))
+        return {"PicturePane": picture, "#below": (body - picture) * bool(cards)}
+
+    def _over_cards(self, body: int, frame: int) -> dict[str, int]:
+        """A picture and the table over cards; curves next to these, or below where all fit."""
+        wanted = lines_wanted(self._pictures, self._fitted_to.width, self.table.glyphs)
+        picture = min(wanted + frame - bool(frame), body // 3 + frame) * self.has_lines
+        cards, body = self._cards_room(body, frame), body - picture
+        rows, most = len(self.frame) + 1 + frame, cards.most or _MIN_SPARE
+        table = min(rows, max(body // 2, body - most))
+        below = body - table
+        lines = {"PicturePane": picture, "FrameTable": table, "#below": below}
+        is_beside = bool(frame) and below <= _MAX_CURVES
+        left = below - cards.wanted
+        self.query_one("#below").set_class(not is_beside, "-stacked")
+        if self.data.has_signals and self.chart != "off" and is_beside:
+            lines["#last"] = below
+        elif self.data.has_signals and self.chart != "off" and cards.wanted and left >= _MIN_SPARE:
+            lines |= {"CardsPane": cards.wanted, "#last": left}
+        return lines
+
+    def _cards_room(self, body: int, frame: int) -> Room:
+        """Of cards: in two lines each but the cursor's, all lines of all, and blank ones between.
+
+        More to see below them is worth more than blank lines.
+        """
+        least, close, wanted = self.cards.lines_wanted(self._fitted_to.width)
+        border = (frame - 1) * bool(frame and wanted)
+        is_close = body - wanted < _MIN_SPARE <= body - close
+        most = close if is_close else wanted
+        return Room("#below", min(least + border, body), close + border, most + border)
 
     def _show_top(self) -> None:
         is_open = self.query_one(AddressBar).display
@@ -495,10 +511,8 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one(Position).put(row=event.row, rows=self.table.rows)
         if self.shows_sentences:
             self.cards.move_to(event.row)
-        elif self.cards.cards is not None:
-            if self.part is not None:
-                self.leave_part()
-            self.activate_cards(False)
+        elif self.listing is not self.table:
+            self.give_keys(self.table)
         self.follow_cursor()
         self.describe_soon(self.DETAIL_DELAY)
 
@@ -522,8 +536,10 @@ class ScreenParts(SteadyScreen[None]):
     async def _describe(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         frame, row, pane = self.frame, self.table.cursor, self.query_one(GpuPane)
-        if self.shows_sentences:
-            self._show_evidence(frame, row)
+        evidence = self.query_one(EvidencePane)
+        if evidence.display:
+            evidence.show(self.run, self._evidence_of(frame, row))
+        if not self.query_one("#side").display:
             return
         if not len(frame):
             self.query_one(DetailPane).show(None)
@@ -539,14 +555,13 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one(DetailPane).show(detail)
         pane.put(name_of_row=crumb(frame.level, frame.labels[row]), times=times)
 
-    def _show_evidence(self, frame: Frame, row: int) -> None:
-        """Show what a finding leads to, unless that is another run, which may not be open."""
+    def _evidence_of(self, frame: Frame, row: int) -> View | None:
+        """What a row leads to, unless that is another run, which may not be open."""
         try:
-            target = frame.target(row) if len(frame) else None
+            target = frame.target(row) if len(frame) and not frame.view.is_leaf else None
         except UsageError:
             target = None
-        is_here = target is not None and target.run == self.run.name
-        self.query_one(EvidencePane).show(self.run, target if is_here else None)
+        return target if target is not None and target.run == self.run.name else None
 
     def _loaded(self) -> None:
         if self.status.message.startswith(LOADING):

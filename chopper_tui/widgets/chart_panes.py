@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from textual import events, work
 
-from chopper_core.metrics import Metric
+from chopper_core.metrics import Metric, metric_named
 from chopper_core.model import address
-from chopper_core.model.charts import Card, Cards, Chart
+from chopper_core.model.charts import Card, Cards, Chart, Composition
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import ALL_TIME, View
 from chopper_core.render.cells import SENTENCES, column_texts, level_title
+from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.frame import Frame
@@ -24,10 +25,10 @@ from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.bars import card_lines
 from chopper_tui.draw.canvas import wanted
-from chopper_tui.draw.pieces import Pieces, marked
+from chopper_tui.draw.pieces import Line, Pieces, cut, marked
 from chopper_tui.draw.table import plan
 from chopper_tui.steps import run_in_thread
-from chopper_tui.widgets.pane import Dragging, Pane, PaneColumn
+from chopper_tui.widgets.pane import Dragging, Listing, Pane, PaneColumn
 
 _CACHED_SIGNALS: Final = 16
 _MIN_SIZE: Final = 8, 1
@@ -167,11 +168,14 @@ class Curves(PaneColumn):
     """Charts of two signals."""
 
 
-class PicturePane(DrawnPane, Dragging):
-    """The charts of a view."""
+class PicturePane(DrawnPane, Dragging, Listing):
+    """The charts of a view; of a bar whose parts lead on, the cursor is on one of these."""
 
+    place = 0
+    """The part of the bar under the cursor, among those listed."""
     _taken = 0
     """Lines at their top that the border has."""
+    _shown: tuple[Sequence[Chart], int, int | None] = (), 0, None
 
     @property
     def pictures(self) -> Sequence[Chart]:
@@ -179,9 +183,48 @@ class PicturePane(DrawnPane, Dragging):
 
     def show(self, pictures: Sequence[Chart], selected: int = 0, column: int | None = None) -> None:
         """Show the first of some pictures, and below it those that there is room for."""
+        self._shown = pictures, selected, column
         if not (pictures and drawing.drawer_of(pictures[0]).follows_cursor):
             selected = 0
+        if self.has_keys and (bar := self.bar) is not None:
+            selected, column = 1, bar.listed[self.place]
         self.draw(selected, column, *pictures)
+
+    def show_cursor(self) -> None:
+        self.show(*self._shown)
+        if self.has_keys and self.part is not None and self.bar is not None:
+            definition = metric_named(self.part.sort[1:]).definition
+            self.explorer.say(f"{self.part_name}: {definition}")
+
+    @property
+    def bar(self) -> Composition | None:
+        bar = next(iter(self._shown[0]), None)
+        return bar if isinstance(bar, Composition) and bar.opens and bar.listed else None
+
+    @property
+    def part(self) -> View | None:
+        """What the part under the cursor leads to."""
+        bar = self.bar
+        if bar is None or bar.opens is None:
+            return None
+        self.place = min(self.place, len(bar.listed) - 1)
+        return bar.opens(bar.listed[self.place])
+
+    @property
+    def part_name(self) -> str:
+        bar = self.bar
+        return bar.series[bar.listed[self.place]].name if bar is not None else ""
+
+    @property
+    def rows(self) -> int:
+        return len(self.bar.listed) if self.bar is not None else 0
+
+    def move(self, rows: int) -> None:
+        self.move_to(self.place + rows)
+
+    def move_to(self, row: int) -> None:
+        self.place = max(min(row, self.rows - 1), 0)
+        self.show_cursor()
 
     def _time_cell(self, x: int) -> int | None:
         if not self.pictures:
@@ -215,7 +258,12 @@ class PicturePane(DrawnPane, Dragging):
             x - 1,
             y + self._taken,
         ):
-            self.explorer.point_at_cell(cell)
+            if (bar := self.bar) is None:
+                self.explorer.point_at_cell(cell)
+            elif cell[1] in bar.listed:
+                self.place = bar.listed.index(cell[1])
+                self.explorer.give_keys(self)
+                self.explorer.action_perform("enter")
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._turn(event, "zoom_in")
@@ -224,6 +272,7 @@ class PicturePane(DrawnPane, Dragging):
         self._turn(event, "zoom_out")
 
     def _turn(self, event: events.MouseEvent, action_id: str) -> None:
+        event.prevent_default()  # as a listing it would move along the bar
         cell = self._time_cell(event.x - self.gutter.left)
         if cell is not None:
             event.stop()
@@ -264,16 +313,16 @@ def _title_of(line: Pieces) -> Pieces:
 
 
 class EvidencePane(DrawnPane):
-    """The first rows of the view that a finding leads to; a click opens it, with its charts.
+    """The first rows of the view that a row leads to; a click opens it, with its charts.
 
-    Each move to another finding sends another pane: a chart as wide as the screen is 8 KB.
+    Each move to another row sends other lines: a chart as wide as the screen is 8 KB.
     """
 
     _title: Pieces = ()
 
     def show(self, run: Run, view: View | None) -> None:
         if view is None:
-            self.content, self.drawn = (), ()
+            self.content, self.drawn, self._title = (), (), ()
             self.redraw()
         else:
             self.draw(run, view)
@@ -288,20 +337,24 @@ class EvidencePane(DrawnPane):
 
         glyphs = self.glyphs
         where = f"  {view.name or 'explore'}  {address.path_text(view)}".rstrip()
-        title: Pieces = [("  ", "text"), ("evidence", "strong"), (where, "dim")]
-        self._title = title
+        title = "evidence" if self.explorer.view.name else "inside"
+        self._title = [("  ", "text"), (title, "strong"), (where, "dim")]
         try:
             frame = query(run, view)
         except ChopperError as error:
             return [[("  ", "text"), (str(error), "dim")]]
         check()
         layout = plan(frame, width, glyphs)
-        rows = range(min(len(frame), height - 2))
+        lines = height - (not self.is_panel)
+        shown = lines - 1 if len(frame) < lines else lines - 2
         header = [(text, ink.partition("@")[0]) for text, ink in layout.header()]
-        return [header, *(layout.row(row, [], cursor=False) for row in rows)]
+        rows = [layout.row(row, [], cursor=False) for row in range(min(len(frame), shown))]
+        rest = len(frame) - len(rows)
+        more: list[Pieces] = [[(f"  {rest} more", "dim")]] if rest else []
+        return [header, *rows, *more]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        return self.headed(self._title, self.drawn) if self.drawn else []
+        return self.headed(self._title, self.drawn)
 
 
 _ORIGINS: Final = ("rule", "basis", "gpu_time_ns", "confidence")
@@ -360,24 +413,20 @@ def _place_of(chosen: Sequence[Card], cards: Sequence[Card]) -> int:
     return 0
 
 
-class CardsPane(Pane):
+class CardsPane(Pane, Listing):
     """As many cards as fit, the cursor's among them; a bar at the left marks it."""
 
     cards: Cards | None = None
     cursor = 0
-    is_active = True
     _last: Cards | None = None
     _first = 0
     _owners: Sequence[int] = ()
 
     def show(self, cards: Cards | None, row: int | None = None) -> None:
-        """Show cards; the cursor stays on the same one, also after others were shown.
-
-        With a row it is there, and the pane has the keys.
-        """
+        """Show cards, the cursor on a row; else it stays on the same one, also after others."""
         self.cards = cards
         if row is not None:
-            self.cursor, self.is_active = row, True
+            self.cursor = row
         elif cards is not None:
             before, self._last = self._last, cards
             if before is not None:
@@ -385,8 +434,12 @@ class CardsPane(Pane):
         self.redraw()
 
     @property
-    def has_keys(self) -> bool:
-        return self.is_active and self.cards is not None
+    def takes_keys(self) -> bool:
+        """Also while they are computed: keys wait for them."""
+        return self.cards is not None and all(part.display for part in self.ancestors_with_self)
+
+    def show_cursor(self) -> None:
+        self.redraw()
 
     @property
     def rows(self) -> int:
@@ -396,12 +449,14 @@ class CardsPane(Pane):
     def page(self) -> int:
         return max(len({owner for owner in self._owners if owner >= 0}), 1)
 
-    def lines_wanted(self, width: int) -> int:
-        """The lines of all cards, separated, with a title; 0 while they are unknown."""
-        if self.cards is None or self.cards.is_pending:
-            return 0
-        drawn = card_lines(self.cards.cards, width - 4, self.glyphs)
-        return 1 + sum(map(len, drawn)) + len(drawn)
+    def lines_wanted(self, width: int) -> tuple[int, int, int]:
+        """The lines of cards with a title: cut but for one, whole, separated; 0 if unknown."""
+        if self.cards is None or self.cards.is_pending or not self.cards.cards:
+            return 0, 0, 0
+        sizes = [*map(len, card_lines(self.cards.cards, width - 4, self.glyphs))]
+        close = 1 + sum(sizes)
+        cut = 1 + sum(min(size, _CUT) for size in sizes) + max(max(sizes) - _CUT, 0)
+        return cut, close, close + len(sizes)
 
     @property
     def card(self) -> Card | None:
@@ -409,19 +464,26 @@ class CardsPane(Pane):
             return None
         return self.cards.cards[self.cursor]
 
+    def move(self, rows: int) -> None:
+        self.move_to(self.cursor + rows)
+
     def move_to(self, row: int) -> None:
         row = max(min(row, self.rows - 1), 0)
         if row != self.cursor:
             self.cursor = row
             self.redraw()
+            if self.explorer.shows_sentences:
+                self.explorer.table.move_to(row)
 
     def on_click(self, event: events.Click) -> None:
         y = event.y - self.gutter.top
         owner = self._owners[y] if 0 <= y < len(self._owners) else -1
         if owner >= 0:
             is_again = self.has_keys and owner == self.cursor
+            self.explorer.give_keys(self)
             self.move_to(owner)
-            self.explorer.point_at_card(is_again)
+            if is_again:
+                self.explorer.action_perform("enter")
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         cards, glyphs = self.cards, self.glyphs
@@ -430,6 +492,11 @@ class CardsPane(Pane):
             return []
         drawn = card_lines(cards.cards, width - 4, glyphs)
         titles = int(not self.is_panel)
+        if sum(map(len, drawn)) > height - titles:
+            drawn = [
+                lines if place == self.cursor else _cut(lines, width - 2, glyphs)
+                for place, lines in enumerate(drawn)
+            ]
         gap = int(sum(map(len, drawn)) + len(drawn) <= height + 1 - titles)
         self._first = _first_shown([len(each) + gap for each in drawn], self._first, self.cursor,
                                    height - titles + gap)  # fmt: skip
@@ -455,6 +522,18 @@ class CardsPane(Pane):
         if cards.figures and cards.cards:
             state += f"  {cards.figures}"
         return [("  ", "text"), (cards.title, "strong"), (f"  {state}", "dim")]
+
+
+_CUT: Final = 2
+"""Lines of a card that isn't under the cursor, where not all have room."""
+
+
+def _cut(lines: list[Line], width: int, glyphs: Glyphs) -> list[Line]:
+    if len(lines) <= _CUT:
+        return lines
+    *kept, last = lines[:_CUT]
+    more = f" {glyphs.ellipsis}"
+    return [*kept, [*cut(last, width - len(more), glyphs), (more, "dim")]]
 
 
 def _first_shown(heights: Sequence[int], first: int, cursor: int, room: int) -> int:

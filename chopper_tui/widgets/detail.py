@@ -38,7 +38,6 @@ class DetailPane(Pane, Listing):
     """The name and the figures of a row."""
 
     detail: Detail | None = None
-    has_keys = False
     _first = 0
     _lines: Sequence[Pieces] = ()
 
@@ -49,9 +48,8 @@ class DetailPane(Pane, Listing):
         self.detail = detail
         self.redraw()
 
-    @property
-    def page(self) -> int:
-        return max(self.size.height - (not self.is_panel), 1)
+    def show_cursor(self) -> None:
+        self.redraw()
 
     def move(self, lines: int) -> None:
         self.move_to(self._first + lines)

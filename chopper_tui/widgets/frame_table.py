@@ -52,8 +52,6 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     full_names = False
     marked: frozenset[str] = frozenset()
     cursor = 0
-    shows_cursor = True
-    """Whether the cursor's row is marked: another part of the screen may have the keys."""
     first_column = 0
     """The first column next to the name: those before it are scrolled out."""
     added = ""
@@ -148,7 +146,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             titles = [sparks.title for sparks in self.sparks]
             return strip_of(plan_.header(titles), width, self.inks)
         drawn = [sparks.drawn.get(row, ()) for sparks in self.sparks]
-        cursor = row == self.cursor and self.shows_cursor
+        cursor = row == self.cursor and self.has_keys
         marked = bool(self.marked) and plan_.frame.labels[row] in self.marked
         pieces = plan_.row(row, drawn, cursor, marked)
         rest = "cursor" if cursor and not (self._lanes and self.sparks) else "text"
@@ -186,10 +184,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         self.first_column += columns
         self._draw_again()
 
-    def show_cursor(self, is_shown: bool) -> None:
-        if is_shown != self.shows_cursor:
-            self.shows_cursor = is_shown
-            self._refresh_rows(self.cursor)
+    def show_cursor(self) -> None:
+        self._refresh_rows(self.cursor)
 
     def _lay_out(self, frame: Frame) -> None:
         width, glyphs, lanes = self.size.width, self.glyphs, self._lanes

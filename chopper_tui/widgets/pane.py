@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.segment import Segment
 from rich.text import Text
@@ -128,9 +128,37 @@ class Pane(ChopperWidget):
 
 
 class Listing(ChopperWidget):
-    """Rows that keys and the mouse's wheel move along."""
+    """Rows that keys and the mouse's wheel move along; one panel of the screen has the keys."""
+
+    has_keys = False
+
+    @property
+    def rows(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def page(self) -> int:
+        return max(self.size.height - (not self.is_panel), 1)
+
+    @property
+    def takes_keys(self) -> bool:
+        """Whether it is displayed, with all that it is in, and there is something to move along."""
+        return self.rows > 0 and all(part.display for part in self.ancestors_with_self)
+
+    def give_keys(self, has_keys: bool) -> None:
+        """Show by its border and its cursor whether it has the keys."""
+        if has_keys != self.has_keys:
+            self.has_keys = has_keys
+            self.set_class(has_keys, "-focused")
+            self.show_cursor()
+
+    def show_cursor(self) -> None:
+        self.refresh()
 
     def move(self, rows: int) -> None:
+        raise NotImplementedError
+
+    def move_to(self, row: int) -> None:
         raise NotImplementedError
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
@@ -191,11 +219,26 @@ def size_classes(width: int, height: int) -> dict[str, bool]:
     }
 
 
-def lines_above(body: int, *, upper: int, lower: int, share: float, moved: int = 0) -> int:
-    """The lines above the divider in a body of lines.
+class Room(NamedTuple):
+    """The lines of a part: those without which it isn't shown, what it wants, the most it uses."""
 
-    The part above it gets what the one below leaves of `lower`, at least its share and at most
-    `upper`; a person `moved` it. Of what both leave, the part below has the rest.
+    part: str
+    least: int
+    wanted: int
+    most: int = 0
+
+
+def divided(lines: int, *rooms: Room) -> dict[str, int]:
+    """The lines of parts below one another, given in the order of their worth.
+
+    Where not all have their least, the last are left out; each gets what it wants, then its most.
     """
-    lines = min(upper, max(round(share * body), body - lower))
-    return min(max(lines + moved, 0), max(body - 2, 0))
+    kept = [room for room in rooms if room.wanted > 0]
+    while len(kept) > 1 and sum(room.least for room in kept) > lines:
+        kept.pop()
+    given = {room.part: min(room.least, room.wanted, lines) for room in kept}
+    for goal in ("wanted", "most"):
+        for room in kept:
+            more = min(getattr(room, goal) - given[room.part], lines - sum(given.values()))
+            given[room.part] += max(more, 0)
+    return {room.part: 0 for room in rooms} | given

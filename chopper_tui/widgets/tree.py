@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from textual import events
@@ -15,6 +14,7 @@ from chopper_core.util.escape import clean
 from chopper_core.views.query import query
 from chopper_tui.draw.pieces import Line, Pieces, fit, short_number
 from chopper_tui.widgets.chart_panes import Check, DrawnPane
+from chopper_tui.widgets.pane import Listing
 
 _FIGURE = 7
 """Cells of a time."""
@@ -22,19 +22,50 @@ _LEAST = 3
 """Places of a level that are shown at least."""
 
 
-class ScopeTree(DrawnPane):
-    """Each level down to the scope's own, with the time of every place; a click goes there."""
+class ScopeTree(DrawnPane, Listing):
+    """Each level down to the scope's own, with the time of every place: Enter and a click go there.
 
+    It is a second cursor, at another level than the table's.
+    """
+
+    cursor = 0
     _views: Sequence[View] = ()
 
     def show(self, run: Run, view: View) -> None:
         self.draw(run, view)
 
+    @property
+    def rows(self) -> int:
+        return len(self._views)
+
+    @property
+    def place(self) -> View | None:
+        """What is under the cursor, while it has the keys."""
+        return self._views[self.cursor] if self.has_keys and self._views else None
+
+    def show_cursor(self) -> None:
+        self.redraw()
+
+    def move(self, rows: int) -> None:
+        self.move_to(self.cursor + rows)
+
+    def move_to(self, row: int) -> None:
+        self.cursor = max(min(row, min(self.rows, self.size.height) - 1), 0)
+        self.redraw()
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        drawn = [*self.drawn]
+        if self.has_keys and self.cursor < len(drawn):
+            (_, *rest) = drawn[self.cursor]
+            drawn[self.cursor] = [(self.glyphs.cursor, "chosen"), *((t, "cursor") for t, _ in rest)]
+        return drawn
+
     def on_click(self, event: events.Click) -> None:
         y = event.y - self.gutter.top
-        if 0 <= y < len(self._views):
-            explorer = self.explorer
-            explorer.steps.add(partial(explorer.go, explorer.trail_to(self._views[y])))
+        if 0 <= y < self.rows:
+            self.explorer.give_keys(self)
+            self.move_to(y)
+            self.explorer.action_perform("enter")
 
     def drawing(
         self, width: int, height: int, check: Check, run: Run, view: View
@@ -74,7 +105,10 @@ class ScopeTree(DrawnPane):
             rows += drawn[:split]
             after = [*drawn[split:], *more, *after]
         rows += after
-        self._views = [place for place, _ in rows]
+        places = [place for place, _ in rows]
+        if places != self._views:
+            self._views = places
+            self.cursor = next((at for at, each in enumerate(places) if each.path == view.path), 0)
         self.name_panel([("scope", "strong")], "ms per step and GPU")
         return [line for _, line in rows]
 

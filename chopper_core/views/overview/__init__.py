@@ -144,7 +144,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         return _of_operations(step, base, slow)
     rows = _gpu_rows(step)
     own, total = _columns(step, rows, slow, base)
-    # Of more rows than a screen has lines, those that lag most come first.
+    # A screen may have lines for a few rows only: those that lag most come first.
     has_lags = slow is not None and bool(np.isfinite(slow.lag_ns).any())
     result = table_view(
         view,
@@ -152,7 +152,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         own,
         total=total,
         opens=lambda row: _opens(step, rows, row),
-        sort=f"-{_LAG}" if has_lags and len(rows.labels) > _MAX_GPUS else "",
+        sort=f"-{_LAG}" if has_lags else "",
         headline=(headline_of(step, base), " · ".join(facts_of(step))),
         notes=_notes(step),
         charts=(_composition(step, base), _lanes(step, rows), _cards_of(step, slow)),
