@@ -364,16 +364,18 @@ class ScreenParts(SteadyScreen[None]):
             lines = self._divided(body, frame, sizes)
         else:
             picture = is_timeline and self.has_lines
-            main = "#below" if self.shows_sentences else "PicturePane" if picture else "FrameTable"
+            main = (
+                "CardsPane" if self.shows_sentences else "PicturePane" if picture else "FrameTable"
+            )
             lines = {main: body}
-        curves_below = 0 if "#below" in lines else lines.get("#last", 0)
+        cards, last = lines.get("CardsPane", 0), lines.get("#last", 0)
+        is_beside = cards == last
+        self.query_one("#below").set_class(not is_beside, "-stacked")
         detail, curves = lines.get("#side", 0), lines.get("#curves", 0)
         table = lines.get("FrameTable", 0)
         has_side = sizes["-wide"] and not self._has_cards and is_open
         in_scope = is_tree and "gpu" in dict(self.view.scope)
         self.query_one("#middle").set_class(bool(detail), "-stacked")
-        if curves_below:
-            self.query_one("#below").set_class(True, "-stacked")
         self.query_one("#curves").set_class(curves > _TALL, "-stacked")
         if not sizes["-fits"]:
             table = 0
@@ -387,9 +389,9 @@ class ScreenParts(SteadyScreen[None]):
             "#curves": curves,
             "#side": detail or (_WHOLE if has_side and table else 0),
             "GpuPane": (len(self.run.gpus) + 2 + (frame or 1)) * in_scope,
-            "#below": _REST if self.shows_sentences else lines.get("#below", curves_below),
-            "CardsPane": lines.get("CardsPane", _WHOLE) if lines.get("#below") else 0,
-            "#last": _WHOLE if curves_below else lines.get("#last", 0),
+            "#below": _REST if self.shows_sentences else last + cards * (not is_beside),
+            "CardsPane": _REST if cards else 0,
+            "#last": last,
             "EvidencePane": lines.get("EvidencePane", 0),
         }
 
@@ -397,8 +399,10 @@ class ScreenParts(SteadyScreen[None]):
         """The lines of the parts below one another."""
         spare = _MIN_SPARE + bool(frame)
         evidence = self._evidence_room(spare, frame)
+        curves = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
+        after = [curves] * (self.data.has_signals and self.lanes is None)
         if self.shows_sentences:
-            return divided(body, self._cards_room(body, frame), evidence)
+            return divided(body, self._cards_room(body, frame), evidence, *after)
         if self.has_table_drawn:
             return self._in_place_of_table(body, frame)
         if self._has_cards:
@@ -418,9 +422,7 @@ class ScreenParts(SteadyScreen[None]):
             parts.insert(1, Room("PicturePane", states + 1, (states + 1) * bool(frame and states)))
         else:
             upper = self._picture_room(body, frame)
-            parts += [upper, *[evidence] * (self.lanes is None)]
-            curves = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
-            parts += [curves] * (self.data.has_signals and self.lanes is None)
+            parts += [upper, *[evidence] * (frame and self.lanes is None), *after]
         lines = divided(body, *parts)
         # What nothing else uses is the table's; a person moves the line above it.
         lines["FrameTable"] += body - sum(lines.values())
@@ -433,7 +435,7 @@ class ScreenParts(SteadyScreen[None]):
 
     def _evidence_room(self, spare: int, frame: int) -> Room:
         """The lines of what the cursor's row leads to: inside of a node there are few rows."""
-        most, rows = _DETAIL + frame, range(min(len(self.frame), _FEW_ROWS))
+        most, rows = _DETAIL, range(min(len(self.frame), _FEW_ROWS))
         targets = [self._evidence_of(self.frame, row) for row in rows]
         if all(target is not None and not target.name for target in targets):
             children = (
@@ -467,7 +469,7 @@ class ScreenParts(SteadyScreen[None]):
         width = self._fitted_to.width - 2 - frame
         most = most_lines_below(self._pictures[:1], width, self.table.glyphs) + frame
         picture = min(most, body - min(cards, body // 4))
-        return {"PicturePane": picture, "#below": (body - picture) * bool(cards)}
+        return {"PicturePane": picture, "CardsPane": (body - picture) * bool(cards)}
 
     def _over_cards(self, body: int, frame: int) -> dict[str, int]:
         """A picture and the table over cards; curves next to these, or below where all fit."""
@@ -477,14 +479,13 @@ class ScreenParts(SteadyScreen[None]):
         rows, most = len(self.frame) + 1 + frame, cards.most or _MIN_SPARE
         table = min(rows, max(body // 2, body - most))
         below = body - table
-        lines = {"PicturePane": picture, "FrameTable": table, "#below": below}
-        is_beside = bool(frame) and below <= _MAX_CURVES
+        lines = {"PicturePane": picture, "FrameTable": table, "CardsPane": below}
         left = below - cards.wanted
-        self.query_one("#below").set_class(not is_beside, "-stacked")
-        if self.data.has_signals and self.chart != "off" and is_beside:
-            lines["#last"] = below
-        elif self.data.has_signals and self.chart != "off" and cards.wanted and left >= _MIN_SPARE:
-            lines |= {"CardsPane": cards.wanted, "#last": left}
+        if self.data.has_signals and self.chart != "off":
+            if frame and below <= _MAX_CURVES:
+                lines["#last"] = below
+            elif cards.wanted and left >= _MIN_SPARE:
+                lines |= {"CardsPane": cards.wanted, "#last": left}
         return lines
 
     def _cards_room(self, body: int, frame: int) -> Room:
@@ -496,7 +497,7 @@ class ScreenParts(SteadyScreen[None]):
         border = (frame - 1) * bool(frame and wanted)
         is_close = body - wanted < _MIN_SPARE <= body - close
         most = close if is_close else wanted
-        return Room("#below", min(least + border, body), close + border, most + border)
+        return Room("CardsPane", min(least + border, body), close + border, most + border)
 
     def _show_top(self) -> None:
         is_open = self.query_one(AddressBar).display

@@ -492,7 +492,7 @@ class CardsPane(Pane, Listing):
             return []
         drawn = card_lines(cards.cards, width - 4, glyphs)
         titles = int(not self.is_panel)
-        if sum(map(len, drawn)) > height - titles:
+        if self.is_panel and sum(map(len, drawn)) > height:
             drawn = [
                 lines if place == self.cursor else _cut(lines, width - 2, glyphs)
                 for place, lines in enumerate(drawn)

@@ -156,12 +156,13 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         if self.frame is not None:
             is_painted = self._planned_width == self.size.width
             self._lay_out(self.frame)
-            top = min(self.scroll_offset.y, self.cursor)
+            before = self.scroll_offset.y
+            top = min(before, self.cursor)
             if self._offset_to_be is not None:
                 top = self.cursor - self._offset_to_be
                 self._offset_to_be = None
             self._scroll_to_row(max(top, self.cursor - self.page + 1))
-            if not is_painted:
+            if not is_painted or self.scroll_offset.y != before:
                 self.refresh()
             self._fill_sparks()
 

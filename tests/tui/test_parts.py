@@ -28,7 +28,7 @@ from chopper_tui.draw.table import GAP, PREFIX, _cells, plan
 from chopper_tui.draw.theme import GROUNDS, THEMES, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
-from chopper_tui.widgets.pane import lines_above, size_classes
+from chopper_tui.widgets.pane import Room, divided, size_classes
 from tests.tui.explorer import explorer, measured_run, sample_run
 
 INK_NAMES = [*inks("dark", "truecolor", no_color=False).styles]
@@ -127,14 +127,26 @@ def test_the_size_of_a_terminal_says_which_parts_it_has() -> None:
     assert classes(200, 60) == {*classes(120, 36), "-large"}
 
 
-def test_a_table_has_the_lines_of_its_rows_and_what_is_above_it_the_rest() -> None:
-    assert lines_above(20, upper=99, lower=9, share=0.2) == 11
-    # A long table scrolls; what is above it has its share, and no more than it can use.
-    assert lines_above(20, upper=99, lower=100, share=0.4) == 8
-    assert lines_above(20, upper=5, lower=3, share=0.4) == 5
-    assert lines_above(20, upper=99, lower=9, share=0.2, moved=2) == 13
-    assert lines_above(20, upper=99, lower=9, share=0.2, moved=-100) == 0
-    assert lines_above(20, upper=99, lower=9, share=0.2, moved=100) == 18
+def test_parts_below_one_another_share_the_lines() -> None:
+    rooms = Room("table", 5, 9, 9), Room("picture", 4, 6, 99), Room("evidence", 7, 12, 12)
+    assert divided(20, *rooms) == {"table": 9, "picture": 4, "evidence": 7}
+    assert divided(27, *rooms) == {"table": 9, "picture": 6, "evidence": 12}
+    assert divided(40, *rooms) == {"table": 9, "picture": 19, "evidence": 12}
+    # Where not all have their least, the last are left out.
+    assert divided(12, *rooms) == {"table": 8, "picture": 4, "evidence": 0}
+    assert divided(3, *rooms) == {"table": 3, "picture": 0, "evidence": 0}
+    assert divided(20, rooms[0], Room("picture", 0, 0)) == {"table": 9, "picture": 0}
+
+
+@given(st.integers(0, 200), st.lists(st.tuples(*[st.integers(0, 60)] * 3), min_size=1, max_size=5))
+def test_shared_lines_are_those_there_are(lines: int, sizes: list[tuple[int, int, int]]) -> None:
+    rooms = [Room(str(at), *sorted(each)) for at, each in enumerate(sizes)]
+    given_ = divided(lines, *rooms)
+    assert [*given_] == [room.part for room in rooms] and sum(given_.values()) <= lines
+    assert all(0 <= given_[room.part] <= room.most for room in rooms)
+    if sum(given_.values()) < lines:
+        shown = [room for room in rooms if given_[room.part]]
+        assert all(given_[room.part] == room.most for room in shown)
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -1,0 +1,126 @@
+"""Panels of a screen: Tab walks them, each has its own cursor, and together they fill it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.views import VIEWS
+from chopper_core.views.query import query
+from chopper_tui.screen_data import STATES
+from chopper_tui.widgets.chart_panes import EvidencePane, PicturePane
+from tests.demo import demo_run
+from tests.tui.explorer import Driven, explorer, measured_run
+
+RUN = "sample.json"
+MOST_BLANK = 8
+"""Lines below each other without anything, as between the points of a chart."""
+
+
+def focused(at: Driven) -> list[str]:
+    """The titles of the panels with a bright border: one."""
+    return [type(each).__name__ for each in at.explore.query(".-focused")]
+
+
+@pytest.mark.parametrize(
+    ("size", "walk"),
+    [
+        ((80, 24), ["FrameTable"]),
+        ((120, 36), ["FrameTable", "DetailPane", "PicturePane"]),
+        ((200, 60), ["FrameTable", "DetailPane", "ScopeTree", "PicturePane"]),
+    ],
+)
+async def test_tab_walks_the_panels_in_reading_order(
+    size: tuple[int, int], walk: list[str]
+) -> None:
+    async with explorer(size, measured_run(), View(RUN)) as at:
+        for name in walk:
+            assert focused(at) == [name]
+            await at.press("tab")
+        assert focused(at) == walk[:1]
+        await at.press("shift+tab")
+        assert focused(at) == walk[-1:]
+        assert len(walk) > 1 or "no other part" in at.status
+
+
+async def test_the_tree_at_the_left_is_a_second_cursor_at_another_level() -> None:
+    """The tree's keys make its node the scope, while the table has the rows of that scope."""
+    async with explorer((200, 60), demo_run(), View(demo_run().name, ("5", "11"))) as at:
+        tree, table = at.explore.scope_tree, at.explore.table
+        await at.press("j", "shift+tab", "shift+tab")
+        assert focused(at) == ["ScopeTree"] and tree.place == View(demo_run().name, ("5", "11"))
+        assert table.cursor == 1 and "▌" in at.text()
+        await at.press("j", "j", "enter")
+        assert at.path == ("5", "11", "backward") and focused(at) == ["ScopeTree"]
+        assert tree.place is not None and tree.place.path == at.path
+        await at.press("g", "enter")
+        assert at.path == () and at.frame.level == "gpu"
+        await at.press("tab", "tab", "j", "enter")
+        assert focused(at) == ["FrameTable"] and at.path == (at.frame.view.path[0],)
+
+
+async def test_a_click_in_the_tree_goes_there() -> None:
+    async with explorer((200, 60), measured_run(), View(RUN)) as at:
+        tree = at.explore.scope_tree
+        y = next(y for y, line in enumerate(at.lines()) if "▸ GPU 2" in line)
+        await at.pilot.click(offset=(tree.region.x + 8, y))
+        await at.settle()
+        assert at.path == ("2",) and focused(at) == ["ScopeTree"]
+
+
+async def test_the_states_of_a_node_add_up_and_sort_its_rows() -> None:
+    async with explorer((120, 36), demo_run(), View(demo_run().name, ("5",))) as at:
+        (bar,) = at.explore.data.states
+        total = sum(float(each.numbers[0]) for each in bar.series)
+        elapsed = query(demo_run(), View(demo_run().name)).values["elapsed_ns"].at(5)
+        assert [each.name for each in bar.series] == [*STATES.values()]
+        assert elapsed is not None and total == pytest.approx(elapsed / 1e6)
+        await at.press("shift+tab")
+        assert focused(at) == ["PicturePane"]
+        await at.press("j", "j", "?")
+        assert "exposed communication" in at.text() and "[exposed_comm_ns]" in at.text()
+        await at.press("escape", "enter")
+        assert at.path == ("5",) and at.frame.sort == "-exposed_comm_ns"
+        shown = at.frame.values["exposed_comm_ns"].known(0.0).tolist()
+        assert shown == sorted(shown, reverse=True)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("view", ["comms", "kernels", "grid", "whatif"])
+async def test_below_a_table_are_the_first_rows_that_its_row_leads_to(view: str) -> None:
+    async with explorer((200, 60), demo_run(), View(demo_run().name, name=view)) as at:
+        pane = at.explore.query_one(EvidencePane)
+        assert pane.display
+        for _ in range(2):
+            target = at.frame.target(at.explore.table.cursor)
+            below = at.text().partition(f"evidence  {target.name or 'explore'}")[2]
+            rows = query(demo_run(), target)
+            first = re.split(r"[…(<]", rows.labels[0])[0][:12]
+            assert below and first in below
+            await at.press("j")
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("size", [(120, 36), (200, 60)])
+@pytest.mark.parametrize("view", ["", *VIEWS])
+async def test_large_screens_are_filled(size: tuple[int, int], view: str) -> None:
+    run: Run = demo_run()
+    async with explorer(size, run, View(run.name, name=view)) as at:
+        if at.frame.view.name != view or view == "live":  # of two steps the chart is short
+            pytest.skip(at.status)
+        lines = [re.sub(r"[│╭╰╮╯─]", " ", line) for line in at.lines()]
+        empty = [y for y, line in enumerate(lines) if not line.strip()]
+        assert not [y for y in empty if {*range(y, y + MOST_BLANK)} <= {*empty}]
+
+
+async def test_a_click_on_a_part_of_the_states_sorts() -> None:
+    async with explorer((120, 36), demo_run(), View(demo_run().name)) as at:
+        picture = at.explore.query_one(PicturePane)
+        y, line = next((y, line) for y, line in enumerate(at.lines()) if "exposed comm" in line)
+        assert picture.region.y < y < picture.region.bottom
+        await at.pilot.click(offset=(line.index("exposed comm") + 2, y))
+        await at.settle()
+        assert at.frame.sort == "-exposed_comm_ns" and at.path == ()
