@@ -225,6 +225,10 @@ class Groups:
         at = self.first + rows.start if isinstance(rows, slice) else rows[self.first]
         return values_of(self.table, level, at)
 
+    def labels(self, level: str) -> list[str]:
+        """The label at a level of the first activity of each group."""
+        return self.table.texts_of(level, self.codes(level))
+
     @property
     def has_gpus(self) -> bool:
         """Whether the GPUs of a group are known without reading its rows."""

@@ -281,6 +281,9 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
         text = texts[code]
         return f"\\{text}" if text.lstrip("\\") == NO_LABEL_TEXT else text
 
+    def texts_of(self, level: str, codes: AnyArray) -> list[str]:
+        return [self.text_of(level, code) for code in codes.tolist()]
+
     def _texts(self, level: str) -> Sequence[str] | None:
         """The texts of a level's codes; None where they are numbers."""
         if _is_made(level):

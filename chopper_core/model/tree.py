@@ -96,8 +96,7 @@ class Tree:
             return Children(ACTIVITY, labels, Groups(self.table, rows, np.arange(len(rows))))
         level = self.order[len(path)]
         groups = (self.without(()) if level == _ITERATION else self).split(path, (level,))
-        labels = [self.table.text_of(level, int(code)) for code in groups.codes(level)]
-        return Children(level, labels, groups)
+        return Children(level, groups.labels(level), groups)
 
     def split(
         self,

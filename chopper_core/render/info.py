@@ -98,7 +98,7 @@ def describe(run: Run) -> dict[str, Any]:
         "levels": {
             level: len(table.operations)
             if level == "operation"
-            else [table.text_of(level, code) for code in distinct(table.column(level)).tolist()]
+            else table.texts_of(level, distinct(table.column(level)))
             for level in LABELLED
         },
         "unclassified": _unclassified(run),

@@ -9,12 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.graph.collectives import Collectives, collectives_in, collectives_of
-from chopper_core.graph.process_groups import (
-    SPLITS,
-    expert_note,
-    split_groups,
-    split_of,
-)
+from chopper_core.graph.process_groups import SPLITS, expert_note, split_groups, split_of
 from chopper_core.metrics import METRICS, Values, numbered, worded
 from chopper_core.model.charts import BoxChart, LineChart
 from chopper_core.model.groups import Groups
@@ -126,7 +121,7 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
         *columns.shares(found, owner, count),
         (columns.SIZE, Values(found.bytes, found.bytes < 0)),
         (columns.KIND, worded(kinds)),
-        (columns.PHASE, worded([table.text_of("phase", code) for code in table.phase[one]])),
+        (columns.PHASE, worded(table.texts_of("phase", table.phase[one]))),
         (columns.LAYER, Values(layer, layer < 0)),
         (columns.ITERATION, Values(iteration, iteration < 0)),
         (columns.TIMES, numbered(times)),

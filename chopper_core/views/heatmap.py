@@ -193,7 +193,7 @@ def answer(run: Run, view: View) -> ViewResult:
     cells = tree.split(view.path, ("gpu", by))
     base = base_of(run, view)
     numbers, codes = _numbers(base, figure, rows, cells, by)
-    texts = [run.table.text_of(by, code) for code in codes.tolist()]
+    texts = run.table.texts_of(by, codes)
     labels = ["unlabelled" if text == NO_LABEL_TEXT else text for text in texts]
     names = rows.labels
     matrix = _Matrix(figure, by, numbers, labels, names)
@@ -263,11 +263,7 @@ def _numbers(
     if values.words is not None:
         raise UsageError(f"{figure.name} is text and has no heat map")
     if figure.adds_up:
-        texts = {
-            level: [cells.table.text_of(level, code) for code in cells.codes(level).tolist()]
-            for level in ("gpu", by)
-        }
-        values = divided(values, base.of_rows(texts))
+        values = divided(values, base.of_rows({each: cells.labels(each) for each in ("gpu", by)}))
     codes = distinct(cells.codes(by)).astype(np.int64)
     row = np.searchsorted(rows.nodes.codes("gpu"), cells.codes("gpu"))
     numbers = np.full((len(rows.labels), len(codes)), np.nan)

@@ -95,11 +95,8 @@ def _row(
     values = figure.compute(Scope.of(base.run, nodes, whole))
     if values.words is not None:
         raise UsageError(f"{figure.name} is text: it has no colours")
-    level, table = levels[-1], base.run.table
-    texts = {
-        level: tuple(table.text_of(level, int(code)) for code in nodes.codes(level).tolist())
-        for level in levels
-    }
+    level = levels[-1]
+    texts = {level: nodes.labels(level) for level in levels}
     divisors = base.of_rows(texts)
     if figure.adds_up:
         values = divided(values, divisors)
@@ -109,7 +106,7 @@ def _row(
         parents = np.cumsum(run_mask(*(nodes.codes(name) for name in above))) - 1
     owners = np.asarray(parents, np.int64)
     return IcicleRow(
-        level, texts[level], ends - times, ends, values.known(), owners, times / divisors
+        level, tuple(texts[level]), ends - times, ends, values.known(), owners, times / divisors
     )
 
 

@@ -26,13 +26,7 @@ from chopper_core.views.overview.step import headline_of, step_of
 from chopper_core.views.shared.marks import outliers
 from chopper_core.views.shared.samples import gpus_of, opened
 from chopper_core.views.shared.step_times import StepTimes, step_times
-from chopper_core.views.shared.table_view import (
-    LabelledRows,
-    Own,
-    child_of,
-    known_of,
-    table_view,
-)
+from chopper_core.views.shared.table_view import LabelledRows, Own, child_of, known_of, table_view
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, options_of
 
 SPEC: Final = ViewSpec(

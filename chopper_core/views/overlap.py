@@ -272,7 +272,7 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         )
     codes, owner = ranked(found.codes(by))
     count = len(codes)
-    labels = [run.table.text_of(by, code) for code in codes.tolist()]
+    labels = run.table.texts_of(by, codes)
     known, number = effect(found, owner, count), counts_of(owner, count)
     figures = _figures(found, owner, count, view.stat)
     low, median, high = 100.0 * quantiles_of(found.share, owner, count, (0.05, 0.5, 0.95)).T
@@ -347,10 +347,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
             "listed; enter a GPU, an iteration or an operation first"
         )
     codes = {level: found.codes(level) for level in _LEVELS}
-    texts = {
-        level: [run.table.text_of(level, code) for code in own.tolist()]
-        for level, own in codes.items()
-    }
+    texts = {level: run.table.texts_of(level, own) for level, own in codes.items()}
     own: Own = [
         *_of_each(found),
         (GPU, Values(codes["gpu"])),

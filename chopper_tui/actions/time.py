@@ -381,7 +381,7 @@ def _map_of(screen: Explorer) -> HeatMap:
 async def _step_iteration(screen: Explorer, step: int) -> None:
     view, table = screen.view, screen.run.table
     codes = screen.run.tree().split((), ("iteration",)).codes("iteration")
-    labels = [table.text_of("iteration", code) for code in distinct(codes).tolist()]
+    labels = table.texts_of("iteration", distinct(codes))
     if view.by == "iteration" or len(labels) < 2:
         raise UsageError("the heat map has no iterations to step through")
     here = dict(view.scope).get("iteration")

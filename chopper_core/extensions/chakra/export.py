@@ -49,13 +49,7 @@ from chopper_core.extensions.chakra.schema import (
 )
 from chopper_core.graph.collectives import Transfer, transfers
 from chopper_core.graph.process_groups import split_groups
-from chopper_core.model.attributes import (
-    NO_NODE,
-    Attributes,
-    TypedValue,
-    attribute_names,
-    nodes_at,
-)
+from chopper_core.model.attributes import NO_NODE, Attributes, TypedValue, attribute_names, nodes_at
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.inputs import Gpu

@@ -23,13 +23,7 @@ from msgspec.structs import replace
 
 from chopper_core.sources.ranks import HostFile
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.trace import (
-    Collective,
-    HostCategory,
-    InputTexts,
-    OperatorTexts,
-    Trace,
-)
+from chopper_core.sources.trace import Collective, HostCategory, InputTexts, OperatorTexts, Trace
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.json_stream import members, skip_space

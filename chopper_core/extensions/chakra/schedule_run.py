@@ -16,14 +16,7 @@ from chopper_core.model.inputs import NO_DEVICE, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import side_tables
-from chopper_core.model.table import (
-    NO_LABEL,
-    NO_TIME,
-    KernelTable,
-    Kind,
-    Rule,
-    concatenate,
-)
+from chopper_core.model.table import NO_LABEL, NO_TIME, KernelTable, Kind, Rule, concatenate
 from chopper_core.model.tree import level_order
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT

@@ -9,12 +9,7 @@ from msgspec.structs import replace
 
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
 from chopper_core.extensions.runs.run_set import RunSet
-from chopper_core.extensions.runs.runs import (
-    figure_values,
-    frame_of_set,
-    opened,
-    shown_rows,
-)
+from chopper_core.extensions.runs.runs import figure_values, frame_of_set, opened, shown_rows
 from chopper_core.metrics import Metric, Values, column, worded
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run

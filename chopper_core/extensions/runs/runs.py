@@ -25,14 +25,7 @@ from chopper_core.extensions.runs.figures import (
     root_figure,
     setting_column,
 )
-from chopper_core.extensions.runs.run_set import (
-    FAILED,
-    OK,
-    Reading,
-    RunRow,
-    RunSet,
-    settings_of,
-)
+from chopper_core.extensions.runs.run_set import FAILED, OK, Reading, RunRow, RunSet, settings_of
 from chopper_core.metrics import METRICS, Metric, Values, nearest, numbered, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run

@@ -33,12 +33,7 @@ from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.base import Base, base_of, divided, other_total
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.compared import Pairs, Side, matched, renamed_kernels
-from chopper_core.views.shared.derived import (
-    delta_of,
-    difference,
-    relative,
-    relative_of,
-)
+from chopper_core.views.shared.derived import delta_of, difference, relative, relative_of
 from chopper_core.views.shared.table_view import Own, child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
 
@@ -318,9 +313,7 @@ def sides_of(run: Run, view: View) -> Sides:
 def _compared_node(run: Run, view: View, levels: tuple[str, ...], by: str) -> ComparedNode:
     tree = run.tree_of(view)
     groups, base = tree.split(view.path, levels), base_of(run, view)
-    texts = [
-        [run.table.text_of(level, int(code)) for code in groups.codes(level)] for level in levels
-    ]
+    texts = [groups.labels(level) for level in levels]
     parts = tuple(zip(*texts, strict=True))
     labels = [_place_label(levels, part) if by == PLACE else part[0] for part in parts]
     node = tree.node(view.path)

@@ -176,7 +176,7 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
     """The operations that take the time: their share, calls, roof and the gaps before them."""
     view, run = step.view, step.run
     nodes = step.tree.split(view.path, (OPERATION,), step.times.excluded)
-    labels = [run.table.text_of(OPERATION, code) for code in nodes.codes(OPERATION).tolist()]
+    labels = nodes.labels(OPERATION)
     rows = Partition(OPERATION, labels, nodes, step.whole)
     figures, whole = figures_of(run, rows)
     shown = columns_of_kernels(run, figures)

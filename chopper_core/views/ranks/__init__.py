@@ -7,15 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import (
-    METRICS,
-    Scope,
-    Values,
-    heat_of,
-    is_measured,
-    numbered,
-    worded,
-)
+from chopper_core.metrics import METRICS, Scope, Values, heat_of, is_measured, numbered, worded
 from chopper_core.model.charts import LineChart
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import Run
@@ -37,13 +29,7 @@ from chopper_core.views.shared.leads import (
 )
 from chopper_core.views.shared.matched_kernels import sums_by
 from chopper_core.views.shared.phrases import recurrence
-from chopper_core.views.shared.table_view import (
-    LabelledRows,
-    Own,
-    Partition,
-    child_of,
-    table_view,
-)
+from chopper_core.views.shared.table_view import LabelledRows, Own, Partition, child_of, table_view
 from chopper_core.views.shared.why_late import why_late
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
@@ -134,8 +120,7 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
 def _by_label(stand: RankLeads, view: View, by: str, base: Base) -> ViewResult:
     found, table = stand.found, stand.table
     nodes, codes_of_rows = stand.split(by), table.column(by)
-    codes = nodes.codes(by).astype(np.int64)
-    labels = [table.text_of(by, code) for code in codes.tolist()]
+    codes, labels = nodes.codes(by).astype(np.int64), nodes.labels(by)
     rows = Partition(by, labels, nodes, stand.node)
     place = np.searchsorted(codes, codes_of_rows[found.rows[:, 0]])
     sums, count = sums_by(place, found.lead_ns.T, len(codes)), counts_of(place, len(codes))

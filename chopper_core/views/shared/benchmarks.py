@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chopper_core.model.shapes import (
-    MIXED,
-    Attention,
-    CallShape,
-    Convolution,
-    Product,
-)
+from chopper_core.model.shapes import MIXED, Attention, CallShape, Convolution, Product
 
 _HIPBLASLT_TYPES: Final = {
     "fp64": "f64_r",

@@ -35,11 +35,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ratios
 from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.frame import Frame, Number, no_means
-from chopper_core.views.shared.derived import (
-    instance_levels,
-    is_difference,
-    statistic_of,
-)
+from chopper_core.views.shared.derived import instance_levels, is_difference, statistic_of
 from chopper_core.views.shared.filter import LONGEST_FIRST, NAME, FilterRows, Shown, shown_of
 from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.phrases import by_number

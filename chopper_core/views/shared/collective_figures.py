@@ -15,13 +15,7 @@ from chopper_core.metrics.metric import quotient
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
-from chopper_core.util.grouping import (
-    combined,
-    counts_of,
-    quantiles_of,
-    ratios,
-    sums_of,
-)
+from chopper_core.util.grouping import combined, counts_of, quantiles_of, ratios, sums_of
 from chopper_core.views.base import Base
 from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, MIN_VALUES
 from chopper_core.views.shared.phrases import amount

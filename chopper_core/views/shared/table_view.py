@@ -57,8 +57,7 @@ class Partition(LabelledRows, frozen=True, eq=False):
     @classmethod
     def of(cls, tree: Tree, view: View, level: str) -> Partition:
         nodes = tree.split(view.path, (level,))
-        labels = [tree.table.text_of(level, code) for code in nodes.codes(level).tolist()]
-        return cls(level, labels, nodes, tree.node(view.path))
+        return cls(level, nodes.labels(level), nodes, tree.node(view.path))
 
     def scope(self, run: Run) -> Scope:
         return Scope.of(run, self.nodes, self.whole)
@@ -235,9 +234,8 @@ def _size_classes(values: Int64, bits: int) -> Int64:
 
 def by_level(parent: Groups, level: str) -> Partition:
     """A node's rows by the labels of a level, in the order of their codes."""
-    codes, nodes = grouped(parent, parent.table.column(level)[parent.rows])
-    labels = [parent.table.text_of(level, code) for code in codes.tolist()]
-    return Partition(level, labels, nodes, parent)
+    nodes = grouped(parent, parent.table.column(level)[parent.rows])[1]
+    return Partition(level, nodes.labels(level), nodes, parent)
 
 
 def by_gpu(gpus: Sequence[int], lines: Float64) -> dict[str, Float64]:
@@ -269,8 +267,8 @@ class GpuRows(LabelledRows, frozen=True, eq=False):
         labels = list(dict.fromkeys(names))
         if by in run.table.coordinates:
             codes = run.table.coordinates[by][list(gpus)]
-            names = [run.table.text_of(by, code) for code in codes.tolist()]
-            labels = [run.table.text_of(by, code) for code in distinct(codes).tolist()]
+            names = run.table.texts_of(by, codes)
+            labels = run.table.texts_of(by, distinct(codes))
         return cls(by, labels, [np.flatnonzero(np.array(names) == label) for label in labels])
 
     def reduced(self, numbers: Float64, how: Callable[[Float64], float]) -> Float64:
