@@ -267,8 +267,8 @@ def overlap(scope: Scope) -> Values:
     ratio = np.full(len(nodes), np.nan)
     table, found = nodes.table, instances(nodes)
     end_ns, comm = found.start_ns + found.elapsed_ns, np.flatnonzero(table.kind == Kind.COMM)
-    beside = running_ns(table, comm, table.gpu[found.row], found.start_ns, end_ns)
-    shares = beside / np.maximum(found.elapsed_ns, 1)
+    during_comm = running_ns(table, comm, table.gpu[found.row], found.start_ns, end_ns)
+    shares = during_comm / np.maximum(found.elapsed_ns, 1)
     order = np.lexsort((found.start_ns, shares, found.node))
     elapsed_ns, overlaps = found.elapsed_ns[order], shares[order]
     counts = counts_of(found.node, len(nodes))

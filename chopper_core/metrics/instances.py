@@ -42,7 +42,7 @@ class OperationInstances(Struct, frozen=True):
     elapsed_ns: Int64
     """From the start of its first kernel to the end of its last, with what lies between."""
     busy_ns: Int64
-    beside_ns: Int64
+    overlapped_ns: Int64
     """The part of that in which communication runs."""
     masked_ns: Int64
     """The part in which communication or any of the other given activities run."""
@@ -132,19 +132,19 @@ def _spans(
     first = np.flatnonzero(is_new)
     node = keys[0][first] if nodes is not None else np.zeros(len(first), np.intp)
     start, took = table.start_ns[own], table.duration_ns[own]
-    beside = _beside_comm(table, own)
-    masked = beside
+    in_comm = _during_comm(table, own)
+    masked = in_comm
     if copying is not None:
         running = np.flatnonzero(copying | (table.kind == Kind.COMM))
         masked = running_ns(table, running, table.gpu[own], start, start + took)
 
     begin = run_minima(start, first)
     elapsed = run_maxima(start + took, first) - begin
-    sums = (run_sums(each, first) for each in (took, beside, masked, work_of(table, own)))
+    sums = (run_sums(each, first) for each in (took, in_comm, masked, work_of(table, own)))
     return OperationInstances(node, own[first], begin, elapsed, *sums)
 
 
-def _beside_comm(table: KernelTable, rows: Index) -> Int64:
+def _during_comm(table: KernelTable, rows: Index) -> Int64:
     """The time of each of some compute activities in which communication runs on the GPU."""
     found = table.overlap_ns[rows].astype(np.int64)
     # The accounts charge a moment to one activity: where several compute, they don't tell.
@@ -165,7 +165,7 @@ def running_ns(
     end: Int64,
 ) -> Int64:
     """The ns of each span on `gpu` in which any of the `running` rows of the table runs."""
-    beside = np.zeros(len(start), np.int64)
+    in_comm = np.zeros(len(start), np.int64)
     whose = table.gpu[running]
     rises = bool((gpu[1:] >= gpu[:-1]).all())
 
@@ -174,7 +174,7 @@ def running_ns(
         spans = TimeSpans.running(table.start_ns[of_gpu], table.duration_ns[of_gpu])
         at = np.flatnonzero(gpu == number)
         here = slice(int(at[0]), int(at[-1]) + 1) if rises else at
-        beside[here] = spans.within(start[here], end[here])
+        in_comm[here] = spans.within(start[here], end[here])
 
     in_threads(fill_in, distinct(gpu).tolist(), len(gpu))
-    return beside
+    return in_comm

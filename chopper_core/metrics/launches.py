@@ -8,7 +8,15 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics.metric import Reduces, Scope, Values, absent, metric, time_weighted
+from chopper_core.metrics.metric import (
+    Reduces,
+    Scope,
+    Values,
+    absent,
+    declare,
+    metric,
+    time_weighted,
+)
 from chopper_core.model.column_names import BLOCK, GRID, LDS, REGISTERS
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.table import KernelTable, Selection
@@ -16,9 +24,9 @@ from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64
 
 _NO_GRID = "no kernel of the row has the size of its launch in the trace"
-_launch = partial(metric, reduces=Reduces.MEAN, missing=_NO_GRID)
 _on_gpu = partial(
-    _launch,
+    metric,
+    reduces=Reduces.MEAN,
     source="trace and hardware.toml",
     missing=f"{_NO_GRID}, or the GPU is not in hardware.toml",
 )
@@ -28,31 +36,23 @@ _WAVE = 64
 """Work-items of a wave on AMD's data-center GPUs (gfx9); of all others, 32."""
 
 
-@_launch(GRID, Unit.NONE, "grid")
-def grid(scope: Scope) -> Values:
-    """Workgroups (blocks) of a launch, mean over durations."""
-    return time_weighted(scope, GRID)
-
-
-@_launch(BLOCK, Unit.NONE, "block")
-def block(scope: Scope) -> Values:
-    """Work-items (threads) of a workgroup, mean over durations."""
-    return time_weighted(scope, BLOCK)
-
-
 _NO_RESOURCES = "neither trace nor rocprofv3 has the kernel's registers and LDS"
-
-
-@_launch(REGISTERS, Unit.NONE, "regs", missing=_NO_RESOURCES)
-def registers(scope: Scope) -> Values:
-    """Registers of a work-item, accumulators too, mean over durations."""
-    return time_weighted(scope, REGISTERS)
-
-
-@_launch(LDS, Unit.BYTES, "LDS", missing=_NO_RESOURCES)
-def local_memory(scope: Scope) -> Values:
-    """Local data share (shared memory) of a workgroup, mean over durations."""
-    return time_weighted(scope, LDS)
+declare(
+    f"""
+    {GRID} | | grid | time-weighted mean
+        Workgroups (blocks) of a launch, mean over durations.
+    {BLOCK} | | block | time-weighted mean
+        Work-items (threads) of a workgroup, mean over durations.
+    {REGISTERS} | | regs | time-weighted mean
+        Registers of a work-item, accumulators too, mean over durations.
+        missing: {_NO_RESOURCES}
+    {LDS} | B | LDS | time-weighted mean
+        Local data share (shared memory) of a workgroup, mean over durations.
+        missing: {_NO_RESOURCES}
+""",
+    lambda name, scope: time_weighted(scope, name),
+    missing=_NO_GRID,
+)
 
 
 @_on_gpu("fitting_occupancy_pct", Unit.PERCENT, "fitting occ. %", missing=_NO_RESOURCES)

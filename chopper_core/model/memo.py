@@ -1,14 +1,15 @@
-"""A cache of values that are computed once and shared by all threads."""
+"""Values that are computed once and shared by all threads: by any key, or of known keys."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field
 
+Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 _MOST: Final = 256
 
@@ -58,3 +59,26 @@ class Memo:
                 entry.is_done = True
         value: T = entry.value
         return value
+
+
+class LazyMap(Mapping[Key, T]):
+    """The values of known keys, each made when it is first asked for; the latest ones are kept."""
+
+    def __init__(self, keys: Iterable[Key], make: Callable[[Key], T]) -> None:
+        self._keys = dict.fromkeys(keys)
+        self._make = make
+        self._memo = Memo()
+
+    def __getitem__(self, key: Key) -> T:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._memo((key,), lambda: self._make(key))
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)

@@ -26,7 +26,7 @@ from chopper_core.model.inputs import (
     Source,
     TelemetrySource,
 )
-from chopper_core.model.memo import Memo
+from chopper_core.model.memo import LazyMap, Memo
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import (
     FROM_SETTINGS,
@@ -43,7 +43,6 @@ from chopper_core.model.signals import (
     BusyParts,
     CpuSamples,
     IntegralCurve,
-    LazyCurves,
     NodeSamples,
     Sampled,
     Signal,
@@ -324,6 +323,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         whole = (name for name in self.measured if name not in parts)
         return (*whole, *_RUNNING, *memory, *parts)
 
+    def curve(self, name: str, gpu: int) -> IntegralCurve | None:
+        """A signal of telemetry of a GPU; None where the GPU lacks it."""
+        return self.measured[name].curves.get(gpu) if name in self.measured else None
+
     def signal(self, name: str = "") -> Signal:
         """A signal, created once; by default the first. Raises UsageError for an unknown one."""
         name = name or self.signal_names[0]
@@ -353,7 +356,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         gpus = tuple(
             gpu.index for gpu in self.gpus if self.table.has_times and gpu.index in self.traced
         )
-        return Signal(name, title, Unit.PERCENT, LazyCurves(gpus, curve), 0.0, 100.0)
+        return Signal(name, title, Unit.PERCENT, LazyMap(gpus, curve), 0.0, 100.0)
 
     def _busy_curve(self, gpu: int) -> BusyCurve:
         parts = self.tree().children((str(gpu),)).groups

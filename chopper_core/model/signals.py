@@ -7,7 +7,7 @@ same file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Final
 
@@ -15,7 +15,6 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.inputs import SampledFile
-from chopper_core.model.memo import Memo
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.util.arrays import Float64, Int64, Numbers
@@ -129,29 +128,6 @@ class BusyCurve(IntegralCurve, frozen=True):
         gone = times - self.edges_ns[0] - idle - unseen - np.maximum(times - latest, 0)
         busy: Float64 = gone.reshape(at_ns.shape).astype(np.float64)
         return busy
-
-
-class LazyCurves(Mapping[int, IntegralCurve]):
-    """The curves of GPUs, each computed on demand; the latest ones are cached."""
-
-    def __init__(self, gpus: Sequence[int], curve: Callable[[int], IntegralCurve]) -> None:
-        self._gpus = dict.fromkeys(gpus)
-        self._curve = curve
-        self._memo = Memo()
-
-    def __getitem__(self, gpu: int) -> IntegralCurve:
-        if gpu not in self._gpus:
-            raise KeyError(gpu)
-        return self._memo(("curve", gpu), lambda: self._curve(gpu))
-
-    def __contains__(self, gpu: object) -> bool:
-        return gpu in self._gpus
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._gpus)
-
-    def __len__(self) -> int:
-        return len(self._gpus)
 
 
 class Signal(Struct, frozen=True):

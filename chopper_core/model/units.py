@@ -110,7 +110,7 @@ class Unit(StrEnum):
         return _scale(self.scales, largest)
 
     def axis(self, low: float, high: float) -> UnitScale:
-        """The scale of an axis: two digits suffice to tell its figures apart."""
+        """The scale of an axis: two digits are enough to distinguish its figures."""
         largest = max(abs(low), abs(high))
         scale = _scale(self.scales, largest)
         whole = int(largest / scale.divisor)

@@ -21,7 +21,7 @@ from chopper_core.metrics import Reduces, Values
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
-from chopper_core.model.view import View
+from chopper_core.model.view import View, baseline_view
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, first_equal
@@ -194,6 +194,12 @@ def _base(run: Run, view: View) -> Base:
     if (in_steps & within).any():
         complete = in_steps
     return Base(run, cells, within, others, complete, view.is_total)
+
+
+def baseline_of(run: Run, view: View) -> tuple[Run, View]:
+    """The run and the node that a view is compared with; raises UsageError for a closed run."""
+    there = replace(baseline_view(view), name="", by="", of="")
+    return run if there.run == view.run else run.baseline_run(there.run), there
 
 
 def divided(values: Values, by: Int64) -> Values:

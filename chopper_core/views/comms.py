@@ -36,6 +36,7 @@ from chopper_core.views.shared.table_view import (
     Partition,
     activity_view,
     by_gpu,
+    by_level,
     child_of,
     grouped,
     quantiles,
@@ -109,7 +110,7 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
     numbers, names, kinds = found.number.tolist(), split_groups(run).names, kinds_of(found)
     groups = [names[code] if code >= 0 else None for code in found.group.tolist()]
     layer, iteration = (table.column(name)[one].astype(np.int64) for name in ("layer", "iteration"))
-    times, apart = columns.outlying(run, found)
+    times, outlying = columns.outlying(run, found)
     owner, count = found.member_set, len(found)
     own: Own = [
         (columns.TIME, Values(found.end_ns - found.first_start_ns)),
@@ -125,7 +126,7 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
         (columns.LAYER, Values(layer, layer < 0)),
         (columns.ITERATION, Values(iteration, iteration < 0)),
         (columns.TIMES, numbered(times)),
-        (columns.OUTLIER, worded(apart)),
+        (columns.OUTLIER, worded(outlying)),
         (columns.SEEN, Values(whole.members.sizes()[found.number])),
         (columns.GROUP, worded(groups)),
         (columns.STARTS, Values(found.first_start_ns - run.origin_ns)),
@@ -171,8 +172,8 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
         return quantiles_of(values[pairs][complete], owner[complete], count, shares)
 
     skew, transfer = over(found.skew_ns, 0.5, 1.0), over(found.transfer_ns, 0.5, 0.95)
-    _, apart = columns.outlying(run, found)
-    strange = np.array([word is not None for word in apart], np.bool_)[found.member_set]
+    _, outlying = columns.outlying(run, found)
+    strange = np.array([word is not None for word in outlying], np.bool_)[found.member_set]
     own: Own = [
         (columns.CALLS, Values(counts_of(member_owner, count))),
         *columns.waits(found, member_owner, count),
@@ -317,14 +318,9 @@ def _exposed(run: Run, found: Collectives, view: View) -> tuple[str, ...]:
 
 
 def _boxes(found: Collectives) -> BoxChart:
-    table, rows = found.table, found.rows
-    codes, nodes = grouped(Groups.single(table, rows), table.operation[rows].astype(np.int64))
-    return BoxChart(
-        "durations of the kernels by kind",
-        "ms",
-        tuple(table.text_of("operation", code) for code in codes.tolist()),
-        quantiles(nodes, "duration_ns", (0.0, 0.25, 0.5, 0.75, 1.0)) / 1e6,
-    )
+    kinds = by_level(Groups.single(found.table, found.rows), OPERATION)
+    quartiles = quantiles(kinds.nodes, "duration_ns", (0.0, 0.25, 0.5, 0.75, 1.0)) / 1e6
+    return BoxChart("durations of the kernels by kind", "ms", tuple(kinds.labels), quartiles)
 
 
 def _skews(found: Collectives) -> tuple[LineChart, ...]:

@@ -125,7 +125,7 @@ def _several(run: Run, view: View) -> ViewResult:
     own = [(part.columns[0][0], Values(line)) for part, line in zip(parts, numbers, strict=True)]
     medians = np.array([median_of(line[np.isfinite(line)]) for line in numbers])[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart = np.where(medians != 0, 100.0 * (numbers / medians - 1), np.nan)
+        beyond_median = np.where(medians != 0, 100.0 * (numbers / medians - 1), np.nan)
     nodes = places_of(run, gpus).nodes
     breaks = [at for at in range(1, len(gpus)) if nodes[at] != nodes[at - 1]]
     labels = [str(gpu) for gpu in gpus]
@@ -137,7 +137,7 @@ def _several(run: Run, view: View) -> ViewResult:
         tuple(figure.title for figure, _ in own),
         tuple(labels),
         "GPU",
-        np.insert(apart, breaks, np.nan, axis=1),
+        np.insert(beyond_median, breaks, np.nan, axis=1),
         has_own_rows=True,
         signed=True,
         opens=lambda row, _: replace(view, of=own[row][0].name),

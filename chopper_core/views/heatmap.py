@@ -106,7 +106,7 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
     names: list[str]
 
     @cached_property
-    def apart(self) -> tuple[Float64, Index, Float64]:
+    def farthest(self) -> tuple[Float64, Index, Float64]:
         """The largest difference of each GPU from the others' median, its place, the median."""
         beyond = beyond_others(self.numbers)
         size = np.where(np.isfinite(beyond), np.abs(beyond), -1.0)
@@ -119,7 +119,7 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         by, name, unit, numbers = self.by, self.figure.name, self.figure.unit, self.numbers
         known: Mask = np.logical_or.reduce(np.isfinite(numbers), axis=1)
         padded = np.where(known[:, None], numbers, 0.0)
-        apart, at, usual = self.apart
+        beyond, at, usual = self.farthest
 
         def words(places: Index, known: Mask) -> Values:
             pairs = zip(places.tolist(), known.tolist(), strict=True)
@@ -154,19 +154,19 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
             Values(quantiles_along(numbers.T, (0.5,))[0]),
             Values(np.fmax.reduce(numbers, axis=1)),
             words(np.nanargmax(padded, axis=1), known),
-            Values(ratios(100.0 * apart, usual)),
-            words(at, np.isfinite(apart)),
-            Values(apart),
+            Values(ratios(100.0 * beyond, usual)),
+            words(at, np.isfinite(beyond)),
+            Values(beyond),
         )
         return list(zip(declared.values(), values, strict=True))
 
     def headline(self) -> tuple[str, ...]:
-        (apart, at, usual), title = self.apart, self.figure.title
-        if not np.isfinite(apart).any():
+        (beyond, at, usual), title = self.farthest, self.figure.title
+        if not np.isfinite(beyond).any():
             return (f"only one GPU has {title}: there is none to compare it with",)
-        row = int(np.nanargmax(np.abs(apart)))
+        row = int(np.nanargmax(np.abs(beyond)))
         number, other = self.numbers[row, at[row]], usual[row]
-        share = f" ({100 * apart[row] / other:+z.1f} %)" if other > 0 else ""
+        share = f" ({100 * beyond[row] / other:+z.1f} %)" if other > 0 else ""
         if not differs(number, other, _LEAST_APART):
             return (f"no GPU differs from the others' median {title} by more than 0.1 %",)
         own, theirs = (scaled_text(float(each), self.figure.unit) for each in (number, other))

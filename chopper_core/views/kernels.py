@@ -13,7 +13,6 @@ from chopper_core.metrics import Values, columns, is_measured, worded
 from chopper_core.model.column_names import BLOCK, GRID
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Mask
@@ -24,6 +23,7 @@ from chopper_core.views.shared.call_figures import (
     kernels_of_shape,
     measured_roofline,
     modelled_figures,
+    most_in,
     of_shape,
     shape_notes,
 )
@@ -170,17 +170,8 @@ def _operations(run: Run, view: View, rows: Partition) -> Values:
     if view.of:
         return worded([None] * len(rows.labels))
     both = run.tree_of(view).split(view.path, ("kernel", "operation"))
-    kernel, operation = both.codes("kernel"), both.codes("operation")
-    named: dict[int, list[int]] = {}
-    for place in np.argsort(-both.sum("duration_ns"), kind="stable").tolist():
-        named.setdefault(int(kernel[place]), []).append(int(operation[place]))
-    words = []
-    for code in rows.nodes.codes("kernel").tolist():
-        first, *others = named[code]
-        name = run.table.text_of("operation", first)
-        more = f" +{len(others)}" if others else ""
-        words.append(None if name == NO_LABEL_TEXT else name + more)
-    return worded(words)
+    row = np.searchsorted(rows.nodes.codes("kernel"), both.codes("kernel"))
+    return most_in(both, "operation", row, len(rows.labels))
 
 
 def _partition(run: Run, view: View, by: str) -> Partition:

@@ -160,10 +160,10 @@ def _step_row(steps: StepTimes | None) -> SignalRows | None:
     order = np.argsort(steps.iterations)[-_MAX_STEPS:]
     row = steps.each_ns[order].reshape(1, -1) / 1e6
     span = float(steps.iterations[order[0]]), float(steps.iterations[order[-1]])
-    apart: tuple[int, ...] = ()
+    standing_out: tuple[int, ...] = ()
     with suppress(UsageError):  # of few steps
-        apart = outliers(numbered(row[0].tolist())).rows
-    drawn = ("step ms",), row, row[:, -1], apart
+        standing_out = outliers(numbered(row[0].tolist())).rows
+    drawn = ("step ms",), row, row[:, -1], standing_out
     return SignalRows("step ms", "", "iteration", "", span, *drawn)
 
 
@@ -200,10 +200,10 @@ def _lanes(
                 found = outliers(numbered(latest.tolist()))
                 far = np.abs(latest - found.median) >= _LEAST_SHARE * found.median
                 beyond |= far & np.isin(np.arange(len(gpus)), found.rows)
-        apart = tuple(np.flatnonzero(beyond).tolist())
+        standing_out = tuple(np.flatnonzero(beyond).tolist())
         span = (begin_ns - end_ns) / 1e9, 0.0
         labels = tuple(map(str, gpus))
-        drawn = np.array(means), latest, apart
+        drawn = np.array(means), latest, standing_out
         rows.append(SignalRows(signal.title, signal.unit, "time", "s", span, labels, *drawn))
     if not rows:
         return ()

@@ -196,7 +196,7 @@ def _found(run: Run, node: Groups) -> Overlaps:
     is_whole = visit is None and copying is None and int(node.sizes()[0]) == len(table)
     found = whole if is_whole else instances(node, visit, copying)
     every = Overlaps(
-        table, found.row, found.start_ns, found.busy_ns, found.beside_ns, found.masked_ns,
+        table, found.row, found.start_ns, found.busy_ns, found.overlapped_ns, found.masked_ns,
         found.work,
     )  # fmt: skip
     return every if copying is None else every.take(~copies[table.operation[found.row]])
@@ -315,14 +315,14 @@ def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
             (named(metric, stat), reduced(stat, values.take(order), owner[order], count))
             for metric, values in _of_each(found)
         ]
-    beside, masked, elapsed = (
+    in_comm, masked, elapsed = (
         sums_of(each, owner, count) for each in (found.comm_ns, found.masked_ns, found.elapsed_ns)
     )
     return [
-        (OVERLAP, quotient(beside, elapsed, 100.0)),
+        (OVERLAP, quotient(in_comm, elapsed, 100.0)),
         (WITH_COPIES, quotient(masked, elapsed, 100.0)),
         (TIME, Values(elapsed)),
-        (BESIDE, Values(beside)),
+        (BESIDE, Values(in_comm)),
     ]
 
 

@@ -1,7 +1,7 @@
 """Pipeline: stages and microbatches, the bubble against theory, and a stage that is too long.
 
-Microbatches are blocks of forward and backward work of a GPU in a step. The schedule tells them
-apart, or names of annotations, or sends and receives between stages.
+Microbatches are blocks of forward and backward work of a GPU in a step. The schedule separates
+them, or names of annotations, or sends and receives between stages.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LONG: Final = 1.1
 """A stage is too long from this many times the median of the others."""
 _BINS: Final = 96
 FORWARD, BACKWARD, WEIGHTS = range(3)
-"""The work of a block; zero-bubble schedules compute the gradients of weights apart."""
+"""The work of a block; zero-bubble schedules compute the gradients of weights separately."""
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
 _PAIRWISE: Final = re.compile(r"send|recv|p2p", re.IGNORECASE)
 _WEIGHTS: Final = re.compile(r"weight[ _-]?grad|\bwgrad", re.IGNORECASE)
@@ -79,7 +79,7 @@ COLUMNS: Final = columns("""
     backward_ns | ns | backward
         Mean time of a microbatch's backward, first start to last end.
     weight_gradient_ns | ns | wgrad
-        Mean time of a microbatch's gradients of weights, where the schedule has them apart.
+        Mean time of a microbatch's gradients of weights, where the schedule lists them separately.
         missing: the schedule computes them in backward
     microbatches | | µbatches
         Microbatches of an iteration; of an interleaved schedule whose chunks nothing names, times
@@ -244,7 +244,7 @@ def _counted(blocks: Blocks) -> Blocks:
     counts = counts.reshape(-1, WEIGHTS + 1)[:, :WEIGHTS]
     if np.ptp(counts):
         raise NothingToShow(
-            "sends and receives don't tell microbatches apart: GPUs have "
+            "sends and receives don't separate microbatches: GPUs have "
             f"{counts.min()} to {counts.max()} blocks of forward or backward work"
         )
     return replace(blocks, microbatch=nth_of(cell))

@@ -167,7 +167,7 @@ class ViewResult(Struct, frozen=True, eq=False):
     notes: tuple[str, ...] = ()
     charts: tuple[Chart, ...] = ()
     over: tuple[str, ...] = ()
-    """The levels that tell instances apart, where the view computes the statistic itself."""
+    """The levels that distinguish instances, where the view computes the statistic itself."""
     by: str = ""
     """The split, where the view chose one that isn't the default."""
     base: Base | None = None

@@ -132,7 +132,7 @@ PART_COLUMNS: Final = tuple(
     for name in PARTS
 )
 _OVER: Final = {"iteration": ("gpu",), "gpu": ("iteration",), "part": ("gpu", "iteration")}
-"""Split → the levels that tell a row's instances apart."""
+"""Split → the levels that distinguish a row's instances."""
 
 
 SPEC: Final = ViewSpec(

@@ -28,7 +28,7 @@ from chopper_core.views.power.samples import (
     samples_of,
 )
 from chopper_core.views.query import query
-from chopper_core.views.shared.samples import beside_of, sampled
+from chopper_core.views.shared.samples import paired_with, sampled
 
 TRUTH = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2" / "truth.json"
 
@@ -183,7 +183,7 @@ def test_correlation_is_numpy_s_over_the_same_times(run: Run) -> None:
     # Both come from one file, so that their samples stand for the same times.
     assert clock.begins_ns.tolist() == power.begins_ns.tolist()
     expected = np.corrcoef(clock.values, power.values)[0, 1]
-    found = Correlation.of(*beside_of(clock, gpu.curves["power_w"]))
+    found = Correlation.of(*paired_with(clock, gpu.curves["power_w"]))
     assert found.r == pytest.approx(expected)
     frame = query(run, parse("R:gpu=5/iteration=11?view=power"))
     assert frame.row(0)["r_gfx_power"] == pytest.approx(expected)

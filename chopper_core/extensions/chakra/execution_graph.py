@@ -157,11 +157,11 @@ def align_graph(
     launch = np.where(launch == NO_TIME, NO_TIME, launch + _origin_ns(graph))
     group, groups = nodes.groups()
     edges = stated_edges(graph, rows, lanes(graph), start_ns, is_own=nodes.is_own)
-    beside = side_tables(
+    extras = side_tables(
         attributes_of(graph, rows, is_own=nodes.is_own), *(() if edges is None else (edges,))
     )
-    measured = nodes.measured() | ({NODE: rows.astype(np.float64)} if beside else {})
-    beside = {**beside, **side_tables(host_lane(graph, _origin_ns(graph)))}
+    measured = nodes.measured() | ({NODE: rows.astype(np.float64)} if extras else {})
+    extras = {**extras, **side_tables(host_lane(graph, _origin_ns(graph)))}
     labels = (iteration, phase, layer, operation)
     columns: dict[str, Any] = {
         name: np.where(stated >= 0, stated, own.rules)
@@ -190,7 +190,7 @@ def align_graph(
         **columns,
     )
     order = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
-    return used_names(table.take(order)), beside
+    return used_names(table.take(order)), extras
 
 
 class _GpuNodes:

@@ -25,7 +25,7 @@ _MAX_SHOWN: Final = 40
 
 def graph_run(graph: ExecutionGraph) -> Run:
     start_ns, duration_ns, is_scheduled = times_of(graph)
-    table, beside = align_graph(graph, start_ns, duration_ns)
+    table, extras = align_graph(graph, start_ns, duration_ns)
     stated = graph.metadata.get
 
     def number(name: str, otherwise: int) -> int:
@@ -61,7 +61,7 @@ def graph_run(graph: ExecutionGraph) -> Run:
     return Run(
         name=str(graph.path),
         table=table,
-        side_tables=beside,
+        side_tables=extras,
         gpus=(gpu,),
         sources=(source,),
         generated=generated if isinstance(generated, str) else None,

@@ -31,7 +31,7 @@ _LARGEST: Final = ("peak_", "max_", "longest_", "p95_")
 _SMALLEST: Final = ("min_", "p05_")
 _MAX_DRAWN: Final = 24
 _PEERS: Final = ("gpu", "iteration")
-"""Levels whose rows are alike, so that their mean says something of the run."""
+"""Levels whose rows do the same work, so that their mean says something of the run."""
 _MAX_HEADLINES: Final = 6
 T = TypeVar("T")
 
@@ -123,9 +123,9 @@ def _rows(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) -> F
     if not columns:
         raise NothingToShow(f"the view {view.name} has no figure of a whole run; split it with by=")
     if by_mean:
-        alike = "GPUs" if seen[0].frame.level == "gpu" else "iterations"
+        peers = "GPUs" if seen[0].frame.level == "gpu" else "iterations"
         notes.append(
-            f"figures without a total are the mean over the run's {alike}, peaks the largest"
+            f"figures without a total are the mean over the run's {peers}, peaks the largest"
         )
     labels = [own.row.name for own in seen]
     lines = [f"{own.row.name}: {own.frame.headline[0]}" for own in seen if own.frame.headline]

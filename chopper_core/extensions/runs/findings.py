@@ -159,13 +159,13 @@ def speed_of(rows: Sequence[RunRow]) -> Speed | None:
 
 
 def _common(rows: Sequence[RunRow], figures: Sequence[str]) -> str | None:
-    """The first figure that all runs with any of them have, of steps only where they are alike."""
+    """The first figure that all runs with any of them have, of steps only if the work is equal."""
     timed = [row for row in rows if any(name in row.figures for name in figures)]
     if len(timed) < 2:
         return None
-    alike = len({tuple(row.settings.get(name) for name in _SAME_WORK) for row in timed}) == 1
+    is_same_work = len({tuple(row.settings.get(name) for name in _SAME_WORK) for row in timed}) == 1
     for name in figures:
-        if all(name in row.figures for row in timed) and (alike or name not in _PER_STEP):
+        if all(name in row.figures for row in timed) and (is_same_work or name not in _PER_STEP):
             return name
     return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import Condition, Lock, Thread
+from threading import Condition, Thread
 from typing import Final
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from chopper_core.ingest.cache import kept, open_cached
 from chopper_core.ingest.discovery import FoundRun, find_runs
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, NOT_GIVEN, Given, Setting, in_name
@@ -187,30 +188,6 @@ def _settings(each: FoundRun, given: Given) -> dict[str, Setting]:
     return named | from_files | given.of(each.name)
 
 
-class _OpenedRuns(Mapping[str, Run]):
-    """The runs of a set by path, each opened when it is first asked for."""
-
-    def __init__(self, paths: Sequence[str], read: ReadFigures) -> None:
-        self._paths = tuple(dict.fromkeys(paths))
-        self._read = read
-        self._open: dict[str, Run] = {}
-        self._lock = Lock()
-
-    def __getitem__(self, path: str) -> Run:
-        if path not in self._paths:
-            raise KeyError(path)
-        with self._lock:
-            if path not in self._open:
-                self._open[path] = self._read.open(path)
-        return self._open[path]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._paths)
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-
 class SetReader:
     """Reads the rows of a set in a thread, and reports its progress."""
 
@@ -273,5 +250,6 @@ def open_runs(
             f"{', '.join(paths)} holds no runs: directories with traces or telemetry below it."
         )
     rows = read_rows(found, given, jobs=jobs, use_cache=use_cache, overrides=overrides)
-    others = _OpenedRuns([each.path for each in found], ReadFigures(jobs, use_cache, overrides))
+    read = ReadFigures(jobs, use_cache, overrides)
+    others = LazyMap((each.path for each in found), read.open)
     return RunSet(name, empty_table(), (), (), others=others, reading=SetReader(found, rows))

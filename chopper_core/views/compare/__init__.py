@@ -27,10 +27,10 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, STATES
 from chopper_core.model.units import drawn_in, scaled_text
-from chopper_core.model.view import Baseline, View, baseline_view
+from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, UsageError
-from chopper_core.views.base import Base, base_of, divided, other_total
+from chopper_core.views.base import Base, base_of, baseline_of, divided, other_total
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.compared import Pairs, Side, matched, renamed_kernels
 from chopper_core.views.shared.derived import delta_of, difference, relative, relative_of
@@ -287,8 +287,7 @@ class Sides(Struct, frozen=True):
 
 
 def sides_of(run: Run, view: View) -> Sides:
-    there = replace(baseline_view(view), name="", by="", of="")
-    other = run if there.run == view.run else run.baseline_run(there.run)
+    other, there = baseline_of(run, view)
     scopes = dict(view.scope), dict(there.scope)
     named = {*scopes[0], *scopes[1]}
     by = view.by or next((each for each in _USUAL_SPLITS if each not in named), "kernel")

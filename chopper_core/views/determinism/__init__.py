@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from chopper_core.metrics import column, numbered, worded
 from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, baseline_view
+from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.util.grouping import median_of
+from chopper_core.views.base import baseline_of
 from chopper_core.views.determinism.steadiness import (
     FIGURES,
     Steadiness,
@@ -140,17 +141,14 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _both(run: Run, view: View) -> tuple[Steadiness, Steadiness | None]:
     """The steadiness of a scope, and that of its baseline; raises NoSuchNode or UsageError."""
-    other, there, common = None, view, set[int]()
-    if view.baseline is not None:
-        there = baseline_view(view)
-        other = run if there.run == view.run else run.baseline_run(there.run)
+    if view.baseline is None:
+        alone = sampled_steadiness(run) if run.is_sampled_only else steadiness(run, view, False)
+        return alone, None
+    plain, (other, there) = replace(view, baseline=None), baseline_of(run, view)
     if run.is_sampled_only:
-        if other is not None and not other.is_sampled_only:
+        if not other.is_sampled_only:
             raise UsageError("the baseline has a trace: compare runs of telemetry alone")
-        return sampled_steadiness(run), None if other is None else sampled_steadiness(other)
-    plain = replace(view, baseline=None)
-    if other is None:
-        return steadiness(run, plain, False), None
+        return sampled_steadiness(run), sampled_steadiness(other)
     try:
         common = set(gpus_of(run, plain)) & set(gpus_of(other, there))
     except NoSuchNode as error:
@@ -251,7 +249,7 @@ def _headline(
         return ("no common figure: one of the scopes has no complete iteration",)
     tested = [each for each in compared if each.verdict != _TOO_FEW]
     beyond = [each for each in tested if each.verdict != _WITHIN]
-    name = baseline_view(view).run if view.baseline and view.baseline.run else "the baseline"
+    name = (view.baseline.run if view.baseline else "") or "the baseline"
     if not tested:
         return (f"too few GPUs and iterations to compare with {name}",)
     if not beyond:
@@ -322,14 +320,14 @@ def paired(ours: Float64, base: Float64) -> float:
 
     NaN if even the clearest result would not be beyond noise: with fewer than `FEWEST_PAIRS`.
     """
-    apart = (ours - base)[np.isfinite(ours - base)]
-    if len(apart) >= FEWEST_PAIRS and not apart.any():
+    difference = (ours - base)[np.isfinite(ours - base)]
+    if len(difference) >= FEWEST_PAIRS and not difference.any():
         return 1.0
-    apart = apart[apart != 0]
-    if len(apart) < FEWEST_PAIRS:
+    difference = difference[difference != 0]
+    if len(difference) < FEWEST_PAIRS:
         return np.nan
-    rank = ranks(np.abs(apart))
-    return _chance_of(rank, apart > 0, sqrt(float((rank**2).sum()) / 4.0))
+    rank = ranks(np.abs(difference))
+    return _chance_of(rank, difference > 0, sqrt(float((rank**2).sum()) / 4.0))
 
 
 def unpaired(ours: Float64, base: Float64) -> float:
@@ -373,11 +371,11 @@ def one_more(value: float, others: Float64) -> float:
     count = len(others)
     if count < 2 or not np.isfinite(value):
         return np.nan
-    apart = abs(value - float(others.mean()))
+    difference = abs(value - float(others.mean()))
     deviation = float(others.std(ddof=1)) * sqrt(1.0 + 1.0 / count)
     if deviation == 0.0:
-        return 1.0 if apart == 0.0 else 0.0
-    return _beyond(apart / deviation, count - 1)
+        return 1.0 if difference == 0.0 else 0.0
+    return _beyond(difference / deviation, count - 1)
 
 
 def _beyond(t: float, freedom: int) -> float:

@@ -202,7 +202,7 @@ def _by_name(of_gpus: Sequence[Mapping[str, float]]) -> dict[str, Float64]:
 def _curves(run: Run, gpu: int, *, is_traced: bool = False) -> dict[str, IntegralCurve]:
     found = {}
     for signal, *_ in _SIGNALS:
-        curve = run.measured[signal].curves.get(gpu) if signal in run.measured else None
+        curve = run.curve(signal, gpu)
         if curve is not None and is_traced and signal in _CLOCKS:
             curve = busy_curve(run, gpu, curve)
         if curve is not None:

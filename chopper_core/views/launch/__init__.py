@@ -104,7 +104,7 @@ def answer(run: Run, view: View) -> ViewResult:
     codes[0] = 0
     total |= _statistics(rows.whole, _added_up(codes, sums))
     least = _least_ns(run, rows.nodes)
-    comm_wait = rows.nodes.sum_of(lambda _, some: _beside_comm(run, some))
+    comm_wait = rows.nodes.sum_of(lambda _, some: _during_comm(run, some))
     for figures, wait, latency in (
         (own, comm_wait, least),
         (total, comm_wait.sum(keepdims=True), least.min(keepdims=True)),
@@ -214,7 +214,7 @@ def _waited_ns(table: KernelTable, rows: Selection) -> Int64:
     return np.where(launch == NO_TIME, NEVER, table.start_ns[rows] - launch)
 
 
-def _beside_comm(run: Run, rows: Selection) -> Int64:
+def _during_comm(run: Run, rows: Selection) -> Int64:
     """How long communication ran in the call overhead of each activity."""
     table = run.table
     gpu, start, call = table.gpu[rows], table.start_ns[rows], table.call_overhead_ns[rows]

@@ -19,11 +19,11 @@ from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.model.units import LONG_TIMES, Unit, scaled_text
-from chopper_core.model.view import Interval, View, baseline_view, with_view
+from chopper_core.model.view import Interval, View, with_view
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
-from chopper_core.views.base import NODE, base_of, base_of_steps
+from chopper_core.views.base import NODE, base_of, base_of_steps, baseline_of
 from chopper_core.views.kernels import COLUMNS as KERNEL_COLUMNS
 from chopper_core.views.kernels import collectives_in, columns_of_kernels, figures_of
 from chopper_core.views.overview.step import (
@@ -231,8 +231,7 @@ def _opens(step: Step, rows: GpuRows, row: int) -> View:
 def _baseline_step(run: Run, view: View) -> Step | None:
     if view.baseline is None:
         return None
-    there = replace(baseline_view(view), name="", by="", of="")
-    return step_of(run if there.run == view.run else run.baseline_run(there.run), there)
+    return step_of(*baseline_of(run, view))
 
 
 def _columns(

@@ -34,10 +34,10 @@ from chopper_core.views.shared.marks import outliers
 from chopper_core.views.shared.phrases import count, differs
 from chopper_core.views.shared.samples import (
     MAX_POINTS,
-    beside_of,
     columns_of,
     evenly,
     gpus_of,
+    paired_with,
     result_of_samples,
     sampled_notes,
     totals_of,
@@ -61,7 +61,7 @@ SPEC: Final = ViewSpec(
     question="How much power do the GPUs draw, how fast and how hot do they run, what limits them?",
     by=any_level("gpu"),
     of="window:MS, burst:W, tokens:N or samples:N",
-    no_statistic="shows means over time, each moment of which counts alike",
+    no_statistic="shows means over time, weighted by time",
     takes_samples=True,
     any_split=True,
 )
@@ -337,7 +337,7 @@ def _notes(found: list[GpuSamples], options: Options) -> tuple[str, ...]:
     notes = []
     if periods:
         period_ms = median_of(np.array(periods)) / 1e6
-        notes.append(f"samples are {period_ms:.3g} ms apart; shorter events aren't visible")
+        notes.append(f"a sample every {period_ms:.3g} ms; shorter events aren't visible")
     sizes = {gpu.signals["gfx_mhz"].window(options.window_ns) for gpu in found}
     if max(sizes) == 1:
         notes.append("a rolling window holds one sample: its quantiles are the samples themselves")
@@ -376,9 +376,9 @@ def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> 
     clouds = {}
     for gpu in found:
         samples = gpu.signals["gfx_mhz"]
-        clock, beside = beside_of(samples.at(evenly(len(samples))), gpu.curves.get(other))
+        clock, others = paired_with(samples.at(evenly(len(samples))), gpu.curves.get(other))
         if len(clock):
-            clouds[f"GPU {gpu.gpu}"] = (beside, clock)
+            clouds[f"GPU {gpu.gpu}"] = (others, clock)
     if not clouds:
         return None
     return LineChart.clouds(f"gfx clock against {title}", "MHz", title, unit, clouds)
@@ -419,11 +419,11 @@ def _along(
         place = np.minimum((times - begin) * bins // max(end - begin, 1), bins - 1)
         numbers.append(means_of(values, place, bins))
     try:
-        apart = outliers(numbered(means)).rows
+        standing_out = outliers(numbered(means)).rows
     except UsageError:
-        apart = ()
+        standing_out = ()
     ends = (begin - origin_ns) / scale.divisor, (end - origin_ns) / scale.divisor
     rows = np.stack(numbers)
     return SignalRows(
-        title, unit, "time", scale.text, ends, tuple(lines), rows, np.array(means), apart
+        title, unit, "time", scale.text, ends, tuple(lines), rows, np.array(means), standing_out
     )

@@ -22,7 +22,7 @@ from chopper_core.views.shared.samples import (
     NO_SAMPLES,
     Sampled,
     clock_while_busy,
-    means_beside,
+    means_during,
     sampled,
     spans_of,
 )
@@ -315,9 +315,9 @@ def samples_of(
     found = []
     for gpu, stretches in (spans_of(run, view) if spans is None else spans).items():
         curves = {
-            name: run.measured[name].curves[gpu]
+            name: curve
             for name in (*SIGNALS, "power_cap_w", "vram_bytes", *limiters)
-            if name in run.measured and gpu in run.measured[name].curves
+            if (curve := run.curve(name, gpu)) is not None
         }
         signals = dict.fromkeys(SIGNALS, NO_SAMPLES)
         signals |= {name: sampled(curve, stretches) for name, curve in curves.items()}
@@ -361,8 +361,8 @@ class Correlation(Struct, frozen=True):
 
 
 def _lag_1(values: Float64) -> float:
-    apart = values - values.mean()
-    return float((apart[1:] * apart[:-1]).sum() / (apart**2).sum())
+    difference = values - values.mean()
+    return float((difference[1:] * difference[:-1]).sum() / (difference**2).sum())
 
 
 def correlations(run: Run, view: View, found: list[GpuSamples]) -> dict[str, Values]:
@@ -374,7 +374,7 @@ def correlations(run: Run, view: View, found: list[GpuSamples]) -> dict[str, Val
         clock = gpu.signals["gfx_mhz"]
         slower = _slowdowns(run, rows.get(gpu.gpu), clock)
         hotspot, edge, power = (
-            means_beside(clock, gpu.curves.get(name)) for name in (HOTSPOT, EDGE, "power_w")
+            means_during(clock, gpu.curves.get(name)) for name in (HOTSPOT, EDGE, "power_w")
         )
         pairs = [(clock.values, each) for each in (hotspot, edge, power)]
         pairs += [(slower, clock.values), (slower, hotspot if HOTSPOT in gpu.curves else edge)]

@@ -97,8 +97,8 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
     # The temperature of the edge stands in where that of the hotspot is unknown.
     heats = set(HEAT) - {heat_of(run.table)}
     signals = [n for n in _SIGNALS if is_measured(n, run.table) and n not in heats]
-    beside = [METRICS[name] for name in (*signals, *_ALWAYS)]
-    own += [(metric, metric.compute(scope)) for metric in beside]
+    registered = [METRICS[name] for name in (*signals, *_ALWAYS)]
+    own += [(metric, metric.compute(scope)) for metric in registered]
     shown = (
         *("mean_lead_ns", "delay_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct", *signals),
         *("extra_host_ns", "starts_last_pct", "span_ns", "throughput_x", "lead_ns"),
@@ -108,7 +108,7 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
         view,
         LabelledRows("gpu", [str(gpu) for gpu in stand.gpus]),
         own,
-        [(metric, metric.compute(replace(scope, nodes=stand.node))) for metric in beside],
+        [(metric, metric.compute(replace(scope, nodes=stand.node))) for metric in registered],
         shown=shown,
         headline=headline(stand, base),
         notes=notes(stand),

@@ -29,10 +29,10 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape, Fused
-from chopper_core.model.table import KernelTable, Selection, SplitCodes, add_split
+from chopper_core.model.table import NO_LABEL_TEXT, KernelTable, Selection, SplitCodes, add_split
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import combined, maxima_of, ranked, ratios, sums_of
 from chopper_core.views.base import Base
@@ -257,31 +257,32 @@ def modelled_figures(run: Run, rows: Partition) -> tuple[dict[str, Values], dict
     own = _call_figures(sums)
     all_sums = {name: each.sum(keepdims=True) for name, each in sums.items()}
     if rows.level == LEVEL:
+        kernels, row = rows.nodes.split(("kernel",))
         shapes = [_labels(run).shapes[label] for label in rows.labels]
         own |= {
             "call_flops": numbered([shape.flops if shape else None for shape in shapes]),
             "call_bytes": numbered([shape.bytes if shape else None for shape in shapes]),
             "hipblaslt": worded([hipblaslt_line(shape) if shape else None for shape in shapes]),
             "torch": worded([torch_line(shape) if shape else None for shape in shapes]),
-            "served_by": _served(rows.nodes),
+            "served_by": most_in(kernels, "kernel", row, len(rows.labels)),
         }
     return own, _call_figures(all_sums)
 
 
-def _served(nodes: Groups) -> Values:
-    """The kernel with the most time of each group, and the number of other names."""
-    names, count = nodes.table.names, len(nodes)
-    time_ns: dict[int, float] = {}
-    for rows, group in nodes.pieces():
-        pairs, place = ranked(group.astype(np.int64) * len(names) + nodes.table.kernel[rows])
-        sums = sums_of(nodes.table.duration_ns[rows], place, len(pairs))
-        for pair, spent in zip(pairs.tolist(), sums.tolist(), strict=True):
-            time_ns[pair] = time_ns.get(pair, 0.0) + spent
-    kernels: list[list[tuple[float, int]]] = [[] for _ in range(count)]
-    for pair, spent in time_ns.items():
-        kernels[pair // len(names)].append((-spent, pair % len(names)))
+def most_in(parts: Groups, level: str, row: Index, count: int) -> Values:
+    """The label at a level of the part of each row with the most time, and the number of others.
+
+    `row` is the row that each part belongs to.
+    """
+    labels: list[list[str]] = [[] for _ in range(count)]
+    names = parts.labels(level)
+    for place in np.argsort(-parts.sum("duration_ns"), kind="stable").tolist():
+        labels[row[place]].append(names[place])
     return worded(
-        [names[min(own)[1]] + (f" +{len(own) - 1}" if len(own) > 1 else "") for own in kernels]
+        [
+            None if own[0] == NO_LABEL_TEXT else own[0] + (f" +{len(own) - 1}" if own[1:] else "")
+            for own in labels
+        ]
     )
 
 

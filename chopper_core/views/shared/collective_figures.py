@@ -95,7 +95,7 @@ TIMES: Final = _of_all("""times_median | x | x median
 OUTLIER: Final = column("""outlier | | outlier
     `slow` or `fast` where transfer_ns lies outside of its kind, group and size by the rule of
     the outliers (3.5 x 1.4826 x MAD from the median).
-    missing: it is no outlier, or too few are alike""")
+    missing: it is no outlier, or too few are of its kind, group and size""")
 OUTLIERS: Final = column("""outliers | | outliers | sum
     Those of the calls whose transfer_ns is an outlier of its kind and size.""")
 MEDIAN: Final = column("""median_ns | ns | median
@@ -178,12 +178,12 @@ def outlying(run: Run, found: Collectives) -> tuple[Float64, list[str | None]]:
         return quantiles_of(values[own], code[own], len(names), (0.5,))[:, 0][code]
 
     median = medians(transfer)
-    apart = transfer - median
-    spread = medians(np.abs(apart))
+    distance = transfer - median
+    spread = medians(np.abs(distance))
     enough = own & (counts_of(code[own], len(names))[code] >= MIN_VALUES) & (spread > 0)
-    is_outlier = enough & (np.abs(apart) > FACTOR * MAD_TO_SIGMA * spread)
+    is_outlier = enough & (np.abs(distance) > FACTOR * MAD_TO_SIGMA * spread)
     words = [
-        ("slow" if apart[each] > 0 else "fast") if is_outlier[each] else None
+        ("slow" if distance[each] > 0 else "fast") if is_outlier[each] else None
         for each in found.number.tolist()
     ]
     return ratios(np.where(own, transfer, np.nan), median)[found.number], words
@@ -311,6 +311,6 @@ def notes(run: Run, found: Collectives) -> tuple[str, ...]:
 
 def ends_apart(spread_ns: int) -> str:
     return (
-        f"the ends of a synchronous collective are {spread_ns / 1e3:.1f} µs apart by the traces' "
+        f"the ends of a synchronous collective differ by {spread_ns / 1e3:.1f} µs by the traces' "
         "clocks (median)"
     )

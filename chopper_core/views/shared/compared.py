@@ -23,11 +23,11 @@ from chopper_core.model import address
 from chopper_core.model.attributes import TypedValue
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, NO_LABEL
-from chopper_core.model.view import View, baseline_view, enter
+from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import combined, counts_of, distinct, run_mask
-from chopper_core.views.base import base_of, other_total
+from chopper_core.views.base import base_of, baseline_of, other_total
 from chopper_core.views.frame import Frame, Number
 from chopper_core.views.shared.children import (
     children,
@@ -118,8 +118,7 @@ def compared(run: Run, view: View) -> Frame:
     names = _names(run, view)
     wanted = tuple(dict.fromkeys(underlying(name) for name in names))
     ours = children(run, replace(view, baseline=None, sort="", filter="", columns=wanted))
-    base_view = baseline_view(view)
-    other = run.baseline_run(base_view.run) if base_view.run != view.run else run
+    other, base_view = baseline_of(run, view)
     lacking = ""
 
     def of_base(ours: Frame) -> Frame:

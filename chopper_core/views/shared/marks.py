@@ -107,7 +107,7 @@ _COUNTS_PCT: Final = 1.0
 _GOOD_PCT: Final = 80.0
 _FAIR_PCT: Final = 50.0
 _LEAST_SPREAD: Final = 0.005
-"""Of the median: peers that are closer together than this count as alike."""
+"""Of the median: peers that are closer together than this count as equal."""
 _LEAST_POINTS: Final = 0.3
 """The same for shares in %."""
 _FAR: Final = 2.0
@@ -178,7 +178,7 @@ def _comparable(frame: Frame, column: Metric) -> bool:
 
 
 def _least_spread(frame: Frame, column: Metric, values: Values) -> float:
-    """The spread below which a figure counts as alike: of time, a share of the rows' time."""
+    """The spread below which a figure counts as equal: of time, a share of the rows' time."""
     if column.unit is Unit.PERCENT:
         return _LEAST_POINTS
     if column.unit is not Unit.NS or not len(frame.elapsed_ns):
@@ -215,13 +215,13 @@ def _of_distances(numbers: Float64, least: float) -> Int8:
     tint = np.zeros(len(numbers), np.int8)
     if not limit:
         return tint
-    apart = (numbers - median) / limit
+    distances = (numbers - median) / limit
     return _chosen(
         tint,
-        (apart < -1, Tint.BELOW),
-        (apart < -_FAR, Tint.FAR_BELOW),
-        (apart > 1, Tint.ABOVE),
-        (apart > _FAR, Tint.FAR_ABOVE),
+        (distances < -1, Tint.BELOW),
+        (distances < -_FAR, Tint.FAR_BELOW),
+        (distances > 1, Tint.ABOVE),
+        (distances > _FAR, Tint.FAR_ABOVE),
     )
 
 

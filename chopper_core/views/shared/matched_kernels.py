@@ -141,8 +141,8 @@ def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurren
 
 
 def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
-    table, apart, levels = run.table, _stages(run), ("phase", "layer", "operation")
-    if not apart and _are_equal(table, parts, levels):
+    table, stages, levels = run.table, _stages(run), ("phase", "layer", "operation")
+    if not stages and _are_equal(table, parts, levels):
         return [parts] if parts else []
     rows = np.concatenate(parts)
     names, cell = combined([table.column(level)[rows] for level in levels])
@@ -153,8 +153,8 @@ def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
     for place, count in enumerate(counts):
         for own in found:
             first = counts[own[0]]
-            alike = np.minimum(count, first).sum() >= _MIN_ALIKE * np.maximum(count, first).sum()
-            if alike and apart.isdisjoint(frozenset((gpus[place], gpus[peer])) for peer in own):
+            is_peer = np.minimum(count, first).sum() >= _MIN_ALIKE * np.maximum(count, first).sum()
+            if is_peer and stages.isdisjoint(frozenset((gpus[place], gpus[peer])) for peer in own):
                 own.append(place)
                 break
         else:
@@ -273,8 +273,8 @@ def matched_work(
             continue
         when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
         took = np.stack([*own.durations_ns()])
-        shares = np.stack([_shares_beside_comm(own, gpu, collectives) for gpu in range(len(took))])
-        fair = took / np.exp(_slowdown_beside_waits(own, took, shares) * shares[:, 0])
+        shares = np.stack([_shares_during_comm(own, gpu, collectives) for gpu in range(len(took))])
+        fair = took / np.exp(_slowdown_during_waits(own, took, shares) * shares[:, 0])
         for gpu, times, fair_times in zip(own.gpus, took, fair, strict=True):
             place = int(np.searchsorted(gpus, gpu))
             plain[place] = sums_of(times, when, len(iterations))
@@ -282,7 +282,7 @@ def matched_work(
     return plain, unhindered
 
 
-def _shares_beside_comm(
+def _shares_during_comm(
     found: Occurrences, column: int, collectives: Collectives | None
 ) -> Float64:
     """The shares of each occurrence on a GPU during waiting and during other communication."""
@@ -301,7 +301,7 @@ def _shares_beside_comm(
     return np.stack([waiting, whole - waiting]) / took
 
 
-def _slowdown_beside_waits(found: Occurrences, took_ns: Int64, shares: Float64) -> Float64:
+def _slowdown_during_waits(found: Occurrences, took_ns: Int64, shares: Float64) -> Float64:
     """How waiting collectives slow each occurrence down, by its operation.
 
     The rate is a difference of logarithms: least squares of the logarithm of the duration over
@@ -310,12 +310,12 @@ def _slowdown_beside_waits(found: Occurrences, took_ns: Int64, shares: Float64) 
     """
     code = ranked(found.table.operation[found.rows[:, 0]])[1]
     count = counts_of(code)
-    apart = np.stack([np.log(np.maximum(took_ns, 1)), shares[:, 0], shares[:, 1]])
-    apart -= apart.mean(axis=1, keepdims=True)
-    for own in apart.reshape(-1, apart.shape[2]):
+    logs = np.stack([np.log(np.maximum(took_ns, 1)), shares[:, 0], shares[:, 1]])
+    logs -= logs.mean(axis=1, keepdims=True)
+    for own in logs.reshape(-1, logs.shape[2]):
         own -= (sums_of(own, code) / count)[code]
     products = np.array(
-        [[sums_of((one * other).sum(axis=0), code) for other in apart] for one in apart]
+        [[sums_of((one * other).sum(axis=0), code) for other in logs] for one in logs]
     )
     rates = np.zeros((len(count), 2))
     enough = _MIN_VARIATION * count * len(took_ns)

@@ -29,7 +29,7 @@ _SMALL: Final = [
 
 
 def differs(one: float, other: float, least: float = 0.01) -> bool:
-    """Whether two figures are far enough apart for a sentence: 1 % of the larger."""
+    """Whether two figures differ enough for a sentence: 1 % of the larger."""
     return abs(one - other) > least * max(abs(one), abs(other))
 
 

@@ -69,8 +69,8 @@ class Sampled(Struct, frozen=True, eq=False):
     def deviation(self) -> float:
         if not len(self):
             return np.nan
-        apart = (self.values - self.mean()) ** 2
-        return float(np.sqrt(np.average(apart, weights=self.weights_ns)))
+        squares = (self.values - self.mean()) ** 2
+        return float(np.sqrt(np.average(squares, weights=self.weights_ns)))
 
     def quantile(self, share: float) -> float:
         """The least value that isn't exceeded in at least this share of the time."""
@@ -189,25 +189,19 @@ def busy_curve(run: Run, gpu: int, curve: IntegralCurve) -> IntegralCurve:
 
 def clock_while_busy(run: Run, gpu: int, stretches: TimeSpans) -> Sampled:
     """The samples of a GPU's clock while it is busy: by its activities, else by its utilization."""
-    clock, use = (
-        run.measured[name].curves.get(gpu) if name in run.measured else None
-        for name in ("gfx_mhz", "gfx_util_pct")
-    )
+    clock, use = (run.curve(name, gpu) for name in ("gfx_mhz", "gfx_util_pct"))
     if clock is None:
         return NO_SAMPLES
     if gpu in run.traced and not run.is_sampled_only:
         return sampled(busy_curve(run, gpu, clock), stretches)
     own = sampled(clock, stretches)
-    return own.at(np.flatnonzero(means_beside(own, use) >= BUSY_PCT))
+    return own.at(np.flatnonzero(means_during(own, use) >= BUSY_PCT))
 
 
 def mean_powers(run: Run, view: View) -> Float64:
     """The mean power of each GPU over the scope's time, in W; NaN where unknown."""
-    curves = run.measured["power_w"].curves if "power_w" in run.measured else {}
-    spans = spans_of(run, view).items()
-    return np.array(
-        [sampled(curves[gpu], own).mean() if gpu in curves else np.nan for gpu, own in spans]
-    )
+    found = [(run.curve("power_w", gpu), own) for gpu, own in spans_of(run, view).items()]
+    return np.array([np.nan if each is None else sampled(each, own).mean() for each, own in found])
 
 
 def together(figures: Float64) -> float | None:
@@ -215,14 +209,14 @@ def together(figures: Float64) -> float | None:
     return float(figures.sum()) if len(figures) and np.isfinite(figures).all() else None
 
 
-def beside_of(one: Sampled, other: IntegralCurve | None) -> tuple[Float64, Float64]:
+def paired_with(one: Sampled, other: IntegralCurve | None) -> tuple[Float64, Float64]:
     """The samples for whose time another signal is known, and its means over their times."""
-    means = means_beside(one, other)
+    means = means_during(one, other)
     known = np.isfinite(means)
     return one.values[known], means[known]
 
 
-def means_beside(one: Sampled, other: IntegralCurve | None) -> Float64:
+def means_during(one: Sampled, other: IntegralCurve | None) -> Float64:
     """The mean of another signal over the time of each sample; NaN where it is unknown."""
     if other is None or not len(one):
         return np.full(len(one), np.nan)
@@ -320,12 +314,9 @@ def low_clock_pct(run: Run) -> Float64:
     """The share of each GPU's time with a low clock though it is used; NaN where unknown."""
     shares = []
     for gpu, span in spans_of_samples(run).items():
-        clock, use = (
-            run.measured[name].curves.get(gpu) if name in run.measured else None
-            for name in ("gfx_mhz", "gfx_util_pct")
-        )
+        clock, use = (run.curve(name, gpu) for name in ("gfx_mhz", "gfx_util_pct"))
         own = NO_SAMPLES if clock is None else sampled(clock, span)
-        values, used = beside_of(own, use)
+        values, used = paired_with(own, use)
         if not len(values) or len(values) != len(own):
             shares.append(np.nan)
             continue

@@ -42,7 +42,7 @@ _SERIES: Final = (
     ("bwd", "backward", Phase.BACKWARD),
     ("wgrad", "weight gradient", Phase.BACKWARD),
 )
-"""The lists of a step. Zero-bubble schedules have the weight gradients apart."""
+"""The lists of a step. Zero-bubble schedules list weight gradients separately."""
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -64,7 +64,7 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
         raise DataError(f"{path} isn't valid JSON: {error}.") from error
     losses = Losses()
     rank = int(match[1]) if match else 0
-    layout = _layout_beside(path)
+    layout = _layout_in_folder_of(path)
     rows: list[tuple[int, ...]] = []
     windows: dict[tuple[int, int], int] = {}
     for text, step in document.items() if isinstance(document, dict) else ():
@@ -118,7 +118,7 @@ class _Layout(Struct, frozen=True):
         )
 
 
-def _layout_beside(path: Path) -> _Layout:
+def _layout_in_folder_of(path: Path) -> _Layout:
     try:
         with ByteSource(path.parent / "config.json", _MAX_BYTES) as source:
             found = json.loads(source.read())
