@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Self
 
@@ -132,6 +133,15 @@ class FileUnit(str):
 
 
 AnyUnit = Unit | FileUnit
+WRITTEN: Final[Mapping[str, tuple[float, Unit | None]]] = {
+    "": (1.0, None), "%": (1.0, None), "w": (1.0, Unit.WATTS), "mhz": (1.0, Unit.MHZ),
+    "j": (1.0, Unit.JOULES), "ns": (1.0, Unit.NS), "us": (1e3, Unit.NS), "µs": (1e3, Unit.NS),
+    "ms": (1e6, Unit.NS), "s": (1e9, Unit.NS), "b": (1.0, Unit.BYTES), "kb": (1e3, Unit.BYTES),
+    "mb": (1e6, Unit.BYTES), "gb": (1e9, Unit.BYTES), "kib": (2.0**10, Unit.BYTES),
+    "mib": (2.0**20, Unit.BYTES), "gib": (2.0**30, Unit.BYTES),
+}  # fmt: skip
+"""A unit as people write it in filters and limits → its scale, and the unit of the figures that it
+is for; None: any."""
 
 
 def drawn_in(unit: AnyUnit) -> tuple[float, str]:

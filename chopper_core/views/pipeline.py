@@ -13,7 +13,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.labels import numbered as combined
 from chopper_core.graph.process_groups import group_kinds, split_groups
 from chopper_core.metrics import Values, columns, numbered
 from chopper_core.model.charts import HeatMap
@@ -24,6 +23,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Codes, Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
+    combined,
     counts_of,
     distinct,
     last_equal,
@@ -134,7 +134,7 @@ class Blocks(Struct, frozen=True, eq=False):
     @property
     def cells(self) -> Index:
         """The (GPU, iteration) of each block, as numbers."""
-        return combined((self.gpu, self.iteration))
+        return combined((self.gpu, self.iteration))[1]
 
 
 def blocks_of(run: Run, view: View) -> Blocks:

@@ -86,6 +86,7 @@ def test_labels_of_the_own_level_take_ranges() -> None:
         ("time_ms>3", "did you mean elapsed_ns"),
         ("elapsd_ns>3", "did you mean elapsed_ns"),
         ("time>3parsec", "unknown unit"),
+        ("time>3gb", "unknown unit"),
         ("time>slow", "compares elapsed_ns with no number"),
         ("layer:3", "level of the rows is"),
     ],

@@ -22,12 +22,13 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Metric, Reduces, Scope, column, metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
-from chopper_core.model.units import Unit, scaled_text
+from chopper_core.model.units import WRITTEN, Unit, scaled_text
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.determinism import LEVEL, adjusted, one_more, unpaired
+from chopper_core.views.shared.step_times import token_rate
 from chopper_core.views.throughput import steps_of
 
 PASS: Final = "pass"
@@ -39,13 +40,6 @@ _LIMIT: Final = re.compile(
     r"(?:(?P<path>.+)/)?(?P<figure>[A-Za-z][\w.]*)(?P<sign>[<>])"
     r"(?P<number>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|[A-Za-zµ°]*)"
 )
-_UNITS: Final[dict[str, tuple[float, Unit | None]]] = {
-    "": (1.0, None), "%": (1.0, None), "w": (1.0, Unit.WATTS), "mhz": (1.0, Unit.MHZ),
-    "j": (1.0, Unit.JOULES), "ns": (1.0, Unit.NS), "us": (1e3, Unit.NS), "µs": (1e3, Unit.NS),
-    "ms": (1e6, Unit.NS), "s": (1e9, Unit.NS), "b": (1.0, Unit.BYTES), "kb": (1e3, Unit.BYTES),
-    "mb": (1e6, Unit.BYTES), "gb": (1e9, Unit.BYTES),
-}  # fmt: skip
-"""The unit of a limit → its scale and the unit of the figures that it is for; None: any."""
 STEP_TIME: Final = column("""step_time_ns | ns | step time
     The iteration's time on the GPU that takes longest, as in the view throughput.""")
 TOKENS: Final = column("""tokens_per_s | tok/s | tokens per second
@@ -147,9 +141,9 @@ def parse_limit(text: str) -> Limit:
     if figure in _OF_STEPS and path:
         raise UsageError(f"{text!r}: {figure} covers whole iterations; drop the path")
     unit = match["unit"].lower()
-    if unit not in _UNITS:
+    if unit not in WRITTEN:
         raise UsageError(f"{text!r} has an unknown unit {match['unit']!r}")
-    scale, its_own = _UNITS[unit]
+    scale, its_own = WRITTEN[unit]
     if (figure in METRICS or figure in _OF_STEPS) and own != (its_own or own):
         raise UsageError(f"{text!r}: {figure} is in {own or 'no unit'}, not in {match['unit']}")
     number = float(match["number"]) * scale
@@ -213,7 +207,7 @@ def samples(run: Run, limit: Limit) -> tuple[Metric, Float64]:
         numbers = steps.each_ns
         if limit.figure == TOKENS.name:
             tokens = steps.tokens.mean(axis=0)
-            numbers = 1e9 * steps.replicas * tokens / np.maximum(steps.each_ns, 1.0)
+            numbers = token_rate(tokens, steps.each_ns, steps.replicas)
         return _OF_STEPS[limit.figure], _finite(numbers[steps.steady])
     metric = metric_named(limit.figure, run.table, run.counter_info)
     levels = [level for level, _ in limit.path]

@@ -21,7 +21,7 @@ from msgspec import Struct
 from chopper_core.metrics import METRICS, Metric, Values, find_column, nearest
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
-from chopper_core.model.units import AnyUnit, Unit
+from chopper_core.model.units import WRITTEN, AnyUnit, Unit
 from chopper_core.model.view import RUN_LEVEL
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
@@ -47,22 +47,6 @@ _SPECIAL: Final = late(r"[.^$*+?{}\[\]\\|()]")
 """What makes a text more than itself in a regular expression."""
 _PLAIN: Final = "()<>:*+[]{}@~!;|/&=#?'\""
 """Characters of labels that need no escape in a term, besides letters, digits and `_.-~`."""
-_SCALE: Final = {
-    "": 1.0,
-    "%": 1.0,
-    "ns": 1.0,
-    "us": 1e3,
-    "µs": 1e3,
-    "ms": 1e6,
-    "s": 1e9,
-    "b": 1.0,
-    "kb": 1e3,
-    "mb": 1e6,
-    "gb": 1e9,
-    "kib": 2.0**10,
-    "mib": 2.0**20,
-    "gib": 2.0**30,
-}
 _WRITTEN_IN: Final = {"ns": "ms", "B": "MB"}
 """Units of figures that span many scales → the unit that people write."""
 _OPERATORS: Final[dict[str, Callable[[Numbers, float], Mask]]] = {
@@ -332,18 +316,17 @@ def _compare(rows: FilterRows, term: Term) -> Mask:
     found = _NUMBER.fullmatch(term.value)
     if found is None:
         raise UsageError(f"the filter {term.text!r} compares {column} with no number")
-    unit = found["unit"].lower()
-    if unit not in _SCALE and unit != _unit_of(column).lower():
+    unit, own, number = found["unit"].lower(), _unit_of(column), float(found["number"])
+    scale, of = WRITTEN.get(unit, (1.0, None))
+    is_known = unit in WRITTEN and (of is None or own in ("", str(of)))
+    if not is_known and unit != own.lower():
         raise UsageError(f"the filter {term.text!r} has an unknown unit {found['unit']!r}")
-    number = float(found["number"])
     # A title has no unit, and the header's unit depends on the rows.
     is_name = term.text.startswith(column)
-    if number and not unit and not term.divisor and not is_name and _unit_of(column) in _WRITTEN_IN:
-        raise UsageError(
-            f"the filter {term.text!r} needs a unit: {term.text}{_WRITTEN_IN[_unit_of(column)]}"
-        )
+    if number and not unit and not term.divisor and not is_name and own in _WRITTEN_IN:
+        raise UsageError(f"the filter {term.text!r} needs a unit: {term.text}{_WRITTEN_IN[own]}")
     values = rows.values(column)
-    bound = number * (_SCALE.get(unit, 1.0) if unit else term.divisor or 1.0)
+    bound = number * (scale if unit else term.divisor or 1.0)
     return _OPERATORS[term.operator](values.numbers, bound) & values.present()
 
 
