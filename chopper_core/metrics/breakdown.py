@@ -89,7 +89,7 @@ declare(
         time of like kernels changes with it: on GPUs of other clocks, in other iterations, in the
         counter run. The parts add up to compute_ns + overlap_ns.
     unseparated_ns | ns | unsep. | sum
-        Time that is frequency or else contention and the kernels' own: up to so much more is
+        Time that is frequency or else contention and the kernels' own: up to this much more is
         frequency. Without telemetry of the clock, or where the run doesn't show how a kernel's time
         changes with it. The parts add up to compute_ns + overlap_ns.
     unmodelled_ns | ns | unattrib. | sum

@@ -40,7 +40,7 @@ class OperationInstances(Struct, frozen=True):
     """A row of each, for its labels."""
     start_ns: Int64
     elapsed_ns: Int64
-    """From the start of its first kernel to the end of its last, with what lies between."""
+    """From the start of its first kernel to the end of its last, with the gaps between them."""
     busy_ns: Int64
     overlapped_ns: Int64
     """The part of that in which communication runs."""
@@ -56,7 +56,7 @@ def visits(whole: OperationInstances, table: KernelTable, left_out: Mask) -> Int
     A visit lasts until the stream turns to another layer or phase, outside layers to another
     operation. `left_out` are operations that don't count, such as copies of gathered parameters;
     the last one stands for none. None where no place is visited twice. `whole` are the instances
-    of all of the table, of which a place has several.
+    of the whole table; a place has several.
     """
     row, begin, end = whole.row, whole.start_ns, whole.start_ns + whole.elapsed_ns
     if left_out.any():

@@ -272,7 +272,7 @@ def declare(
 
 
 def records(text: str) -> list[str]:
-    """The declarations of a text, each of which begins with a line `name | …`."""
+    """The declarations of a text; each begins with a line `name | …`."""
     parts = re.split(r"^ *(?=\S+ \|)", text, flags=re.MULTILINE)[1:]
     return [part.rstrip() for part in parts]
 

@@ -45,7 +45,7 @@ _TREE = "explore"
 TIMES = ("from", "to", "at", "mark")
 """The keys of a time window."""
 _PLAIN = "(),<>:*+[]{}@~!;|"
-"""Characters of labels that need no escape, besides letters, digits and `_.-~`."""
+"""Characters of labels that need no escape, in addition to letters, digits and `_.-~`."""
 
 
 def parse(address: str) -> View:

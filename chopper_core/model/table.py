@@ -122,7 +122,7 @@ INFERENCE_PHASES: Final = (Phase.PREFILL, Phase.DECODE)
 
 _MADE: Final = ("class", "shape", "batch")
 SPLITS: Final = (*_MADE, "stream", "kind")
-"""The columns that split, the most useful first; besides, `iteration%N` of every N iterations."""
+"""The columns that split, the most useful first; also `iteration%N` of every N iterations."""
 SPLIT_PATTERN: Final = rf"{'|'.join(SPLITS)}|iteration%[1-9]\d{{0,5}}"
 """Any of them, as a regular expression."""
 _CYCLE: Final = late(r"iteration%([1-9]\d{0,5})")

@@ -50,7 +50,7 @@ _USUAL: Final = (*HEAT, "gfx_mhz", "power_w")
 _OTHERWISE: Final = "busy_pct"
 _USUAL_SAMPLED: Final = ("mean_hot_c", "mean_power_w", "mean_gfx_mhz")
 _AND: Final = ","
-"""Between figures of which each is a row."""
+"""Between figures: each is a row."""
 _GAP: Final = ""
 """The label of the empty cells between nodes."""
 _NO_LAYOUT: Final = (

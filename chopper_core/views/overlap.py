@@ -417,7 +417,7 @@ def _cumulative(found: Overlaps) -> Chart:
     counts = counts_of(owner * 101 + at, 101 * len(gpus)).reshape(len(gpus), 101)
     shares = 100.0 * np.cumsum(counts, axis=1) / counts.sum(axis=1)[:, None]
     return LineChart.over(
-        "instances with at most so much overlap",
+        "instances with at most this much overlap",
         "%",
         "overlap with collectives",
         "%",

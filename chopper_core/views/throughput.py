@@ -173,7 +173,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _opens(view: View, by: str, label: str) -> View:
-    """An iteration or a GPU: its node; a part: the operations it lies in."""
+    """An iteration or a GPU: its node; a part: its operations."""
     if by != "part":
         return child_of(view, by, label)
     if label == "launch":

@@ -178,7 +178,7 @@ def _limits(run: Run, chosen: Index, groups: Sequence[Communicator], plan: _Plan
     if odd:
         notes.append(f"ASTRA-sim stops at collectives that it can't simulate: {', '.join(odd)}")
     return notes + [
-        f"group {one.label!r} has {one.size} ranks, of which the run has {len(one.gpus)}"
+        f"group {one.label!r} has {one.size} ranks, and the run has {len(one.gpus)} of them"
         for one in groups
         if one.size > len(one.gpus)
     ]

@@ -127,7 +127,7 @@ def _table(
         measured[CHUNK] = np.where(numbered, schedule.chunk, np.nan).astype(np.float64)
     if np.isfinite(windows).any():
         measured[STEP_WINDOW] = windows
-    told = np.full(count, Rule.ANNOTATION, np.int8)
+    stated = np.full(count, Rule.ANNOTATION, np.int8)
     return KernelTable(
         names=tuple(names),
         operations=tuple(schedule.operations),
@@ -145,10 +145,10 @@ def _table(
         launch_ns=launch,
         bytes=np.full(count, ABSENT, np.int64),
         group=group,
-        iteration_rule=told,
-        phase_rule=told,
+        iteration_rule=stated,
+        phase_rule=stated,
         layer_rule=np.zeros(count, np.int8),
-        operation_rule=told,
+        operation_rule=stated,
         measured=measured,
         **charged,
     )

@@ -38,7 +38,7 @@ _WORDS: Final = {
     LARGEST: "The largest {} of its rows.",
 }
 WORLD: Final = "world"
-"""The setting of the number of ranks of the job, of which some may have no data."""
+"""The setting of the number of ranks of the job; some may have no data."""
 TREE: Final = "explore"
 """The name of the tree as a view."""
 LOWER: Final = -1

@@ -69,7 +69,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     failed = swept.dropna(subset="failed")
     failed = failed[failed["figure"].isna()].drop_duplicates(["line", "x"], keep="last")
     several = int((cells.count() > 1).sum())
-    notes = [f"rows are values of {x}, columns the runs with: {', '.join(lines) or 'any setting'}"]
+    notes = [f"one row per {x} value, one column per {', '.join(lines) or 'run'}"]
     notes += failed["failed"].tolist()[:_MAX_LINES]
     if several:
         notes.append(f"cells with several runs show their median: {several}")
@@ -97,7 +97,7 @@ def _values(rows: Sequence[RunRow], name: str) -> list[Setting]:
 
 
 def _line(row: RunRow, lines: Sequence[str]) -> str:
-    """The settings of a run besides the swept one: the name of its line."""
+    """The settings of a run without the swept one: the name of its line."""
     words = []
     for name in lines:
         if name in row.settings:

@@ -291,7 +291,7 @@ def _headline(
     sentences = [
         f"compute starts {ms(LAUNCH)} late{base}: {late}"
         if whole[LAUNCH]
-        else "compute starts at once",
+        else "compute never waits to start",
         f"idle {ms('idle_ns')}{base}{': ' if idle else ''}{idle}"
         if whole["idle_ns"]
         else "never idle",

@@ -140,7 +140,7 @@ class Columns:
     """The columns of rows, each computed when it is first asked for.
 
     Those of the result are of the rows alone, with their totals; all others are metrics of the
-    rows' activities, of which `whole` is the total row.
+    rows' activities, and `whole` is their total row.
     """
 
     def __init__(

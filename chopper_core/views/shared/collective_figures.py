@@ -311,6 +311,6 @@ def notes(run: Run, found: Collectives) -> tuple[str, ...]:
 
 def ends_apart(spread_ns: int) -> str:
     return (
-        f"the ends of a synchronous collective differ by {spread_ns / 1e3:.1f} µs by the traces' "
+        f"the ends of a synchronous collective differ by {spread_ns / 1e3:.1f} µs on the traces' "
         "clocks (median)"
     )

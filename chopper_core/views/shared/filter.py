@@ -46,7 +46,7 @@ _MAX_HINTED: Final = 8
 _SPECIAL: Final = late(r"[.^$*+?{}\[\]\\|()]")
 """What makes a text more than itself in a regular expression."""
 _PLAIN: Final = "()<>:*+[]{}@~!;|/&=#?'\""
-"""Characters of labels that need no escape in a term, besides letters, digits and `_.-~`."""
+"""Characters of labels that need no escape in a term, in addition to letters, digits and `_.-~`."""
 _WRITTEN_IN: Final = {"ns": "ms", "B": "MB"}
 """Units of figures that span many scales → the unit that people write."""
 _OPERATORS: Final[dict[str, Callable[[Numbers, float], Mask]]] = {

@@ -104,7 +104,7 @@ def compared_iterations(run: Run, view: View) -> tuple[int, ...]:
 
 
 def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
-    """The occurrences of which a node has any kernel, on those of the GPUs that it has."""
+    """The occurrences with any kernel in a node, on the GPUs that the node has."""
     inside = np.zeros(len(run.table), np.bool_)
     inside[node.selection] = True
     own = inside[found.rows]
@@ -134,7 +134,7 @@ def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurren
     last = np.maximum.reduce([start_ns[own] for own in matched])
     order = stable_order(last)
     last = last[order]
-    # GPU by GPU, so that what is reduced over the GPUs lies side by side.
+    # GPU by GPU, so that the values of the GPUs are adjacent.
     rows = np.stack([own[order] for own in matched])
     is_same = is_same_work(run.table, list(rows))
     return Occurrences(run.table, gpus, rows.T, (last - start_ns[rows]).T, last, is_same)
@@ -211,7 +211,7 @@ def _are_equal(table: KernelTable, parts: list[Index], levels: Sequence[str]) ->
 def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> list[Index]:
     """Of the rows of GPUs, or of iterations of one, those that all have: the n-th of their labels.
 
-    A label of which one has more than another has no matches. Rows are in the order of the levels.
+    Labels that one has more often than another are unmatched. Rows are in the order of the levels.
     """
     if _are_equal(table, parts, levels):
         return parts

@@ -34,7 +34,7 @@ _TRAFFIC: Final = {"ib_read_bytes": "received", "ib_write_bytes": "sent"}
 LOW_CLOCK: Final = 0.97
 """A clock below this part of the GPU's highest is low."""
 BUSY_PCT: Final = 90.0
-"""Only while the GPU is used so much does a low clock mean that something limits it."""
+"""Only while the GPU is used this much does a low clock mean that something limits it."""
 
 
 class Sampled(Struct, frozen=True, eq=False):
@@ -45,7 +45,7 @@ class Sampled(Struct, frozen=True, eq=False):
     """For which time each sample stands, beyond the stretches too."""
     values: Float64
     weights_ns: Int64
-    """How much of that time lies within the stretches; never 0."""
+    """How much of that time is within the stretches; never 0."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -145,7 +145,7 @@ def spans_of_samples(run: Run) -> dict[int, TimeSpans]:
 def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
     """The time of a view's scope on each of its GPUs.
 
-    Of GPUs and iterations the span from the first start to the last end; of what lies deeper the
+    Of GPUs and iterations the span from the first start to the last end; of deeper levels the
     time in which any of its activities runs.
     """
     if run.is_sampled_only:
