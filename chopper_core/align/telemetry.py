@@ -48,6 +48,8 @@ TITLES: Final = {
     SignalName.MEM_C: ("mem temp", Unit.CELSIUS),
     SignalName.EDGE_C: ("edge", Unit.CELSIUS),
     SignalName.MEM_UTIL_PCT: ("mem util", Unit.PERCENT),
+    SignalName.SM_ACTIVE_PCT: ("SM active", Unit.PERCENT),
+    SignalName.TENSOR_ACTIVE_PCT: ("tensor active", Unit.PERCENT),
     SignalName.POWER_CAP_W: ("power cap", Unit.WATTS),
     SignalName.MEM_POWER_W: ("mem power", Unit.WATTS),
     SignalName.ENERGY_RATE_W: ("power (energy)", Unit.WATTS),

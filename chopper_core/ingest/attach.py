@@ -28,6 +28,7 @@ from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
+from chopper_core.sources.telemetry import databases
 from chopper_core.tables.text import FileHead, csv_cells
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError, DataError
@@ -103,7 +104,10 @@ def _skipping(run: Run, found: FoundFiles) -> Run:
 
 def attach_telemetry(run: Run, opening: Opening) -> Run:
     recorded, progress = opening.recorded, opening.progress
-    found_files = discover(opening.paths, Family.TELEMETRY)
+    # A profiler's database can have samples too.
+    own = [Path(each.path) for each in run.sources if each.path.endswith(databases.SUFFIXES)]
+    own = [path for path in own if databases.recognise(FileHead(path))]
+    found_files = discover([*opening.paths, *own], Family.TELEMETRY)
     run = _skipping(run, found_files)
     read, failed = opening.read_samples(found_files, run, progress)
     run = with_ranks(run, read)

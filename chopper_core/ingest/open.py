@@ -49,6 +49,7 @@ from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import HostFile, TraceFile, assign_ranks, find_traces
 from chopper_core.sources.registry import Family, RunPart, discover, natural_key
 from chopper_core.sources.settings import read_settings
+from chopper_core.sources.telemetry.databases import SUFFIXES as SAMPLED
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, state_of
@@ -327,7 +328,7 @@ def _attached(run: Run, opening: Opening, ranges: Sequence[Path] | None) -> Run:
     """
     traces = {source.path for source in run.sources}
     paths = [path for path in opening.paths if path.is_dir() or str(path) not in traces]
-    if paths:
+    if paths or any(Path(each).suffix in SAMPLED for each in traces):
         run = attach_sources(run, replace(opening, paths=paths), ranges)
     figures = sampled_figures(run.measured, run.hardware)
     run = replace(run, measured={**run.measured, **figures}) if figures else run

@@ -326,6 +326,8 @@ _SIGNALS = """
     mem_c | °C | mem °C | Temperature of the memory
     edge_c | °C | edge °C | Temperature at the edge of the die
     mem_util_pct | % | mem util | Utilization of the memory, as reported by the driver
+    sm_active_pct | % | SM active % | Share of cycles in which an SM has a warp, mean of SMs
+    tensor_active_pct | % | tensor % | Share of cycles in which the tensor cores are active
     throttle_pct | % | throttle | Share of time under the driver's strongest limiter
     power_cap_w | W | cap W | Power cap of the socket
     energy_rate_w | W | power (energy) | Power derived from the increments of the energy counter

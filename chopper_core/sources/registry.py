@@ -62,6 +62,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
         "telemetry.rocm_smi",
         "telemetry.nvidia_smi",
         "telemetry.dcgm",
+        "telemetry.databases",
     ),
     Family.HOST: (),
     Family.CPU: ("cpu",),

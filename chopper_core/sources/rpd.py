@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import (
+    TIMES_SINCE,
     Activities,
     ActivityCategory,
     HostCategory,
@@ -75,7 +77,7 @@ _MAX_SIZE: Final = 1 << 31
 """Of a launch in one direction."""
 _MAX_THREADS: Final = 1 << 62
 _MAX_COUNTED: Final = 1 << 40
-_NOT_READ: Final = ("rocpd_monitor", "rocpd_counter", "rocpd_stackframe")
+_NOT_READ: Final = ("rocpd_counter", "rocpd_stackframe")
 _MARKER: Final = "UserMarker"
 _CATEGORIES: Final = (
     (late(r"copy", re.IGNORECASE), ActivityCategory.MEMCPY),
@@ -193,7 +195,10 @@ class _RpdReader:
         return Trace(
             path=self._path,
             size_bytes=self._path.stat().st_size,
-            metadata={str(tag): value for tag, value in self._rows("rocpd_metadata", _TAGS)},
+            metadata={
+                **{str(tag): value for tag, value in self._rows("rocpd_metadata", _TAGS)},
+                TIMES_SINCE: CLOCK_BOOTTIME,
+            },
             names=list(self._names),
             threads=[(process, number, ABSENT) for process, number in self._threads],
             activities=activities,

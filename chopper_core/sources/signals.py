@@ -38,6 +38,8 @@ class SignalName(StrEnum):
     EDGE_C = "edge_c"
     GFX_UTIL_PCT = "gfx_util_pct"
     MEM_UTIL_PCT = "mem_util_pct"
+    SM_ACTIVE_PCT = "sm_active_pct"
+    TENSOR_ACTIVE_PCT = "tensor_active_pct"
     THROTTLE_PCT = "throttle_pct"
     """Share of time under any limiter."""
     PCIE_BYTES = "pcie_bytes"

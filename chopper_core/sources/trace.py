@@ -21,6 +21,9 @@ from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int8, Int32, Int64, Mask, Rows, column_types
 from chopper_core.util.grouping import distinct
 
+TIMES_SINCE = "chopper_times_since"
+"""The key of `Trace.metadata` that names the clock of times without a date."""
+
 
 class ActivityCategory(IntEnum):
     """The kind of GPU activity, as the trace names it."""
