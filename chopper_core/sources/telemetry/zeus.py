@@ -1,41 +1,103 @@
-"""Zeus: the CSV of its power monitor, with one column of power per GPU."""
+"""Zeus: the CSV of its power monitor, with one column of power per GPU, and the log of energies by
+window that `ZeusMonitor` writes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 from typing import Final
 
-from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.signals import GpuName, SignalName, Telemetry
+import numpy as np
+
+from chopper_core.sources.registry import Recognised
+from chopper_core.sources.signals import (
+    ClockDomain,
+    GpuName,
+    SignalName,
+    SignalSamples,
+    Telemetry,
+)
 from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.table import ColumnPositions, read_table, stamps_at
-from chopper_core.tables.text import TEXT_SUFFIXES, FileHead
+from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
+from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Zeus"
-FILES: Final = "the power CSV of its `PowerMonitor` (up to Zeus 0.11)"
+FILES: Final = "the power CSV of its `PowerMonitor` (up to Zeus 0.11), the log of `ZeusMonitor`"
 EXAMPLE: Final = ""
 SUFFIXES: Final = TEXT_SUFFIXES
 
 _FORMAT: Final = "Zeus power CSV"
-_WINDOWS_START: Final = "start_time,window_name,elapsed_time"
+_WINDOWS: Final = "Zeus window log"
+_WINDOW: Final = re.compile(r"start_time,window_name,elapsed_time(,gpu\d{1,6}_energy)+", re.I)
+_NESTED: Final = "windows overlap later ones, whose power is shown instead."
+_NS: Final = 1e9
+_MOST_WATTS: Final = 1e5
 _POWER: Final = Field(SignalName.POWER_W, "w")
 _HEADING: Final = re.compile(r"time(,\s*power\d{1,6})+", re.I)
 
 
-def recognise(head: FileHead) -> Recognised | Unusable | None:
+def recognise(head: FileHead) -> Recognised | None:
     first = head.lines[0].strip() if head.lines else ""
     if _HEADING.fullmatch(first):
         return Recognised(_FORMAT)
-    if first.startswith(_WINDOWS_START):
-        return Unusable("holds energy per Zeus window, not samples over time; use Zeus's power CSV")
+    if _WINDOW.match(first):
+        return Recognised(_WINDOWS)
     return None
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    return read_table(path, _layout)
+    lines = FileHead(path).lines
+    return _windows(path) if lines and _WINDOW.match(lines[0]) else read_table(path, _layout)
+
+
+def _windows(path: Path) -> Telemetry:
+    """The mean power of each window that holds no other one; raises DataError without any."""
+    text = FileText(path)
+    heading, *lines = text.lines()
+    numbers = [int(number) for number in re.findall(r"gpu(\d+)_energy", heading, re.I)]
+    rows: list[list[float]] = []
+    for line in filter(None, lines):
+        # The name of a window can hold commas.
+        start, rest = line.partition(",")[::2]
+        cells = [start, *rest.rsplit(",", 1 + len(numbers))[1:]]
+        try:
+            row = [nan if cell.strip() in ("", "None") else float(cell) for cell in cells]
+        except ValueError:
+            row = []
+        if len(row) == 2 + len(numbers) and 0 < row[0] < 1e10 and 0 < row[1] < 1e7:
+            rows.append(row)
+        else:
+            text.losses.unreadable_events += 1
+    rows.sort(key=lambda row: (row[0], -row[1]))
+    columns = np.array(rows, np.float64).reshape(-1, 2 + len(numbers)).T
+    begin = np.round(columns[0] * _NS).astype(np.int64)
+    end = begin + np.round(columns[1] * _NS).astype(np.int64)
+    # A window that the next one begins in holds it, or overlaps it.
+    alone = np.append(end[:-1] <= begin[1:], np.ones(min(len(end), 1), np.bool_))
+    signals = {}
+    for place, joules in enumerate(columns[2:]):
+        watts = joules / columns[1]
+        own = np.flatnonzero(alone & (watts >= 0) & (watts < _MOST_WATTS))
+        if len(own):
+            samples = SignalSamples(end[own], watts[own], "", begin[own])
+            signals[place, SignalName.POWER_W] = [samples]
+    if not signals:
+        raise DataError(f"{path} is {_WINDOWS}, but holds no usable sample.")
+    nested = int((~alone).sum())
+    return Telemetry(
+        path=path,
+        format=_WINDOWS,
+        clock=ClockDomain.EPOCH,
+        resolution_ns=int((end - begin)[alone].min()),
+        gpus=[GpuName(index=number) for number in numbers],
+        signals=signals,
+        notes=[f"{nested:,} {_NESTED}"] if nested else [],
+        losses=text.losses,
+    )
 
 
 def _layout(headings: Sequence[str]) -> ColumnPositions | None:

@@ -11,6 +11,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import SignalName, Telemetry
+from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
 from tests.sources import test_nsys, test_rpd
 
@@ -93,3 +94,11 @@ def test_the_monitor_of_rpd_has_spans_of_the_clock(tmp_path: Path) -> None:
     row = frame.row(list(frame.labels).index("gemm"))
     assert row["gfx_mhz"] == pytest.approx(1500)
     assert run.sources[0].clock.startswith("boottime")
+
+
+def test_a_database_of_other_metrics_has_no_signal(tmp_path: Path) -> None:
+    path = nsight(tmp_path / "a.sqlite")
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE TARGET_INFO_GPU_METRICS SET metricName = 'PCIe RX Throughput'")
+    with pytest.raises(DataError, match="has no samples of the GPU's clock, activity or power"):
+        read_source(path, Family.TELEMETRY)

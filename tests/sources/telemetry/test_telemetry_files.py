@@ -29,7 +29,6 @@ OTHERS = {
     "counters.csv": ('"Correlation_Id","Dispatch_Id","Agent_Id"\n1,1,2\n', "of no known tool"),
     "samples.csv": ("timestamp_ns,counter_name,counter_value,dims\n1,A,2,x\n", "of no known tool"),
     "numbers.csv": ("1,2,3\n4,5,6\n", "has no headings"),
-    "windows.csv": ("start_time,window_name,elapsed_time,gpu0_energy\n1,step,2,3\n", "Zeus window"),
     "empty.csv": ("", "is empty"),
     "binary.csv": ("a\x00b", "is binary"),
 }

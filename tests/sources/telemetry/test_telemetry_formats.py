@@ -30,6 +30,7 @@ from telemetry_texts import (
     with_unit,
 )
 
+from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName
 from chopper_core.util.errors import DataError
 
@@ -384,3 +385,31 @@ def test_json_text_of_a_list(tmp_path: Path) -> None:
 def test_amd_smi_says_pcie_in_megabits(tmp_path: Path) -> None:
     text = "timestamp,gpu,power_usage,gfx_clk,pcie_bw\n1754585900,0,700,2100,8000 Mb/s\n"
     assert values(read(tmp_path, text), SignalName.PCIE_GBPS) == [pytest.approx(1.0)]
+
+
+def test_windows_of_zeus_have_their_mean_power(tmp_path: Path) -> None:
+    """An epoch holds its steps; a name can have commas; a window without a reading counts less."""
+    path = tmp_path / "zeus.csv"
+    path.write_text(
+        "start_time,window_name,elapsed_time,gpu0_energy,gpu3_energy\n"
+        "1000.5,step 0,0.5,300.0,150.0\n"
+        "1001.0,step 1, all,0.25,100.0,None\n"
+        "1000.5,epoch,1.0,500.0,200.0\n"
+        "damaged\n"
+    )
+    telemetry = read_source(path, Family.TELEMETRY)
+    assert [gpu.index for gpu in telemetry.gpus] == [0, 3]
+    first, second = (telemetry.signals[gpu, SignalName.POWER_W][0] for gpu in (0, 1))
+    assert (first.value.tolist(), second.value.tolist()) == ([600, 400], [300])
+    assert first.begin_ns is not None
+    assert first.begin_ns.tolist() == [1_000_500_000_000, 1_001_000_000_000]
+    assert first.time_ns.tolist() == [1_001_000_000_000, 1_001_250_000_000]
+    assert telemetry.notes == ["1 windows overlap later ones, whose power is shown instead."]
+    assert telemetry.losses.unreadable_events == 1
+
+
+def test_windows_of_zeus_without_a_reading_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "zeus.csv"
+    path.write_text("start_time,window_name,elapsed_time,gpu0_energy\n1000,step,0.5,None\n")
+    with pytest.raises(DataError, match="is Zeus window log, but holds no usable sample"):
+        read_source(path, Family.TELEMETRY)
