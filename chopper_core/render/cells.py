@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import PurePath
 from textwrap import wrap
@@ -158,7 +159,9 @@ BARS: Final = frozenset(("share_pct", "kernel_pct"))
 _NOISE: Final = (
     (late(r"^(?:void|static|__global__) +"), ""),
     (late(r"\(anonymous namespace\)::"), ""),
-    (late(r"\b(?:at::native|at::cuda::detail|at::detail|c10|std)::"), ""),
+    (late(r"\b(?:at::native|at::cuda::detail|at::detail|c10|std|ck_tile)::"), ""),
+    # Composable Kernel's entry point says nothing of the kernel that is its last argument.
+    (late(r"^kentry<[\d, ]*(\w+<.*>) ?(?:, [^<>]*)?>$"), r"\1"),
     # For lambdas within lambdas, the function and the innermost parameters identify one.
     (late(r"::\{lambda\([^{}]*\)#\d+\}::operator\(\)\([^(){}]*\)(?: const)?"), ""),
     (late(r"(?<=\w)\([^(){}]*\)(?=::\{lambda)"), ""),
@@ -170,10 +173,39 @@ def display_name(label: str, level: str) -> str:
     if label == NO_LABEL_TEXT and level in (*LEVELS, *DIMENSIONS):
         return UNLABELLED
     if level == "kernel":
-        label = _without_parameters(label)
+        label = _without_parameters(_demangled(label))
         for pattern, replacement in _NOISE:
             label = pattern.sub(replacement, label)
     return clean(label)
+
+
+_MANGLED: Final = late(r"_ZN?[KVr]*(?=\d)")
+_TOKEN: Final = late(r"(?:L[a-z]n?|E)(\d+)E|(DF16[b_])|[ST][0-9A-Z]*_|(\d+)")
+_TYPES: Final = {"DF16b": "bf16", "DF16_": "half"}
+_ENTRY: Final = ["ck_tile", "kentry"]
+
+
+def _demangled(name: str) -> str:
+    """A C++ symbol as the names and numbers in it: `aiter::norm<bf16, 64, 8>`."""
+    begin = _MANGLED.match(name)
+    if begin is None:
+        return name
+    words: list[str] = []
+    at, end = begin.end(), name.find("EEv") % (len(name) + 1)
+    while length := re.match(r"\d+", name[at:]):
+        first = at + length.end()
+        at = first + int(length[0])
+        words.append(name[first:at])
+    arguments: list[str] = []
+    place = at + 1
+    while name[at : at + 1] == "I" and (token := _TOKEN.search(name, place, end)):
+        place = token.end() + int(token[3] or 0)
+        text = token[1] or _TYPES.get(token[2] or "", "") or name[token.end() : place]
+        arguments += [text] * bool(re.fullmatch(r"\d+|\w\w+", text))
+    if words == _ENTRY:
+        words = [next((each for each in arguments if not each.isdigit()), "kentry")]
+    inside = f"<{', '.join(arguments)}>" if arguments else ""
+    return "::".join(words) + inside
 
 
 def _without_parameters(name: str) -> str:

@@ -193,7 +193,8 @@ def _submitted(
                 stack.callback(setattr, stop, "value", True)
                 for number, path in enumerate(paths):
                     futures.append(pool.submit(_read_in_worker, reader, path, number))
-        except (OSError, ImportError, BrokenExecutor) as error:
+        # A ValueError where an app that starts replaced the standard error at the same time.
+        except (OSError, ImportError, BrokenExecutor, ValueError) as error:
             debug.note_error(error)
             stack.close()
             futures.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.graph.collectives import Collectives, collectives_in, collectives_of
 from chopper_core.graph.process_groups import SPLITS, expert_note, split_groups, split_of
 from chopper_core.metrics import METRICS, Values, numbered, worded
-from chopper_core.model.charts import BoxChart, LineChart
+from chopper_core.model.charts import BarChart, BoxChart, LineChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
@@ -62,6 +63,8 @@ COLLECTIVE: Final = "collective"
 OPERATION: Final = "operation"
 """Split by the operation that runs next on the GPU: what exposed communication holds up."""
 _MAX_NAMED: Final = 3
+_LEAST_BAR: Final = 0.005
+"""Of all exposed time: an operation that waits less has no bar."""
 _LEVEL_OF: Final = {"kind": "operation"}
 """Split → level of the tree, where their names differ."""
 _DURATIONS: Final = ("exposed_comm_ns", "hidden_ns", "median_ns", "p95_ns", "max_ns")
@@ -93,11 +96,12 @@ def answer(run: Run, view: View) -> ViewResult:
     if view.of:
         return _members(run, view)
     result = _one_by_one(run, found, view) if by == COLLECTIVE else _together(run, found, view, by)
+    exposed_ms = _exposed_ms(run, found, view)
     return replace(
         result,
-        headline=(*headline(found, base_of(run, view)), *_exposed(run, found, view)),
+        headline=(*headline(found, base_of(run, view)), *_exposed(exposed_ms)),
         notes=(*result.notes, *notes(run, found)),
-        charts=(_boxes(found), *_skews(found), *_by_occurrence(found)),
+        charts=(*_bars(exposed_ms), _boxes(found), *_skews(found), *_by_occurrence(found)),
     )
 
 
@@ -302,19 +306,34 @@ def _next_operations(run: Run) -> tuple[Index, Int64]:
     return rows, found
 
 
-def _exposed(run: Run, found: Collectives, view: View) -> tuple[str, ...]:
-    """The operations that wait longest for communication that nothing hides."""
+def _exposed_ms(run: Run, found: Collectives, view: View) -> dict[str, float]:
+    """The exposed time of communication before each operation, the longest first."""
     if found.is_scheduled:  # Reconstructed times don't tell what hides what.
-        return ()
+        return {}
     codes, place = ranked(_next_operation(run, found.rows))
     spent = sums_of(run.table.exposed_comm_ns[found.rows], place, len(codes))
     base = base_of(run, view)
-    named = [
-        f"{run.table.text_of(OPERATION, int(codes[row]))} {time(base.each(int(spent[row])))}"
+    return {
+        run.table.text_of(OPERATION, int(codes[row])): base.each(int(spent[row])) / 1e6
         for row in np.argsort(-spent, kind="stable").tolist()
         if spent[row] > 0
-    ]
+    }
+
+
+def _exposed(exposed_ms: Mapping[str, float]) -> tuple[str, ...]:
+    """The operations that wait longest for communication that nothing hides."""
+    named = [f"{name} {time(1e6 * ms)}" for name, ms in exposed_ms.items()]
     return (f"exposed before {listed(named, _MAX_NAMED)}; p operation lists all",) if named else ()
+
+
+def _bars(exposed_ms: Mapping[str, float]) -> tuple[BarChart, ...]:
+    """The same as a chart; the table has it where its rows are these operations."""
+    if not exposed_ms:
+        return ()
+    least = _LEAST_BAR * sum(exposed_ms.values())
+    shown = {name: ms for name, ms in exposed_ms.items() if ms >= least}
+    bars = (Series("exposed communication", np.array([*shown.values()])),)
+    return (BarChart("exposed before the operation", "ms", tuple(shown), bars, OPERATION),)
 
 
 def _boxes(found: Collectives) -> BoxChart:

@@ -74,7 +74,7 @@ _OF_SHAPES: Final = (
     *("model_intensity", "peak_pct", "peak_at_clock_pct", "achievable_pct", "call_tflops"),
     "served_by",
 )
-_OF_LAUNCH: Final = (GRID, BLOCK, "waves_per_cu")
+_OF_LAUNCH: Final = (GRID, "waves_per_cu", BLOCK)
 _OF_ROOF: Final = (
     ("roof_pct", "model_roof_pct"),
     ("bound",),
@@ -146,14 +146,15 @@ def columns_of_kernels(run: Run, figures: Mapping[str, Values]) -> list[str]:
     """The columns that say what a row costs, how it was launched and how near its roof it is."""
     measured = [name for name in _MEASURED if is_measured(name, run.table)]
     launched: Sequence[str] = _OF_LAUNCH if GRID in run.table.measured else ()
-    launched = launched if run.hardware is not None else launched[:2]
+    launched = launched if run.hardware is not None else launched[::2]
     roof = [name for names in _OF_ROOF for name in _known(figures, names)[:1]]
     if is_measured("peak_pct", run.table) and not {"roof_pct", "model_roof_pct"} & {*roof}:
         roof.insert(0, "peak_pct")
-    first = ("kernel_ns", "kernel_pct", "activities", "mean_ns", *measured[:1], *roof, *launched)
-    words = _known(figures, ("operation", "class"))
-    spread = _known(figures, ("p95_ns",))
-    return [*first, *words, *spread, *measured[1:], "elapsed_ns", "max_ns", "kernels"]
+    near = [name for name in roof if name != "bound"]
+    words, spread = _known(figures, ("operation", "class")), _known(figures, ("p95_ns",))
+    first = ("kernel_ns", "kernel_pct", "activities", "mean_ns", *near[:1], *words[:1], *near[1:])
+    more = (*_known(figures, ("bound",)), *measured, *words[1:], *spread)
+    return [*first, *launched, *more, "elapsed_ns", "max_ns", "kernels"]
 
 
 def _known(figures: Mapping[str, Values], names: Sequence[str]) -> list[str]:

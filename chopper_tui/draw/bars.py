@@ -77,7 +77,7 @@ class BarParts(Struct, frozen=True, eq=False):
             parts = _cut_parts(parts, chart.longest)
             below, above = min(below, chart.longest), min(above, chart.longest)
         names = [chart.series[place].name for place in _visible(chart)]
-        inks = _inks_of(chart) if len(names) > 1 else ["accent"]
+        inks = _inks_of(chart) if len(names) > 1 else [time_ink(names[0]) or "accent"]
         return cls(names, inks, parts[_visible(chart)], sums, below, (above + below) or 1.0)
 
     def line(self, row: int, room: int, glyphs: Glyphs, fill: str = "") -> Line:

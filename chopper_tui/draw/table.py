@@ -27,12 +27,12 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.glyphs import Glyphs, SparkScale
 from chopper_core.render.names import fitting_names, row_names
-from chopper_core.util.arrays import Float64, Int8
+from chopper_core.util.arrays import Float64, Int8, Mask
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import INKS, Tint, tints
 from chopper_tui.draw.bars import BarParts
-from chopper_tui.draw.pieces import Line, Pieces, fit
+from chopper_tui.draw.pieces import EXPOSED, HIDDEN, Line, Pieces, fit
 
 PREFIX: Final = 3
 """Cells for the mark, the cursor and a space."""
@@ -45,6 +45,7 @@ _MAX_PARTS: Final = 36
 """Cells of a bar of several parts, at most."""
 _SPARK: Final = 12
 _MAX_WORD: Final = 24
+_MAX_OPERATION: Final = 14
 _WIDE_SPARK: Final = 15
 _METER: Final = 8
 _HEATS: Final = (HOTSPOT, EDGE, "mean_hotspot_c", "mean_hot_c")
@@ -63,10 +64,11 @@ _MIN_COLUMNS: Final = 3
 _PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
 """Columns that come after the first two of a level, before its others."""
 _MIN_NAME: Final = 16
-_NAME_SHARE: Final = {"operation": 25, "kernel": 30, "finding": 75}
+_NAME_SHARE: Final = {"operation": 25, "kernel": 20, "finding": 75}
 """Percentage of the width that names may take before columns are dropped."""
-_MIN_OF_KERNELS: Final = 6
-"""Columns of kernels that are worth more than a sparkline."""
+_MIN_OF_KERNELS: Final = 6, 12
+"""Columns of kernels that are worth more than a bar, and than a sparkline."""
+_KERNELS: Final = ("kernels", "overview")
 _MAX_SHORTENED_TOGETHER: Final = 2000
 """With more rows, names are not shortened together, which takes long."""
 
@@ -109,7 +111,7 @@ class DrawnColumn(Struct, frozen=True):
         """The bar or the meter of a row, as wide as the column has room for one."""
         if self.parts is not None:
             return self.parts.line(row, self.bar, glyphs)
-        share = abs(number or 0) / self.longest
+        share = min(abs(number or 0) / self.longest, 1.0)
         if self.fulls is None:
             full = min(max(round(share * self.bar), int(4 * share * self.bar >= 1)), self.bar)
             return [(glyphs.row_bar * full, ink), (" " * (self.bar - full), "text")]
@@ -268,8 +270,11 @@ def plan(
     that were chosen before sparklines and the bar of shares.
     """
     wide = width >= _WIDE
-    cells = _WIDE_BAR if wide else _BAR
-    everything = [_column(frame, text, glyphs, bars or {}, cells) for text in column_texts(frame)]
+    cells = _WIDE_BAR if wide and frame.view.name not in _KERNELS else _BAR
+    is_comm = np.array([ink in (HIDDEN, EXPOSED) for ink in inks], np.bool_)
+    everything = [
+        _column(frame, text, glyphs, bars or {}, cells, is_comm) for text in column_texts(frame)
+    ]
     columns = everything[first:]
     must = {frame.sort.removeprefix("-"), added} & {each.name for each in columns}
     names = None
@@ -291,7 +296,8 @@ def plan(
     plain = [_plain(each) for each in columns]
 
     def is_few(shown: Sequence[DrawnColumn]) -> bool:
-        least = _MIN_OF_KERNELS if frame.view.name == "kernels" else _MIN_COLUMNS
+        of_kernels = _MIN_OF_KERNELS[bool(sparks)]
+        least = of_kernels if frame.view.name in _KERNELS else _MIN_COLUMNS
         return len(shown) < min(least, len(columns))
 
     def is_short(shown: Sequence[DrawnColumn]) -> bool:
@@ -419,7 +425,12 @@ def _spark_column(signal: Signal, wide: bool) -> SparkColumn:
 
 
 def _column(
-    frame: Frame, text: ColumnText, glyphs: Glyphs, bars: Mapping[str, BarChart], bar_cells: int
+    frame: Frame,
+    text: ColumnText,
+    glyphs: Glyphs,
+    bars: Mapping[str, BarChart],
+    bar_cells: int,
+    is_comm: Mask,
 ) -> DrawnColumn:
     name = text.metric.name
     header = text.header
@@ -434,7 +445,8 @@ def _column(
         words = (clean(values.words[int(code)]) for code in set(present.tolist()))
         shown = (display_name(word, "kernel") if kernels else word for word in words)
         widths = sorted(cell_width(word) for word in shown)
-        width = max(cell_width(header), min(max(widths, default=1), _MAX_WORD))
+        most = _MAX_OPERATION if name == "operation" else _MAX_WORD
+        width = max(cell_width(header), min(max(widths, default=1), most))
         return DrawnColumn(text, header, width, 0, 1.0, tints(frame, text.metric), kernels)
     marks = (values.extrapolated, values.partial)
     mark = "~" if any(each is not None and each.any() for each in marks) else ""
@@ -445,6 +457,9 @@ def _column(
     bar_width *= name in bars or (name in BARS and not bars)
     of_peers = name in BARS and frame.level in ("gpu", "iteration")
     longest = 100.0 if of_peers else max(map(abs, extremes), default=0) or 1.0
+    if bar_width and not of_peers and is_comm.any() and not is_comm.all():
+        # The time of communication is mostly waiting: it doesn't set the scale.
+        longest = float(np.nanmax(np.abs(values.known()[~is_comm]), initial=0.0)) or 1.0
     # The title of a column with bars is over these, too.
     cells += [] if bar_width else [header]
     width = max(map(cell_width, cells))

@@ -33,6 +33,22 @@ def test_what_templates_share_is_folded() -> None:
     )
 
 
+def test_a_symbol_is_its_names_and_numbers() -> None:
+    norms = [
+        f"_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi{size}ELb0EEEvPT0_PT_i"
+        for size in (64, 256)
+    ]
+    entry = "_ZN7ck_tile6kentryILi2ENS_17FmhaPrefillKernelINS_5ShapeILi8EEEEEEEvT_"
+    assert names(*norms, entry) == (
+        "aiter::add_rmsnorm_quant_kernel<…, 64, …>",
+        "aiter::add_rmsnorm_quant_kernel<…, 256, …>",
+        "FmhaPrefillKernel<2, FmhaPrefillKernel, Shape, 8>",
+    )
+    assert names("_Z5scalePf", "_Z", "_ZN") == ("scale", "_Z", "_ZN")
+    whole = "void ck_tile::kentry<256, 1, ck_tile::FmhaFwdKernel<ck_tile::bf16_t> >(Args)"
+    assert names(whole) == ("FmhaFwdKernel<bf16_t>",)
+
+
 def test_a_template_alone_is_whole() -> None:
     assert names("indexing_backward_kernel<float, 4>", "other<int>") == (
         "indexing_backward_kernel<float, 4>",

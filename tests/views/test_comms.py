@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chopper_core.model.address import parse, render
-from chopper_core.model.charts import BoxChart, LineChart
+from chopper_core.model.charts import BarChart, BoxChart, LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.util.errors import ChopperError, UsageError
@@ -194,7 +194,13 @@ def test_the_slow_gpu_is_named_with_its_numbers(run: Run) -> None:
     assert f"{share:.0f} % of it for GPU 5" in found.headline[1]
     taken_in = query(run, parse("R?view=comms&by=gpu&cut=1"))
     assert any("1 of 236 collectives" in note for note in taken_in.notes)
-    boxes = found.charts[0]
+    exposed, boxes = found.charts[:2]
+    assert isinstance(exposed, BarChart) and isinstance(exposed.series[0].numbers, np.ndarray)
+    by_operation = query(run, parse("R?view=comms&by=operation"))
+    times = dict(zip(exposed.labels, exposed.series[0].numbers.tolist(), strict=True))
+    for name, row in rows_of(by_operation).items():
+        assert row["exposed_comm_ns"] / 1e6 == pytest.approx(times.get(name, 0), abs=0.4)
+    assert sum(times.values()) == pytest.approx(by_operation.total["exposed_comm_ns"] / 1e6, 0.03)
     assert isinstance(boxes, BoxChart) and (np.diff(boxes.quantiles, axis=1) >= 0).all()
 
 
@@ -236,7 +242,7 @@ def test_shares_of_the_durations(run: Run, by: str) -> None:
 
 def test_pictures_of_skew_and_of_each_occurrence(run: Run) -> None:
     table = run.table
-    _, skews, lines = query(run, parse("R?view=comms")).charts
+    *_, skews, lines = query(run, parse("R?view=comms")).charts
     assert isinstance(skews, LineChart) and isinstance(lines, LineChart)
     sets = [own for own in slowly(run) if len(own) == 8 and counts(run, own)]
     starts = [[int(table.start_ns[r]) for r in own] for own in sets]
@@ -261,7 +267,7 @@ def test_many_occurrences_and_gpus_are_drawn_together() -> None:
         for n in range(700)
         for gpu in range(14)
     ]
-    lines = query(run_of(rows), parse("R?view=comms")).charts[2]
+    lines = query(run_of(rows), parse("R?view=comms")).charts[-1]
     assert isinstance(lines, LineChart) and "medians of 3 each" in lines.title
     assert [line.name.split()[0] for line in lines.series] == ["minimum", "median", "maximum"]
     assert len(lines.series[0].numbers) == 234

@@ -171,7 +171,7 @@ def _comparable(frame: Frame, column: Metric) -> bool:
     if column.name == "share_pct":
         return False
     if frame.level not in _PEERS:
-        return column.reduces in _AVERAGED
+        return column.reduces in _AVERAGED and column.unit is not Unit.NONE
     if column.reduces is Reduces.NONE:
         return column.unit is not Unit.NONE  # counts and ratios of a view's own are aids
     return column.reduces not in _IDENTITIES
