@@ -34,7 +34,7 @@ from chopper_core.extensions.chakra.graph import (
     stated_edges,
 )
 from chopper_core.extensions.chakra.host_pieces import host_lane
-from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, NodeType
+from chopper_core.extensions.chakra.schema import COMMUNICATION, MEMORY, CommType, NodeType
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NODE
 from chopper_core.model.hardware import ElementType
@@ -64,7 +64,6 @@ RULES: Final = tuple(f"{level}_rule" for level in LABELLED)
 _NS_PER_US: Final = 1_000
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, SyntaxError, LookupError, TypeError)
 _LATEST_NS: Final = 2**62
-_MEMORY: Final = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
 _PIECE: Final = re.compile(r"\(\d+\)$")
 """Upstream's converter cuts an operator at its launches and numbers the pieces."""
 _STEP: Final = re.compile(r"^(?:ProfilerStep#|Iteration[ _]?#?)(\d{1,9})$")
@@ -227,7 +226,7 @@ class _GpuNodes:
             communicates = node_type in COMMUNICATION or stated_kind == "comm"
             if communicates or (not self.is_own and of is None and is_communication(name)):
                 kind[place] = Kind.COMM
-            elif of == Category.MEMCPY or node_type in _MEMORY:
+            elif of == Category.MEMCPY or node_type in MEMORY:
                 kind[place] = Kind.COPY
         return kind, category
 

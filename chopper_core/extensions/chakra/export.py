@@ -30,6 +30,7 @@ from chopper_core.extensions.chakra.host_pieces import HOST, Piece
 from chopper_core.extensions.chakra.lint import (
     FEEDER_TYPES,
     GROUP_FILE,
+    SIMULATED_TYPES,
     WORLD,
     Communicator,
     comm_type,
@@ -37,6 +38,7 @@ from chopper_core.extensions.chakra.lint import (
     unmatched,
 )
 from chopper_core.extensions.chakra.schema import (
+    MEMORY,
     NODE_TYPE,
     TYPE_OF,
     Attribute,
@@ -47,7 +49,7 @@ from chopper_core.extensions.chakra.schema import (
     Value,
     typed,
 )
-from chopper_core.graph.collectives import Transfer, transfers
+from chopper_core.graph.collectives import Transfer, by_ends, transfers
 from chopper_core.graph.process_groups import split_groups
 from chopper_core.model.attributes import NO_NODE, Attributes, TypedValue, attribute_names, nodes_at
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES
@@ -56,6 +58,7 @@ from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, PHASES, Category, KernelTable, Kind, Rule
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_folder
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import run_starts, stable_order
@@ -64,18 +67,19 @@ from chopper_core.util.progress import Progress
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
 TAKES: Final = ("iteration", "gaps", "host", "force")
 
-WRITTEN_TYPES: Final = (NodeType.MEM_LOAD.name, NodeType.MEM_STORE.name)
-"""Types of nodes that are written as a Chakra trace gave them."""
-SIMULATED_TYPES: Final = (
-    CommType.ALL_REDUCE,
-    CommType.ALL_GATHER,
-    CommType.REDUCE_SCATTER,
-    CommType.ALL_TO_ALL,
-    CommType.BROADCAST,
-)
+_MEMORY: Final = [each.name for each in MEMORY]
 _VERSION: Final = "1.0.0"
 _SCHEMA: Final = "chopper.et/1"
 _NS_PER_US: Final = 1_000
+
+
+class _SentCollective(Struct, frozen=True):
+    """What simulators read of a collective."""
+
+    kind: CommType
+    bytes: int
+    """What a rank puts in."""
+    group: int
 
 
 class _Plan(Struct, frozen=True):
@@ -84,10 +88,10 @@ class _Plan(Struct, frozen=True):
     scope: GraphScope
     rank_of: Mapping[int, int]
     """GPU → number of its file."""
-    groups: Mapping[int, Communicator]
-    """By code of the process group."""
+    collectives: Mapping[int, _SentCollective]
+    """Row → what is written of it, of those that simulators can run."""
     transfers: Mapping[int, Transfer]
-    """Row → its send or receive."""
+    """Row → its send or receive, of those with a size."""
     kept: Sequence[str]
     """The names of the attributes that the traces gave."""
 
@@ -104,8 +108,8 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     plan = _Plan(
         scope=graph_scope(run, written, options),
         rank_of={gpu.index: number for number, gpu in enumerate(run.gpus)},
-        groups={one.code: one for one in groups},
-        transfers=sent,
+        collectives=_collectives(table, groups),
+        transfers=_sized(table, sent),
         kept=attribute_names(run.side(Attributes)),
     )
     name = Path(run.name.partition(",")[0]).name.partition(".")[0] or "run"
@@ -120,7 +124,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
             if one.number != WORLD and one.gpus
         }
         (folder / GROUP_FILE).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
-    return [*notes, *_limits(run, written, groups, plan)]
+    return [*notes, *_limits(run, written, groups, sent, plan)]
 
 
 def _refused(
@@ -154,29 +158,56 @@ def _refused(
     return notes, np.concatenate([np.zeros(0, np.intp), *(rows for *_, rows in wrong)])
 
 
-def _limits(run: Run, chosen: Index, groups: Sequence[Communicator], plan: _Plan) -> list[str]:
-    table, notes = run.table, []
-    comm = chosen[table.kind[chosen] == Kind.COMM].tolist()
-    untyped = {row for row in comm if comm_type(table, row) is None and row not in plan.transfers}
-    if untyped:
-        early = sum(table.launch_ns[row] == NO_TIME for row in untyped)
+def _collectives(table: KernelTable, groups: Sequence[Communicator]) -> dict[int, _SentCollective]:
+    """Those that ASTRA-sim has, and of which the trace gives the bytes on all members."""
+    found: dict[int, _SentCollective] = {}
+    for one in groups:
+        for rows in zip(*(own.tolist() for own in one.rows), strict=False):
+            kind = comm_type(table, rows[0])
+            sizes = [_sent_bytes(table, row, one.size) for row in rows]
+            if kind is not None and kind in SIMULATED_TYPES and min(sizes) >= 0:
+                each = zip(rows, sizes, strict=True)
+                found |= {row: _SentCollective(kind, size, one.number) for row, size in each}
+    return found
+
+
+def _sized(table: KernelTable, sent: Mapping[int, Transfer]) -> dict[int, Transfer]:
+    """The sends and receives between ends of which the trace gives all sizes."""
+    found: dict[int, Transfer] = {}
+    for sides in by_ends(table, sent).values():
+        rows = [*sides[0], *sides[1]]
+        if all(sent[row].bytes >= 0 for row in rows):
+            found |= {row: sent[row] for row in rows}
+    return found
+
+
+def _limits(
+    run: Run,
+    chosen: Index,
+    groups: Sequence[Communicator],
+    sent: Mapping[int, Transfer],
+    plan: _Plan,
+) -> list[str]:
+    table = run.table
+    why: dict[str, list[int]] = {}
+    for row in chosen[table.kind[chosen] == Kind.COMM].tolist():
+        if row in plan.collectives or row in plan.transfers:
+            continue
+        kind = comm_type(table, row)
+        if kind is None and row not in sent:
+            reason = "the trace gives neither a collective nor the peer of a send or receive"
+        elif kind is None or kind in SIMULATED_TYPES:
+            reason = "the trace doesn't give the bytes of all members"
+        else:
+            reason = f"ASTRA-sim can't simulate a {kind.name}"
+        why.setdefault(reason, []).append(row)
+    notes = []
+    for reason, rows in why.items():
+        early = sum(table.launch_ns[row] == NO_TIME for row in rows)
         notes.append(
-            f"{len(untyped)} communication kernels are written as COMP: the trace gives neither "
-            "a collective nor the peer of a send or receive"
+            f"{len(rows)} communication kernels are written as COMP: {reason}"
             + (f"; {early} of them have no launch record" if early else "")
         )
-    without = sum(_sent_bytes(table, row, plan) is None for row in comm if row not in untyped)
-    if without:
-        notes.append(f"{without} collectives have no comm_size: the trace doesn't give their bytes")
-    odd = sorted(
-        {
-            kind.name.lower()
-            for row in comm
-            if (kind := comm_type(table, row)) is not None and kind not in SIMULATED_TYPES
-        }
-    )
-    if odd:
-        notes.append(f"ASTRA-sim stops at collectives that it can't simulate: {', '.join(odd)}")
     return notes + [
         f"group {one.label!r} has {one.size} ranks, and the run has {len(one.gpus)} of them"
         for one in groups
@@ -282,7 +313,7 @@ def _add_kept(
         side = next((side for side in IO_SIDES if name.startswith(side)), None)
         if side is not None:
             io[side][name.removeprefix(side)] = str(value)
-        elif name == NODE_TYPE and value in WRITTEN_TYPES:
+        elif name == NODE_TYPE and value in _MEMORY:
             node.type = NodeType[value]
         else:
             # Feeders read 0 of an integer with another type than they expect.
@@ -294,8 +325,7 @@ def _add_kept(
     node.type = NodeType[transfer.kind]
     node.attributes.pop(NODE_TYPE, None)
     node.attributes.setdefault("comm_tag", Attribute("int32", transfer.tag))
-    if transfer.bytes >= 0:
-        node.attributes.setdefault("comm_size", Attribute("int64", transfer.bytes))
+    node.attributes.setdefault("comm_size", Attribute("int64", transfer.bytes))
     for name, gpu in (("comm_src", transfer.sender), ("comm_dst", transfer.receiver)):
         given = kept.get(name)
         number = plan.rank_of[gpu]
@@ -305,20 +335,19 @@ def _add_kept(
 
 
 def _node(table: KernelTable, row: int, plan: _Plan, **fields: object) -> Node:
-    is_comm = table.kind[row] == Kind.COMM
-    kind = comm_type(table, row) if is_comm else None
+    collective = plan.collectives.get(row)
     values: dict[str, Value | None] = {"is_cpu_op": False}
-    if kind is not None:
-        values["comm_type"] = int(kind)
-        values["comm_size"] = _sent_bytes(table, row, plan)
-        values["pg_name"] = str(plan.groups[int(table.group[row])].number)
-    elif is_comm:
+    if collective is not None:
+        values["comm_type"] = int(collective.kind)
+        values["comm_size"] = collective.bytes
+        values["pg_name"] = str(collective.group)
+    elif table.kind[row] == Kind.COMM:
         values["kind"] = Kind.COMM.name.lower()
     values |= _own_values(table, row, plan)
     known = {name: value for name, value in values.items() if value is not None}
     return Node(
         name=table.names[int(table.kernel[row])],
-        type=NodeType.COMP if kind is None else NodeType.COMM_COLL,
+        type=NodeType.COMP if collective is None else NodeType.COMM_COLL,
         attributes={name: Attribute(TYPE_OF[type(each)], each) for name, each in known.items()},
         **fields,  # type: ignore[arg-type]
     )
@@ -354,16 +383,13 @@ def _own_values(table: KernelTable, row: int, plan: _Plan) -> dict[str, Value | 
     }
 
 
-def _sent_bytes(table: KernelTable, row: int, plan: _Plan) -> int | None:
-    """The bytes that a rank puts into a collective; None where the trace doesn't give them."""
+def _sent_bytes(table: KernelTable, row: int, ranks: int) -> int:
+    """The bytes that a rank puts into a collective; ABSENT where the trace doesn't give them."""
     size = int(table.bytes[row])
-    if size < 0:
-        return None
-    if comm_type(table, row) != CommType.ALL_GATHER:
-        return size
+    if size < 0 or comm_type(table, row) != CommType.ALL_GATHER:
+        return max(size, ABSENT)
     # The table has the larger side, which is the output here.
-    ranks = plan.groups[int(table.group[row])].size
-    return size // ranks if ranks and size % ranks == 0 else None
+    return size // ranks if ranks and size % ranks == 0 else ABSENT
 
 
 def _carried_us(duration_ns: Int64, stream: Int64) -> Int64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,19 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     progress(f"read {path.name}", 0, 1)
+    document, nodes = decoded(path)
+    builder = GraphBuilder(path, FORMAT)
+    try:
+        for node in nodes:
+            builder.add(node)
+        progress(f"read {path.name}", 1, 1)
+        return builder.graph("", document)
+    except OverflowError as error:
+        raise DataError(f"{path} has a number of more than 64 bits: {error}.") from error
+
+
+def decoded(path: Path) -> tuple[dict[str, Any], Iterator[Node]]:
+    """The metadata and the nodes of a file; raises DataError, at an invalid node once it comes."""
     with ByteSource(path) as source:
         data = bytearray()
         while piece := source.read():
@@ -57,14 +71,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     nodes = document.pop(_KEY, None) if isinstance(document, dict) else None
     if not isinstance(nodes, list):
         raise DataError(f"{path} has no list {_KEY!r} of nodes.")
-    builder = GraphBuilder(path, FORMAT)
-    try:
-        for number, fields in enumerate(nodes, 1):
-            builder.add(_node(path, number, fields))
-        progress(f"read {path.name}", 1, 1)
-        return builder.graph("", document)
-    except OverflowError as error:
-        raise DataError(f"{path} has a number of more than 64 bits: {error}.") from error
+    return document, (_node(path, number, fields) for number, fields in enumerate(nodes, 1))
 
 
 def _node(path: Path, number: int, fields: Any) -> Node:

@@ -8,7 +8,6 @@ Sources: mlcommons/chakra `src/feeder` and `src/feeder_v3`, astra-sim `Workload.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,20 +15,30 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import MsgspecError, Struct, field
+from msgspec.json import decode as json_decode
 from msgspec.structs import replace
 
 from chopper_core.align.collectives import group_label
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
+from chopper_core.extensions.chakra import feeder_json
 from chopper_core.extensions.chakra.et import EtFile
 from chopper_core.extensions.chakra.graph import cycle_of
-from chopper_core.extensions.chakra.schema import COMMUNICATION, CommType, Node, NodeType
+from chopper_core.extensions.chakra.schema import (
+    COMMUNICATION,
+    MEMORY,
+    PAIRWISE,
+    CommType,
+    Node,
+    NodeType,
+)
 from chopper_core.graph.collectives import Transfer, by_ends
 from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.sources.registry import files_at
 from chopper_core.sources.trace import Collective
+from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError
@@ -50,10 +59,24 @@ FEEDER_TYPES: Final[Mapping[str, str]] = {
     "comm_dst": "int32",
     "comm_tag": "int32",
     "pg_name": "string",
+    "involved_dim": "bool_list",
 }
 """The type that the classic feeder reads an attribute with; of another type it reads 0."""
-_NAME: Final = re.compile(r"(?P<prefix>.+)\.(?P<rank>\d+)\.et(?:\.gz)?$")
+_OF_ALL: Final = ("is_cpu_op", "num_ops", "tensor_size")
+"""Those that are read of any node; the others belong to communication."""
+SIMULATED_TYPES: Final = (
+    CommType.ALL_REDUCE,
+    CommType.ALL_GATHER,
+    CommType.REDUCE_SCATTER,
+    CommType.ALL_TO_ALL,
+    CommType.BROADCAST,
+)
+"""The collectives that ASTRA-sim has."""
+_NAME: Final = re.compile(r"(?P<prefix>.+)\.(?P<rank>\d+)\.(?:et|et\.gz|json)$")
 _SUFFIXES: Final = (".et", ".et.gz")
+_GROUP: Final = re.compile(r"\s*[+-]?\d+", re.ASCII)
+"""What ASTRA-sim takes as the number of a process group, whatever comes behind it."""
+_GROUPS: Final = range(1, 1 << 31)
 _MAX_SHOWN: Final = 5
 """Violations of one rule that are spelled out for a file."""
 Step = tuple[str, ...]
@@ -107,8 +130,13 @@ class LintReport(Struct, frozen=True):
 
 
 def lint(paths: Sequence[Path]) -> LintReport:
-    """Check the `.et` files at the paths, all of one trace. Raises DataError if there are none."""
-    found = [path for _, path in files_at(paths, []) if path.name.casefold().endswith(_SUFFIXES)]
+    """Check the `.et` files at the paths, all of one trace, else those of the feeder's JSON.
+
+    Raises DataError if there are none.
+    """
+    at = [path for _, path in files_at(paths, [])]
+    found = [path for path in at if path.name.casefold().endswith(_SUFFIXES)]
+    found = found or [path for path in at if feeder_json.recognise(FileHead(path))]
     if not found:
         raise DataError(f"{', '.join(map(str, paths))} holds no .et file.")
     files = [_check_file(path) for path in found]
@@ -125,20 +153,15 @@ def _check_file(path: Path) -> _File:
     first: dict[int, int] = {}
     needs: list[tuple[list[int], list[int]]] = []
     ids: list[int] = []
+    is_json = feeder_json.recognise(FileHead(path)) is not None
     try:
-        with path.open("rb") as plain:
-            if plain.read(2) == b"\x1f\x8b":
-                file.add("compressed", "is compressed, and FeederV3 reads plain files only")
-        with EtFile(path) as nodes:
-            if not nodes.metadata.version and not nodes.metadata.attributes:
-                file.add("metadata", "starts with empty metadata, where the feeders stop reading")
-            for node in nodes:
-                if node.id in first:
-                    file.add("unique ids", f"has two nodes with the id {node.id}")
-                first.setdefault(node.id, len(ids))
-                ids.append(node.id)
-                needs.append((node.data_deps, node.ctrl_deps))
-                _check_node(file, node)
+        for node in feeder_json.decoded(path)[1] if is_json else _checked_nodes(file):
+            if node.id in first:
+                file.add("unique ids", f"has two nodes with the id {node.id}")
+            first.setdefault(node.id, len(ids))
+            ids.append(node.id)
+            # The feeder reads no control dependencies from JSON.
+            needs.append((node.data_deps, [] if is_json else node.ctrl_deps))
     except (DataError, OSError) as error:
         reason = str(error).removeprefix(f"{path} ").rstrip(".")
         file.add("readable", reason)
@@ -149,40 +172,69 @@ def _check_file(path: Path) -> _File:
     return file
 
 
+def _checked_nodes(file: _File) -> Iterator[Node]:
+    with file.path.open("rb") as plain:
+        if plain.read(2) == b"\x1f\x8b":
+            file.add("compressed", "is compressed, and FeederV3 reads plain files only")
+    with EtFile(file.path) as nodes:
+        if not nodes.metadata.version and not nodes.metadata.attributes:
+            file.add("metadata", "starts with empty metadata, where the feeders stop reading")
+        for node in nodes:
+            _check_node(file, node)
+            yield node
+
+
 def _check_node(file: _File, node: Node) -> None:
     called = f"node {node.id} ({node.name[:40]})"
     for name, kind in FEEDER_TYPES.items():
         attribute = node.attributes.get(name)
-        if attribute is not None and attribute.type != kind:
+        is_read = name in _OF_ALL or node.type == NodeType.COMM_COLL
+        is_read |= node.type in PAIRWISE and name != "involved_dim"
+        if is_read and attribute is not None and attribute.type != kind:
             file.add(
                 "types",
                 f"{called} has {name} as {attribute.type or 'nothing'}; it must be {kind}",
             )
-    if node.type == NodeType.INVALID:
+    if not NodeType.INVALID < node.type <= NodeType.COMM_COLL:
         file.add("node types", f"{called} has no valid type")
     if node.type == NodeType.METADATA:
         file.add("metadata nodes", f"{called} is METADATA, at which ASTRA-sim's statistics crash")
+    if node.type in MEMORY and node.get("tensor_size") is None:
+        file.add("memory", f"{called} loads or stores without a tensor_size")
     if node.type not in COMMUNICATION:
         return
     if node.get("is_cpu_op"):
         file.add("CPU", f"{called} communicates, and is on the CPU (is_cpu_op true)")
         return
-    kind, size = node.get("comm_type"), node.get("comm_size")
-    if isinstance(size, int) and size < 0:
+    size = node.get("comm_size")
+    if size is None:
+        file.add("sizes", f"{called} communicates without a comm_size")
+    size = size if isinstance(size, int) else None
+    if size is not None and size < 0:
         file.add("sizes", f"{called} has a comm_size of {size:,} B")
-    if node.type != NodeType.COMM_COLL:
-        _check_message(file, node, called)
-        return
+    if node.type == NodeType.COMM_COLL:
+        _check_collective(file, node, called, size)
+    else:
+        _check_message(file, node, called, size)
+
+
+def _check_collective(file: _File, node: Node, called: str, size: int | None) -> None:
+    kind, name = node.get("comm_type"), node.get("pg_name") or str(WORLD)
     if not isinstance(kind, int) or not 0 <= kind <= max(CommType):
         file.add("comm_type", f"{called} is a collective without a valid comm_type")
         return
-    group = _group_of(file, node, called)
-    if group is not None:
-        exact = _step(CommType(kind), size if isinstance(size, int) else None)
-        file.sequences.setdefault(group, []).append(exact)
+    if kind not in SIMULATED_TYPES:
+        what = CommType(kind).name
+        file.add("collectives", f"{called} is a {what}, which ASTRA-sim can't simulate")
+    match = _GROUP.match(name) if isinstance(name, str) else None
+    if name != str(WORLD) and (match is None or int(match[0]) not in _GROUPS):
+        file.add("pg_name", f"{called} has the pg_name {name!r}, which is not a decimal number")
+    elif match:
+        exact = _step(CommType(kind), size)
+        file.sequences.setdefault(int(match[0]), []).append(exact)
 
 
-def _check_message(file: _File, node: Node, called: str) -> None:
+def _check_message(file: _File, node: Node, called: str, size: int | None) -> None:
     """A send or receive names its other end and a tag; its own end is the file's rank, if given."""
     is_send = node.type == NodeType.COMM_SEND
     ends = {name: node.get(name) for name in ("comm_src", "comm_dst", "comm_tag")}
@@ -198,20 +250,8 @@ def _check_message(file: _File, node: Node, called: str) -> None:
     if file.rank is not None and ends[own] != file.rank:
         verb = "sends" if is_send else "receives"
         file.add("ends", f"{called} {verb} on rank {file.rank} and has the {own} {ends[own]}")
-    size = node.get("comm_size")
     sequence = file.messages.setdefault((*ends.values(), is_send), [])
-    sequence.append(_message(size if isinstance(size, int) else None))
-
-
-def _group_of(file: _File, node: Node, called: str) -> int | None:
-    """The number of a collective's group; None for one that is invalid."""
-    name = node.get("pg_name")
-    if name is None or name == "":
-        return WORLD
-    if not (isinstance(name, str) and name.isascii() and name.isdecimal()):
-        file.add("pg_name", f"{called} has the pg_name {name!r}, which is not a decimal number")
-        return None
-    return int(name)
+    sequence.append(_message(size))
 
 
 def _check_graph(
@@ -221,18 +261,20 @@ def _check_graph(
     needs: Sequence[tuple[list[int], list[int]]],
 ) -> None:
     """Dependencies lead to nodes of the file, and to no cycle."""
-    found: dict[int, list[int]] = {}
-    for place, of_kinds in enumerate(needs):
-        for kind, deps in zip(("data_deps", "ctrl_deps"), of_kinds, strict=True):
-            found.setdefault(place, []).extend(first[dep] for dep in deps if dep in first)
+    found: dict[int, list[int]] = {place: [] for place in range(len(ids))}
+    for number, kind in enumerate(("data_deps", "ctrl_deps")):
+        for place, deps in enumerate(of_kinds[number] for of_kinds in needs):
+            found[place] += [first[dep] for dep in deps if dep in first]
             for dep in deps:
                 if dep not in first:
                     file.add(
                         f"dangling {kind}",
                         f"node {ids[place]} waits for node {dep}, which the file lacks ({kind})",
                     )
-    if cycle := cycle_of(found, ids):
-        file.add("cycles", f"has a cycle: {cycle}")
+        if cycle := cycle_of(found, ids):
+            through = " through ctrl_deps" if number else ""
+            file.add("cycles", f"has a cycle{through}: {cycle}")
+            return
 
 
 def _check_names(files: Sequence[_File]) -> Iterator[str]:
@@ -241,14 +283,15 @@ def _check_names(files: Sequence[_File]) -> Iterator[str]:
     if unnamed:
         yield f"{unnamed[0]} is not named PREFIX.<rank>.et"
         return
-    ranks = sorted(file.rank or 0 for file in files)
-    if len(files) > 1 and ranks != [*range(len(files))]:
-        lost = next((rank for rank in range(len(files)) if rank not in ranks), None)
-        twice = next((rank for rank, count in Counter(ranks).items() if count > 1), None)
-        yield f"rank {lost} has no file" if lost is not None else f"rank {twice} has two files"
     prefixes = sorted({match["prefix"] for file in files if (match := _NAME.match(file.path.name))})
     if len(prefixes) > 1:
         yield f"the files have different prefixes: {', '.join(prefixes[:3])}"
+        return
+    counts = Counter(file.rank for file in files)
+    lost = next((rank for rank in range(len(files)) if rank not in counts), None)
+    if len(files) > 1 and lost is not None:
+        twice = next((rank for rank, count in counts.items() if count > 1), None)
+        yield f"rank {lost} has no file" if twice is None else f"rank {twice} has two files"
 
 
 def _check_groups(files: Sequence[_File]) -> Iterator[str]:
@@ -257,21 +300,24 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
     if problem:
         yield problem
     by_rank = {file.rank: file for file in files if file.rank is not None}
-    if len(by_rank) < 2:
-        return
+    is_alone = len(by_rank) < 2
     for group in sorted({each for file in files for each in file.sequences}):
         using = [rank for rank, file in by_rank.items() if group in file.sequences]
         members = sorted(by_rank) if group == WORLD else listed.get(group, sorted(using))
-        if group != WORLD and group not in listed and listed:
+        if group != WORLD and group not in listed and not problem:
             yield f"process group {group} is not in {GROUP_FILE}"
         for rank in using:
             if rank not in members:
                 yield f"rank {rank} uses process group {group}, but is not a member of it"
+        for rank in members:
+            if rank not in by_rank and not is_alone:
+                yield f"rank {rank} of process group {group} has no file"
         there = [rank for rank in members if rank in by_rank]
         wrong = _first_difference(there, [by_rank[rank].sequences.get(group, []) for rank in there])
         if wrong:
             yield f"process group {group}: {wrong}"
-    for sender, receiver, tag in sorted({each[:3] for file in files for each in file.messages}):
+    messages = {each[:3] for file in files for each in file.messages if not is_alone}
+    for sender, receiver, tag in sorted(messages):
         lost = [rank for rank in (sender, receiver) if rank not in by_rank]
         if lost:
             yield f"rank {lost[0]}, which messages with tag {tag} name, has no file"
@@ -287,13 +333,13 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
 def _group_file(folder: Path) -> tuple[dict[int, list[int]], str]:
     """The members of each listed group, and the error in the file, if any."""
     path = folder / GROUP_FILE
-    if not path.exists():
-        return {}, ""
     try:
-        found = json.loads(read_small(path))
-        return {int(name): [int(rank) for rank in ranks] for name, ranks in found.items()}, ""
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        found = json_decode(read_small(path), type=dict[int, list[int]]) if path.exists() else {}
+    except (OSError, MsgspecError, RecursionError):
+        found = {0: []}
+    if min(found, default=1) < 1:
         return {}, f"{GROUP_FILE} is not a JSON object of group numbers and lists of ranks"
+    return found, ""
 
 
 def _step(kind: CommType, size: int | None) -> Step:

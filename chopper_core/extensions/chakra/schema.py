@@ -108,6 +108,7 @@ class NodeType(IntEnum):
 NODE_TYPE: Final = "node_type"
 """The attribute of an activity with its type, where a kernel table doesn't show it."""
 PAIRWISE: Final = (NodeType.COMM_SEND, NodeType.COMM_RECV)
+MEMORY: Final = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
 COMMUNICATION: Final = (*PAIRWISE, NodeType.COMM_COLL)
 
 
