@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from chopper_core.model import address
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.inputs import Gpu
-from chopper_core.model.overrides import overrides_of, parse_clock, parse_gpu
+from chopper_core.model.overrides import Overrides, overrides_of, parse_clock, parse_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.settings import given_settings
 from chopper_core.model.signals import BusyCurve, share_running
@@ -106,7 +106,11 @@ class OpenRun:
         """The view of an address, with or without the run's name; raises UsageError."""
         rest = text.removeprefix(self.name) if text.startswith(self.name) else text
         separator = "" if not rest or rest[0] in ":?" else ":"
-        return replace(address.parse(f"R{separator}{rest}"), run=self.name)
+        asked = address.parse(f"R{separator}{rest}")
+        own = self.run.overrides.predicted
+        if own and not asked.overrides.predicted:
+            asked = replace(asked, overrides=replace(asked.overrides, predicted=own))
+        return replace(asked, run=self.name)
 
     def frame(self, view: str | View = "") -> ResultFrame:
         """The frame of a view: an address below the run, or a `View`.
@@ -117,7 +121,7 @@ class OpenRun:
         from chopper_core.views.query import frame_of
 
         asked = self.view(view) if isinstance(view, str) else view
-        run = self.run
+        run = self._run_of(asked)
         if asked.base_run and asked.base_run not in run.others:
             run = replace(run, others={**run.others, asked.base_run: open(asked.base_run).run})
         return _result(frame_of(run, asked))
@@ -138,10 +142,17 @@ class OpenRun:
 
         Raises UsageError for what isn't a question or can't be replayed.
         """
-        from chopper_core.views.whatif import SEPARATOR, predicted
+        from chopper_core.views.whatif import DEFAULTS, SEPARATOR
 
-        asked = View(self.name, name="whatif", of=SEPARATOR.join(questions))
-        return OpenRun(predicted(self.run, asked))
+        asked = Overrides(predicted=SEPARATOR.join(questions or DEFAULTS[:1]))
+        return OpenRun(self._run_of(View(self.name, overrides=asked)))
+
+    def _run_of(self, view: View) -> Run:
+        if view.overrides.predicted == self.run.overrides.predicted:
+            return self.run
+        from chopper_core.views.whatif import run_of
+
+        return run_of(self.run, view)
 
     def kernels(
         self, *, counters: bool | Iterable[str] = False, signals: bool | Iterable[str] = False

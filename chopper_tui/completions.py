@@ -53,7 +53,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         if isinstance(run, SeveralRuns)
         else (EXPLORE, *views_of_one_run(), INFO),
         "at": (),
-        "what_if": ("no stragglers", "no host gaps"),
+        **dict.fromkeys(("what_if", "predict"), ("no stragglers", "no host gaps")),
         "measure": (),
         "bench": BENCHMARKS if frame.level == "shape" else (),
         "ascend": tuple(str(depth) for depth in range(len(view.path) + 1)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,10 +34,17 @@ class Visit(Struct, frozen=True):
     """Whether its level says nothing and was passed through on the way in."""
 
 
+place_of: Final = attrgetter("run", "path", "order", "name", "by", "of", "baseline", "overrides")
+"""What a view keeps when its rows are sorted, filtered or scrolled."""
 Columns = Mapping[str, tuple[str, ...]]
 """The chosen columns, by the level of the rows."""
 Trail = tuple[Visit, ...]
 """The places from the root to here, one per step of the path."""
+
+
+def as_measured(view: View) -> View:
+    """The view of a predicted run, of the measured one."""
+    return replace(view, overrides=replace(view.overrides, predicted=""), baseline=None)
 
 
 def trail_to(view: View) -> Trail:

@@ -228,16 +228,25 @@ def run_of(home: Run, view: View) -> Run:
     any other run.
     """
     if view.run == home.name or not isinstance(home, SeveralRuns):
-        return home
+        return _as_asked(home, view)
     if view.run not in home.others:
         raise UsageError(f"{view.run} is none of the runs of {home.name}")
     run = home.others[view.run]
     base = view.base_run
     if base not in home.others:
-        return run
+        return _as_asked(run, view)
     return home.memo(
         ("with baseline", view.run, base), lambda: replace(run, others={base: home.others[base]})
     )
+
+
+def _as_asked(run: Run, view: View) -> Run:
+    """A run as measured, or as the questions of a view predict it."""
+    if view.overrides.predicted == run.overrides.predicted or isinstance(run, SeveralRuns):
+        return run
+    from chopper_core.views.whatif import run_of as predicted_of
+
+    return predicted_of(run, view)
 
 
 def second_signal(run: Run, chosen: str) -> str:

@@ -41,8 +41,11 @@ _LABELS: Final = (
 """What is measured of activities whose times change."""
 
 
-def predicted_run(predictor: Predictor, predicted: Predicted, question: str) -> Run:
-    """The run with the starts, durations and launches of a replay.
+def predicted_run(
+    predictor: Predictor, predicted: Predicted, question: str, leads: frozenset[int]
+) -> Run:
+    """The run with the starts, durations and launches of a replay; the iterations that others are
+    replayed from are truncated.
 
     It has the activities of the graph, without telemetry and calls of the hosts: these were
     measured at other times.
@@ -66,6 +69,9 @@ def predicted_run(predictor: Predictor, predicted: Predicted, question: str) -> 
     kept = {name: each for name, each in table.measured.items() if name in _LABELS}
     table = replace(table, **columns, measured=kept)
     run = predictor.run
+    cut = {
+        gpu.index: run.partial_iterations.get(gpu.index, frozenset()) | leads for gpu in run.gpus
+    }
     clock = f"{PREDICTED} by replay: {question}"
     return replace(
         run,
@@ -75,6 +81,7 @@ def predicted_run(predictor: Predictor, predicted: Predicted, question: str) -> 
         side_tables={
             kind: rows for kind, rows in run.side_tables.items() if kind not in _ON_THE_HOST
         },
+        partial_iterations=cut if leads else run.partial_iterations,
         measured={},
         sampled={},
         of_nodes=(),

@@ -99,6 +99,8 @@ class Predictor(Struct, frozen=True, eq=False):
     """A step graph with its identity replay, to ask questions of."""
 
     run: Run
+    stretches: tuple[tuple[int, ...], ...]
+    """Its iterations; none: those of the run."""
     graph: StepGraph
     identity: Predicted
     contention: Contention | None
@@ -123,7 +125,8 @@ class Predictor(Struct, frozen=True, eq=False):
         times = identity.replayed
         none = np.zeros((2, 0))
         shares = none if found is None else found.shares(graph, times.begin_ns, times.end_ns, kind)
-        return cls(run, graph, identity, found, kind, shares, _doubtful_lag(graph))
+        rest = graph, identity, found, kind, shares, _doubtful_lag(graph)
+        return cls(run, stretches, *rest)
 
     def predict(
         self,

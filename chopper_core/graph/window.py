@@ -111,6 +111,14 @@ class ReplayedSteps(Struct, frozen=True, eq=False):
         return float(errors * weight.sum() * fewer * each.std(ddof=1) / np.sqrt(count))
 
     @property
+    def leads(self) -> frozenset[int]:
+        """The iterations of a long run that are replayed for the next ones' sake."""
+        if not self.predictor.stretches:
+            return frozenset()
+        others = set(self.steps.iteration.tolist()) - set(self.steps.iteration[self.own].tolist())
+        return frozenset(others)
+
+    @property
     def note(self) -> str:
         """That not all are replayed; empty where they are."""
         if self.iterations == self.of:

@@ -34,7 +34,7 @@ _STEP = late(rf"/(?=(?:{_LEVEL})=)")
 KEYS = (
     "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
     "over", "cut", "clock", "gpu", "hardware", "parallel", "base_parallel", "set", "name",
-    "from", "to", "at", "mark",
+    "predicted", "from", "to", "at", "mark",
 )  # fmt: skip
 TOTAL = "total"
 """`base=total`: figures that add up are totals. As a baseline, a run of this name is escaped."""
@@ -114,6 +114,7 @@ def render(view: View) -> str:
         "base_parallel": quote(view.overrides.base_parallel, safe=_PLAIN + "="),
         "set": quote(joined(view.overrides.settings), safe=_PLAIN + "=/"),
         "name": quote(joined(view.overrides.names), safe=_PLAIN + "=/"),
+        "predicted": quote(view.overrides.predicted, safe=_PLAIN),
         **{
             key: f"{time}ns"
             for key, time in zip(TIMES, astuple(view.window), strict=True)

@@ -28,6 +28,8 @@ SIMULATED_NOTE: Final = (
 )
 """The mark in each frame of such a run."""
 PREDICTED: Final = "predicted"
+MEASURED: Final = "measured"
+"""The name of the run that a predicted one was measured as, to compare with."""
 """The clock of a source begins so if its times are those of a replay with something changed."""
 PREDICTED_NOTE: Final = "predicted times: a replay with something changed; nothing was measured"
 """The mark in each frame of such a run."""

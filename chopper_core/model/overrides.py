@@ -39,6 +39,8 @@ class Overrides(Struct, frozen=True):
     """Settings of the runs of a set: `tp=2,pp=16`, `gpt3_*:tp=2`."""
     names: tuple[str, ...] = ()
     """Patterns over the names of the runs of a set: `{model}_{tp}-{pp}`."""
+    predicted: str = ""
+    """The questions of what-if whose predicted run it is; empty: the run as measured."""
 
     def __bool__(self) -> bool:
         """Whether they change how the files are aligned."""
@@ -46,7 +48,7 @@ class Overrides(Struct, frozen=True):
 
     @property
     def of_base(self) -> Overrides:
-        return replace(self.of_run, parallel=self.base_parallel or self.parallel)
+        return replace(self.of_run, parallel=self.base_parallel or self.parallel, predicted="")
 
     @property
     def of_run(self) -> Overrides:
@@ -117,7 +119,8 @@ def parse_overrides(options: Mapping[str, str]) -> Overrides:
         parallel=options.get("parallel", ""),
         base_parallel=options.get("base_parallel", ""),
     )
-    return replace(found, settings=several("set"), names=several("name"))
+    asked = options.get("predicted", "")
+    return replace(found, settings=several("set"), names=several("name"), predicted=asked)
 
 
 def joined(texts: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
 from chopper_core.model.inputs import (
     NO_DEVICE,
+    PREDICTED,
     RECONSTRUCTED,
     TIMES_NOTES,
     CounterSource,
@@ -176,7 +177,9 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @property
     def times_mark(self) -> str:
-        """`reconstructed` or `simulated` where times were not measured, else ''."""
+        """`reconstructed`, `simulated` or `predicted` where times were not measured, else ''."""
+        if self.overrides.predicted:
+            return PREDICTED
         clocks = [source.clock for source in self.sources]
         return next((mark for mark in TIMES_NOTES for each in clocks if each.startswith(mark)), "")
 

@@ -16,20 +16,14 @@ from chopper_core.graph.questions import LEAST, MOST, Change, Predicted, Predict
 from chopper_core.graph.step_graph import replay
 from chopper_core.graph.window import ReplayedSteps
 from chopper_core.metrics import Values, columns, numbered, worded
+from chopper_core.model.inputs import MEASURED
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
-from chopper_core.model.table import (
-    ACTIVITY,
-    LEVELS,
-    NO_LABEL,
-    NO_LABEL_TEXT,
-    SPLITS,
-    Kind,
-)
-from chopper_core.model.view import View
+from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT, SPLITS, Kind
+from chopper_core.model.view import Baseline, View, complete_order
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import distinct, means_of, ranked
+from chopper_core.util.grouping import distinct, means_of, median_of, ranked
 from chopper_core.views import WHATIF
 from chopper_core.views.base import base_of
 from chopper_core.views.frame import Frame
@@ -170,6 +164,14 @@ class Steady(Struct, frozen=True, eq=False):
         return self.mean_ns(Predicted(work_ns, lag, replay(graph, work_ns, lag)))
 
     @property
+    def typical(self) -> int:
+        """The replayed iteration whose time is nearest to the median."""
+        replays, times = self.replays, self.times
+        there = np.isin(times.iterations, replays.steps.iteration[replays.own])
+        far = np.where(there, np.abs(times.each_ns - median_of(times.each_ns)), np.inf)
+        return times.iterations[int(far.argmin())]
+
+    @property
     def error_ns(self) -> float:
         """The identity replay's step time less the measured one."""
         times = self.times
@@ -271,6 +273,9 @@ def _matching(run: Run, level: str, term: str, question: str) -> Mask:
 
 def question_about(view: View, frame: Frame, row: int) -> str:
     """The question of the step without what a row of a view shows; empty where it has none."""
+    if frame.level == QUESTION:
+        asked = [each for each in frame.labels[1:] if each != _ALL]
+        return SEPARATOR.join(asked if row in (0, len(asked) + 1) else [frame.labels[row]])
     if "remedy" in frame.values:
         return str(frame.values["remedy"].cell(row) or "")
     terms = dict(view.scope)
@@ -326,9 +331,41 @@ def predicted(run: Run, view: View) -> Run:
     Raises UsageError for what isn't a question, NothingToShow where the run lacks what it needs.
     """
     asked = questions_of(view.of) or [DEFAULTS[0]]
-    predictor = Steady.of(run, view, asked).predictor
-    changes = [change_of(predictor, each) for each in asked]
-    return predicted_run(predictor, predictor.predict(changes), "; ".join(asked))
+    steady = Steady.of(run, view, asked)
+    predictor = steady.predictor
+    found = predictor.predict([change_of(predictor, each) for each in asked])
+    return predicted_run(predictor, found, "; ".join(asked), steady.replays.leads)
+
+
+def run_of(run: Run, view: View) -> Run:
+    """The run that a view is of: as measured, or as its questions predict it, with the measured one
+    to compare with; raises as `predicted`."""
+    asked = view.overrides.predicted
+    if asked == run.overrides.predicted:
+        return run
+    measured = run.others[MEASURED] if run.overrides.predicted else run
+
+    def found() -> Run:
+        return replace(
+            predicted(measured, View(measured.name, of=asked)),
+            name=measured.name,
+            overrides=replace(measured.overrides, predicted=asked),
+            others={**measured.others, MEASURED: measured},
+        )
+
+    return measured.memo(("predicted", asked), found, keep=1) if asked else measured
+
+
+def predicted_step(run: Run, view: View, asked: str) -> View:
+    """The timeline of a predicted step next to the measured one: a typical one, or the scope's."""
+    own = replace(view.overrides, predicted=asked)
+    there = replace(view, name="timeline", by="", of="", sort="", filter="", columns=())
+    there = replace(there, overrides=own, baseline=Baseline(MEASURED))
+    if view.path:
+        return there
+    steady = Steady.of(run, view, questions_of(asked))
+    step = run.table.text_of("iteration", steady.typical)
+    return replace(there, path=(step,), order=complete_order(["iteration"]))
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -383,7 +420,7 @@ def answer(run: Run, view: View) -> ViewResult:
         level=QUESTION,
         labels=labels,
         columns=tuple((COLUMNS[name], values) for name, values in own),
-        opens=lambda row: _opened(view, labels[row], asked),
+        opens=lambda row: _opened(run, view, list(answers), row),
         shown=tuple(known),
         headline=_headline(steady, answers),
         notes=(*_notes(steady, answers), *notes),
@@ -395,10 +432,14 @@ def _whole(times_ns: Float64) -> Values:
     return Values(np.rint(np.nan_to_num(times_ns)).astype(np.int64), np.isnan(times_ns))
 
 
-def _opened(view: View, label: str, asked: list[str]) -> View:
-    if label not in (_ALL, "as measured"):
-        asked = [label]
-    return replace(view, of=SEPARATOR.join(asked), by="operation", sort="", filter="", columns=())
+def _opened(run: Run, view: View, answered: list[str], row: int) -> View:
+    """The predicted step of a row; of the first one what each part of all questions brings."""
+    asked = [each for each in answered if each != _ALL]
+    if not row:
+        parts = SEPARATOR.join(asked)
+        return replace(view, of=parts, by="operation", sort="", filter="", columns=())
+    chosen = answered[row - 1]
+    return predicted_step(run, view, SEPARATOR.join(asked if chosen == _ALL else [chosen]))
 
 
 def _tokens(run: Run, steady: Steady) -> float:

@@ -23,7 +23,7 @@ from chopper_tui.actions.compare import refuse_of_set, runs_filter, view_of_set
 from chopper_tui.actions.program import open_command
 from chopper_tui.actions.time import find_along_time
 from chopper_tui.draw.figures import Figure
-from chopper_tui.history import Visit, with_statistic
+from chopper_tui.history import Visit, as_measured, place_of, with_statistic
 from chopper_tui.keymap import ALL, ASK, EXPLORE, FIND, INFO, SCREENS, action, actions, screens_of
 from chopper_tui.steps import run_in_thread
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 _TREE: Final = (EXPLORE, "Explore", "the scope's children")
-_key_of: Final = attrgetter("name", "order", "path")
+_key_of: Final = attrgetter("name", "order", "path", "overrides")
 _INFO_CELLS: Final = 105
 _SORTED_AT_ONCE: Final = 500_000
 """Activities that are sorted by time before a person notices."""
@@ -143,17 +143,50 @@ async def what_if(screen: Explorer, argument: str) -> None:
     iteration as its peers; or with what the questions change (`gpu:5 as peers`, `no contention`,
     `clock=2100`).
     """
-    from chopper_core.views.whatif import question_about
-
     refuse_of_set(screen)
-    asked = argument
-    if not asked and screen.view.name == WHATIF:
+    if not argument and screen.view.name == WHATIF:
         screen.say(view_spec(WHATIF).of)
         open_command(screen, f"what-if {screen.view.of}")
         return
-    if not asked and (screen.listing is screen.table or screen.shows_sentences):
-        asked = question_about(screen.view, screen.frame, screen.table.cursor)
+    asked = argument or await _question_here(screen)
     await screen.change(replace(with_view(screen.view, WHATIF), of=asked, by=""))
+
+
+@action(ASK, "X", title="Step without it", takes="QUESTION;…", hint="without")
+async def predict(screen: Explorer, argument: str) -> None:
+    """Show the step that a replay predicts without the row, the finding, or the finding whose
+    evidence this is, with the measured one below it; press again for the measured run."""
+    from chopper_core.views.whatif import predicted_step
+
+    refuse_of_set(screen)
+    view = screen.view
+    if view.overrides.predicted and not argument:
+        await screen.change(as_measured(view))
+        return
+    asked = argument or await _question_here(screen)
+    if not asked:
+        raise UsageError("there is nothing here to replay the steps without; :predict asks")
+    screen.say(f"replaying {asked}")
+    target = await run_in_thread(predicted_step, screen.run, view, asked)
+    await screen.open_evidence(target, f"predicted, {asked}; below each lane the measured one")
+
+
+async def _question_here(screen: Explorer) -> str:
+    """The question of the finding at the cursor, of the one whose evidence this is, or of the row;
+    empty for none."""
+    from chopper_core.views.whatif import question_about
+
+    card = screen.cards.card if screen.cards.has_keys else None
+    opened, sentence = screen.finding
+    if card is not None or place_of(opened) != place_of(screen.view):
+        sentence = "" if card is None else card.text
+    if sentence:
+        from chopper_core.views.overview.evidence import remedy_of
+
+        return await run_in_thread(remedy_of, screen.run, screen.view, sentence)
+    if screen.listing is screen.table or screen.shows_sentences:
+        return question_about(screen.view, screen.frame, screen.table.cursor)
+    return ""
 
 
 def _gpu_of_row(screen: Explorer) -> int | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -17,16 +16,22 @@ from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
 from chopper_tui.actions.compare import enter_run, leave_run, leave_view, runs_filter
 from chopper_tui.completions import address_completions
-from chopper_tui.history import Trail, changed, child_of, everywhere, parent_of, passed, to_sibling
+from chopper_tui.history import (
+    Trail,
+    as_measured,
+    changed,
+    child_of,
+    everywhere,
+    parent_of,
+    passed,
+    place_of,
+    to_sibling,
+)
 from chopper_tui.keymap import MOVE, WALK, action, actions
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
-
-
-_PLACE: Final = attrgetter("run", "path", "order", "name", "by", "of", "baseline")
-"""What a view keeps when its rows are sorted, filtered or scrolled."""
 
 
 @actions(MOVE, while_busy=True)("""
@@ -119,9 +124,13 @@ async def _enter_evidence(screen: Explorer) -> None:
         return
     if target.run not in (screen.view.run, *screen.home.others):
         raise UsageError(f"the row belongs to another run: {target.run}")
-    if _PLACE(target) == _PLACE(screen.view):
+    if place_of(target) == place_of(screen.view):
         raise UsageError("nothing to drill into")
+    card, is_finding = screen.cards.card, screen.view.name == "findings"
+    finding = card.text if screen.cards.has_keys and card is not None else ""
+    finding = screen.table.label or "" if is_finding and not finding else finding
     await screen.open_evidence(target)
+    screen.finding = (screen.view, finding)
 
 
 @action(
@@ -140,7 +149,7 @@ async def up(screen: Explorer, argument: str) -> None:
         screen.say("filter cleared")
     elif isinstance(screen.run, SeveralRuns):
         await leave_view(screen)
-    elif screen.entries and _PLACE(screen.entries[-1][0]) == _PLACE(screen.view):
+    elif screen.entries and place_of(screen.entries[-1][0]) == place_of(screen.view):
         await screen.go(screen.entries.pop()[1])
     elif screen.view.name:
         await screen.go(changed(screen.here, with_view(screen.view, "")))
@@ -148,17 +157,29 @@ async def up(screen: Explorer, argument: str) -> None:
         await screen.go(parent_of(screen.here))
     elif screen.view.filter:
         await screen.change(replace(screen.view, filter=""))
+    elif screen.view.overrides.predicted:
+        await _leave_predicted(screen)
     elif isinstance(screen.home, SeveralRuns):
         await leave_run(screen)
     else:
         raise UsageError("this is the whole run; q quits")
 
 
+async def _leave_predicted(screen: Explorer) -> None:
+    """Go back to the measured run, to where the predicted one was opened from."""
+    while screen.entries:
+        _, before = screen.entries.pop()
+        if not before[-1].view.overrides.predicted:
+            await screen.go(before)
+            return
+    await screen.change(as_measured(screen.view))
+
+
 def _has_own_filter(screen: Explorer) -> bool:
     """Whether the view has a filter that it wasn't opened with, as the evidence of a finding is."""
     view = screen.view
     is_opened_with = any(
-        _PLACE(opened) == _PLACE(view) and opened.filter == view.filter
+        place_of(opened) == place_of(view) and opened.filter == view.filter
         for opened, _ in screen.entries[-1:]
     )
     return view.filter not in ("", runs_filter(view)) and not is_opened_with
@@ -272,4 +293,5 @@ def _trail_at(screen: Explorer, argument: str) -> Trail:
         raise UsageError(f"{argument} is an address of another run; this one is {own}")
     if view.overrides and view.overrides != screen.view.overrides:
         raise UsageError("this address needs other --clock/--gpu options; reopen with it")
-    return screen.trail_to(replace(view, overrides=screen.view.overrides))
+    kept = replace(screen.view.overrides, predicted=view.overrides.predicted)
+    return screen.trail_to(replace(view, overrides=kept))

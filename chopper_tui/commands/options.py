@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from chopper_core.model.inputs import MEASURED
 from chopper_core.model.overrides import Overrides, overrides_of
 from chopper_core.model.view import View, with_view
 from chopper_core.util import debug
@@ -96,19 +97,30 @@ def open_view(
     run = opened_run(view.run, view.overrides, options, progress, is_verified=is_verified)
     # The baseline of a set is one of its runs.
     is_set = isinstance(run, SeveralRuns)
-    name, overrides = view.base_run, view.overrides.of_base
-    if not name or is_set:
+    if is_set:
         return run
-    base = opened_run(name, overrides, options, progress, is_verified=is_verified)
-    return replace(run, others={name: base})
+    if name := _base_of(view):
+        base = opened_run(name, view.overrides.of_base, options, progress, is_verified=is_verified)
+        run = replace(run, others={name: base})
+    if view.overrides.predicted:
+        from chopper_core.views.whatif import run_of
+
+        run = run_of(run, view)
+    return run
+
+
+def _base_of(view: View) -> str:
+    """The run to open that a view's is compared with; the measured one is there."""
+    is_measured = view.overrides.predicted and view.base_run == MEASURED
+    return "" if is_measured else view.base_run
 
 
 def verify_view(view: View, progress: Progress) -> None:
     from chopper_core.ingest.cache import verify_run
 
     verify_run(view.run, view.overrides.of_run, progress)
-    if view.base_run:
-        verify_run(view.base_run, view.overrides.of_base, progress)
+    if name := _base_of(view):
+        verify_run(name, view.overrides.of_base, progress)
 
 
 def opened_run(

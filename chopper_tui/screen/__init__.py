@@ -84,6 +84,8 @@ class Explorer(ScreenParts):
         """The view that the last digit asked for and that this scope doesn't have."""
         self.entries: list[tuple[View, Trail]] = []
         """The evidence that rows of views led to, and the trail to come back on."""
+        self.finding = (data.frame.view, "")
+        """The evidence that was opened last, and the finding that it is of."""
         self.home = run
         """The run that was opened, or the set that the run on the screen is of."""
         self._was_complete = False

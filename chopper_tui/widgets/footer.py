@@ -136,7 +136,7 @@ _PAIRS: Final = {
 """Keys that are named with their counterparts, or shorter."""
 
 
-_LATER: Final = ("what_if", "command", "quit")
+_LATER: Final = ("what_if", "predict", "command", "quit")
 """Keys that are named after those of the table."""
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from chopper_core.model.charts import Lanes
+from chopper_core.model.view import Baseline, View
+from tests.demo import demo_run
 from tests.tui.explorer import explorer
 
 
@@ -15,3 +18,62 @@ async def test_the_row_becomes_the_question() -> None:
         assert app.explore.view.of == "gpu:1 x0.5"
         await app.command("what-if faster")
         assert "is not a question" in app.status
+
+
+async def test_a_question_opens_the_predicted_step() -> None:
+    async with explorer() as app:
+        await app.press("I", "down", "enter")
+        view = app.explore.view
+        assert view.name == "timeline" and view.baseline == Baseline("measured")
+        assert view.overrides.predicted == "gpu:0 as peers"
+        assert "predicted" in app.explore.run.marks and app.explore.run.name == view.run
+        lanes = app.explore.frame.charts[0]
+        assert isinstance(lanes, Lanes) and lanes.ghosts is not None
+        # Other views of it are of the predicted run too, and its address leads to it.
+        await app.press("8")
+        assert app.explore.view.name == "compare" and "in measured" in app.explore.frame.headline[0]
+        address = app.explore.frame.address
+        # Up leads through the predicted run, and out of it where it was entered.
+        await app.press("escape", "escape")
+        assert app.explore.view.overrides.predicted and not app.explore.view.path
+        await app.press("escape")
+        assert app.explore.view.name == "whatif"
+        assert not app.explore.view.overrides.predicted
+        assert "predicted" not in app.explore.run.marks
+        await app.command(f"go {address}")
+        assert app.explore.view.overrides.predicted and "predicted" in app.explore.run.marks
+
+
+async def test_one_key_replays_without_the_row_and_goes_back() -> None:
+    async with explorer() as app:
+        await app.press("down", "X")
+        assert app.explore.view.overrides.predicted == "gpu:1 as peers"
+        assert app.status.startswith("predicted, gpu:1 as peers")
+        await app.press("1")
+        assert app.explore.view.name == "" and "predicted" in app.explore.run.marks
+        await app.press("X")
+        assert not app.explore.view.overrides.predicted and app.explore.view.baseline is None
+        assert "predicted" not in app.explore.run.marks
+        await app.command("predict gpu:9 as peers")
+        assert "gpu:9 matches nothing" in app.status and not app.explore.view.overrides.predicted
+
+
+async def test_a_finding_and_its_evidence_lead_to_the_step_without_it() -> None:
+    run = demo_run("fsdp2")
+    async with explorer(run=run, view=View(run.name, name="overview")) as app:
+        await app.press("down")
+        card = app.explore.cards.card
+        assert card is not None and "GPU 5 runs at" in card.text
+        await app.press("X")
+        assert app.explore.view.overrides.predicted == "gpu:5 as peers"
+        assert app.explore.view.path == ("11",)
+        await app.press("escape")
+        assert app.explore.view.name == "overview"
+        await app.press("down", "enter")
+        assert app.explore.view.name != "overview" and not app.explore.view.overrides.predicted
+        await app.press("I")
+        assert app.explore.view.name == "whatif" and app.explore.view.of == "gpu:5 as peers"
+        await app.press("9")
+        assert app.explore.view.name == "findings"
+        await app.press("G", "X")
+        assert app.status == "there is nothing here to replay the steps without; :predict asks"

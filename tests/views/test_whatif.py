@@ -7,14 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from msgspec.structs import replace
 
 from chopper_core.api import OpenRun
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
-from chopper_core.model.view import Baseline, View
+from chopper_core.model.view import View
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
@@ -212,12 +211,13 @@ def test_a_predicted_run_is_a_run(tmp_path: Path) -> None:
             own = table.gpu == gpu
             span = int((table.start_ns + table.duration_ns)[own].max() - table.start_ns[own].min())
             assert sum(int(getattr(table, name)[own].sum()) for name in states) == span
-    both = replace(predicted, others={"measured": measured.run})
-    view = replace(parse("R:0/11?view=timeline"), baseline=Baseline("measured"))
-    chart = query(both, view).charts[0]
-    assert isinstance(chart, Lanes) and chart.ghosts is not None
-    whole = query(both, replace(parse("R?view=compare"), baseline=Baseline("measured")))
-    assert "vs 739.9 ms in measured" in whole.headline[0]
+    of_measured = "?predicted=gpu:5%20as%20peers&base=measured"
+    for opened in (measured, OpenRun(predicted)):
+        chart = opened.frame(f":gpu=0/iteration=11{of_measured}&view=timeline").charts[0]
+        assert isinstance(chart, Lanes) and chart.ghosts is not None
+        whole = opened.frame(f"{of_measured}&view=compare")
+        assert "vs 739.9 ms in measured" in whole.headline[0]
+        assert "predicted=gpu:5%20as%20peers" in whole.address
     OpenRun(predicted).export(tmp_path / "chakra")
 
 

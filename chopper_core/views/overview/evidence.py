@@ -120,6 +120,16 @@ def explained_finding(run: Run, view: View, card: Card) -> Explained:
     ]
 
 
+def remedy_of(run: Run, view: View, sentence: str) -> str:
+    """The what-if question of a finding of the run; empty where no replay removes it."""
+    from chopper_core.views.query import answer
+
+    found = answer(run, View(view.run, name="findings", overrides=view.overrides))
+    labels, values = list(found.labels), {metric.name: each for metric, each in found.columns}
+    text = sentence.removeprefix("└ ")
+    return str(values["remedy"].cell(labels.index(text)) or "") if text in labels else ""
+
+
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """The operations whose time per GPU and iteration changed most from the baseline."""
     from chopper_core.views.compare import answer, sides_of
