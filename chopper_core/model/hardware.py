@@ -66,12 +66,16 @@ _NAMESPACE: Final = late(r"^(?:c10|at)::|\s+")
 
 def element_type(spellings: Iterable[str]) -> ElementType:
     """The common type of tensors from PyTorch's spellings, UNKNOWN where they differ."""
-    found = {
-        _SPELLINGS.get(_NAMESPACE.sub("", text).lower(), ElementType.UNKNOWN) for text in spellings
-    }
+    found = set(map(_element, spellings))
     return found.pop() if len(found) == 1 else ElementType.UNKNOWN
 
 
+@lru_cache(256)
+def _element(spelling: str) -> ElementType:
+    return _SPELLINGS.get(_NAMESPACE.sub("", spelling).lower(), ElementType.UNKNOWN)
+
+
+@lru_cache(256)
 def type_bytes(spelling: str) -> int | None:
     """The bytes of an element of a type as PyTorch spells it, None if unknown."""
     return _TYPE_BYTES.get(_NAMESPACE.sub("", spelling).lower())

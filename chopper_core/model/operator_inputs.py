@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from math import nan, prod
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from chopper_core.model.hardware import ElementType, element_type, type_bytes
@@ -15,6 +15,7 @@ from chopper_core.model.shapes import MIXED
 Shape = list[int]
 
 _NO_TENSOR: Final = ("", "Scalar", "ScalarList", "GenericList", "None")
+_WHOLE: Final = {int}
 _SCALAR_TYPES: Final = {
     0: "byte", 1: "char", 2: "short", 3: "int", 4: "long", 5: "c10::Half", 6: "float",
     7: "double", 11: "bool", 15: "c10::BFloat16", 23: "c10::Float8_e5m2",
@@ -122,15 +123,14 @@ def type_text(spelling: str) -> str:
 
 def plain_shape(given: Any) -> Shape:
     """A list of whole numbers; empty for anything else."""
-    is_plain = isinstance(given, list) and all(type(number) is int for number in given)
-    return given if is_plain else []
+    return given if isinstance(given, list) and set(map(type, given)) <= _WHOLE else []
 
 
 def json_in(text: str) -> Any:
     """What a text of JSON holds; None where it is none."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 
