@@ -193,8 +193,6 @@ class Hardware(Struct, frozen=True):
     """The memory's clock under load, as its driver reports it; NaN where it isn't known."""
     achievable_tflops: Mapping[str, float] = {}
     """Type of the operands → TFLOP/s that the best matrix products were measured at."""
-    achievable_gbps: float | None = None
-    """GB/s that the memory was measured at."""
 
     def __hash__(self) -> int:
         return hash(self.name)
