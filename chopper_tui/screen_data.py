@@ -40,6 +40,8 @@ _FULL: Final[Mapping[str, float]] = {Unit.PERCENT: 100.0, Unit.CELSIUS: 105.0}
 _COMPARED: Final = 64
 """Parts of the time that two signals are compared in."""
 _SAME_PCT: Final = 1.0
+_FLAT: Final = 0.01
+"""Of its largest value: a signal that changes less is flat."""
 KEY_FIGURES: Final = {
     "elapsed_ns": "time",
     "busy_pct": "busy",
@@ -153,6 +155,8 @@ class ScreenData(Struct, frozen=True):
     """Of each row, by what takes most of its time; empty where rows have no class."""
     full: Mapping[str, float] = {}
     """Unit → the figure that fills a meter."""
+    curves: int = 0
+    """How many of the signals are worth a chart."""
 
     @property
     def has_signals(self) -> bool:
@@ -190,6 +194,7 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
         states_of(view, figures),
         _inks_of_rows(run, frame),
         _full(run),
+        2 if varies(run, second.name) else int(varies(run, frame.signal.name)),
     )
 
 
@@ -252,25 +257,37 @@ def _as_asked(run: Run, view: View) -> Run:
 def second_signal(run: Run, chosen: str) -> str:
     there = [name for name in (*_SECOND_SIGNALS, *run.signal_names) if name in run.signal_names]
     others = [name for name in there if name != chosen]
-    known = (name for name in others if len(run.signal(name).curves))
-    return next((name for name in known if not _is_same(run, name, chosen)), others[0])
+    known = [name for name in others if len(run.signal(name).curves)]
+    own = [name for name in known if not _is_same(run, name, chosen)]
+    return next((name for name in own if varies(run, name)), (*own, *others)[0])
+
+
+def varies(run: Run, name: str) -> bool:
+    """Whether a signal changes over time, or from GPU to GPU: a flat one says nothing."""
+    known = [each[np.isfinite(each)] for each in _means_of(run, name).values()]
+    every = np.concatenate([*known, np.zeros(0)])
+    return bool(len(every)) and bool(np.ptp(every) > _FLAT * np.abs(every).max())
+
+
+def _means_of(run: Run, name: str) -> Mapping[int, Float64]:
+    """The means of each GPU in parts of the run's time."""
+
+    def found() -> Mapping[int, Float64]:
+        end = int(run.table.start_ns.max(initial=run.origin_ns + 1))
+        cut = np.linspace(run.origin_ns, end, _COMPARED + 1)
+        return {gpu: curve.means(cut) for gpu, curve in run.signal(name).curves.items()}
+
+    return run.memo(("means of a signal", name), found)
 
 
 def _is_same(run: Run, name: str, chosen: str) -> bool:
     """Whether two signals in % are one curve, as busy and compute where nothing else runs."""
-
-    def found() -> bool:
-        one, other = (run.signal(each) for each in (name, chosen))
-        units = {one.unit, other.unit}
-        if units != {Unit.PERCENT} or one.curves.keys() != other.curves.keys():
-            return False
-        end = int(run.table.start_ns.max(initial=run.origin_ns + 1))
-        cut = np.linspace(run.origin_ns, end, _COMPARED + 1)
-        apart = [np.nanmean(np.abs(one.curves[gpu].means(cut) - other.curves[gpu].means(cut)))
-                 for gpu in one.curves]  # fmt: skip
-        return max(map(float, apart), default=0.0) < _SAME_PCT
-
-    return run.memo(("same signals", name, chosen), found)
+    one, other = (_means_of(run, each) for each in (name, chosen))
+    units = {run.signal(each).unit for each in (name, chosen)}
+    if units != {Unit.PERCENT} or one.keys() != other.keys():
+        return False
+    apart = [float(np.nanmean(np.abs(one[gpu] - other[gpu]))) for gpu in one]
+    return max(apart, default=0.0) < _SAME_PCT
 
 
 def next_signal(run: Run, chosen: str) -> str:

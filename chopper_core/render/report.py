@@ -85,6 +85,7 @@ border-bottom:1px solid var(--line);padding-bottom:4px}
 nav a{margin-right:12px}a{color:inherit}p{margin:6px 0}
 .head{font-size:16px;color:var(--strong)}.dim,.note{color:var(--dim)}
 .wide{overflow-x:auto;margin:10px 0}svg{max-width:100%;height:auto;display:block}
+svg{fill:var(--strong)}
 svg text{font:13px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--text);
 white-space:pre}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
@@ -94,7 +95,8 @@ code,pre{font:12px ui-monospace,Menlo,Consolas,monospace}pre{overflow-x:auto}
 td:first-child{max-width:340px;overflow:hidden;text-overflow:ellipsis}
 summary{cursor:pointer;color:var(--dim)}ol.findings>li{margin:10px 0}
 li.part{list-style:'└ ';margin-left:20px}
-@media print{body{max-width:none}section{break-inside:avoid-page}details{display:none}}
+@media print{body{max-width:none}.wide{overflow:visible}table{font-size:10px}
+tr,li{break-inside:avoid}details:not([open]),summary{display:none}}
 """
 _DARK: Final = """@media (prefers-color-scheme:dark){:root{--page:#0d1117;--text:#c9d1d9;
 --strong:#f5f8fb;--dim:#848d97;--line:#39424d}"""

@@ -183,11 +183,13 @@ def html_table(frame: Frame, count: int, begin: int = 0, columns: int | None = N
     from html import escape
 
     def row(tag: str, cells: Sequence[str]) -> str:
-        aligned = [f"<{tag} style='text-align:left'>{escape(cells[0])}</{tag}>"]
-        aligned += [f"<{tag} style='text-align:right'>{escape(cells[at])}</{tag}>" for at in shown]
-        return f"<tr>{''.join(aligned)}</tr>"
+        line = ""
+        for at in (0, *shown):
+            side = "left" if are_words[at] else "right"
+            line += f"<{tag} style='text-align:{side}'>{escape(cells[at])}</{tag}>"
+        return f"<tr>{line}</tr>"
 
-    _, (header, total, *body) = _plain_table(frame, count)
+    are_words, (header, total, *body) = _plain_table(frame, count)
     shown = list(range(1, len(header)))[:columns]
     names = [column.metric.name for column in column_texts(frame)]
     if (name := frame.sort.removeprefix("-")) in names[len(shown) :]:

@@ -27,6 +27,7 @@ _CLOCK_STEPS: Final = tuple(
 )  # fmt: skip
 """ns between ticks on a clock."""
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+_MIN_TICKS: Final = 3
 _MIN_SPAN: Final = 0.1
 """Share of its far end that an axis of a signal spans at least: less is noise drawn large."""
 _MAX_DECIMALS: Final = 6
@@ -47,7 +48,9 @@ class Axis(Struct, frozen=True):
     def over(
         cls, low: float, high: float, most: int, unit: str = "", *, whole: bool = False
     ) -> Axis:
-        places = ticks(low, high, max(most, 2), whole=whole)
+        tried = (ticks(low, high, max(each, 2), whole=whole) for each in range(most, most + 4))
+        places = next((each for each in tried if len(each) >= _MIN_TICKS), None)
+        places = places or ticks(low, high, max(most, 2), whole=whole)
         texts = labels(places)
         return cls(low, high, places, [*texts[:-1], f"{texts[-1]} {unit}".rstrip()])
 

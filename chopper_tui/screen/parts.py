@@ -340,6 +340,7 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one(KeyLine).display = self.has_lines and not self.query_one(Prompt).display
         self.mark_panels()  # Keys are never for what isn't shown.
         charts = len(self.signal_panes)
+        self.set_class(self.data.curves == 1, "-one-curve")
         self.table.spark_columns = 2 * self.data.has_signals
         self.table.has_chart = charts == 1
         # Of two charts below each other the lower one has the time axis of both.
@@ -400,7 +401,7 @@ class ScreenParts(SteadyScreen[None]):
         spare = _MIN_SPARE + bool(frame)
         evidence = self._evidence_room(spare, frame)
         curves = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
-        after = [curves] * (self.data.has_signals and self.lanes is None)
+        after = [curves] * (self.data.curves > 0 and self.lanes is None)
         if self.shows_sentences:
             return divided(body, self._cards_room(body, frame), evidence, *after)
         if self.has_table_drawn:
@@ -416,7 +417,7 @@ class ScreenParts(SteadyScreen[None]):
             # Below the table the detail has all of the width, until both have it.
             stacked = frame and not sizes["-large"]
             parts += [Room("#side", spare, _DETAIL, body // 2)] * bool(stacked)
-            parts += [upper] * (self.data.has_signals and self.chart != "off")
+            parts += [upper] * (self.data.curves > 0 and self.chart != "off")
             parts += [evidence] * (frame and not stacked)
             states = lines_wanted(self._pictures, self._fitted_to.width - frame, self.table.glyphs)
             parts.insert(1, Room("PicturePane", states + 1, (states + 1) * bool(frame and states)))
@@ -481,7 +482,7 @@ class ScreenParts(SteadyScreen[None]):
         below = body - table
         lines = {"PicturePane": picture, "FrameTable": table, "CardsPane": below}
         left = below - cards.wanted
-        if self.data.has_signals and self.chart != "off":
+        if self.data.curves and self.chart != "off":
             if frame and below <= _MAX_CURVES:
                 lines["#last"] = below
             elif cards.wanted and left >= _MIN_SPARE:
