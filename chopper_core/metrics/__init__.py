@@ -6,6 +6,7 @@ from chopper_core.metrics import (
     time as time,
     breakdown as breakdown,
     launches as launches,
+    sequences as sequences,
     counters as counters,
     counters_formulas as counters_formulas,
 )

@@ -120,7 +120,7 @@ MODEL_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECOD
 """The phases in which the model's layers run."""
 INFERENCE_PHASES: Final = (Phase.PREFILL, Phase.DECODE)
 
-_MADE: Final = ("class", "shape", "batch")
+_MADE: Final = ("class", "shape", "sequence", "batch")
 SPLITS: Final = (*_MADE, "stream", "kind")
 """The columns that split, the most useful first; also `iteration%N` of every N iterations."""
 SPLIT_PATTERN: Final = rf"{'|'.join(SPLITS)}|iteration%[1-9]\d{{0,5}}"
