@@ -13,7 +13,6 @@ from msgspec import Struct
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
-from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import GrowingColumns
 from chopper_core.tables.csv_stream import CsvFile, normalised
 from chopper_core.tables.losses import ABSENT, Losses, Repeats
@@ -104,10 +103,9 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
         clock = (table.schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace")
     else:
         losses = Losses()
-        with ByteSource(path) as source:
-            file = CsvFile(source, losses)
-            for batch in file.batches():
-                samples.add({name: batch.column(name) for name in file.header})
+        file = CsvFile(path, losses)
+        for batch in file.batches():
+            samples.add({name: batch.column(name) for name in file.header})
         clock = declared_clock(file.comments)
         notes += losses.notes
         if wrong := losses.unreadable_events:

@@ -24,6 +24,7 @@ from chopper_core.tables.arrow_files import array_of, numbers_of, numbers_or, te
 from chopper_core.tables.columns import Interner, float_column
 from chopper_core.tables.csv_stream import csv_table
 from chopper_core.tables.losses import ABSENT
+from chopper_core.tables.text import split_lines
 from chopper_core.util.arrays import Float64, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct_codes
 
@@ -35,8 +36,6 @@ Cells = Mapping[str, str]
 """The cells of a row by their headings; '' for others."""
 Split = Callable[[str], list[str]]
 _SPACES: Final = (" ,", " \n", " \r", "\n ", "\t", ", ")
-_ODD_ENDS: Final = ("\x00", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
-"""Ends of lines to Python, and not to pyarrow."""
 
 
 class TableColumn:
@@ -94,6 +93,9 @@ class TableColumn:
     @property
     def texts(self) -> Sequence[str]:
         return self._texts.to_pylist()  # type: ignore[no-any-return]
+
+    def is_equal(self, text: str) -> Mask:
+        return numbers_of(pc.equal(self._texts, text).cast(pa.uint8())) > 0
 
     @property
     def is_filled(self) -> Mask:
@@ -274,24 +276,24 @@ class TableRows:
         return block
 
     @classmethod
-    def of_csv(cls, text: str, width: int) -> TableRows | None:
-        """Rows of whole lines of CSV, fast; None for text that has to be split line by line."""
-        if any(end in text for end in _ODD_ENDS) or text.count("\r") != text.count("\r\n"):
+    def of_csv(cls, text: str, width: int, *, is_spaced: bool = False) -> TableRows | None:
+        """Rows of whole lines of CSV, fast; None for text that has to be split line by line.
+
+        Cells of text that `is_spaced` may have spaces around them.
+        """
+        if "\0" in text or ("\r" in text and text.count("\r") != text.count("\r\n")):
             return None
-        is_quoted = '"' in text
-        if is_quoted and not _is_quoted_well(text):
-            return None
-        if not is_quoted:
+        if is_spaced and '"' not in text:
             text = text.replace(", ", ",")
-        is_spaced = any(space in text for space in _SPACES)
         try:
             table = csv_table(text.encode("utf-8", "replace"), width)
         except pa.ArrowInvalid:
             return None
-        if is_quoted and len(table) != sum(map(bool, text.splitlines())):
+        # A quote without its end makes one row of several lines.
+        if len(table) != text.count("\n") and len(table) != sum(map(bool, split_lines(text))):
             return None
         columns = table.columns
-        if is_spaced:
+        if is_spaced and any(space in text for space in _SPACES):
             columns = list(map(pc.utf8_trim_whitespace, columns))
         return cls(list(map(TableColumn, columns)), len(table))
 
@@ -321,11 +323,3 @@ class TableRows:
             cells = {name: texts[of_rows[row]] for name, (texts, of_rows) in found.items()}
             which.append(answers[of(defaultdict(str, cells))])
         return Coded(list(answers), np.array(which, np.int64)[codes])
-
-
-def _is_quoted_well(text: str) -> bool:
-    """Whether each quote opens or closes a cell."""
-    text = text.replace("\r", "")
-    opened = text.count(',"') + text.count('\n"') + text.startswith('"')
-    closed = text.count('",') + text.count('"\n') + text.endswith('"')
-    return opened == closed and text.count('"') == opened + closed

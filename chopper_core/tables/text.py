@@ -8,6 +8,7 @@ import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from functools import cached_property
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -96,13 +97,17 @@ class FileHead:
 class FileText:
     """The text of a file, read piece by piece up to any damage, and the losses in reading it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, losses: Losses | None = None) -> None:
         self.path = path
-        self.losses = Losses()
+        self.losses = Losses() if losses is None else losses
+        self.too_long = 0
+        """How many lines were skipped so far."""
+        self.position = self.size_bytes = 0
+        """Of the file on disk, in bytes."""
 
     def lines(self) -> Iterator[str]:
         for block in self.blocks():
-            yield from block.splitlines()
+            yield from split_lines(block)
 
     def blocks(self) -> Iterator[str]:
         """Yield whole lines of about 1 MiB, without a truncated last one: half a number is a wrong
@@ -111,27 +116,26 @@ class FileText:
         Of empty lines in a row some are left out. A line longer than `MAX_LINE` is skipped and
         counted. Raises DataError if the file can't be read.
         """
-        lines = too_long = 0
-        rest, is_skipping = "", False
+        lines, rest, is_skipping = 0, "", False
         for piece in self._pieces(_BLOCK_BYTES):
             text = _without_blanks(rest + piece)
             # A line may continue, or its line feed follow, in the next piece.
-            *ended, rest = text[text.rfind("\n") + 1 :].splitlines(keepends=True) or [""]
+            *ended, rest = _with_ends(text[text.rfind("\n") + 1 :]) or [""]
             text = text[: text.rfind("\n") + 1] + "".join(ended)
             if is_skipping or _may_be_long(text):
-                found = text.splitlines(keepends=True)
+                found = _with_ends(text)
                 fitting = [line for line in found[is_skipping:] if len(line) <= MAX_LINE]
-                too_long += len(found) - len(fitting)
+                self.too_long += len(found) - len(fitting)
                 is_skipping = is_skipping and not found
                 text = "".join(fitting)
             lines += text.count("\n") + len(ended)
             yield text
             if len(rest) > MAX_LINE:
                 rest, is_skipping = "", True
-        too_long += is_skipping
-        if too_long:
-            self.losses.unreadable_events += too_long
-            lines_are = "1 line is" if too_long == 1 else f"{too_long:,} lines are"
+        self.too_long += is_skipping
+        if self.too_long:
+            self.losses.unreadable_events += self.too_long
+            lines_are = "1 line is" if self.too_long == 1 else f"{self.too_long:,} lines are"
             self.losses.notes.append(f"{lines_are} longer than {MAX_LINE >> 10} KiB: skipped.")
         if rest and lines > 1 and not rest.endswith("\r"):
             self._ends_early()
@@ -181,7 +185,9 @@ class FileText:
     def _pieces(self, piece_bytes: int) -> Iterator[str]:
         with ByteSource(self.path, piece_bytes) as source:
             decode = getincrementaldecoder("utf-8-sig")("replace").decode
+            self.size_bytes = source.size_bytes
             while piece := source.read():
+                self.position = source.file_position
                 yield decode(piece)
             yield decode(b"", True)
             if source.problem:
@@ -197,7 +203,7 @@ def _may_be_long(text: str) -> bool:
 
 def _without_blanks(text: str) -> str:
     """The text with at most some empty lines in a row: millions would take long."""
-    if _BLANKS in text or _CRLF_BLANKS in text:
+    if _BLANKS in text or ("\r" in text and _CRLF_BLANKS in text):
         return _MANY_BLANKS.sub(_BLANKS, text)
     return text
 
@@ -207,6 +213,15 @@ def _may_go_on(error: ValueError, text: str) -> bool:
     if not isinstance(error, json.JSONDecodeError):
         return False  # A number of more digits than Python takes.
     return error.pos >= len(text) - _LONGEST_TOKEN or error.msg.startswith("Unterminated")
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines that end with a line feed or a carriage return, and with nothing else of Unicode's."""
+    return [line.rstrip("\r\n") for line in _with_ends(text)]
+
+
+def _with_ends(text: str) -> list[str]:
+    return StringIO(text, newline="").readlines()
 
 
 def csv_cells(line: str) -> list[str]:

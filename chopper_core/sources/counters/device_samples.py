@@ -22,7 +22,6 @@ from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
-from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import (
     Columns,
     GrowingColumns,
@@ -139,25 +138,24 @@ def read_samples(path: Path, progress: Progress = silent) -> tuple[list[SampledC
         }
     )
     counters, instances = Interner(), Interner()
-    with ByteSource(path) as source:
-        file = CsvFile(source, losses)
-        dimensions = [index for name, index in file.header.items() if name not in _SAMPLE_COLUMNS]
-        for batch in file.batches(progress):
-            names = batch.column("counter_name")
-            counted = batch.column("counter_value")
-            positions = [batch.at(index).texts for index in dimensions]
-            keys = zip(*positions, strict=True) if positions else [()] * len(batch)
-            columns: Columns = {
-                "time_ns": batch.column("timestamp_ns").times_ns(),
-                "counter": names.mapped_codes(counters.__getitem__),
-                "agent": batch.column("agent_id").integers(),
-                "instance": np.array([instances[key] for key in keys], np.int32),
-                "value": counted.floats(),
-                "exact": counted.integers(),
-            }
-            usable = (columns["time_ns"] >= 0) & ~np.isnan(columns["value"]) & names.is_filled
-            losses.unreadable_events += int((~usable).sum())
-            rows.add({name: column[usable] for name, column in columns.items()})
+    file = CsvFile(path, losses)
+    dimensions = [index for name, index in file.header.items() if name not in _SAMPLE_COLUMNS]
+    for batch in file.batches(progress):
+        names = batch.column("counter_name")
+        counted = batch.column("counter_value")
+        positions = [batch.at(index).texts for index in dimensions]
+        keys = zip(*positions, strict=True) if positions else [()] * len(batch)
+        columns: Columns = {
+            "time_ns": batch.column("timestamp_ns").times_ns(),
+            "counter": names.mapped_codes(counters.__getitem__),
+            "agent": batch.column("agent_id").integers(),
+            "instance": np.array([instances[key] for key in keys], np.int32),
+            "value": counted.floats(),
+            "exact": counted.integers(),
+        }
+        usable = (columns["time_ns"] >= 0) & ~np.isnan(columns["value"]) & names.is_filled
+        losses.unreadable_events += int((~usable).sum())
+        rows.add({name: column[usable] for name, column in columns.items()})
     found = _increments(list(counters), rows.joined(), losses)
     if not found:
         raise DataError(f"{path} has no counter samples.")
@@ -174,15 +172,14 @@ def read_kernels(path: Path, progress: Progress = silent) -> tuple[DispatchRun, 
     """
     table, numbers = DispatchTable(Losses()), Interner()
     losses = table.losses
-    with ByteSource(path) as source:
-        for batch in CsvFile(source, losses).batches(progress):
-            columns = batch.read(_KERNEL_COLUMNS)
-            columns["name"] = batch.column("kernel_name").mapped_codes(table.kernel_code)
-            usable = are_timed(columns["start_ns"], columns["end_ns"])
-            losses.bad_times += int((~usable).sum())
-            columns = {name: column[usable] for name, column in columns.items()}
-            columns["gpu"] = codes_of(columns.pop("agent").tolist(), numbers.__getitem__)
-            table.add_dispatches(columns)
+    for batch in CsvFile(path, losses).batches(progress):
+        columns = batch.read(_KERNEL_COLUMNS)
+        columns["name"] = batch.column("kernel_name").mapped_codes(table.kernel_code)
+        usable = are_timed(columns["start_ns"], columns["end_ns"])
+        losses.bad_times += int((~usable).sum())
+        columns = {name: column[usable] for name, column in columns.items()}
+        columns["gpu"] = codes_of(columns.pop("agent").tolist(), numbers.__getitem__)
+        table.add_dispatches(columns)
     if not len(table):
         raise DataError(f"{path} has no kernels.")
     agents = sorted(numbers)

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from chopper_core.sources.counters.tables import CSV_COLUMNS, KERNEL, STARTS, DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.csv_stream import CsvFile, header_of, normalised
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
@@ -78,21 +77,20 @@ def read(
     """
     losses = Losses()
     table = DispatchTable(losses)
-    with ByteSource(path) as source:
-        file = CsvFile(source, losses)
-        is_long = "counter_name" in file.header
-        counters = {} if is_long else _counter_columns(file.columns)
-        executions: set[tuple[int, int, int]] = set()
-        for batch in file.batches(progress):
-            columns = table.csv_columns(batch)
-            columns["name"][columns["dispatch_id"] < 0] = ABSENT
-            unusable = (columns["start_ns"] < 0) & batch.column(*STARTS).is_filled
-            columns["end_ns"][unusable] = 0  # counts as an invalid time, not as a missing one
-            usable = table.add_csv(batch, columns, counters)
-            if is_long:
-                # Each pass has other starts.
-                keys = (columns[name][usable].tolist() for name in _EXECUTION)
-                executions.update(zip(*keys, strict=True))
+    file = CsvFile(path, losses)
+    is_long = "counter_name" in file.header
+    counters = {} if is_long else _counter_columns(file.columns)
+    executions: set[tuple[int, int, int]] = set()
+    for batch in file.batches(progress):
+        columns = table.csv_columns(batch)
+        columns["name"][columns["dispatch_id"] < 0] = ABSENT
+        unusable = (columns["start_ns"] < 0) & batch.column(*STARTS).is_filled
+        columns["end_ns"][unusable] = 0  # counts as an invalid time, not as a missing one
+        usable = table.add_csv(batch, columns, counters)
+        if is_long:
+            # Each pass has other starts.
+            keys = (columns[name][usable].tolist() for name in _EXECUTION)
+            executions.update(zip(*keys, strict=True))
     run = table.finish(path, _format(file.header))
     passes = Counter((gpu, dispatch_id) for gpu, dispatch_id, _ in executions)
     run = replace(run, passes=max(passes.values(), default=1))
@@ -125,9 +123,8 @@ def _format(header: Collection[str]) -> str:
 
 
 def _described(run: DispatchRun, sysinfo: Path) -> DispatchRun:
-    with ByteSource(sysinfo) as source:
-        file = CsvFile(source, Losses())
-        batch = next(file.batches(), None)
+    file = CsvFile(sysinfo, Losses())
+    batch = next(file.batches(), None)
     if batch is None or not len(batch):
         return run
 

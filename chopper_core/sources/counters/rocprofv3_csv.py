@@ -16,7 +16,6 @@ from chopper_core.sources.counters.references import gpus_by_id
 from chopper_core.sources.counters.tables import CSV_COLUMNS, DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.csv_stream import CsvFile, header_of, normalised
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
@@ -88,12 +87,11 @@ def read_process(
     runs: list[DispatchRun] = []
     for path in filter(None, (kernel_trace, counters)):
         table = DispatchTable(Losses(), agents)
-        with ByteSource(path) as source:
-            for batch in CsvFile(source, table.losses).batches(progress):
-                columns = table.csv_columns(batch)
-                if batch.has("counter_name") and not batch.has("dispatch_id"):
-                    columns["dispatch_id"] = columns["correlation"]
-                table.add_csv(batch, columns, {})
+        for batch in CsvFile(path, table.losses).batches(progress):
+            columns = table.csv_columns(batch)
+            if batch.has("counter_name") and not batch.has("dispatch_id"):
+                columns["dispatch_id"] = columns["correlation"]
+            table.add_csv(batch, columns, {})
         for api_trace in () if runs else host_side(api_traces):
             _read_host_side(api_trace, table)
         runs.append(table.finish(path, FORMAT))
@@ -109,11 +107,10 @@ def read_agents(path: Path) -> list[Agent]:
     Raises DataError if the file can't be read.
     """
     rows: list[dict[str, str]] = []
-    with ByteSource(path) as source:
-        file = CsvFile(source, Losses())
-        for batch in file.batches():
-            columns = [batch.at(index).texts for index in file.header.values()]
-            rows += [dict(zip(file.header, row, strict=True)) for row in zip(*columns, strict=True)]
+    file = CsvFile(path, Losses())
+    for batch in file.batches():
+        columns = [batch.at(index).texts for index in file.header.values()]
+        rows += [dict(zip(file.header, row, strict=True)) for row in zip(*columns, strict=True)]
     return list(gpus_by_id(dict(enumerate(rows))).values())
 
 
@@ -133,16 +130,15 @@ def _domain(path: Path) -> str:
 
 def _read_host_side(path: Path, table: DispatchTable) -> None:
     losses = Losses()
-    with ByteSource(path) as source:
-        for batch in CsvFile(source, losses).batches():
-            domains = batch.column("domain", "kind")
-            is_marker = domains.mapped_codes(lambda one: one.upper().startswith(_MARKER)) > 0
-            functions = batch.column("function", "operation", "name").take(is_marker)
-            columns = batch.read(_CALL_COLUMNS)
-            marks = {name: column[is_marker] for name, column in columns.items()}
-            marks["name"] = functions.mapped_codes(table.names.__getitem__)
-            table.host.add_ranges(marks)
-            table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
+    for batch in CsvFile(path, losses).batches():
+        domains = batch.column("domain", "kind")
+        is_marker = domains.mapped_codes(lambda one: one.upper().startswith(_MARKER)) > 0
+        functions = batch.column("function", "operation", "name").take(is_marker)
+        columns = batch.read(_CALL_COLUMNS)
+        marks = {name: column[is_marker] for name, column in columns.items()}
+        marks["name"] = functions.mapped_codes(table.names.__getitem__)
+        table.host.add_ranges(marks)
+        table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
     lost = losses.unreadable_events
     if lost or losses.truncated:
         table.losses.truncated |= losses.truncated

@@ -17,7 +17,7 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.table import ColumnPositions, TableLines, stamps_at
-from chopper_core.tables.text import FileHead, FileText
+from chopper_core.tables.text import FileHead, FileText, split_lines
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
@@ -110,7 +110,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     )
     for block in text.blocks():
         if "#" in block or not table.add_csv(block):
-            for line in filter(str.strip, block.splitlines()):
+            for line in filter(str.strip, split_lines(block)):
                 table.add(line)
     found = table.finish(_FORMAT)
     return replace(found, is_held=True, by_rank=True, is_of_node=file_series.is_of_node)

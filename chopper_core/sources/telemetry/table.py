@@ -19,7 +19,7 @@ from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
-from chopper_core.tables.text import FileHead, FileText, csv_cells
+from chopper_core.tables.text import FileHead, FileText, csv_cells, split_lines
 from chopper_core.util.arrays import Codes, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -223,7 +223,7 @@ class TableLines:
         """Add whole lines of CSV at once; False where a line has to be split by itself."""
         from chopper_core.tables.column import TableRows
 
-        block = TableRows.of_csv(text, self.layout.width) if self.layout else None
+        block = TableRows.of_csv(text, self.layout.width, is_spaced=True) if self.layout else None
         if self.layout is None or block is None:
             return False
         self.flush()
@@ -250,7 +250,7 @@ def read_table(path: Path, layout_of: LayoutOf, stamps: Stamps | None = None) ->
     for block in text.blocks():
         if not _may_have_headings(block, headings[0]) and table.add_csv(block):
             continue
-        for line in block.splitlines():
+        for line in split_lines(block):
             if line[:1] in row_starts:
                 table.add(line)
                 continue

@@ -214,7 +214,7 @@ def test_stamps_of_all_kinds(
     tmp_path: Path, stamp: str, time_ns: int, by_arrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not by_arrow:
-        monkeypatch.setattr(TableRows, "of_csv", lambda *_: None)
+        monkeypatch.setattr(TableRows, "of_csv", lambda *_, **__: None)
     telemetry = read(tmp_path, power(f"{stamp},card0,152.0,750"))
     assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [time_ns]
 
@@ -250,7 +250,7 @@ def test_text_split_by_arrow_and_line_by_line_reads_the_same(
             rows[row] = ",".join(cells) + chance.choice(("", "", "", ",", ",7"))
         path = put(tmp_path / name, "\n".join([heading, *rows, ""]))
         found = []
-        for of_csv in (TableRows.of_csv, lambda *_: None):
+        for of_csv in (TableRows.of_csv, lambda *_, **__: None):
             try:
                 with monkeypatch.context() as patch:
                     patch.setattr(TableRows, "of_csv", of_csv)
