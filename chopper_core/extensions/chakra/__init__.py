@@ -7,7 +7,11 @@ SOURCES: Final = {
     "host trace": (f"{__name__}.host_trace",),
     "pipeline schedule": (f"{__name__}.schedules.primus", f"{__name__}.schedules.workers"),
 }
-EXPORTS: Final = {"chakra": f"{__name__}.export"}
+EXPORTS: Final = {
+    "chakra": f"{__name__}.export",
+    "dot": f"{__name__}.dot",
+    "graphml": f"{__name__}.graphml",
+}
 COMMANDS: Final = {
     "check": ("DIR", "check Chakra traces for simulators", f"{__name__}.command"),
 }

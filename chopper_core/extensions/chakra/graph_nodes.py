@@ -70,11 +70,14 @@ class GraphScope(Struct, frozen=True):
 
 
 def graph_scope(run: Run, rows: Index, options: ExportOptions) -> GraphScope:
-    """Raises DataError for the host's work of a run that keeps none."""
+    """Raises DataError for the host's work of a run that keeps none.
+
+    Of an iteration, or of a number of nodes, it is that of the launches.
+    """
     origin_ns = int(run.table.start_ns[rows].min(initial=NEVER))
     lane = None
     if options.host:
-        lane = chosen_lane(run, rows, options.iteration)
+        lane = chosen_lane(run, rows, options)
         origin_ns = min(origin_ns, int(lane.start_ns.min(initial=NEVER)))
     return GraphScope(rows, origin_ns, lane, options.gaps)
 

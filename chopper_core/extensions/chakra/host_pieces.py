@@ -21,6 +21,7 @@ from chopper_core.graph.host_nodes import TimedRows, awaited_by_calls, queue_tim
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostLane, HostSteps, empty
 from chopper_core.model.table import NO_TIME, KernelTable
+from chopper_core.render.exports import ExportOptions
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked
@@ -74,9 +75,9 @@ def idle_pieces(table: KernelTable, rows: Index) -> HostPieces:
     return HostPieces(pieces, launched.tolist(), [-1] * len(rows))
 
 
-def chosen_lane(run: Run, rows: Index, iteration: int | None) -> HostLane:
+def chosen_lane(run: Run, rows: Index, options: ExportOptions) -> HostLane:
     """The host's work for some rows of a run: all of it, or what overlaps the launches and the
-    annotated step of an iteration.
+    annotated step of an iteration, or the launches of as many nodes.
 
     Raises DataError where the run keeps none.
     """
@@ -86,12 +87,13 @@ def chosen_lane(run: Run, rows: Index, iteration: int | None) -> HostLane:
             f"{run.name} keeps no operators or calls of the host, so there is nothing for --host "
             "to write; traces of PyTorch's profiler have them."
         )
-    if iteration is None:
+    if options.iteration is None and options.nodes is None:
         return lane
     inside = np.zeros(len(lane), np.bool_)
     for gpu in distinct(lane.gpu).tolist():
         launch = table.launch_ns[rows[table.gpu[rows] == gpu]]
-        step = np.flatnonzero((steps.gpu == gpu) & (steps.iteration == iteration))
+        is_step = (steps.gpu == gpu) & (options.nodes is None)
+        step = np.flatnonzero(is_step & (steps.iteration == options.iteration))
         begins, lasts = steps.start_ns[step], steps.duration_ns[step]
         known = np.concatenate([launch[launch != NO_TIME], begins, begins + lasts])
         if len(known):
