@@ -138,35 +138,17 @@ def _show_difference(
 
 
 def _tensile(names: list[str]) -> list[str]:
-    """Tensile names as tile and layout, with the fewest parameters that keep them distinct."""
-    tokens = [name.split("_") for name in names]
-    begins = [_tile_and_layout(name) for name in names]
-    sets = [frozenset(own) for own in tokens]
-    shared = frozenset.intersection(*sets) if sets else frozenset()
-    kept: set[str] = set()
-    # Names of one tile and layout are one group; a parameter that splits none is left out.
-    unique = dict(zip(sets, begins, strict=True))
-    numbers: dict[object, int] = {}
-    group = [numbers.setdefault(begin, len(numbers)) for begin in unique.values()]
-    size, alike = Counter(group), Counter(unique.values())
-    holders: dict[str, list[int]] = defaultdict(list)
-    for row, own in enumerate(unique):
-        for token in own - shared:
-            holders[token].append(row)
-    for token in dict.fromkeys(token for own in tokens for token in own if token not in shared):
-        if len(size) == len(unique):
-            break
-        held = Counter(group[row] for row in holders[token])
-        if all(count == size[each] for each, count in held.items()):
-            continue
-        kept.add(token)
-        for row in holders[token]:
-            group[row] = numbers.setdefault((group[row], token), len(numbers))
-        size = size - held + Counter(group[row] for row in holders[token])
-    return [
-        " ".join([begin, *(t for t in dict.fromkeys(own) if t in kept and alike[begin] > 1)])
-        for begin, own in zip(begins, tokens, strict=True)
-    ]
+    """Tensile names as tile and layout; those alike in these keep the parameters that differ."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    for row, name in enumerate(names):
+        alike[_tile_and_layout(name)].append(row)
+    short = list(names)
+    for begin, rows in alike.items():
+        tokens = [dict.fromkeys(names[row].split("_")) for row in rows]
+        shared = set(tokens[0]).intersection(*tokens)
+        for row, own in zip(rows, tokens, strict=True):
+            short[row] = " ".join([begin, *(token for token in own if token not in shared)])
+    return short
 
 
 def _tile_and_layout(name: str) -> str:

@@ -316,31 +316,16 @@ def _entry(
 
 
 def _legend(entries: Mapping[int, Line], width: int) -> list[tuple[Line, list[int]]]:
-    """The entries in as few lines as they need, in columns where these take no more; with each
-    line, whose entry each of its cells is."""
+    """The entries in as few lines as they need; with each line, whose entry each cell is."""
     if not entries:
         return []
-    sizes, places = [*map(width_of, entries.values())], [*entries]
-    flowing: list[list[int]] = [[]]
-    for place, size in enumerate(sizes):
-        if flowing[-1] and sum(_GAP + sizes[each] for each in flowing[-1]) + size > width:
-            flowing.append([])
-        flowing[-1].append(place)
-    for across in range(len(entries), 0, -1):
-        widths = [max(sizes[at::across]) for at in range(across)]
-        if sum(widths) + _GAP * (across - 1) <= width or across == 1:
-            break
-    rows = [[*range(at, min(at + across, len(entries)))] for at in range(0, len(entries), across)]
-    if len(flowing) < len(rows):
-        rows, widths = flowing, [0] * len(entries)
-    lines: list[tuple[Line, list[int]]] = []
-    for row in rows:
-        line, owners = [], list[int]()
-        for place, cells in zip(row, widths, strict=False):
-            blank = max(cells - sizes[place], 0) + _GAP
-            line += [*entries[places[place]], (" " * blank, "text")]
-            owners += [places[place]] * (sizes[place] + blank)
-        lines.append((line[:-1], owners))
+    lines: list[tuple[Line, list[int]]] = [([], [])]
+    for place, entry in entries.items():
+        size = width_of(entry)
+        if lines[-1][0] and width_of(lines[-1][0]) + size > width:
+            lines.append(([], []))
+        lines[-1][0].extend([*entry, (" " * _GAP, "text")])
+        lines[-1][1].extend([place] * (size + _GAP))
     return lines
 
 

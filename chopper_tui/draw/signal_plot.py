@@ -191,14 +191,13 @@ def _time_axis(chart: SignalChart, cells: int) -> axes.Axis:
     return axes.Axis.over(begin, end, cells // longest, scale.text)
 
 
-_ENVELOPE: Final = 5
-"""Minimum lines of the chart of all rows' range, with its title and the axis of time."""
 _MIN_CELLS: Final = 8
+_TICK_CELLS: Final = 10
 _GAP: Final = 2
 
 
 class SignalRowsDrawer(Drawer[SignalRows]):
-    """A sparkline per row and, where there is room, a chart of all rows' range below."""
+    """A sparkline per row."""
 
     zoom = MAX_ZOOM
 
@@ -212,22 +211,14 @@ class SignalRowsDrawer(Drawer[SignalRows]):
             (glyphs.spark, signal_ink(chart.unit)),
             (f" {beyond[1]}{_whole(high)}", "dim"),
         ]
-        begin, end = chart.x
-        more = [f"  all {_whole(least)} to {_whole(most)}"] if any(beyond) else []
-        for text in (*more, f"  {_whole(begin)} to {_whole(end)} {chart.x_unit}"):
-            if width_of(title) + cell_width(text) <= width:
-                title.append((text, "dim"))
-        return [title]
+        text = f"  all {_whole(least)} to {_whole(most)}" * any(beyond)
+        return [[*title, *([(text, "dim")] if width_of(title) + len(text) <= width else [])]]
 
-    def fitted(self, chart: SignalRows, width: int, glyphs: Glyphs, lines: int) -> int:
-        own = 1 + len(chart.labels)
-        return lines if lines - own >= _ENVELOPE and len(chart.labels) > 1 else own
+    def around(self, chart: SignalRows) -> int:
+        return 1
 
     def body(self, chart: SignalRows, on: Canvas) -> None:
-        above = on.left - len(chart.labels)
         _add_rows(chart, on)
-        if above >= _ENVELOPE and len(chart.labels) > 1 and np.isfinite(chart.numbers).any():
-            _add_range(chart, on)
 
     def seen(self, chart: SignalRows, lens: Lens) -> SignalRows:
         bins = chart.numbers.shape[1]
@@ -408,21 +399,6 @@ def _scale(chart: SignalRows) -> tuple[float, float, float, float]:
     return (low, high, float(known.min()), float(known.max())) if len(known) else (low, high) * 2
 
 
-def _add_range(chart: SignalRows, on: Canvas) -> None:
-    on.add([("of all", "strong"), (": median in the range", "dim")])
-    lines = on.left - 1
-    low, high = _scale(chart)[2:]
-    axis = axes.Axis.over(*axes.around(low, high), lines // 2)
-    width = axis.label_width
-    cells = max(on.width - width - 1, 1)
-    known = quantiles_along(_at(chart.numbers, cells), (0.0, 0.5, 1.0))
-    inks = [signal_ink(chart.unit)] * cells
-    drawn = area(axes.shares(known, axis), lines, inks, on.glyphs)
-    on.lines += axes.framed(drawn, axis, width, on.glyphs.is_ascii)
-    times = axes.Axis.over(*chart.x, cells // 10, chart.x_unit)
-    on.add([(" " * (width + 1) + times.line(cells), "dim")])
-
-
 def _add_rows(picture: SignalRows, on: Canvas) -> None:
     """The rows, in two columns where they are too many; where not all fit, outliers come first."""
     count, room, glyphs = len(picture.labels), on.left, on.glyphs
@@ -456,6 +432,9 @@ def _add_rows(picture: SignalRows, on: Canvas) -> None:
         on.add(pieces)
     if len(shown) < count and room:
         on.add([(f"{count - len(shown)} more in the table", "dim")])
+    elif on.left:
+        times = axes.Axis.over(*picture.x, cells // _TICK_CELLS, picture.x_unit)
+        on.add([(" " * (widths[0] + 1) + times.line(cells), "dim")])
 
 
 def _row_ink(picture: SignalRows, row: int) -> str:

@@ -59,7 +59,10 @@ def test_a_template_alone_is_whole() -> None:
 def test_tensile_is_its_tile_and_layout_and_what_differs() -> None:
     head = "MT256x256x64 TN"
     assert names(TENSILE.format(1, 3)) == (head,)
-    assert names(TENSILE.format(1, 3), TENSILE.format(2, 3)) == (f"{head} PLR1", head)
+    assert names(TENSILE.format(1, 3), TENSILE.format(2, 3)) == (
+        f"{head} PLR1",
+        f"{head} PLR2",
+    )
     other = TENSILE.format(1, 3).replace("Alik_Bljk", "Ailk_Bjlk")
     assert names(TENSILE.format(1, 3), other) == (head, "MT256x256x64 NT")
     assert len(set(names(*(TENSILE.format(a, b) for a in range(4) for b in range(4))))) == 16
