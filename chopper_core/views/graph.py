@@ -33,6 +33,7 @@ from chopper_core.views.shared import collective_figures
 from chopper_core.views.shared.phrases import amount, percent
 from chopper_core.views.shared.table_view import (
     ALL_GPUS,
+    LabelledRows,
     Own,
     Partition,
     activity_view,
@@ -49,6 +50,7 @@ SPEC: Final = ViewSpec(
     by=(
         *any_level("operation", "kernel", "phase", "layer", "iteration"),
         "type",
+        "cause",
         "message",
         "node",
     ),
@@ -57,6 +59,7 @@ SPEC: Final = ViewSpec(
 )
 
 NODE: Final = "node"
+CAUSE: Final = "cause"
 _LEAST_RANGE: Final = 0.01
 """Activities at a time by which a chart of them varies at least."""
 _BINS: Final = 240
@@ -67,6 +70,8 @@ ON_PATH: Final = column("""path_ns | ns | on path | sum over GPUs
     Work on the longest path: the chain of activities and work of the hosts that ends with the last
     activity of the iteration, each of which begins when the one before it on the path has ended.
     A collective works from the arrival of its last member.""")
+CAUSE_NS: Final = column("""cause_ns | ns | on path | sum over GPUs
+    Time of the longest path by its cause: work by type, and what is between activities.""")
 OF_PATH: Final = column("""path_pct | % | of path
     Share of the path's work and gaps.""")
 NODES: Final = column("""path_activities | | activities on path | sum over GPUs
@@ -126,8 +131,8 @@ def answer(run: Run, view: View) -> ViewResult:
     scope = run.memo(
         ("graph", view.order, view.path, run.uncounted(view)), lambda: _scope(run, view), keep=2
     )
-    found = _one_by_one(run, view, scope) if view.by == NODE else _together(run, view, scope)
-    base = base_of(run, view)
+    shown = {NODE: _one_by_one, CAUSE: _by_cause}.get(view.by, _together)
+    found, base = shown(run, view, scope), base_of(run, view)
     if scope.iteration is not None:
         base = base.of_iterations([scope.iteration])
     steps = int(base.of_rows({"": [""]}, reduces=Reduces.STEPS)[0])
@@ -289,17 +294,36 @@ def _one_by_one(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
     )
 
 
-def _parts(table: KernelTable, scope: _ScopeGraph, steps: int) -> dict[str, float]:
-    """The times of the path per step: its work by type, then what is between its activities."""
+def _by_cause(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
+    """What the path's time is: work by type, the hosts' work, launch latency and dispatch."""
+    parts = _parts(run.table, scope)
+    labels, times = list(parts), np.array(list(parts.values()))
+    gaps = {GAP_PARTS[name].title: GAP_PARTS[name].name for name in GAPS}
+
+    def opens(row: int) -> View:
+        gap = gaps.get(labels[row])
+        chosen = {"sort": f"-{gap}"} if gap else {"sort": "", "filter": f"type:{labels[row]}"}
+        return replace(view, by=NODE, columns=(), **chosen)
+
+    share = Values(100.0 * times / max(scope.path_ns, 1))
+    columns: Own = [(CAUSE_NS, Values(times)), (OF_PATH, share)]
+    whole = {CAUSE_NS.name: scope.path_ns, OF_PATH.name: 100.0}
+    rows = LabelledRows(CAUSE, labels)
+    return table_view(view, rows, columns, total=whole, opens=opens, sort=f"-{CAUSE_NS.name}")
+
+
+def _parts(table: KernelTable, scope: _ScopeGraph) -> dict[str, int]:
+    """The times of the path: its work by type, then what is between its activities."""
     types = node_types(table, scope.on_path)
     times = [*sums_of(scope.work_ns, types, len(TYPES)), *scope.gap_ns.sum(axis=1)]
     names = (*TYPES, *(GAP_PARTS[name].title for name in GAPS))
-    return {name: ns / steps for name, ns in zip(names, times, strict=True) if ns}
+    return {name: int(ns) for name, ns in zip(names, times, strict=True) if ns}
 
 
 def _headline(run: Run, scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
     """Sentences about the path, per so many steps."""
-    parts = [f"{name} {time_text(ns)}" for name, ns in _parts(run.table, scope, steps).items()]
+    path = _parts(run.table, scope).items()
+    parts = [f"{name} {time_text(ns / steps)}" for name, ns in path]
     counts = counts_of(node_types(run.table, scope.rows), len(TYPES)) / steps
     mix = [f"{amount(n)} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
     work, gap = (time_text(int(each.sum()) / steps) for each in (scope.work_ns, scope.gap_ns))
@@ -342,8 +366,8 @@ def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
 
 def _charts(run: Run, scope: _ScopeGraph, steps: int) -> tuple[Chart, ...]:
     charts: list[Chart] = []
-    if parts := _parts(run.table, scope, steps):
-        series = tuple(Series(name, np.array([ns / 1e6])) for name, ns in parts.items())
+    if parts := _parts(run.table, scope):
+        series = tuple(Series(name, np.array([ns / steps / 1e6])) for name, ns in parts.items())
         charts.append(Composition("the longest path", "ms", ("path",), series))
     if length := float(scope.alone_span_ns):
         edges = np.linspace(0.0, length, _BINS + 1)

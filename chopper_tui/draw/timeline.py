@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.charts import QUEUE, Band, LaneCells, Lanes, Span, Strip
+from chopper_core.model.charts import OF_TRACE, Band, LaneCells, Lanes, Span, Strip
 from chopper_core.model.units import Unit, is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, display_name, elide, pad
@@ -120,13 +120,13 @@ class LanesDrawer(Drawer[Lanes]):
         ghosts = _ghosts_shown(chart, selected, height)
         has_host = chart.hosts is not None and height - len(ghosts) >= _MIN_WITH_HOST
         host = chart.hosts(selected, bins) if chart.hosts is not None and has_host else None
-        unmeasured = all(each.title == QUEUE for each in strips) and height >= _MIN_WITH_HOST
+        unmeasured = all(each.title in OF_TRACE for each in strips) and height >= _MIN_WITH_HOST
         room_left = height - len(ghosts) - (host is not None) - (unmeasured and bool(strips))
         shown, most_bands, most_strips, strip_lines = _allotted(
             room_left, len(chart.lanes), len(bands), max(len(strips), 1)
         )
         # The queue is beneath the host that fills it.
-        strips = tuple(sorted(strips[:most_strips], key=lambda strip: strip.title != QUEUE))
+        strips = tuple(sorted(strips[:most_strips], key=lambda strip: strip.title not in OF_TRACE))
         titles = {band.title for band in bands}
         kept = [title for title in _BANDS_BY_IMPORTANCE if title in titles][:most_bands]
         top = min(max(selected - shown // 2, 0), len(chart.lanes) - shown)
@@ -482,7 +482,7 @@ def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Lin
 
 def _on_visible_range(strip: Strip) -> Strip:
     known = strip.numbers[np.isfinite(strip.numbers)]
-    if strip.title == QUEUE or not len(known):
+    if strip.title in OF_TRACE or not len(known):
         return strip
     low, high = axes.around(float(known.min()), float(known.max()))
     return replace(strip, low=low, high=high)
@@ -505,7 +505,7 @@ def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
     if not np.isfinite(strip.numbers).any():
         return [[_label(labels[0], room, glyphs), ("unknown here", "dim")]]
     span = strip.high - strip.low
-    ink = "accent" if strip.title == QUEUE else signal_ink(strip.unit)
+    ink = "accent" if strip.title in OF_TRACE else signal_ink(strip.unit)
     shares = (strip.numbers - strip.low) / span if span > 0 else 0.5 + 0 * strip.numbers
     lines: list[Line] = []
     for row, text in enumerate(columns(shares, height, glyphs)):

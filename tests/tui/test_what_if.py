@@ -65,14 +65,14 @@ async def test_a_finding_and_its_evidence_lead_to_the_step_without_it() -> None:
         card = app.explore.cards.card
         assert card is not None and "GPU 5 runs at" in card.text
         await app.press("X")
-        assert app.explore.view.overrides.predicted == "gpu:5 as peers"
+        assert app.explore.view.overrides.predicted == "gpu:5 compute as peers"
         assert app.explore.view.path == ("11",)
         await app.press("escape")
         assert app.explore.view.name == "overview"
         await app.press("down", "enter")
         assert app.explore.view.name != "overview" and not app.explore.view.overrides.predicted
         await app.press("I")
-        assert app.explore.view.name == "whatif" and app.explore.view.of == "gpu:5 as peers"
+        assert app.explore.view.name == "whatif" and app.explore.view.of == "gpu:5 compute as peers"
         await app.press("9")
         assert app.explore.view.name == "findings"
         await app.press("G", "X")

@@ -23,7 +23,7 @@ from chopper_core.views.query import query
 from tests.demo import demo_run
 from tests.support import Row, counted_rows, run_of, sample_run
 
-SPLITS = [by for by in view_spec("graph").by if by != "node"]
+SPLITS = [by for by in view_spec("graph").by if by not in ("node", "cause")]
 
 
 def shown(run: Run, by: str, **fields: object) -> Frame:
@@ -50,6 +50,22 @@ def test_rows_partition_the_scope_and_the_path(run: Run, by: str) -> None:
         assert frame.total["path_activities"] == len(nodes.labels)
     parts = sum(frame.total.get(f"gap_{name}_ns") or 0 for name in graph.GAPS)
     assert parts == frame.total["path_gap_ns"]
+
+
+def test_causes_add_up_to_the_path_and_lead_to_its_activities(run: Run) -> None:
+    frame, nodes = shown(run, "cause"), shown(run, "node")
+    times = column(frame, "cause_ns")
+    assert sum(times.values()) == frame.total["cause_ns"]
+    assert frame.total["cause_ns"] == nodes.total["path_ns"] + nodes.total["path_gap_ns"]
+    assert times["host"] == nodes.total["gap_host_ns"]
+    by_type = column(shown(run, "type"), "path_ns")
+    assert times["compute"] == by_type["compute"] and times["collective"] == by_type["collective"]
+    opened = query(run, frame.target(frame.labels.index("host")))
+    assert opened.sort == "-gap_host_ns" and len(opened.labels) == len(nodes.labels)
+    opened = query(run, frame.target(frame.labels.index("collective")))
+    assert {str(opened.values["type"].cell(row)) for row in range(len(opened))} == {"collective"}
+    each = query(run, View("R", name="graph", by="cause"))
+    assert each.total["cause_ns"] == frame.total["cause_ns"] / 2
 
 
 def counted_rows_fast(run: Run) -> np.ndarray:

@@ -8,14 +8,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.graph.collectives import collectives_of
+from chopper_core.graph.slack import row_slack
 from chopper_core.model.address import parse, render
-from chopper_core.model.charts import Lanes
+from chopper_core.model.charts import SLACK, Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.model.view import View, Window
@@ -28,8 +29,10 @@ from chopper_core.views.timeline.lanes import (
     CLASS_NAMES,
     Lane,
     busy_by_class,
+    edges,
     lane_of,
     lanes_of,
+    slack_strip,
     waits_of,
 )
 from chopper_tui.export import printed
@@ -255,7 +258,7 @@ def test_strips_are_the_signal_of_the_lanes_gpu(run: Run) -> None:
     for row in (0, len(picture.lanes) - 1):
         gpu = int(picture.owners[row].removeprefix("GPU "))
         strips = picture.strips(row, 30)
-        assert [strip.title for strip in strips] == ["busy", "gfx", "power", "queue"]
+        assert [strip.title for strip in strips] == ["busy", "gfx", "power", "queue", "slack"]
         begin, length = picture.seen.from_ns, picture.seen.length_ns
         bounds = np.array([begin + length * edge // 30 for edge in range(31)]) + run.origin_ns
         for strip, name in zip(strips[:3], ("busy_pct", "gfx_mhz", "power_w"), strict=True):
@@ -481,7 +484,7 @@ def test_every_format_has_the_lanes(run: Run, scope: str) -> None:
     for row, busy in zip(told["rows"], picture["busy_ns"], strict=True):
         assert sum(busy) == row["lane_ns"]
     strips = picture["strips"]["GPU 3"]
-    assert [strip["title"] for strip in strips] == ["gfx", "power", "queue"]
+    assert [strip["title"] for strip in strips] == ["gfx", "power", "queue", "slack"]
     assert len(strips[0]["numbers"]) == 100
     for form in ("text", "markdown"):
         text = printed(found, form, width=100)
@@ -502,3 +505,30 @@ def test_lanes_are_those_of_the_rows(run: Run) -> None:
         assert some.owners[row] == every.owners[other]
         assert some.bands(row, 50) == every.bands(other, 50)
     assert lanes_picture(run, parse("R?view=timeline&filter=no_such_lane")).lanes == ()
+
+
+@given(st.integers(0, 7), st.integers(1, 60), st.floats(0, 0.9), st.floats(0.01, 1))
+@settings(max_examples=20)
+def test_a_cell_has_the_least_slack_of_what_runs_in_it(
+    gpu: int, bins: int, first: float, share: float
+) -> None:
+    run = demo_run()
+    table, slack = run.table, row_slack(run)
+    assert slack is not None
+    ends = table.start_ns + table.duration_ns
+    begin = run.origin_ns + int(first * (int(ends.max()) - run.origin_ns))
+    end = begin + max(int(share * (int(ends.max()) - begin)), bins)
+    strip = slack_strip(run, gpu, begin, end, bins)
+    assert strip is not None and strip.title == SLACK and strip.low == 0
+    cut = edges(begin, end, bins)
+    own = table.gpu == gpu
+    for cell, (low, high) in enumerate(pairwise(cut.tolist())):
+        there = own & (table.start_ns < high) & (ends > low)
+        least = slack[there].min() if there.any() else np.nan
+        assert strip.numbers[cell] == least or (np.isnan(least) and np.isnan(strip.numbers[cell]))
+
+
+def test_a_long_run_has_no_lane_of_slack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chopper_core.views.timeline.lanes._MAX_WITH_SLACK", 10)
+    run = demo_run()
+    assert slack_strip(run, 0, run.origin_ns, run.origin_ns + 1000, 4) is None

@@ -29,12 +29,14 @@ from chopper_core.views.timeline.lanes import (
     lanes_of,
     queue_strip,
     segments_of,
+    slack_strip,
     waits_of,
     wide,
 )
 
 KIND_NAMES: Final = tuple(kind.name.lower() for kind in Kind)
 STRIPS: Final = ("gfx_mhz", "power_w")
+_OF_TRACE: Final = (queue_strip, slack_strip)
 _BANDS: Final = ("iteration", "phase", "layer")
 _PREFIX: Final = {"iteration": "it ", "layer": "L"}
 _SEVERAL: Final = -2
@@ -68,15 +70,15 @@ def lanes_chart(
             if (curve := signal.curves.get(lanes[row].gpu)) is not None:
                 means = curve.means(cut)
                 found.append(Strip(signal.title, signal.unit, signal.low, signal.high, means))
-        queue = queue_strip(run, lanes[row].gpu, begin, end, bins)
-        return tuple(found) if queue is None else (*found, queue)
+        of_trace = (strip(run, lanes[row].gpu, begin, end, bins) for strip in _OF_TRACE)
+        return (*found, *filter(None, of_trace))
 
     def clocks(row: int, bins: int) -> Float64:
         gpu = lanes[row].gpu
         curve = clock.get(gpu) if row == 0 or lanes[row - 1].gpu != gpu else None
         return np.zeros(0) if curve is None else curve.means(edges(begin, end, bins).astype(float))
 
-    has_queue = bool(lanes) and queue_strip(run, lanes[0].gpu, begin, end, 1) is not None
+    of_trace = [strip(run, lanes[0].gpu, begin, end, 1) for strip in _OF_TRACE if lanes]
     clock = run.signal(STRIPS[0]).curves if STRIPS[0] in run.signal_names else {}
     return Lanes(
         title="lanes",
@@ -87,7 +89,7 @@ def lanes_chart(
         cells=lambda row, bins: cells_of(run, lanes[row], begin, end, bins),
         bands=bands,
         strips=strips,
-        signals=sum(map(bool, (signal.curves for signal in signals))) + has_queue,
+        signals=sum(map(bool, (signal.curves for signal in signals))) + sum(map(bool, of_trace)),
         clocks=clocks if clock else None,
         hosts=lambda row, bins: host_cells(run, lanes[row].gpu, begin, end, bins),
         missing="no clock, no power: no telemetry of this GPU",

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, is_communication, kernel_class
 from chopper_core.graph.collectives import collectives_of
-from chopper_core.model.charts import QUEUE, LaneCells, Span, Strip
+from chopper_core.model.charts import QUEUE, SLACK, LaneCells, Span, Strip
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.signals import Queue, TimeSpans
@@ -22,13 +22,16 @@ from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int8, Int64
-from chopper_core.util.grouping import distinct, run_maxima, run_starts, stable_order
+from chopper_core.util.grouping import distinct, minima_of, run_maxima, run_starts, stable_order
 
 CACHED_SCOPES: Final = 8
 EVERY_STREAM: Final = None
 """The stream of a lane that holds all of a GPU."""
 _MIN_NAMED_CELLS: Final = 2
 """An activity that fills fewer cells is not named."""
+_MAX_WITH_SLACK: Final = 1 << 17
+"""Activities of a run that are replayed before a person notices."""
+_FAR: Final = np.iinfo(np.int64).max
 MAX_NAMED_PER_CELL: Final = 2
 """With more activities per cell none is named."""
 
@@ -279,6 +282,27 @@ def queue_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | 
         return None
     depth = queue.depths(edges(begin, end, bins))
     return Strip(QUEUE, Unit.NONE, 0.0, max(float(depth.max(initial=0.0)), 1.0), depth)
+
+
+def slack_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | None:
+    """The least slack of what runs, by cell; None where none has any, or it isn't known at once."""
+    from chopper_core.graph.slack import row_slack  # The overview draws lanes, and no slack.
+
+    found = row_slack(run) if len(run.table) <= _MAX_WITH_SLACK else None
+    if found is None or not found.any():
+        return None
+    table, rows = run.table, run.tree().node((str(gpu),)).rows
+    starts, ends = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
+    rows = rows[inside := (starts < end) & (ends > begin)]
+    cut = edges(begin, end, bins)
+    first = np.clip(np.searchsorted(cut, starts[inside], "right") - 1, 0, bins - 1)
+    last = np.clip(np.searchsorted(cut, ends[inside], "left") - 1, first, bins - 1)
+    sizes = last - first + 1
+    cells = np.repeat(first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+    least = minima_of(np.repeat(found[rows], sizes), cells, bins, _FAR)
+    numbers = np.where(least == _FAR, np.nan, least)
+    high = float(least[least < _FAR].max(initial=1))
+    return Strip(SLACK, Unit.NS, 0.0, high, numbers)
 
 
 def _host_times(run: Run, gpu: int) -> tuple[TimeSpans, TimeSpans, TimeSpans] | None:
