@@ -289,8 +289,9 @@ class TableRows:
             table = csv_table(text.encode("utf-8", "replace"), width)
         except pa.ArrowInvalid:
             return None
-        # A quote without its end makes one row of several lines.
-        if len(table) != text.count("\n") and len(table) != sum(map(bool, split_lines(text))):
+        # A quote without its end makes one row of several lines; empty lines make none.
+        lines = text.count("\n") + (text[-1:] not in ("", "\n"))
+        if len(table) != lines and len(table) != sum(map(bool, split_lines(text))):
             return None
         columns = table.columns
         if is_spaced and any(space in text for space in _SPACES):
