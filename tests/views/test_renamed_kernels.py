@@ -176,3 +176,23 @@ def test_of_very_many_kernels_some_iterations_tell_the_pairs(
 ) -> None:
     monkeypatch.setattr("chopper_core.views.shared.compared._MAX_ROWS", 20)
     assert pairs(compared("after?order=kernel&base=before")) == RENAMED
+
+
+EAGER = {"norm": ("n",), "qkv": ("g",), "sdpa": ("f", "s"), "proj": ("g",), "norm2": ("n",),
+         "gate": ("gemm",), "up": ("gemm",), "act": ("silu", "mul"), "down": ("gemm",)}  # fmt: skip
+ENGINE = {"norm": ("n",), "qkv": ("g",), "flash_attn": ("a",), "proj": ("g",), "norm2": ("n", "n"),
+          "gate_up": ("gemm",), "silu_and_mul": ("act_and_mul",), "down": ("gemm",)}  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["view=compare&by=operation", "order=operation"])
+def test_operations_of_two_frameworks_are_paired_by_what_is_around_them(by: str) -> None:
+    base = run_with(EAGER, gpus=1)  # type: ignore[arg-type]
+    run = replace(run_with(ENGINE), others={"before": base})  # type: ignore[arg-type]
+    frame = query(run, parse(f"after?{by}&base=before&base=total"))
+    found = pairs(frame)
+    if "compare" in by:
+        words = {label: frame.row(row)["partner"] for row, label in enumerate(frame.labels)}
+        assert {name for name, word in words.items() if word == "removed"} == {"up"}
+        found = {name: word for name, word in words.items() if word not in (None, "removed")}
+    # One product in place of two: the first of them is the same work, the other one is gone.
+    assert found == {"flash_attn": "sdpa", "gate_up": "gate", "silu_and_mul": "act"}

@@ -32,7 +32,7 @@ from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.base import Base, base_of, baseline_of, divided, other_total
 from chopper_core.views.shared.children import cut_note
-from chopper_core.views.shared.compared import Pairs, Side, matched, renamed_kernels
+from chopper_core.views.shared.compared import Pairs, Side, matched, renamed_labels
 from chopper_core.views.shared.derived import delta_of, difference, relative, relative_of
 from chopper_core.views.shared.table_view import Own, child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
@@ -304,8 +304,8 @@ def sides_of(run: Run, view: View) -> Sides:
     if common.issuperset(levels):
         # Each side is a single part, whatever its name.
         renamed = dict(zip(ours.labels, base.labels, strict=True))
-    elif by == "kernel":
-        renamed = renamed_kernels(ours, base)
+    elif by in ("kernel", "operation"):
+        renamed = renamed_labels(ours, base, by)
     return Sides(by, ours, base, matched(ours.labels, base.labels, renamed))
 
 

@@ -4,7 +4,9 @@ Kernels that run at the same place in two runs under different names are one row
 activity is its operation and layer, the number of kernels before it there that both runs have by
 name, and its distance from the last of those. Two names that only one side has are the same kernel
 renamed if they share at least half of their places; the closest pair first, each name once. Phase,
-layer and operation count only where the compared nodes don't fix them.
+layer and operation count only where the compared nodes don't fix them. Operations are paired by the
+common ones around them in their phase and layer, as two frameworks name the same work otherwise:
+those that are alone there, else the n-th of the same class of kernels.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import Metric, Reduces, Values, default_columns, numbered
 from chopper_core.model import address
 from chopper_core.model.attributes import TypedValue
@@ -26,7 +29,7 @@ from chopper_core.model.table import ACTIVITY, NO_LABEL
 from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.util.grouping import combined, counts_of, distinct, run_mask
+from chopper_core.util.grouping import combined, counts_of, distinct, nth_of, run_mask, run_starts
 from chopper_core.views.base import base_of, baseline_of, other_total
 from chopper_core.views.frame import Frame, Number
 from chopper_core.views.shared.children import (
@@ -48,12 +51,12 @@ from chopper_core.views.shared.derived import (
 )
 from chopper_core.views.shared.filter import NAME, FilterRows, shown_of
 
-_KERNEL: Final = "kernel"
+_RENAMED: Final = {"kernel": ("phase", "layer", "operation"), "operation": ("phase", "layer")}
+"""Levels whose labels are paired by their place, and the parts of a place."""
 MIN_SHARED: Final = 0.5
 _MAX_ROWS: Final = 1 << 20
 """The most rows that are compared by name; larger nodes are sampled by iteration."""
 _STEP: Final = ("gpu", "iteration")
-_PARTS: Final = ("phase", "layer", "operation")
 _WITH_DELTA: Final = (
     "kernels",
     "gfx_mhz",
@@ -133,9 +136,9 @@ def compared(run: Run, view: View) -> Frame:
     # Two single activities are compared whatever their positions.
     leaves = view.is_leaf and base.view.is_leaf
     renamed = {}
-    if ours.level == base.level == _KERNEL:
+    if ours.level == base.level and ours.level in _RENAMED:
         sides = (Side(run, ours.view, ours.labels), Side(other, base.view, base.labels))
-        renamed = renamed_kernels(*sides)
+        renamed = renamed_labels(*sides, ours.level)
     pairs = matched(ours.labels, ours.labels if leaves else base.labels, renamed)
 
     @cache
@@ -165,7 +168,7 @@ def compared(run: Run, view: View) -> Frame:
         notes = [f"the baseline lacks this node: {lacking}"]
     else:
         bases = base_of(run, ours.view), base_of(other, base_view)
-        notes = [*other_total(*bases), *_row_notes(pairs, len(renamed))]
+        notes = [*other_total(*bases), *_row_notes(pairs, len(renamed), ours.level)]
     notes.append(f"the baseline is {address.render(base_view)}")
     if other is not run and not lacking:
         notes += cut_note(other, base_view, "of the baseline")
@@ -234,7 +237,7 @@ def _without_rows(frame: Frame, view: View) -> Frame:
     )
 
 
-def _row_notes(pairs: Pairs, renamed: int) -> list[str]:
+def _row_notes(pairs: Pairs, renamed: int, level: str) -> list[str]:
     counts = {
         "new, not in the baseline": int((pairs.base < 0).sum()),
         "removed, only in the baseline": int((pairs.ours < 0).sum()),
@@ -242,8 +245,8 @@ def _row_notes(pairs: Pairs, renamed: int) -> list[str]:
     notes = [f"{n} row{' is' if n == 1 else 's are'} {kind}" for kind, n in counts.items() if n]
     if renamed:
         notes.append(
-            f"{renamed} kernel{' has' if renamed == 1 else 's have'} another name in the baseline, "
-            "shown before the arrow"
+            f"{renamed} {level}{' has' if renamed == 1 else 's have'} another name in the "
+            "baseline, shown before the arrow"
         )
     return notes
 
@@ -278,14 +281,14 @@ Place = tuple[int | str, ...]
 Key = TypeVar("Key")
 
 
-def renamed_kernels(ours: Side, base: Side) -> dict[str, str]:
-    """Our name → the baseline's, of kernels that only one side has by name."""
+def renamed_labels(ours: Side, base: Side, level: str) -> dict[str, str]:
+    """Our name → the baseline's, of kernels or operations that only one side has by name."""
     common = set(ours.labels) & set(base.labels)
     if len(common) == min(len(ours.labels), len(base.labels)):
         return {}
     fixed = dict((*ours.view.scope, *base.view.scope))
-    free = [part for part in _PARTS if part not in fixed]
-    shares, base_shares = (_shares(side, free, common) for side in (ours, base))
+    free = [part for part in _RENAMED[level] if part not in fixed]
+    shares, base_shares = (_shares(side, level, free, common) for side in (ours, base))
     sizes, base_sizes = (_summed(each.values()) for each in (shares, base_shares))
     shared = _summed(
         {
@@ -316,18 +319,22 @@ def _summed(each: Iterable[Mapping[Key, float]]) -> Mapping[Key, float]:
 
 
 def _shares(
-    side: Side, free: Sequence[str], common: Collection[str]
+    side: Side, level: str, free: Sequence[str], common: Collection[str]
 ) -> dict[Place, dict[str, float]]:
     table, rows = side.run.table, side.run.tree_of(side.view).node(side.view.path).rows
     every = -(-len(rows) // _MAX_ROWS)
     number = combined([table.column(level)[rows] for level in _STEP])[1]
     if every > 1 and number.max() >= every:
         rows = rows[number % every == every // 2]
-    part = combined([table.column(level)[rows] for level in (*_STEP, *_PARTS)])[1]
+    part = combined([table.column(name)[rows] for name in (*_STEP, *_RENAMED[level])])[1]
     order = np.lexsort((table.stream[rows], table.start_ns[rows], part))
     rows, part = rows[order], part[order]
-    names = table.kernel[rows]
-    labels = {int(code): table.text_of("kernel", int(code)) for code in distinct(names)}
+    names = table.column(level)[rows]
+    if level == "operation":
+        # Its kernels in a row are one.
+        first = run_starts(part, names)
+        rows, part, names = rows[first], part[first], names[first]
+    labels = {int(code): table.text_of(level, int(code)) for code in distinct(names)}
     is_common = np.isin(names, [code for code, label in labels.items() if label in common])
     # How many common rows precede each row in its part, and the distance to the last of them.
     position = np.arange(len(rows))
@@ -335,7 +342,21 @@ def _shares(
     before: Int64 = np.cumsum(is_common) - is_common
     anchor = np.maximum.accumulate(np.where(is_common, position, -1))
     since = position - np.maximum(anchor, begin - 1)
-    columns = [*(table.column(level)[rows] for level in free), before - before[begin], since, names]
+    classes = [""]
+    kind = np.zeros(len(rows), np.int64)
+    if level == "operation":
+        classes += [kernel_class(name) for name in table.names]
+        gap = combined([part, np.where(is_common, -1, before)])[1]
+        kind = np.where(np.bincount(gap)[gap] > 1, 1 + table.kernel[rows], 0)
+        kind = np.array([classes.index(each) for each in classes], np.int64)[kind]
+        since = nth_of(combined([gap, kind])[1])
+    columns = [
+        *(table.column(level)[rows] for level in free),
+        before - before[begin],
+        since,
+        kind,
+        names,
+    ]
     places, owner = combined([each[~is_common] for each in columns])
     at: dict[Place, dict[str, float]] = defaultdict(dict)
     for (*place, name), count in zip(places.tolist(), counts_of(owner).tolist(), strict=True):
@@ -343,7 +364,7 @@ def _shares(
             table.operations[code] if level == "operation" and code != NO_LABEL else code
             for level, code in zip(free, place, strict=False)
         ]
-        at[(*parts, *place[-2:])][labels[name]] = float(count)
+        at[(*parts, *place[-3:-1], classes[place[-1]])][labels[name]] = float(count)
     return {
         place: {name: count / sum(found.values()) for name, count in found.items()}
         for place, found in at.items()
