@@ -5,6 +5,8 @@ Both have a scale and a cursor, whose cell or block is spelled out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -41,6 +43,7 @@ from chopper_tui.draw.pieces import Line, marked, short_number, width_of
 
 _NUMBERED: Final = 7
 _MAX_CELL: Final = 9
+_LEAST_FIGURE: Final = 0.01
 _MIN_TICK_NAME: Final = 8
 _MIN_CHANGE_PCT: Final = 2.0
 """The least end of a scale of differences: smaller ones are noise and must not look large."""
@@ -81,6 +84,7 @@ class HeatDrawer(Drawer[HeatMap]):
         owners = np.repeat(-(-np.arange(bins) * columns // max(bins, 1)), wide)
         hits = owners if chart.opens is not None else None
         gaps = frozenset(n for n, name in enumerate(chart.columns) if bins == columns and not name)
+        before = "" if glyphs.in_colour else " "
         for top in range(0, shown, 1 if tall else 2):
             ink = "strong" if top <= at[0] <= top + (not tall) else "text"
             if not tall:
@@ -88,12 +92,21 @@ class HeatDrawer(Drawer[HeatMap]):
                 drawn = scale.halves(np.repeat(numbers[top], wide), np.repeat(below, wide), on)
                 if ink == "strong":
                     begin, filled = at[1] * wide, scale.ink_of(numbers[at])
-                    drawn = marked(drawn, begin, begin + wide, f"strong/{filled}", _mark(" ", wide))
+                    mark = glyphs.cursor.ljust(wide)
+                    drawn = marked(drawn, begin, begin + wide, f"strong/{filled}", mark)
                 on.add([(labels[top], ink), *drawn], top, margin, hits)
             for line in range(tall):
                 is_middle = line == (tall - 1) // 2
                 here = at[1] if at[0] == top and is_middle else -1
-                cells = _cells(numbers[top], wide, scale, on, here, gaps, is_numbered=is_middle)
+                is_numbered = is_middle and wide >= _NUMBERED
+                texts = [
+                    pad(before + _figure(number), wide - 1) * is_numbered
+                    if np.isfinite(number)
+                    else glyphs.missing * (place not in gaps)
+                    for place, number in enumerate(numbers[top].tolist())
+                ]
+                places = np.repeat(np.arange(bins), wide)
+                cells = _blocks(places, numbers[top], texts.__getitem__, scale, on, here)
                 name = labels[top] if is_middle else " " * margin
                 on.add([(name, ink), *cells], top, margin, hits)
         if shown < count and on.left > self.around(chart):
@@ -217,34 +230,41 @@ def _binned(numbers: Float64, bins: int) -> Float64:
     return found
 
 
-def _cells(
-    numbers: Float64, wide: int, scale: ColourScale, on: Canvas, here: int, gaps: frozenset[int],
-    *, is_numbered: bool,
-) -> Line:  # fmt: skip
+def _blocks(
+    owners: Index,
+    numbers: Float64,
+    text_of: Callable[[int], str],
+    scale: ColourScale,
+    on: Canvas,
+    here: int | None,
+    edge: str = "",
+) -> Line:
+    """Blocks of cells, each filled with the level of its number, with a text that fits into it.
+
+    The cursor is at the left of its block, as is the `edge` of the others.
+    """
     line: Line = []
-    for place, number in enumerate(numbers.tolist()):
-        is_here = place == here
-        if not np.isfinite(number):
-            text = " " if place in gaps else on.glyphs.missing
-            text = f"[{text}]" if is_here else text
-            line.append((pad(text, wide)[:wide], "strong" if is_here else "dim"))
-            continue
-        ink, level = scale.ink_of(number), scale.level(number, on)
-        if is_numbered and wide >= _NUMBERED:
-            text = short_number(number if abs(number) >= 0.01 else round(number, 3))
-            text = f"[{text}]" if is_here else f" {text}"
-            head = "" if on.glyphs.in_colour else level
-            own = f"{head}{pad(text[: wide - 1], wide - 1 - len(head))} "
-            line.append((own[:wide], f"{'strong' if is_here else 'text'}/{ink}"))
-        elif is_here:
-            line.append((_mark(level, wide), f"strong/{ink}"))
-        else:
-            line.append((level * wide, ink))
+    for owner, cells in groupby(owners.tolist()):
+        wide, number, is_here = len(list(cells)), float(numbers[owner]), owner == here
+        text = text_of(owner) if wide >= _MIN_NAME or not edge else ""
+        if cell_width(text) >= wide > 1:
+            # A name cut to a letter or two is useless.
+            text = elide(text, wide - 2, on.glyphs) if wide >= _MIN_CUT_NAME else ""
+        is_known = bool(np.isfinite(number))
+        is_filled = not (edge or text or is_here) and is_known
+        level = scale.level(number, on)
+        fill = " " if on.glyphs.in_colour and not is_filled else level
+        cursor = "[" if on.glyphs.is_ascii else on.glyphs.cursor
+        first = cursor if is_here else edge if edge and wide > 1 else fill
+        if not (is_known or edge or is_here):
+            first, text = text[:1] or fill, ""
+        ink = "strong" if is_here else "text" if is_known else "dim"
+        if is_known and on.glyphs.in_colour:
+            ink = scale.ink_of(number) if is_filled else f"{ink}/{scale.ink_of(number)}"
+        elif is_known and not is_here:
+            ink = "accent"
+        line.append((first_cells(first + text + fill * wide, wide), ink))
     return line
-
-
-def _mark(level: str, wide: int) -> str:
-    return "X" if wide == 1 else f"[{level * (wide - 2)}]"
 
 
 def _ticks(
@@ -323,6 +343,7 @@ class IcicleDrawer(Drawer[Icicle]):
         scale = ColourScale.over(numbers, chart.unit, chart.signed)
         depth, block = _within(chart, on.cell) if on.cell is not None else (-1, -1)
         levels, room = len(chart.rows), max(on.left - _AROUND, 0)
+        edge = "|" if on.glyphs.is_ascii else "▏"
         tall, more = divmod(min(room, levels * self.tallest), max(levels, 1))
         for number, row in enumerate(chart.rows):
             here = block if number == depth else None
@@ -337,7 +358,9 @@ class IcicleDrawer(Drawer[Icicle]):
                 # The cursor is next to the names: along tall levels it took many bytes.
                 off = abs(y - (lines - 1) // 2)
                 near = here if off < 2 else None
-                on.add(_row_line(row, owners, scale, on, near, named=not off), number, 0, owners)
+                name = partial(_name_of, row) if not off else "".format
+                line = _blocks(owners, row.numbers, name, scale, on, near, edge)
+                on.add(line, number, 0, owners)
         on.add(scale.line(chart.rows[0].numbers, chart.unit, 0, on))
         if on.cell is not None:
             on.add(_block_line(chart, depth, block, on))
@@ -388,34 +411,12 @@ def _owners(picture: Icicle, depth: int, width: int, here: int | None = None) ->
     return found.astype(np.intp)
 
 
-def _row_line(
-    row: IcicleRow, owners: Index, scale: ColourScale, on: Canvas, here: int | None, *, named: bool
-) -> Line:  # fmt: skip
-    line: Line = []
-    glyphs = on.glyphs
-    for owner, cells in groupby(owners.tolist()):
-        wide = len(list(cells))
-        number, is_here, name = float(row.numbers[owner]), owner == here, ""
-        if named and wide >= _MIN_NAME:
-            name = display_name(row.labels[owner], row.level)
-            if cell_width(name) > wide - 1:
-                # A name cut to a letter or two is useless.
-                name = elide(name, wide - 2, glyphs) if wide >= _MIN_CUT_NAME else ""
-        edge = glyphs.cursor if is_here else "▏" if wide > 1 else " "
-        if glyphs.is_ascii:
-            edge = "[" if is_here else "|" if wide > 1 else " "
-        rest = wide - cell_width(name) - 1
-        if not np.isfinite(number):
-            text, ink = first_cells((edge + name).ljust(wide), wide), "dim"
-        elif glyphs.in_colour:
-            text, ink = edge + name + " " * rest, "text"
-        else:
-            level = scale.level(number, on)
-            text, ink = edge + name + level * rest if wide > 1 or is_here else level, "accent"
-        ink = "strong" if is_here else ink
-        is_filled = glyphs.in_colour and np.isfinite(number)
-        line.append((text, f"{ink}/{scale.ink_of(number)}" if is_filled else ink))
-    return line
+def _name_of(row: IcicleRow, block: int) -> str:
+    return display_name(row.labels[block], row.level)
+
+
+def _figure(number: float) -> str:
+    return short_number(number if abs(number) >= _LEAST_FIGURE else round(number, 3))
 
 
 def _block_line(picture: Icicle, depth: int, block: int, on: Canvas) -> Line:
