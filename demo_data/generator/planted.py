@@ -345,12 +345,15 @@ def _extra(run: Simulated, size: float, seed: int) -> Cause:
 
 @_plants("a slow link of one group", ("tensor",))
 def _link(run: Simulated, size: float, seed: int) -> Cause:
-    group = run.config.tensor_group(_gpu(run, seed)[0])
-    usual = sum(
-        each.collective.transfer_ns
-        for each in run.traces[group.ranks[0]].activities
-        if each.collective and each.collective.group == group
-    )
+    gpu = _gpu(run, seed)[0]
+    for group in (run.config.tensor_group(gpu), run.config.data_group(gpu)):
+        usual = sum(
+            each.collective.transfer_ns
+            for each in run.traces[group.ranks[0]].activities
+            if each.collective and each.collective.group == group
+        )
+        if usual:
+            break
     factor = 1 + size * run.step_ns * run.config.iterations / usual
     return Cause("link", factor, group.ranks, _from_start(run))
 

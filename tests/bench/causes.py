@@ -49,7 +49,12 @@ class Expected(Struct, frozen=True):
 
 
 def _layer(found: planted.Planted, _: Run) -> tuple[str, ...]:
-    return (rf"\blayers? {found.cause.layer}\b",)
+    config, layer = found.run.config, found.cause.layer or 0
+    if config.stages == 1:
+        return (rf"\blayers? {layer}\b",)
+    # Each stage of a pipeline counts its layers from 0.
+    stage = next(n for n in range(config.stages) if layer in config.layers_of(n))
+    return (rf"\blayer {layer - config.layers_of(stage)[0]} of stage {stage}\b",)
 
 
 def _operation(found: planted.Planted, run: Run) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from chopper_core.views.findings import RULES, _find
 from chopper_core.views.findings.rule import EXPLAINED, SMALLEST_SAVING, context_of
 from chopper_core.views.findings.worth import Worth
 from chopper_core.views.overheads import parts_of
+from chopper_core.views.query import query
 from tests.bench import causes as bench
 from tests.bench.causes import planted
 from tests.demo import demo_run
@@ -41,6 +42,19 @@ def assert_accounted(run: Run) -> None:
     assert groups == sorted(groups, reverse=True)
 
 
+def assert_answered(run: Run) -> None:
+    """What-if gives the saving of each finding, to the nanosecond, when asked for its remedy."""
+    found = query(run, View(run.name, name="findings"))
+    rows = [row for row in range(len(found)) if found.values["remedy"].present()[row]]
+    bases = [found.values["basis"].cell(row) for row in range(len(found))]
+    assert [row for row, basis in enumerate(bases) if basis == "replay"] == rows
+    for row in rows:
+        remedy = str(found.values["remedy"].cell(row))
+        answer = query(run, View(run.name, name="whatif", of=remedy))
+        saving = (answer.row(len(answer) - 1)["saving_ns"], found.row(row)["saving_ns"])
+        assert saving[0] == saving[1], (remedy, found.labels[row])
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("longer", [1.1, 1.3])
 @pytest.mark.parametrize("whose", [(1,), (0, 3)])
@@ -64,7 +78,14 @@ def test_more_tokens_are_never_lost(tmp_path: Path, longer: float, whose: tuple[
 @pytest.mark.few(1)
 @pytest.mark.parametrize("cause", list(planted.CAUSES))
 def test_every_planted_cost_is_accounted_for(cause: str) -> None:
-    assert_accounted(bench.opened(planted.plant(cause, 2, 0.12).run))
+    run = bench.opened(planted.plant(cause, 2, 0.12).run)
+    assert_accounted(run)
+    assert_answered(run)
+
+
+def test_what_if_answers_the_remedies_of_the_demo_with_the_savings_of_its_findings() -> None:
+    assert_answered(demo_run("fsdp1"))
+    assert_answered(demo_run("fsdp2"))
 
 
 def test_the_throttling_of_a_gpu_is_a_part_of_its_lag() -> None:

@@ -277,53 +277,56 @@ _MAX_OVERLAP: Final = 0.1
     saving="time of the stage beyond that of the others: of the same kernels, or idle before "
     "launch calls, which its waiting for other stages may hide",
     holds=(0.0, 1.3),
-    needs="stages of a pipeline with one GPU each",
+    needs="stages of a pipeline",
     thresholds=(SLOWER_STAGE, SLOWER_STAGE_COST),
 )
 def slow_stages(context: FindingsContext) -> Iterator[Finding]:
-    """A GPU without peers whose kernels or host are slower than those of the other stages.
+    """A stage of which all GPUs have slower kernels, or later hosts, than those of the others.
 
-    GPUs with peers are compared with these (`straggler`); a stage that has more to do is too long
-    (`long-stage`).
+    GPUs of one stage are compared with each other (`straggler`); a stage that has more to do is too
+    long (`long-stage`).
     """
     peers = occurrences_of(context.run, compared_iterations(context.run, context.view))
-    alone = sorted(own.gpus[0] for own in peers if len(own.gpus) == 1)
-    alone = [gpu for gpu in alone if gpu in context.gpus]
-    if len(alone) < 2:
+    stages = [own.gpus for own in peers if set(own.gpus) <= set(context.gpus)]
+    if len(stages) < 2:
         return
-    places = np.searchsorted(context.gpus, alone)
-    factor = _kernel_factors(context, alone)
-    computes = context.busy_ns.mean(axis=1)[places]
+    gpus = sorted(gpu for own in stages for gpu in own)
+    at = np.searchsorted(context.gpus, gpus)
+    factor, clock = _kernel_factors(context, gpus), context.by_gpu("gfx_mhz")[at]
+    computes = context.busy_ns.mean(axis=1)[at]
     longer = np.where(factor - 1 < SLOWER_STAGE.share, 0.0, computes * (1 - 1 / factor))
     idle = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns")) + context.moved_ns
-    host = beyond_others(idle.mean(axis=1)[places])
-    clock = context.by_gpu("gfx_mhz")[places]
-    usual_clock = others_median(clock)
-    for place, gpu in enumerate(alone):
-        saving = float(max(longer[place], host[place]))
+    host, usual_clock = beyond_others(idle.mean(axis=1)[at]), others_median(clock)
+    for own in stages:
+        places = np.searchsorted(gpus, own)
+        slower, later = float(longer[places].min()), float(host[places].min())
+        saving = max(slower, later)
         if context.share(saving) < SLOWER_STAGE_COST.share:
             continue
-        if longer[place] >= host[place]:
+        which = f"{by_number('GPU', own)} {'is' if len(own) == 1 else 'are'} a"
+        if slower >= later:
             at_clock = ""
-            if clock[place] < LOW_CLOCK_RATIO * usual_clock[place]:
-                lower = percent(1 - float(clock[place]) / float(usual_clock[place]))
+            if (clock < LOW_CLOCK_RATIO * usual_clock)[places].all():
+                lower = percent(1 - float((clock / usual_clock)[places].mean()))
                 at_clock = f" at a {lower} lower clock"
             text = (
-                f"is a slow stage{at_clock}: the same kernels take "
-                f"{percent(float(factor[place]) - 1)} longer than on the other stages, "
+                f"{which} slow stage{at_clock}: the same kernels take "
+                f"{percent(float(factor[places].min()) - 1)} longer than on the other stages, "
                 f"{time(saving)}{context.each}"
             )
-            evidence = context.with_view("kernels", "operation", sort="-kernel_ns", gpu=str(gpu))
+            view = context.with_view("kernels", "operation", sort="-kernel_ns", gpu=str(own[0]))
             cost = Cost.CLOCK if at_clock else Cost.KERNELS
         else:
-            doing = cause_beyond(context.run, gpu, alone, context.iterations)
+            doing = cause_beyond(context.run, own[0], gpus, context.iterations)
             text = (
-                f"is a stage held back by its host{doing}: it is idle for "
+                f"{which} stage held back by its host{doing}: it is idle for "
                 f"{time(saving)}{context.each} more before launch calls than the other stages"
             )
-            evidence = context.with_view("launch", "gpu", sort="-idle_host_ns")
+            view = context.with_view("launch", "gpu", sort="-idle_host_ns")
             cost = Cost.HOST
-        yield context.finding(f"GPU {gpu} {text}", evidence, cost, saving, gpu=gpu)
+        only = own[0] if len(own) == 1 else None
+        cells = context.cells_of(gpu=own)
+        yield context.finding(text, view, cost, saving, gpu=only, cells=cells)
 
 
 def _kernel_factors(context: FindingsContext, gpus: list[int]) -> Float64:

@@ -19,6 +19,7 @@ from chopper_core.util.grouping import (
     distinct,
     median_of,
     medians_along,
+    nth_of,
     others_median,
     others_median_of,
     ranked,
@@ -81,6 +82,8 @@ class SlowPart(Struct, frozen=True):
     """Summed over GPUs and iterations."""
     more: int = 0
     """How many kernels more it runs there, per GPU and iteration."""
+    stage: int = 0
+    """Of a pipeline, whose stages may each count layers from 0."""
 
     @property
     def how(self) -> str:
@@ -133,7 +136,8 @@ def _compared(
     took = context.cells.sum("duration_ns")[cells].astype(np.float64)
     beside = context.cells.sum("overlap_ns")[cells]
     place = context.together(*LABELLED)[1][cells]
-    like = combined([place, context.cell_work[cells]])[1]
+    stage = context.stage[context.place("gpu")[cells]]
+    like = combined([place, context.cell_work[cells], stage])[1]
     gpus, iterations = len(context.gpus), len(context.iterations)
     at = (pair * gpus + context.place("gpu")[cells]) * iterations + context.place("iteration")[
         cells
@@ -312,10 +316,10 @@ def _slower(
     context: FindingsContext, parts: Iterable[SlowPart], level: str, slow: list[int] | None = None
 ) -> Iterator[Finding]:
     """A finding of each label of a level; of `slow` ones only where one operation is slower."""
-    found: dict[int, list[SlowPart]] = {}
+    found: dict[tuple[int, int], list[SlowPart]] = {}
     for part in parts:
-        found.setdefault(part.where, []).append(part)
-    for where, own in found.items():
+        found.setdefault((part.where, part.stage), []).append(part)
+    for (where, stage), own in found.items():
         is_one = len({part.operation for part in own}) == 1
         total = sum(part.excess_ns for part in own)
         saving = context.per_iteration(total)
@@ -326,9 +330,13 @@ def _slower(
         if not is_one:
             rows = context.split_by("operation", **{level: str(where)})
             evidence = replace(rows, sort="-kernel_ns")
-        text = _longer(context, own, f"in {level} {where} than in the other {level}s")
+        gpus = np.array(context.gpus)[context.stage == stage].tolist()
+        is_one_of = level == "layer" and len(gpus) < len(context.gpus)
+        of_stage = f" of stage {stage}" if is_one_of else ""
+        text = _longer(context, own, f"in {level} {where}{of_stage} than in the other {level}s")
         pairs = [context.cells_of(phase=part.phase, operation=part.operation) for part in own]
         cells = np.logical_or.reduce(pairs) & context.cells_of(**{level: where})
+        cells &= context.cells_of(gpu=gpus) if is_one_of else cells
         changes = None
         if any(part.more for part in own):
             took = context.cells.sum("duration_ns")[cells & context.computes].sum()
@@ -359,6 +367,10 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
     if not len(chosen):
         return
+    width, stage = int(codes.max()) + 1, context.stage
+    member = nth_of(stage)
+    if level == "layer":
+        codes = np.where(codes >= 0, stage[context.place("gpu")] * width + codes, codes)
     pairs, every = context.together("phase", "operation")
     owner, codes = every[chosen], codes[chosen]
     duration = context.cells.sum("duration_ns")[chosen].astype(np.float64)
@@ -370,23 +382,23 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     direct, repeated = rule <= Rule.AUTOGRAD, rule == Rule.REPETITION
     spot, spots = context.place("gpu")[chosen], len(context.gpus)
     if level == "layer":
-        spot = spot * len(context.iterations) + context.place("iteration")[chosen]
-        spots = context.spots
+        # One row has all stages.
+        spot = member[spot] * len(context.iterations) + context.place("iteration")[chosen]
+        spots = (int(member.max()) + 1) * len(context.iterations)
     totals = sums_of(duration, owner, len(pairs)) / context.spots
     layers = distinct(codes)
-    names = context.together("phase", "operation", "layer")[0]
-    in_layers = sums_of(names[:, 2] != NO_LABEL, combined([names[:, 0], names[:, 1]])[1])
     order = stable_order(owner)
     ends = np.cumsum(counts_of(owner, len(pairs)))
     for pair in np.flatnonzero(totals > context.step_ns * SMALLEST_SAVING.share).tolist():
         own = order[ends[pair - 1] if pair else 0 : ends[pair]]
         columns, column = ranked(codes[own])
         phase, operation = pairs[pair].tolist()
-        if level == "layer" and in_layers[pair] == 1 and len(layers) >= FEWEST.value:
+        if level == "layer" and len(columns) == 1 and len(layers) >= FEWEST.value:
             is_known = columns[0] in layers[1:-1] or direct[own].mean() >= CONSISTENT.share
-            if is_known and len(own) >= CONSISTENT.share * context.spots:
+            if is_known and len(own) >= CONSISTENT.share * spots:
                 more, excess = round(float(kernels[own].mean())), float(duration[own].sum())
-                yield SlowPart(phase, operation, int(columns[0]), np.inf, excess, more)
+                at_stage, where = divmod(int(columns[0]), width)
+                yield SlowPart(phase, operation, where, np.inf, excess, more, at_stage)
         if len(columns) < FEWEST.value:
             continue
         cell = spot[own] * len(columns) + column
@@ -411,13 +423,15 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
                 continue
             if level == "iteration" and (works[:, place] == usual_work).mean() < CONSISTENT.share:
                 continue  # Longer sequences take longer everywhere.
+            at_stage, where = divmod(int(columns[place]), width)
             yield SlowPart(
                 phase,
                 operation,
-                where=int(columns[place]),
+                where=where,
                 ratio=float(times[:, place].sum() / usual.sum()),
                 excess_ns=float((times[:, place] - usual).sum() * spots / len(times)),
                 more=more,
+                stage=at_stage if level == "layer" else 0,
             )
 
 

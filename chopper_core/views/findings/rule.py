@@ -170,6 +170,13 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         cells = np.ones(len(self.cells), np.bool_) if finding.cells is None else finding.cells
         return cells if finding.gpu is None else cells & self.cells_of(gpu=finding.gpu)
 
+    @cached_property
+    def stage(self) -> Int64:
+        """The pipeline stage of each GPU; 0 without any."""
+        gpus = np.array(self.gpus, np.int64)
+        stages = self.table.coordinates.get("pp")
+        return np.zeros_like(gpus) if stages is None else stages[gpus].astype(np.int64)
+
     def place(self, level: str) -> Index:
         """The position of each cell's GPU in `gpus`, or of its iteration in `iterations`."""
         return self.together(level)[1]
