@@ -17,13 +17,14 @@ from chopper_core.model.charts import BarChart, Composition, Lanes, Series
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
+from chopper_core.model.table import Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View, at_level, enter, with_view
 from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import Glyphs, SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
-from chopper_core.util.grouping import median_of
+from chopper_core.views import view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import far_out
 from chopper_core.views.spec import SeveralRuns
@@ -149,6 +150,8 @@ class ScreenData(Struct, frozen=True):
     signals: tuple[ScreenSignal, ScreenSignal]
     bars: Mapping[str, BarChart] = {}
     """The charts that bars in the cells of a column repeat."""
+    second: View | None = None
+    """Another table of the scope that belongs next to this one."""
     states: tuple[Composition, ...] = ()
     """The five states of a node's time."""
     inks: Sequence[str] = ()
@@ -191,6 +194,7 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
             ScreenSignal(second, _means_later(run, view, second.name)),
         ),
         bars,
+        _second_of(run, view),
         states_of(view, figures),
         _inks_of_rows(run, frame),
         _full(run),
@@ -201,6 +205,14 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
 def _full(run: Run) -> Mapping[str, float]:
     known = run.hardware
     return _FULL if known is None else {Unit.MHZ: known.clock_mhz, Unit.WATTS: known.tdp_w, **_FULL}
+
+
+def _second_of(run: Run, view: View) -> View | None:
+    second = view_spec(view.name).second if view.name else ""
+    has_it = second and run.memo(("comm",), lambda: bool((run.table.kind == Kind.COMM).any()))
+    if not has_it:
+        return None
+    return replace(with_view(view, second), baseline=None)
 
 
 def states_of(view: View, figures: Mapping[str, Figure]) -> tuple[Composition, ...]:
@@ -310,65 +322,18 @@ def _means_later(run: Run, view: View, name: str) -> Means:
     return lambda rows, bins: frame().means(rows, bins)
 
 
-class RowOnGpus(Struct, frozen=True):
-    """The same row on every GPU."""
-
-    gpus: tuple[int, ...]
-    here: int
-    elapsed_ns: Float64
-    """NaN where a GPU has no such row."""
-    clocks: tuple[Figure | None, ...]
-    """The mean clock; None where a GPU has no such row."""
-    signal: Signal
-    shares: Float64
-    """One row per GPU, one column per bin of the row's own time there; NaN where not known."""
-
-    @property
-    def median_ns(self) -> float:
-        return median_of(self.elapsed_ns[np.isfinite(self.elapsed_ns)])
-
-    @property
-    def slowest(self) -> int | None:
-        known = self.elapsed_ns[np.isfinite(self.elapsed_ns)]
-        if not len(known) or known.max() == known.min():
-            return None
-        return int(np.nanargmax(self.elapsed_ns))
-
-
-def row_on_gpus(run: Run, frame: Frame, row: int, bins: int = 1) -> RowOnGpus | None:
-    """A row on every GPU; None where the path doesn't begin with a GPU, or none has the row."""
-    view = frame.view
+def on_every_gpu(run: Run, view: View, label: str) -> View | None:
+    """A row of a view split by the GPUs; None where the path doesn't begin with a GPU."""
     if view.name or not view.path or view.order[0] != "gpu" or len(run.gpus) < 2:
         return None
-    target = view if view.is_leaf else enter(view, frame.labels[row])
-    gpus = tuple(gpu.index for gpu in run.gpus)
-    there = [at_level(target, "gpu", str(gpu)) for gpu in gpus]
-    found = [_on_gpu(run, each) for each in there]
-    elapsed = np.array([each["elapsed_ns"].number if each else None for each in found], np.float64)
-    if not np.isfinite(elapsed).any():
-        return None  # A row that only the baseline has.
-    signal = frame.signal
-    means = np.full((len(gpus), bins), np.nan)
-    for place, (gpu, each) in enumerate(zip(gpus, there, strict=True)):
-        if found[place] and gpu in signal.curves and bins > 0:
-            node = run.tree(each.order).node(each.path)
-            start, end = int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
-            means[place] = signal.curves[gpu].means(np.linspace(start, end, bins + 1))
-    return RowOnGpus(
-        gpus,
-        int(view.path[0]),
-        np.array(elapsed, np.float64),
-        tuple(figures.get("gfx_mhz") for figures in found),
-        signal,
-        signal.shares(means),
-    )
-
-
-def _on_gpu(run: Run, view: View) -> dict[str, Figure]:
-    try:
-        return figures_of(run, view, ("elapsed_ns", "gfx_mhz"))
-    except NoSuchNode:
-        return {}
+    target = view if view.is_leaf else enter(view, label)
+    path = target.path[1 : len(view.order)]
+    order = (*view.order[1 : len(path) + 1], "gpu", *view.order[len(path) + 1 :])
+    known = ["gfx_mhz"] * ("gfx_mhz" in run.measured)
+    return View(
+        view.run, path, order, columns=("elapsed_ns", *known), signal=view.signal,
+        overrides=view.overrides, cut=view.cut, is_total=view.is_total,
+    )  # fmt: skip
 
 
 def same_on_gpu(run: Run, view: View, step: int) -> tuple[View, str]:

@@ -43,6 +43,7 @@ SPEC: Final = ViewSpec(
     question="Which kernels take the scope's time, wherever they run?",
     by=("name", "class", "operation", "shape"),
     of="a shape of by=shape, of which to show the kernels",
+    second="comms",
     any_split=True,
 )
 

@@ -44,6 +44,8 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """The values of `by=`, the default first."""
     of: str = ""
     """The values of `of=`: `FIGURE`, `SUMS` or a description; empty: the view has no `of=`."""
+    second: str = ""
+    """Another view of the scope, whose first rows large screens show with it."""
     along_time: bool = False
     """Whether it has a window of time: `from=`, `to=`, `at=`, `mark=`."""
     compares: bool = False

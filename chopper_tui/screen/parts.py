@@ -18,22 +18,30 @@ from textual.widget import Widget
 from chopper_core.model.charts import Chart, Lanes, lanes_of_rows
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.render.cells import SENTENCES, crumb
+from chopper_core.render.cells import SENTENCES, crumb, display_name
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views import view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
-from chopper_tui import screen_data
 from chopper_tui.config import CHART_SIZES, Config, save_splits
 from chopper_tui.draw.canvas import UNLIMITED, WHOLE, Cell, Lens
 from chopper_tui.draw.charts import drawer_of, lines_filled, lines_wanted, most_lines_below, seen
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.draw.timeline import bins_of
 from chopper_tui.keymap import Action
-from chopper_tui.screen_data import ScreenData
+from chopper_tui.screen_data import ScreenData, on_every_gpu
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
 from chopper_tui.textual_internals import SteadyScreen
-from chopper_tui.widgets.chart_panes import CardsPane, Curves, EvidencePane, PicturePane, SignalPane
-from chopper_tui.widgets.detail import DetailPane, GpuPane
+from chopper_tui.widgets.chart_panes import (
+    CardsPane,
+    Curves,
+    EvidencePane,
+    GpuPane,
+    PicturePane,
+    SecondPane,
+    SignalPane,
+)
+from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
@@ -51,6 +59,8 @@ _MIN_SPARE: Final = 7
 """Lines from which curves, or the evidence of a row, are worth a place."""
 _TALL: Final = 24
 """Lines from which two curves stand below each other."""
+_SECOND: Final = 9
+"""Lines of a second table below the detail."""
 _FEW_ROWS: Final = 12
 """Lines of a table before others have their place."""
 _SHARES: Final = {"small": 2 / 5, "full": 3 / 5, "off": 0.0}
@@ -119,6 +129,7 @@ class ScreenParts(SteadyScreen[None]):
                     with PaneColumn(id="side"):
                         yield GpuPane()
                         yield DetailPane()
+                        yield SecondPane()
                 with PaneRow(id="below"):
                     yield CardsPane()
                     yield Curves(SignalPane(), SignalPane(1), id="last")
@@ -393,6 +404,7 @@ class ScreenParts(SteadyScreen[None]):
             "#below": _REST if self.shows_sentences else last + cards * (not is_beside),
             "CardsPane": _REST if cards else 0,
             "#last": last,
+            "SecondPane": 0 if self.data.second is None else _WHOLE if detail else _SECOND,
             "EvidencePane": lines.get("EvidencePane", 0),
         }
 
@@ -400,8 +412,8 @@ class ScreenParts(SteadyScreen[None]):
         """The lines of the parts below one another."""
         spare = _MIN_SPARE + bool(frame)
         evidence = self._evidence_room(spare, frame)
-        curves = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
-        after = [curves] * (self.data.curves > 0 and self.lanes is None)
+        signals = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
+        after = [signals] * (self.data.curves > 0 and self.lanes is None)
         if self.shows_sentences:
             return divided(body, self._cards_room(body, frame), evidence, *after)
         if self.has_table_drawn:
@@ -410,20 +422,22 @@ class ScreenParts(SteadyScreen[None]):
             return self._over_cards(body, frame)
         is_tree, rows = not self.view.name, len(self.frame) + 1 + frame
         least = min(rows, (_FEW_ROWS if frame else _MIN_TABLE) + frame)
-        parts = [Room("FrameTable", least, rows, rows)]
+        picture, has_curves = self._picture_room(body, frame), bool(after) and self.chart != "off"
+        # Below a table without pictures the detail has all of the width, until both have it.
+        stacked = bool(frame) and not sizes["-large"] and (is_tree or not picture.wanted)
+        side = [Room("#side", spare, _DETAIL if is_tree else spare, body // 2)] * stacked
+        evidences = [evidence] * bool(frame and self.lanes is None)
+        upper, middle, last = picture, [picture, *side], [*evidences, *after * (not stacked)]
         if is_tree:
             share = round(_CURVES[self.chart] * body)
             upper = Room("#curves", max(share, frame and spare), _MAX_CURVES, UNLIMITED)
-            # Below the table the detail has all of the width, until both have it.
-            stacked = frame and not sizes["-large"]
-            parts += [Room("#side", spare, _DETAIL, body // 2)] * bool(stacked)
-            parts += [upper] * (self.data.curves > 0 and self.chart != "off")
-            parts += [evidence] * (frame and not stacked)
-            states = lines_wanted(self._pictures, self._fitted_to.width - frame, self.table.glyphs)
-            parts.insert(1, Room("PicturePane", states + 1, (states + 1) * bool(frame and states)))
-        else:
-            upper = self._picture_room(body, frame)
-            parts += [upper, *[evidence] * (frame and self.lanes is None), *after]
+            bar = lines_wanted(self._pictures, self._fitted_to.width - frame, self.table.glyphs)
+            states = (bar + 1) * bool(frame and bar)
+            curves = [upper] * has_curves
+            middle = [Room("PicturePane", states, states)]
+            middle += [*curves, *side] if self.chart == "full" else [*side, *curves]
+            last = evidences * (not stacked)
+        parts = [Room("FrameTable", least, rows, rows), *middle, *last]
         lines = divided(body, *parts)
         # What nothing else uses is the table's; a person moves the line above it.
         lines["FrameTable"] += body - sum(lines.values())
@@ -537,25 +551,28 @@ class ScreenParts(SteadyScreen[None]):
     @work(exclusive=True, group="detail", description="detail")
     async def _describe(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        frame, row, pane = self.frame, self.table.cursor, self.query_one(GpuPane)
-        evidence = self.query_one(EvidencePane)
+        frame, row, run = self.frame, self.table.cursor, self.run
+        evidence, second = self.query_one(EvidencePane), self.data.second
         if evidence.display:
-            evidence.show(self.run, self._evidence_of(frame, row))
+            word, target = "evidence" if self.view.name else "inside", self._evidence_of(frame, row)
+            opens = "" if target is None else target.name or "explore"
+            evidence.show(run, target, f"{word}  {opens}")
         if not self.query_one("#side").display:
             return
+        title = "" if second is None else view_spec(second.name).title.lower()
+        self.query_one(SecondPane).show(run, second, title)
         if not len(frame):
             self.query_one(DetailPane).show(None)
             return
         try:
-            detail = await run_in_thread(detail_of, self.run, frame, row)
-            times = await run_in_thread(
-                screen_data.row_on_gpus, self.run, frame, row, pane.spark_cells
-            )
+            detail = await run_in_thread(detail_of, run, frame, row)
         except ChopperError as error:
             self.say(str(error), error=True)
             return
         self.query_one(DetailPane).show(detail)
-        pane.put(name_of_row=crumb(frame.level, frame.labels[row]), times=times)
+        name = display_name(crumb(frame.level, frame.labels[row]), frame.level)
+        gpus = on_every_gpu(run, self.view, frame.labels[row])
+        self.query_one(GpuPane).show(run, gpus, f"{name} on every GPU", *self.view.path[:1])
 
     def _evidence_of(self, frame: Frame, row: int) -> View | None:
         """What a row leads to, unless that is another run, which may not be open."""

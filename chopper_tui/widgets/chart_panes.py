@@ -7,10 +7,10 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
+from msgspec.structs import replace
 from textual import events, work
 
 from chopper_core.metrics import Metric, metric_named
-from chopper_core.model import address
 from chopper_core.model.charts import Card, Cards, Chart, Composition
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit, scaled_text
@@ -27,7 +27,9 @@ from chopper_tui.draw.bars import card_lines
 from chopper_tui.draw.canvas import wanted
 from chopper_tui.draw.pieces import Line, Pieces, cut, marked
 from chopper_tui.draw.table import plan
+from chopper_tui.screen_data import ScreenSignal, Sparks
 from chopper_tui.steps import run_in_thread
+from chopper_tui.widgets.frame_table import table_title
 from chopper_tui.widgets.pane import Dragging, Listing, Pane, PaneColumn
 
 _CACHED_SIGNALS: Final = 16
@@ -312,49 +314,83 @@ def _title_of(line: Pieces) -> Pieces:
     return [name, *(piece for piece in rest[:1] if piece[1] == "dim" and piece[0][:1] in ("", ","))]
 
 
-class EvidencePane(DrawnPane):
-    """The first rows of the view that a row leads to; a click opens it, with its charts.
+class RowsPane(DrawnPane):
+    """The first rows of another view; a click opens it, with its charts.
 
     Each move to another row sends other lines: a chart as wide as the screen is 8 KB.
     """
 
     _title: Pieces = ()
 
-    def show(self, run: Run, view: View | None) -> None:
+    def show(self, run: Run, view: View | None, title: str = "", here: str | None = None) -> None:
+        """Show the rows of a view under a title, with a mark on the one of the cursor's GPU."""
         if view is None:
             self.content, self.drawn, self._title = (), (), ()
             self.redraw()
         else:
-            self.draw(run, view)
+            self.draw(run, view, title, here)
 
     def on_click(self) -> None:
-        self.explorer.action_perform("enter")
+        if self.content:
+            view: View = self.content[1]
+            self.explorer.steps.add(partial(self.explorer.open_evidence, view))
 
     def drawing(
-        self, width: int, height: int, check: Check, run: Run, view: View
+        self,
+        width: int,
+        height: int,
+        check: Check,
+        run: Run,
+        view: View,
+        title: str,
+        here: str | None,
     ) -> Sequence[Pieces]:
         from chopper_core.views.query import query
 
-        glyphs = self.glyphs
-        where = f"  {view.name or 'explore'}  {address.path_text(view)}".rstrip()
-        title = "evidence" if self.explorer.view.name else "inside"
-        self._title = [("  ", "text"), (title, "strong"), (where, "dim")]
+        lines = height - (not self.is_panel)
+        if here is not None and len(run.gpus) >= lines:
+            view = replace(view, sort="-elapsed_ns")
         try:
             frame = query(run, view)
         except ChopperError as error:
+            self._title = [("  ", "text"), (title, "strong")]
             return [[("  ", "text"), (str(error), "dim")]]
         check()
-        layout = plan(frame, width, glyphs)
-        lines = height - (not self.is_panel)
+        about = "" if here is not None else f"  {table_title(frame)}"
+        self._title = [("  ", "text"), (title, "strong"), (about, "dim")]
         shown = lines - 1 if len(frame) < lines else lines - 2
-        header = [(text, ink.partition("@")[0]) for text, ink in layout.header()]
-        rows = [layout.row(row, [], cursor=False) for row in range(min(len(frame), shown))]
+        rows = range(min(len(frame), shown))
+        signal = ScreenSignal(frame.signal, frame.means)
+        layout = plan(frame, width, self.glyphs, signals=[frame.signal] * (here is not None))
+        sparks = [Sparks(self.glyphs, each.cells, signal=signal, rows=len(frame))
+                  for each in layout.sparks]  # fmt: skip
+        for each in sparks:
+            each.draw(rows)
+        header = layout.header([each.title for each in sparks])
+        drawn: list[Pieces] = [[(text, ink.partition("@")[0]) for text, ink in header]]
+        for row in rows:
+            own = [each.drawn.get(row, ()) for each in sparks]
+            is_here = frame.labels[row] == here
+            pieces = layout.row(row, own, cursor=False)
+            drawn.append([(self.glyphs.cursor * is_here + text[is_here:] if not at else text, ink)
+                          for at, (text, ink) in enumerate(pieces)])  # fmt: skip
         rest = len(frame) - len(rows)
-        more: list[Pieces] = [[(f"  {rest} more", "dim")]] if rest else []
-        return [header, *rows, *more]
+        return [*drawn, *[[(f"  {rest} more", "dim")]] * bool(rest)]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         return self.headed(self._title, self.drawn)
+
+
+class EvidencePane(RowsPane):
+    """What the row under the cursor leads to."""
+
+
+class GpuPane(RowsPane):
+    """The row under the cursor, on every GPU."""
+
+
+class SecondPane(RowsPane):
+    """Another table of the scope."""
 
 
 _ORIGINS: Final = ("rule", "basis", "gpu_time_ns", "confidence")

@@ -1,4 +1,4 @@
-"""The row under the cursor: its figures in groups, zeros, unavailable ones; and on every GPU."""
+"""The row under the cursor: its figures in groups, zeros, unavailable ones."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-import numpy as np
-
-from chopper_core.metrics import METRICS, Metric
+from chopper_core.metrics import Metric
 from chopper_core.model.glossary import long_name
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.render.cells import display_name, level_title, pad, scale_of, scale_title, wrapped
-from chopper_core.render.glyphs import Glyphs, bar, sparkline
+from chopper_core.render.cells import display_name, level_title, wrapped
+from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
 from chopper_tui.draw.figures import Detail, Figure
 from chopper_tui.draw.pieces import Pieces, fit
-from chopper_tui.screen_data import RowOnGpus
 from chopper_tui.widgets.pane import Listing, Pane
 
 _GAP: Final = 2
@@ -216,99 +213,3 @@ def _titles(metrics: Sequence[Metric], width: int, glyphs: Glyphs) -> str:
 def _wrapped(text: str, width: int, ink: str) -> Iterator[Pieces]:
     for line in wrapped(text, max(width, 8)):
         yield [(line, ink)]
-
-
-_FAR_PCT = 5.0
-"""From this difference from the median on a GPU must not be overlooked."""
-_LEAST_PCT = 0.05
-_LEAST_BAR = 6
-_SPARK = 12
-_LEAST_SPARK = 4
-_FIGURES = 37
-"""Cells of a line before its sparkline, with a clock and times of eight digits."""
-_GPU, _TIME, _CHANGE, _CLOCK = "GPU", "time", "Δ median", "gfx MHz"
-
-
-class GpuPane(Pane):
-    """Time and clock of a row on every GPU, against the median of the times, and a signal."""
-
-    times: RowOnGpus | None = None
-    name_of_row = ""
-
-    @property
-    def spark_cells(self) -> int:
-        room = self.size.width - _FIGURES
-        return min(room, _SPARK) if room >= _LEAST_SPARK else 0
-
-    def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        times, glyphs = self.times, self.glyphs
-        if times is None:
-            return []
-        legend = f"{glyphs.mark} slowest " if times.slowest is not None else ""
-        after = " on every GPU "
-        room = max(width - 1 - len(after) - len(legend), 1)
-        title = fit(self.name_of_row, room, glyphs).rstrip() + after
-        if self.is_panel:
-            self.name_panel([(title.strip(), "dim")], legend)
-            return [*self._rows(times, width, height)]
-        title = pad(title, width - 1 - len(legend))
-        heading: Pieces = [(" ", "text"), (title + legend, "dim")]
-        return [heading, *self._rows(times, width, height - 1)]
-
-    def _rows(self, times: RowOnGpus, width: int, height: int) -> Iterator[Pieces]:
-        glyphs = self.glyphs
-        elapsed = times.elapsed_ns.tolist()
-        scale = scale_of(METRICS["elapsed_ns"], float(np.nanmax(times.elapsed_ns)))
-        cells = [glyphs.missing if np.isnan(each) else scale.cell(each) for each in elapsed]
-        time = glyphs.spelled(f"{_TIME} {scale.text}")
-        digits, wide = max(len(str(max(times.gpus))), len(_GPU)), max(map(len, (time, *cells)))
-        header = f"  {_GPU:>{digits}}  {time:>{wide}}  {_CHANGE}"
-        has_clocks = any(each is not None and each.number is not None for each in times.clocks)
-        header += f"  {_CLOCK}" * has_clocks
-        room = width - len(header) - 3
-        has_sparks = room >= _LEAST_SPARK and times.shares.shape[1] > 0
-        if has_sparks:
-            names = scale_title(times.signal), times.signal.title
-            header += "  " + fit(names[len(names[0]) > room], room, glyphs)
-        yield [(header, "dim")]
-        for at in _chosen(times, height - 1):
-            here = times.gpus[at] == times.here
-            ink = "strong" if here else "text"
-            mark = glyphs.mark if at == times.slowest else " "
-            name = f"{glyphs.cursor if here else ' '}{mark}{times.gpus[at]:>{digits}}"
-            if np.isnan(elapsed[at]):
-                yield [(f"{name}  {cells[at]:>{wide}}", "dim")]
-                continue
-            pieces = [
-                (f"{name}  {cells[at]:>{wide}}", ink),
-                _change(elapsed[at], times, ink, glyphs),
-            ]
-            if has_clocks:
-                clock = times.clocks[at]
-                text = glyphs.missing if clock is None else clock.text(glyphs, beside_title=True)
-                pieces.append((f"  {text.removesuffix(' MHz'):>{len(_CLOCK)}}", ink))
-            left = room
-            if has_sparks:
-                spark = sparkline(times.shares[at], glyphs)[:room]
-                pieces.append((f"  {spark}", "good"))
-                left -= len(spark) + 2
-            if left >= _LEAST_BAR:
-                share = elapsed[at] / (float(np.nanmax(times.elapsed_ns)) or 1.0)
-                pieces.append((f"  {bar(share, left, glyphs)}", "accent"))
-            yield pieces
-
-
-def _change(elapsed: float, times: RowOnGpus, ink: str, glyphs: Glyphs) -> tuple[str, str]:
-    median = times.median_ns
-    change = 100 * (elapsed - median) / median if median else 0.0
-    if abs(change) < _LEAST_PCT:
-        return f"   {'0.0':>6}%", ink
-    arrow = glyphs.up if change > 0 else glyphs.down
-    return f"  {arrow}{change:>+6.1f}%", "warning" if abs(change) >= _FAR_PCT else ink
-
-
-def _chosen(times: RowOnGpus, room: int) -> list[int]:
-    if len(times.gpus) <= room:
-        return list(range(len(times.gpus)))
-    far = np.argsort(-np.abs(np.nan_to_num(times.elapsed_ns - times.median_ns)), kind="stable")
-    return sorted(far[: max(room, 0)].tolist())

@@ -17,7 +17,8 @@ from chopper_tui.export import printed
 from chopper_tui.screen import Explorer
 from chopper_tui.steps import StepQueue
 from chopper_tui.widgets import footer
-from chopper_tui.widgets.detail import DetailPane, GpuPane
+from chopper_tui.widgets.chart_panes import GpuPane
+from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.footer import Status
 from chopper_tui.widgets.reader import TextReader
@@ -327,9 +328,11 @@ async def test_the_wide_screen_tells_all_of_the_row() -> None:
         assert detail is not None and detail.label == at.label
         figures = {figure.metric.name: figure.number for figure in detail.groups["time"]}
         assert figures["elapsed_ns"] == at.frame.row(1)["elapsed_ns"]
-        times = at.explore.query_one(GpuPane).times
-        assert times is not None and times.gpus == (0, 1, 2, 3) and times.here == 3
-        assert "on every GPU" in at.text() and "▲" in at.text()
+        pane = at.explore.query_one(GpuPane)
+        shown = ["".join(text for text, _ in line).split() for line in pane.drawn]
+        assert [row[0].strip("▌") or row[1] for row in shown[1:]] == ["0", "1", "2", "3"]
+        assert [row[0][:1] == "▌" for row in shown[1:]] == [False, False, False, True]
+        assert "on every GPU" in at.text()
 
 
 async def test_the_screen_shows_the_cells_of_show() -> None:

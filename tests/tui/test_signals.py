@@ -13,19 +13,20 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, Phase
+from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
-from chopper_core.render.glyphs import UNICODE, sparkline
+from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.progress import Cancelled
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import SignalChart
 from chopper_tui import screen_data as looks
 from chopper_tui.draw.figures import Figure, detail, figures_of
 from chopper_tui.draw.pieces import Pieces
+from chopper_tui.screen_data import on_every_gpu
 from chopper_tui.widgets import chart_panes as track_chart
 from chopper_tui.widgets import frame_table
-from chopper_tui.widgets.chart_panes import SignalPane
-from chopper_tui.widgets.detail import GpuPane, _groups, _rooms, full_detail
+from chopper_tui.widgets.chart_panes import GpuPane, SignalPane
+from chopper_tui.widgets.detail import _groups, _rooms, full_detail
 from chopper_tui.widgets.dialogs import Chooser
 from tests.tui.explorer import Driven, explorer, measured_run, sample_run
 
@@ -237,14 +238,27 @@ async def test_key_figures_give_way(width: int) -> None:
         assert ("kernels" in line) == (width >= 120)
 
 
-async def test_the_clocks_of_every_gpu_and_the_slowest() -> None:
-    async with explorer((160, 50), measured_run(), View("sample.json", DEEP[:1])) as at:
-        times = at.explore.query_one(GpuPane).times
-        assert times is not None
-        assert times.slowest == int(np.argmax(times.elapsed_ns)) == 3
-        clocks = [figure.number for figure in times.clocks if figure is not None]
-        assert min(clocks) == clocks[3]
-        assert any("●  3 " in line and f"{clocks[3]:.0f}" in line for line in at.lines())
+async def test_the_times_and_clocks_of_a_row_on_every_gpu() -> None:
+    run = measured_run()
+    async with explorer((160, 50), run, View("sample.json", DEEP[:1])) as at:
+        view = on_every_gpu(run, at.frame.view, at.label or "")
+        assert (
+            view is not None
+            and view.path == (at.label,)
+            and view.order[:2]
+            == (
+                "iteration",
+                "gpu",
+            )
+        )
+        frame, own = query(run, view), query(run, View("sample.json"))
+        assert frame.labels == own.labels and frame.values["elapsed_ns"].known().sum() > 0
+        lines = _lines(at.explore.query_one(GpuPane))
+        for row, line in enumerate(lines[1:]):
+            clock = frame.values["gfx_mhz"].at(row)
+            assert clock is not None and f"{clock:.0f}" in line
+        slowest = int(np.argmax(frame.values["elapsed_ns"].known()))
+        assert slowest == 3 and "▲" in lines[1 + slowest]
 
 
 async def test_a_run_without_telemetry_has_no_word_of_it() -> None:
@@ -267,36 +281,18 @@ async def test_the_row_on_every_gpu_has_its_signal(width: int) -> None:
     run = measured_run()
     view = View("sample.json", ("3", "11", "backward", "2"))
     async with explorer((width, 50), run, view) as at:
-        pane = at.explore.query_one(GpuPane)
-        times = pane.times
-        assert times is not None and times.shares.shape == (4, pane.spark_cells)
-        assert pane.spark_cells >= 4
-        table, label = run.table, at.label
-        assert label is not None
-        for place, gpu in enumerate(times.gpus):
-            rows = (
-                (table.gpu == gpu)
-                & (table.iteration == 11)
-                & (table.phase == Phase.BACKWARD)
-                & (table.layer == 2)
-                & (table.operation == table.operations.index(label))
-            )
-            start = int(table.start_ns[rows].min())
-            end = int((table.start_ns + table.duration_ns)[rows].max())
-            bounds = np.linspace(start, end, pane.spark_cells + 1)
-            signal = run.signal("gfx_mhz")
-            wanted = signal.shares(signal.curves[gpu].means(bounds)[None])[0]
-            assert times.shares[place] == pytest.approx(wanted, nan_ok=True)
-            line = next(
-                text[pane.content_region.x : pane.content_region.right]
-                for text in at.lines()[at.lines().index(_title(at)) :]
-                if f"  {gpu} " in text[pane.content_region.x : pane.content_region.right]
-            )
-            assert sparkline(wanted, UNICODE) in line
+        lines = _lines(at.explore.query_one(GpuPane))
+        assert len(lines) == 5 and "gfx" in lines[0]
+        assert all(set(line) & set("▁▂▃▄▅▆▇█─") for line in lines[1:])
+        there = on_every_gpu(run, view, at.label or "")
+        assert there is not None
+        frame = query(run, there)
+        own = at.frame.values["elapsed_ns"].at(0)
+        assert frame.values["elapsed_ns"].at(3) == own and frame.values["gfx_mhz"].at(3) is not None
 
 
-def _title(at: Driven) -> str:
-    return next(line for line in at.lines() if "on every GPU" in line)
+def _lines(pane: GpuPane) -> list[str]:
+    return ["".join(text for text, _ in line) for line in pane.drawn]
 
 
 @pytest.mark.sweep

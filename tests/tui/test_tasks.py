@@ -104,7 +104,7 @@ def clock_in_backward(at: Driven) -> None:
         means[gpu] = curve[gpu].means(np.array([start.min(), end.max()], np.float64))[0]
     found = {}
     for text in (part for line in lines[begin:] for part in line.split("│")):
-        words = [int(word) for word in re.split(r"[ ▌●]+", text) if word.isdigit()]
+        words = [int(word) for word in re.split(r"[ ▌▲▼]+", text) if word.isdigit()]
         if words and words[0] in means and words[-1] > 1000:
             found[words[0]] = words[-1]
     assert {0, min(means, key=lambda gpu: means[gpu])} <= set(found)
