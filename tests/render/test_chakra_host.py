@@ -224,3 +224,20 @@ def test_a_walk_takes_as_long_as_the_run_did(name: str, tmp_path: Path) -> None:
         first = min(table.start_ns[rows].min(), lane.start_ns[own].min())
         last = (table.start_ns + table.duration_ns)[rows].max()
         assert max(end.values()) == pytest.approx(last - first, rel=0.02)
+
+
+def test_a_simulation_has_no_host_of_the_measured_run(tmp_path: Path) -> None:
+    """Its lane has the times of the run that was exported, and the simulation has others."""
+    rows, entries = a_step()
+    run = with_host(run_of(rows, "made"), entries)
+    export(run, "chakra", tmp_path / "out", ExportOptions(host=True))
+    lines = []
+    for node in nodes_of(tmp_path / "out" / "made.0.et"):
+        for event, tick in (("issue", 10 * node.id), ("callback", 10 * node.id + 5)):
+            lines.append(
+                f"[workload] [debug] {event},sys->id=0, tick={tick}, node->id={node.id}, "
+                f"node->name={node.name}, node->type={node.type}"
+            )
+    (tmp_path / "out" / "sim.log").write_text("\n".join(lines) + "\n")
+    simulated = open_run(str(tmp_path / "out" / "sim.log"), jobs=1)
+    assert len(simulated.table) == 3 and len(simulated.side(HostLane)) == 0

@@ -14,4 +14,5 @@ EXPORTS: Final = {
 }
 COMMANDS: Final = {
     "check": ("DIR", "check Chakra traces for simulators", f"{__name__}.command"),
+    "generate": ("PATTERN -o DIR", "write synthetic Chakra traces", f"{__name__}.generate"),
 }

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from chopper_core.extensions.chakra import et
 from chopper_core.extensions.chakra.graph import AttributeColumn, ExecutionGraph, GraphBuilder
+from chopper_core.extensions.chakra.host_pieces import GAP, HOST
 from chopper_core.extensions.chakra.schema import COMMUNICATION, Attribute, Node, NodeType
 from chopper_core.model.run import Run
 from chopper_core.sources.registry import Recognised, Unusable
@@ -53,14 +54,12 @@ _FINISHED: Final = re.compile(
 _TYPE_PREFIX: Final = re.compile(
     r"^(COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE)(?:_NODE)?_"
 )
-_HOST_GAP: Final = "host_gap"
-"""Idle time in a trace of Chopper's own, as a node of the CPU."""
 _COMM_STREAM: Final = 1
 """Simulators run communication during compute: without a trace each has a stream."""
 _NS_PER_US: Final = 1_000
 _TICKS: Final = ("Wall time", "finished")
 """Statistics that are the end of a system's last node."""
-_TIMES: Final = ("ts_ns", "dur_ns", "launch_ns")
+_TIMES: Final = ("ts_ns", "dur_ns", "launch_ns", HOST)
 
 
 class SimulatedRun(Struct, frozen=True):
@@ -203,7 +202,7 @@ def _graph(path: Path, number: int, system: _SystemEvents, notes: list[str]) -> 
         kind = NodeType[prefix[1]] if prefix else NodeType.COMP
         if stated is not None and NodeType.METADATA < stated <= NodeType.COMM_COLL:
             kind = NodeType(stated)
-        attributes = {"is_cpu_op": Attribute("bool", name == _HOST_GAP)}
+        attributes = {"is_cpu_op": Attribute("bool", name == GAP)}
         if kind in COMMUNICATION:
             attributes["stream"] = Attribute("int64", _COMM_STREAM)
         builder.add(Node(node, name, kind, attributes=attributes))
