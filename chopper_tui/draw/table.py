@@ -297,7 +297,7 @@ def plan(
 
     def is_few(shown: Sequence[DrawnColumn]) -> bool:
         of_kernels = _MIN_OF_KERNELS[bool(sparks)]
-        least = of_kernels if frame.view.name in _KERNELS else _MIN_COLUMNS
+        least = of_kernels if frame.view.name in _KERNELS and not lanes else _MIN_COLUMNS
         return len(shown) < min(least, len(columns))
 
     def is_short(shown: Sequence[DrawnColumn]) -> bool:
