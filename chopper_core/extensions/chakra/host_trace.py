@@ -21,13 +21,15 @@ import numpy as np
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
+from chopper_core.sources.kineto.events import COMPLETE, RANGE_CATEGORIES
+from chopper_core.sources.kineto.text import TraceText
 from chopper_core.sources.ranks import HostFile
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import Collective, HostCategory, InputTexts, OperatorTexts, Trace
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import Interner
+from chopper_core.tables.columns import Interner, integer, nanoseconds
 from chopper_core.tables.json_stream import members, skip_space
-from chopper_core.tables.losses import ABSENT
+from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -120,9 +122,7 @@ class HostTrace(Struct, frozen=True):
 
     def joined(self, trace: Trace) -> tuple[Trace, str]:
         """The Kineto trace of the process with what only this one has, and a sentence on it."""
-        from chopper_core.sources.kineto.reader import record_functions
-
-        trace, sentence = _joined(trace, self, record_functions(trace.path))
+        trace, sentence = _joined(trace, self, _record_functions(trace.path))
         return trace, f"(schema {self.schema}): {sentence}"
 
 
@@ -391,3 +391,28 @@ def _by_order(trace: Trace, host: HostTrace, rows: Sequence[int]) -> dict[int, H
         if len(own) == len(nodes)
         for row, node in zip(own, nodes, strict=True)
     }
+
+
+def _record_functions(path: Path) -> dict[tuple[str, int], int]:
+    """Name and start in ns on the file's clock → the id, of operators and annotations with one.
+
+    Two that share name and start have none.
+    """
+    found: dict[tuple[str, int], int] = {}
+    with ByteSource(path) as source:
+        for events in TraceText(source, Losses()).batches():
+            own = [
+                event
+                for event in events
+                if event.ph == COMPLETE
+                and event.cat in RANGE_CATEGORIES
+                and event.args is not None
+                and event.args.record_function != ABSENT
+            ]
+            starts, usable = nanoseconds([event.ts for event in own])
+            for event, start, is_usable in zip(own, starts.tolist(), usable.tolist(), strict=True):
+                number = integer(event.args.record_function) if event.args else None
+                if is_usable and number is not None and number > 0:
+                    key = (event.name, start)
+                    found[key] = ABSENT if key in found else number
+    return {key: number for key, number in found.items() if number != ABSENT}

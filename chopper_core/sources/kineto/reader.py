@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources.foreign import what_is, why_no_activity
-from chopper_core.sources.kineto.events import COMPLETE, LAUNCH_CATEGORIES, RANGE_CATEGORIES
+from chopper_core.sources.kineto.events import LAUNCH_CATEGORIES
 from chopper_core.sources.kineto.tables import TraceTables
 from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import Trace
 from chopper_core.tables.bytes import PIECE_BYTES, ByteSource
-from chopper_core.tables.columns import integer, nanoseconds
+from chopper_core.tables.columns import integer
 from chopper_core.tables.json_stream import members, skip_space
-from chopper_core.tables.losses import ABSENT, Losses, Repeats
+from chopper_core.tables.losses import Losses, Repeats
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
@@ -181,28 +181,3 @@ def _holds_captures(path: Path, _state: FileState) -> bool:
                 return False
             has_capture, tail = has_capture or _BEGINS_CAPTURE in text, text[-32:]
     return has_capture
-
-
-def record_functions(path: Path) -> dict[tuple[str, int], int]:
-    """Name and start in ns on the file's clock → the id, of operators and annotations with one.
-
-    Two that share name and start have none.
-    """
-    found: dict[tuple[str, int], int] = {}
-    with ByteSource(path) as source:
-        for events in TraceText(source, Losses()).batches():
-            own = [
-                event
-                for event in events
-                if event.ph == COMPLETE
-                and event.cat in RANGE_CATEGORIES
-                and event.args is not None
-                and event.args.record_function != ABSENT
-            ]
-            starts, usable = nanoseconds([event.ts for event in own])
-            for event, start, is_usable in zip(own, starts.tolist(), usable.tolist(), strict=True):
-                number = integer(event.args.record_function) if event.args else None
-                if is_usable and number is not None and number > 0:
-                    key = (event.name, start)
-                    found[key] = ABSENT if key in found else number
-    return {key: number for key, number in found.items() if number != ABSENT}
