@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from chopper_core.tables.arrow_files import array_of, numbers_of, numbers_or, texts_of
-from chopper_core.tables.columns import Interner, float_column
+from chopper_core.tables.columns import Columns, Interner, float_column
 from chopper_core.tables.csv_stream import csv_table
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import split_lines
@@ -259,6 +259,8 @@ class TableRows:
         self.is_long = np.zeros(rows, np.bool_)
         """Which rows have more cells than headings."""
         self.is_short = np.zeros(rows, np.bool_)
+        self.header: Mapping[str, int] = {}
+        """The number of each column by its heading, where columns are asked for by these."""
         self._columns = columns
 
     @classmethod
@@ -301,9 +303,27 @@ class TableRows:
     def __len__(self) -> int:
         return len(self.is_long)
 
-    def column(self, index: int) -> TableColumn:
-        """The cells of a column, without the space around them."""
-        return self._columns[index]
+    def has(self, *headings: str) -> bool:
+        return any(heading in self.header for heading in headings)
+
+    def column(self, *asked: str | int, missing: str = "") -> TableColumn:
+        """The first of the columns that there is, by heading or number; else missing cells."""
+        for each in asked:
+            index = self.header.get(each) if isinstance(each, str) else each
+            if index is not None:
+                return self._columns[index]
+        return TableColumn.repeated(missing, len(self))
+
+    def read(self, columns: Mapping[str, Sequence[str]]) -> Columns:
+        """Columns by the headings that they may have: times (`…_ns`), or integers.
+
+        ABSENT where a cell is of another kind, or missing.
+        """
+        cells = {name: self.column(*headings) for name, headings in columns.items()}
+        return {
+            name: column.times_ns() if name.endswith("_ns") else column.integers()
+            for name, column in cells.items()
+        }
 
     def take(self, rows: Mask) -> TableRows:
         if rows.all():

@@ -6,14 +6,13 @@ own thread for each block, wait for the interpreter lock there, and read 32 bloc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.tables.columns import Columns
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import MAX_LINE, FileHead, FileText, csv_cells, split_lines
 from chopper_core.util.errors import DataError
@@ -22,7 +21,7 @@ from chopper_core.util.progress import Progress, silent
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from chopper_core.tables.column import TableColumn
+    from chopper_core.tables.column import TableRows
 
 _MAX_COMMENTS: Final = 100
 """Lines before the headings."""
@@ -43,41 +42,6 @@ def header_of(head: FileHead) -> set[str]:
     """Return the normalised column names of a CSV file; empty for other files."""
     first = head.rows[0] if head.rows else []
     return set(map(normalised, first)) if len(first) > 1 else set()
-
-
-class CsvBatch:
-    """Some rows, each with as many fields as the header."""
-
-    def __init__(self, header: Mapping[str, int], columns: Sequence[TableColumn]) -> None:
-        self._header = header
-        self._columns = columns
-
-    def __len__(self) -> int:
-        return len(self._columns[0])
-
-    def has(self, *names: str) -> bool:
-        return any(name in self._header for name in names)
-
-    def column(self, *names: str, missing: str = "") -> TableColumn:
-        """Return the first of the named columns that exists; if none does, one of missing cells."""
-        for name in names:
-            if name in self._header:
-                return self._columns[self._header[name]]
-        return self._columns[0].repeated(missing, len(self))
-
-    def at(self, index: int) -> TableColumn:
-        return self._columns[index]
-
-    def read(self, columns: Mapping[str, Sequence[str]]) -> Columns:
-        """Return columns by the headings that they may have: times (`…_ns`), or integers.
-
-        ABSENT where a cell is of another kind, or missing.
-        """
-        cells = {name: self.column(*headings) for name, headings in columns.items()}
-        return {
-            name: column.times_ns() if name.endswith("_ns") else column.integers()
-            for name, column in cells.items()
-        }
 
 
 class CsvFile:
@@ -113,7 +77,7 @@ class CsvFile:
         for index, name in enumerate(self.columns):
             self.header.setdefault(normalised(name), index)
 
-    def batches(self, progress: Progress = silent) -> Iterator[CsvBatch]:
+    def batches(self, progress: Progress = silent) -> Iterator[TableRows]:
         from chopper_core.tables.column import TableRows
 
         text, width = self._text, len(self._first)
@@ -130,7 +94,8 @@ class CsvFile:
                 is_whole &= ~np.logical_and.reduce([*found])
             if is_whole.any():
                 rows = rows.take(is_whole)
-                yield CsvBatch(self.header, [rows.column(at) for at in range(width)])
+                rows.header = self.header
+                yield rows
             progress(f"read {text.path.name}", text.position, text.size_bytes)
 
 

@@ -59,7 +59,7 @@ def test_blocks_and_oddities_change_nothing(
     losses = Losses()
     rows: list[list[str]] = []
     for batch in CsvFile(path, losses).batches():
-        columns = [batch.at(index).texts for index in range(3)]
+        columns = [batch.column(index).texts for index in range(3)]
         rows += [[cell.strip() for cell in row] for row in zip(*columns, strict=True)]
     wanted, lines = line_by_line(content)
     assert len(rows) + losses.unreadable_events == lines

@@ -143,7 +143,7 @@ def read_samples(path: Path, progress: Progress = silent) -> tuple[list[SampledC
     for batch in file.batches(progress):
         names = batch.column("counter_name")
         counted = batch.column("counter_value")
-        positions = [batch.at(index).texts for index in dimensions]
+        positions = [batch.column(index).texts for index in dimensions]
         keys = zip(*positions, strict=True) if positions else [()] * len(batch)
         columns: Columns = {
             "time_ns": batch.column("timestamp_ns").times_ns(),

@@ -109,7 +109,7 @@ def read_agents(path: Path) -> list[Agent]:
     rows: list[dict[str, str]] = []
     file = CsvFile(path, Losses())
     for batch in file.batches():
-        columns = [batch.at(index).texts for index in file.header.values()]
+        columns = [batch.column(index).texts for index in file.header.values()]
         rows += [dict(zip(file.header, row, strict=True)) for row in zip(*columns, strict=True)]
     return list(gpus_by_id(dict(enumerate(rows))).values())
 

@@ -27,7 +27,7 @@ from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_orde
 from chopper_core.util.patterns import late
 
 if TYPE_CHECKING:
-    from chopper_core.tables.csv_stream import CsvBatch
+    from chopper_core.tables.column import TableRows
 
 _GRID: Final = ("grid_x", "grid_y", "grid_z")
 _WORKGROUP: Final = ("workgroup_x", "workgroup_y", "workgroup_z")
@@ -174,7 +174,7 @@ class DispatchTable:
         column = self._rows.column(name)
         column[:] = of(column)
 
-    def csv_columns(self, batch: CsvBatch) -> Columns:
+    def csv_columns(self, batch: TableRows) -> Columns:
         """Return the columns of dispatches in rows of CSV; the name is ABSENT in other rows."""
         columns = batch.read(CSV_COLUMNS)
         columns["name"] = batch.column(*KERNEL).mapped_codes(
@@ -183,7 +183,7 @@ class DispatchTable:
         columns["gpu"] = batch.column(*_GPU, missing="0").mapped_codes(self.agents.number)
         return columns
 
-    def add_csv(self, batch: CsvBatch, columns: Columns, wide: Mapping[str, int]) -> Mask:
+    def add_csv(self, batch: TableRows, columns: Columns, wide: Mapping[str, int]) -> Mask:
         """Add rows of CSV, with one counter each or one in each `wide` column.
 
         Returns which rows are usable.
@@ -204,7 +204,7 @@ class DispatchTable:
             self.add_values(number[np.cumsum(is_new) - 1], codes, values[usable])
         for name, index in wide.items():
             code = np.full(len(number), self.counter_names[name])
-            self.add_values(number, code, batch.at(index).floats()[usable])
+            self.add_values(number, code, batch.column(index).floats()[usable])
         return usable
 
     def finish(
