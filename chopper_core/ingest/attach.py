@@ -17,7 +17,7 @@ from chopper_core.align.identity import with_places
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, together
 from chopper_core.ingest.recorded import RecordedRun
-from chopper_core.ingest.untraced import Opening, identified, status_of, with_ranks
+from chopper_core.ingest.untraced import RunInputs, identified, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
@@ -39,13 +39,13 @@ _EPOCH: Final = "epoch"
 TELEMETRY_SCHEMA: Final = "chopper.telemetry/1"
 
 
-def attach_sources(run: Run, opening: Opening, ranges: Sequence[Path] | None) -> Run:
+def attach_sources(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) -> Run:
     """Attach counters, telemetry and CPU samples to a run; what can't be used is in `Run.failed`.
 
     `ranges` are traces that hold CUPTI ranges; None leaves out counters. Where memory runs out, or
     anything else goes wrong, the run opens without that source.
     """
-    sources: dict[str, Callable[[Run, Opening], Run]] = {
+    sources: dict[str, Callable[[Run, RunInputs], Run]] = {
         "telemetry": attach_telemetry,
         "CPU samples": attach_cpu,
     }
@@ -64,7 +64,7 @@ def attach_sources(run: Run, opening: Opening, ranges: Sequence[Path] | None) ->
     return run
 
 
-def attach_counters(run: Run, opening: Opening, ranges: Sequence[Path]) -> Run:
+def attach_counters(run: Run, opening: RunInputs, ranges: Sequence[Path]) -> Run:
     paths, progress = opening.paths, opening.progress
     found = find_counters(paths, ranges)
     run = _skipping(run, found)
@@ -102,7 +102,7 @@ def _skipping(run: Run, found: FoundFiles) -> Run:
     return replace(run, skipped=(*others, *unused.items()))
 
 
-def attach_telemetry(run: Run, opening: Opening) -> Run:
+def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     recorded, progress = opening.recorded, opening.progress
     # A profiler's database can have samples too.
     own = [Path(each.path) for each in run.sources if each.path.endswith(databases.SUFFIXES)]
@@ -186,7 +186,7 @@ def _measured_twice(
     return found
 
 
-def attach_cpu(run: Run, opening: Opening) -> Run:
+def attach_cpu(run: Run, opening: RunInputs) -> Run:
     files, recorded = discover(opening.paths, Family.CPU), opening.recorded
     if not files.files or not len(run.table):
         return run

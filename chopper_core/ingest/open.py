@@ -28,8 +28,8 @@ from chopper_core.ingest.recorded import (
     without_traces,
 )
 from chopper_core.ingest.untraced import (
-    Opening,
     ReadSamples,
+    RunInputs,
     read_files,
     run_of_dispatches,
     telemetry_run,
@@ -102,7 +102,7 @@ def open_run(
         before = {path: state_of(path) for path in files_below(paths)}
         try:
             recorded = recorded_at(paths)
-            opening = Opening(name, paths, progress, overrides, recorded, read_samples)
+            opening = RunInputs(name, paths, progress, overrides, recorded, read_samples)
             run = _read_run(opening, jobs, read_ranks, gather)
             run = described(run, recorded) if recorded else run
             run = located(_check_overrides(_named(run)))
@@ -132,7 +132,7 @@ def _replaced(run: Run, before: Mapping[str, FileState]) -> str | None:
 
 
 def _read_run(
-    opening: Opening, jobs: int | None, read_ranks: ReadRanks | None, gather: GatherTables
+    opening: RunInputs, jobs: int | None, read_ranks: ReadRanks | None, gather: GatherTables
 ) -> Run:
     paths, progress, recorded = opening.paths, opening.progress, opening.recorded
     try:
@@ -189,7 +189,7 @@ def _read_run(
     return _with_layout(with_slots(run, paths), paths)
 
 
-def _counted(opening: Opening, ranges: Sequence[Path] = ()) -> Run | None:
+def _counted(opening: RunInputs, ranges: Sequence[Path] = ()) -> Run | None:
     """The run of counters or kernel traces; `ranges` are traces that hold CUPTI ranges."""
     found = find_counters(opening.paths, ranges)
     dispatch_runs = read_found(found, opening.paths, opening.progress)
@@ -219,7 +219,7 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
     return run
 
 
-def _scheduled(opening: Opening) -> Run | None:
+def _scheduled(opening: RunInputs) -> Run | None:
     found = discover(opening.paths, Family.SCHEDULE)
     read: list[RunPart]
     read, failed = found.read("schedules", opening.progress)
@@ -232,7 +232,7 @@ def _scheduled(opening: Opening) -> Run | None:
     return _with_overrides(replace(run, skipped=left, failed=tuple(failed)), opening.overrides)
 
 
-def _sampled(opening: Opening) -> Run | None:
+def _sampled(opening: RunInputs) -> Run | None:
     run, paths = telemetry_run(opening), opening.paths
     return run and _with_overrides(_with_layout(with_slots(run, paths), paths), opening.overrides)
 
@@ -319,7 +319,7 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
     return replace(run, table=labelled_by_partners(table), hosts=tuple(clocks))
 
 
-def _attached(run: Run, opening: Opening, ranges: Sequence[Path] | None) -> Run:
+def _attached(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) -> Run:
     """The run with the counters and telemetry at the paths, and the parts of its time.
 
     `ranges` are traces that hold CUPTI ranges; None leaves out counters, of which the run is made.

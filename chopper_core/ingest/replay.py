@@ -20,7 +20,7 @@ _BASE: Final = re.compile(rb'"baseTimeNanoseconds":\s*\d+')
 _BUSY_MHZ: Final = 1000.0
 
 
-class _Recorded(NamedTuple):
+class _RecordedTrace(NamedTuple):
     """The trace of a rank, with what changes when it is written again."""
 
     text: bytes
@@ -64,7 +64,7 @@ def replay(run: Path, into: Path, speed: float = 1.0, windows: int = 1 << 30) ->
                     return
 
 
-def _recorded(path: Path) -> Iterator[_Recorded]:
+def _recorded(path: Path) -> Iterator[_RecordedTrace]:
     text = gzip.decompress(path.read_bytes())
     document = json.loads(text)
     events = document["traceEvents"]
@@ -77,7 +77,7 @@ def _recorded(path: Path) -> Iterator[_Recorded]:
     if steps:
         begin_us, _, first = min(steps)
         period_s = sum(took for _, took, _ in steps) / len(steps) / 1e6
-        yield _Recorded(text, process, first, round(begin_us * 1000), period_s)
+        yield _RecordedTrace(text, process, first, round(begin_us * 1000), period_s)
 
 
 def _rounds(heading: str, lines: list[str]) -> Iterator[list[str]]:
@@ -92,7 +92,7 @@ def _rounds(heading: str, lines: list[str]) -> Iterator[list[str]]:
             yield rows
 
 
-def _write(into: Path, trace: _Recorded, number: int, begin_ns: int) -> None:
+def _write(into: Path, trace: _RecordedTrace, number: int, begin_ns: int) -> None:
     """Write a trace as torch's TensorBoard handler names it, from a step and a time on."""
     text = _STEP.sub(
         lambda match: b'"%s%d"' % (match[1], int(match[2]) - trace.first + number), trace.text

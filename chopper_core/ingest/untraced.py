@@ -54,7 +54,7 @@ def read_files(
     return found.read("telemetry", progress)
 
 
-class Opening(Struct, frozen=True):
+class RunInputs(Struct, frozen=True):
     """What a run is opened with."""
 
     name: str
@@ -181,7 +181,7 @@ def _named_by_ranges(table: KernelTable, names: Sequence[str]) -> KernelTable:
     return used_names(renamed)
 
 
-def telemetry_run(opening: Opening) -> Run | None:
+def telemetry_run(opening: RunInputs) -> Run | None:
     """The run of the telemetry at its paths, without any trace; None without any telemetry.
 
     Its time is that of the samples, on the clock that most files share. Files of another clock are

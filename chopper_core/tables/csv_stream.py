@@ -64,7 +64,8 @@ class CsvFile:
             self.comments.append(self._line)
             self._line = next(lines, "")
         if self._text.too_long:
-            raise DataError(f"{path} has headings of more than {MAX_LINE >> 10} KiB.")
+            most = f"{MAX_LINE >> 10} KiB"
+            raise DataError(f"{path} has headings of more than {most}.")
         self._rest = "\n".join(lines)
         self._first = csv_cells(self._line)
         if not any(self._first):
