@@ -64,8 +64,7 @@ class CsvFile:
             self.comments.append(self._line)
             self._line = next(lines, "")
         if self._text.too_long:
-            most = f"{MAX_LINE >> 10} KiB"
-            raise DataError(f"{path} has headings of more than {most}.")
+            raise DataError(f"{path} has headings of more than {MAX_LINE >> 10} KiB.")
         self._rest = "\n".join(lines)
         self._first = csv_cells(self._line)
         if not any(self._first):
