@@ -116,6 +116,8 @@ class Selection(Struct, frozen=True, eq=False):
     """The levels that it names."""
     is_host: bool = False
     is_launch: bool = False
+    steps: Int64 | None = None
+    """The iterations that it names of a host."""
 
     @property
     def apart(self) -> str:
@@ -196,7 +198,11 @@ def change_of(predictor: Predictor, question: str) -> Change:
     if chosen.is_host:
         every = questions.host_nodes(graph)
         rows = questions.launched_rows(graph, every)
-        nodes = every[(rows >= 0) & chosen.rows[rows]] if chosen.levels else every
+        own = (rows >= 0) & chosen.rows[rows] if chosen.levels else np.ones(len(rows), np.bool_)
+        if chosen.steps is not None:
+            # The host's time belongs to the step that it is in, whatever it launches next.
+            own &= np.isin(graph.iteration[every], chosen.steps)
+        nodes = every[own]
     if not len(nodes):
         raise NothingToShow("the run doesn't record it")
     if change == "hidden":
@@ -226,7 +232,8 @@ def change_of(predictor: Predictor, question: str) -> Change:
 def selected(run: Run, text: str, question: str) -> Selection:
     """The activities that the terms of a filter choose; those of a host by what it launches."""
     table = run.table
-    rows, levels = np.ones(len(table), np.bool_), set[str]()
+    rows, levels, steps = np.ones(len(table), np.bool_), set[str](), None
+    words = text.lower().split()
     for word in text.split():
         if word.lower() in _KINDS:
             rows &= table.kind == _KINDS[word.lower()]
@@ -250,9 +257,12 @@ def selected(run: Run, text: str, question: str) -> Selection:
             )
         levels.add(level)
         term = word.replace(named, level, 1) if found else word
-        rows &= _matching(run, "gpu" if level in DIMENSIONS else level, term, question)
-    words = text.lower().split()
-    return Selection(rows, frozenset(levels), _HOST in words, _LAUNCH in words)
+        there = _matching(run, "gpu" if level in DIMENSIONS else level, term, question)
+        if level == "iteration" and _HOST in words:
+            steps = distinct(table.iteration[there]).astype(np.int64)
+        else:
+            rows &= there
+    return Selection(rows, frozenset(levels), _HOST in words, _LAUNCH in words, steps)
 
 
 def _matching(run: Run, level: str, term: str, question: str) -> Mask:
