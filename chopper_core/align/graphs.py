@@ -1,4 +1,5 @@
-"""Graphs: the launch that was captured for each kernel that a graph replays.
+"""The launch that stands for another: that captured for each kernel that a graph replays, and for
+kernels launched before the profile that at their place in a recorded step.
 
 A capture is in the trace itself, or in another one of the same rank: inference engines profile the
 capture of each batch size on its own. The ranges of such a trace join the replay's as work of
@@ -67,14 +68,16 @@ class Capture(Struct, frozen=True):
 
 
 def captured_points(host: Host) -> Points:
-    """The launch of each activity, for kernels of a graph the launch that was captured.
+    """The launch of each activity, for kernels of a graph the launch that was captured, and for
+    those with a stand-in that of it.
 
     Replays belong to the one series of earlier captures with their kernels. Of captures for
     several batch sizes, that of the smallest that holds the replay's tokens counts. Where neither
     decides, the launch of the graph stays.
     """
     links, series, replays = host.links, _series(host), _replays(host)
-    if not series or not replays:
+    lost, like = host.stand_ins
+    if not (series and replays) and not len(lost):
         return links.points
     thread, time_ns = links.points.thread.copy(), links.points.time_ns.copy()
     launches, activities = host.trace.launches, host.trace.activities
@@ -107,7 +110,43 @@ def captured_points(host: Host) -> Points:
                     rows = replays[launch]
                     thread[rows], time_ns[rows] = capture.thread[fit], capture.time_ns[fit]
         at += len(found[0][0]) if found else 1
+    thread[lost], time_ns[lost] = thread[like], time_ns[like]
     return Points(thread, time_ns)
+
+
+_FEWEST_ALIKE: Final = 64
+"""So many kernels at the end of a step are of its end alone."""
+
+
+def stand_ins(host: Host, iteration: Int32) -> tuple[Index, Index]:
+    """Activities launched before the profile, and for each that at its place in a recorded step.
+
+    On each stream they run before all recorded work. They end where the first recorded step
+    begins; if that is cut, it is the end of another one, and they end before it. Counted back from
+    there, kernels have the places of that step as long as their names are its names.
+    """
+    name, linked = host.trace.activities.name, host.links.points.known()
+    found, partners = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
+    for rows in np.split(host.order.rows, np.flatnonzero(host.order.new_stream)[1:]):
+        known = np.flatnonzero(linked[rows])
+        lost = int(known[0]) if len(known) else 0
+        rest = rows[lost:]
+        if lost < _FEWEST_ALIKE or not linked[rest].all():
+            continue
+        steps = np.split(rest, run_starts(iteration[rest])[1:])
+        first, template = steps[0], max(steps, key=len)
+        size = len(template)
+        ends = name[template[size - len(first) :]]
+        if size < _FEWEST_ALIKE or (name[first] != ends).any():
+            continue
+        place = np.arange(-lost, 0) + size - len(first)
+        like = template[place % size]
+        differs = np.flatnonzero(name[rows[:lost]] != name[like])
+        begin = int(differs[-1]) + 1 if len(differs) else 0
+        if lost - begin >= _FEWEST_ALIKE:
+            found.append(rows[begin:lost])
+            partners.append(like[begin:])
+    return np.concatenate(found), np.concatenate(partners)
 
 
 class _Batches:

@@ -122,6 +122,8 @@ class Host:
         self.trace = trace
         self.ranges = trace.ranges
         self._masks: dict[str, Mask] = {}
+        self.stand_ins: tuple[Index, Index] = np.empty(0, np.intp), np.empty(0, np.intp)
+        """Activities without a launch record, and those at their places in another step."""
 
     @cached_property
     def links(self) -> Links:

@@ -122,6 +122,8 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     # Each replay of a graph is another call of the operators that were captured.
     is_replayed = np.not_equal(host.captured.time_ns, host.links.points.time_ns)
     replay = np.where(is_replayed, host.links.launch, NOWHERE)
+    # So is what ran at its place in a step without launch records.
+    replay[host.stand_ins[0]] = NOWHERE - 1 - nth_of(host.stand_ins[1])
     is_matrix = host.of_class(*_MATRIX_CLASSES)
     rows = np.flatnonzero(is_matrix & (call != NOWHERE))
     works = _completed(host, works, rows, call[rows], _causality)
@@ -144,6 +146,7 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     linked[call != NOWHERE] = NOWHERE
     _share_time(call_ns, flops, activities.duration_ns, linked, replay)
     lacks = host.links.launch_ns == NO_TIME
+    lacks[host.stand_ins[0]] = False
     known = np.isfinite(flops)
     _without_stand_ins(flops, activities.name, lacks)
     shape[known & np.isnan(flops)] = np.nan

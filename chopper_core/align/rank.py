@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
 from chopper_core.align.collectives import activity_attributes, read_collectives
-from chopper_core.align.graphs import is_uncaptured
+from chopper_core.align.graphs import is_uncaptured, stand_ins
 from chopper_core.align.host import Host, Links
 from chopper_core.align.host_tables import align_memory, host_lane, host_time
 from chopper_core.align.labels import numbered
@@ -25,7 +25,7 @@ from chopper_core.align.steps import host_steps, label_iterations, read_inferenc
 from chopper_core.model import column_names as col
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.side_table import SideTables, side_tables
-from chopper_core.model.table import COLUMNS, LEVELS, NO_TIME, Category, KernelTable, Kind
+from chopper_core.model.table import COLUMNS, LEVELS, NO_TIME, Category, KernelTable, Kind, Rule
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.grouping import distinct, ranked
@@ -72,6 +72,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     inference = read_inference(host)
     steps = steps_of(host, inference)
     iterations, partial = label_iterations(host, steps)
+    host.stand_ins = stand_ins(host, iterations.codes)
     phases = label_phases(host, inference, iterations)
     # The kernels of a graph have the layer and the operation that were captured.
     layers = label_layers(host, modules, iterations, phases)
@@ -80,14 +81,17 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         host, modules, collectives, iterations, phases, places
     )
     mark_outside(layers, operations, operation_names)
+    for labels in (layers, operations):
+        inferred = host.stand_ins[0][labels.rules[host.stand_ins[0]] != Rule.NONE]
+        labels.rules[inferred] = Rule.CONTEXT
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     lenders = (activities.name, operations.codes, phases.codes)
     work = model_work(host, lenders, iterations.codes)
-    labels = (activities.name, operations.codes, phases.codes, layers.codes)
+    keys = (activities.name, operations.codes, phases.codes, layers.codes)
     tokens = on_longest(host, inference.steps, inference.tokens)
     if not np.isfinite(tokens).any():
-        tokens = activity_tokens(host, phases.codes, layers.codes, labels)
+        tokens = activity_tokens(host, phases.codes, layers.codes, keys)
     requests = on_longest(host, inference.steps, inference.requests)
     columns |= gpu_by_gpu(
         gpu,
@@ -97,7 +101,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     )
     attributes, nodes = activity_attributes(host, collectives.argument)
     lane, sizes, uncaptured = host.lane, launch_sizes(host), int(is_uncaptured(host).sum())
-    del host, modules, labels
+    del host, modules, keys
     table = KernelTable(
         names=names,
         operations=operation_names,

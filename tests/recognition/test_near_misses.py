@@ -89,7 +89,7 @@ ZEUS: list[Case] = [
     (
         "z.csv",
         lines("start_time,window_name,elapsed_time", "1,s,2"),
-        "refused: holds energy per Ze",
+        "refused: is a table of no known tool",
     ),
 ]
 QUERY = "timestamp, index, power.draw [W], clocks.current.sm [MHz]"
