@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.graph.collectives import collectives_of, transfer_pairs
 from chopper_core.graph.dependencies import Evidence, dependencies_of, stated, time_order
@@ -40,6 +41,8 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 
+_LONG_WAKE_NS: Final = 100_000
+"""A call that returns later than this after what it waits for works in between."""
 _MIDDLE: Final = 4
 """A typical value is the mean without the lowest and the highest quarter."""
 
@@ -69,6 +72,7 @@ def build_graph(run: Run, rows: Index, *, is_seeded: bool = False) -> StepGraph:
     """
     timed, edges, lead = _timed(run, rows)
     hosts = host_nodes(run, timed)
+    wakes, hosts = _wakes(hosts, timed)
     launched = hosts.launches(timed)
     edges = _with_lags(timed, edges) if lead is None else edges
     begin, member, number = _meetings(run, timed)
@@ -95,7 +99,7 @@ def build_graph(run: Run, rows: Index, *, is_seeded: bool = False) -> StepGraph:
         EdgeRows(edges.source, enters[edges.target], edges.evidence, edges.lag_ns),
         _edges(host + launched[known], enters[known], Evidence.LAUNCH, latency),
         _edges(host + follows - 1, host + follows, Evidence.SEQUENCE),
-        _edges(hosts.awaited, host + hosts.returns, Evidence.BLOCKED, _wakes(hosts, timed)),
+        _edges(hosts.awaited, host + hosts.returns, Evidence.BLOCKED, wakes),
         _edges(hosts.followed, host + hosts.follows, Evidence.FOLLOWED, _behind(hosts, timed)),
         _edges(enters[member], meeting, Evidence.MEETING),
         _edges(meeting, member, Evidence.MEETING),
@@ -272,12 +276,17 @@ def _behind(hosts: HostNodes, timed: TimedRows) -> Int64:
     return found
 
 
-def _wakes(hosts: HostNodes, timed: TimedRows) -> Int64:
-    """The typical time from the end of what a call waits for to its return, by its name."""
+def _wakes(hosts: HostNodes, timed: TimedRows) -> tuple[Int64, HostNodes]:
+    """The typical time from the end of what a call waits for to its return, by its name; and the
+    hosts with the work of calls that return far later, such as those that free memory."""
     returns, ended = hosts.returns, timed.end[hosts.awaited]
     latest = maxima_of(ended, returns, len(hosts), NO_TIME)
     held = np.flatnonzero(hosts.waited[returns] & (ended == latest[returns]))
     names = hosts.name[returns]
     wake = np.maximum(hosts.time[returns[held]] - ended[held], 0)
-    found = _typical(wake, names[held], int(names.max(initial=0)) + 1)
-    return np.rint(found[names]).astype(np.int64)
+    short = np.minimum(wake, _LONG_WAKE_NS)
+    found = np.rint(_typical(short, names[held], int(names.max(initial=0)) + 1)).astype(np.int64)
+    works = held[wake > _LONG_WAKE_NS]
+    begin = hosts.begin.copy()
+    begin[returns[works]] = ended[works] + found[names[works]]
+    return found[names], replace(hosts, begin=begin)

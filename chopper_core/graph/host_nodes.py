@@ -100,16 +100,11 @@ class HostNodes(Struct, frozen=True, eq=False):
     """The launches that come right after an activity each time, though no call waits for it."""
     followed: Index
     """The places of these activities among the rows."""
+    begin: Int64
+    """When the work up to each moment begins: at the moment before, of the first its own."""
 
     def __len__(self) -> int:
         return len(self.time)
-
-    @property
-    def begin(self) -> Int64:
-        """The moment before each, of the first its own: when the work up to it begins."""
-        found = self.time.copy()
-        found[1:] = np.where(self.gpu[1:] == self.gpu[:-1], self.time[:-1], found[1:])
-        return np.where(self.waited, self.time, found)
 
     def launches(self, timed: TimedRows) -> Index:
         """The node at which each activity is launched, or -1."""
@@ -156,17 +151,21 @@ def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
     place[order] = np.arange(len(order))
     follows, followed = _follows(timed, gpu[order], time[order], place[: len(launches)])
     waited[order[follows]] = True
+    gpu, time, waited = gpu[order], time[order], waited[order]
+    begin = time.copy()
+    begin[1:] = np.where(~waited[1:] & (gpu[1:] == gpu[:-1]), time[:-1], time[1:])
     return HostNodes(
-        gpu=gpu[order].astype(np.int32),
-        time=time[order],
+        gpu=gpu.astype(np.int32),
+        time=time,
         moment=moment[order],
         iteration=iteration[order],
         name=name[order],
-        waited=waited[order],
+        waited=waited,
         returns=place[sum(count[:2]) + returned],
         awaited=awaited,
         follows=follows,
         followed=followed,
+        begin=begin,
     )
 
 

@@ -25,7 +25,7 @@ from chopper_core.graph.step_graph import NodeKind, Replayed, StepGraph, replay
 from chopper_core.model.column_names import FLOPS, MICROBATCH, integral_of, known_of
 from chopper_core.model.groups import elapsed_of_rows, work_of
 from chopper_core.model.run import Run
-from chopper_core.model.table import KernelTable, Kind, Phase
+from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
@@ -110,11 +110,24 @@ class Predictor(Struct, frozen=True, eq=False):
     """Of the rows of contention in the identity replay."""
     doubtful_lag_ns: Int64 | None
     """The lags without edges that may be chance; None if there are none."""
+    kept: Index
+    """Nodes of other iterations than those that change: these begin with what they leave."""
 
     @classmethod
-    def of(cls, run: Run, stretches: tuple[tuple[int, ...], ...] = ()) -> Predictor:
-        """That of a run, or of stretches of iterations of it; made once."""
-        return run.memo(("predictor", stretches), lambda: cls._made(run, stretches), keep=_KEPT)
+    def of(
+        cls, run: Run, stretches: tuple[tuple[int, ...], ...] = (), changed: tuple[int, ...] = ()
+    ) -> Predictor:
+        """That of a run, or of stretches of iterations of it, some of which change; made once."""
+
+        def narrowed() -> Predictor:
+            whole = run.memo(
+                ("predictor", stretches), lambda: cls._made(run, stretches), keep=_KEPT
+            )
+            labels = whole.graph.iteration
+            kept = np.flatnonzero((labels != NO_LABEL) & ~np.isin(labels, changed))
+            return replace(whole, kept=kept)
+
+        return run.memo(("predictor", stretches, changed), narrowed, keep=_KEPT)
 
     @classmethod
     def _made(cls, run: Run, stretches: tuple[tuple[int, ...], ...]) -> Predictor:
@@ -126,7 +139,7 @@ class Predictor(Struct, frozen=True, eq=False):
         none = np.zeros((2, 0))
         shares = none if found is None else found.shares(graph, times.begin_ns, times.end_ns, kind)
         rest = graph, identity, found, kind, shares, _doubtful_lag(graph)
-        return cls(run, stretches, *rest)
+        return cls(run, stretches, *rest, kept=np.zeros(0, np.intp))
 
     def predict(
         self,
@@ -153,6 +166,9 @@ class Predictor(Struct, frozen=True, eq=False):
             if change.lags is not None:
                 edges, factor = change.lags
                 lag[edges] = np.rint(lag[edges] * factor).astype(np.int64)
+        is_kept = np.zeros(len(graph), np.bool_)
+        is_kept[self.kept] = True
+        lag = np.where(is_kept[graph.target], graph.lag_ns, lag)
         shares = self.shares
         times = start.replayed if start is not None else None
         whole = graph.work_ns
@@ -161,7 +177,7 @@ class Predictor(Struct, frozen=True, eq=False):
                 shares = found.shares(graph, times.begin_ns, times.end_ns, self.kind)
             now, last = work.copy(), whole
             now[nodes] *= np.exp((rates * shares).sum(axis=0))
-            whole = np.rint(now).astype(np.int64)
+            whole = np.where(is_kept, graph.work_ns, np.rint(now).astype(np.int64))
             times = replay(graph, whole, lag)
             is_near = np.abs(whole - last).sum() <= _AGREES * whole.sum()
             if found is None or start is not None or is_near:

@@ -387,12 +387,13 @@ class Steps(Struct, frozen=True, eq=False):
 
     def times_ns(self, graph: StepGraph, replayed: Replayed) -> Int64:
         """The time of each cell: from the end of the iteration before it, of the first of a GPU
-        from its first start.
+        from its first start, as measured.
 
         An iteration ends with its last activity, or while the GPU is idle after that, when its host
         leaves it.
         """
-        start = replayed.begin_ns[graph.arrivals[self.activities]]
+        first = graph.arrivals[self.activities]
+        start = replayed.begin_ns[first]
         end = replayed.end_ns[graph.activities[self.activities]]
         starts = np.minimum.reduceat(start, self.first)
         ends = np.maximum.reduceat(end, self.first)
@@ -401,7 +402,8 @@ class Steps(Struct, frozen=True, eq=False):
         # Of the last step of a run no next one shows when its host is done.
         until = np.where(is_last, np.where(self.is_final, ends, _FAR), np.append(starts[1:], 0))
         ends = np.maximum(ends, np.minimum(host, until))
-        begins = np.where(np.append(True, is_last[:-1]), starts, np.append(0, ends[:-1]))
+        begun = np.minimum.reduceat(graph.begin_ns[first], self.first)
+        begins = np.where(np.append(True, is_last[:-1]), begun, np.append(0, ends[:-1]))
         return np.asarray(ends - begins, np.int64)
 
 

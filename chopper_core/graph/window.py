@@ -60,7 +60,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False):
         Of a long run those that are `named` are replayed before others.
         """
         alone, sample, stretches = _chosen(run, np.array(iterations, np.int64), took_ns, named)
-        predictor = Predictor.of(run, stretches)
+        predictor = Predictor.of(run, stretches, tuple(sorted([*alone, *sample])))
         steps = steps_of(predictor.graph, run.table)
         own = np.isin(steps.iteration, [*alone, *sample]) & np.isin(steps.gpu, gpus)
         if not own.any():

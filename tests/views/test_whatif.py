@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from chopper_core.views.whatif import (
     questions_of,
     straggler_metrics,
 )
-from tests.demo import demo_run
+from tests.demo import demo_run, generated_run
 from tests.realdata.conftest import FOLDER
 from tests.support import Row, run_of
 
@@ -225,3 +226,32 @@ def test_a_coordinate_that_no_gpu_has_is_named_next_to_other_answers() -> None:
     found = OpenRun(demo_run("fsdp2")).what_if("stage=3 as peers", "layer:21 as peers")
     assert "layer:21 as peers" in found.labels
     assert "'stage=3 as peers': no coordinates of GPUs along pp: give --parallel" in found.notes
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "small", "v100_dlrm_8rank", "mi300x_qwen05b.json.gz"])
+def test_slower_is_never_predicted_to_be_faster(name: str) -> None:
+    if name in ("fsdp2", "small"):
+        run = demo_run(name) if name == "fsdp2" else generated_run(
+            "slower", ranks=2, iterations=3, layers=2, with_counters=False
+        )  # fmt: skip
+    elif (FOLDER / name).exists():
+        run = open_run(str(FOLDER / name), jobs=1)
+    else:
+        pytest.skip("no real data")
+    factors = (0.0, 0.5, 0.9, 1.0, 1.1, 1.5, 3.0)
+    for what in ("compute", "gpu:0", "host", "launch"):
+        asked = [f"{what} x{factor}" for factor in factors]
+        found = answers(run, *asked)
+        steps = [found[question]["step_ns"] for question in asked]
+        assert all(one <= other for one, other in pairwise(map(float, steps))), what  # type: ignore[arg-type]
+        assert steps[3] == found["as measured"]["step_ns"]
+
+
+def test_the_time_that_a_call_works_after_its_wait_is_the_hosts() -> None:
+    path = FOLDER / "mi300x_train_resnet18.json.gz"
+    if not path.exists():
+        pytest.skip("no real data")
+    run = open_run(str(path), jobs=1)
+    # Some hipFree and hipHostMalloc calls of some iterations take 20 to 60 ms after their wait.
+    steady = Steady.of(run, View(run.name))
+    assert abs(steady.error_ns) < 0.02 * steady.times.mean_ns
