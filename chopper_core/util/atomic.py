@@ -261,15 +261,7 @@ def publish(path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = Fal
             # A file system without links: of two writers the last one wins.
             os.rename(fresh, path)
     finally:
-        _discard(fresh)
-
-
-def _discard(path: Path) -> None:
-    """Remove a temporary file, even where a signal raises out of the first attempt."""
-    try:
-        path.unlink(missing_ok=True)
-    finally:
-        path.unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)
 
 
 def stamp_of(path: Path, report: Callable[[int], object] = int) -> tuple[int, int]:

@@ -147,19 +147,3 @@ def test_without_maps_files_are_read(
     read = open_run(str(older))
     for name in ("start_ns", "duration_ns", "kernel", "operation"):
         assert (read.table.column(name) == mapped.table.column(name)).all()
-
-
-def test_a_signal_during_clean_up_leaves_no_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remove, interrupted = os.unlink, iter([True])
-
-    def interrupt(*arguments: Any, **options: Any) -> None:
-        if next(interrupted, False):
-            raise KeyboardInterrupt
-        remove(*arguments, **options)
-
-    monkeypatch.setattr(os, "unlink", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        folders.publish(tmp_path / "a", b"text", is_new=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
