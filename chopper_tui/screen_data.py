@@ -183,7 +183,7 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
         # Runs side by side have no time in common.
         signal = ScreenSignal(frame.signal, frame.means)
         return ScreenData(frame, {}, (signal, signal), bars)
-    second = run.signal(second_signal(run, frame.signal.name))
+    second, inks = run.signal(second_signal(run, frame.signal.name)), _inks_of_rows(run, frame)
     # Another view has a headline in their place.
     figures = {} if view.name else figures_of(run, view, {**KEY_FIGURES, **STATES})
     return ScreenData(
@@ -193,10 +193,10 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
             ScreenSignal(frame.signal, frame.means),
             ScreenSignal(second, _means_later(run, view, second.name)),
         ),
-        bars,
+        bars if inks else bars | _bars_of_states(frame),
         _second_of(run, view),
         states_of(view, figures),
-        _inks_of_rows(run, frame),
+        inks,
         _full(run),
         2 if varies(run, second.name) else int(varies(run, frame.signal.name)),
     )
@@ -213,6 +213,15 @@ def _second_of(run: Run, view: View) -> View | None:
     if not has_it:
         return None
     return replace(with_view(view, second), baseline=None)
+
+
+def _bars_of_states(frame: Frame) -> dict[str, BarChart]:
+    """The five states of the time of each row of the tree, in its share's cell."""
+    if frame.view.name or not frame.values.keys() >= STATES.keys():
+        return {}
+    known = ((title, frame.values[name].known(missing=0.0)) for name, title in STATES.items())
+    series = tuple(Series(title, numbers) for title, numbers in known)
+    return {"share_pct": BarChart("five states of time", "ns", tuple(frame.labels), series)}
 
 
 def states_of(view: View, figures: Mapping[str, Figure]) -> tuple[Composition, ...]:

@@ -187,7 +187,7 @@ def _with_ground(theme: str, *, is_painted: bool) -> Inks:
         dim = mixed(text, ground, 0.35)
         cursor = f"b {text} on {mixed(text, ground, 0.85)}"
         styles |= {"dim": dim, "header": dim, "cursor": cursor}
-        styles |= {"shade": mixed(text, ground, 0.8)}
+        styles |= {"shade": mixed(text, ground, 0.92)}
     painted = f"{text} on {ground}" if is_painted else ""
     return Inks(styles, base.heat, base.change, ground=painted)
 
@@ -203,20 +203,21 @@ def inks(theme: str, color_system: str | None, no_color: bool, *, is_painted: bo
 def textual_theme(name: str, *, is_painted: bool = False) -> Theme:
     drawn = _with_ground(name, is_painted=is_painted)
     base = BUILTIN_THEMES["ansi-light" if name == "light" else "ansi-dark"]
-    variables, primary = base.variables | _SCROLLBARS, base.primary
+    # The terminal's own accent has a hue, which would have a meaning.
+    variables, primary = base.variables | _SCROLLBARS, "ansi_bright_black"
     accent, cursor = (drawn.of(role) for role in ("accent", "cursor"))
     if accent.color and cursor.color and cursor.bgcolor:
         primary = accent.color.name
         for part, colour in (("foreground", cursor.color), ("background", cursor.bgcolor)):
             variables |= {f"{each}-cursor-{part}": colour.name for each in ("block", "input")}
-        variables |= {"border": primary, "border-blurred": primary}
+    variables |= {"border": primary, "border-blurred": primary}
     variables |= _PANELS.get(name, _PANELS["ansi"])
     is_painted = is_painted and name in GROUNDS
     text, ground = GROUNDS[name] if is_painted else ("ansi_default", "ansi_default")
-    variables |= {"ground": ground, "ink": text}
+    variables |= {"ground": ground, "ink": text, "link-color": text, "link-style": "none"}
     if name not in _INKS:
         text, ground = GROUNDS[name]
-        lines = (mixed(text, ground, 0.75), text, mixed(text, ground, 0.35))
+        lines = (mixed(text, ground, 0.88), text, mixed(text, ground, 0.35))
         variables |= dict(zip(("line", "strong", "faint"), lines, strict=True))
     return replace(base, name=name, primary=primary, variables=variables)
 
