@@ -76,11 +76,6 @@ class Contention(Struct, frozen=True, eq=False):
             found[:, own] /= np.maximum(end[nodes] - begin[nodes], 1)
         return found
 
-    def exponent(self, shares: Float64, side: int) -> Float64:
-        """The logarithm of how many times as long each row takes."""
-        found: Float64 = (self.rates[side][:, self.owner] * shares).sum(axis=0)
-        return found
-
 
 def contention_of(run: Run, graph: StepGraph) -> Contention | None:
     """How communication slows the operations of a run; None where the run doesn't show it.

@@ -102,8 +102,6 @@ class Dependencies(Struct, frozen=True, eq=False):
     """The host's work between both ends of each edge, of edges that a trace states."""
     lead_ns: Int64 | None = None
     """The host's work before each row that waits for no activity."""
-    contradicted: int = 0
-    """Stated dependencies on activities that don't come before, by the trace's times."""
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -184,7 +182,6 @@ def dependencies_of(run: Run, rows: Index) -> Dependencies:
         np.where(found.is_control[order], Evidence.CONTROL, Evidence.STATED).astype(np.int8),
         found.host_ns[order],
         found.lead_ns,
-        int(np.count_nonzero(~forward)),
     )
 
 

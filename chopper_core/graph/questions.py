@@ -522,15 +522,3 @@ def _doubtful_lag(graph: StepGraph) -> Int64 | None:
     has_more = counts_of(target[recorded], len(graph)) > 0
     doubtful = (graph.evidence == Evidence.UNKNOWN) & has_more[target]
     return np.where(doubtful, _FREE, graph.lag_ns) if doubtful.any() else None
-
-
-def path_nodes(graph: StepGraph, predicted: Predicted) -> Index:
-    """The nodes of the longest path of a replay, the last first."""
-    begin, end = predicted.replayed.begin_ns, predicted.replayed.end_ns
-    held = np.flatnonzero(begin[graph.target] == end[graph.source] + predicted.lag_ns)
-    before = np.full(len(graph), -1, np.int64)
-    before[graph.target[held][::-1]] = graph.source[held][::-1]
-    follow, nodes = before.tolist(), [int(end.argmax())]
-    while (node := follow[nodes[-1]]) >= 0:
-        nodes.append(node)
-    return np.array(nodes, np.intp)

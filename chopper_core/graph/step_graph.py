@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.table import NO_LABEL, KernelTable
-from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Mask, Rows
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask, Rows
 from chopper_core.util.grouping import counts_of, maxima_of, run_starts, stable_order
 
 _FAR: Final = np.iinfo(np.int64).max >> 2
@@ -118,12 +118,6 @@ class StepGraph(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def plan(self) -> ReplayPlan:
         return _planned(self)
-
-    def with_work(self, factor: AnyArray | float, nodes: Index | Mask | slice) -> Int64:
-        """The work of all nodes, with that of some times a factor."""
-        work = self.work_ns.copy()
-        work[nodes] = np.rint(work[nodes] * factor).astype(np.int64)
-        return work
 
 
 class Replayed(Struct, frozen=True, eq=False):

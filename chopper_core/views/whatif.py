@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.graph import questions
+from chopper_core.graph.path import longest_path
 from chopper_core.graph.predicted import predicted_run
 from chopper_core.graph.questions import LEAST, MOST, Change, Predicted, Predictor
 from chopper_core.graph.step_graph import replay
@@ -493,7 +494,7 @@ def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
 def _bottleneck(run: Run, steady: Steady, predicted: Predicted) -> str:
     """The kind of work that takes most of the longest path."""
     graph, times = steady.predictor.graph, predicted.replayed
-    nodes = questions.path_nodes(graph, predicted)
+    nodes = longest_path(replace(graph, lag_ns=predicted.lag_ns), times, graph.activities).nodes
     table = run.table
     took = (times.end_ns - times.begin_ns)[nodes]
     rows = graph.row[nodes]
@@ -505,7 +506,7 @@ def _bottleneck(run: Run, steady: Steady, predicted: Predicted) -> str:
         else:
             name = _HOST
         sums[name] = sums.get(name, 0) + ns
-    whole = int(times.end_ns[nodes[0]] - times.begin_ns[nodes[-1]]) if len(nodes) else 0
+    whole = int(times.end_ns[nodes[-1]] - times.begin_ns[nodes[0]]) if len(nodes) else 0
     if not sums or not whole:
         return "none"
     most = max(sums, key=lambda name: sums[name])
