@@ -17,6 +17,7 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec, views_of_one_run
 from chopper_core.views.frame import Frame
+from chopper_core.views.shared.marks import Limits
 from chopper_core.views.spec import SeveralRuns, ViewSpec, splits_of
 from chopper_tui.export import BENCHMARKS, SNAPSHOTS
 from chopper_tui.keymap import ALL, EXPLORE, INFO, Action, find_command
@@ -73,6 +74,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         "metric": run.signal_names,
         "snapshot": SNAPSHOTS,
         "theme": THEMES,
+        "limits": ("default", *Limits.__struct_fields__),
     }
 
 

@@ -23,7 +23,7 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.base import node_names
 from chopper_core.views.overview.evidence import findings
 from chopper_core.views.overview.step import headline_of, step_of
-from chopper_core.views.shared.marks import outliers
+from chopper_core.views.shared.marks import mark_limits, outliers
 from chopper_core.views.shared.samples import gpus_of, opened
 from chopper_core.views.shared.step_times import StepTimes, step_times
 from chopper_core.views.shared.table_view import LabelledRows, Own, child_of, known_of, table_view
@@ -41,7 +41,6 @@ SPEC: Final = ViewSpec(
 WINDOW_S: Final = 300.0
 STALE_NS: Final = 10 * 10**9
 """A GPU without a sample for so long, while others have some, has no figures."""
-HOT_C: Final = 95.0
 NEAR_LIMIT: Final = 0.98
 _LEAST_SHARE: Final = 0.02
 """A clock or use that is nearer to the others' median doesn't stand out."""
@@ -194,7 +193,7 @@ def _lanes(
         if signal.name == "power_w":
             beyond |= latest >= NEAR_LIMIT * limit
         elif signal.name in (HOTSPOT, EDGE):
-            beyond |= latest >= HOT_C
+            beyond |= latest >= mark_limits().hot_c[1]
         else:
             with suppress(UsageError):  # of few values
                 found = outliers(numbered(latest.tolist()))
@@ -211,7 +210,7 @@ def _lanes(
     last = Series("throttled", under) if np.isfinite(under).any() else None
     names = [" ".join(filter(None, each)) for each in zip(*_name_words(run, gpus), strict=True)]
     whole = tuple(_of_all(each) for each in rows)
-    caps = {HOTSPOT: HOT_C, EDGE: HOT_C}
+    caps = dict.fromkeys((HOTSPOT, EDGE), mark_limits().hot_c[1])
     if np.isfinite(limit).any():
         caps["power_w"] = float(np.nanmin(limit))
     limits = tuple(caps.get(each.name) for each in known)

@@ -30,6 +30,7 @@ from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.derived import instance_levels, underlying
 from chopper_core.views.shared.filter import NO_ROW
+from chopper_core.views.shared.marks import Limits, mark_limits, set_mark_limits
 from chopper_core.views.spec import RUN_FIGURE, SeveralRuns
 from chopper_tui.actions.ask import by, of
 from chopper_tui.completions import filter_terms
@@ -370,6 +371,30 @@ def notes(screen: Explorer, _: str) -> None:
 
 def _reading_width(screen: Explorer) -> int:
     return max(min(screen.size.width * 96 // 100 - 6, 100), 8)
+
+
+@action(TABLE, title="Limits", takes="[NAME WARNING ALARM|default]")
+def limits(screen: Explorer, argument: str) -> None:
+    """Choose from where figures and meters are marked, as a warning and as an alarm: `hot_c 90 95`
+    (°C), `power_pct 90 100` (of the cap), `roof_pct 40 20`, `util_pct 80 50`; alone it shows them.
+    """
+    chosen = mark_limits()
+    if argument == DEFAULT:
+        chosen = Limits()
+    elif argument:
+        try:
+            name, warning, alarm = argument.split()
+            pair = float(warning), float(alarm)
+        except ValueError:
+            name, pair = "", (0.0, 0.0)
+        if name not in Limits.__struct_fields__ or not all(0 <= each <= 1e6 for each in pair):
+            names = ", ".join(Limits.__struct_fields__)
+            raise UsageError(f"limits are NAME WARNING ALARM, such as hot_c 90 95, of {names}")
+        chosen = replace(chosen, **{name: pair})
+    set_mark_limits(chosen)
+    screen.table.show(screen.data, screen.table.cursor, screen.table.offset_of_cursor)
+    pairs = ((name, getattr(chosen, name)) for name in Limits.__struct_fields__)
+    screen.say("  ".join(f"{name} {low:g} {high:g}" for name, (low, high) in pairs))
 
 
 @action(TABLE, "z", title="Table alone")

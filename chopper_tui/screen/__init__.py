@@ -194,6 +194,8 @@ class Explorer(ScreenParts):
         if (before.name, before.by, before.path) != (after.name, after.by, after.path):
             self.lens = WHOLE
             self.cell = (0, self.cell[1])
+            if isinstance(self._holder, PicturePane):
+                self._holder = None
         del self.entries[:-_MAX_HISTORY]
         for key in list(self.left)[:-_MAX_HISTORY]:
             del self.left[key]

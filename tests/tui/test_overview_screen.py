@@ -532,7 +532,7 @@ async def test_a_part_of_the_bar_explains_itself_and_opens_its_operations() -> N
         assert at.frame.view.name == "overheads" and at.frame.sort == "-mfma_loss_ns"
         figures = at.frame.values["mfma_loss_ns"].known(0.0).tolist()
         assert figures == sorted(figures, reverse=True) and figures[0] > 0
-        await at.press("escape", "tab")
+        await at.press("escape", "tab", "tab")
         assert at.explore.listing is at.explore.table and at.explore.part is None
         await at.press("enter")
         assert at.path == ("5",)

@@ -124,3 +124,21 @@ async def test_a_click_on_a_part_of_the_states_sorts() -> None:
         await at.pilot.click(offset=(line.index("exposed comm") + 2, y))
         await at.settle()
         assert at.frame.sort == "-exposed_comm_ns" and at.path == ()
+
+
+async def test_limits_say_from_where_figures_are_marked() -> None:
+    view = View(demo_run().name, name="overview")
+    async with explorer((120, 36), demo_run(), view) as at:
+        assert "▲98" in at.text() and at.text().count("▲98") == 1
+        try:
+            await at.command("limits hot_c 120 130")
+            assert "▲98" not in at.text() and "hot_c 120 130  power_pct 90 100" in at.status
+            await at.command("limits hot_c 80 130")
+            assert len(re.findall("▲87", at.text())) == 7
+            await at.command("limits heat 1 2")
+            assert "limits are NAME WARNING ALARM, such as hot_c 90 95, of hot_c" in at.status
+            await at.command("limits hot_c nan 2")
+            assert "limits are NAME WARNING ALARM" in at.status
+        finally:
+            await at.command("limits default")
+        assert "▲98" in at.text() and "hot_c 90 95" in at.status

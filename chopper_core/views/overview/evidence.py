@@ -87,6 +87,8 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
         return []
     text = f"{TERMS.get(part, column.definition)} Source: {column.source}. [{column.name}]"
     opens = "opens the operations with this part, largest first" if part else "opens the row"
+    if part and not frame.view.name:
+        opens = "sorts the rows by this state of time"
     lines = [(part or column.title, text), ("missing", column.missing_because)]
     some = [
         chart.some

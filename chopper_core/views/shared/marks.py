@@ -69,6 +69,32 @@ def outliers(values: Values, counted: Mask | None = None) -> Outliers:
     return Outliers(tuple(int(row) for row in rows), median, limit)
 
 
+class Limits(Struct, frozen=True):
+    """From where figures are marked: as a warning, and as an alarm."""
+
+    hot_c: tuple[float, float] = (90.0, 95.0)
+    """Of the hottest spot."""
+    power_pct: tuple[float, float] = (90.0, 100.0)
+    """Of the power limit."""
+    roof_pct: tuple[float, float] = (40.0, 20.0)
+    """Of the roof, below which a row that counts is poor."""
+    util_pct: tuple[float, float] = (80.0, 50.0)
+    """Of the time, below which a GPU is used little."""
+
+
+_limits = Limits()
+
+
+def mark_limits() -> Limits:
+    return _limits
+
+
+def set_mark_limits(chosen: Limits) -> None:
+    """Choose the limits of this process."""
+    global _limits
+    _limits = chosen
+
+
 class Tint(IntEnum):
     """How a cell stands out."""
 
@@ -93,19 +119,11 @@ _PEERS: Final = ("gpu", "node", "iteration", "layer", "activity")
 """Levels whose rows do the same work, so that each can be held against the others."""
 _UTILISATIONS: Final = ("busy_pct", "gfx_util_pct", "gpu_util_pct")
 _HEATS: Final = (HOTSPOT, "mean_hotspot_c", "now_hotspot_c", "mean_hot_c", "hottest_c")
-_HOT: Final = (90.0, 95.0)
-"""°C of the hottest spot that are near the limit, and over it."""
 _POWERS: Final = ("mean_power_w", "now_power_w")
 _LIMIT: Final = "limit_w"
-_OF_LIMIT: Final = (0.9, 1.0)
-"""Of the power limit: what is near it, and what is at it."""
 _ROOFS: Final = ("roof_pct", "model_roof_pct", "peak_pct")
-_OF_ROOF: Final = (40.0, 20.0)
-"""% of the roof that are poor, and very poor, of a row that counts."""
 _COUNTS_PCT: Final = 1.0
 """Of the kernel time."""
-_GOOD_PCT: Final = 80.0
-_FAIR_PCT: Final = 50.0
 _LEAST_SPREAD: Final = 0.005
 """Of the median: peers that are closer together than this count as equal."""
 _LEAST_POINTS: Final = 0.3
@@ -142,21 +160,20 @@ def tints(frame: Frame, column: Metric) -> Int8:
     if column.signed:
         return _of_changes(frame, column, numbers)
     if column.name in _HEATS:
-        warm, hot = _HOT
+        warm, hot = _limits.hot_c
         return _chosen(none, (numbers >= warm, Tint.HIGH), (numbers >= hot, Tint.TOO_HIGH))
     if column.name in _UTILISATIONS:
-        return _chosen(
-            none, (numbers < _GOOD_PCT, Tint.POOR), (numbers < _FAIR_PCT, Tint.VERY_POOR)
-        )
+        good, fair = _limits.util_pct
+        return _chosen(none, (numbers < good, Tint.POOR), (numbers < fair, Tint.VERY_POOR))
     if column.name in _ROOFS and (shares := frame.values.get("kernel_pct")) is not None:
-        counts, (poor, very_poor) = shares.known(missing=0.0) >= _COUNTS_PCT, _OF_ROOF
+        counts, (poor, very_poor) = shares.known(missing=0.0) >= _COUNTS_PCT, _limits.roof_pct
         return _chosen(
             none,
             (counts & (numbers < poor), Tint.POOR),
             (counts & (numbers < very_poor), Tint.VERY_POOR),
         )
-    if column.name in _POWERS and (limits := frame.values.get(_LIMIT)) is not None:
-        near, reached = (numbers >= share * limits.known() for share in _OF_LIMIT)
+    if column.name in _POWERS and (caps := frame.values.get(_LIMIT)) is not None:
+        near, reached = (100 * numbers >= pct * caps.known() for pct in _limits.power_pct)
         if near.any():
             return _chosen(none, (near, Tint.HIGH), (reached, Tint.TOO_HIGH))
     if not _comparable(frame, column):
