@@ -1,7 +1,7 @@
 """Generated Chakra traces: common collectives and training steps on any number of ranks.
 
-Nothing in them is measured. Computations last as long as they are told; a transfer begins when all
-its members have arrived, and lasts as long as a ring at the given rate takes. Equal settings give
+Nothing in them is measured. Computations take the time that is asked for. A transfer begins when
+all its members have arrived, and takes as long as a ring at the given rate. Equal settings give
 equal bytes.
 """
 
@@ -38,11 +38,12 @@ from chopper_core.render.exports import new_folder
 from chopper_core.sources.trace import Collective
 from chopper_core.util.errors import UsageError
 
-_NS_PER_US: Final = 1_000
 _SIZE: Final = re.compile(r"(\d+)(?:([KMG])(i?)B?)?")
 _MOST: Final = 10**12
 _COMPUTE, _SENDS, _RECEIVES = range(3)
 """Streams."""
+_Member = tuple[int, int, NodeType, int]
+"""Rank, stream, type, and the id of a node that it waits for, or 0."""
 
 
 class GeneratorSettings(Struct, frozen=True):
@@ -84,7 +85,9 @@ def generate(pattern: str, settings: GeneratorSettings, path: Path) -> int:
     """Write the traces of a pattern to a new folder; returns the number of nodes."""
     make, names, _ = PATTERNS[pattern]
     program = _Program(settings)
-    make(program)
+    for iteration in range(settings.iterations):
+        program.labels = {"iteration": iteration}
+        make(program)
     shown = " ".join(f"{name}={asdict(settings)[name]}" for name in names)
     values: dict[str, Value] = {
         "schema": "chopper.et/1",
@@ -117,94 +120,81 @@ class _Program:
         """Rank and stream → the node that was added last."""
 
     def compute(self, rank: int, name: str, lasts_us: int, need: int = 0) -> int:
-        """Add a computation, which waits for the one before it; returns its id."""
-        start_ns = self._ready(rank, _COMPUTE, need)
-        end_ns = start_ns + lasts_us * _NS_PER_US
-        return self._add(rank, name, NodeType.COMP, _COMPUTE, start_ns, end_ns, need)
+        (added,) = self._add(name, lasts_us * 1_000, [(rank, _COMPUTE, NodeType.COMP, need)])
+        return added
 
-    def collective(self, kind: CommType, needs: Mapping[int, int]) -> dict[int, int]:
-        """Add a collective of all ranks, which waits for a node of each; returns the ids."""
-        size, ranks, name = self.settings.bytes, len(self.ranks), kind.name.lower()
-        starts = {rank: self._ready(rank, _SENDS, needs.get(rank, 0)) for rank in self.ranks}
-        end_ns = max(starts.values()) + self._transfer_ns(size * _MOVED[kind](ranks))
-        is_gathered = kind == CommType.ALL_GATHER
-        values: dict[str, Value] = {
-            "comm_type": int(kind),
-            "comm_size": size,
-            "pg_name": str(WORLD),
-            "bytes": size * ranks if is_gathered else size,
-            "group": group_label(Collective(group_name=str(WORLD), group_size=ranks)),
-        }
-        return {
-            rank: self._add(
-                rank, name, NodeType.COMM_COLL, _SENDS, start, end_ns, needs.get(rank, 0), **values
-            )
-            for rank, start in starts.items()
-        }
+    def collective(self, kind: CommType, needs: Sequence[int]) -> list[int]:
+        """Add a collective of all ranks, which waits for a node of each."""
+        size, ranks = self.settings.bytes, len(self.ranks)
+        return self._add(
+            kind.name.lower(),
+            self._transfer_ns(size * _MOVED[kind](ranks)),
+            [(rank, _SENDS, NodeType.COMM_COLL, need) for rank, need in enumerate(needs)],
+            comm_type=int(kind),
+            comm_size=size,
+            pg_name=str(WORLD),
+            bytes=size * ranks if kind == CommType.ALL_GATHER else size,
+            group=group_label(Collective(group_name=str(WORLD), group_size=ranks)),
+        )
 
     def message(
-        self, ends: tuple[int, int], tag: int, size: int, needs: tuple[int, int]
-    ) -> tuple[int, int]:
-        """Add a send and its receive, which wait for a node each; returns their ids."""
-        sides = [(NodeType.COMM_SEND, _SENDS), (NodeType.COMM_RECV, _RECEIVES)]
-        starts = [
-            self._ready(rank, stream, need)
-            for rank, (_, stream), need in zip(ends, sides, needs, strict=True)
-        ]
-        end_ns = max(starts) + self._transfer_ns(Fraction(size))
-        values = dict(zip(("comm_src", "comm_dst"), ends, strict=True))
-        values |= {"comm_tag": tag, "comm_size": size, "bytes": size}
-        send, receive = (
-            self._add(rank, PAIRWISE, kind, stream, start, end_ns, need, **values)
-            for rank, (kind, stream), start, need in zip(ends, sides, starts, needs, strict=True)
+        self, ends: tuple[int, int], tag: int, size: int, needs: Sequence[int]
+    ) -> list[int]:
+        """Add a send and its receive, which wait for a node each."""
+        return self._add(
+            PAIRWISE,
+            self._transfer_ns(Fraction(size)),
+            [
+                (ends[0], _SENDS, NodeType.COMM_SEND, needs[0]),
+                (ends[1], _RECEIVES, NodeType.COMM_RECV, needs[1]),
+            ],
+            comm_src=ends[0],
+            comm_dst=ends[1],
+            comm_tag=tag,
+            comm_size=size,
+            bytes=size,
         )
-        return send, receive
 
     def _transfer_ns(self, moved: Fraction) -> int:
         # 1 GB/s is a byte per ns.
         return max(round(moved / self.settings.gb_s), 1)
 
-    def _ready(self, rank: int, stream: int, need: int) -> int:
-        ends = self._end_ns[rank]
-        return max(ends[need], ends[self._last[rank, stream]])
-
     def _add(
-        self,
-        rank: int,
-        name: str,
-        kind: NodeType,
-        stream: int,
-        start_ns: int,
-        end_ns: int,
-        need: int,
-        **values: Value,
-    ) -> int:
-        number, ends = len(self._end_ns[rank]), self._end_ns[rank]
-        needs = sorted({need, self._last[rank, stream]} - {0})
-        known = {
-            "is_cpu_op": False,
-            "stream": stream,
-            "ts_ns": start_ns,
-            "dur_ns": end_ns - start_ns,
-            "op": name,
-            "rules": " ".join([Rule.ANNOTATION.name] * len(RULES)),
-            **self.labels,
-            **values,
-        }
-        attributes = {
-            key: Attribute(FEEDER_TYPES.get(key, TYPE_OF[type(value)]), value)
-            for key, value in known.items()
-        }
-        stated = [0, *(each for before in needs for each in (before, 0))]
-        attributes[STATED] = Attribute("int64_list", stated)
-        start_us = round(start_ns / _NS_PER_US)
-        node = Node(number, f"generated_{name}", kind, [], needs, start_us)
-        node.duration_us = round(end_ns / _NS_PER_US) - start_us
-        node.attributes = attributes
-        self.nodes[rank].append(node)
-        ends.append(end_ns)
-        self._last[rank, stream] = number
-        return number
+        self, name: str, lasts_ns: int, members: Sequence[_Member], **values: Value
+    ) -> list[int]:
+        """Add nodes that end together, some time after the last of them begins; returns their ids.
+
+        Each waits for the one before it in its stream.
+        """
+        begins = [
+            max(self._end_ns[rank][before] for before in (need, self._last[rank, stream]))
+            for rank, stream, _, need in members
+        ]
+        end_ns, added = max(begins) + lasts_ns, []
+        for (rank, stream, kind, need), start_ns in zip(members, begins, strict=True):
+            added.append(number := len(self._end_ns[rank]))
+            needs = sorted({need, self._last[rank, stream]} - {0})
+            known = {
+                "is_cpu_op": False,
+                "stream": stream,
+                "ts_ns": start_ns,
+                "dur_ns": end_ns - start_ns,
+                "op": name,
+                "rules": " ".join([Rule.ANNOTATION.name] * len(RULES)),
+                **self.labels,
+                **values,
+            }
+            kinds = {key: FEEDER_TYPES.get(key, TYPE_OF[type(each)]) for key, each in known.items()}
+            attributes = {key: Attribute(kinds[key], value) for key, value in known.items()}
+            stated = [0, *(each for before in needs for each in (before, 0))]
+            attributes[STATED] = Attribute("int64_list", stated)
+            start_us = round(start_ns / 1e3)
+            node = Node(number, f"generated_{name}", kind, [], needs, start_us)
+            node.duration_us, node.attributes = round(end_ns / 1e3) - start_us, attributes
+            self.nodes[rank].append(node)
+            self._end_ns[rank].append(end_ns)
+            self._last[rank, stream] = number
+        return added
 
 
 _MOVED: Final[Mapping[CommType, Callable[[int], Fraction]]] = {
@@ -219,53 +209,44 @@ _MOVED: Final[Mapping[CommType, Callable[[int], Fraction]]] = {
 
 def _of_collective(kind: CommType) -> Callable[[_Program], None]:
     def make(program: _Program) -> None:
-        for iteration in range(program.settings.iterations):
-            program.labels = {"iteration": iteration}
-            program.collective(kind, {})
+        program.collective(kind, [0] * len(program.ranks))
 
     return make
 
 
 def _ring(program: _Program) -> None:
     """An all-reduce by messages: each rank passes on what it received."""
-    ranks, settings = len(program.ranks), program.settings
-    received = dict.fromkeys(program.ranks, 0)
-    for iteration in range(settings.iterations):
-        program.labels = {"iteration": iteration}
-        for step in range(2 * (ranks - 1)):
-            before = dict(received)
-            for rank in program.ranks:
-                to, size = (rank + 1) % ranks, -(-settings.bytes // ranks)
-                needs = before[rank], before[to]
-                _, received[to] = program.message((rank, to), step, size, needs)
+    ranks = len(program.ranks)
+    received = [0] * ranks
+    for step in range(2 * (ranks - 1)):
+        before = list(received)
+        for rank in program.ranks:
+            to, size = (rank + 1) % ranks, -(-program.settings.bytes // ranks)
+            received[to] = program.message((rank, to), step, size, (before[rank], before[to]))[1]
 
 
-def _layers(program: _Program, rank: int, phase: str, layers: Sequence[int], need: int) -> int:
-    lasts_us = program.settings.compute_us * (2 if phase == "backward" else 1)
+def _layers(program: _Program, rank: int, phase: str, layers: Sequence[int], need: int = 0) -> int:
     for layer in layers:
         program.labels |= {"phase": phase, "layer": layer}
+        lasts_us = program.settings.compute_us * (2 if phase == "backward" else 1)
         need = program.compute(rank, phase, lasts_us, need)
     return need
 
 
-def _optimizer(program: _Program, needs: Mapping[int, int]) -> None:
+def _optimizer(program: _Program, needs: Sequence[int]) -> None:
     program.labels = {"iteration": program.labels["iteration"], "phase": "optimizer"}
-    for rank, need in needs.items():
+    for rank, need in enumerate(needs):
         program.compute(rank, "optimizer", program.settings.compute_us, need)
 
 
 def _data_parallel(program: _Program) -> None:
     """Each rank computes all layers; gradients are all-reduced layer by layer in backward."""
     layers = range(program.settings.layers)
-    for iteration in range(program.settings.iterations):
-        program.labels = {"iteration": iteration}
-        for rank in program.ranks:
-            _layers(program, rank, "forward", layers, 0)
-        reduced: Mapping[int, int] = {}
-        for layer in reversed(layers):
-            needs = {rank: _layers(program, rank, "backward", [layer], 0) for rank in program.ranks}
-            reduced = program.collective(CommType.ALL_REDUCE, needs)
-        _optimizer(program, reduced)
+    reduced = [_layers(program, rank, "forward", layers) for rank in program.ranks]
+    for layer in reversed(layers):
+        needs = [_layers(program, rank, "backward", [layer]) for rank in program.ranks]
+        reduced = program.collective(CommType.ALL_REDUCE, needs)
+    _optimizer(program, reduced)
 
 
 def _pipeline(program: _Program) -> None:
@@ -273,26 +254,20 @@ def _pipeline(program: _Program) -> None:
 
     The messages of a rank come one after the other, as simulators run them.
     """
-    settings, size = program.settings, program.settings.bytes
-    last = len(program.ranks) - 1
-    moved = dict.fromkeys(program.ranks, 0)
-    tag = 0
-    for iteration in range(settings.iterations):
-        done = dict.fromkeys(program.ranks, 0)
-        for phase, step in (("forward", 1), ("backward", -1)):
-            for _ in range(settings.microbatches):
-                for rank in program.ranks[::step]:
-                    program.labels = {"iteration": iteration, "phase": phase}
-                    got = 0
-                    if rank != (0 if step > 0 else last):
-                        tag, ends = tag + 1, (rank - step, rank)
-                        sent, got = program.message(
-                            ends, tag, size, (done[rank - step], moved[rank])
-                        )
-                        moved |= {rank - step: sent, rank: got}
-                    layers = range(rank * settings.layers, (rank + 1) * settings.layers)
-                    done[rank] = _layers(program, rank, phase, layers[::step], got)
-        _optimizer(program, done)
+    settings, first = program.settings, dict(program.labels)
+    done, moved = [0] * settings.ranks, [0] * settings.ranks
+    for phase, step in (("forward", 1), ("backward", -1)):
+        for number in range(settings.microbatches):
+            for rank in program.ranks[::step]:
+                program.labels = {**first, "phase": phase}
+                got, before = 0, rank - step
+                if 0 <= before < settings.ranks:
+                    ends, needs = (before, rank), (done[before], moved[rank])
+                    moved[before], got = program.message(ends, number, settings.bytes, needs)
+                    moved[rank] = got
+                own = range(rank * settings.layers, (rank + 1) * settings.layers)
+                done[rank] = _layers(program, rank, phase, own[::step], got)
+    _optimizer(program, done)
 
 
 _OF_TRANSFERS: Final = ("ranks", "bytes", "iterations", "gb_s")
