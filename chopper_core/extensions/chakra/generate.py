@@ -20,10 +20,19 @@ OPTIONS: Final = """
     PATTERN | see below
     SETTING* | such as ranks=8 bytes=64M; see below
     required -o, --output DIR | a new or empty folder"""
+_ABOUT: Final = {
+    "ranks": "files, one for each",
+    "bytes": "what a rank sends at a time: 64M, 1Gi",
+    "iterations": "repetitions",
+    "gb_s": "rate of a rank's link in GB/s",
+    "layers": "of each rank",
+    "compute_us": "forward pass of a layer in µs; backward takes twice that",
+    "microbatches": "of a pipeline",
+}
+_SETTINGS: Final = {f"{name}={getattr(GeneratorSettings(), name)}": _ABOUT[name] for name in _ABOUT}
 EPILOG: Final = "\n".join((
-    "patterns:", *(f"  {name:14} {about}" for name, (_, _, about) in PATTERNS.items()),
-    "settings and their defaults:",
-    *(f"  {name}={getattr(GeneratorSettings(), name)}" for name in PATTERNS["pipeline"][1]),
+    "patterns:", *(f"  {name:15} {about}" for name, (_, _, about) in PATTERNS.items()),
+    "settings:", *(f"  {given:15} {about}" for given, about in _SETTINGS.items()),
 ))  # fmt: skip
 
 

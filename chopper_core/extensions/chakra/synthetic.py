@@ -281,7 +281,7 @@ PATTERNS: Final[Mapping[str, tuple[Callable[[_Program], None], tuple[str, ...], 
     "pipeline": (
         _pipeline,
         (*_OF_STEPS, "microbatches"),
-        "a step of a stage per rank: micro-batches forward, then backward",
+        "a step with a stage per rank, all forward, then all backward",
     ),
 }
 """Pattern → how it is made, the settings that it takes, and what it is."""
