@@ -376,18 +376,19 @@ class Steps(Struct, frozen=True, eq=False):
     first: Index
     host_end: Int64
     """The node at which the host leaves the iteration, or -1."""
+    begin_ns: Int64
+    """The first start of each in the identity replay."""
     is_final: Mask
     """Whether a cell is of the last iteration of its GPU in the run."""
 
     def times_ns(self, graph: StepGraph, replayed: Replayed) -> Int64:
         """The time of each cell: from the end of the iteration before it, of the first of a GPU
-        from its first start, as measured.
+        from its first start, at the latest that of the identity replay.
 
         An iteration ends with its last activity, or while the GPU is idle after that, when its host
         leaves it.
         """
-        first = graph.arrivals[self.activities]
-        start = replayed.begin_ns[first]
+        start = replayed.begin_ns[graph.arrivals[self.activities]]
         end = replayed.end_ns[graph.activities[self.activities]]
         starts = np.minimum.reduceat(start, self.first)
         ends = np.maximum.reduceat(end, self.first)
@@ -396,12 +397,13 @@ class Steps(Struct, frozen=True, eq=False):
         # Of the last step of a run no next one shows when its host is done.
         until = np.where(is_last, np.where(self.is_final, ends, _FAR), np.append(starts[1:], 0))
         ends = np.maximum(ends, np.minimum(host, until))
-        begun = np.minimum.reduceat(graph.begin_ns[first], self.first)
+        # What comes later does not begin its step later: it takes longer.
+        begun = np.minimum(starts, self.begin_ns)
         begins = np.where(np.append(True, is_last[:-1]), begun, np.append(0, ends[:-1]))
         return np.asarray(ends - begins, np.int64)
 
 
-def steps_of(graph: StepGraph, table: KernelTable) -> Steps:
+def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
     rows = graph.row[graph.activities]
     gpu, iteration = table.gpu[rows].astype(np.int64), table.iteration[rows].astype(np.int64)
     known = np.flatnonzero(iteration != NO_LABEL)
@@ -413,4 +415,6 @@ def steps_of(graph: StepGraph, table: KernelTable) -> Steps:
     }
     host = [ends.get(cell, -1) for cell in zip(*(each.tolist() for each in cells), strict=True)]
     last = maxima_of(table.iteration, table.gpu, int(table.gpu.max(initial=-1)) + 1)
-    return Steps(*cells, known, first, np.array(host, np.int64), cells[1] == last[cells[0]])
+    begin = np.minimum.reduceat(identity.begin_ns[graph.arrivals[known]], first)
+    is_final = cells[1] == last[cells[0]]
+    return Steps(*cells, known, first, np.array(host, np.int64), begin, is_final)

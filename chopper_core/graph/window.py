@@ -61,7 +61,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False):
         """
         alone, sample, stretches = _chosen(run, np.array(iterations, np.int64), took_ns, named)
         predictor = Predictor.of(run, stretches, tuple(sorted([*alone, *sample])))
-        steps = steps_of(predictor.graph, run.table)
+        steps = steps_of(predictor.graph, run.table, predictor.identity.replayed)
         own = np.isin(steps.iteration, [*alone, *sample]) & np.isin(steps.gpu, gpus)
         if not own.any():
             raise NothingToShow("no steps to replay: the run has no complete iteration")

@@ -327,13 +327,9 @@ def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
         spread = 2 * share * float(by_step.std()) / len(by_step) ** 0.5
     doubt = max(spread, error) + abs(saving * steady.error_ns) / steady.times.mean_ns
     notes = tuple(note for change in changes for note in change.notes)
-    return Answer(
-        expected,
-        saving,
-        min(found) - doubt,
-        max(*found, float(replays.by_gpu(saved).max())) + doubt,
-        notes,
-    )
+    low, high = min(found) - doubt, max(*found, float(replays.by_gpu(saved).max())) + doubt
+    # A step takes no less than no time.
+    return Answer(expected, saving, low, min(high, max(steady.times.mean_ns, saving)), notes)
 
 
 def predicted(run: Run, view: View) -> Run:

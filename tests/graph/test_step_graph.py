@@ -125,7 +125,7 @@ def test_rows_without_launches_follow_each_other() -> None:
 def step_error(run: Run) -> float:
     """The largest deviation of a replayed complete iteration, as a share of the measured one."""
     graph = step_graph(run)
-    steps = steps_of(graph, run.table)
+    steps = steps_of(graph, run.table, replay(graph))
     measured = steps.times_ns(graph, Replayed(graph.begin_ns, graph.end_ns))
     replayed = steps.times_ns(graph, replay(graph))
     errors = []

@@ -255,3 +255,23 @@ def test_the_time_that_a_call_works_after_its_wait_is_the_hosts() -> None:
     # Some hipFree and hipHostMalloc calls of some iterations take 20 to 60 ms after their wait.
     steady = Steady.of(run, View(run.name))
     assert abs(steady.error_ns) < 0.02 * steady.times.mean_ns
+
+
+def test_no_step_takes_less_than_no_time() -> None:
+    # Steps that differ by a factor of ten, and launches that take longer than the kernel.
+    rows = []
+    for step in range(4):
+        begin, long = 100_000 * step, 40_000 if step % 2 else 4_000
+        for place in range(3):
+            start = begin + place * (long + 2_000) + 5_000
+            rows.append(Row(start=start, duration=300, iteration=step, launch=start - 4_500))
+    run = run_of(rows)
+    found = OpenRun(run).what_if("launch x0", "host x0", "compute x0", "launch x9")
+    measured = found.values["step_ns"].cell(0)
+    for row, label in enumerate(found.labels):
+        low, step, high = (
+            float(found.values[name].numbers[row])
+            for name in ("step_low_ns", "step_ns", "step_high_ns")
+        )
+        assert 0 <= low <= step <= high, label
+    assert isinstance(measured, int) and found.values["saving_ns"].numbers.max() <= measured
