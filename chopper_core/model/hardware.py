@@ -126,23 +126,11 @@ _AGGREGATION_BY_ENDING: Final = (
     ("_avg", "mean over instances"),
 )
 _KILOBYTES: Final = frozenset(("FETCH_SIZE", "WRITE_SIZE", "FetchSize", "WriteSize", "SFetchSize"))
-_PERCENTAGES: Final = frozenset(
-    (
-        "ALUStalledByLDS",
-        "GPUBusy",
-        "GPU_UTIL",
-        "L2CacheHit",
-        "LDSBankConflict",
-        "MemUnitBusy",
-        "MemUnitStalled",
-        "MfmaUtil",
-        "OccupancyPercent",
-        "SALUBusy",
-        "VALUBusy",
-        "VALUUtilization",
-        "WriteUnitStalled",
-    )
-)
+_PERCENTAGES: Final = frozenset((
+    "ALUStalledByLDS", "GPUBusy", "GPU_UTIL", "L2CacheHit", "LDSBankConflict", "MemUnitBusy",
+    "MemUnitStalled", "MfmaUtil", "OccupancyPercent", "SALUBusy", "VALUBusy", "VALUUtilization",
+    "WriteUnitStalled",
+))  # fmt: skip
 
 
 def counter_info(name: str, *, unit: str = "", description: str = "") -> CounterInfo:

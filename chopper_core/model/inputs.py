@@ -16,29 +16,19 @@ RECONSTRUCTED: Final = "reconstructed"
 """The clock of a source begins so if its times are a schedule along dependencies, not measured."""
 SCHEDULE: Final = f"{RECONSTRUCTED} along dependencies: the file gives durations, no start times"
 """That clock, for people."""
-RECONSTRUCTED_NOTE: Final = (
-    "reconstructed times: a schedule along dependencies; only durations were measured, so overlap, "
-    "waits and idle time are not known"
-)
-"""The mark in each frame of such a run."""
 SIMULATED: Final = "simulated"
-"""The clock of a source begins so if its times are those of a simulator."""
-SIMULATED_NOTE: Final = (
-    "simulated times: a simulator's log, 1 tick taken as 1 ns; nothing was measured"
-)
-"""The mark in each frame of such a run."""
+"""The same for the times of a simulator."""
 PREDICTED: Final = "predicted"
+"""The same for the times of a replay with something changed."""
 MEASURED: Final = "measured"
 """The name of the run that a predicted one was measured as, to compare with."""
-"""The clock of a source begins so if its times are those of a replay with something changed."""
-PREDICTED_NOTE: Final = "predicted times: a replay with something changed; nothing was measured"
-"""The mark in each frame of such a run."""
 TIMES_NOTES: Final = {
-    RECONSTRUCTED: RECONSTRUCTED_NOTE,
-    SIMULATED: SIMULATED_NOTE,
-    PREDICTED: PREDICTED_NOTE,
+    RECONSTRUCTED: "reconstructed times: a schedule along dependencies; only durations were "
+    "measured, so overlap, waits and idle time are not known",
+    SIMULATED: "simulated times: a simulator's log, 1 tick taken as 1 ns; nothing was measured",
+    PREDICTED: "predicted times: a replay with something changed; nothing was measured",
 }
-"""Mark of times that were not measured → its sentence."""
+"""Mark of times that were not measured → its sentence in each frame of such a run."""
 ONE_CLOCK: Final = "one clock"
 """The clock of a source begins so if all ranks' times are on one clock already."""
 NO_RANK: Final = -1

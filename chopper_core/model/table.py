@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -73,47 +73,31 @@ class Phase(IntEnum):
 class Rule(IntEnum):
     """The rule that found a label, the most reliable first; `text` is for people."""
 
-    NONE = 0
+    text: str
+
+    def __new__(cls, code: int, text: str = "") -> Self:
+        rule = int.__new__(cls, code)
+        rule._value_, rule.text = code, text
+        return rule
+
+    NONE = 0, "unlabelled"
     """No label; an activity with a rule and without a layer is known to lie outside the layers."""
-    ANNOTATION = 1
-    FSDP = 2
-    MODULE = 3
-    AUTOGRAD = 4
-    SHAPE = 5
-    HOST_OPERATOR = 6
-    KERNEL_NAME = 7
-    COLLECTIVE = 8
-    NEIGHBOUR = 9
-    WINDOW = 10
-    BURST = 11
-    STEP_ORDER = 12
-    CONTEXT = 13
-    PARTNER = 14
-    REPETITION = 15
+    ANNOTATION = 1, "annotation"
+    FSDP = 2, "FSDP range"
+    MODULE = 3, "nn.Module frame"
+    AUTOGRAD = 4, "autograd link to the forward operator"
+    SHAPE = 5, "shape and order of the matrix products"
+    HOST_OPERATOR = 6, "framework operator"
+    KERNEL_NAME = 7, "kernel name"
+    COLLECTIVE = 8, "collective arguments"
+    NEIGHBOUR = 9, "neighbours on the stream"
+    WINDOW = 10, "window between annotations"
+    BURST = 11, "end of the optimizer step"
+    STEP_ORDER = 12, "order within the step"
+    CONTEXT = 13, "the same neighbouring kernels elsewhere"
+    PARTNER = 14, "the same collective on other GPUs"
+    REPETITION = 15, "repeats of a sequence of kernels (inferred)"
 
-    @property
-    def text(self) -> str:
-        return _RULE_TEXTS[self]
-
-
-_RULE_TEXTS: Final = {
-    Rule.NONE: "unlabelled",
-    Rule.ANNOTATION: "annotation",
-    Rule.FSDP: "FSDP range",
-    Rule.MODULE: "nn.Module frame",
-    Rule.AUTOGRAD: "autograd link to the forward operator",
-    Rule.SHAPE: "shape and order of the matrix products",
-    Rule.HOST_OPERATOR: "framework operator",
-    Rule.KERNEL_NAME: "kernel name",
-    Rule.COLLECTIVE: "collective arguments",
-    Rule.NEIGHBOUR: "neighbours on the stream",
-    Rule.WINDOW: "window between annotations",
-    Rule.BURST: "end of the optimizer step",
-    Rule.STEP_ORDER: "order within the step",
-    Rule.CONTEXT: "the same neighbouring kernels elsewhere",
-    Rule.PARTNER: "the same collective on other GPUs",
-    Rule.REPETITION: "repeats of a sequence of kernels (inferred)",
-}
 
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
 MODEL_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)

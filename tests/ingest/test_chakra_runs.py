@@ -21,7 +21,7 @@ from chopper_core.api import OpenRun
 from chopper_core.extensions.chakra.schema import CommType, NodeType
 from chopper_core.ingest.open import open_run
 from chopper_core.model.charts import Composition
-from chopper_core.model.inputs import RECONSTRUCTED_NOTE
+from chopper_core.model.inputs import RECONSTRUCTED, TIMES_NOTES
 from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, STATES, Category, Kind
 from chopper_core.model.view import View
@@ -213,8 +213,8 @@ def test_reconstructed_times_are_marked_everywhere(tmp_path: Path) -> None:
     assert run.is_reconstructed and run.marks == ("reconstructed",)
     for name in ("", *VIEWS):
         frame = frame_of(run, View(run.name, name=name))
-        assert RECONSTRUCTED_NOTE in frame.notes, name
-        assert RECONSTRUCTED_NOTE in json.loads(as_json(frame))["notes"]
+        assert TIMES_NOTES[RECONSTRUCTED] in frame.notes, name
+        assert TIMES_NOTES[RECONSTRUCTED] in json.loads(as_json(frame))["notes"]
         assert "reconstructed times" in as_text(frame)
         for row in csv.DictReader(io.StringIO(as_csv(frame))):
             assert row["times"] == "reconstructed"
@@ -235,7 +235,7 @@ def test_measured_times_are_not_marked(tmp_path: Path) -> None:
     export(run_of([Row(0, 5), Row(7, 5)]), "chakra", tmp_path / "out")
     run = open_run(str(tmp_path / "out"))
     frame = frame_of(run, View(run.name))
-    assert not run.is_reconstructed and RECONSTRUCTED_NOTE not in frame.notes
+    assert not run.is_reconstructed and TIMES_NOTES[RECONSTRUCTED] not in frame.notes
     assert "times" not in as_csv(frame).splitlines()[0].split(",")
 
 

@@ -14,7 +14,7 @@ from chopper_core.api import OpenRun, diff
 from chopper_core.extensions.chakra import simulation
 from chopper_core.graph.dependencies import time_order
 from chopper_core.ingest.open import open_run
-from chopper_core.model.inputs import SIMULATED_NOTE
+from chopper_core.model.inputs import SIMULATED, TIMES_NOTES
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View
@@ -205,9 +205,9 @@ def test_statistics_alone_name_the_way_out(tmp_path: Path) -> None:
 def test_every_view_says_simulated(tmp_path: Path, name: str) -> None:
     run = opened(tmp_path, PLAIN)
     frame = frame_of(run, View("R", name=name))
-    assert SIMULATED_NOTE in frame.notes
+    assert TIMES_NOTES[SIMULATED] in frame.notes
     assert "simulated times" in as_text(frame)
-    assert SIMULATED_NOTE in json.loads(as_json(frame))["notes"]
+    assert TIMES_NOTES[SIMULATED] in json.loads(as_json(frame))["notes"]
 
 
 def test_every_export_and_store_says_simulated(tmp_path: Path) -> None:

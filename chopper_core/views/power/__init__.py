@@ -45,7 +45,6 @@ from chopper_core.views.shared.samples import (
 from chopper_core.views.shared.step_times import of_steps, tokens_in, whole_steps
 from chopper_core.views.shared.table_view import (
     ALL_GPUS,
-    GpuRows,
     LabelledRows,
     Own,
     Partition,
@@ -61,7 +60,7 @@ SPEC: Final = ViewSpec(
     question="How much power do the GPUs draw, how fast and how hot do they run, what limits them?",
     by=any_level("gpu"),
     of="window:MS, burst:W, tokens:N or samples:N",
-    no_statistic="shows means over time, weighted by time",
+    no_statistic="shows means over time",
     takes_samples=True,
     any_split=True,
 )
@@ -126,25 +125,39 @@ def answer(run: Run, view: View) -> ViewResult:
     found = samples_of(run, view, options.window_ns if by == "gpu" else None)
     if by != "gpu":
         return _by_label(run, view, found, options, by)
-    if not view.path and len(run.traced) < len(run.gpus):
-        return _of_all(run, view, found, options)
-    rows = Partition.of(run.tree_of(view), view, "gpu")
-    energy_j, token_mj = _step_energy(run, view, options.tokens)
-    own = [
-        *_columns(run, view, found, options),
-        (METRICS["energy_j"], METRICS["energy_j"].compute(rows.scope(run))),
-        (OF_STEPS["iteration_energy_j"], numbered(energy_j)),
-        (OF_STEPS["token_energy_mj"], numbered(token_mj)),
-    ]
+    # GPUs without a trace have telemetry over the run's time, and no iterations.
+    span = TimeSpans(np.array([run.origin_ns]), np.array([run.end_ns]))
+    untraced = () if view.path else (g.index for g in run.gpus if g.index not in run.traced)
+    others, energy_j, token_mj = dict.fromkeys(untraced, span), _UNKNOWN, _UNKNOWN
+    rows: LabelledRows = Partition.of(run.tree_of(view), view, "gpu")
+    if others:
+        found = [*found, *samples_of(run, view, options.window_ns, others)]
+        found.sort(key=lambda each: each.gpu)
+        rows = LabelledRows("gpu", [str(each.gpu) for each in found])
+    own = _columns(run, view, found, options)
+    if isinstance(rows, Partition):
+        energy_j, token_mj = _step_energy(run, view, options.tokens)
+        own += [
+            (METRICS["energy_j"], METRICS["energy_j"].compute(rows.scope(run))),
+            (OF_STEPS["iteration_energy_j"], numbered(energy_j)),
+            (OF_STEPS["token_energy_mj"], numbered(token_mj)),
+        ]
+    notes = _notes(found, options)
+    if others:
+        alone = f"{len(others)} of {len(found)} GPUs have telemetry alone"
+        notes = (f"{alone}: their figures are over the time of the run", *notes)
     return table_view(
         view,
         rows,
-        own,
+        [each for each in own if not others or each[1].present().any()],
         _sums_of_all(view, own),
         total_title=ALL_GPUS,
-        shown=known_of(own, _SHOWN_BY_GPU),
+        opens=lambda row: (
+            view if found[row].gpu in others else child_of(view, by, str(found[row].gpu))
+        ),
+        shown=() if others else known_of(own, _SHOWN_BY_GPU),
         headline=_headline(found, energy_j, token_mj),
-        notes=_notes(found, options),
+        notes=notes,
         charts=charts(found, run.origin_ns),
     )
 
@@ -186,33 +199,6 @@ def _of_samples(run: Run, view: View, options: Options) -> ViewResult:
         shown=known_of(known, _SHOWN_ALONE),
         headline=headline,
         notes=(*([run.status] if run.status else []), *sampled_notes(run)),
-        charts=charts(found, run.origin_ns),
-    )
-
-
-def _of_all(run: Run, view: View, found: list[GpuSamples], options: Options) -> ViewResult:
-    """All GPUs of a run whose telemetry covers more than its traces, over the run's time."""
-    span = TimeSpans(np.array([run.origin_ns]), np.array([run.end_ns]))
-    others = {gpu.index: span for gpu in run.gpus if gpu.index not in run.traced}
-    found = [*found, *samples_of(run, view, options.window_ns, others)]
-    found.sort(key=lambda each: each.gpu)
-    own = _columns(run, view, found, options)
-    rows = GpuRows.of(run, [each.gpu for each in found], "gpu")
-    return table_view(
-        view,
-        rows,
-        [each for each in own if each[1].present().any()],
-        _sums_of_all(view, own),
-        total_title=ALL_GPUS,
-        opens=lambda row: (
-            child_of(view, "gpu", rows.labels[row]) if found[row].gpu in run.traced else view
-        ),
-        headline=_headline(found),
-        notes=(
-            f"{len(others)} of {len(found)} GPUs have telemetry alone: their figures are over the "
-            "time of the run",
-            *_notes(found, options),
-        ),
         charts=charts(found, run.origin_ns),
     )
 
