@@ -17,13 +17,14 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, Selection, values_of
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
-    counts_of,
     distinct,
+    quantile_of,
     quantiles_along,
     quantiles_of,
     run_starts,
+    runs_of,
     stable_order,
 )
 from chopper_core.views.base import NODE, Base, node_names
@@ -35,10 +36,9 @@ Figures = Sequence[tuple[Metric, Values]]
 ALL_GPUS: Final = "all GPUs"
 """A total row that isn't the mean of the GPUs."""
 _MAX_SORTED: Final = 1 << 20
-"""Values up to which quantiles are found by sorting."""
-_MANTISSA_BITS: Final = 8
+"""Values up to which quantiles are found by sorting all of them; more are brought together by
+group, piece by piece."""
 _MAX_LINES: Final = 12
-_MAX_SIZE_CLASSES: Final = 1 << 20
 
 
 class LabelledRows(Struct, frozen=True, eq=False):
@@ -175,61 +175,17 @@ def by_kernel_codes(parent: Groups, kernels: Groups, codes_of: Int64) -> tuple[I
 
 def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
     """Quantiles of a column over each group, as groups x shares, by linear interpolation."""
-    if groups.sizes().sum() > _MAX_SORTED and (groups.min(column) >= 0).all():
-        return _of_many(groups, column, shares)
-    values = groups.table.column(column)[groups.rows].astype(np.float64)
-    owner = np.repeat(np.arange(len(groups)), groups.sizes())
-    return quantiles_of(values, owner, len(groups), shares)
-
-
-def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
-    """As `quantiles`, of integers that aren't negative, without bringing them together.
-
-    They are counted by group and size; then those near a quantile are looked for.
-    """
-    bits, least, most = _MANTISSA_BITS, groups.min(column).min(), groups.max(column).max()
-    while True:
-        lowest, highest = _size_classes(np.array([least, most]), bits).tolist()
-        width = highest - lowest + 1
-        if len(groups) * width <= _MAX_SIZE_CLASSES or not bits:
-            break
-        bits -= 1
-
-    pieces: list[tuple[Selection, Codes]] = []
-    counts = np.zeros(len(groups) * width, np.int64)
+    if groups.sizes().sum() <= _MAX_SORTED:
+        values = groups.table.column(column)[groups.rows].astype(np.float64)
+        owner = np.repeat(np.arange(len(groups)), groups.sizes())
+        return quantiles_of(values, owner, len(groups), shares)
+    parts: list[list[AnyArray]] = [[] for _ in range(len(groups))]
     for rows, group in groups.pieces():
-        values = values_of(groups.table, column, rows).astype(np.int64, copy=False)
-        key = group * np.intp(width) + (_size_classes(values, bits) - lowest)
-        counts += counts_of(key, len(counts))
-        pieces.append((rows, key.astype(np.int32)))
-    ends = np.cumsum(counts)
-    sizes = groups.sizes()
-    places = (np.cumsum(sizes) - sizes)[:, None] + np.asarray(shares) * (sizes - 1)[:, None]
-    low, high = np.floor(places).astype(np.intp), np.ceil(places).astype(np.intp)
-    key_of_low, key_of_high = (np.searchsorted(ends, place, "right") for place in (low, high))
-    near = np.zeros(len(counts), np.bool_)
-    near[key_of_low] = near[key_of_high] = True
-    kept = []
-    for rows, codes in pieces:
-        taken = near[codes]
-        kept.append((codes[taken], values_of(groups.table, column, rows)[taken]))
-    keys, values = (np.concatenate(each) for each in zip(*kept, strict=True))
-    order = np.lexsort((values, keys))
-    keys, values = keys[order], values[order].astype(np.float64)
-
-    def at(place: Index, key: Index) -> Float64:
-        found: Float64 = values[
-            np.searchsorted(keys, key, "left") + place - (ends[key] - counts[key])
-        ]
-        return found
-
-    weight = places - low
-    return at(low, key_of_low) * (1 - weight) + at(high, key_of_high) * weight
-
-
-def _size_classes(values: Int64, bits: int) -> Int64:
-    """Numbers that rise with the values: the exponent of a double and the first of its bits."""
-    return (values + 1).astype(np.float64).view(np.int64) >> (52 - bits)
+        order = stable_order(group)
+        values = values_of(groups.table, column, rows)[order]
+        for number, own in runs_of(group[order]):
+            parts[number].append(values[own])
+    return np.array([quantile_of(np.concatenate(own), shares) for own in parts])
 
 
 def by_level(parent: Groups, level: str) -> Partition:
