@@ -270,9 +270,11 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
         if chart.steps is not None:
             _add_steps(chart.steps, on, max(on.left - count * tall - _ROWS_AROUND, 0))
         header: Line = [(pad(" ", columns.label), "header")]
-        for signal in chart.signals:
+        for signal, limit in zip(chart.signals, chart.limits, strict=True):
             text, room = f"{signal.title.removeprefix('gfx ')} {signal.unit}", columns.each
             scale = f"  {'–'.join(map(_whole, _lane_scale(signal)))}"
+            if signal.unit == Unit.CELSIUS and limit is not None:
+                scale = f"  of {_whole(limit + _OVER)}"
             text += scale * (len(text + scale) < room)
             header.append((pad(text[:room], room), "header"))
         on.add([*header, (chart.last.name if chart.last is not None else "", "header")])
@@ -312,27 +314,42 @@ def _lane_lines(
     text = "cursor" if has_cursor else "text"
     lines: list[Line] = [[(" " * at.label, "text")] for _ in range(tall - 1)]
     lines.append([(pad((glyphs.cursor if has_cursor else " ") + f" {name}", at.label), text)])
-    for signal, shares in zip(chart.signals, lanes, strict=True):
+    for signal, shares, limit in zip(chart.signals, lanes, chart.limits, strict=True):
         value, is_apart = signal.means[row], row in signal.apart
         figure = _whole(value) if np.isfinite(value) else glyphs.missing
         if is_apart:
             is_above = value >= median_of(signal.means[np.isfinite(signal.means)])
             figure = (glyphs.up if is_above else glyphs.down) + figure
-        ink = _row_ink(signal, row)
-        for y, cells in enumerate(columns(shares[row], tall, glyphs)):
+        drawn: list[Line] = [
+            [(cells[: at.cells], _row_ink(signal, row))]
+            for cells in columns(shares[row], tall, glyphs)
+        ]
+        if signal.unit == Unit.CELSIUS and limit is not None:
+            drawn = [[(" " * at.cells, "text")] for _ in range(tall - 1)]
+            drawn.append(_heat_meter(float(value), limit, at.cells, glyphs))
+        for y, picture in enumerate(drawn):
             is_last = y == tall - 1
             own = text if is_last else "text"
-            lines[y] += [
-                (f"{figure * is_last:>{at.value - 1}} ", "warning" if is_apart else own),
-                (cells[: at.cells], ink),
-                (" " * _GAP, own),
-            ]
+            number = f"{figure * is_last:>{at.value - 1}} "
+            lines[y] += [(number, "warning" if is_apart else own), *picture, (" " * _GAP, own)]
     if chart.last is not None and np.isfinite(value := chart.last.numbers[row]):
         ink = "alarm" if value > 0 else "dim"
         lines[-1].append((f"{_whole(value):>{len(chart.last.name) - 2}} %", ink))
     return lines
 
 
+def _heat_meter(value: float, limit: float, cells: int, glyphs: Glyphs) -> Line:
+    """How near to its limit a temperature is; heat is a state, whose past says little."""
+    filled, empty = list(glyphs.meter)
+    full = min(round(value / (limit + _OVER) * cells), cells) if np.isfinite(value) else 0
+    ink = "alarm" if value >= limit else "warning" if value >= limit - _NEAR else "good"
+    rest = (filled if glyphs.has_halves else empty) * (cells - full)
+    return [(filled * full, ink), (rest, "shade")]
+
+
+_OVER: Final = 10.0
+"""°C above its limit that fill a meter."""
+_NEAR: Final = 5.0
 _ROWS_AROUND: Final = 2
 """The headings, and the line of all GPUs."""
 _STEP_LINES: Final = 4, 6

@@ -268,7 +268,8 @@ def _map(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> Line:
     begin = seen.from_ns * bins // seen.end_ns
     wide = max(-(-seen.length_ns * bins // seen.end_ns), 1)
     before, after = (_MARKS[glyphs.name].line * cells for cells in (begin, bins - begin - wide))
-    label = _label(f"run {glyphs.spelled(time_text(seen.end_ns))}", room, glyphs)
+    length = glyphs.spelled(time_text(seen.end_ns))
+    label = _label(f"run {length}" if len(length) + 4 <= room else length, room, glyphs)
     return [label, (before, "shade"), (glyphs.bar[-1] * wide, "strong"), (after, "shade")]
 
 
