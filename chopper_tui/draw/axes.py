@@ -48,9 +48,11 @@ class Axis(Struct, frozen=True):
     def over(
         cls, low: float, high: float, most: int, unit: str = "", *, whole: bool = False
     ) -> Axis:
-        tried = (ticks(low, high, max(each, 2), whole=whole) for each in range(most, most + 4))
+        most = max(most, 2)
+        # The next shorter step has up to six ticks more.
+        tried = (ticks(low, high, each, whole=whole) for each in range(most, most + 7))
         places = next((each for each in tried if len(each) >= _MIN_TICKS), None)
-        places = places or ticks(low, high, max(most, 2), whole=whole)
+        places = places or ticks(low, high, most, whole=whole)
         texts = labels(places)
         return cls(low, high, places, [*texts[:-1], f"{texts[-1]} {unit}".rstrip()])
 
