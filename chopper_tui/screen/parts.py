@@ -556,11 +556,11 @@ class ScreenParts(SteadyScreen[None]):
         if evidence.display:
             word, target = "evidence" if self.view.name else "inside", self._evidence_of(frame, row)
             opens = "" if target is None else target.name or "explore"
-            evidence.show(run, target, f"{word}  {opens}")
+            evidence.show(target, f"{word}  {opens}")
         if not self.query_one("#side").display:
             return
         title = "" if second is None else view_spec(second.name).title.lower()
-        self.query_one(SecondPane).show(run, second, title)
+        self.query_one(SecondPane).show(second, title)
         if not len(frame):
             self.query_one(DetailPane).show(None)
             return
@@ -572,7 +572,7 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one(DetailPane).show(detail)
         name = display_name(crumb(frame.level, frame.labels[row]), frame.level)
         gpus = on_every_gpu(run, self.view, frame.labels[row])
-        self.query_one(GpuPane).show(run, gpus, f"{name} on every GPU", *self.view.path[:1])
+        self.query_one(GpuPane).show(gpus, f"{name} on every GPU", *self.view.path[:1])
 
     def _evidence_of(self, frame: Frame, row: int) -> View | None:
         """What a row leads to, unless that is another run, which may not be open."""

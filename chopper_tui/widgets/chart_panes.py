@@ -27,7 +27,7 @@ from chopper_tui.draw.bars import card_lines
 from chopper_tui.draw.canvas import wanted
 from chopper_tui.draw.pieces import Line, Pieces, cut, marked
 from chopper_tui.draw.table import plan
-from chopper_tui.screen_data import ScreenSignal, Sparks
+from chopper_tui.screen_data import ScreenSignal, Sparks, run_of
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.frame_table import table_title
 from chopper_tui.widgets.pane import Dragging, Listing, Pane, PaneColumn
@@ -322,13 +322,13 @@ class RowsPane(DrawnPane):
 
     _title: Pieces = ()
 
-    def show(self, run: Run, view: View | None, title: str = "", here: str | None = None) -> None:
+    def show(self, view: View | None, title: str = "", here: str | None = None) -> None:
         """Show the rows of a view under a title, with a mark on the one of the cursor's GPU."""
         if view is None:
             self.content, self.drawn, self._title = (), (), ()
             self.redraw()
         else:
-            self.draw(run, view, title, here)
+            self.draw(self.explorer.home, view, title, here)
 
     def on_click(self) -> None:
         if self.content:
@@ -340,7 +340,7 @@ class RowsPane(DrawnPane):
         width: int,
         height: int,
         check: Check,
-        run: Run,
+        home: Run,
         view: View,
         title: str,
         here: str | None,
@@ -348,9 +348,10 @@ class RowsPane(DrawnPane):
         from chopper_core.views.query import query
 
         lines = height - (not self.is_panel)
-        if here is not None and len(run.gpus) >= lines:
-            view = replace(view, sort="-elapsed_ns")
         try:
+            run = run_of(home, view)
+            if here is not None and len(run.gpus) >= lines:
+                view = replace(view, sort="-elapsed_ns")
             frame = query(run, view)
         except ChopperError as error:
             self._title = [("  ", "text"), (title, "strong")]

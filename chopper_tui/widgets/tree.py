@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 
 import numpy as np
 from textual import events
@@ -11,6 +12,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, enter, with_view
 from chopper_core.render.cells import crumb, display_name, pad
 from chopper_core.util.escape import clean
+from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from chopper_tui.draw.pieces import Line, Pieces, fit, short_number
 from chopper_tui.widgets.chart_panes import Check, DrawnPane
@@ -20,6 +22,9 @@ _FIGURE = 7
 """Cells of a time."""
 _LEAST = 3
 """Places of a level that are shown at least."""
+_MOST_OPENED = 1 << 20
+"""Activities up to which a level that nobody asked for takes no time to speak of."""
+Row = tuple[View, Line]
 
 
 class ScopeTree(DrawnPane, Listing):
@@ -75,8 +80,9 @@ class ScopeTree(DrawnPane, Listing):
         for label in view.path:
             scopes.append(enter(scopes[-1], label))
         most = max((height - len(scopes)) // len(scopes), _LEAST)
-        rows: list[tuple[View, Line]] = [(plain, self._row(0, clean(run.name), np.nan, width))]
-        after: list[tuple[View, Line]] = []
+        name = PurePath(run.name.rstrip("/")).name or run.name
+        rows: list[Row] = [(plain, self._row(0, clean(name), np.nan, width))]
+        after: list[Row] = []
         for depth, scope in enumerate(scopes):
             check()
             if scope.is_leaf:
@@ -85,22 +91,18 @@ class ScopeTree(DrawnPane, Listing):
             here = frame.labels.index(view.path[depth]) if depth < len(view.path) else -1
             first = min(max(here - most // 2, 0), max(len(frame) - most, 0))
             shown = range(first, min(first + most, len(frame)))
-            drawn = [
-                (
-                    frame.target(place),
-                    self._row(
-                        depth + 1,
-                        display_name(crumb(frame.level, frame.labels[place]), frame.level),
-                        float(frame.elapsed_ns[place]) / 1e6,
-                        width,
-                        is_open=place == here,
-                    ),
-                )
-                for place in shown
-            ]
+            drawn = self._rows(frame, shown, depth + 1, width, here)
+            room = height - len(rows) - len(drawn) - len(after)
+            if here < 0 and 0 < self._inside(run, [each for each, _ in drawn]) <= room:
+                # Where all that is inside of the last level fits, too, it is in sight.
+                drawn = [
+                    row
+                    for each in drawn
+                    for row in (each, *self._rows_inside(run, each[0], depth + 2, width))
+                ]
             left = len(frame) - len(shown)
             rest = f"{'  ' * (depth + 1)}{left} more"
-            more: list[tuple[View, Line]] = [(scope, [(f"   {rest}", "dim")])] if left else []
+            more: list[Row] = [(scope, [(f"   {rest}", "dim")])] if left else []
             split = here - first + 1 if here >= 0 else len(drawn)
             rows += drawn[:split]
             after = [*drawn[split:], *more, *after]
@@ -111,6 +113,28 @@ class ScopeTree(DrawnPane, Listing):
             self.cursor = next((at for at, each in enumerate(places) if each.path == view.path), 0)
         self.name_panel([("scope", "strong")], "ms per step and GPU")
         return [line for _, line in rows]
+
+    def _inside(self, run: Run, places: Sequence[View]) -> int:
+        """The number of nodes one level further in; 0: too many activities to ask for them."""
+        if len(run.table) > _MOST_OPENED or any(each.is_leaf for each in places):
+            return 0
+        return sum(len(run.tree(each.order).children(each.path).labels) for each in places)
+
+    def _rows_inside(self, run: Run, place: View, depth: int, width: int) -> list[Row]:
+        frame = query(run, with_view(place, ""))
+        return self._rows(frame, range(len(frame)), depth, width)
+
+    def _rows(
+        self, frame: Frame, shown: range, depth: int, width: int, here: int = -1
+    ) -> list[Row]:
+        def name(place: int) -> str:
+            return display_name(crumb(frame.level, frame.labels[place]), frame.level)
+
+        times = (frame.elapsed_ns / 1e6).tolist()
+        return [
+            (frame.target(at), self._row(depth, name(at), times[at], width, is_open=at == here))
+            for at in shown
+        ]
 
     def _row(self, depth: int, name: str, ms: float, width: int, *, is_open: bool = False) -> Line:
         glyphs = self.glyphs

@@ -10,7 +10,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
-from chopper_tui.screen_data import STATES
+from chopper_tui.screen_data import STATES, run_of
 from chopper_tui.widgets.chart_panes import EvidencePane, PicturePane
 from tests.demo import demo_run
 from tests.tui.explorer import Driven, explorer, measured_run
@@ -97,7 +97,7 @@ async def test_below_a_table_are_the_first_rows_that_its_row_leads_to(view: str)
         for _ in range(2):
             target = at.frame.target(at.explore.table.cursor)
             below = at.text().partition(f"evidence  {target.name or 'explore'}")[2]
-            rows = query(demo_run(), target)
+            rows = query(run_of(demo_run(), target), target)
             first = re.split(r"[…(<]", rows.labels[0])[0][:12]
             assert below and first in below
             await at.press("j")
