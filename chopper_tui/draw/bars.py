@@ -385,7 +385,7 @@ _SEVERE_PCT: Final = ((10.0, "alarm"), (2.0, "warning"))
 """Of the step: from which saving on a finding has which mark."""
 _RULES: Final = {
     "low_clock": ("overhead", "clock", "low-clock", "clock-drop", "throttled"),
-    "waiting": ("straggler", "imbalance", "slow-stage", "long-stage"),
+    "waiting": ("straggler", "slow-stage", "long-stage"),
     "exposed": ("exposed", "slow-link", "slow-transfer"),
     "idle": ("host-bound", "launch-bound", "queue-bound", "late-host"),
     "contention": ("contention",),

@@ -46,12 +46,10 @@ from chopper_core.views.shared.leads import (
     Straggler,
 )
 from chopper_core.views.shared.matched_kernels import (
-    beyond_peers,
     compared_iterations,
     occurrences_of,
 )
 from chopper_core.views.shared.phrases import by_number, listed, others, percent, recurrence, time
-from chopper_core.views.shared.step_times import more_work
 from chopper_core.views.shared.why_late import ONE_PLACE_SHARE, why_late
 
 STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration
@@ -71,12 +69,13 @@ _PART: Final = 0.1
 _COSTS: Final = {
     "clock": (Cost.CLOCK, "-slower_pct"),
     "kernels": (Cost.COMPUTE, "-slower_pct"),
-    "work": (Cost.WORK, "-work_ns"),
+    "work": (Cost.WORK, ""),
     "host": (Cost.HOST, "-extra_host_ns"),
     "launch": (Cost.LAUNCH, "-extra_launch_ns"),
     "copies": (Cost.COPIES, "mean_lead_ns"),
 }
 """Cause → the kind of time that it costs, and the order of the evidence without collectives."""
+_WORK: Final = ("compute_busy_ns", "kernels", "model_flops")
 
 
 @rule(
@@ -187,11 +186,15 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         wait = f"; it delays {whom} by {time(late.once_ns)}{each}"
     where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
     labels = {"iteration": str(leads.iterations[late.when[0]])} if is_once else {}
+    evidence = context.with_view("ranks", sort=sort, **labels)
+    if late.cause == "work":
+        # The view of ranks compares the same kernels, not more of them.
+        evidence = replace(pivot(context.at(**labels), "gpu"), columns=_WORK, sort=f"-{_WORK[0]}")
     return context.finding(
         f"GPU {gpu}{f' ({where})' if where else ''} "
         f"{text or 'comes last, but nothing in its own work explains the lag'}"
         f"{recurrence(late.when, leads.iterations)}{wait}",
-        context.with_view("ranks", sort=sort, **labels),
+        evidence,
         cost,
         saving,
         is_measured=bool(text),
@@ -199,68 +202,6 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         gpu=gpu,
         cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
         changes=_changes(leads, late),
-    )
-
-
-IMBALANCE: Final = threshold("""compute beyond that of the others | 1 | % of it
-    only where there is as much more work: GPUs of one product differ by a few percent in their
-    clocks alone""")
-IMBALANCE_COST: Final = threshold("""cost of imbalance | 1 | % of the iteration
-    the same as for a straggler""")
-_MIN_MORE_WORK: Final = 0.01
-_SAME_SHARE: Final = 0.4
-"""Of the longest compute beyond the peers'; iterations with as much are named."""
-_COMPARED: Final = ("compute_busy_ns", "kernels", "model_flops")
-_MIN_EXPLAINED: Final = 0.5
-"""The part of the longer compute that more work has to explain."""
-
-
-@rule(
-    "imbalance",
-    saving="its compute beyond the median of its peers, those that run the same operations of the "
-    "same layers",
-    holds=(0.7, 1.25),
-    needs="two GPUs or more",
-    thresholds=(IMBALANCE, IMBALANCE_COST),
-)
-def imbalance(context: FindingsContext) -> Iterator[Finding]:
-    """A GPU that has more to compute than the others: more kernels or more FLOPs."""
-    if len(context.gpus) < 2:
-        return
-    peers = occurrences_of(context.run, compared_iterations(context.run, context.view))
-    took = context.busy_ns.mean(axis=1)
-    extra = np.nan_to_num(beyond_peers(peers, context.gpus, took))
-    most = int(extra.argmax())
-    saving = float(extra[most])
-    longer = saving / max(took[most] - saving, 1.0)
-    if longer < IMBALANCE.share or context.share(saving) < IMBALANCE_COST.share:
-        return
-    each = np.nan_to_num(beyond_peers(peers, context.gpus, context.busy_ns)[most])
-    when = np.flatnonzero(each > _SAME_SHARE * each.max())
-
-    def ratio(values: Float64) -> float:
-        means = values.mean(axis=1)
-        usual = float(means[most] - beyond_peers(peers, context.gpus, means)[most])
-        return float(means[most]) / usual if usual > 0 else np.nan
-
-    flops = context.by_gpu_and_iteration(lambda nodes: nodes.known("model_flops")[0])
-    more = np.nan_to_num([ratio(context.kernels()) - 1, ratio(flops) - 1]).max()
-    if more < max(_MIN_MORE_WORK, _MIN_EXPLAINED * longer):
-        return
-    what = more_work(
-        context.run, context.gpus, context.iterations, lambda values: ratio(values[:, when])
-    )
-    yield context.finding(
-        f"GPU {context.gpus[most]} has more work{what and f', {what}'}"
-        f"{recurrence(when.tolist(), context.iterations)}: it computes for "
-        f"{time(took[most])}{context.each}, {percent(longer)} more than the other GPUs",
-        replace(pivot(context.at(), "gpu"), columns=_COMPARED, sort=f"-{_COMPARED[0]}"),
-        Cost.WORK,
-        saving,
-        is_repeated=len(context.iterations) > 1,
-        gpu=context.gpus[most],
-        cells=context.cells_of(iteration=[context.iterations[at] for at in when]),
-        changes=(f"compute x{1 - each[when].sum() / context.busy_ns[most, when].sum():.4f}",),
     )
 
 

@@ -230,16 +230,20 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
             when = np.flatnonzero(extra > _SAME_DELAY * extra.max())
             # Before the first activity of a trace no time can be idle.
             missing = delayed[:1][(delayed[:1] == 0) & (when[:1] > 0)]
-            when = np.concatenate([missing, when])
+            when = np.concatenate([missing, when]) if cause == "host" else when
         which = tuple(delayed.tolist()), delay_ns, tuple(when.tolist())
         return Straggler(place, mean_ns, *which, cause)
 
     def _last_by_leads(self) -> tuple[Straggler, ...]:
-        """The GPU with the least lead, where no collectives show who waits for whom."""
+        """The GPU with the least lead, where no collectives show who waits for whom; if none has
+        less than the others, that with more work."""
         place = self._last
         ahead = self._ahead_of(place)
         if ahead <= _MIN_LAG_SHARE * self.typical_ns:
-            return ()
+            more = np.nan_to_num(self.extra("work"))
+            place, ahead = int(more.argmax()), float(more.max())
+            if ahead <= MIN_DELAY_SHARE * self.typical_ns:
+                return ()
         return (self._explained(place, ahead, np.arange(len(self.iterations)), ahead),)
 
     def _cause_of(self, place: int, when: Sequence[int] | Index, least: float) -> str | None:
