@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from chopper_core.align.host import Host
 from chopper_core.align.labels import numbered
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
-from chopper_core.model.column_names import BLOCK, CORRELATION, GRID, LAUNCH_SHAPE
+from chopper_core.model.column_names import BLOCK, CORRELATION, GRID
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.trace import LaunchShape
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, ranked
 from chopper_core.util.patterns import late
@@ -44,17 +43,6 @@ _MIN_PREFIX: Final = 6
 _IN_ITEMS: Final = late(r"ExtModuleLaunch")
 _CLONE: Final = late(r"(?:\s{0,9}\[clone[^\]]{0,999}\]|\s{0,9}\(\.kd\)|\.kd)+$")
 _QUALIFIERS: Final = late(r"^(?:void|static|__global__)\s+")
-
-
-def packed_shapes(shapes: Sequence[LaunchShape], codes: Int32) -> Float64:
-    """Grid and workgroup of each code as one number that a float holds exactly; NaN if unknown."""
-    packed = [
-        shape.grid * _BLOCKS + shape.block
-        if 0 < shape.grid < _LARGEST_GRID and 0 < shape.block < _BLOCKS
-        else np.nan
-        for shape in shapes
-    ]
-    return np.array(packed, np.float64)[codes]
 
 
 def launch_sizes(host: Host) -> dict[str, Float64]:
@@ -188,14 +176,14 @@ class Comparison(Struct, frozen=True):
         counts work-items. Each kernel is decided on its own; where neither matches the other
         side, the two executions ran other sizes, and only names are compared.
         """
-        packed = self.table.measured.get(LAUNCH_SHAPE)
+        sizes = [self.table.measured.get(size) for size in (GRID, BLOCK)]
         items, workgroup = self.dispatched.items, self.dispatched.workgroup
         best = np.full(len(self.sequence), UNKNOWN, np.int64)
-        if packed is None or (items < 0).all():
+        if sizes[0] is None or sizes[1] is None or (items < 0).all():
             return best, np.full(len(items), UNKNOWN, np.int64)
-        known = np.isfinite(packed[self.sequence])
-        whole = np.where(known, packed[self.sequence], 0).astype(np.int64)
-        grid, block = whole // _BLOCKS, whole % _BLOCKS
+        groups, own = sizes[0][self.sequence], sizes[1][self.sequence]
+        known = (groups < _LARGEST_GRID) & (own < _BLOCKS)
+        grid, block = (np.where(known, each, 0).astype(np.int64) for each in (groups, own))
         has_workgroup = bool((workgroup > 0).any())
         of_dispatch = np.where(
             items > 0,

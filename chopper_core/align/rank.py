@@ -14,7 +14,7 @@ from chopper_core.align.graphs import is_uncaptured, stand_ins
 from chopper_core.align.host import Host, Links
 from chopper_core.align.host_tables import align_memory, host_lane, host_time
 from chopper_core.align.labels import numbered
-from chopper_core.align.launches import launch_sizes, packed_shapes
+from chopper_core.align.launches import launch_sizes
 from chopper_core.align.layers import label_layers, mark_outside
 from chopper_core.align.model_work import activity_tokens, model_work, on_longest
 from chopper_core.align.modules import read_modules
@@ -136,7 +136,6 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
             **sizes,
             **trace.figures,
             **nodes,
-            col.LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
         **columns,
     )

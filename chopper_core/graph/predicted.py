@@ -11,13 +11,16 @@ from chopper_core.graph.dependencies import Evidence
 from chopper_core.graph.questions import Predicted, Predictor
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import (
+    BLOCK,
     CALL_SHAPE,
     CHUNK,
     FLOPS,
     FLOPS_TYPE,
-    LAUNCH_SHAPE,
+    GRID,
+    LDS,
     MICROBATCH,
     MODEL_BYTES,
+    REGISTERS,
     TOKENS,
 )
 from chopper_core.model.inputs import PREDICTED
@@ -33,7 +36,10 @@ _LABELS: Final = (
     FLOPS_TYPE,
     MODEL_BYTES,
     CALL_SHAPE,
-    LAUNCH_SHAPE,
+    GRID,
+    BLOCK,
+    REGISTERS,
+    LDS,
     TOKENS,
     MICROBATCH,
     CHUNK,

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from chopper_core.align.counters import CounterMatch, match_counters
 from chopper_core.align.launches import UNMATCHED, Dispatched
 from chopper_core.ingest.open import open_run
-from chopper_core.ingest.rank import read_rank
-from chopper_core.model.column_names import LAUNCH_SHAPE, Match
+from chopper_core.model.column_names import Match
 from chopper_core.model.run import Run
-from chopper_core.model.table import KernelTable
 from chopper_core.sources.dispatches import DispatchRun
 from tests.align.generated import DEMO, load_generator
 from tests.sources.counters.counter_writers import read_counters
@@ -114,18 +112,11 @@ class Simulated:
 
     def match(self, gpu: int) -> CounterMatch:
         """What we match the GPU's activities with."""
-        return match_counters(self.sized_table, self.rows(gpu), self.dispatched(gpu))
+        return match_counters(self.run.table, self.rows(gpu), self.dispatched(gpu))
 
     def dispatched(self, gpu: int) -> Dispatched:
         """The GPU's dispatches as the matching sees them."""
         return Dispatched.of(self.counter_run, self.dispatches(gpu))
-
-    @cached_property
-    def sized_table(self) -> KernelTable:
-        """The kernel table with the sizes of the launches, which a finished run has no more."""
-        ranks = [read_rank(Path(source.path)).table for source in self.run.sources]
-        shapes = np.concatenate([table.measured[LAUNCH_SHAPE] for table in ranks])
-        return self.run.table.with_measured({LAUNCH_SHAPE: shapes})
 
     def activities(self, gpu: int, found: CounterMatch | None = None) -> Iterator[Activity]:
         """The compute kernels of the trace of a GPU with what we match them with."""

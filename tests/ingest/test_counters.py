@@ -18,12 +18,10 @@ from chopper_core.align.launches import (
     UNMATCHED,
     Comparison,
     Dispatched,
-    packed_shapes,
     plain_name,
 )
-from chopper_core.model.column_names import LAUNCH_SHAPE, Match
+from chopper_core.model.column_names import BLOCK, GRID, Match
 from chopper_core.model.table import KernelTable, Kind
-from chopper_core.sources.trace import LaunchShape
 from chopper_core.util.arrays import Int32
 from tests.ingest.simulated import Place, Simulated
 from tests.support import Row, table_of
@@ -108,12 +106,8 @@ def sized(
     names = list(PROGRAM)
     table = trace([one_kernel(names)])
     grids = [float(SIZES.get(name, 8)) for name in names]
-    shapes = [
-        LaunchShape(int(grid) * (block if in_items else 1), block)
-        for grid, block in zip(grids, trace_blocks, strict=True)
-    ]
-    packed = packed_shapes(shapes, np.arange(len(names), dtype=np.int32))
-    table = table.with_measured({LAUNCH_SHAPE: packed})
+    own = np.array(trace_blocks, np.float64)
+    table = table.with_measured({GRID: np.array(grids) * (own if in_items else 1), BLOCK: own})
     order = swapped(names)
     executed = one_kernel([names[at] for at in order])
     known = sorted(set(executed))
@@ -585,7 +579,7 @@ def test_on_generated_runs_names_agree_and_no_dispatch_serves_twice(generated: S
 @pytest.mark.sweep
 def test_on_generated_runs_both_sides_give_the_sizes_of_launches(small: Simulated) -> None:
     """Grids of the trace are in workgroups and those of the profiler in work-items."""
-    table, dispatched = small.sized_table, small.dispatched(0)
+    table, dispatched = small.run.table, small.dispatched(0)
     sequence = launch_order(table, small.rows(0))
     known = {name: code for code, name in enumerate(dispatched.names)}
     ours = np.array([known.get(table.names[code], -9) for code in table.kernel[sequence]], np.int64)
