@@ -84,7 +84,9 @@ _CHANGE: Final = re.compile(
     r"|[x×](?P<factor>\d+(?:\.\d+)?)|clock[=:](?P<mhz>\d+(?:\.\d+)?)(?:\s?mhz)?)",
     re.IGNORECASE,
 )
-_TERM: Final = re.compile(r"!?(?P<level>[a-z_%\d]+)(?:[:=]|!=)(?P<value>.+)", re.IGNORECASE)
+_TERM: Final = re.compile(
+    r"(?P<not>!?)(?P<level>[a-z_%\d]+)(?:[:=]|(?P<differs>!=))(?P<value>.+)", re.IGNORECASE
+)
 _ALIASES: Final = {"stage": "pp"}
 _KINDS: Final = {"compute": Kind.COMPUTE, "comm": Kind.COMM, "copy": Kind.COPY}
 _HOST: Final = "host"
@@ -92,6 +94,9 @@ _LAUNCH: Final = "launch"
 _MEMORY: Final = "memory"
 """Compute that memory bounds."""
 _MAX_PARTS: Final = 64
+_MOST: Final = 1000
+_MOST_MHZ: Final = 100_000
+"""Of a question: beyond these it is mistyped, and times overflow."""
 _DOUBTFUL: Final = 0.1
 """The model's error, as a share of the step, that the headline names."""
 
@@ -206,6 +211,12 @@ def change_of(predictor: Predictor, question: str) -> Change:
         nodes = every[own]
     if not len(nodes):
         raise NothingToShow("the run doesn't record it")
+    if np.isin(nodes, predictor.kept).all():
+        raise NothingToShow("it is in no complete iteration")
+    if float(found["factor"] or 0) > _MOST or not 1 <= float(found["mhz"] or 1) <= _MOST_MHZ:
+        raise UsageError(
+            f"{question!r}: a factor is at most {_MOST:,}, and a clock from 1 to {_MOST_MHZ:,} MHz"
+        )
     if change == "hidden":
         return questions.hidden(run, graph, chosen.rows)
     if found["factor"]:
@@ -218,7 +229,7 @@ def change_of(predictor: Predictor, question: str) -> Change:
     if chosen.is_host and change != "as peers":
         raise UsageError(f"{question!r}: host work takes as peers or x0.8")
     if found["mhz"]:
-        return questions.at_clock(run, graph, chosen.rows, max(float(found["mhz"]), 1.0))
+        return questions.at_clock(run, graph, chosen.rows, float(found["mhz"]))
     if change == "at peak":
         return questions.at_peak(run, graph, chosen.rows)
     if change == "as peers":
@@ -257,8 +268,11 @@ def selected(run: Run, text: str, question: str) -> Selection:
                 f"{question!r}: no coordinates of GPUs along {level}: give --parallel"
             )
         levels.add(level)
-        term = word.replace(named, level, 1) if found else word
+        # A term with = would compare a column, such as the time of kernels.
+        term = f"{level}:{found['value']}" if found else word
         there = _matching(run, "gpu" if level in DIMENSIONS else level, term, question)
+        if found and (found["not"] or found["differs"]):
+            there = ~there
         if level == "iteration" and _HOST in words:
             steps = distinct(table.iteration[there]).astype(np.int64)
         else:

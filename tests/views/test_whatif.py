@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,11 +15,13 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
+from chopper_core.model.table import Kind
 from chopper_core.model.view import View
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
+from chopper_core.views.shared.filter import only
 from chopper_core.views.shared.step_times import step_times
 from chopper_core.views.whatif import (
     SEPARATOR,
@@ -94,11 +97,14 @@ def test_a_finding_leads_to_the_question_without_it() -> None:
 @pytest.mark.parametrize(
     ("question", "reason"),
     [
-        ("gpu=9 as peers", "gpu=9 matches nothing; gpu is 0, 1"),
+        ("gpu=9 as peers", "gpu:9 matches nothing; gpu is 0, 1"),
         ("faster", "'faster' is not a question: a question is a change"),
         ("colour:red x0.5", "no level is called colour"),
         ("host at peak", "host work takes as peers or x0.8"),
         ("stage:3 as peers", "no coordinates of GPUs"),
+        ("gpu:5 x99999999999999999999", "a factor is at most 1,000, and a clock from 1 to 100,000"),
+        ("clock=0", "a factor is at most 1,000, and a clock from 1 to 100,000 MHz"),
+        ("kernel=zzz x0.5", "kernel:zzz matches nothing; kernel is "),
     ],
 )
 def test_questions_that_cant_be_asked_say_what_can(question: str, reason: str) -> None:
@@ -275,3 +281,24 @@ def test_no_step_takes_less_than_no_time() -> None:
         )
         assert 0 <= low <= step <= high, label
     assert isinstance(measured, int) and found.values["saving_ns"].numbers.max() <= measured
+
+
+def test_a_kernel_is_named_as_other_labels_are() -> None:
+    run = demo_run("fsdp2")
+    rows = np.flatnonzero(run.table.kind == Kind.COMPUTE)
+    longest = int(rows[run.table.duration_ns[rows].argmax()])
+    kernel = only("kernel", [run.table.names[run.table.kernel[longest]]])
+    pairs = {
+        f"{kernel} x0.9": f"{kernel.replace(':', '=', 1)} x0.9",
+        "gpu:5 as peers": "GPU=5 as peers",
+        "gpu!=5 x0.9": "gpu:0-4,6-7 x0.9",
+        "!layer:21 x0.9": "layer!=21 x0.9",
+    }
+    found = answers(run, *pairs, *pairs.values())
+    for one, other in pairs.items():
+        assert found[one]["saving_ns"] == found[other]["saving_ns"] != 0, one
+
+
+def test_what_no_counted_step_has_is_said() -> None:
+    found = OpenRun(demo_run("fsdp2")).what_if("iteration=10 as peers")
+    assert found.notes[0] == "iteration=10 as peers: it is in no complete iteration"
