@@ -23,8 +23,6 @@ MOST_CELLS: Final = 1 << 16
 ROWS_PER_CELL: Final = 64
 """A cube with fewer rows per cell saves too little."""
 _CHUNK: Final = 1 << 20
-_MAX_DENSE: Final = 1 << 26
-"""Combinations of labels up to which a dense array counts them."""
 _MAX_LOOKUP: Final = 1 << 22
 _MAX_BY_GPU: Final = 1 << 13
 """Cells up to which a cube that has the GPUs too takes as long as one without."""
@@ -204,18 +202,12 @@ def _cells_of_rows(
     sample = _keys(table, levels, sizes, slice(0, len(table), step))
     if len(distinct(sample)) > limit:
         return None
-    if int(np.prod(sizes)) <= _MAX_DENSE:
-        seen = np.zeros(int(np.prod(sizes)), np.bool_)
-        for rows in _pieces(table):
-            seen[_keys(table, levels, sizes, rows)] = True
-        keys = np.flatnonzero(seen).astype(np.int64)
-    else:
-        keys = np.empty(0, np.int64)
-        for rows in _pieces(table):
-            keys = distinct(np.concatenate((keys, _keys(table, levels, sizes, rows))))
-            if len(keys) > limit:
-                return None
-    return (keys, sizes) if len(keys) <= limit else None
+    keys = np.empty(0, np.int64)
+    for rows in _pieces(table):
+        keys = distinct(np.concatenate((keys, _keys(table, levels, sizes, rows))))
+        if len(keys) > limit:
+            return None
+    return keys, sizes
 
 
 def _keys(
