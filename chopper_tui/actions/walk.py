@@ -69,7 +69,7 @@ def _go_to_end(screen: Explorer, is_last: int) -> None:
 
 
 @actions(MOVE)("""
-    next_pane: 1 | tab | Next panel
+    next_pane: 1 | tab | Next panel | panel
         Give the keys to the next panel of the screen: findings, parts of the bar, detail, the tree
         at the left; the focused one has a bright border.
     previous_pane: -1 | shift+tab | Previous panel

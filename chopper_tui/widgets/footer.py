@@ -25,7 +25,7 @@ from chopper_core.util.escape import clean, printable
 from chopper_core.util.patterns import late
 from chopper_core.views.frame import Frame
 from chopper_tui.draw.pieces import Pieces, fit, width_of
-from chopper_tui.keymap import Action, key_name
+from chopper_tui.keymap import COMPARE, EXPORT, TABLE, Action, key_name
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Pane
 
@@ -140,6 +140,14 @@ _LATER: Final = ("what_if", "predict", "command", "quit")
 """Keys that are named after those of the table."""
 
 
+def _place(action: Action) -> int:
+    """Where a key is named: that to the next panel after those that most screens are for."""
+    if action.id in _LATER:
+        return 3
+    is_rare = action.group in (TABLE, COMPARE, EXPORT) and action.id not in ("filter", "sort")
+    return 2 if is_rare else int(action.id == "next_pane")
+
+
 class KeyLine(Pane):
     """The keys that are used most, those of the view first; each is a button."""
 
@@ -147,7 +155,7 @@ class KeyLine(Pane):
         super().__init__()
         self._all = actions
         hinted = [action for action in actions if action.hint and action.keys]
-        self._actions = sorted(hinted, key=lambda action: action.id in _LATER)
+        self._actions = sorted(hinted, key=_place)
 
     view = ""
     instead = ""
