@@ -30,7 +30,7 @@ HOST: Final = "host"
 """The attribute of the first node of an operator or call: its kind, start and duration in ns."""
 GAP: Final = "host_gap"
 _MIN_GAP_NS: Final = 1_000
-_END, _BEGIN, _LAUNCH = range(3)
+_END, _BEGIN, _EMPTY_END, _LAUNCH = range(4)
 
 
 class Piece(Struct):
@@ -117,19 +117,20 @@ def host_pieces(
     # A launch after its activity's start shows clocks that disagree.
     launch = np.where(launch > table.start_ns[rows], NO_TIME, launch)
     known = np.flatnonzero(launch != NO_TIME)
-    # At one time ends come first, the inner one's before the outer one's; then begins.
+    # At one time ends come first, the inner one's before the outer one's; then begins, the outer
+    # one's first, and ends of what lasts no time.
+    lasts, events = ends - starts, (len(entries), len(entries), len(known))
     at = np.concatenate([ends, starts, launch[known]])
-    what = np.repeat([_END, _BEGIN, _LAUNCH], [len(entries), len(entries), len(known)])
+    what = np.repeat([_END, _BEGIN, _LAUNCH], events)
+    what[: len(entries)][lasts == 0] = _EMPTY_END
     which = np.concatenate([entries, entries, known])
-    lasts = np.concatenate([ends - starts, starts - ends, np.zeros(len(known), np.int64)])
-    order = np.lexsort((lasts, what, at))
+    order = np.lexsort((np.concatenate([lasts, -lasts, known]), what, at))
     walk = _Walk(lane, _awaited(table, lane, rows, launch, gpu), gaps=gaps)
     launched, callers = [-1] * len(rows), [-1] * len(rows)
     for time, event, each in zip(*(of[order].tolist() for of in (at, what, which)), strict=True):
         if event == _LAUNCH:
             walk.cut(time)
-            launched[each] = len(walk.pieces) - 1
-            callers[each] = walk.caller
+            launched[each], callers[each] = len(walk.pieces) - 1, walk.caller
         elif event == _BEGIN:
             walk.begin(time, each)
         else:
@@ -179,16 +180,12 @@ class _Walk:
         self.cut(at)
         self._caller[row] = self.caller
         self._open.append(row)
-        if not self._lane.duration_ns[row]:
-            self.end(at, row)
 
     def end(self, at: int, row: int) -> None:
-        # The end of what lasts no time comes before its begin.
-        if row in self._open:
-            self.cut(at, row)
-            if row != self._open[-1] and row in self._awaited:
-                self._add(at, at, row, self._awaited[row])
-            self._open.remove(row)
+        self.cut(at, row)
+        if row != self._open[-1] and row in self._awaited:
+            self._add(at, at, row, self._awaited[row])
+        self._open.remove(row)
 
     def cut(self, at: int, ending: int = -1) -> None:
         """End the piece that runs, so that what comes next waits for it."""
