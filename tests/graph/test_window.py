@@ -11,7 +11,8 @@ from chopper_core.graph import window
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
-from chopper_core.views.whatif import Steady
+from chopper_core.views.shared.step_times import step_times
+from chopper_core.views.whatif import Steady, change_of
 from tests.demo import generated_run
 
 QUESTIONS = ("operation:mlp_dp x0.8", "no contention", "comm x0.7")
@@ -111,3 +112,17 @@ def test_findings_of_a_long_run_come_from_its_replay(
     assert "replay" in {str(found.values["basis"].cell(row)) for row in range(len(found.labels))}
     largest = max(savings[0], key=lambda label: savings[0][label])
     assert savings[1][largest] == pytest.approx(savings[0][largest], rel=0.1)
+
+
+def test_a_predicted_long_run_has_the_replayed_iterations(
+    long_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = few(monkeypatch, long_run, 5.5)
+    steady = Steady.of(run, View(run.name))
+    predicted = OpenRun(run).predicted("gpu:3 as peers").run
+    times = step_times(predicted, View(predicted.name))
+    # What leads to them is there, truncated.
+    assert set(times.iterations) == set(steady.replays.steps.iteration[steady.replays.own].tolist())
+    assert set(times.left_out) == set(steady.replays.leads) != set()
+    expected = steady.predictor.predict([change_of(steady.predictor, "gpu:3 as peers")])
+    assert times.mean_ns == pytest.approx(steady.mean_ns(expected), rel=1e-3)
