@@ -22,6 +22,7 @@ _WIDE: Final = {
 }
 """PowerShell writes UTF-16 with these for `nvidia-smi > file`."""
 PIECE_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 16
 _BLOCK_BYTES: Final = 1 << 12
 """Of gzip, which are inflated at a time: what is in a damaged one is lost."""
 
@@ -115,7 +116,7 @@ class ByteSource:
         if why := not_a_file(path):
             raise DataError(f"{path} {why}.")
         try:
-            self._file: IO[bytes] = path.open("rb", buffering=0)
+            self._file: IO[bytes] = path.open("rb", buffering=_READ_BYTES)
             self.size_bytes = path.stat().st_size
             magic = self._file.read(_MAGIC_BYTES)
             self._file.seek(0)

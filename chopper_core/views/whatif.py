@@ -154,6 +154,8 @@ class Steady(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, run: Run, view: View, asked: Sequence[str] = ()) -> Steady:
         times = step_times(run, view)
+        if not times.mean_ns > 0:
+            raise NothingToShow("the steps take no time")
         steps = times.iterations
         named = {each for text in asked for each in _iterations_in(run, text)}
         replays = ReplayedSteps.of_run(run, times.gpus, steps, times.each_ns, named)

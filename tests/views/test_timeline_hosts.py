@@ -107,7 +107,7 @@ def test_the_chart_has_the_host_of_each_gpu() -> None:
     cells = chart.hosts(0, 40)
     assert cells is not None and cells.busy_ns.any()
     assert any(span.text.startswith("aten::") for span in cells.spans)
-    assert chart.strips(0, 40)[-1].title == QUEUE
+    assert QUEUE in [strip.title for strip in chart.strips(0, 40)]
     (document,) = json.loads(render(frame, "json"))["pictures"]
     assert sum(document["hosts"]["GPU 1"]["busy_ns"]) > 0
 
