@@ -602,6 +602,7 @@ ONE_FIGURE: Final = (
     {"throttled_pct", "gpu_throttled_pct", "now_throttle_pct"}, {"saving_pct", "part_pct"},
     {"saving_low_ns", "step_low_ns"}, {"saving_high_ns", "step_high_ns"},
     {"activities", "calls"}, {"slowdown", "slowdown_x"}, {"roof_pct", "model_roof_pct"},
+    {"path_ns", "cause_ns"},
     {"intensity", "model_intensity"},
     {"energy_j", "window_energy_j", "sampled_energy_j"}, {"counters_matched", "occurrences"},
     {"host_longest_ns", "longest_burst_ns"}, {"elapsed_ns", "part_ns", "collective_ns"},
