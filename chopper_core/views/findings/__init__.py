@@ -123,7 +123,7 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: _with_baseline(findings[row].evidence, view),
         headline=(_headline(context, [whose for _, whose in placed]),),
         base=base_of_steps(run, view),
-        notes=(*_together(context, worth, placed), *_notes(context)),
+        notes=(*_together(context, worth, placed), *_notes(context, worth)),
     )
 
 
@@ -220,8 +220,8 @@ def _together(
     )
 
 
-def _notes(context: FindingsContext) -> tuple[str, ...]:
-    notes = []
+def _notes(context: FindingsContext, worth: Worth | None) -> tuple[str, ...]:
+    notes = [] if worth is None or not worth.steady.replays.note else [worth.steady.replays.note]
     if context.irregular:
         which = by_number("iteration", context.irregular)
         notes.append(f"{which} took over {IRREGULAR.value:g} times the median: left out")

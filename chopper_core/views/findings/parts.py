@@ -37,6 +37,8 @@ _COLUMNS: Final = {
     Cost.LAUNCH: ("idle_launch_ns", "idle_unknown_ns"),
 } | dict.fromkeys(COMPUTES, ("compute_ns", "overlap_ns"))
 """Kind of time → the columns that it is in; a finding of unknown kind may be in any."""
+_TOUCHES: Final = 0.1
+"""Of the time that a replay removes for a finding: with less in common, two are two."""
 _NARROWER: Final = 0.8
 """A finding about less than this part of the time of another one is the more precise."""
 
@@ -72,7 +74,7 @@ def in_groups(
     known = [_placed(context, each, worth) for each in found if each[1].saving_ns is not None]
     groups: list[PlacedFinding] = []
     for one in sorted(known, key=lambda each: -each.saving_ns):
-        _add(context, groups, one)
+        _add(context, groups, one, worth)
     listed: list[tuple[Found, int | None]] = []
 
     def walk(level: list[PlacedFinding], whose: int | None, most_ns: float) -> None:
@@ -109,13 +111,15 @@ def _placed(context: FindingsContext, found: Found, worth: Worth | None) -> Plac
     return PlacedFinding(rule, finding, cells, costs, about, removed)
 
 
-def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFinding) -> None:
+def _add(
+    context: FindingsContext, level: list[PlacedFinding], one: PlacedFinding, worth: Worth | None
+) -> None:
     """Add a finding to larger ones, as a part of the smallest that costs the same time.
 
     It takes the place of one that costs little else, if it is more precise, or the cause of steps
     that differ.
     """
-    shared = {number: _shared(context, one, each) for number, each in enumerate(level)}
+    shared = {number: _shared(context, one, each, worth) for number, each in enumerate(level)}
     around = [number for number, (own, _) in shared.items() if own >= EXPLAINED.share]
     if not around:
         level.append(one)
@@ -132,7 +136,7 @@ def _add(context: FindingsContext, level: list[PlacedFinding], one: PlacedFindin
     elif is_most:
         whole.parts.append(one)
     else:
-        _add(context, whole.parts, one)
+        _add(context, whole.parts, one, worth)
 
 
 def _hide(
@@ -153,7 +157,7 @@ def _hide(
 
 
 def _shared(
-    context: FindingsContext, one: PlacedFinding, whole: PlacedFinding
+    context: FindingsContext, one: PlacedFinding, whole: PlacedFinding, worth: Worth | None
 ) -> tuple[float, float]:
     """The parts of each of two findings' costs that the other one costs too: at the same nodes,
     else by GPU and iteration in the cells of the second one."""
@@ -162,6 +166,10 @@ def _shared(
     if one.removed_ns is not None and whole.removed_ns is not None:
         both = float(np.minimum(one.removed_ns, whole.removed_ns).sum())
         own = both / max(float(one.removed_ns.sum()), 1.0)
+        if worth is not None and _TOUCHES < own < EXPLAINED.share:
+            # Some of it saves nothing: what it saves once the other is gone tells.
+            together = worth.saving_ns((one.finding.remedy, whole.finding.remedy))
+            own = max(own, 1 - (together - whole.saving_ns) / max(one.saving_ns, 1.0))
         return own, own * one.saving_ns / max(whole.saving_ns, 1.0)
     place = context.place("gpu") * len(context.iterations) + context.place("iteration")
     sums = (
