@@ -161,9 +161,11 @@ def _shared(
 ) -> tuple[float, float]:
     """The parts of each of two findings' costs that the other one costs too: at the same nodes,
     else by GPU and iteration in the cells of the second one."""
-    if not one.finding.cost.may_be(whole.finding.cost):
-        return 0.0, 0.0
-    if one.removed_ns is not None and whole.removed_ns is not None:
+    kinds = {one.finding.cost, whole.finding.cost}
+    is_alike = one.finding.cost.may_be(whole.finding.cost)
+    # The same kernels may be slow for several reasons at once.
+    is_other = not is_alike and kinds <= COMPUTES
+    if one.removed_ns is not None and whole.removed_ns is not None and not is_other:
         both = float(np.minimum(one.removed_ns, whole.removed_ns).sum())
         own = both / max(float(one.removed_ns.sum()), 1.0)
         if worth is not None and _TOUCHES < own < EXPLAINED.share:
@@ -171,6 +173,8 @@ def _shared(
             together = worth.saving_ns((one.finding.remedy, whole.finding.remedy))
             own = max(own, 1 - (together - whole.saving_ns) / max(one.saving_ns, 1.0))
         return own, own * one.saving_ns / max(whole.saving_ns, 1.0)
+    if not is_alike:
+        return 0.0, 0.0
     place = context.place("gpu") * len(context.iterations) + context.place("iteration")
     sums = (
         sums_of(ns, place, context.spots) for ns in (one.costs_ns * whole.cells, whole.costs_ns)
