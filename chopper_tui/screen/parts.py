@@ -450,7 +450,9 @@ class ScreenParts(SteadyScreen[None]):
 
     def _evidence_room(self, spare: int, frame: int) -> Room:
         """The lines of what the cursor's row leads to: inside of a node there are few rows."""
-        most, rows = _DETAIL, range(min(len(self.frame), _FEW_ROWS))
+        # Of findings the lines of two change with a move.
+        is_short = self.shows_sentences and not self._sizes.get("-large")
+        most, rows = _DETAIL - frame * is_short, range(min(len(self.frame), _FEW_ROWS))
         targets = [self._evidence_of(self.frame, row) for row in rows]
         if all(target is not None and not target.name for target in targets):
             children = (
