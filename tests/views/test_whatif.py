@@ -302,3 +302,9 @@ def test_a_kernel_is_named_as_other_labels_are() -> None:
 def test_what_no_counted_step_has_is_said() -> None:
     found = OpenRun(demo_run("fsdp2")).what_if("iteration=10 as peers")
     assert found.notes[0] == "iteration=10 as peers: it is in no complete iteration"
+
+
+def test_steps_of_no_time_are_not_replayed() -> None:
+    run = run_of([Row(0, 9 * gpu, gpu=gpu, iteration=7) for gpu in range(2)])
+    with pytest.raises(UsageError, match="the steps take no time"):
+        query(run, View("R", ("0",), name="whatif", of="gpu:0 compute x0.5"))
