@@ -104,3 +104,11 @@ def test_the_slow_stage_of_a_public_schedule_comes_first(opened: Callable[[str],
     assert "stage 3 is too long" in frame.labels[0]
     assert savings.at(0) == pytest.approx(402e6, rel=0.05)
     assert max(savings.at(row) or 0 for row in range(len(frame))) == savings.at(0)
+
+
+def test_an_iteration_left_out_is_no_finding_of_the_others(opened: Open) -> None:
+    """GPU 7 is slow in the first iteration only, which takes over twice the median."""
+    frame = query(opened("pipeline_pp8"), parse("R?view=findings"))
+    assert "iteration 1 took over 2 times the median: left out" in frame.notes
+    assert "stage 7 is too long" in frame.labels[0]
+    assert not any("GPU 7" in label for label in frame.labels)

@@ -96,7 +96,7 @@ def _where_slower(stand: RankLeads, late: Straggler) -> str:
         if share >= ONE_PLACE_SHARE and share * (1 - usual) > _ODDS * usual * (1 - share):
             at_phase, operation = divmod(most, operations)
             where = table.text_of("phase", at_phase - 1)
-            if operation:
-                where = f"{table.text_of('operation', operation - 1)} in {where}"
+            name = table.text_of("operation", operation - 1) if operation else where
+            where = where if name == where else f"{name} in {where}"
             return f", {percent(float(share))} of that in {where}"
     return ""
