@@ -156,8 +156,6 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
         for finding in rule.find(context)
         if finding.saving_ns is None or context.share(finding.saving_ns) >= SMALLEST_SAVING.share
         if worth is not None or not finding.needs_replay
-        # What is in iterations that don't count alone costs the others nothing.
-        if finding.cells is None or context.cells_about(finding).any()
     ]
     if context.run.is_sampled_only:
         return [(each, None) for each in sorted(found, key=lambda each: -each[1].confidence)]

@@ -38,7 +38,9 @@ _MAX_TERMS: Final = 64
 
 def question_of(context: FindingsContext, finding: Finding) -> str:
     """The questions about what a finding costs at its place; empty where no replay removes it."""
-    places = list(_places(context, context.cells_about(finding)))
+    cells = context.cells_about(finding)
+    # Iterations far from the others are in no replay.
+    places = list(_places(context, cells)) if cells.any() else []
     found: dict[str, None] = {}
     for place in places:
         for change in _changes(finding, place):
