@@ -24,7 +24,6 @@ from chopper_core.util.grouping import (
     means_of,
     quantile_of,
     ranked,
-    runs_of,
     sums_of,
 )
 
@@ -46,8 +45,9 @@ class Contention(Struct, frozen=True, eq=False):
     """
 
     rows: Index
-    """The rows of compute, GPU by GPU."""
-    gpu: Int64
+    """The rows of compute."""
+    place: Index
+    """Of each among the activities of the graph."""
     owner: Index
     """The operation of a phase that each belongs to."""
     rates: Float64
@@ -60,20 +60,20 @@ class Contention(Struct, frozen=True, eq=False):
 
         `kind` is that of all rows of the graph's activities.
         """
-        acts, arrivals = graph.activities, graph.arrivals
-        found = np.zeros((2, len(self.rows)))
-        place = np.searchsorted(graph.row[acts], self.rows)
-        gpus = graph.gpu[acts]
-        for number, own in runs_of(self.gpu):
-            comm = np.flatnonzero((gpus == number) & (kind == Kind.COMM))
-            met, ended, arrived = begin[acts[comm]], end[acts[comm]], begin[arrivals[comm]]
-            transfers = TimeSpans.running(met, ended - met)
-            every = TimeSpans.running(arrived, ended - arrived)
-            nodes = acts[place[own]]
-            during = transfers.within(begin[nodes], end[nodes])
-            found[TRANSFERS, own] = during
-            found[WAITS, own] = every.within(begin[nodes], end[nodes]) - during
-            found[:, own] /= np.maximum(end[nodes] - begin[nodes], 1)
+        acts = graph.activities
+        starts, ends, arrived = begin[acts], end[acts], begin[graph.arrivals]
+        # The GPUs one after the other, so that all are measured at once.
+        length = ends.max() - arrived.min() + 1
+        apart = graph.gpu[acts] * np.int64(length)
+        for times in (starts, ends, arrived):
+            times += apart
+        comm = kind == Kind.COMM
+        transfers = TimeSpans.running(starts[comm], (ends - starts)[comm])
+        every = TimeSpans.running(arrived[comm], (ends - arrived)[comm])
+        begins, ends = starts[self.place], ends[self.place]
+        during = transfers.within(begins, ends)
+        waits = every.within(begins, ends) - during
+        found: Float64 = np.stack([waits, during]) / np.maximum(ends - begins, 1)
         return found
 
 
@@ -85,19 +85,18 @@ def contention_of(run: Run, graph: StepGraph) -> Contention | None:
     be slowed as little as not at all, or as much as nine in ten others.
     """
     table = run.table
-    rows = graph.row[graph.activities]
-    kind = table.kind[rows].astype(np.int64)
-    own = (kind == Kind.COMPUTE) & (table.duration_ns[rows] >= _MIN_DURATION_NS)
-    rows = rows[own].astype(np.intp)
-    rows = rows[np.argsort(table.gpu[rows], kind="stable")]
+    every = graph.row[graph.activities].astype(np.intp)
+    kind = table.kind[every].astype(np.int64)
+    own = (kind == Kind.COMPUTE) & (table.duration_ns[every] >= _MIN_DURATION_NS)
+    place = np.flatnonzero(own)
+    rows = every[place]
     if not len(rows) or not table.overlap_ns[rows].any():
         return None
     owner = combined([table.phase[rows], table.operation[rows]])[1]
     count = int(owner.max()) + 1
-    gpu = table.gpu[rows].astype(np.int64)
-    found = Contention(rows, gpu, owner, np.zeros((3, 2, count)), np.zeros((2, count), np.bool_))
+    found = Contention(rows, place, owner, np.zeros((3, 2, count)), np.zeros((2, count), np.bool_))
     shares = found.shares(graph, graph.begin_ns, graph.end_ns, kind)
-    like = combined([owner, gpu, ranked(work_of(table, rows))[1]])[1]
+    like = combined([owner, table.gpu[rows], ranked(work_of(table, rows))[1]])[1]
     x = np.stack([each - means_of(each, like)[like] for each in shares])
     y = np.log(table.duration_ns[rows])
     y = y - means_of(y, like)[like]

@@ -94,6 +94,9 @@ class Predicted(Struct, frozen=True, eq=False):
     lag_ns: Int64
     replayed: Replayed
 
+    def is_of(self, work_ns: Int64, lag_ns: Int64) -> bool:
+        return np.array_equal(work_ns, self.work_ns) and np.array_equal(lag_ns, self.lag_ns)
+
 
 class Predictor(Struct, frozen=True, eq=False):
     """A step graph with its identity replay, to ask questions of."""
@@ -142,20 +145,15 @@ class Predictor(Struct, frozen=True, eq=False):
         return cls(run, stretches, *rest, kept=np.zeros(0, np.intp))
 
     def predict(
-        self,
-        changes: Sequence[Change],
-        side: int = EXPECTED,
-        start: Predicted | None = None,
-        lag_ns: Int64 | None = None,
+        self, changes: Sequence[Change], side: int = EXPECTED, start: Predicted | None = None
     ) -> Predicted:
-        """The replay after some changes, and with other lags; `start` is one whose waits are
-        near."""
+        """The replay after some changes; `start` is one whose waits are near."""
         graph, found = self.graph, self.contention
-        lag = (graph.lag_ns if lag_ns is None else lag_ns).copy()
+        lag = graph.lag_ns.copy()
         work = graph.work_ns.astype(np.float64)
         nodes, rates = np.zeros(0, np.intp), np.zeros((2, 0))
         if found is not None:
-            nodes = graph.activities[np.searchsorted(graph.row[graph.activities], found.rows)]
+            nodes = graph.activities[found.place]
             rates = found.rates[side][:, found.owner]
             work[nodes] /= np.exp((rates * self.shares).sum(axis=0))
         for change in changes:
@@ -178,6 +176,8 @@ class Predictor(Struct, frozen=True, eq=False):
             now, last = work.copy(), whole
             now[nodes] *= np.exp((rates * shares).sum(axis=0))
             whole = np.where(is_kept, graph.work_ns, np.rint(now).astype(np.int64))
+            if start is not None and start.is_of(whole, lag):
+                return start
             times = replay(graph, whole, lag)
             is_near = np.abs(whole - last).sum() <= _AGREES * whole.sum()
             if found is None or start is not None or is_near:

@@ -40,7 +40,7 @@ class NodeKind(IntEnum):
     """An activity works."""
 
 
-class ReplayPlan(Struct, frozen=True, eq=False):
+class ReplayPlan(Struct, frozen=True, eq=False, dict=True):
     """How the replay walks a graph: chains of nodes that wait for one node each, and junctions.
 
     A junction's begin is the largest of its edges, taken two at a time: one slot has the larger of
@@ -61,6 +61,11 @@ class ReplayPlan(Struct, frozen=True, eq=False):
     """The two slots that each slot from 1 on is the larger of."""
     edges: tuple[Int64, Int64]
     """Their edges: of the graph, then no offset, then the measured begin of each node."""
+
+    @cached_property
+    def places(self) -> tuple[list[int], list[int]]:
+        """`sources`, to walk again and again."""
+        return self.sources[0].tolist(), self.sources[1].tolist()
 
 
 class StepGraph(Struct, frozen=True, eq=False, dict=True):
@@ -141,20 +146,20 @@ def replay(
     lag = graph.lag_ns if lag_ns is None else lag_ns
     plan = graph.plan
     inside = _inside(plan, work, lag)
-    offsets = _offsets(graph, plan, inside, work, lag, begin_ns)
-    slots = [0]
+    begins = graph.begin_ns if begin_ns is None else begin_ns
+    origin = begins.min(initial=_FAR)
+    offsets = _offsets(graph, plan, inside, work, lag, begins - origin)
+    # Sums of floats take half as long, and from the first begin on they are exact for 100 days.
+    by_edge = offsets.astype(np.float64)
+    bys, laters = (by_edge[edge].tolist() for edge in plan.edges)
+    slots = [0.0]
     add = slots.append
-    for one, by, other, later in zip(
-        plan.sources[0].tolist(),
-        offsets[plan.edges[0]].tolist(),
-        plan.sources[1].tolist(),
-        offsets[plan.edges[1]].tolist(),
-        strict=True,
-    ):
+    for one, by, other, later in zip(plan.places[0], bys, plan.places[1], laters, strict=True):
         first, second = slots[one] + by, slots[other] + later
         add(first if first > second else second)
     begin = np.empty(len(graph), np.int64)
-    begin[plan.order] = np.array(slots)[plan.slot][plan.chain] + inside
+    junction = np.array(slots).astype(np.int64) + origin
+    begin[plan.order] = junction[plan.slot][plan.chain] + inside
     return Replayed(begin, begin + work)
 
 
@@ -163,17 +168,14 @@ def latest_ends(graph: StepGraph, replayed: Replayed, due_ns: Int64) -> Int64:
     plan = graph.plan
     work, lag = replayed.end_ns - replayed.begin_ns, graph.lag_ns
     inside = _inside(plan, work, lag)
-    offsets = _offsets(graph, plan, inside, work, lag)
+    offsets = _offsets(graph, plan, inside, work, lag, graph.begin_ns)
     # When the junction of each chain must begin for each of its nodes to be in time.
     late = (due_ns - work)[plan.order] - inside
     slots = np.full(len(plan.sources[0]) + 1, _FAR)
     slots[plan.slot] = np.minimum.reduceat(late, plan.head)
     found = slots.tolist()
-    sides = [
-        (place.tolist(), offsets[edge].tolist())
-        for place, edge in zip(plan.sources, plan.edges, strict=True)
-    ]
-    (ones, bys), (others, laters) = sides
+    ones, others = plan.places
+    bys, laters = (offsets[edge].tolist() for edge in plan.edges)
     for slot in range(len(found) - 1, 0, -1):
         due = found[slot]
         one, other = ones[slot - 1], others[slot - 1]
@@ -215,19 +217,13 @@ def _inside(plan: ReplayPlan, work: Int64, lag: Int64) -> Int64:
 
 
 def _offsets(
-    graph: StepGraph,
-    plan: ReplayPlan,
-    inside: Int64,
-    work: Int64,
-    lag: Int64,
-    begin_ns: Int64 | None = None,
+    graph: StepGraph, plan: ReplayPlan, inside: Int64, work: Int64, lag: Int64, begin_ns: Int64
 ) -> Int64:
     """The time from when the junction of each edge's source begins until its target may."""
     to_end = np.empty(len(graph), np.int64)
     to_end[plan.order] = inside
     to_end += work
-    begins = graph.begin_ns if begin_ns is None else begin_ns
-    return np.concatenate([to_end[graph.source] + lag, [0], begins])
+    return np.concatenate([to_end[graph.source] + lag, [0], begin_ns])
 
 
 def _planned(graph: StepGraph) -> ReplayPlan:

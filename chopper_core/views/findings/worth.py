@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.graph.questions import Change, Predictor
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.side_table import HostLane
 from chopper_core.util.arrays import Float64
@@ -28,7 +29,9 @@ class Worth(Struct, frozen=True, eq=False):
 
     context: FindingsContext
     steady: Steady
-    answers: dict[str, tuple[Steady, Answer] | None]
+    answers: dict[str, tuple[Steady, Answer] | None] = {}
+    changes: dict[tuple[Predictor, str], Change] = {}
+    """Of each question of some steps: others ask it too, together with their own."""
 
     @classmethod
     def of(cls, context: FindingsContext) -> Worth | None:
@@ -50,7 +53,7 @@ class Worth(Struct, frozen=True, eq=False):
             return None
         if abs(steady.error_ns) > MAX_ERROR * steady.times.mean_ns:
             return None
-        return cls(context, steady, {})
+        return cls(context, steady)
 
     def answer(self, remedy: str) -> tuple[Steady, Answer] | None:
         """The answer to some questions together, and the steps that it is about: of a long run
@@ -58,9 +61,7 @@ class Worth(Struct, frozen=True, eq=False):
         they need."""
         if remedy not in self.answers:
             try:
-                asked = questions_of(remedy)
-                steady = Steady.of(self.context.run, self.context.view, asked)
-                changes = [change_of(steady.predictor, each) for each in asked]
+                steady, changes = self._asked([remedy])
                 self.answers[remedy] = steady, answer_of(steady, changes)
             except NothingToShow:
                 self.answers[remedy] = None
@@ -68,11 +69,18 @@ class Worth(Struct, frozen=True, eq=False):
 
     def saving_ns(self, remedies: Iterable[str]) -> float:
         """What some remedies save together."""
+        steady, changes = self._asked(remedies)
+        replayed = steady.predictor.predict(changes)
+        return steady.mean_ns(steady.predictor.identity) - steady.mean_ns(replayed)
+
+    def _asked(self, remedies: Iterable[str]) -> tuple[Steady, list[Change]]:
         asked = [each for remedy in remedies for each in questions_of(remedy)]
         steady = Steady.of(self.context.run, self.context.view, asked)
-        predictor = steady.predictor
-        replayed = predictor.predict([change_of(predictor, each) for each in asked])
-        return steady.mean_ns(predictor.identity) - steady.mean_ns(replayed)
+        predictor, known = steady.predictor, self.changes
+        for each in asked:
+            if (predictor, each) not in known:
+                known[predictor, each] = change_of(predictor, each)
+        return steady, [known[predictor, each] for each in asked]
 
     def of_finding(self, finding: Finding) -> Finding:
         """A finding with its remedy, and the saving and range of that."""
