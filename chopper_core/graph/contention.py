@@ -64,7 +64,7 @@ class Contention(Struct, frozen=True, eq=False):
         starts, ends, arrived = begin[acts], end[acts], begin[graph.arrivals]
         # The GPUs one after the other, so that all are measured at once.
         length = ends.max() - arrived.min() + 1
-        apart = graph.gpu[acts] * np.int64(length)
+        apart = graph.gpu[acts].astype(np.int64) * length
         for times in (starts, ends, arrived):
             times += apart
         comm = kind == Kind.COMM
