@@ -197,7 +197,7 @@ def latest_ends(graph: StepGraph, replayed: Replayed, due_ns: Int64) -> Int64:
 
 def _minimum_to_end(values: Int64, chain: Int32) -> Int64:
     """The least value from each place to the end of its chain."""
-    apart = chain * np.int64(np.ptp(values) + 1) - values.min()
+    apart = chain.astype(np.int64) * (np.ptp(values) + 1) - values.min()
     least = np.minimum.accumulate((values + apart)[::-1])[::-1]
     return np.asarray(least - apart, np.int64)
 

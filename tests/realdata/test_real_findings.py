@@ -19,6 +19,11 @@ TRACES = (
     "mi300x_train_resnet18.json.gz",
     "mi300x_qwen05b.json.gz",
     "mi350x_aorta_rocprofv3",
+    "pipeline_pp8",
+    "mi300x_sglang_prefill.json.gz",
+    "a100_rank0of16.json.gz",
+    "traces_2of128",
+    "vllm_decode_graph.json.gz",
 )
 DEBATABLE = 8
 """A real trace has a handful of findings; more would be noise."""
