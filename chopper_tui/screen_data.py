@@ -17,7 +17,7 @@ from chopper_core.model.charts import BarChart, Composition, Lanes, Series
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
-from chopper_core.model.table import Kind
+from chopper_core.model.table import STATE_TITLES, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View, at_level, enter, with_view
 from chopper_core.render.cells import scale_of
@@ -54,14 +54,6 @@ KEY_FIGURES: Final = {
     "kernels": "kernels",
 }
 """Metric → its label in the line, the most important first; the unit labels some."""
-STATES: Final = {
-    "compute_ns": "compute",
-    "overlap_ns": "compute during communication",
-    "exposed_comm_ns": "exposed communication",
-    "exposed_copy_ns": "exposed copies",
-    "idle_ns": "idle",
-}
-"""The five states of time, which add up to that of every node."""
 _IF_MEASURED: Final = ("gfx_mhz", "gfx_util_pct", "power_w")
 
 Means = Callable[[Index, int], Float64]
@@ -185,7 +177,7 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
         return ScreenData(frame, {}, (signal, signal), bars)
     second, inks = run.signal(second_signal(run, frame.signal.name)), _inks_of_rows(run, frame)
     # Another view has a headline in their place.
-    figures = {} if view.name else figures_of(run, view, {**KEY_FIGURES, **STATES})
+    figures = {} if view.name else figures_of(run, view, {**KEY_FIGURES, **STATE_TITLES})
     return ScreenData(
         frame,
         figures,
@@ -217,24 +209,24 @@ def _second_of(run: Run, view: View) -> View | None:
 
 def _bars_of_states(frame: Frame) -> dict[str, BarChart]:
     """The five states of the time of each row of the tree, in its share's cell."""
-    if frame.view.name or not frame.values.keys() >= STATES.keys():
+    if frame.view.name or not frame.values.keys() >= STATE_TITLES.keys():
         return {}
-    known = ((title, frame.values[name].known(missing=0.0)) for name, title in STATES.items())
+    known = ((title, frame.values[name].known(missing=0.0)) for name, title in STATE_TITLES.items())
     series = tuple(Series(title, numbers) for title, numbers in known)
     return {"share_pct": BarChart("five states of time", "ns", tuple(frame.labels), series)}
 
 
 def states_of(view: View, figures: Mapping[str, Figure]) -> tuple[Composition, ...]:
     """The bar of a node's five states; a part leads to the rows that have most of it."""
-    parts = [figures[name].number for name in STATES if name in figures]
+    parts = [figures[name].number for name in STATE_TITLES if name in figures]
     known = [part for part in parts if part is not None]
-    if len(known) < len(STATES) or not any(known) or view.is_leaf:
+    if len(known) < len(STATE_TITLES) or not any(known) or view.is_leaf:
         return ()
     scale = scale_of(METRICS["elapsed_ns"], sum(known))
-    series = zip(STATES.values(), np.array(known) / scale.divisor, strict=True)
+    series = zip(STATE_TITLES.values(), np.array(known) / scale.divisor, strict=True)
 
     def opens(part: int) -> View:
-        name = [*STATES][part]
+        name = [*STATE_TITLES][part]
         return replace(view, columns=("elapsed_ns", "share_pct", name), sort=f"-{name}")
 
     states = tuple(Series(name, np.array([part])) for name, part in series)

@@ -46,16 +46,13 @@ class ShownCells:
 
     def __init__(self) -> None:
         self._lines: dict[int, list[_Cell | None]] = {}
-        self._is_cleared = False
 
     def forget(self) -> None:
         self._lines.clear()
-        self._is_cleared = False
 
     def cleared(self) -> str:
         """What clears a screen of which nothing is known: blank cells needn't be sent then."""
-        was_cleared, self._is_cleared = self._is_cleared, True
-        return "" if was_cleared else "\x1b[2J"
+        return "" if self._lines else "\x1b[2J"
 
     def changes(self, update: Any) -> Any:
         is_update = isinstance(update, LayoutUpdate | ChopsUpdate)

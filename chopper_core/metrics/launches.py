@@ -64,7 +64,7 @@ def fitting_occupancy(scope: Scope) -> Values:
         return absent(len(scope.nodes))
 
     def of(_: Float64, rows: Selection) -> Float64:
-        unit = unit_of(chip.arch)
+        unit = _UNITS.get(chip.arch)
         waves = np.ceil(table.measured[BLOCK][rows] / unit.wave) if unit else np.nan
         fits = fitting_workgroups(table, rows, chip)
         return np.minimum(100.0 * fits * waves / (unit.waves if unit else 1), 100.0)
@@ -96,10 +96,6 @@ _UNITS = {
     "sm_100": ComputeUnit(32, 64, 32, 228 << 10, 2048, 8),
 }
 """By architecture; ROCm's gpu-arch-specs and CUDA's table of compute capabilities."""
-
-
-def unit_of(arch: str) -> ComputeUnit | None:
-    return _UNITS.get(arch)
 
 
 def fitting_workgroups(table: KernelTable, rows: Selection, chip: Hardware) -> Float64:

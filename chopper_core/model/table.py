@@ -314,7 +314,14 @@ COLUMNS: Final = tuple(
     for name in KernelTable.__struct_fields__
     if name not in ("names", "operations", "measured", "coordinates", "shapes")
 )
-STATES: Final = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+STATE_TITLES: Final = {
+    "compute_ns": "compute",
+    "overlap_ns": "compute during communication",
+    "exposed_comm_ns": "exposed communication",
+    "exposed_copy_ns": "exposed copies",
+    "idle_ns": "idle",
+}
+STATES: Final = tuple(STATE_TITLES)
 """The columns that partition a GPU's span: they add up to `elapsed_ns`."""
 ADDITIVE: Final = (
     *STATES,

@@ -17,6 +17,7 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View
@@ -35,9 +36,7 @@ LOSSES: Final = {
     "frequency_ns": "frequency",
     "unseparated_ns": "possibly frequency",
     "unmodelled_ns": "unattributed compute",
-    "exposed_comm_ns": "exposed communication",
-    "exposed_copy_ns": "exposed copies",
-    "idle_ns": "idle",
+    **{name: STATE_TITLES[name] for name in ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")},
 }
 """The losses between theoretical and elapsed time, in the order of the waterfall."""
 _TITLES: Final = {THEORY: "theoretical", **LOSSES}

@@ -21,6 +21,7 @@ from chopper_core.model.charts import (
     Series,
     SignalRows,
 )
+from chopper_core.model.table import STATES
 from chopper_core.model.units import Unit, moment_text
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
@@ -28,7 +29,7 @@ from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, SparkScale
 from chopper_core.render.palette import MEANINGS, NEUTRAL
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS
-from chopper_core.views.overview.step import PARTS, STATES, TITLES
+from chopper_core.views.overview.step import PARTS, TITLES
 from chopper_core.views.query import query
 from chopper_core.views.throughput import PARTS as STEP_PARTS
 from chopper_tui.draw.axes import time_step

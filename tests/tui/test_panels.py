@@ -7,10 +7,11 @@ import re
 import pytest
 
 from chopper_core.model.run import Run
+from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.view import View
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
-from chopper_tui.screen_data import STATES, run_of
+from chopper_tui.screen_data import run_of
 from chopper_tui.widgets.chart_panes import EvidencePane, PicturePane
 from tests.demo import demo_run
 from tests.tui.explorer import Driven, explorer, measured_run
@@ -76,7 +77,7 @@ async def test_the_states_of_a_node_add_up_and_sort_its_rows() -> None:
         (bar,) = at.explore.data.states
         total = sum(float(each.numbers[0]) for each in bar.series)
         elapsed = query(demo_run(), View(demo_run().name)).values["elapsed_ns"].at(5)
-        assert [each.name for each in bar.series] == [*STATES.values()]
+        assert [each.name for each in bar.series] == [*STATE_TITLES.values()]
         assert elapsed is not None and total == pytest.approx(elapsed / 1e6)
         await at.press("shift+tab")
         assert focused(at) == ["PicturePane"]

@@ -120,13 +120,12 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
         for one in distinct(gpu[usable]).tolist():
             rows = np.flatnonzero(usable & (gpu == one))
             times, place = ranked(time_ns[rows])
-            values = sums_of(value[rows], place, len(times)).astype(np.float64)
             begins = None
-            if begin_ns is not None:
-                begins = np.zeros(len(times), np.int64)
-                begins[place] = begin_ns[rows]
-                values = np.zeros(len(times))
-                values[place] = value[rows]
+            if begin_ns is None:
+                values = sums_of(value[rows], place, len(times)).astype(np.float64)
+            else:
+                begins, values = np.zeros(len(times), np.int64), np.zeros(len(times))
+                begins[place], values[place] = begin_ns[rows], value[rows]
             kept = values <= _MOST[signal.rpartition("_")[2]]
             losses.unreadable_events += int((~kept).sum())
             if kept.any():

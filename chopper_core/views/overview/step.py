@@ -15,7 +15,7 @@ from chopper_core.metrics import METRICS, Scope, Values, is_measured
 from chopper_core.model.column_names import CYCLES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, Phase
+from chopper_core.model.table import NO_LABEL, STATE_TITLES, STATES, Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, scaled_text, significant
 from chopper_core.model.view import View
@@ -44,11 +44,10 @@ from chopper_core.views.shared.step_times import (
 OTHER: Final = "other_compute_ns"
 """Unattributed compute together with parts that aren't distinguished."""
 _OUTSIDE: Final = ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")
-_COMPUTE: Final = {"compute_ns": "compute", "overlap_ns": "compute during communication"}
+_COMPUTE: Final = {name: STATE_TITLES[name] for name in STATES if name not in _OUTSIDE}
 PARTS: Final = (THEORY, *LOSSES)
-"""The parts of a step's time where the FLOPs of the model are known."""
-STATES: Final = (*_COMPUTE, *_OUTSIDE)
-"""The parts where they are not: all compute would be unattributed."""
+"""The parts of a step's time where the FLOPs of the model are known; else its states, since all
+compute would be unattributed."""
 TITLES: Final = {
     THEORY: "theoretical",
     **_COMPUTE,
