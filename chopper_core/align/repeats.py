@@ -27,6 +27,7 @@ from chopper_core.align.labels import Labels, numbered
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Category, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
 from chopper_core.util.grouping import counted, distinct, run_starts
+from chopper_core.util.patterns import late
 
 MIN_LAYERS: Final = 8
 _MAX_LAYERS: Final = 256
@@ -36,6 +37,10 @@ _RARE: Final = 8
 """A sequence between attentions this many times rarer than all of them ends a pass."""
 _OWN_PRODUCTS: Final = 2
 """At least so many products follow the attention of a layer: out of it, and feed-forward."""
+_APART_NS: Final = 1_000_000_000
+"""So long without work separates programs; no pass of a model spans it."""
+_QUANTIZED: Final = late(r"<\((?:ggml_type|mmq_q8_1_ds_layout)\)[^>]*>")
+"""llama.cpp quantizes the weights of some layers finer: the same kernel of another type."""
 OUTSIDE: Final = -2
 UNKNOWN: Final = -1
 
@@ -76,6 +81,10 @@ def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels
     role[again], attends[again] = Role.OTHER, False
     if attends.sum() < MIN_LAYERS or _has_stages(host):
         return operation
+    code_of = dict[str, int]()
+    kernel = host.by_kernel(
+        lambda name: code_of.setdefault(_QUANTIZED.sub("", name), len(code_of))
+    ).astype(np.int32)
     step = numbered((iterations.codes, np.where(is_body, phases.codes, len(Phase))))
     counts, labelled = set[int](), list[tuple[Index, Index]]()
     # Attention runs in one stream of each step; what runs next to it stays unlabelled.
@@ -84,12 +93,14 @@ def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels
         lanes, sizes = counted(host.lane[own[attends[own]]])
         rows = own[host.lane[own] == lanes[sizes.argmax()]]
         rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
-        rows = rows[::-1] if is_backward[rows[0]] else rows
-        named = iterations.codes[rows[0]] != NO_LABEL
-        found = layers_of(role[rows], activities.name[rows], one_step=bool(named))
-        if (found != UNKNOWN).any():
-            counts.add(int(found.max()))
-            labelled.append((rows, found))
+        pauses = np.flatnonzero(np.diff(activities.start_ns[rows]) > _APART_NS) + 1
+        for part in np.split(rows, pauses):
+            rows = part[::-1] if is_backward[part[0]] else part
+            named = iterations.codes[rows[0]] != NO_LABEL
+            found = layers_of(role[rows], kernel[rows], one_step=bool(named))
+            if (found != UNKNOWN).any():
+                counts.add(int(found.max()))
+                labelled.append((rows, found))
     # A model has one number of layers; where steps disagree, some are cut or run no layers.
     for rows, found in labelled if len(counts) == 1 else ():
         layers.codes[rows] = np.where(found >= 0, found, NO_LABEL)
@@ -140,7 +151,8 @@ def _operations_in(role: Index) -> Index:
 def layers_of(role: Index, kernel: Int32, *, one_step: bool) -> Index:
     """The layer of each kernel of a stream in order; OUTSIDE or UNKNOWN where there is none.
 
-    Each pass of the model starts with layer 0; all have as many. `one_step` may be one pass.
+    Each pass of the model starts with layer 0; all have as many, but for a last one that is cut: it
+    begins as the first. `one_step` may be one pass.
     """
     found = np.full(len(role), UNKNOWN, np.intp)
     products = np.cumsum(role == Role.PRODUCT)
@@ -152,14 +164,23 @@ def layers_of(role: Index, kernel: Int32, *, one_step: bool) -> Index:
     pieces = _passes(anchors, kernel)
     if one_step and len({len(piece) for piece in pieces}) != 1:
         pieces = [anchors]
-    counts = {len(piece) for piece in pieces}
+    is_cut = len(pieces) > 1 and len(pieces[-1]) < len(pieces[0])
+    counts = {len(piece) for piece in (pieces[:-1] if is_cut else pieces)}
     begins = np.cumsum([0, *map(len, pieces[:-1])])
     starts = _starts(anchors, begins, kernel, role, products)
     if starts is None or len(counts) != 1 or not MIN_LAYERS <= counts.pop() <= _MAX_LAYERS:
         return found
-    own = np.split(starts, np.cumsum([len(piece) for piece in pieces])[:-1])
+    own = np.split(starts, begins[1:])
     inside, tails = found.copy(), set[bytes]()
     for piece, begins, following in zip(pieces, own, [*own[1:], None], strict=True):
+        if is_cut and following is None:
+            first, low = own[0][0], begins[0]
+            like, prologue = slice(first, first + len(role) - low), kernel[:first]
+            repeats = (kernel[like] == kernel[low:]).all() and len(prologue)
+            if not repeats or (kernel[low - len(prologue) : low] != prologue).any():
+                return found
+            inside[low:] = inside[like]
+            break
         limit = len(role) if following is None else int(following[0])
         end = _end_of_last(begins, limit, kernel, products, piece)
         if end is None:
@@ -215,6 +236,7 @@ def _starts(
 
 
 _ENDING: Final = 3
+_LONGEST_ENDING: Final = 16
 """Kernels that end a layer."""
 
 
@@ -222,13 +244,21 @@ def _of_other_kinds(
     starts: Index, anchors: Index, begins: Index, kernel: Int32, norms: Index, other: Mask
 ) -> None:
     """Put layers with another kind of attention than the first where known layers end; else -1."""
-    known = np.delete(starts, np.union1d(begins, np.flatnonzero(other)))
-    endings = {kernel[at - _ENDING : at].tobytes() for at in known.tolist() if at >= _ENDING}
+    known = np.delete(starts, np.union1d(begins, np.flatnonzero(other))).tolist()
+
+    def endings(places: list[int], length: int) -> list[bytes]:
+        return [kernel[at - length : at].tobytes() for at in places if at >= length]
+
     for place in np.flatnonzero(other).tolist():
         low, high = np.searchsorted(norms, (anchors[place - 1], anchors[place])).tolist()
-        own = [at for at in norms[low:high].tolist()
-               if kernel[at - _ENDING : at].tobytes() in endings]  # fmt: skip
-        starts[place] = own[0] if len(endings) == len(own) == 1 else -1
+        own = norms[low:high].tolist()
+        # The norm inside a layer may follow the same kernels, but not as many of them.
+        for length in range(_ENDING, _LONGEST_ENDING):
+            wanted = set(endings(known, length))
+            own = [at for at in own if set(endings([at], length)) <= wanted]
+            if len(wanted) != 1 or len(own) < 2:
+                break
+        starts[place] = own[0] if len(wanted) == len(own) == 1 else -1
 
 
 def _after_norms(

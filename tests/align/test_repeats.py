@@ -107,8 +107,35 @@ def test_backward_runs_the_layers_from_the_last_to_the_first() -> None:
 def test_steps_without_a_mark_start_again_at_layer_0() -> None:
     names, expected = step(*[DENSE] * 24)
     assert found(names * 5, one_step=False) == expected * 5
-    # A step that the profiler cut isn't like the others, and nothing shows where its layers are.
-    assert set(found(names * 4 + names[:90], one_step=False)) == {UNKNOWN}
+
+
+@pytest.mark.parametrize("passes", [1, 2, 4])
+def test_the_profiler_may_cut_the_last_pass(passes: int) -> None:
+    """It begins like the others; what begins otherwise, or has no beginning, says nothing."""
+    names, expected = step(*[DENSE] * 24)
+    for cut in (40, 90, 201):
+        rest = names[:cut]
+        assert (
+            found(names * passes + rest, one_step=False)
+            == (expected * (passes + 1))[: passes * len(names) + cut]
+        )
+        for other in (["x", *rest[1:]], [*rest[:30], "x", *rest[31:]]):
+            assert set(found(names * passes + other, one_step=False)) == {UNKNOWN}
+
+
+def test_the_types_of_quantized_weights_don_t_tell_layers_apart(tmp_path: Path) -> None:
+    """llama.cpp keeps every other layer in a finer type; another program ran minutes before."""
+    trace = TinyTrace()
+    for place, number in enumerate([0, 0, *range(12), 0]):
+        kind = number % 2 + 12
+        product = f"void mul_mat_q<(ggml_type){kind}, 128, false>(char const*)"
+        names = [KERNELS["n"], product, KERNELS["a"], product, KERNELS["n"], product, product]
+        for at, name in enumerate(names if place < 14 else [KERNELS["e"], product]):
+            trace.gpu(name, place * 100 + at * 10 + (100_000_000 if place > 1 else 0))
+    layer = align(trace, tmp_path).texts("layer")
+    assert (
+        layer == ["none"] * 14 + [str(each) for each in range(12) for _ in range(7)] + ["none"] * 2
+    )
 
 
 def test_what_does_not_repeat_has_no_layers() -> None:
