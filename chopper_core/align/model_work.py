@@ -25,6 +25,7 @@ from chopper_core.align.operator_work import (
     CAUSAL,
     FULL,
     HEADS_AFTER_SEQUENCE,
+    PACKED,
     Work,
     causal_in,
     has_model,
@@ -48,7 +49,6 @@ from chopper_core.util.grouping import (
 from chopper_core.util.patterns import late
 
 _EMBEDDING: Final = late(r"^aten::embedding$")
-_PACKED: Final = late(r"varlen")
 _PRODUCT: Final = late(r"^aten::(?:linear|mm|addmm|matmul|_scaled_mm)$")
 _IMAGE: Final = late(r"^aten::conv(?:_transpose)?[23]d$")
 _CONVOLUTION: Final = late(r"^aten::convolution$")
@@ -529,7 +529,7 @@ def _of_attention(host: Host, forward: Mask, layer: Int32) -> Float64:
         if len(query) == 4:
             head_first = not HEADS_AFTER_SEQUENCE.search(host.text(row))
             tokens[row] = query[0] * query[2 if head_first else 1]
-        elif len(query) == 3 and _PACKED.search(host.text(row)):
+        elif len(query) == 3 and PACKED.search(host.text(row)):
             tokens[row] = query[0]
     return _of_calls(host, tokens, attends & (layer == layer[attends].min()))
 

@@ -31,8 +31,11 @@ from chopper_core.util.patterns import late
 
 ATTENTION: Final = late(
     r"scaled_dot_product\w{0,99}attention|^flash_attn::_flash_attn"
-    r"|^aiter::_?(?:wrapper_)?(?:flash_attn|fmha_v3|mha)_(?:fwd|bwd|forward|backward)$"
+    r"|^aiter::_?(?:wrapper_)?(?:flash_attn|fmha_v3|mha)_(?:varlen_)?"
+    r"(?:fwd|bwd|forward|backward|batch_prefill)$"
 )
+PACKED: Final = late(r"varlen|batch_prefill")
+"""Attention over sequences that follow each other in one dimension."""
 FUSED: Final = late(r"^triton_(?P<kind>[a-z]+)_fused(?P<operators>(?:_\w+?)??)(?:_\d+)?$")
 """A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 BACKWARD_PER_FORWARD: Final = 2.5
@@ -51,8 +54,6 @@ _FLASH_KERNEL: Final = late(
 )
 """FlashAttention's kernels: after the traits come dropout and causal."""
 _NUMBER_WITH_POINT: Final = late(r"-?\d{1,99}\.\d{0,99}(?:e[+-]?\d+)?")
-_SHARE: Final = {False: 1.0, True: 0.5}
-"""The part of the scores that attention computes, by whether it is causal."""
 
 
 class Work(Struct, frozen=True):
@@ -95,7 +96,30 @@ class Work(Struct, frozen=True):
     def masked(self, causal: bool) -> Work:
         assert isinstance(self.call.sizes, Attention)
         sizes = replace(self.call.sizes, is_causal=causal)
-        return Work(replace(self.call, sizes=sizes, flops=self.dense * _SHARE[causal]), self.parts)
+        share = _scored(sizes, HEADS_AFTER_SEQUENCE.search(self.call.operator) is not None)
+        return Work(replace(self.call, sizes=sizes, flops=_known(self.dense * share)), self.parts)
+
+
+def _scored(sizes: Attention, ends_together: bool) -> float:
+    """The part of the scores that attention computes: half of a square if it is causal.
+
+    The last query attends to the last key, or, as in PyTorch, the first to the first.
+    """
+    if not sizes.is_causal:
+        return nan if sizes.window else 1.0
+    queries, keys = sizes.queries, sizes.keys
+    shared = min(queries, keys)
+
+    def up_to(key: float) -> float:
+        return (
+            key * key / 2
+            if key <= sizes.window or not sizes.window
+            else (sizes.window * (key - sizes.window / 2))
+        )
+
+    scores = up_to(keys) - up_to(keys - shared) if ends_together else up_to(shared)
+    scores += 0 if ends_together else (queries - shared) * keys
+    return scores / (queries * keys) if queries and keys else 0.0
 
 
 def has_model(name: str) -> bool:
@@ -235,6 +259,8 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
     if len(inputs.shapes) <= places[-1]:
         return None
     query, key, value = (inputs.shapes[place] for place in places)
+    if PACKED.search(name):
+        query, key, value = _unpacked(name, inputs, query, key, value)
     if not len(query) == len(key) == len(value) == 4:
         return None
     sequence, head = (1, 2) if HEADS_AFTER_SEQUENCE.search(name) else (2, 1)
@@ -255,10 +281,35 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
         bytes=_known(bytes_of(elements, inputs.spelling(places[0]))),
     )  # fmt: skip
     open_mask = Work(call, dense=2.0 * rows * key[sequence] * widths)
-    causal = _is_causal(inputs.values)
+    causal, window = _mask(name, inputs.values)
+    if window:
+        sizes = replace(call.sizes, window=window)
+        open_mask = replace(open_mask, call=replace(call, sizes=sizes))
     if causal is None and (query[sequence] == 1 or _has_mask(name, inputs.shapes)):
         causal = False
     return open_mask if causal is None else open_mask.masked(causal)
+
+
+def _unpacked(name: str, inputs: Inputs, *packed: Shape) -> Sequence[Shape]:
+    """Query, key and value of sequences packed in one dimension, by sequence; empty if unknown.
+
+    Inputs are the tensors, where each sequence begins, and the longest lengths. Lengths are known
+    if all are the longest. Keys of pages may be of other requests; a causal mask needs at least as
+    many keys as queries.
+    """
+    places = range(len(inputs.types))
+    starts = next((at for at in places if inputs.types[at] == "int" and inputs.shapes[at]), 0)
+    longest = [each for at in places[starts:] if type(each := inputs.value(at)) is int][:2]
+    if not starts or len(longest) < 2 or set(map(len, packed)) != {3}:
+        return [], [], []
+    count, (query, *_) = inputs.shapes[starts][0] - 1, packed
+    is_paged = name.endswith("batch_prefill")
+    has_keys = not is_paged and packed[1][0] == count * longest[1]
+    has_keys |= longest[0] == longest[1] and _mask(name, inputs.values)[0] is True
+    if query[0] != count * longest[0] or not (has_keys or count == 1):
+        return [], [], []
+    lengths = (longest[0], longest[1], longest[1])
+    return [[count, own, *shape[1:]] for own, shape in zip(lengths, packed, strict=True)]
 
 
 def causal_in(kernel: str) -> bool | None:
@@ -280,13 +331,22 @@ def _has_mask(name: str, shapes: Sequence[Shape]) -> bool:
     return len(shapes[3]) >= 2 and shapes[3][-1] in (1, shapes[1][2])
 
 
-def _is_causal(values: Sequence[str]) -> bool | None:
-    """In every schema it is the first boolean after the dropout, the first float."""
+def _mask(name: str, values: Sequence[str]) -> tuple[bool | None, int]:
+    """Whether attention is causal, and its window.
+
+    In every schema it is the first boolean after the dropout, the first float; but AITER's for
+    packed sequences have another one before it. FlashAttention's have the window after it.
+    """
     rest = iter(values)
     if not any(_NUMBER_WITH_POINT.fullmatch(text) for text in rest):
-        return None
-    truth = {"True": True, "true": True, "False": False, "false": False}
-    return next((truth[text] for text in rest if text in truth), None)
+        return None, 0
+    left = list(rest)
+    places = [at for at, text in enumerate(left) if text.lower() in ("true", "false")]
+    places = places[name.startswith("aiter") and PACKED.search(name) is not None :][:1]
+    for at in places:
+        window = left[at + 1] if at + 1 < len(left) and HEADS_AFTER_SEQUENCE.search(name) else ""
+        return left[at].lower() == "true", int(window) if window.isdecimal() else 0
+    return None, 0
 
 
 def _fused(kind: str, operators: str, inputs: Inputs) -> Work:

@@ -83,6 +83,8 @@ class Attention(Struct, frozen=True, tag="attention"):
     value_width: int
     is_causal: bool = False
     is_backward: bool = False
+    window: int = 0
+    """Keys before its own that a query of a causal one attends to; 0: all."""
 
     @property
     def text(self) -> str:
@@ -94,7 +96,8 @@ class Attention(Struct, frozen=True, tag="attention"):
             f"s{_pair(self.queries, self.keys)}",
             f"d{_pair(self.width, self.value_width)}",
         ]
-        return " ".join([*parts, "causal"] if self.is_causal else parts)
+        parts += ["causal"] * self.is_causal + [f"w{self.window}"] * (self.window > 0)
+        return " ".join(parts)
 
 
 class Fused(Struct, frozen=True, tag="fused"):

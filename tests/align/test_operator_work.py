@@ -132,6 +132,61 @@ def test_grouped_queries_backward_count_by_the_query_s_heads() -> None:
     assert forward is not None and grouped == 2.5 * forward
 
 
+PACKED_VALUES = ["", "", "", "", "", "1024", "1024", "0.", "0.0883", "True", "-1", "-1", "0."]
+
+
+def scores(queries: int, keys: int, window: int) -> int:
+    """Pairs that count where the last query attends to the last key, one by one."""
+    last = [query + keys - queries for query in range(queries)]
+    return sum(max(key - max(key - window, -1), 0) if window else key + 1 for key in last)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "window"),
+    [(1024, 1024, 0), (512, 2048, 0), (1, 4096, 0), (2048, 2048, 256), (512, 2048, 300)],
+)
+def test_a_causal_mask_that_is_no_square_counts_the_scores_below_it(
+    queries: int, keys: int, window: int
+) -> None:
+    key, query = [2, keys, 8, 64], [2, queries, 32, 64]
+    values = ["", "", "", "0.", "0.125", "True", str(window or -1), "0", "0.", "", "False"]
+    flops = flops_of("flash_attn::_flash_attn_forward", [query, key, key], values)
+    expected = 4 * 2 * 32 * 64 * scores(queries, keys, window)
+    assert flops == pytest.approx(expected, rel=1 / min(queries, window or queries))
+    values[5] = "False"
+    full = flops_of("flash_attn::_flash_attn_forward", [query, key, key], values)
+    assert full is not None
+    assert isnan(full) if window else full == 4 * 2 * 32 * 64 * queries * keys
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "key_tokens", "longest", "is_known"),
+    [
+        ("flash_attn::_flash_attn_varlen_forward", 4 * 1024, 4 * 1024, "1024", True),
+        ("flash_attn::_flash_attn_varlen_forward", 3 * 1024, 4 * 1024, "1024", False),
+        ("flash_attn::_flash_attn_varlen_forward", 4 * 1024, 4 * 2048, "2048", True),
+        ("flash_attn::_flash_attn_varlen_forward", 4 * 1024, 4 * 2047, "2048", False),
+        ("aiter::mha_batch_prefill", 4 * 1024, 99999, "1024", True),
+        ("aiter::mha_batch_prefill", 4 * 1024, 4 * 2048, "2048", False),
+    ],
+)
+def test_packed_sequences_count_where_all_must_be_as_long_as_the_longest(
+    name: str, tokens: int, key_tokens: int, longest: str, is_known: bool
+) -> None:
+    query, key = [tokens, 32, 128], [key_tokens, 8, 128]
+    values = [*PACKED_VALUES[:6], longest, *PACKED_VALUES[7:9]]
+    # AITER's schema has `zero_tensors` before the mask.
+    values += ["False", "True", "-1"] if name.startswith("aiter") else PACKED_VALUES[9:]
+    types = [BF16] * 3 + ["int"] * 2 + ["Scalar"] * 9
+    work = work_of(name, [query, key, key, [5], [5], *[[]] * 9], values, types)
+    assert (work is not None) == is_known
+    if work is not None:
+        keys = int(longest)
+        expected = 4 * 4 * 32 * 128 * scores(1024, keys, 0)
+        assert work.flops == pytest.approx(expected, rel=1e-3)
+        assert work.bytes == 2 * 128 * (2 * 32 * tokens + 2 * 8 * 4 * keys)
+
+
 def test_values_narrower_than_keys_make_narrower_products() -> None:
     """Scores of width 24, weighted sums of width 16; backward three and two of them."""
     query, value = [1, 2, 8, 24], [1, 2, 8, 16]
