@@ -179,18 +179,20 @@ def _fits(
         if len(shown) <= _MIN_SAMPLES:
             continue
         values = shown.value[1:]
-        ends = (shown.time_ns[1:] - places[:, None]) + begin
-        windows = np.diff(shown.time_ns).astype(np.float64)
-        lasts = windows if averages else np.full(len(windows), min(_INSTANT_NS, period_ns / 4))
+        stamps = (shown.time_ns - places[:, None]) + begin
+        ends, windows = stamps[:, 1:], np.diff(shown.time_ns).astype(np.float64)
         inside = (ends - windows >= begin) & (ends <= end)
         inside &= (windows <= _MAX_WINDOW * period_ns) & np.isfinite(values)
         counts[gpu] = inside.sum(axis=1)
         enough = counts[gpu] >= _MIN_SAMPLES
         if enough.any():
-            bounds = np.stack([ends[enough] - lasts, ends[enough]], axis=-1)
-            shares = whole.means(bounds)[..., 0], compute.means(bounds)[..., 0]
+            bounds = stamps[enough]
+            if not averages:
+                last_ns = min(_INSTANT_NS, period_ns / 4)
+                bounds = np.stack([bounds[:, 1:] - last_ns, bounds[:, 1:]], axis=-1)
+            shares = [curve.means(bounds).reshape(-1, len(values)) for curve in (whole, compute)]
             fits[gpu, enough] = _fit(
-                *shares, np.broadcast_to(values, shares[0].shape), inside[enough]
+                shares[0], shares[1], np.broadcast_to(values, shares[0].shape), inside[enough]
             )
     return fits.mean(axis=0), medians_along(counts, 0).astype(np.int64)
 

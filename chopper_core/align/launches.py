@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.align.host import Host
 from chopper_core.align.labels import numbered
@@ -24,9 +23,8 @@ from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, ranked
 from chopper_core.util.patterns import late
 
-Bits = NDArray[np.uint8]
-
 UNMATCHED: Final = -1
+_EARLIEST, _EARLY, _LATE = range(3)
 UNKNOWN: Final = -1
 """A trait that can't be compared: it matches any."""
 _BLOCKS: Final = 2048
@@ -326,35 +324,77 @@ def align(first: Launched, second: Launched) -> Alignment:
         latest = _earliest(first.take(mirrored), second.take(mirrored))
         assert latest is not None
         return Alignment(earliest, earliest != len(second) - 1 - latest[mirrored])
-    rest = _rests(first, second)
-    here = _row(rest[0], len(second))
-    longest = int(here[0])
-    before = np.zeros(len(second) + 1, np.int32)
-    column = 0
-    for position in range(len(first)):
-        equal = second.may_be_at(first, position)
-        after = _row(rest[position + 1], len(second))
-        hits = np.flatnonzero(equal[column:])
-        if len(hits):
-            hit = column + int(hits[0])
-            # Pairing this element must not cost a pair later on.
-            if after[hit + 1] + 1 == here[column]:
-                partner[position] = hit
-                # A pair is certain if every longest alignment has it: none uses another
-                # partner or skips the element.
-                on_one = equal & (before[:-1] + 1 + after[1:] == longest)
-                ambiguous[position] = on_one.sum() > 1 or bool((before + after == longest).any())
-                column = hit + 1
-        before, here = _next_row(before, equal), after
-    return Alignment(partner, ambiguous)
+    may_be = _may_be_bits(first, second)
+    partner, lowest, highest = _longest(may_be, _rests(may_be, len(second)), len(second))
+    # All longest alignments lie between the two extremes: a pair of both is in each of them.
+    return Alignment(partner, (partner != UNMATCHED) & ((lowest != partner) | (highest != partner)))
+
+
+def _longest(may_be: Sequence[int], rests: Sequence[int], width: int) -> tuple[Index, Index, Index]:
+    """Three longest alignments: with the earliest partners, and both extremes of all of them.
+
+    One extreme skips elements of the first sequence as early as it can, one as late as it can.
+    """
+    found = np.full((3, len(may_be)), UNMATCHED, np.intp)
+    ends, left = [width] * 3, [rests[0].bit_count()] * 3
+    for position, (may, here, after) in enumerate(zip(may_be, rests, rests[1:], strict=False)):
+        for way, end in enumerate(ends):
+            below = (1 << end) - 1
+            hit = ((here if way == _LATE else may) & below).bit_length()
+            if not hit:
+                continue
+            if way == _EARLIEST:  # pairing this element must not cost a pair later on
+                is_pair = (after & ((1 << hit - 1) - 1)).bit_count() + 1 == left[way]
+            elif way == _EARLY:
+                is_pair = (after & below).bit_count() < left[way]
+            else:
+                ends[way] = hit
+                is_pair = bool(may >> hit - 1 & 1)
+            if is_pair:
+                found[way, position] = width - hit
+                ends[way], left[way] = hit - 1, left[way] - 1
+    return found[0], found[1], found[2]
+
+
+def _may_be_bits(first: Launched, second: Launched) -> list[int]:
+    """For each element of the first sequence a bit for each of the second one that it may be.
+
+    The lowest bit is that of the last element.
+    """
+    mirrored = second.take(slice(None, None, -1))
+    known: dict[tuple[int, ...], int] = {}
+    found = []
+    for position, own in enumerate(_elements(first)):
+        if own not in known:
+            bits = np.packbits(mirrored.may_be_at(first, position), bitorder="little")
+            known[own] = int.from_bytes(bits.tobytes(), "little")
+        found.append(known[own])
+    return found
+
+
+def _rests(may_be: Sequence[int], width: int) -> list[int]:
+    """Lengths of the longest alignments of the suffixes of both sequences.
+
+    There is a number for each suffix of the first one. Its bits are the steps by which the length
+    grows with the suffix of the second one (Hyyrö, Bit-parallel LCS-length computation, 2004).
+    """
+    whole = (1 << width) - 1
+    flat, found = whole, [0]
+    for may in reversed(may_be):
+        same = flat & may
+        flat = ((flat + same) | (flat - same)) & whole
+        found.append(flat ^ whole)
+    return found[::-1]
+
+
+def _elements(kernels: Launched) -> list[tuple[int, ...]]:
+    each = (kernels.code, *kernels.traits)
+    return list(zip(*(values.tolist() for values in each), strict=True))
 
 
 def _earliest(first: Launched, second: Launched) -> Index | None:
     """The earliest partners, in order, if every kernel of the first sequence has one."""
-    ours = list(zip(first.code.tolist(), *(trait.tolist() for trait in first.traits), strict=True))
-    theirs = list(
-        zip(second.code.tolist(), *(trait.tolist() for trait in second.traits), strict=True)
-    )
+    ours, theirs = _elements(first), _elements(second)
     partner: list[int] = []
     column = 0
     for own in ours:
@@ -411,31 +451,3 @@ def _by_gap(kernels: Launched, anchor: Mask) -> dict[tuple[int, int], Index]:
         place = int(gap[position]), int(kernels.code[position])
         found.setdefault(place, []).append(position)
     return {place: np.array(positions, np.intp) for place, positions in found.items()}
-
-
-def _rests(first: Launched, second: Launched) -> Bits:
-    """Lengths of the best alignments of the suffixes, a row per suffix of `first`.
-
-    Neighbouring lengths differ by 0 or 1: each row is packed as these steps.
-    """
-    packed = np.zeros((len(first) + 1, (len(second) + 7) // 8), np.uint8)
-    lengths = np.zeros(len(second) + 1, np.int32)
-    mirrored = second.take(slice(None, None, -1))
-    for position in range(len(first) - 1, -1, -1):
-        lengths = _next_row(lengths, mirrored.may_be_at(first, position))
-        packed[position] = np.packbits(np.diff(lengths).astype(np.uint8))
-    return packed
-
-
-def _row(packed: Bits, width: int) -> Int32:
-    """The lengths for each suffix of the second sequence."""
-    lengths = np.zeros(width + 1, np.int32)
-    np.cumsum(np.unpackbits(packed, count=width), out=lengths[1:])
-    return lengths[::-1]
-
-
-def _next_row(row: Int32, equal: Mask) -> Int32:
-    """The lengths for each prefix of the second sequence, with one more element of the first."""
-    following = row.copy()
-    np.maximum(following[1:], row[:-1] + equal, out=following[1:])
-    return np.maximum.accumulate(following)

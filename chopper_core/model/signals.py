@@ -43,10 +43,11 @@ class IntegralCurve(Struct, frozen=True):
         # Differences from the first edge keep ns exact in float64.
         at = (times_ns - edges[0]).astype(np.float64)
         near = (edges[low:high] - edges[0]).astype(np.float64)
-        return (
-            np.interp(at, near, self.integral[low:high]),
-            np.interp(at, near, self.covered_ns[low:high]),
-        )
+        integral, covered = (each[low:high] for each in (self.integral, self.covered_ns))
+        # Most curves are known everywhere, and looking up is what takes the time.
+        is_known = len(near) > 0 and np.array_equal(covered, near)
+        known = np.clip(at, near[0], near[-1]) if is_known else np.interp(at, near, covered)
+        return np.interp(at, near, integral), known
 
     @property
     def mean(self) -> float:
