@@ -107,7 +107,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     # A profiler's database can have samples too.
     own = [Path(each.path) for each in run.sources if each.path.endswith(databases.SUFFIXES)]
     own = [path for path in own if databases.recognise(FileHead(path))]
-    found_files = discover([*opening.paths, *own], Family.TELEMETRY)
+    found_files = discover([*opening.paths, *own] if own else opening.paths, Family.TELEMETRY)
     run = _skipping(run, found_files)
     read, failed = opening.read_samples(found_files, run, progress)
     run = with_ranks(run, read)
@@ -187,7 +187,7 @@ def _measured_twice(
 
 
 def attach_cpu(run: Run, opening: RunInputs) -> Run:
-    files, recorded = discover(opening.paths, Family.CPU), opening.recorded
+    files, recorded = opening.paths.found(Family.CPU), opening.recorded
     if not files.files or not len(run.table):
         return run
     table = run.table

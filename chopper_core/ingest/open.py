@@ -47,7 +47,7 @@ from chopper_core.model.table import NO_TIME, KernelTable, empty_table
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import HostFile, TraceFile, assign_ranks, find_traces
-from chopper_core.sources.registry import Family, RunPart, discover, natural_key
+from chopper_core.sources.registry import Family, ListedPaths, RunPart, natural_key
 from chopper_core.sources.settings import read_settings
 from chopper_core.sources.telemetry.databases import SUFFIXES as SAMPLED
 from chopper_core.store.format import is_store, paths_of
@@ -102,7 +102,8 @@ def open_run(
         before = {path: state_of(path) for path in files_below(paths)}
         try:
             recorded = recorded_at(paths)
-            opening = RunInputs(name, paths, progress, overrides, recorded, read_samples)
+            listed = ListedPaths(paths)
+            opening = RunInputs(name, listed, progress, overrides, recorded, read_samples)
             run = _read_run(opening, jobs, read_ranks, gather)
             run = described(run, recorded) if recorded else run
             run = located(_check_overrides(_named(run)))
@@ -220,7 +221,7 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
 
 
 def _scheduled(opening: RunInputs) -> Run | None:
-    found = discover(opening.paths, Family.SCHEDULE)
+    found = opening.paths.found(Family.SCHEDULE)
     read: list[RunPart]
     read, failed = found.read("schedules", opening.progress)
     if failed and not read:
@@ -327,7 +328,9 @@ def _attached(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) -> Ru
     A source that can't be used is named in `Run.failed`; the run stays as it is without it.
     """
     traces = {source.path for source in run.sources}
-    paths = [path for path in opening.paths if path.is_dir() or str(path) not in traces]
+    rest = (path for path in opening.paths if path.is_dir() or str(path) not in traces)
+    paths = ListedPaths(rest)
+    paths = opening.paths if paths == opening.paths else paths
     if paths or any(Path(each).suffix in SAMPLED for each in traces):
         run = attach_sources(run, replace(opening, paths=paths), ranges)
     figures = sampled_figures(run.measured, run.hardware)

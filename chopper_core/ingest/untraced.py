@@ -25,7 +25,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import FEWEST_SAMPLES, SampleSummary
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
-from chopper_core.sources.registry import Failures, Family, FoundFiles, discover
+from chopper_core.sources.registry import Failures, Family, FoundFiles, ListedPaths
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
 from chopper_core.sources.telemetry.charllm import named
@@ -58,7 +58,7 @@ class RunInputs(Struct, frozen=True):
     """What a run is opened with."""
 
     name: str
-    paths: Sequence[Path]
+    paths: ListedPaths
     progress: Progress
     overrides: Overrides
     recorded: RecordedRun | None
@@ -187,7 +187,7 @@ def telemetry_run(opening: RunInputs) -> Run | None:
     Its time is that of the samples, on the clock that most files share. Files of another clock are
     named in `Run.failed`, and so is what can't be read. Raises DataError if no file can be read.
     """
-    found, overrides = discover(opening.paths, Family.TELEMETRY), opening.overrides
+    found, overrides = opening.paths.found(Family.TELEMETRY), opening.overrides
     if not found.files and not _stopped_files(found):
         return None
     read, failed = opening.read_samples(found, None, opening.progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -186,11 +186,18 @@ class FoundFiles(Struct, frozen=True):
 
 def formats(family: Family) -> Iterator[SourceFormat]:
     """Yield the modules, each imported when its turn comes: most files have the first format."""
-    for name in FORMATS[family]:
-        yield cast("SourceFormat", import_module(f"chopper_core.sources.{name}"))
-    for table in plugins.tables("SOURCES"):
-        for name in table.get(family, ()):
-            yield cast("SourceFormat", import_module(name))
+    yield from map(_imported, _format_names(family))
+
+
+@cache
+def _format_names(family: Family) -> list[str]:
+    own = [f"chopper_core.sources.{name}" for name in FORMATS[family]]
+    return [*own, *(name for table in plugins.tables("SOURCES") for name in table.get(family, ()))]
+
+
+@cache
+def _imported(name: str) -> SourceFormat:
+    return cast("SourceFormat", import_module(name))
 
 
 _NEEDED: Final = ("FAMILY", "NAME", "FILES", "EXAMPLE", "SUFFIXES", "recognise", "read")
@@ -221,41 +228,69 @@ def _plugin_formats(family: Family) -> Sequence[SourceFormat]:
     return [_PluginFormat(each, module) for each, module in known if family == module.FAMILY]
 
 
+_NEXT_TO_TRACES: Final = (Family.COUNTERS, Family.TELEMETRY, Family.CPU)
+"""Who asks for one of these asks for the others: a file's start is read once for all of them."""
+
+
+class ListedPaths(tuple[Path, ...]):
+    """The paths of a run, whose folders are listed once for all families."""
+
+    @cached_property
+    def _listed(self) -> tuple[list[tuple[Path, Path]], list[SkippedFile]]:
+        skipped: list[SkippedFile] = []
+        return list(files_at(self, skipped)), skipped
+
+    @cached_property
+    def _found(self) -> dict[Family, FoundFiles]:
+        return {}
+
+    def found(self, family: Family) -> FoundFiles:
+        """See `discover`."""
+        if family not in self._found:
+            families = _NEXT_TO_TRACES if family in _NEXT_TO_TRACES else (family,)
+            self._found.update(zip(families, self._search(families), strict=True))
+        return self._found[family]
+
+    def _search(self, families: Sequence[Family]) -> list[FoundFiles]:
+        listed, folders = self._listed
+        found: list[tuple[list[SourceFile], list[SkippedFile], list[Path]]]
+        found = [([], [*folders], []) for _ in families]
+        for root, path in listed:
+            head = FileHead(path)
+            for family, (files, skipped, unknown) in zip(families, found, strict=True):
+                file = _recognise(head, family, root)
+                if file is None:
+                    unknown.append(path)
+                elif isinstance(file, SkippedFile):
+                    skipped.append(file)
+                elif path != root and path.suffix == ".gz" and path.with_suffix("").exists():
+                    reason = f"lies next to {path.stem}, which is read instead"
+                    skipped.append(SkippedFile(path, reason))
+                else:
+                    files.append(file)
+        for files, _, _ in found:
+            files.sort(key=lambda file: natural_key(file.path))
+        return [FoundFiles(*each) for each in found]
+
+
 def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
     """Find the files of a family at the paths: files, or directories with everything below them.
 
     Only the start of each file is read. Raises DataError if a path doesn't exist.
     """
-    files: list[SourceFile] = []
-    skipped: list[SkippedFile] = []
-    unknown: list[Path] = []
-    for root, path in files_at(paths, skipped):
-        found = _recognise(path, family, root)
-        plain = path.with_suffix("")
-        if found is None:
-            unknown.append(path)
-        elif isinstance(found, SkippedFile):
-            skipped.append(found)
-        elif path != root and path.suffix == ".gz" and plain.exists():
-            reason = f"lies next to {plain.name}, which is read instead"
-            skipped.append(SkippedFile(path, reason))
-        else:
-            files.append(found)
-    files.sort(key=lambda file: natural_key(file.path))
-    return FoundFiles(files, skipped, unknown)
+    return (paths if isinstance(paths, ListedPaths) else ListedPaths(paths)).found(family)
 
 
 def _recognise(
-    path: Path, family: Family, root: Path, *, is_built_in: bool = True
+    head: FileHead, family: Family, root: Path, *, is_built_in: bool = True
 ) -> SourceFile | SkippedFile | None:
-    head = FileHead(path)
-    skipped, nearest = None, -1
+    path, skipped, nearest = head.path, None, -1
     name = path.name.casefold()
     known = formats(family) if is_built_in else _plugin_formats(family)
     for source in known:
         # A file that nothing can read has the format with the longest of its endings.
-        ending = max((len(end) for end in source.SUFFIXES if name.endswith(end)), default=0)
-        if path != root and source.SUFFIXES and not ending:
+        is_named = name.endswith(source.SUFFIXES)
+        if path != root and source.SUFFIXES and not is_named:
             continue
         try:
             found = source.recognise(head)
@@ -265,18 +300,22 @@ def _recognise(
             found = Unusable(f"can't be recognized: {internal_error(error)}", is_damaged=True)
         if isinstance(found, Recognised):
             return SourceFile(path, root, source, found.format, found.role)
-        if found is not None and ending > nearest:
+        if found is None:
+            continue
+        ending = max((len(end) for end in source.SUFFIXES if name.endswith(end)), default=0)
+        if ending > nearest:
             skipped = SkippedFile(path, found.reason, found.is_damaged)
             nearest = ending
     if skipped is None and is_built_in:
-        return _recognise(path, family, root, is_built_in=False)
+        return _recognise(head, family, root, is_built_in=False)
     return skipped
 
 
 def family_of(path: Path) -> Family | None:
     """The family of a file that some format reads, by its start; None for any other file."""
+    head = FileHead(path)
     for family in FORMATS:
-        if isinstance(_recognise(path, family, path.parent), SourceFile):
+        if isinstance(_recognise(head, family, path.parent), SourceFile):
             return family
     return None
 
@@ -286,7 +325,7 @@ def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
 
     Raises DataError if no format recognises it or nothing in it is usable.
     """
-    found = _recognise(path, family, path)
+    found = _recognise(FileHead(path), family, path)
     if isinstance(found, SourceFile):
         return found.source.read(path, progress)
     raise DataError(f"{path} {found.reason if found else what_is(FileHead(path))}.")
@@ -299,11 +338,15 @@ def files_at(paths: Sequence[Path], skipped: list[SkippedFile]) -> Iterator[tupl
     are added to `skipped`. Raises DataError if a path doesn't exist.
     """
     seen: set[str] = set()
+    real_folder = cache(os.path.realpath)
     for root in paths:
         if not root.exists():
             raise nothing_at(root)
         for file in _files_below(root, skipped) if root.is_dir() else [root]:
-            if (resolved := os.path.realpath(file)) not in seen:
+            is_link = file.is_symlink()
+            parent = "" if is_link else real_folder(str(file.parent))
+            resolved = os.path.realpath(file) if is_link else os.path.join(parent, file.name)
+            if resolved not in seen:
                 seen.add(resolved)
                 yield root, file
 

@@ -215,13 +215,11 @@ def figures_of_run(run: Run) -> RunRow:
         missing |= dict.fromkeys(
             (*_WINDOW, *_STEP_ENERGY, "step_time_ns"), run.status or _NO_WINDOW
         )
-        for name, place in {**places, **({} if run.status else _WINDOW)}.items():
-            _take(run, name, place, figures, {})
+        _take(run, {**places, **({} if run.status else _WINDOW)}, figures, {})
         status, reason = SHORT if run.status else OK, run.status
     else:
         missing = {name: each.metric.missing_because for name, each in RUN_COLUMNS.items()}
-        for name, place in {**places, **_STEP_ENERGY}.items():
-            _take(run, name, place, figures, missing)
+        _take(run, {**places, **_STEP_ENERGY}, figures, missing)
         if (unknown := _unknown_flops(run)) and figures.pop("mfu_pct", None) is not None:
             missing["mfu_pct"] = unknown
         _take_straggler(run, figures, missing)
@@ -240,32 +238,46 @@ def figures_of_run(run: Run) -> RunRow:
 
 def _take(
     run: Run,
-    name: str,
-    place: tuple[str, str],
+    places: Mapping[str, tuple[str, str]],
     figures: dict[str, float | str],
     missing: dict[str, str],
 ) -> None:
-    """A figure of a run from the view and column that has it, or why it is missing."""
-    column, (view, there) = RUN_COLUMNS[name], place
+    """Figures of a run from the views and columns that have them, or why they are missing."""
+    for view in dict.fromkeys(view for view, _ in places.values()):
+        own = {name: there for name, (of, there) in places.items() if of == view}
+        _take_from(run, view, own, figures, missing)
+
+
+def _take_from(
+    run: Run,
+    view: str,
+    columns: Mapping[str, str],
+    figures: dict[str, float | str],
+    missing: dict[str, str],
+) -> None:
+    asked = View(run.name, name="" if view == TREE else view, columns=tuple(columns.values()))
     try:
-        name_of = "" if view == TREE else view
-        asked = View(run.name, name=name_of, columns=(there,), is_total=view != "overheads")
-        frame = run_frame(run, asked)
+        frame = run_frame(run, replace(asked, is_total=view != "overheads"))
     except NothingToShow as error:
-        missing[name] = str(error)
+        missing |= dict.fromkeys(columns, str(error))
         return
     except UsageError as error:
-        missing[name] = column.metric.missing_because or str(error)
+        for name, there in columns.items() if len(columns) > 1 else ():
+            _take_from(run, view, {name: there}, figures, missing)
+        if len(columns) == 1:
+            (name,) = columns
+            missing[name] = RUN_COLUMNS[name].metric.missing_because or str(error)
         return
-    values, number = frame.values[there], frame.total.get(there)
-    if column.how != TOTAL:
-        is_known = len(values) > 0 and values.present().all()
-        number = _REDUCTIONS[column.how](values.numbers) if is_known else None
-    if number is None or not np.isfinite(number):
-        reason = frame.columns[0].missing_because
-        missing[name] = reason or "the run lacks it on some of its GPUs"
-    else:
-        figures[name] = float(number)
+    because = {column.name: column.missing_because for column in frame.columns}
+    for name, there in columns.items():
+        values, number = frame.values[there], frame.total.get(there)
+        if (how := RUN_COLUMNS[name].how) != TOTAL:
+            is_known = len(values) > 0 and values.present().all()
+            number = _REDUCTIONS[how](values.numbers) if is_known else None
+        if number is None or not np.isfinite(number):
+            missing[name] = because[there] or "the run lacks it on some of its GPUs"
+        else:
+            figures[name] = float(number)
 
 
 def _problem(run: Run) -> str:
