@@ -106,8 +106,8 @@ def open_cached(
         atomic.make_private(folder)
         # Those of other states of the same files or of other versions, and unfinished ones.
         atomic.remove_abandoned(folder)
-        for path in _folders():
-            if path != cached and read_label(path).origin == origin:
+        for path in folder.glob(f"{state.partition('-')[0]}-*"):
+            if path != cached and is_store(path):
                 atomic.remove_folder(path)
         if key_of(name, overrides) == state:
             with debug.timed(f"write {cached}"):
@@ -158,12 +158,12 @@ def _verify(folder: Path, progress: Progress, *, again: bool = False) -> None:
 
 
 def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
-    """The cache key of anything computed from a run's files: their state, the overrides, and
-    Chopper's own code.
+    """The cache key of anything computed from a run's files: a digest of its name and overrides,
+    and one of the files' states and Chopper's own code.
     """
     paths = paths_of(name)
-    origin = _origin(name, paths, overrides)
-    return digest([origin, *_stamps(paths), _code_stamp(), *_specifications(overrides)])
+    origin = digest([_origin(name, paths, overrides)])
+    return f"{origin}-{digest([*_stamps(paths), _code_stamp(), *_specifications(overrides)])}"
 
 
 def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides) -> Run:

@@ -38,7 +38,8 @@ _LONGEST_START: Final = 1 << 10
 _LONGEST_TOKEN: Final = 64
 """A number or a word of JSON that is cut off is an error within its length of the end."""
 _BLANKS: Final = "\n\n\n"
-_CRLF_BLANKS: Final = "\r\n\r\n\r\n"
+_SHORT_LINE: Final = 8
+"""Where lines are longer on average, few are empty."""
 _MANY_BLANKS: Final = re.compile(r"\n{3,}|(?:\r\n){3,}")
 
 
@@ -118,7 +119,11 @@ class FileText:
         """
         lines, rest, is_skipping = 0, "", False
         for piece in self._pieces(_BLOCK_BYTES):
-            text = _without_blanks(rest + piece)
+            text = rest + piece
+            ends = text.count("\n")
+            if ends * _SHORT_LINE > len(text):
+                # At most some empty lines in a row: millions would take long.
+                text = _MANY_BLANKS.sub(_BLANKS, text)
             # A line may continue, or its line feed follow, in the next piece.
             *ended, rest = _with_ends(text[text.rfind("\n") + 1 :]) or [""]
             text = text[: text.rfind("\n") + 1] + "".join(ended)
@@ -128,7 +133,7 @@ class FileText:
                 self.too_long += len(found) - len(fitting)
                 is_skipping = is_skipping and not found
                 text = "".join(fitting)
-            lines += text.count("\n") + len(ended)
+            lines += ends + len(ended)
             yield text
             if len(rest) > MAX_LINE:
                 rest, is_skipping = "", True
@@ -199,13 +204,6 @@ def _may_be_long(text: str) -> bool:
     """Whether a line may be longer than `MAX_LINE`."""
     half = MAX_LINE // 2
     return any(text.find("\n", at, at + half) < 0 for at in range(0, len(text) - half, half))
-
-
-def _without_blanks(text: str) -> str:
-    """The text with at most some empty lines in a row: millions would take long."""
-    if _BLANKS in text or ("\r" in text and _CRLF_BLANKS in text):
-        return _MANY_BLANKS.sub(_BLANKS, text)
-    return text
 
 
 def _may_go_on(error: ValueError, text: str) -> bool:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from chopper_core.ingest.cache import kept, open_cached
 from chopper_core.ingest.discovery import FoundRun, find_runs
+from chopper_core.ingest.watch import files_below
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
@@ -22,6 +23,8 @@ from chopper_core.model.settings import KNOWN, NOT_GIVEN, Given, Setting, in_nam
 from chopper_core.model.table import empty_table
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.sources.settings import read_settings
+from chopper_core.store.format import paths_of
+from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_as_done
@@ -33,6 +36,8 @@ PARTIAL: Final = "partial"
 SHORT: Final = "short"
 FAILED: Final = "failed"
 _WAIT_S: Final = 1.0
+_SMALL_BYTES: Final = 1 << 17
+"""A run of fewer is read again in less time than a store of it is written and verified."""
 _NOTHING: Final = (
     "It has no trace and no telemetry: the job wrote none, stopped early or ran out of memory."
 )
@@ -118,10 +123,10 @@ class ReadFigures(Struct, frozen=True):
     use_cache: bool = True
     overrides: Overrides = NO_OVERRIDES
 
-    def open(self, path: str, progress: Progress = silent) -> Run:
+    def open(self, path: str, progress: Progress = silent, *, may_cache: bool = True) -> Run:
         from chopper_core.ingest.open import open_run
 
-        opened = open_cached if self.use_cache else open_run
+        opened = open_cached if self.use_cache and may_cache else open_run
         return opened(path, progress, jobs=self.jobs, overrides=self.overrides)
 
     def __call__(self, path: Path, progress: Progress) -> RunRow:
@@ -129,7 +134,8 @@ class ReadFigures(Struct, frozen=True):
         from chopper_core.extensions.runs.figures import figures_of_run
 
         place = kept("rows", str(path), self.overrides) if self.use_cache else None
-        found = figures_of_run(self.open(str(path), progress))
+        size = sum(state_of(file)[0] for file in files_below(paths_of(str(path))))
+        found = figures_of_run(self.open(str(path), progress, may_cache=size > _SMALL_BYTES))
         if place is not None:
             place.keep(found)
         return found

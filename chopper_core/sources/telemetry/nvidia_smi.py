@@ -120,10 +120,12 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 
 
 def _dmon_layout(line: str) -> ColumnPositions | None:
+    if not line.startswith("#"):
+        return None
     headings = _dmon_cells(line.lstrip("#"))
     columns = positions(headings)
     fields = fields_in(columns, _DMON)
-    if not line.startswith("#") or "gpu" not in columns or not fields:
+    if "gpu" not in columns or not fields:
         return None
     stamp = named(columns, ("date", "time"))
 

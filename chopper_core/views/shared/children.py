@@ -375,8 +375,10 @@ def with_column_names(
 ) -> View:
     """The view with its columns by name, however they are written; settings name themselves."""
 
+    own = {*settings, *(metric.name for metric in known)}
+
     def named(text: str) -> str:
-        return text if text.removeprefix("-") in settings else column_names([text], known)[0]
+        return text if text.removeprefix("-") in own else column_names([text], known)[0]
 
     return replace(view, columns=tuple(map(named, view.columns)), sort=named(view.sort))
 
