@@ -1,15 +1,12 @@
-"""Attach counters, telemetry and CPU samples to a run of traces; describe telemetry without one."""
+"""Attach counters, telemetry and CPU samples to a run of traces."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
@@ -17,26 +14,27 @@ from chopper_core.align.identity import with_places
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, together
 from chopper_core.ingest.recorded import RecordedRun
-from chopper_core.ingest.untraced import RunInputs, identified, status_of, with_ranks
+from chopper_core.ingest.untraced import (
+    RunInputs,
+    identified,
+    measured_twice,
+    status_of,
+    with_ranks,
+)
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
-from chopper_core.render.exchange import json_text
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
-from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry import databases
 from chopper_core.tables.text import FileHead, csv_cells
-from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import ChopperError, DataError
-from chopper_core.util.escape import Escaped, escape_each
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory, reading
 
 _EPOCH: Final = "epoch"
-TELEMETRY_SCHEMA: Final = "chopper.telemetry/1"
 
 
 def attach_sources(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) -> Run:
@@ -121,9 +119,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
         shift_ns = run.overrides.shift_ns(telemetry.path.name, telemetry.format) or 0
         clocks = _known_clocks(run, telemetry, gpus, recorded)
         placed.append((telemetry, place(telemetry, run.table, gpus, clocks, shift_ns)))
-    twice = _measured_twice(
-        [(each, {n: f"GPU {gpu}" for n, gpu in source.gpus.items()}) for each, source in placed]
-    )
+    twice = measured_twice(placed)
     placed = [(telemetry, source) for telemetry, source in placed if telemetry.path not in twice]
     placed = together(placed)
     failed += [(str(path), reason) for path, reason in twice.items()]
@@ -152,38 +148,6 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
         telemetry=tuple(source for _, source in placed),
         skipped=tuple(item for item in run.skipped if item[0] not in used),
     )
-
-
-def _measured_twice(
-    files: Sequence[tuple[Telemetry, Mapping[int, str]]],
-) -> dict[Path, str]:
-    """Return the files of one tool that give one signal of one GPU at the same time, and why.
-
-    Each comes with the names of its GPUs by their number in the file. Files of several tools don't
-    contradict each other; the one with finer stamps is used.
-    """
-    spans: dict[tuple[Any, ...], list[tuple[int, int, int]]] = defaultdict(list)
-    for at, (telemetry, gpus) in enumerate(files):
-        for (number, signal), samples in telemetry.signals.items():
-            for each in samples if number in gpus else ():
-                if len(each):
-                    key = (telemetry.format, gpus[number], signal, each.part)
-                    spans[key].append((int(each.time_ns[0]), int(each.time_ns[-1]), at))
-    found: dict[Path, str] = {}
-    for (_, gpu, signal, _), of_signal in spans.items():
-        end, last = min(of_signal)[0] - 1, -1
-        for begin, this_end, this in sorted(of_signal):
-            if begin <= end:
-                one, other = (files[at][0].path for at in sorted((last, this)))
-                reason = (
-                    f"{one} and {other} both give {signal} of {gpu} at the same time; keep one "
-                    "of them in the run."
-                )
-                for path in (one, other):
-                    found.setdefault(path, reason)
-            if this_end > end:
-                end, last = this_end, this
-    return found
 
 
 def attach_cpu(run: Run, opening: RunInputs) -> Run:
@@ -253,83 +217,6 @@ def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
     ranks = {rank_of[gpu] for gpu in gpus.values()}
     found = {clock.correction_ns for clock in run.hosts if ranks & set(clock.ranks)}
     return found.pop() if len(found) == 1 else 0
-
-
-def telemetry_report(paths: Sequence[Path], format_name: str) -> Escaped | None:
-    found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
-    if not found.files:
-        return None
-    skipped = {path: why or what_is(FileHead(Path(path))) for path, why in found.unread().items()}
-    tables: list[Telemetry]
-    tables, unread = found.read("telemetry")
-    twice = _measured_twice(
-        [(table, {n: gpu.text for n, gpu in enumerate(table.gpus)}) for table in tables]
-    )
-    unread += [(str(path), reason) for path, reason in twice.items()]
-    read = [_described(table) for table in tables if table.path not in twice]
-    if format_name == "json":
-        return json_text(
-            {
-                "schema": TELEMETRY_SCHEMA,
-                "telemetry": read,
-                "failed": [{"path": path, "reason": reason} for path, reason in unread],
-                "skipped": [{"path": path, "reason": reason} for path, reason in skipped.items()],
-            }
-        )
-    lines = ["no traces and no counters: this telemetry belongs to no run"]
-    for each in read:
-        lines += ["", *_lines(each)]
-    if unread:
-        lines += ["", "files that could not be used"]
-        lines += [f"  {reason}" for reason in dict.fromkeys(why for _, why in unread)]
-    if skipped:
-        lines += ["", "files not read", *(f"  {path}: {why}" for path, why in skipped.items())]
-    return escape_each(lines, is_sentence=False)
-
-
-def _described(telemetry: Telemetry) -> dict[str, Any]:
-    times = [each.time_ns for parts in telemetry.signals.values() for each in parts if len(each)]
-    found: dict[str, list[Float64]] = defaultdict(list)
-    for (_, signal), parts in telemetry.signals.items():
-        found[signal.value].append(parts[0].value[np.isfinite(parts[0].value)])
-    signals = {name: np.concatenate(values) for name, values in found.items()}
-    return {
-        "path": str(telemetry.path),
-        "format": telemetry.format,
-        "clock": telemetry.clock.value,
-        "resolution_ns": telemetry.resolution_ns,
-        "first_ns": min(int(each[0]) for each in times),
-        "last_ns": max(int(each[-1]) for each in times),
-        "gpus": [device.text for device in telemetry.gpus],
-        "signals": {
-            name: {"samples": len(each), "min": float(each.min()), "max": float(each.max())}
-            for name, each in signals.items()
-            if len(each)
-        },
-        "notes": list(telemetry.notes),
-        "losses": list(telemetry.losses.notes),
-    }
-
-
-def _lines(found: dict[str, Any]) -> list[str]:
-    seconds = (found["last_ns"] - found["first_ns"]) / 1e9
-    since = ""
-    if found["clock"] in (ClockDomain.EPOCH, ClockDomain.LOCAL):
-        first = datetime.fromtimestamp(found["first_ns"] / 1e9, UTC)
-        zone = " UTC" if found["clock"] == ClockDomain.EPOCH else ""
-        since = f" from {first:%Y-%m-%d %H:%M:%S}{zone}"
-    return [
-        f"{found['path']}: {found['format']}",
-        f"  clock {found['clock']}, resolution {found['resolution_ns'] / 1e9:g} s, "
-        f"{seconds:.3f} s{since}",
-        f"  {len(found['gpus'])} GPUs: {', '.join(found['gpus'])}",
-        *(
-            f"  {name}: {each['samples']} samples, {each['min']:g} to {each['max']:g}"
-            for name, each in found["signals"].items()
-        ),
-        *(f"  {note}" for note in found["notes"]),
-        *(f"  LOST: {note}" for note in found["losses"]),
-    ]
 
 
 SLOTS: Final = "slots.csv"

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from chopper_core.sources.ranks import HostFile
 
 
-T = TypeVar("T")
 _FAILED: Final = " failed"
 """Ends the origin of a part whose trace can't be used."""
 Failures = tuple[tuple[str, str], ...]
@@ -60,15 +59,11 @@ def ingest_store(
     overrides: Overrides = NO_OVERRIDES,
     executor: Executor | None = None,
 ) -> Failures:
-    check_place(store)
     folder = parts_folder(store)
 
     def read_ranks(
         traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
     ) -> list[Run | ChopperError]:
-        # An earlier attempt may hold the lock.
-        stack.close()
-        stack.enter_context(_only_writer(store))
         failed = read_parts(traces, store, progress, hosts=hosts, jobs=jobs, executor=executor)
         if any(t not in failed and not read_label(_part_path(folder, t)).origin for t in traces):
             raise DataError(
@@ -77,9 +72,17 @@ def ingest_store(
             )
         return [failed.get(trace) or _described(folder, trace) for trace in traces]
 
-    with ExitStack() as stack:
-        then = _finished(store, progress)
-        return _put_together(name, store, progress, overrides, read_ranks, then)
+    return _written(name, store, progress, overrides, read_ranks)
+
+
+def _written(
+    name: str, store: Path, progress: Progress, overrides: Overrides, read_ranks: ReadRanks
+) -> Failures:
+    check_place(store)
+    with _only_writer(store), _gathered(name, store, progress, overrides, read_ranks) as run:
+        write_store(run, store, progress=progress)
+        remove_folder(parts_folder(store))
+        return run.failed
 
 
 @contextmanager
@@ -165,14 +168,9 @@ def finish(
                 f"{len(missing)} of {len(traces)} traces were not read, the first is {missing[0]}; "
                 f"{store} is unchanged. Read them with: chopper ingest TRACE --into {store}"
             )
-        # An earlier attempt may hold the lock.
-        stack.close()
-        stack.enter_context(_only_writer(store))
         return [_described(folder, trace) for trace in traces]
 
-    with ExitStack() as stack:
-        then = _finished(store, progress)
-        return _put_together(name, store, progress, overrides, read_ranks, then)
+    return _written(name, store, progress, overrides, read_ranks)
 
 
 def read_again(
@@ -201,30 +199,20 @@ def read_again(
         failed = late | read_parts(there, store, progress, hosts=hosts, jobs=jobs)
         return [failed.get(trace) or _described(folder, trace) for trace in traces]
 
-    return _put_together(
-        name, store, progress, overrides, read_ranks, lambda run: run, read_samples
-    )
+    with _gathered(name, store, progress, overrides, read_ranks, read_samples) as run:
+        return run
 
 
-def _finished(store: Path, progress: Progress) -> Callable[[Run], Failures]:
-    def finish(run: Run) -> Failures:
-        write_store(run, store, progress=progress)
-        remove_folder(parts_folder(store))
-        return run.failed
-
-    return finish
-
-
-def _put_together(
+@contextmanager
+def _gathered(
     name: str,
     store: Path,
     progress: Progress,
     overrides: Overrides,
     read_ranks: ReadRanks,
-    then: Callable[[Run], T],
     read_samples: ReadSamples = read_files,
-) -> T:
-    """Gather the parts as a run, and do something with it while its columns are there."""
+) -> Iterator[Run]:
+    """Gather the parts as a run, whose columns are files of a folder as long as it is written."""
     folder = parts_folder(store)
     columns = temporary_path(folder / "all", "new")
 
@@ -238,15 +226,13 @@ def _put_together(
             raise StoreWriteError(f"can't write the store {store}: {error.strerror}") from error
 
     try:
-        return then(
-            open_run(
-                name,
-                progress,
-                overrides=overrides,
-                read_ranks=read_ranks,
-                gather=gather_parts,
-                read_samples=read_samples,
-            )
+        yield open_run(
+            name,
+            progress,
+            overrides=overrides,
+            read_ranks=read_ranks,
+            gather=gather_parts,
+            read_samples=read_samples,
         )
     finally:
         # What is mapped stays.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -208,6 +208,9 @@ def telemetry_run(opening: RunInputs) -> Run | None:
         source = _source(each, own, clock, shift_ns)
         sources.append(source if is_timed else replace(source, offset_ns=0, method=_NUMBERED))
     placed = list(zip(read, sources, strict=True))
+    twice = measured_twice(placed)
+    failed += [(str(path), reason) for path, reason in twice.items()]
+    placed = [(each, source) for each, source in placed if each.path not in twice]
     figures, of_nodes = summaries(placed)
     figures = {
         name: {gpu: replace(each, is_timed=is_timed) for gpu, each in own.items()}
@@ -223,7 +226,7 @@ def telemetry_run(opening: RunInputs) -> Run | None:
         sources=(),
         skipped=tuple(found.unread().items()),
         failed=tuple(failed),
-        telemetry=tuple(sources),
+        telemetry=tuple(source for _, source in placed),
         identities=tuple(identities),
         measured=measured,
         sampled=figures,
@@ -231,6 +234,35 @@ def telemetry_run(opening: RunInputs) -> Run | None:
         status=status_of(gpus, figures.get(SignalName.POWER_W, {}), found, read),
         overrides=overrides,
     )
+
+
+def measured_twice(files: Sequence[tuple[Telemetry, TelemetrySource]]) -> dict[Path, str]:
+    """Return the files of one tool that give one signal of one GPU at the same time, and why.
+
+    Files of several tools don't contradict each other; the one with finer stamps is used.
+    """
+    spans: dict[tuple[Any, ...], list[tuple[int, int, int]]] = defaultdict(list)
+    for at, (telemetry, source) in enumerate(files):
+        for (number, signal), samples in telemetry.signals.items():
+            for each in samples if number in source.gpus else ():
+                if len(each):
+                    key = (telemetry.format, source.gpus[number], signal, each.part)
+                    spans[key].append((int(each.time_ns[0]), int(each.time_ns[-1]), at))
+    found: dict[Path, str] = {}
+    for (_, gpu, signal, _), of_signal in spans.items():
+        end, last = min(of_signal)[0] - 1, -1
+        for begin, this_end, this in sorted(of_signal):
+            if begin <= end:
+                one, other = (files[at][0].path for at in sorted((last, this)))
+                reason = (
+                    f"{one} and {other} both give {signal} of GPU {gpu} at the same time; keep one "
+                    "of them in the run."
+                )
+                for path in (one, other):
+                    found.setdefault(path, reason)
+            if this_end > end:
+                end, last = this_end, this
+    return found
 
 
 def _numbered(telemetry: Telemetry) -> Telemetry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from math import isnan, nan
 from pathlib import PurePath
@@ -51,6 +52,7 @@ _LINE_WIDTH: Final = 100
 _UNLIMITED: Final = 1 << 16
 _MAX_FILES: Final = 8
 """Of more telemetry files of one format, the first one stands for all."""
+_YEAR_2001_NS: Final = 10**18
 _GPU_COLUMNS: Final = {
     "GPU": "gpu",
     "rank": "rank",
@@ -71,7 +73,8 @@ def describe(run: Run) -> dict[str, Any]:
 
     Coverage is in % of the GPU time (sum of the durations) and per rule. Unknown numbers are None.
     """
-    if run.table.is_sampled:
+    is_sampled = run.is_sampled_only
+    if is_sampled:
         # Intervals between samples are no activities.
         run = replace(run, table=run.table.take(slice(0, 0)), cubes=None)
     table, parallel = run.table, run.parallel
@@ -112,6 +115,7 @@ def describe(run: Run) -> dict[str, Any]:
             if is_counted(name)
         ],
         "telemetry": run.telemetry,
+        **({"samples": _samples(run)} if is_sampled else {}),
         "processors": [
             {
                 **_of(samples, SampledFile.__struct_fields__),
@@ -203,7 +207,26 @@ def _unclassified(run: Run) -> dict[str, float]:
     }
 
 
+def _samples(run: Run) -> _Document:
+    """The samples of each signal, over all GPUs and nodes."""
+    every = {name: [*found.values()] for name, found in run.sampled.items()}
+    for each in run.of_nodes:
+        every.setdefault(each.signal, []).append(each.summary)
+    return {
+        name: {
+            "samples": sum(each.samples for each in found),
+            "min": min(each.low for each in found),
+            "max": max(each.high for each in found),
+            "first_ns": min(each.first_ns for each in found),
+            "last_ns": max(each.last_ns for each in found),
+        }
+        for name, found in every.items()
+    }
+
+
 def _missing(run: Run) -> list[str]:
+    if run.is_sampled_only:
+        return ["no traces and no counters: this telemetry belongs to no run"]
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
     if not run.counters and not any(map(is_counted, run.table.measured)):
         missing.append("no hardware counters: unit utilisation and its losses are unknown")
@@ -260,20 +283,23 @@ def as_text(run: Run, width: int = 0) -> Escaped:
 
 def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Iterable[str]]]:
     """Titles and lines; a section without lines isn't shown."""
-    yield "", _aligned([[*_GPU_COLUMNS], *map(_gpu_cells, found["gpus"])], width)
+    if not run.is_sampled_only:
+        yield "", _aligned([[*_GPU_COLUMNS], *map(_gpu_cells, found["gpus"])], width)
     for recording in run.recordings:
         lines = (f"{name:<12} {text}" for name, text in recording.facts.items())
         yield "recorded by chopper record", (*lines, *recording.problems, *recording.notes)
     yield "rank clocks (corrected)", map(_clock_line, run.hosts if len(run.hosts) > 1 else ())
     yield "devices matched to GPUs", _identity_lines(run, width)
-    yield "sources", _source_lines(found["sources"], width)
+    yield "samples, over all GPUs", map(_sample_line, found.get("samples", {}).items())
+    yield "sources", _source_lines(found["sources"], width) if run.sources else ()
     yield "files that could not be used", (item["reason"] for item in found["failed"])
     yield "collectives, over all GPUs", map(_collective_line, found["collectives"])
     yield "model FLOPs by data type, over all GPUs", _flops_lines(run, found["model_flops"])
     skipped = (f"{item['path']}: {item['reason']}" for item in found["skipped"])
     yield "files not read", skipped
     of_what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
-    yield f"label coverage in % of {of_what}, by rule", _coverage_lines(found["coverage"])
+    coverage = () if run.is_sampled_only else _coverage_lines(found["coverage"])
+    yield f"label coverage in % of {of_what}, by rule", coverage
     unknown = list(found["unclassified"].items())
     more = [f"and {len(unknown) - _MAX_UNKNOWN} more"] * (len(unknown) > _MAX_UNKNOWN)
     lines = (f"{time:9.3f} ms  {name[:_LINE_WIDTH]}" for name, time in unknown)
@@ -314,6 +340,16 @@ def _head_lines(run: Run, found: _Document) -> list[str]:
 def _gpu_cells(gpu: _Document) -> list[str]:
     span = "-" if gpu["span_ns"] is None else f"{gpu['span_ns'] / 1e6:.3f}"
     return [span if key == "span_ns" else str(gpu[key]) for key in _GPU_COLUMNS.values()]
+
+
+def _sample_line(item: tuple[str, _Document]) -> str:
+    name, found = item
+    seconds = (found["last_ns"] - found["first_ns"]) / 1e9
+    since = ""
+    if found["first_ns"] > _YEAR_2001_NS:  # clocks since boot have no date
+        since = f" from {datetime.fromtimestamp(found['first_ns'] / 1e9, UTC):%Y-%m-%d %H:%M:%S}"
+    values = f"{found['samples']} samples, {found['min']:g} to {found['max']:g}"
+    return f"{name}: {values}, {seconds:.3f} s{since}"
 
 
 def _coverage_lines(coverage: _Document) -> Iterator[str]:

@@ -7,8 +7,6 @@ from typing import Final
 
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.view import View
-from chopper_core.util.errors import DataError
-from chopper_core.util.escape import Escaped
 from chopper_tui.commands.arguments import READING
 from chopper_tui.commands.options import open_with_progress, progress_line
 from chopper_tui.commands.output import write
@@ -30,20 +28,6 @@ def run(options: Namespace) -> int:
     if getattr(options, "verify", False):  # `show` has it not
         with progress_line() as progress:
             verify_run(options.run, overrides, progress, again=True)
-    try:
-        opened = open_with_progress(View(options.run, overrides=overrides), options)
-        report = _telemetry_report(options) if opened.is_sampled_only else None
-        report = report or (info.as_json if options.format == "json" else info.as_text)(opened)
-    except DataError:
-        report = _telemetry_report(options)
-        if report is None:
-            raise
-    write(report)
+    opened = open_with_progress(View(options.run, overrides=overrides), options)
+    write((info.as_json if options.format == "json" else info.as_text)(opened))
     return 0
-
-
-def _telemetry_report(options: Namespace) -> Escaped | None:
-    from chopper_core.ingest.attach import telemetry_report
-    from chopper_core.store.format import paths_of
-
-    return telemetry_report(paths_of(options.run), options.format)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from chopper_core.ingest.attach import telemetry_report
+from chopper_core.ingest.open import open_run
+from chopper_core.render.info import as_text
 
 START_S = 1_726_000_000
 
@@ -20,9 +20,9 @@ def test_two_names_of_one_signal_contradict_each_other(tmp_path: Path) -> None:
     write(tmp_path, "gpu_power_3.csv", 600)
     write(tmp_path, "power_3.csv", 610)
     write(tmp_path, "power_4.csv", 620)
-    report = telemetry_report([tmp_path], "text") or ""
-    assert "both give power_w of gpu 3 at the same time" in report
-    assert "620 to 620" in report and "600 to 600" not in report and "610 to 610" not in report
+    report = as_text(open_run(str(tmp_path), jobs=1))
+    assert "both give power_w of GPU 3 at the same time" in report
+    assert "power_w: 4 samples, 620 to 620" in report
 
 
 def test_metrics_parts_ranks_and_later_files_do_not(tmp_path: Path) -> None:
@@ -30,8 +30,8 @@ def test_metrics_parts_ranks_and_later_files_do_not(tmp_path: Path) -> None:
         write(tmp_path, name, 50)
     write(tmp_path, "pcie_tx_bytes_3.csv", 50)
     write(tmp_path / "later", "gpu_power_3.csv", 50, START_S + 100)
-    report = telemetry_report([tmp_path], "text") or ""
-    assert "could not be used" not in report and report.count("4 samples") == 6
+    run = open_run(str(tmp_path), jobs=1)
+    assert not run.failed and len(run.telemetry) == 6
 
 
 def test_each_of_many_files_that_overlap_is_named(tmp_path: Path) -> None:
@@ -40,8 +40,8 @@ def test_each_of_many_files_that_overlap_is_named(tmp_path: Path) -> None:
     for at, (start_s, seconds) in enumerate(spans):
         name = ("power_3.csv", "gpu_power_3.csv")[at % 2]
         write(tmp_path / str(at), name, at, START_S + start_s, seconds)
-    report = telemetry_report([tmp_path], "json") or ""
-    failed = {int(Path(each["path"]).parent.name) for each in json.loads(report)["failed"]}
+    run = open_run(str(tmp_path), jobs=1)
+    failed = {int(Path(path).parent.name) for path, _ in run.failed}
     assert failed == {
         at
         for at, (start, length) in enumerate(spans)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from chopper_core.ingest.attach import telemetry_report
+from chopper_core.ingest.open import open_run
+from chopper_core.render.info import describe
 from chopper_tui.cli import main
 
 LOG = (
@@ -23,24 +23,22 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_a_log_holds(folder: Path) -> None:
-    report = telemetry_report([folder], "json")
-    assert report is not None
-    (found,) = json.loads(report)["telemetry"]
-    assert found["signals"] == {
-        "power_w": {"samples": 2, "min": 650.0, "max": 700.0},
-        "gfx_mhz": {"samples": 2, "min": 1500.0, "max": 1700.0},
-    }
-    assert found["gpus"] == ["gpu 0", "gpu 1"]
-    assert found["last_ns"] - found["first_ns"] == 2_000_000_000
-    assert any("gfx_mhz that can't be parsed" in loss for loss in found["losses"])
+    report = describe(open_run(str(folder), jobs=1))
+    power, clock = report["samples"]["power_w"], report["samples"]["gfx_mhz"]
+    assert (power["samples"], power["min"], power["max"]) == (2, 650.0, 700.0)
+    assert (clock["samples"], clock["min"], clock["max"]) == (2, 1500.0, 1700.0)
+    assert power["last_ns"] - power["first_ns"] == 2_000_000_000
+    assert [each["device"] for each in report["identities"]] == ["gpu 0", "gpu 1"]
+    (found,) = report["telemetry"]
+    assert any("gfx_mhz that can't be parsed" in note for note in found["notes"])
 
 
 def test_info_prints_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "no traces and no counters" in shown
-    assert "clock epoch, resolution 1 s, 2.000 s from 2025-08-07 16:58:20 UTC" in shown
-    assert "LOST: 1 value of gfx_mhz that can't be parsed" in shown
+    assert "power_w: 2 samples, 650 to 700, 2.000 s from 2025-08-07 16:58:20" in shown
+    assert "1 value of gfx_mhz that can't be parsed" in shown
 
 
 def test_it_opens_as_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,6 +52,5 @@ def test_it_opens_as_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_nothing_at_all_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    assert telemetry_report([tmp_path], "text") is None
     assert main(["info", str(tmp_path)]) == 1
     assert "holds no traces" in capsys.readouterr().err

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.ingest.attach import telemetry_report
 from chopper_core.ingest.open import open_run
 from chopper_core.model.overrides import overrides_of
+from chopper_core.render.info import as_text
 from chopper_core.sources.counters.files import find_counters
 from chopper_core.sources.ranks import find_traces
 from chopper_core.util.errors import DataError
@@ -34,9 +34,9 @@ READING = lines(METRIC, f"{S},2,150,2100,71", f"{S + 1},2,150,2100,71")
 @pytest.mark.parametrize(
     ("files", "contradiction"),
     [
-        ({"gpu_power_3.csv": SAMPLES, "power_3.csv": SAMPLES}, "power_w of gpu 3"),
-        ({"a/gpu_power_3.csv": SAMPLES, "b/gpu_power_3.csv": SAMPLES}, "power_w of gpu 3"),
-        ({"a.csv": READING, "b.csv": READING}, "of gpu 2 at the same time"),
+        ({"gpu_power_3.csv": SAMPLES, "power_3.csv": SAMPLES}, "power_w of GPU 3"),
+        ({"a/gpu_power_3.csv": SAMPLES, "b/gpu_power_3.csv": SAMPLES}, "power_w of GPU 3"),
+        ({"a.csv": READING, "b.csv": READING}, "of GPU 2 at the same time"),
         ({"gpu_power_3.csv": SAMPLES, "gpu_power_4.csv": SAMPLES}, ""),
         ({"gpu_power_3.csv": SAMPLES, "mem_power_3.csv": SAMPLES}, ""),
         ({"a.csv": READING, "b.csv": READING.replace(",2,", ",3,")}, ""),
@@ -47,7 +47,7 @@ READING = lines(METRIC, f"{S},2,150,2100,71", f"{S + 1},2,150,2100,71")
 def test_telemetry(tmp_path: Path, files: dict[str, str], contradiction: str) -> None:
     for name, content in files.items():
         put(tmp_path, name, content)
-    report = telemetry_report([tmp_path], "text") or ""
+    report = as_text(open_run(str(tmp_path), jobs=1))
     assert ("files that could not be used" in report) == bool(contradiction)
     assert contradiction in report
 
@@ -109,11 +109,11 @@ def test_a_directory_of_telemetry_names_what_it_leaves_out(tmp_path: Path) -> No
     put(tmp_path, "power_3.csv", SAMPLES)
     put(tmp_path, "gpu_current_3.csv", SAMPLES)
     put(tmp_path, "train.log", "step 1\n")
-    report = telemetry_report([tmp_path], "text") or ""
+    report = as_text(open_run(str(tmp_path), jobs=1))
     assert "gpu_current_3.csv: has no headings, and 'gpu_current' in its name" in report
     assert "train.log: is text of no known tool" in report
-    document = json.loads(telemetry_report([tmp_path], "json") or "")
-    assert len(document["skipped"]) == 2 and len(document["telemetry"]) == 1
+    run = open_run(str(tmp_path), jobs=1)
+    assert len(run.skipped) == 2 and len(run.telemetry) == 1
 
 
 def test_a_directory_without_anything_to_read_says_what_is_there(tmp_path: Path) -> None:
