@@ -30,12 +30,6 @@ _on_gpu = partial(
     source="trace and hardware.toml",
     missing=f"{_NO_GRID}, or the GPU is not in hardware.toml",
 )
-Figure = Callable[[Float64, int], Float64]
-"""From workgroups and the number of compute units."""
-_WAVE = 64
-"""Work-items of a wave on AMD's data-center GPUs (gfx9); of all others, 32."""
-
-
 _NO_RESOURCES = "neither trace nor rocprofv3 has the kernel's registers and LDS"
 declare(
     f"""
@@ -65,7 +59,7 @@ def fitting_occupancy(scope: Scope) -> Values:
 
     def of(_: Float64, rows: Selection) -> Float64:
         unit = _UNITS.get(chip.arch)
-        waves = np.ceil(table.measured[BLOCK][rows] / unit.wave) if unit else np.nan
+        waves = waves_of(table.measured[BLOCK][rows], chip)
         fits = fitting_workgroups(table, rows, chip)
         return np.minimum(100.0 * fits * waves / (unit.waves if unit else 1), 100.0)
 
@@ -75,8 +69,6 @@ def fitting_occupancy(scope: Scope) -> Values:
 class ComputeUnit(Struct, frozen=True):
     """What the waves of a compute unit (streaming multiprocessor) share."""
 
-    wave: int
-    """Work-items of a wave (warp)."""
     waves: int
     workgroups: int
     lds_bytes: int
@@ -87,15 +79,28 @@ class ComputeUnit(Struct, frozen=True):
 
 
 _UNITS = {
-    "gfx90a": ComputeUnit(64, 32, 16, 64 << 10, 4 * 512, 8),
-    "gfx942": ComputeUnit(64, 32, 16, 64 << 10, 4 * 512, 8),
-    "gfx950": ComputeUnit(64, 32, 16, 160 << 10, 4 * 512, 8),
-    "sm_70": ComputeUnit(32, 64, 32, 96 << 10, 2048, 8),
-    "sm_80": ComputeUnit(32, 64, 32, 164 << 10, 2048, 8),
-    "sm_90": ComputeUnit(32, 64, 32, 228 << 10, 2048, 8),
-    "sm_100": ComputeUnit(32, 64, 32, 228 << 10, 2048, 8),
+    "gfx90a": ComputeUnit(32, 16, 64 << 10, 4 * 512, 8),
+    "gfx942": ComputeUnit(32, 16, 64 << 10, 4 * 512, 8),
+    "gfx950": ComputeUnit(32, 16, 160 << 10, 4 * 512, 8),
+    "sm_70": ComputeUnit(64, 32, 96 << 10, 2048, 8),
+    "sm_80": ComputeUnit(64, 32, 164 << 10, 2048, 8),
+    "sm_90": ComputeUnit(64, 32, 228 << 10, 2048, 8),
+    "sm_100": ComputeUnit(64, 32, 228 << 10, 2048, 8),
 }
 """By architecture; ROCm's gpu-arch-specs and CUDA's table of compute capabilities."""
+
+
+def waves_of(block: Float64, chip: Hardware) -> Float64:
+    """Waves (warps) of a workgroup: of 64 work-items on AMD's data-center GPUs, else of 32."""
+    waves: Float64 = np.ceil(block / (64 if chip.arch.startswith("gfx9") else 32))
+    return waves
+
+
+def rounds_of(grid: Float64, units: int) -> tuple[Float64, Float64]:
+    """Rounds of a launch if each compute unit runs one workgroup at a time, and the part of the
+    units that the last of them fills."""
+    rounds = np.ceil(grid / units)
+    return rounds, grid / units - rounds + 1
 
 
 def fitting_workgroups(table: KernelTable, rows: Selection, chip: Hardware) -> Float64:
@@ -108,7 +113,7 @@ def fitting_workgroups(table: KernelTable, rows: Selection, chip: Hardware) -> F
         np.asarray(table.measured.get(name, np.full(len(table), np.nan))[rows])
         for name in (REGISTERS, LDS)
     )
-    waves = np.ceil(table.measured[BLOCK][rows] / unit.wave)
+    waves = waves_of(table.measured[BLOCK][rows], chip)
     allocated = np.ceil(np.maximum(registers, 1) / unit.granule) * unit.granule
     simds = chip.simds_per_cu
     by_registers = simds * np.floor(unit.registers / simds / allocated)
@@ -129,9 +134,7 @@ def waves(scope: Scope) -> Values:
         return absent(len(scope.nodes))
 
     def of(grids: Float64, rows: Selection) -> Float64:
-        width = _WAVE if chip.arch.startswith("gfx9") else _WAVE // 2
-        found: Float64 = grids * np.ceil(table.measured[BLOCK][rows] / width) / chip.compute_units
-        return found
+        return grids * waves_of(table.measured[BLOCK][rows], chip) / chip.compute_units
 
     return time_weighted(scope, GRID, figure=of)
 
@@ -140,7 +143,7 @@ def waves(scope: Scope) -> Values:
 def unused(scope: Scope) -> Values:
     """Compute units for which a launch has no workgroup, in % of all; mean over durations. Above 0:
     the kernel is too small for the GPU."""
-    return _of_units(scope, lambda grids, units: 100.0 * (1 - np.minimum(grids, units) / units))
+    return _of_rounds(scope, lambda rounds, last: np.where(rounds > 1, 0.0, 1 - last))
 
 
 @_on_gpu("tail_pct", Unit.PERCENT, "tail %")
@@ -148,13 +151,12 @@ def tail(scope: Scope) -> Values:
     """Places that stay empty if each compute unit runs one workgroup at a time, in % of those of
     all rounds: 100 x (1 - grid / (rounds x units)); mean over durations. Kernels of which several
     workgroups share a unit have shorter tails."""
-    return _of_units(
-        scope, lambda grids, units: 100.0 * (1 - grids / (np.ceil(grids / units) * units))
-    )
+    return _of_rounds(scope, lambda rounds, last: (1 - last) / rounds)
 
 
-def _of_units(scope: Scope, figure: Figure) -> Values:
-    chip: Hardware | None = scope.hardware
+def _of_rounds(scope: Scope, part: Callable[[Float64, Float64], Float64]) -> Values:
+    chip = scope.hardware
     if chip is None:
         return absent(len(scope.nodes))
-    return time_weighted(scope, GRID, figure=lambda grids, _: figure(grids, chip.compute_units))
+    units = chip.compute_units
+    return time_weighted(scope, GRID, figure=lambda grid, _: 100 * part(*rounds_of(grid, units)))

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
+from chopper_core.metrics.launches import rounds_of
 from chopper_core.model import address
 from chopper_core.model.charts import Card
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS, FLOPS_TYPE, GRID, MODEL_BYTES
@@ -94,12 +95,11 @@ def _unfilled(step: Step) -> Iterator[Card]:
         return
     grid, units = table.measured[GRID][rows], chip.compute_units
     took = table.duration_ns[rows].astype(np.float64)
-    rounds = np.ceil(grid / units)
-    empty = rounds * units - grid
-    small, tailed = grid < units, (grid > units) & (empty > (1 - _FULL) * units)
+    rounds, last = rounds_of(grid, units)
+    small, tailed = grid < units, (rounds > 1) & (last < _FULL)
     # The shortest kernel shows what a launch takes at least.
     floor_ns = np.where(small, took.min(), 0.0)
-    lost_ns = np.nan_to_num((took - floor_ns) * empty / (rounds * units))
+    lost_ns = np.nan_to_num((took - floor_ns) * (1 - last) / rounds)
     for chosen, what, shown, limit in (
         (small, f"launch fewer workgroups than the GPU has units ({units})", "unused_cus_pct", 0),
         (tailed, f"end with a round for under half of the GPU's {units} units", "tail_pct", 5),
