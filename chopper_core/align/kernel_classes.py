@@ -26,7 +26,7 @@ MATRIX_CLASSES: Final = frozenset({"gemm", "conv", ATTENTION_CLASS})
 
 _COMM: Final = late(
     # Libraries. Searched in lower case: ignoring the case costs three times as much.
-    r"(?:^|[^a-z])[nr]ccl(?:dev|sym|kernel)|msccl|(?:roc|nv|ro)_?shmem|\bucc_|\bexecutor_kernel"
+    r"(?:^|[^a-z])[nr]ccl(?:dev|sym|kernel)|msccl|(?:roc|nv|ro)_?shmem|\bucc_|^[nr]ccl_|\bexecutor_kernel"
     r"|c10d::symmetric_memory::"
     # Experts: DeepEP and its kin, plain and mangled; their layout kernels stay on the GPU.
     r"|deep_?ep\d*(?:::|\d)(?!\w{0,99}layout)|dpsk(?:::|\d+)ep(?:::|\d+)(?!layout)"
@@ -35,7 +35,8 @@ _COMM: Final = late(
     # All-reduces of inference engines, on peers' memory or by the switch.
     r"|multimem_|cross_device_(?:reduce|store|load)|(?:custom|quick)_?(?:all_?)?reduce"
     r"|(?:one|two)_?shot_(?:all|reduce)|all_?reduce\w{0,99}(?:kernel|shot|lamport|fusion)"
-    r"|(?:^|::)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}kernel"
+    r"|(?:^|::|\s)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}kernel"
+    r"|userbuffers_|hybrid_ep(?:::|\d)|\ball_?reduce::|trt\w{0,9}_all_?reduce"
 )
 _OWN_NAME: Final = 200
 """Characters that hold a kernel's own name; types of kilobytes can follow."""
@@ -76,57 +77,79 @@ softmax        softmax|nll_loss|cross_entropy
 """)
 _CLASSES: Final = _table(r"""
 kv_cache       reshape_and_cache|concat_and_cache|store_kv_?cache|set_(?:mla_)?kv_buffer
-               |kv_indices|(?:copy|swap)_blocks|kv_?cache_(?:copy|append|scatter)
+               |kv_indices|(?:copy|swap)_blocks|kv_?cache_(?:copy|append|scatter)|copy_kv
                |append_?paged_?kv|req_to_token
-moe            _combined_routing|bitmatrix|finalize_matmul_scatter|finalize_?moe|moe_?finalize
+moe            topk_softmax|fused_topk|_combined_routing|computestrides|seg_indptr
+               |expert_tokens|kernel_ep_
+               |\bep_(?:scatter|gather)
+               |sort_chunks_by_map|deepep_(?:un)?permute|bitmatrix|finalize_matmul_scatter
+               |finalize_?moe|moe_?finalize
                |moe::\w{0,99}finalize|expand_?input_?rows|routing|expert_?(?:first|prefix)
                |moe_(?:align|sum|permute|sort)|MoeSorting|topk_?gating|grouped_topk
                |_topk_forward|biased_grouped|expert_(?:count|map)|token_permut
                |(?:un)?permute_kernel
 attention      fmha|attn_fwd|attn_bwd|bwd_kernel_(?:d[kq]|fuse)|mha_(?:fwd|bwd)|flash_
                |flash(?:attn|mla)|unified_attention|reduce_segments|sage_?(?:fwd|bwd|attn)
-               |bwd_preprocess|_attention|attention_|scaled_dot_product|^_fwd_kernel
-               |mla_(?:decode|prefill|fwd|reduce)|\bpa_(?:fwd|dec)|BatchPrefill|BatchDecode
-               |SinglePrefill|SingleDecode|gated_delta|linear_attn|_attn_|attn_kernel
-               |selective_scan|chunk_scan
-rope           \brope\b|rope_|_rope|rotary
+               |bwd_preprocess|_attention|attention_|scaled_dot_product|^_fwd_(?:grouped_)?kernel
+               |mla_(?:dec|prefill|fwd|reduce|a16|a8)|(?<![a-z])pa_(?:fwd|dec|[bf]f?p?\d)
+               |BatchPrefill
+               |BatchDecode|BatchMLA|MergeStates|SinglePrefill|SingleDecode|gated_delta|linear_attn
+               |_attn_|attn_kernel|att_m_fwd|mqa_logits|lightning_attn|(?<![a-z])mha_
+               |retention_|rwkv|selective_scan|bmm_chunk|chunk_(?:scan|state|fwd|bwd)
+               |state_passing|recurrent_|recompute_w_u|wy_repr|solve_tril
+rope           \brope\b|rope_|_rope|rotary|kn_entry_\dc_
 embedding      embedding|EmbeddingBag|linearize_index|index_?select|get_rows|set_rows
 copy           multi_tensor_apply.{0,999}copy
-quantize       fp8\w{0,99}quant|hfp8|fp8rowwise
+optimizer      multi_tensor_
+quantize       ^(?!.{0,999}norm).{0,999}fp8\w{0,99}quant|hfp8|fp8rowwise|fp8_qparam|dequant_mm
 convolution    conv(?!er)|xdlops_bwd_weight|implicit_?(?:gemm|con)|igemm_|winograd
                |im\d?d?2col|col2im|_[fdw](?:prop|grad)_|gtcx|(?<=[a-z\d])cudnn_|cudnn::cnn::
                |cudnn.{0,200}[fdw](?:prop|grad)|(?<![a-z])[dw]grad(?:\dd|_engine|_alg)
                |fft\dd_[rc]2[rc]|flip_filter
 norm           rms_?norm|layer_?norm|batch_?norm|group_?norm|instance_?norm|l2_?norm|bnorm
-               |qk_?norm|(?<![a-z])[blr]n_?(?:fw|bw)|(?<!de)normali[sz]ation|RowwiseMoments|GammaBeta
+               |qk_?norm|(?<![a-z])[blr]n_?(?:fw|bw)|(?<!de)normali[sz]ation|RowwiseMoments
+               |GammaBeta
+               |ComputeInternalGradients
 embedding      bucketize_sparse|permute_indices|bounds_check_ind
 gemm           (?:^|_)Cijk_|(?<!fb)gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul
-               |matrix_multiply|gemv|\bwvsp(?:l|li)t_?k|\bllmm1|skinny|\bfmoe|mul_mat
-               |(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe|moe_(?:ck|mm)|dot_kernel
-quantize       quant(?!ile)|per_token_group|(?:to|cast)_?(?:fp8|mxfp)|cast_transpose
-optimizer      multi_tensor_apply|koptimizer|adam|adagrad|adafactor|rmsprop|\blamb\b|_sgd|sgd_
+               |matrix_multiply|gemv|\bwvsp(?:l|li)t_?k|\bllmm1|skinny|(?<![a-z])fmoe|mul_mat
+               |marlin(?!_repack)|machete
+               |(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe|moe_(?:ck|mm|stage)|dot_kernel
+moe            (?<![a-z])moe(?![a-z])|expert
+quantize       quant(?!ile)|\bamax_|absmax|convert_fp8|per_token_group
+               |(?:to|cast)_?(?:fp8|mxfp)|cast_transpose
+optimizer      koptimizer|adam|adagrad|adafactor|rmsprop|\blamb(?![a-z])|_sgd|sgd_|lion_
+               |newton_?schulz
 softmax        softmax|nll|cross_?entropy
-embedding      index_?put|gpu_index_kernel|indexing_backward|gather|scatter
+embedding      index_?(?:put|copy|add|fill)|gpu_index_kernel|indexing_backward|gather(?!topk)
+               |scatter
                |partials?_(?:per_)?segment|grad_weight
 pooling        pool
-copy           ^copy(?!right)|memory_?copy|copyBuffer|fillBuffer
+copy           ^copy(?!right)|roll_cuda|_pad\dd_|memory_?copy|copyBuffer|fillBuffer
                |n(?:chw|hwc)\w{0,9}to_?n(?:chw|hwc)|memcpy|memset|CatArray|concat_
                |split_with_sizes|chunk_cat|copy_kernel|direct_copy|veccopy|\bcpy_
-               |transpose(?!Params)|permute|StackArray|repeat_interleave
-reduction      reduce_kernel|reduce_fusion|reduction|lpnorm|row_?sum|arg_?max
-random         distribution_|philox|dropout|random
-sort           sort|topk|radix|scan|cub::|rocprim|thrust|sampling|bincount|unique
+               |transpose(?!Params)|tensorTransform|permute|repack|StackArray|repeat_interleave
+               |pack_seq
+reduction      reduce_kernel|reduce_fusion|reduction|reduce_dbias|lpnorm|row_?sum
+               |col(?:umn)?_?reduce|arg_?max
+random         distribution_|randperm|bernoulli|philox|dropout|random
+sort           (?<!ten)sort|top_?k|radix|scan|cub::|rocprim|thrust|sampling|bincount|unique
 elementwise    elementwise|pointwise|tensor_apply|foreach|\bfill|vector_add|act_and_mul|silu
-               |gelu|swiglu|geglu|loop_\w{0,99}fusion|SubTensorOp|epilogue::|unary_|bin_bcast|scale_f32|scal_kernel
-               |amp_update|arange|tensorOp|compute_position|resolve_future|softplus|sigmoid
+               |gelu|swiglu|geglu|loop_\w{0,99}fusion|SubTensorOp|epilogue::|unary_|bin_bcast
+               |scale_f32|scal_kernel
+               |amp_update|arange|tensorOp|optensor|clamp|where_kernel|relu_|fused_add
+               |gated_act|masked_fill|triu_tril|upsample
+               |offsets_range|compute_position|resolve_future|softplus|sigmoid
 """)
 _COLLECTIVES: Final = _table(r"""
-all_gather     all_?gather
-reduce_scatter reduce_?scatter|post_backward_reduce
-all_reduce     all_?reduce|cross_device_reduce|(?:custom|quick)_?reduce|multimem_\w{0,99}reduce
+all_gather     all_?gather|userbuffers_\w{0,99}_ag
+reduce_scatter reduce_?scatter|post_backward_reduce|userbuffers_\w{0,99}_rs
+all_reduce     all_?reduce|userbuffers_\w{0,99}_(?:rr|mc|ar)|cross_device_reduce
+               |(?:custom|quick)_?reduce|multimem_\w{0,99}reduce
 all_to_all     all_?to_?all|all2all
 broadcast      broadcast
-send_recv      send_?recv|\b(?:i?send|i?recv|batch_isend_irecv|coalesced)\b|:send|:recv
+send_recv      send_?recv|userbuffers_p\w{0,99}(?:send|recv)
+               |\b(?:i?send|i?recv|batch_isend_irecv|coalesced)\b|:send|:recv
 barrier        barrier
 dispatch       dispatch
 combine        combine

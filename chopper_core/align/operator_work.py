@@ -217,19 +217,28 @@ def _layout(second: bool | None, first: bool | None) -> str:
     return "NT"[second] + "NT"[first]
 
 
-def _linear(name: str, inputs: Inputs) -> Work | None:
-    """The product of the input with the transposed weight."""
-    if len(inputs.shapes) < 2 or not inputs.shapes[0] or len(inputs.shapes[1]) != 2:
+def _linear(name: str, inputs: Inputs, given: int = 0, weight: int = 1) -> Work | None:
+    """The product of the input with the transposed weight, which are at two positions."""
+    if len(inputs.shapes) < 2 or not inputs.shapes[given] or len(inputs.shapes[weight]) != 2:
         return None
-    (*rows, inner), (columns, again) = inputs.shapes[:2]
+    *rows, inner = inputs.shapes[given]
+    columns, again = inputs.shapes[weight]
     if inner != again:
         return None
-    weight = inputs.is_transposed(1)
-    given = inputs.is_transposed(0) if rows else False
+    is_turned = inputs.is_transposed(weight)
+    layout = _layout(
+        None if is_turned is None else not is_turned,
+        inputs.is_transposed(given) if rows else False,
+    )
     has_bias = len(inputs.shapes) > 2 and bool(inputs.shapes[2])
-    layout = _layout(None if weight is None else not weight, given)
     sizes = Product(prod(rows), columns, inner, layout=layout, has_bias=has_bias)
     return _product_call(name, inputs, sizes)
+
+
+def _product_into(name: str, inputs: Inputs) -> Work | None:
+    """The product of the second and third input; the first is where it is written."""
+    read = Inputs(inputs.shapes[1:], inputs.types[1:], inputs.values[1:], inputs.strides[1:])
+    return _product(name, read, directions=2, result=inputs.spelling(0))
 
 
 def _grouped(name: str, inputs: Inputs, offsets: int, dtype: int, result: str = "") -> Work | None:
@@ -469,11 +478,18 @@ def _per_direction(value: Any, directions: int) -> tuple[int, ...]:
 _COUNTS: Final[Mapping[str, Callable[[str, Inputs], Work | None]]] = {
     "aten::mm": partial(_product, directions=2),
     "aten::addmm": partial(_product, first=1, directions=2),
+    "aten::_addmm_activation": partial(_product, first=1, directions=2),
     "aten::_scaled_mm": partial(_product, directions=2, dtype=6),
     "aten::_int_mm": partial(_product, directions=2, result="int"),
     "aten::bmm": partial(_product, directions=3),
     "aten::baddbmm": partial(_product, first=1, directions=3),
     "aten::linear": _linear,
+    "vllm::rocm_unquantized_gemm": _linear,
+    "vllm::rocm_unquantized_gemm_impl": _linear,
+    "_rocm_C::wvSplitK": partial(_linear, given=1, weight=0),
+    "_rocm_C::LLMM1": partial(_linear, given=1, weight=0),
+    "_C::cutlass_scaled_mm": _product_into,
+    "sgl_kernel::fp8_scaled_mm": partial(_product, directions=2, dtype=4),
     "aten::matmul": _product,
     "aten::_grouped_mm": partial(_grouped, offsets=2, dtype=4),
     "aten::_scaled_grouped_mm": partial(_grouped, offsets=4, dtype=7, result="c10::BFloat16"),

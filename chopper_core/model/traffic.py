@@ -141,7 +141,9 @@ sort | 0 | 0 0@long
 _OF_ENGINES: Final = """
 _C::rms_norm sgl_kernel::rmsnorm aiter::rmsnorm | 1 2 | 0
 _C::fused_add_rms_norm sgl_kernel::fused_add_rmsnorm | 0 1 2 | 0 1
-aiter::add_rmsnorm aiter::rmsnorm2d_fwd_with_add | 1 2 4 | 0 3
+aiter::rms_norm aiter::rmsnorm2d_fwd aiter::rmsnorm2d_fwd_ck vllm::rocm_aiter_rms_norm | 0 1 | 0
+aiter::add_rmsnorm aiter::rmsnorm2d_fwd_with_add aiter::rmsnorm2d_fwd_with_add_ck | 1 2 4 | 0 3
+vllm::rocm_aiter_rmsnorm2d_fwd_with_add | 0 1 2 | 0 1
 _C::silu_and_mul _C::gelu_and_mul _C::gelu_tanh_and_mul _C::mul_and_silu aiter::silu_and_mul
  sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul sgl_kernel::gelu_tanh_and_mul | 1 | 0
 _C::rotary_embedding sgl_kernel::rotary_embedding | 0 1 2 0x4@4 | 1 2

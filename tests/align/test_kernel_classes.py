@@ -158,6 +158,14 @@ def test_kernels_that_compute(name: str) -> None:
     assert kernel_class(name) == COMPUTE[name]
 
 
+def test_names_of_many_libraries_have_their_class() -> None:
+    lines = (Path(__file__).parent / "kernel_names.tsv").read_text().splitlines()
+    assert len(lines) > 400
+    wanted = [line.partition("\t") for line in lines]
+    wrong = {name: kernel_class(name) for known, _, name in wanted if kernel_class(name) != known}
+    assert not wrong
+
+
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_a_collective_s_word_alone_is_no_communication(name: str) -> None:
     assert not is_communication(name)

@@ -47,11 +47,25 @@ def test_a_product_multiplies_and_adds_for_each_term(rows: int, inner: int, colu
     assert flops_of("aten::_int_mm", matrices) == expected
     assert flops_of("aten::addmm", [[columns], *matrices, [], []]) == expected
     assert flops_of("aten::_scaled_mm", [*matrices, [], [], [], [], []]) == expected
+    assert flops_of("aten::_addmm_activation", [[columns], *matrices, []]) == expected
+    result, weight, given = [rows, columns], [columns, inner], [rows, inner]
+    assert flops_of("_C::cutlass_scaled_mm", [result, *matrices, [1], [1]]) == expected
+    assert flops_of("_rocm_C::wvSplitK", [weight, given, []]) == expected
+    assert flops_of("vllm::rocm_unquantized_gemm", [given, weight, []]) == expected
     batched = [[6, rows, inner], [6, inner, columns]]
     assert flops_of("aten::bmm", batched) == 6 * expected
     assert flops_of("aten::baddbmm", [[6, rows, columns], *batched]) == 6 * expected
     assert flops_of("aten::linear", [[rows, inner], [columns, inner], []]) == expected
     assert flops_of("aten::linear", [[2, 3, rows, inner], [columns, inner]]) == 6 * expected
+
+
+def test_the_result_among_the_inputs_is_written_once() -> None:
+    shapes, fp8 = [[3, 5], [3, 4], [4, 5], [1], [1]], "c10::Float8_e4m3fn"
+    work = work_of("_C::cutlass_scaled_mm", shapes, (), [BF16, fp8, fp8, "float", "float"])
+    assert work is not None and work.bytes == 2 * 3 * 5 + 3 * 4 + 4 * 5 + 8
+    work = work_of("sgl_kernel::fp8_scaled_mm", shapes[1:], ["", "", "", "", "15"],
+                   [fp8, fp8, "float", "float", "Scalar"])  # fmt: skip
+    assert work is not None and work.bytes == 2 * 3 * 5 + 3 * 4 + 4 * 5 + 8
 
 
 def test_llama_s_projections_have_the_published_counts() -> None:

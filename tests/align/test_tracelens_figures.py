@@ -1,8 +1,8 @@
 """Work of calls next to TraceLens's sheets of public traces: GFLOP, MiB; docs/shapes.md has why
 some differ.
 
-From AMD-AGI/TraceLens (MIT), `tests/traces/mi300`: the reports of Qwen1.5-0.5B-Chat and of ResNet
-with activation checkpointing.
+From AMD-AGI/TraceLens (MIT), `tests/traces`: the reports of Qwen1.5-0.5B-Chat and of ResNet with
+activation checkpointing on MI300X, of Wan2.1 on H100, and of SGLang's prefill of Qwen3-8B.
 """
 
 from __future__ import annotations
@@ -32,6 +32,17 @@ SHEETS: list[Sheet] = [
      ["", "", "", "0.", "True", "False", "0.125"], 10.239377408, 69.875),
     ("aten::convolution_backward", [IMAGE, IMAGE, FILTER], [BF16] * 3, CONV,
      4.62422016, 15.453125),
+    ("aten::_scaled_dot_product_flash_attention", [[1, 12, 32256, 128]] * 3, [BF16] * 3,
+     ["", "", "", "0.", "False", "False", "0.0883"], 6392.521949184, 378.0),
+    ("aten::convolution", [[1, 96, 6, 258, 258], [96, 96, 3, 3, 3], [96]], [BF16] * 3,
+     ["", "", "", "[1, 1, 1]", "[0, 0, 0]", "[1, 1, 1]", "False", "[0, 0, 0]", "1"],
+     130.459631616, 121.60400390625),
+    ("aten::native_layer_norm", [[1, 32256, 1536], [], [], []], ["float", "ScalarList", "", ""],
+     ["", "[1536]", "", "", "1e-06"], 0, 378.03515625),
+    ("aiter::mha_batch_prefill", [[15360, 32, 128], *[[835874, 8, 128]] * 2, *[[16]] * 2, [15616]]
+     + [[]] * 12, [BF16] * 3 + ["int"] * 3 + ["Scalar"] * 12,
+     [*[""] * 6, "1024", "1024", "0.", "0.088", "0.", "False", "True", "-1", "-1", "0", "False",
+      "False"], 128.84901888, 300.0),
     ("aten::mul", [HIDDEN, [16, 559, 1]], [FP32] * 2, [], 0, 69.90911865234375),
     ("aten::add", [HEADS, HEADS, []], [BF16, BF16, "Scalar"], ["", "", "1"], 0, 52.40625),
     ("aten::mul", [HEADS, TABLE], [BF16] * 2, [], 0, 35.0057373046875),
