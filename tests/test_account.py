@@ -186,8 +186,8 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "step time": {
         "overview headline": r"^(?:iteration|step) #",
         "live headline": r"^(?:iteration \d+: (?:step )?|iteration |step )#",
-        "throughput headline": "an iteration takes #",
-        "findings headline": "activities, # per iteration",
+        "throughput headline": "iteration #",
+        "findings headline": "· # per iteration",
         "whatif headline": "instead of #,",
     },
     "tokens/s": {
@@ -195,7 +195,7 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "live headline": "· # tok/s",
         "throughput headline": r"per GPU, # on \d+ GPUs",
     },
-    "tokens/s per GPU": {"throughput headline": "^# tokens/s"},
+    "tokens/s per GPU": {"throughput headline": "^# tok/s"},
     "MFU": {"overview headline": "· # of peak", "live headline": "· # of peak"},
     "exposed communication": {
         "findings sentence": "^exposed communication takes # per (?:GPU and )?iteration"
@@ -211,11 +211,11 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "power": {
         "overview headline": r"· #$",
         "live headline": r"· #$",
-        "power headline": "GPUs? draw #",
+        "power headline": "^# on",
     },
-    "step energy": {"power headline": "an iteration takes #"},
-    "waiting": {"comms headline": "GPUs wait #"},
-    "collectives": {"comms headline": "^# collectives?"},
+    "step energy": {"power headline": "· # an iteration"},
+    "waiting": {"comms headline": "^# waiting"},
+    "collectives": {"comms headline": r"(?:^|of )# collectives"},
 }
 """Where a quantity stands in a sentence: the number at `#`."""
 BARS: Final = {

@@ -240,7 +240,7 @@ def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     check("tour-kernels", f"```\n{shown['kernels']}```", EXAMPLES)
     truth = json.loads((ROOT / "demo_data" / "fsdp2" / "truth.json").read_text())
     slow = truth["slow_gpu"]["rank"]
-    assert f"GPU {slow} is the straggler" in shown["ranks"]
+    assert f"straggler GPU {slow} lags" in shown["ranks"]
     assert re.match(rf" \S+ › GPU {slow} .*compare", shown["compare"])
     assert re.match(rf" \S+ › GPU {slow} › mlp_dp .*compare", shown["kernels"])
     # The text says: waits less in collectives, mlp_dp costs the most, each kernel takes longer.

@@ -31,7 +31,6 @@ from chopper_core.util.grouping import (
 from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import headline, kinds_of, known, notes
-from chopper_core.views.shared.phrases import listed, time
 from chopper_core.views.shared.table_view import (
     Own,
     Partition,
@@ -62,7 +61,6 @@ SPEC: Final = ViewSpec(
 COLLECTIVE: Final = "collective"
 OPERATION: Final = "operation"
 """Split by the operation that runs next on the GPU: what exposed communication holds up."""
-_MAX_NAMED: Final = 3
 _LEAST_BAR: Final = 0.005
 """Of all exposed time: an operation that waits less has no bar."""
 _LEVEL_OF: Final = {"kind": "operation"}
@@ -99,7 +97,7 @@ def answer(run: Run, view: View) -> ViewResult:
     exposed_ms = _exposed_ms(run, found, view)
     return replace(
         result,
-        headline=(*headline(found, base_of(run, view)), *_exposed(exposed_ms)),
+        headline=headline(found, base_of(run, view), exposed_ms),
         notes=(*result.notes, *notes(run, found)),
         charts=(*_bars(exposed_ms), _boxes(found), *_skews(found), *_by_occurrence(found)),
     )
@@ -254,8 +252,8 @@ def _members(run: Run, view: View) -> ViewResult:
         (METRICS["hidden_ns"], Values(nodes.sum("hidden_ns"))),
     ]
     skew = (
-        f"GPU {one.last_gpu[0]} arrives last, {one.skew_ns[0] / 1e3:.1f} µs after "
-        f"the first; the transfer then takes {one.transfer_ns[0] / 1e3:.1f} µs"
+        f"GPU {one.last_gpu[0]} arrives last, {one.skew_ns[0] / 1e3:.1f} µs after the first · "
+        f"transfer {one.transfer_ns[0] / 1e3:.1f} µs"
         if one.complete[0]
         else "the traces lack some of its ranks"
     )
@@ -318,12 +316,6 @@ def _exposed_ms(run: Run, found: Collectives, view: View) -> dict[str, float]:
         for row in np.argsort(-spent, kind="stable").tolist()
         if spent[row] > 0
     }
-
-
-def _exposed(exposed_ms: Mapping[str, float]) -> tuple[str, ...]:
-    """The operations that wait longest for communication that nothing hides."""
-    named = [f"{name} {time(1e6 * ms)}" for name, ms in exposed_ms.items()]
-    return (f"exposed before {listed(named, _MAX_NAMED)}; p operation lists all",) if named else ()
 
 
 def _bars(exposed_ms: Mapping[str, float]) -> tuple[BarChart, ...]:

@@ -20,6 +20,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of, ranked, sums_of
+from chopper_core.views.shared.phrases import facts
 from chopper_core.views.shared.samples import evenly
 from chopper_core.views.shared.table_view import (
     LabelledRows,
@@ -241,20 +242,20 @@ def _headline(use: _Use, level: float) -> tuple[str, ...]:
     if not figures["cpu_samples"]:
         return ("no CPU sample in the scope's time",)
     above = f"above {level:g} %" if level else "active"
-    count = len(use.samples.cpus)
-    text = (
-        f"{figures['active_cpus']:.1f} of {count} logical processors are {above} on average, "
-        f"at most {figures['max_active_cpus']:.0f}; together they do the work of "
-        f"{figures['cpu_work']:.1f} (median {figures['logical_pct']:.1f} % in use)"
+    text = facts(
+        f"{figures['active_cpus']:.1f} of {len(use.samples.cpus)} logical processors {above}, "
+        f"most {figures['max_active_cpus']:.0f}",
+        f"work {figures['cpu_work']:.1f}",
+        f"median {figures['logical_pct']:.1f} %",
     )
     if not len(use.core_names):
         return (text,)
-    return (
-        text,
-        f"they are on {figures['active_cores']:.1f} of {len(use.core_names)} physical cores "
-        f"(median {figures['physical_pct']:.1f} %); on {figures['shared_cores']:.1f} cores both "
-        "share it",
+    cores = facts(
+        f"{figures['active_cores']:.1f} of {len(use.core_names)} physical cores",
+        f"median {figures['physical_pct']:.1f} %",
+        f"{figures['shared_cores']:.1f} shared by both threads",
     )
+    return text, cores
 
 
 def _notes(run: Run, use: _Use, level: float) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, distinct, sums_of
 from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures
-from chopper_core.views.shared.phrases import amount, percent
+from chopper_core.views.shared.phrases import amount, facts, percent
 from chopper_core.views.shared.table_view import (
     ALL_GPUS,
     LabelledRows,
@@ -138,8 +138,8 @@ def answer(run: Run, view: View) -> ViewResult:
     steps = int(base.of_rows({"": [""]}, reduces=Reduces.STEPS)[0])
     return replace(
         found,
-        headline=_headline(run, scope, steps),
-        notes=_notes(scope),
+        headline=_headline(scope, steps),
+        notes=_notes(run, scope, steps),
         charts=_charts(run, scope, steps),
         base=base.itself if view.by == NODE else base,
     )
@@ -320,31 +320,31 @@ def _parts(table: KernelTable, scope: _ScopeGraph) -> dict[str, int]:
     return {name: int(ns) for name, ns in zip(names, times, strict=True) if ns}
 
 
-def _headline(run: Run, scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
-    """Sentences about the path, per so many steps."""
-    path = _parts(run.table, scope).items()
-    parts = [f"{name} {time_text(ns / steps)}" for name, ns in path]
-    counts = counts_of(node_types(run.table, scope.rows), len(TYPES)) / steps
-    mix = [f"{amount(n)} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
+def _headline(scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
+    """Figures of the path, per so many steps."""
     work, gap = (time_text(int(each.sum()) / steps) for each in (scope.work_ns, scope.gap_ns))
     on_path, rows = (amount(len(each) / steps) for each in (scope.on_path, scope.rows))
     begin, end = scope.alone_ns
     free = int((end - begin).sum()) / max(scope.alone_span_ns, 1)
     return (
-        f"longest path{' of a step' if steps > 1 else ''}: {on_path} of {rows} activities, "
-        f"{work} of work, {gap} before and between them; on average {free:.2f} could run at a time",
-        f"path: {', '.join(parts)}",
-        f"nodes: {', '.join(mix)}",
+        facts(
+            f"{work} of work, {gap} of waits on the longest path{' of a step' * (steps > 1)}",
+            f"{on_path} of {rows} activities",
+            f"{free:.2f} could run at a time",
+        ),
     )
 
 
-def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
+def _notes(run: Run, scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
     graph = scope.graph
+    counts = counts_of(node_types(run.table, scope.rows), len(TYPES)) / steps
+    mix = [f"{amount(n)} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
     edges = counts_of(graph.evidence, len(Evidence)).tolist()
     total = max(len(graph.evidence), 1)
     known = [(each, n) for each, n in zip(Evidence, edges, strict=True) if n]
     parts = [f"{n} {each.text} ({percent(n / total)})" for each, n in known]
     notes = [f"waits: {'; '.join(parts)}" if parts else "no activity waits for another"]
+    notes.append(f"nodes: {', '.join(mix)}")
     if graph.unlaunched:
         notes.append(
             f"{graph.unlaunched} activities have no launch record: what their hosts did before "

@@ -31,7 +31,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.base import base_of, divided
-from chopper_core.views.shared.phrases import count, differs
+from chopper_core.views.shared.phrases import count, differs, facts
 from chopper_core.views.shared.samples import columns_of, gpus_of, opened, result_of_samples
 from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
@@ -253,19 +253,18 @@ def _chart(
 
 def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places) -> tuple[str, ...]:
     high, low = int(np.nanargmax(numbers)), int(np.nanargmin(numbers))
-
     value = partial(scaled_text, unit=figure.unit)
 
     def end(place: int) -> str:
         where = f" ({text})" if (text := places.text(place)) else ""
-        return f"GPU {gpus[place]}{where}, {value(numbers[place])}"
+        return f"{value(numbers[place])} on GPU {gpus[place]}{where}"
 
-    ends = end(high)
+    lines = [f"{end(high)}: {figure.title}"]
     if differs(numbers[high], numbers[low], _LEAST_APART):
-        ends = f"largest on {end(high)}; smallest on {end(low)}"
+        lines = [facts(f"{end(high)}, the largest {figure.title}", f"smallest {end(low)}")]
     elif len(gpus) > 1:
-        ends = f"{value(numbers[high])} on each of {count(len(gpus), 'GPU')}"
-    lines = [f"{figure.title}: {ends}"]
+        each = f"{value(numbers[high])} on each of {count(len(gpus), 'GPU')}"
+        lines = [f"{each}: {figure.title}"]
     slots = list(dict.fromkeys(slot for slot in places.slots if slot))
     if len(slots) > 1:
         of_slot = np.array(places.slots)

@@ -170,10 +170,8 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         if not differs(number, other, _LEAST_APART):
             return (f"no GPU differs from the others' median {title} by more than 0.1 %",)
         own, theirs = (scaled_text(float(each), self.figure.unit) for each in (number, other))
-        return (
-            f"GPU {self.names[row]} differs most from the others at {self.by} "
-            f"{self.labels[at[row]]}: {title} is {own} vs a median of {theirs}{share}",
-        )
+        where = f"GPU {self.names[row]} at {self.by} {self.labels[at[row]]}"
+        return (f"{own} vs a median of {theirs}{share}: {title} of {where}, the farthest",)
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -18,6 +18,7 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import run_mask
 from chopper_core.views.base import Base, base_of, divided
+from chopper_core.views.shared.phrases import count, facts
 from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
@@ -48,11 +49,11 @@ def answer(run: Run, view: View) -> ViewResult:
     tree, base = run.tree_of(view), base_of(run, view)
     whole = tree.node(view.path)
     rows: list[IcicleRow] = []
-    for count in range(1, len(levels) + 1):
-        nodes = tree.split(view.path, levels[:count])
-        if count > 1 and len(nodes) > _MAX_BLOCKS:
+    for number in range(1, len(levels) + 1):
+        nodes = tree.split(view.path, levels[:number])
+        if number > 1 and len(nodes) > _MAX_BLOCKS:
             break
-        rows.append(_row(base, figure, whole, nodes, levels[:count]))
+        rows.append(_row(base, figure, whole, nodes, levels[:number]))
     first = Partition.of(tree, view, levels[0])
     scaled = 1e6 if figure.unit == "ns" else 1.0
     chart = Icicle(
@@ -133,7 +134,8 @@ def _headline(rows: list[IcicleRow], total: float, words: str) -> str:
     name = "unlabelled" if label == NO_LABEL_TEXT else label
     if len(times) == 1:
         return f"{time_text(total)}{words}, all of it in {row.level} {name}"
-    return (
-        f"{time_text(total)}{words} in {len(times):,} different {row.level}s; most time is in "
-        f"{row.level} {name}: {time_text(size)}, {share:.1f} %"
+    return facts(
+        f"{time_text(total)}{words}",
+        count(len(times), row.level),
+        f"{time_text(size)} ({share:.1f} %) in {row.level} {name}",
     )

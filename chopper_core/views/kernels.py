@@ -27,6 +27,7 @@ from chopper_core.views.shared.call_figures import (
     of_shape,
     shape_notes,
 )
+from chopper_core.views.shared.phrases import count, facts
 from chopper_core.views.shared.table_view import (
     Partition,
     by_kernel_codes,
@@ -191,15 +192,14 @@ def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
     is_comm = collectives_in(rows.nodes)
     kernel_ns = rows.nodes.sum("duration_ns")
     own, comm_ns = np.sort(kernel_ns[~is_comm])[::-1], int(kernel_ns[is_comm].sum())
-    lines = []
-    if len(own):
-        time, count = f"{time_text(base.each(int(own.sum())))}{base.words}", len(own)
-        several = f"{count} {one}{'es' if one.endswith('s') else 's'}"
-        share = 100.0 * own[:_MAX_TOP].sum() / max(int(own.sum()), 1)
-        whole = "kernel time without communication" if comm_ns else "kernel time"
-        top = f"the top {min(count, _MAX_TOP)} take {share:.1f} % of the {whole}, {time}"
-        lines.append(f"{several}; {top}" if count > 1 else f"one {one} takes all {whole}, {time}")
-    if comm_ns:
-        time = f"{time_text(base.each(comm_ns))}{base.words}"
-        lines.append(f"communication: {time}, with waiting; the last rows, and 6")
-    return tuple(lines)
+    share = 100.0 * own[:_MAX_TOP].sum() / max(int(own.sum()), 1)
+    comm = f"{time_text(base.each(comm_ns))} of communication"
+    every = f"{time_text(base.each(int(own.sum())))} of kernels" if len(own) else comm
+    return (
+        facts(
+            f"{every}{base.words}",
+            count(len(own), one) if len(own) else "",
+            f"{share:.1f} % in the top {_MAX_TOP}" if len(own) > _MAX_TOP else "",
+            comm if comm_ns and len(own) else "",
+        ),
+    )

@@ -253,29 +253,26 @@ def _headline(
     memory, at = run.side(MemoryEvents), peak.event
     most, reserved = int(held.sum()), int(memory.reserved[at])
     moment = time_text(int(memory.time_ns[at]) - run.origin_ns)
-    sentence = f"peak: {size_text(most)} on GPU {memory.gpu[at]}, at {moment} on its host"
-    if reserved:
-        share = 100.0 * (reserved - most) / reserved
-        sentence += (
-            f"; {size_text(reserved)} reserved, {share:.1f} % of it not allocated (fragmentation)"
-        )
-    holder = int(held.argmax())
-    whole = 100.0 * held[holder] / max(most, 1)
-    alive = phrases.count(len(peak.alive), "allocation")
-    largest = f"{size_text(int(held[holder]))} ({whole:.1f} %)"
+    holder, alive = int(held.argmax()), phrases.count(len(peak.alive), "allocation")
+    share, idle = 100.0 * held[holder] / max(most, 1), 100.0 * (reserved - most) / max(reserved, 1)
     return (
-        sentence,
-        f"{alive} of the trace {'is' if len(peak.alive) == 1 else 'are'} alive then; "
-        + _holder(by, labels[holder], largest),
+        phrases.facts(
+            f"{size_text(most)} at the peak of GPU {memory.gpu[at]}, {moment} on its host",
+            f"{size_text(reserved)} reserved, {idle:.1f} % of it free" if reserved else "",
+        ),
+        phrases.facts(
+            f"{size_text(int(held[holder]))} ({share:.1f} %) {_holder(by, labels[holder])}",
+            f"{alive} of the trace alive then",
+        ),
     )
 
 
-def _holder(by: str, label: str, largest: str) -> str:
+def _holder(by: str, label: str) -> str:
     if label == _EARLIER:
-        return f"the largest part was allocated before the trace: {largest}"
+        return "allocated before the trace"
     if label in (NO_LABEL_TEXT, _OUTSIDE):
-        return f"the largest part was allocated outside any {by}: {largest}"
-    return f"{_BY_ROW.get(by, '')}{label} holds the most: {largest}"
+        return f"allocated outside any {by}"
+    return f"of {_BY_ROW.get(by, '')}{label}"
 
 
 def _over_time(run: Run, own: Index, peak: _MemoryPeak) -> LineChart:

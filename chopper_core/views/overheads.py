@@ -24,6 +24,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.shared.marks import Coverage
+from chopper_core.views.shared.phrases import facts
 from chopper_core.views.shared.table_view import Partition, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
@@ -225,24 +226,21 @@ def _headline(base: Base, whole: TimeParts, words: Mapping[str, str]) -> str:
     elapsed = base.each(int(whole.elapsed_ns[0]))
     shares = {name: whole.share(name).at(0) or 0.0 for name in LOSSES}
     name = max((name for name in LOSSES if name != _UNKNOWN), key=lambda each: shares[each])
-    unknown = base.each(int(whole.numbers(_UNKNOWN)[0]))
-    clauses = ["no known loss"]
-    if shares[name] > 0:
-        kind = "largest known loss" if shares[_UNKNOWN] > shares[name] else "largest loss"
-        size = f"{time_text(base.each(int(whole.numbers(name)[0])))}, {shares[name]:.1f} %"
-        clauses = [f"the {kind} is {words[name]}: {size}"]
-    if unknown > 0:
-        clauses.append(f"unattributed compute is {_amount(unknown, elapsed)}")
+    lost, unknown = (base.each(int(whole.numbers(each)[0])) for each in (name, _UNKNOWN))
+    kind = "largest known loss" if shares[_UNKNOWN] > shares[name] else "largest loss"
     theory = whole.values[THEORY].at(0)
-    if theory is None:
-        clauses.append("the theoretical time is unknown")
-    else:
-        clauses.append(f"the known FLOPs at peak take {_amount(base.each(theory), elapsed)}")
-    return f"of {time_text(elapsed)}{base.words} " + "; ".join(clauses)
+    of = f"of {time_text(elapsed)}{base.words}"
+    return facts(
+        f"{_amount(lost, elapsed)} {words[name]}, the {kind}" if shares[name] > 0 else "",
+        f"{_amount(unknown, elapsed)} {words[_UNKNOWN]}" if unknown > 0 else "",
+        f"theoretical time unknown, {of}"
+        if theory is None
+        else f"{_amount(base.each(theory), elapsed)} known FLOPs at peak, {of}",
+    )
 
 
 def _amount(part: float, whole: float) -> str:
-    return f"{time_text(part)}, {100 * part / max(whole, 1):.1f} %"
+    return f"{time_text(part)} ({100 * part / max(whole, 1):.1f} %)"
 
 
 def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:

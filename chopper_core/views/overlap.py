@@ -39,6 +39,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.base import Base, base_of
 from chopper_core.views.shared.derived import named, reduced
+from chopper_core.views.shared.phrases import facts
 from chopper_core.views.shared.table_view import (
     LabelledRows,
     Own,
@@ -374,10 +375,11 @@ def _overall(found: Overlaps) -> str:
     if not found.comm_ns.any():
         return "no communication overlaps with the operations"
     share, with_copies = (values.at(0) or 0.0 for _, values in _totals(found)[:2])
-    text = f"communication overlaps with {share:.1f} % of the operations' time"
-    if (found.masked_ns != found.comm_ns).any():
-        text += f", with FSDP's copies {with_copies:.1f} %"
-    return text
+    copies = (found.masked_ns != found.comm_ns).any()
+    return facts(
+        f"{share:.1f} % of the operations' time is overlapped",
+        f"{with_copies:.1f} % with FSDP's copies" if copies else "",
+    )
 
 
 def _slowest(by: str, labels: list[str], known: Effect, base: Base) -> tuple[str, ...]:
@@ -389,10 +391,11 @@ def _slowest(by: str, labels: list[str], known: Effect, base: Base) -> tuple[str
         return ()
     prefix = {"operation": "", "gpu": "GPU "}.get(by, f"{by} ")
     return (
-        f"{prefix}{labels[worst]} slows most: "
-        f"instances with high overlap take {known.slowdown[worst]:.2f} times as long as those "
-        f"with low, r = {known.pearson[worst]:.2f} between overlap and duration; "
-        f"{time_text(cost[worst])}{base.words or ' in all'}",
+        facts(
+            f"{prefix}{labels[worst]} +{time_text(cost[worst])}{base.words or ' in all'}",
+            f"{known.slowdown[worst]:.2f} × as long with much overlap",
+            f"r {known.pearson[worst]:.2f}",
+        ),
     )
 
 

@@ -38,7 +38,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 from chopper_core.views.base import base_of_steps
-from chopper_core.views.shared.phrases import percent, time
+from chopper_core.views.shared.phrases import facts, percent, time
 from chopper_core.views.shared.table_view import LabelledRows, Own, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -392,18 +392,17 @@ def bubble_of(found: Pipeline) -> float:
 
 def _headline(found: Pipeline) -> tuple[str, ...]:
     chunks = f" of {found.chunks} chunks" if found.chunks > 1 else ""
-    first = (
-        f"{found.stages} stages{chunks}, {found.microbatches} microbatches: bubble "
-        f"{percent(bubble_of(found))}, {percent(found.theory)} with equal stages "
-        f"({found.schedule})"
+    first = facts(
+        f"{percent(bubble_of(found))} bubble, {percent(found.theory)} with equal stages",
+        f"{found.stages} stages{chunks}, {found.microbatches} microbatches ({found.schedule})",
     )
     if (long := longest(found)) is None:
         return (first,)
     stage, times, saving = long
     return (
         first,
-        f"stage {stage} is too long: a microbatch takes {times:.2f} times the median of the other "
-        f"stages; with theirs a step would be up to {time(saving)} shorter",
+        f"stage {stage} takes {times:.2f} times the others' median per microbatch · with theirs a "
+        f"step takes up to {time(saving)} less",
     )
 
 

@@ -27,6 +27,7 @@ from chopper_core.views.shared.call_figures import (
     modelled_figures,
     shape_notes,
 )
+from chopper_core.views.shared.phrases import facts
 from chopper_core.views.shared.table_view import Partition, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
@@ -134,10 +135,13 @@ def _sentence(figures: Mapping[str, Values], row: int) -> str:
 
 
 def _headline(whole: Mapping[str, Values], kernel_time: str) -> str:
-    rate, peak = whole["model_tflops"].at(0), whole["peak_pct"].at(0)
+    rate, peak, roof = (
+        whole[name].at(0) for name in ("model_tflops", "peak_pct", "model_roof_pct")
+    )
     if rate is None:
-        return f"none of the {kernel_time} of kernel time has modelled FLOPs"
-    of_peak = "" if peak is None else f", {peak:.1f} % of the peak of their types"
-    roof = whole["model_roof_pct"].at(0)
-    of_roof = "" if roof is None else f"; all modelled ones {roof:.1f} % of their roofs"
-    return f"kernels with modelled FLOPs reach {rate:.1f} TFLOP/s{of_peak}{of_roof}"
+        return f"no modelled FLOPs in {kernel_time} of kernels"
+    return facts(
+        f"{rate:.1f} TFLOP/s",
+        "" if peak is None else f"{peak:.1f} % of the peak of their types",
+        "" if roof is None else f"{roof:.1f} % of the roofs, of kernels with a model",
+    )

@@ -26,7 +26,7 @@ from chopper_core.util.grouping import ratios, sums_of
 from chopper_core.views.base import base_of, base_of_steps
 from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.host_causes import moved_idle
-from chopper_core.views.shared.phrases import count
+from chopper_core.views.shared.phrases import count, facts
 from chopper_core.views.shared.step_times import (
     of_steps,
     ranks_of,
@@ -273,21 +273,21 @@ def _by_part(steps: StepParts, stat: str) -> Table:
 def _headline(steps: StepParts) -> tuple[str, ...]:
     if not steps.steady.any():
         return ("the scope has no complete iteration: throughput is unknown",)
-    over = count(int(steps.steady.sum()), "steady iteration")
-    whom = "the GPU" if len(steps.gpus) == 1 else f"{len(steps.gpus)} GPUs"
-    time = f"an iteration takes {time_text(steps.step_ns)}, mean of {over} on {whom}"
-    tokens = steps.step_tokens
+    tokens, took = steps.step_tokens, f"iteration {time_text(steps.step_ns)}"
     if not np.isfinite(tokens) or not steps.step_ns:
-        return (f"{time}; the tokens are unknown",)
+        over = count(int(steps.steady.sum()), "steady iteration")
+        return (
+            facts(took, f"mean of {over} on {count(len(steps.gpus), 'GPU')}", "tokens unknown"),
+        )
     rate = float(token_rate(tokens, steps.step_ns, steps.replicas))
-    what = f"{rate:,.0f} tokens/s per GPU"
-    if steps.ranks > 1:
-        what += f", {rate * steps.ranks:,.0f} on {steps.ranks} GPUs"
-    each = f"{tokens:,.0f} tokens per GPU and iteration"
+    every = f", {rate * steps.ranks:,.0f} on {steps.ranks} GPUs" if steps.ranks > 1 else ""
     means = steps.means_ns / tokens
     largest = np.argsort(-means, kind="stable")[:3].tolist()
     parts = ", ".join(f"{PARTS[place]} {means[place] / 1e3:.2f}" for place in largest)
-    return (f"{what}: {each}; {time}", f"a token takes {means.sum() / 1e3:.2f} µs: {parts} µs")
+    return (
+        facts(f"{rate:,.0f} tok/s per GPU{every}", f"{took}, {tokens:,.0f} tokens"),
+        f"{means.sum() / 1e3:.2f} µs a token: {parts}",
+    )
 
 
 def _notes(run: Run, view: View, steps: StepParts) -> tuple[str, ...]:

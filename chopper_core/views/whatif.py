@@ -29,7 +29,7 @@ from chopper_core.views import WHATIF
 from chopper_core.views.base import base_of
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.filter import FilterRows, matching, only
-from chopper_core.views.shared.phrases import count, listed, percent, time
+from chopper_core.views.shared.phrases import count, facts, listed, percent, time
 from chopper_core.views.shared.step_times import StepTimes, replicas_of, step_times, tokens_in
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -479,11 +479,9 @@ def _headline(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
     measured = steady.times.mean_ns
     share = percent(found.saving_ns / measured)
     error = abs(steady.error_ns) / measured
-    off = f"; the replay as measured is off by {percent(error)}" if error > _DOUBTFUL else ""
-    return (
-        f"{last}: step {time(measured - found.saving_ns)} instead of {time(measured)}, "
-        f"{time(found.saving_ns)} ({share}) less, by replay{off}",
-    )
+    off = f"the replay as measured is off by {percent(error)}" if error > _DOUBTFUL else ""
+    step = f"step {time(measured - found.saving_ns)} instead of {time(measured)}, by replay"
+    return (facts(f"{time(found.saving_ns)} ({share}) less with {last}", step, off),)
 
 
 def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
@@ -497,7 +495,7 @@ def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
     if small:
         notes.append(f"within the model's error: {listed(small, 8)}")
     if graph.unlaunched:
-        activities = count(graph.unlaunched, "activity").replace("activitys", "activities")
+        activities = count(graph.unlaunched, "activity")
         notes.append(f"{activities} have no launch record: their host's work isn't replayed")
     every = [f"{label}: {note}" for label, each in answers.items() for note in each.notes]
     return (*notes, *dict.fromkeys(each for each in every if not each.startswith(_ALL)))
@@ -590,12 +588,9 @@ def _of_stragglers(run: Run, steady: Steady, ideal: Predicted) -> tuple[str, ...
     """S of the run, M_W and M_S: the shares of the loss that the slowest 3 % of the workers and the
     last stage explain."""
     found = straggler_metrics(run, steady, ideal)
-    text = f"slowdown by stragglers S {found['S']:.4g}"
-    if "M_W" in found:
-        text += f"; the slowest 3 % of the GPUs explain M_W {percent(found['M_W'])} of it"
-    if "M_S" in found:
-        text += f", the last stage M_S {percent(found['M_S'])}"
-    return (text,)
+    parts = {"M_W": "by the slowest 3 % of the GPUs", "M_S": "by the last stage"}
+    named = (f"{name} {percent(found[name])} {by}" for name, by in parts.items() if name in found)
+    return (facts(f"S {found['S']:.4g}, slowdown by stragglers", *named),)
 
 
 def straggler_metrics(run: Run, steady: Steady, ideal: Predicted) -> dict[str, float]:

@@ -18,7 +18,7 @@ async def test_memory_fits_the_screen(size: tuple[int, int]) -> None:
     async with explorer(size, allocating_run(), View("R", name="memory")) as at:
         check(at, size)
         text = at.text()
-        assert "peak: 23.07 MB on GPU 1" in text and "before the trace" in text
+        assert "23.07 MB at the peak of GPU 1" in text and "before the trace" in text
         assert at.label == "mlp_up"
         await at.press("enter")
         assert at.frame.view.name == "" and at.path == ("mlp_up",)

@@ -183,9 +183,8 @@ def test_iteration_times_are_the_step_times_of_the_gpu(run: Run) -> None:
         assert row["iteration_spread_pct"] == pytest.approx(100 * (max(times) / min(times) - 1))
     assert any("iteration 10 is truncated" in note for note in frame.notes)
     assert any("base=RUN compares" in note for note in frame.notes)
-    assert frame.headline[0].startswith(
-        "medians over 8 GPUs: steady clock of the compute units 1681 MHz"
-    )
+    assert frame.headline[0].startswith("steady gfx 1681 MHz · ± steady gfx ")
+    assert frame.headline[0].endswith(" · medians of 8 GPUs")
 
 
 def test_the_run_without_determinism_is_less_steady_beyond_noise(both: Run) -> None:
@@ -201,8 +200,9 @@ def test_the_run_without_determinism_is_less_steady_beyond_noise(both: Run) -> N
     # All GPUs have an iteration's time together: two iterations of each run tell nothing.
     assert rows["iteration_time_ns"]["verdict"] == "too few to tell"
     assert rows["iteration_spread_pct"]["verdict"] == "too few to tell"
-    assert frame.headline[0].startswith("steadier than flat: deviation of the clock")
-    assert "beyond noise" in frame.headline[-1]
+    steadier = sum(row["verdict"] == "steadier" for row in rows.values())
+    assert "figures differ from flat beyond noise · q " in frame.headline[0]
+    assert f" · {steadier} steadier" in frame.headline[0] and steadier
 
 
 def test_gpus_stand_beside_those_of_the_baseline(both: Run, flat: Run) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse
+from chopper_core.render.cells import wrapped
 from chopper_core.util.errors import NothingToShow
+from chopper_core.views import VIEWS
 from chopper_core.views.base import base_of
 from chopper_core.views.query import query
 from chopper_core.views.ranks import headline
 from chopper_core.views.shared.leads import RankLeads, Straggler, leads
+from chopper_tui.draw.pieces import lead
+from tests.demo import demo_run
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import measured_run
 
@@ -26,9 +32,25 @@ def test_a_straggler_that_starts_its_kernels_early_is_not_said_to_start_them_lat
     monkeypatch.setattr(RankLeads, "stragglers", (late,))
     monkeypatch.setattr(RankLeads, "behind", first)
     lines = headline(stand, base_of(stand.run, view))
-    assert lines[0].startswith(f"GPU {stand.gpus[first]} is the straggler")
-    assert "it delays the others by 2 ms per iteration" in lines[0]
+    assert lines[0].startswith(f"straggler GPU {stand.gpus[first]} ")
+    assert "delays others by 2 ms per iteration" in lines[0]
     assert not any("-" in line or "last" in line for line in lines)
+
+
+_WORDS = ("no ", "never ", "none ", "only ", "unknown", "nothing", "the ", "too few", "straggler ")
+"""How a headline without a figure in its first phrase begins: it says what isn't there, or who."""
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_headline_is_a_line_of_figures(name: str) -> None:
+    """Each begins with a figure, which is the strong phrase, and all take three lines at 80."""
+    for run in (demo_run(), sample_run(gpus=4), run_of([Row(0, 1_760, iteration=0, launch=0)])):
+        lines = _headline(run, name)
+        for line in lines:
+            strong = lead(line)[0][0]
+            assert re.search("[0-9]", strong) or line.startswith(_WORDS) or "-bound" in strong, line
+        fitted = [part for line in lines for part in wrapped(line, 78)]
+        assert len(fitted) <= 3, fitted
 
 
 def test_equal_gpus_have_no_extremes() -> None:

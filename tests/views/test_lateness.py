@@ -112,7 +112,7 @@ def test_one_that_is_late_once_is_late() -> None:
     assert (
         query(run, parse("R?view=ranks"))
         .headline[0]
-        .startswith("GPU 2 is the straggler in iteration 3")
+        .startswith("straggler GPU 2 lags 5 ms in iteration 3")
     )
 
 

@@ -147,7 +147,7 @@ def test_a_table_made_by_hand() -> None:
     assert rows["gather"]["lost_ns"] == 200
     assert rows["gather"]["largest_loss"] == "exposed communication"
     assert found.total == {"elapsed_ns": 1700, "lost_ns": 1300, "largest_loss": None}
-    assert "the largest loss is frequency: 0.5 µs, 29.4 %" in found.headline[0]
+    assert "0.5 µs (29.4 %) frequency, the largest loss" in found.headline[0]
     waterfall = found.charts[0]
     assert isinstance(waterfall, BarChart)
     contention = waterfall.labels.index("contention")
@@ -166,7 +166,7 @@ def test_without_counters_the_lump_is_named() -> None:
     assert found.labels[0] == "mlp" and rows["mlp"]["lost_ns"] is None
     assert rows["mlp"]["unmodelled_ns"] == 1000 and rows["mlp"]["largest_loss"]
     assert rows["add"]["lost_ns"] == 500 and rows["add"]["largest_loss"] == "idle"
-    assert "the largest known loss is idle: 0.4 µs, 26.7 %" in found.headline[0]
-    assert "the theoretical time is unknown" in found.headline[0]
+    assert "0.4 µs (26.7 %) idle, the largest known loss" in found.headline[0]
+    assert "theoretical time unknown" in found.headline[0]
     said = " ".join(found.notes)
     assert "no counters" in said and "hardware.toml" in said and "clock is unknown" in said

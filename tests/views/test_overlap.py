@@ -203,7 +203,7 @@ def test_the_planted_slowdown_is_found(run: Run) -> None:
         ones = query(run, parse(f"{path}&view=overlap&by=instance"))
         assert len(ones) == 8 * 32
     overall = query(run, parse("R?view=overlap"))
-    assert overall.headline[1].startswith("attn_op slows most: ")
+    assert overall.headline[1].startswith("attn_op +")
 
 
 def test_counts_of_alone_partly_and_fully_are_the_planted_ones(run: Run) -> None:

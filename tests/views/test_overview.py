@@ -294,7 +294,7 @@ def test_every_place_has_the_same_step_time() -> None:
         assert throughput.total["iteration_ns"] == pytest.approx(step_ns)
         assert throughput.values["iteration_ns"].numbers.mean() == pytest.approx(step_ns)
     findings = query(run, View("R", name="findings"))
-    assert f", {shown} per iteration" in findings.headline[0]
+    assert f" · {shown} per iteration" in findings.headline[0]
     for row in range(len(findings)):
         for name in ("saving_ns", "saving_low_ns", "saving_high_ns"):
             assert (findings.values[name].at(row) or 0.0) <= step_ns

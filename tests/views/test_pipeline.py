@@ -178,7 +178,7 @@ def test_real_workers_name_the_last_stage() -> None:
     assert run.parallel is not None
     assert dict(run.parallel.sizes) == {"pp": 4, "dp": 2}
     found = frame(run, "?view=pipeline")
-    assert "stage 3 is too long" in found.headline[1]
+    assert "stage 3 takes " in found.headline[1]
     assert found.notes[0] == "microbatches are separated by the schedule"
     findings = frame(run, "?view=findings")
     assert any("stage 3" in sentence for sentence in findings.labels)
@@ -199,7 +199,7 @@ def test_the_planted_stage_and_bubble_are_found(named: bool) -> None:
     assert "°C hotter at the edge: the same kernels take" in hot
     assert set(column(found, "microbatches")) == {config.microbatches}
     assert column(found, "theory_pct")[0] == pytest.approx(100 * truth["ideal_bubble"])
-    assert f"stage {config.long_stage} is too long" in found.headline[1]
+    assert f"stage {config.long_stage} takes " in found.headline[1]
     times = column(found, "stage_x")
     assert times[config.long_stage] == pytest.approx(config.long_by, rel=0.05)
     # Against a count by hand: forwards and backwards of each stage, without what lies between.
@@ -244,7 +244,7 @@ def test_without_process_groups_a_layout_gives_the_stages() -> None:
     told, _, _ = pipeline_run("tp=2,pp=4", names_groups=False)
     named = frame(pipeline_run()[0], "?view=pipeline")
     found = frame(told, "?view=pipeline")
-    assert f"stage {config.long_stage} is too long" in found.headline[1]
+    assert f"stage {config.long_stage} takes " in found.headline[1]
     assert column(found, "bubble_pct") == pytest.approx(column(named, "bubble_pct"))
 
 
@@ -305,8 +305,8 @@ def test_an_interleaved_dump_has_chunks(tmp_path: Path, listed: bool) -> None:
         (tmp_path / "config.json").write_text(json.dumps(config))
     run = open_run(str(tmp_path), jobs=1)
     found = frame(run, "?view=pipeline")
-    assert found.headline[0].startswith("2 stages of 3 chunks, 4 microbatches: bubble ")
-    assert found.headline[0].endswith("with equal stages (interleaved 1F1B)")
+    stages = "2 stages of 3 chunks, 4 microbatches (interleaved 1F1B)"
+    assert found.headline[0].endswith(f" with equal stages · {stages}")
     assert column(found, "theory_pct") == pytest.approx([100 / (3 * 4 + 1)] * 2)
     assert column(found, "busy_ns") == [32e6, 32e6]
     chunks = frame(run, "?view=pipeline&by=chunk")

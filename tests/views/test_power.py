@@ -129,8 +129,8 @@ def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
     assert max(rows, key=lambda gpu: rows[gpu]["mean_hotspot_c"] or 0) == "5"
     assert [gpu for gpu, row in rows.items() if row["throttled_pct"]] == ["5"]
     assert "GPU 5 most" in frame.headline[0]
-    assert frame.headline[1].startswith("GPU 5 has the lowest clock over time, 1576 MHz")
-    assert "GPU 5 80 %" in frame.headline[2]
+    assert frame.headline[1].startswith("GPU 5 1576 MHz, median ")
+    assert "throttled: GPU 5 80 %" in frame.headline[1]
     assert rows["0"]["limit_w"] == 750
     assert any("the limit is the product's TDP" in note for note in frame.notes)
     powers = [float(row["mean_power_w"] or 0) for row in rows.values()]

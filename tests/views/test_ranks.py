@@ -224,10 +224,11 @@ def test_the_slow_gpu_is_named_with_its_cause(run: Run) -> None:
     assert {gpu: row["apart_by"] for gpu, row in rows.items() if row["apart_by"]} == {slow: "clock"}
     assert rows[slow]["slower_pct"] == pytest.approx(100 * (truth["compute_slowdown"] - 1), abs=1)
     assert rows[slow]["gfx_mhz"] == pytest.approx(truth["mhz"][slow], rel=0.01)
-    first, waits, cause = found.headline
-    assert first.startswith("GPU 5 is the straggler") and "forward on" in first
+    first, second = found.headline
+    waits, cause = second.split(" · ")
+    assert first.startswith("straggler GPU 5 lags ") and " since forward layer " in first
     each = rows[slow]["caused_ns"] / 1e6
-    assert f"GPUs wait {each:.4g} ms per step and GPU for it in collectives" in waits
+    assert f"{each:.4g} ms waits for it per step and GPU" in waits
     assert cause.startswith("hardware-bound: ") and "(1,576 vs 1,680 MHz)" in cause
     assert "°C" in cause
     lines, heat = found.charts
@@ -279,7 +280,7 @@ def made(late: int = 0, slow: float = 1.0, gap: int = 0) -> Run:
 )
 def test_causes_are_told_apart(run_made: Run, cause: str, word: str) -> None:
     found = query(run_made, parse("R?view=ranks"))
-    assert found.headline[0].startswith("GPU 2 is the straggler")
+    assert found.headline[0].startswith("straggler GPU 2 ")
     assert found.headline[-1].startswith(cause)
     assert rows_of(found)["2"]["apart_by"] == word
     assert rows_of(found)["0"]["wait_ns"] is None

@@ -34,6 +34,7 @@ from chopper_core.views.base import Base, base_of, baseline_of, divided, other_t
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.compared import Pairs, Side, matched, renamed_labels
 from chopper_core.views.shared.derived import delta_of, difference, relative, relative_of
+from chopper_core.views.shared.phrases import facts
 from chopper_core.views.shared.table_view import Own, child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
 
@@ -182,8 +183,8 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
     percent = f" ({100 * (ours - base) / base:+z.1f} %)" if base else ""
     text = partial(scaled_text, unit=figure.unit)
     whole = (
-        f"{figure.title}{both.ours.base.words}: {text(ours)} vs {text(base)} in "
-        f"{both.baseline_name}: {text(ours - base, sign='+')}{percent}"
+        f"{text(ours - base, sign='+')}{percent} {figure.title}{both.ours.base.words}: "
+        f"{text(ours)} vs {text(base)} in {both.baseline_name}"
     )
     if not top:
         return (whole, f"no {both.by} differs")
@@ -195,8 +196,7 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
     listed = top[:_MAX_LISTED] if both.by != "kernel" else ()
     labels = both.pairs.labels
     names = [f"{labels[row]} {text(change[row], sign='+')}" for row in listed if change[row]]
-    largest = f"; largest: {', '.join(names)}" if names else ""
-    return (whole, f"{sums}{len(change)} rows{largest}")
+    return (whole, facts(f"{sums}{len(change)} rows", ", ".join(names)))
 
 
 def _notes(both: Sides) -> tuple[str, ...]:
@@ -226,8 +226,8 @@ _PLACE_LEVELS: Final = ("phase", "layer", "operation")
 _STEP: Final = ("gpu", "iteration")
 _USUAL_SPLITS: Final = ("operation", "kernel", "layer", "phase", "gpu", "iteration")
 HOW: Final = (
-    "no baseline yet: press b on a scope and 8 on another, or mark two rows with space and press =,"
-    " or end the address with base=gpu=0 or base=RUN"
+    "no baseline yet: press b on a scope and 8 on another, or space on two rows and =, or end the "
+    "address with base=gpu=0 or base=RUN"
 )
 
 

@@ -7,6 +7,7 @@ Whether two sets of figures differ by more than chance is tested exactly, on ran
 
 from __future__ import annotations
 
+from collections import Counter
 from math import atan, comb, cos, erfc, pi, sin, sqrt
 from typing import Final
 
@@ -31,7 +32,7 @@ from chopper_core.views.determinism.steadiness import (
     steadiness,
 )
 from chopper_core.views.shared.derived import delta_of
-from chopper_core.views.shared.phrases import count
+from chopper_core.views.shared.phrases import count, facts
 from chopper_core.views.shared.table_view import GpuRows, Own, child_of, known_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -101,11 +102,6 @@ class Compared(Struct, frozen=True):
     @property
     def change_pct(self) -> float:
         return 100.0 * (self.ours / self.base - 1) if self.base else np.nan
-
-    @property
-    def text(self) -> str:
-        scale, unit = self.figure.scale
-        return f"{self.figure.phrase} {self.ours / scale:.4g} vs {self.base / scale:.4g} {unit}"
 
     @property
     def verdict(self) -> str:
@@ -235,16 +231,16 @@ def _headline(
     ours: Steadiness, base: Steadiness | None, compared: list[Compared], view: View
 ) -> tuple[str, ...]:
     if base is None:
-        medians = [(each, value) for each, value in ours.medians() if each.metric.name in _SHOWN]
+        medians = [
+            f"{figure.metric.title} {value / figure.scale[0]:.4g} {figure.scale[1]}"
+            for figure, value in ours.medians()
+            if figure.metric.name in _SHOWN and value
+        ]
         if not medians:
             unknown = "no complete iteration in the scope: steadiness is unknown"
             return () if ours.medians() else (unknown,)
-        words = [
-            f"{figure.phrase} {value / figure.scale[0]:.4g} {figure.scale[1]}"
-            for figure, value in medians
-        ]
-        whose = f"medians over {len(ours.gpus)} GPUs" if len(ours.gpus) > 1 else "one GPU"
-        return (f"{whose}: {', '.join(words)}",)
+        gpus = len(ours.gpus)
+        return (facts(*medians, f"medians of {gpus} GPUs" if gpus > 1 else ""),)
     if not compared:
         return ("no common figure: one of the scopes has no complete iteration",)
     tested = [each for each in compared if each.verdict != _TOO_FEW]
@@ -254,14 +250,15 @@ def _headline(
         return (f"too few GPUs and iterations to compare with {name}",)
     if not beyond:
         return (f"none of {len(tested)} figures differs from {name} beyond noise",)
-    lines = [
-        f"{verdict} than {name}: {', '.join(words)}"
-        for verdict in ("steadier", "less steady", "higher", "lower")
-        if (words := [each.text for each in beyond if each.verdict == verdict])
-    ]
     most = max(each.q for each in beyond)
-    differ = f"{len(beyond)} of {len(compared)} figures differ beyond noise (q {most:.2g} or less)"
-    return (*lines, differ)
+    verdicts = Counter(each.verdict for each in beyond)
+    return (
+        facts(
+            f"{len(beyond)} of {len(compared)} figures differ from {name} beyond noise",
+            f"q {most:.2g} or less",
+            *(f"{number} {verdict}" for verdict, number in verdicts.items()),
+        ),
+    )
 
 
 def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:

@@ -25,9 +25,9 @@ MAX_COMPARED_ROWS: Final = 1 << 18
 """With more activities, evenly chosen iterations are compared."""
 _CACHED_SCOPES: Final = 4
 _SIGNALS: Final = (
-    ("gfx_mhz", "MHz", "gfx", "clock of the compute units", "clock", "the compute units' clock"),
-    ("mem_mhz", "MHz", "mem", "memory clock", "memory clock", "the memory clock"),
-    ("power_w", "W", "power", "power", "power", "power"),
+    ("gfx_mhz", "MHz", "gfx", "clock of the compute units", "clock"),
+    ("mem_mhz", "MHz", "mem", "memory clock", "memory clock"),
+    ("power_w", "W", "power", "power", "power"),
 )
 _CLOCKS: Final = ("gfx_mhz", "mem_mhz")
 _PLACE: Final = ("phase", "layer", "operation", "kernel")
@@ -48,8 +48,6 @@ class SteadinessFigure(Struct, frozen=True):
     """A figure of a GPU that can be compared with the baseline."""
 
     metric: Metric
-    phrase: str
-    """Its name in a sentence."""
     is_spread: bool = False
     """Whether more of it is less steady."""
 
@@ -60,7 +58,7 @@ class SteadinessFigure(Struct, frozen=True):
 
 
 def _of_signals() -> Iterator[SteadinessFigure]:
-    for signal, unit, title, what, short, phrase in _SIGNALS:
+    for signal, unit, title, what, short in _SIGNALS:
         is_clock = signal in _CLOCKS
         busy = " Samples of a clock while the GPU idles don't count." if is_clock else ""
         level = column(f"""steady_{signal} | {unit} | steady {title}
@@ -76,10 +74,10 @@ def _of_signals() -> Iterator[SteadinessFigure]:
             Spread of the {short} during the activity {_SAME}.
             missing: {_ONE_STEP}, or {_NO_SAMPLES}
             source: telemetry""")
-        yield SteadinessFigure(level, f"steady {what}")
+        yield SteadinessFigure(level)
         if is_clock:
-            yield SteadinessFigure(deviation, f"deviation of the {what}", is_spread=True)
-        yield SteadinessFigure(spread, f"spread of {phrase} over iterations", is_spread=True)
+            yield SteadinessFigure(deviation, is_spread=True)
+        yield SteadinessFigure(spread, is_spread=True)
 
 
 _OF_KERNELS: Final = column(f"""kernel_spread_pct | % | kernel spread
@@ -93,9 +91,9 @@ _OF_TIMES: Final = column(f"""iteration_spread_pct | % | it. spread
     missing: {_ONE_STEP}""")
 FIGURES: Final = (
     *_of_signals(),
-    SteadinessFigure(_OF_KERNELS, "spread of durations over iterations", is_spread=True),
-    SteadinessFigure(_TIME, "median iteration time"),
-    SteadinessFigure(_OF_TIMES, "spread of iteration times", is_spread=True),
+    SteadinessFigure(_OF_KERNELS, is_spread=True),
+    SteadinessFigure(_TIME),
+    SteadinessFigure(_OF_TIMES, is_spread=True),
 )
 
 

@@ -30,7 +30,7 @@ from chopper_core.views.findings.rule import (
     context_of,
 )
 from chopper_core.views.findings.worth import Worth
-from chopper_core.views.shared.phrases import by_number, count, percent, time
+from chopper_core.views.shared.phrases import by_number, count, facts, percent, time
 from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -197,11 +197,12 @@ def _headline(context: FindingsContext, whose: list[int | None]) -> str:
         result += f" with {count(len(whose) - groups, 'part')}"
     if context.run.is_sampled_only:
         gpus = count(len(context.run.gpus), "GPU")
-        return f"{result} in the telemetry of {gpus}; without a trace, no savings"
-    activities = int(context.node.sizes()[0])
-    return (
-        f"{result}: {len(rules_of(context.run))} rules checked {activities:,} activities, "
-        f"{time(context.step_ns)}{' per iteration' * context.has_iterations}"
+        return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
+    return facts(
+        result,
+        f"{time(context.step_ns)}{' per iteration' * context.has_iterations}",
+        f"{len(rules_of(context.run))} rules",
+        f"{int(context.node.sizes()[0]):,} activities checked",
     )
 
 

@@ -22,6 +22,7 @@ from chopper_core.util.grouping import combined, distinct, minima_of, sums_of
 from chopper_core.views.base import base_of
 from chopper_core.views.launch import by_host
 from chopper_core.views.shared.derived import reduced
+from chopper_core.views.shared.phrases import facts
 from chopper_core.views.shared.table_view import Partition, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
@@ -273,36 +274,30 @@ def _queues(run: Run, view: View, parent: Groups) -> tuple[list[int], Float64, F
 def _headline(
     whole: Mapping[str, float], base: str, gpus: Sequence[int], depth: Float64, *, is_known: bool
 ) -> tuple[str, ...]:
-    def ms(name: str) -> str:
-        return time_text(whole[name])
+    def ms(name: str, words: str) -> str:
+        return f"{time_text(whole[name])} {words}" if whole[name] else ""
 
+    def largest(parts: Mapping[str, str]) -> str:
+        name = max(parts, key=lambda each: whole[each])
+        return ms(name, parts[name])
+
+    late, idle = ms(LAUNCH, f"late starts{base}"), ms("idle_ns", "idle")
     if not is_known:
-        return (
-            f"compute waits {ms(LAUNCH)}{base} to start; the GPU is idle {ms('idle_ns')}; without "
-            "launch records the causes are unknown",
-        )
-    idle = ", ".join(f"{CAUSES[name]} {ms(name)}" for name in list(CAUSES)[:4] if whole[name])
-    parts = {
-        PREP: "preparation",
-        CALL: "launch calls",
-        "comm_wait_ns": "of these during communication",
-    }
-    late = ", ".join(f"{ms(name)} {words}" for name, words in parts.items() if whole[name])
-    sentences = [
-        f"compute starts {ms(LAUNCH)} late{base}: {late}"
-        if whole[LAUNCH]
-        else "compute never waits to start",
-        f"idle {ms('idle_ns')}{base}{': ' if idle else ''}{idle}"
-        if whole["idle_ns"]
-        else "never idle",
-    ]
+        return (facts(late, idle, "without launch records the causes are unknown"),)
+    causes = {name: CAUSES[name] for name in list(CAUSES)[:4]}
+    parts = {PREP: "preparation", CALL: "launch calls"}
+    if 2 * whole["comm_wait_ns"] > whole[CALL]:
+        parts["comm_wait_ns"] = parts.pop(CALL) + " in communication"
     least, most = int(depth.argmin()), int(depth.argmax())
+    queue = ""
     if depth[most] >= _LEAST_QUEUED:
-        queue = f"{depth[most]:.1f} launched activities are in the host queue on average"
+        queue = f"{depth[most]:.1f} queued"
         if len(gpus) > 1:
-            queue += f" of GPU {gpus[most]}, {depth[least]:.1f} on GPU {gpus[least]}"
-        sentences.append(queue)
-    return tuple(sentences)
+            queue += f" on GPU {gpus[most]}, {depth[least]:.1f} on GPU {gpus[least]}"
+    return (
+        facts(late or "no late start of compute", largest(parts)),
+        facts(f"{idle}, {largest(causes)}" if idle else "never idle", queue),
+    )
 
 
 def _notes(whole: Mapping[str, float]) -> list[str]:

@@ -26,6 +26,7 @@ from chopper_core.views.shared.host_causes import (
     HostPlace,
     charges_of,
 )
+from chopper_core.views.shared.phrases import facts
 from chopper_core.views.shared.table_view import LabelledRows, columns_of, table_view
 from chopper_core.views.spec import ViewResult
 
@@ -125,7 +126,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=(*figures, *(name for name, values in parts.items() if values.numbers.any())),
         headline=(
             _host_sentence(base, idle_ns, operator_ns, int(places[:, HostPlace.CALL].sum())),
-            f"largest cause: {labels[0]}, {time_text(base.each(total[0]))}{base.words}",
+            f"{time_text(base.each(total[0]))} in {labels[0]}, the largest cause",
         ),
         notes=_host_notes(run, node),
         charts=(BarChart(title, "ms", tuple(labels[:_MAX_BARS]), tuple(bars)),),
@@ -176,17 +177,13 @@ def _timeline_at(run: Run, view: View, piece: int) -> View:
 
 
 def _host_sentence(base: Base, idle_ns: int, operator_ns: int, call_ns: int) -> str:
-    where = [
-        f"{time_text(base.each(size))} {words}"
-        for size, words in (
-            (operator_ns, "while their hosts are in operators"),
-            (idle_ns - operator_ns, "outside"),
-        )
-        if size
-    ]
-    calls = f"; {time_text(base.each(call_ns))} of it in runtime calls" if call_ns else ""
-    idle = f"{time_text(base.each(idle_ns))}{base.words}"
-    return f"the GPUs are idle for {idle}: {', '.join(where)}{calls}"
+    parts = {
+        f"idle{base.words}": idle_ns,
+        "with the hosts in operators": operator_ns,
+        "outside": idle_ns - operator_ns,
+        "in runtime calls": call_ns,
+    }
+    return facts(*(f"{time_text(base.each(ns))} {words}" for words, ns in parts.items() if ns))
 
 
 def _host_notes(run: Run, node: Groups) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from chopper_core.views.power.samples import (
     samples_of,
 )
 from chopper_core.views.shared.marks import outliers
-from chopper_core.views.shared.phrases import count, differs
+from chopper_core.views.shared.phrases import count, differs, facts, listed
 from chopper_core.views.shared.samples import (
     MAX_POINTS,
     columns_of,
@@ -287,35 +287,35 @@ def _headline(
             return known_means[signal]
         return np.array([gpu.signals[signal].mean() for gpu in found])
 
-    lines, power, gfx, several = [], means("power_w"), means("gfx_mhz"), len(found) > 1
+    first, second = [], []
+    power, gfx, several = means("power_w"), means("gfx_mhz"), len(found) > 1
     if np.isfinite(power).all():
         most = int(power.argmax())
-        text = f"{count(len(found), 'GPU')} draw {scaled_text(float(power.sum()), Unit.WATTS)}"
+        text = f"{scaled_text(float(power.sum()), Unit.WATTS)} on {count(len(found), 'GPU')}"
         if several and differs(power[most], median_of(power)):
             text += f", GPU {found[most].gpu} most, {power[most]:.0f} W"
-        if np.isfinite(energy_j).all():
-            text += f"; an iteration takes {scaled_text(float(energy_j.sum()), Unit.JOULES)}"
-        if np.isfinite(token_mj).all():
-            text += f", a token {scaled_text(float(token_mj.mean()), Unit.MILLIJOULES)}"
-        lines.append(text)
+        first.append(text)
+        for numbers, unit, what, whole in (
+            (energy_j, Unit.JOULES, "an iteration", np.sum),
+            (token_mj, Unit.MILLIJOULES, "a token", np.mean),
+        ):
+            if np.isfinite(numbers).all():
+                first.append(f"{scaled_text(float(whole(numbers)), unit)} {what}")
     low = int(gfx.argmin())
     usual = others_median(gfx)[low]
     if np.isfinite(gfx).all() and several and differs(gfx[low], usual):
-        text = f"GPU {found[low].gpu} has the lowest clock over time, {gfx[low]:.0f} MHz against a "
-        text += f"median of {usual:.0f}"
+        second.append(f"GPU {found[low].gpu} {gfx[low]:.0f} MHz, median {usual:.0f}")
         for name in HEAT:
             hot = means(name)
             usual = others_median(hot)[low]
             if np.isfinite(hot).all() and differs(hot[low], usual):
                 where = " at the edge" if name == EDGE else ""
-                text += f"; at {hot[low]:.0f} °C{where} against {usual:.0f}"
+                second.append(f"{hot[low]:.0f} °C{where}, median {usual:.0f}")
                 break
-        lines.append(text)
     throttled = zip(found, means("throttle_pct").tolist(), strict=True)
-    shares = [f"GPU {gpu.gpu} {share:.0f} %" for gpu, share in throttled if share >= 0.5]
-    if shares:
-        lines.append(f"throttled part of the time: {', '.join(shares)}")
-    return tuple(lines)
+    if shares := [f"GPU {gpu.gpu} {share:.0f} %" for gpu, share in throttled if share >= 0.5]:
+        second.append(f"throttled: {listed(shares)}")
+    return tuple(filter(None, (facts(*first), facts(*second))))
 
 
 def _notes(found: list[GpuSamples], options: Options) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from chopper_core.views.shared.leads import (
     leads,
 )
 from chopper_core.views.shared.matched_kernels import sums_by
-from chopper_core.views.shared.phrases import recurrence
+from chopper_core.views.shared.phrases import facts, listed, recurrence
 from chopper_core.views.shared.table_view import LabelledRows, Own, Partition, child_of, table_view
 from chopper_core.views.shared.why_late import why_late
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
@@ -192,43 +193,39 @@ def _leads_chart(stand: RankLeads) -> LineChart:
 
 
 def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
+    """The straggler's lag and what it costs, then its cause."""
     found, behind = stand.found, stand.behind
     gpu = f"GPU {stand.gpus[behind]}"
     ahead = stand.ahead_ns
     if not stand.stragglers:
         if ahead <= 0:
             return ("no straggler: no GPU starts its kernels after the others on average",)
-        return (
-            f"no straggler: the largest lag, of {gpu}, is {time_text(ahead)} per kernel on average",
-        )
-    late = stand.stragglers[0]
+        return (f"no straggler: {gpu} lags most, {time_text(ahead)} per kernel on average",)
+    late, *more = stand.stragglers
     share = 100.0 * (found.lead_ns[:, stand.late_column] == 0).mean()
-    others = "the others" if len(found.gpus) == len(stand.gpus) else "its peers"
-    text = f"it delays {others} by {time_text(late.delay_ns)} per iteration"
+    lag, last = f"delays others by {time_text(late.delay_ns)} per iteration", ""
     if ahead > 0 and (stand.delays_ns is None or share >= _OFTEN_LAST):
-        since = ""
+        lag, last = f"lags {time_text(ahead)}", f"last in {share:.0f} % of kernels"
         if onset := stand.onset():
             phase, layer = onset
-            since = f", from {phase if layer == NO_LABEL_TEXT else f'layer {layer} of {phase}'} on"
-        text = (
-            f"it starts {share:.0f} % of {len(found)} kernels last, {time_text(ahead)} "
-            f"after {others} on average{since}"
-        )
-    lines = [f"{gpu} is the straggler{recurrence(late.when, stand.iterations)}: {text}"]
+            last += f" since {phase}{'' if layer == NO_LABEL_TEXT else f' layer {layer}'}"
     figures = {metric.name: values.at(behind) for metric, values in waits(stand)}
     caused, exposed = figures["caused_ns"], figures["caused_exposed_ns"]
+    cost = ""
     if caused and caused > 0 and exposed is not None:
-        lines.append(
-            f"GPUs wait {time_text(base.each(caused))}{base.words} for it in collectives, "
-            f"{time_text(base.each(exposed))} of that exposed"
+        cost = (
+            f"{time_text(base.each(caused))} waits for it{base.words}, "
+            f"{time_text(base.each(exposed))} exposed"
         )
-    lines.append(_cause_sentence(stand, late))
-    lines += (
-        f"GPU {stand.gpus[other.place]} is late too{recurrence(other.when, stand.iterations)}: it "
-        f"delays the others by {time_text(other.delay_ns)} per iteration ({other.cause})"
-        for other in stand.stragglers[1:]
+    also = (
+        f"GPU {stand.gpus[other.place]}{recurrence(other.when, stand.iterations)} "
+        f"{time_text(other.delay_ns)} ({other.cause})"
+        for other in more
     )
-    return tuple(lines)
+    return (
+        facts(f"straggler {gpu} {lag}{recurrence(late.when, stand.iterations)}", last),
+        facts(cost, _cause_sentence(stand, late), f"late too: {listed(also)}" if more else ""),
+    )
 
 
 def _cause_sentence(stand: RankLeads, late: Straggler) -> str:
@@ -236,7 +233,9 @@ def _cause_sentence(stand: RankLeads, late: Straggler) -> str:
         return f"no cause exceeds {100 * MIN_CAUSE_SHARE:g} % of the iteration"
     kind = _idle_kind(stand) if late.cause == "launch" else _KINDS[late.cause]
     each = "" if stand.iterations == (NO_LABEL,) else " per iteration"
-    return f"{kind}: it {why_late(stand, late, each)[0]}"
+    # Of what it does and how much longer it takes, the first with a figure.
+    text = why_late(stand, late, each)[0]
+    return f"{kind}: {next((part for part in text.split(': ') if re.search('[0-9]', part)), text)}"
 
 
 def _idle_kind(stand: RankLeads) -> str:

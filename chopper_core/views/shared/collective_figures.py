@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import combined, counts_of, quantiles_of, ratios, sums_of
 from chopper_core.views.base import Base
 from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, MIN_VALUES
-from chopper_core.views.shared.phrases import amount
+from chopper_core.views.shared.phrases import amount, facts
 
 _UNSEEN: Final = "the files lack ranks of the process group"
 NCCL: Final = "nccl-tests doc/PERFORMANCE.md"
@@ -250,30 +251,36 @@ def shares(found: Collectives, owner: Index, count: int) -> Own:
     ]
 
 
-def headline(found: Collectives, base: Base) -> tuple[str, ...]:
+def headline(found: Collectives, base: Base, exposed_ms: Mapping[str, float]) -> tuple[str, ...]:
+    """What is exposed, before which operation, and who waits for whom."""
     table, rows = found.table, found.rows
-
     names = kinds_of(found)
     kinds = Counter(names[place] for place in found.member_set.tolist()).most_common(4)
-    count = ", ".join(f"{amount(base.each(times))} {kind}" for kind, times in kinds)
-    lines = [f"{amount(base.each(len(rows)))} collectives{base.words}: {count}"]
+    number = f"{amount(base.each(len(rows)))} collectives"
+    mix = ", ".join(f"{amount(base.each(times))} {kind}" for kind, times in kinds)
+    exposed, first = int(table.exposed_comm_ns[rows].sum()), next(iter(exposed_ms.items()), None)
+    hidden = not exposed or found.is_scheduled
+    lines = [
+        facts(
+            "" if hidden else f"{time_text(base.each(exposed))} exposed{base.words}",
+            f"{time_text(1e6 * first[1])} before {first[0]}" if first and not hidden else "",
+            f"{number}{base.words}: {mix}" if hidden else "",
+        )
+    ]
     complete, total = found.complete, int(found.member_wait_ns.sum())
     if complete.any() and total:
         wait = sums_of(found.member_wait_ns, found.member_set, len(found))
         worst = int(sums_of(wait[complete], found.last_gpu[complete]).argmax())
         own = complete & (found.last_gpu == worst)
         lines.append(
-            f"GPU {worst} arrives last at {100 * own.sum() / complete.sum():.0f} % of them: GPUs "
-            f"wait {time_text(base.each(total))}{base.words}, "
-            f"{100 * wait[own].sum() / total:.0f} % of it for GPU {worst}; "
-            f"{time_text(base.each(found.member_exposed_ns.sum()))} of the waiting is exposed"
+            facts(
+                f"{time_text(base.each(total))} waiting{base.words if hidden else ''}",
+                f"{100 * wait[own].sum() / total:.0f} % for GPU {worst}, last at "
+                f"{100 * own.sum() / complete.sum():.0f} % of {number}",
+            )
         )
-    busy, exposed = (int(each[rows].sum()) for each in (table.duration_ns, table.exposed_comm_ns))
-    if busy and not found.is_scheduled:
-        lines.append(
-            f"{time_text(base.each(exposed))} of communication is exposed{base.words}, "
-            f"{100 * exposed / busy:.1f} % of the collectives' durations"
-        )
+    elif not hidden:
+        lines.append(f"{number}: {mix}")
     return tuple(lines)
 
 

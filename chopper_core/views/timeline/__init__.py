@@ -310,12 +310,12 @@ def _headline(seen: Interval) -> str:
     end = moment(seen.end_ns, 0) if is_long else f"{moment(seen.end_ns, 3)} ms"
     text = (
         f"{moment(seen.from_ns)}-{moment(seen.to_ns)} of {end} "
-        f"({length}); cursor {moment(seen.at_ns)}"
+        f"({length}) · cursor {moment(seen.at_ns)}"
     )
     if seen.mark_ns is None:
         return text
     apart = seen.at_ns - seen.mark_ns
-    return f"{text}, {moment(abs(apart))} {'after' if apart >= 0 else 'before'} mark"
+    return f"{text} · {moment(abs(apart))} {'after' if apart >= 0 else 'before'} mark"
 
 
 def _notes(
