@@ -46,7 +46,7 @@ from chopper_tui.opening import Opening, prefetch
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
-from chopper_tui.terminal import SafeTerminal, glyphs_of
+from chopper_tui.terminal import SafeTerminal, can_erase, glyphs_of
 from chopper_tui.textual_internals import ShownCells, fire, perform_key, without_toasts
 from chopper_tui.widgets.footer import PromptLine
 
@@ -108,7 +108,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         super().__init__(ansi_color=True)
         without_toasts(self)
         self._as_text = as_text
-        self._shown = ShownCells()
+        self._shown = ShownCells(can_erase=can_erase())
         self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
         self.check: Callable[[Progress], None] | None = None

@@ -170,10 +170,11 @@ _NARROW_FONTS: Final = ("linux", "vt100", "vt220")
 """Terminals whose fonts have neither braille nor parts of blocks."""
 _WITHOUT_COLOURS: Final = ("vt100", "vt102", "vt220", "xterm-mono")
 _OLD: Final = (*_NARROW_FONTS, "putty", "screen")
+_FILLING: Final = ("xterm", "tmux", "rxvt", "alacritty", "foot", "wezterm", "ghostty")
 _NEW: Final = late(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\x1b\\))")
 """Of keys that tell more (kitty), asking for modes (DECRQM), and the pointer's shape (OSC 22)."""
 _STYLE: Final = late(r"\x1b\[([\d;]*)m")
-_MOVES: Final = late(r"(?:\x1b\[\d+(?:;\d+)?[CH]|\r\n)*")
+_MOVES: Final = late(r"(?:\x1b\[(?:\d+(?:;\d+)?)?[CH]|\r\n?)*")
 """Moves of the cursor, which paint nothing."""
 _CODE: Final = late(r"[345]8;(?:2;\d+;\d+;\d+|5;\d+)|\d+")
 _COLOURS: Final = ("39", "49")
@@ -280,6 +281,11 @@ def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Gl
 def is_old(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether parts of newer sequences may be printed: consoles, PuTTY, GNU screen."""
     return not _is_tmux(environment) and environment.get("TERM", "").startswith(_OLD)
+
+
+def can_erase(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether cells that are erased take the background: GNU screen leaves it out."""
+    return _is_tmux(environment) or environment.get("TERM", "").startswith(_FILLING)
 
 
 def _is_tmux(environment: Mapping[str, str]) -> bool:

@@ -5,9 +5,10 @@ Textual has no public way to read a screen as text, and its picture of one has s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rich.cells import get_character_cell_size
 from rich.color import ColorSystem
@@ -44,24 +45,37 @@ key_of_character = _character_to_key
 class ShownCells:
     """The cells that the terminal shows, whichever screen drew them; updates send what differs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, can_erase: bool = False) -> None:
+        """`can_erase`: the terminal fills a number of blank cells with a background (ECH)."""
         self._lines: dict[int, list[_Cell | None]] = {}
+        self._can_erase = can_erase
 
     def forget(self) -> None:
         self._lines.clear()
-
-    def cleared(self) -> str:
-        """What clears a screen of which nothing is known: blank cells needn't be sent then."""
-        return "" if self._lines else "\x1b[2J"
 
     def changes(self, update: Any) -> Any:
         is_update = isinstance(update, LayoutUpdate | ChopsUpdate)
         return ChangedCells(self, update) if is_update else update
 
-    def take(
-        self, y: int, x: int, strip: Strip, system: ColorSystem
-    ) -> Iterator[tuple[int, Strip]]:
-        """Remember the cells from a place on; the first that differs, and the rest from there.
+    def sent(self, parts: Iterable[tuple[int, int, Strip]], console: Console) -> str:
+        """What shows the cells that differ, of parts of lines: lines, columns and cells.
+
+        Runs in a style that returns are sent together: a move is shorter than colours.
+        """
+        # A cleared screen needs no blank cells.
+        sequences, at = ["" if self._lines else "\x1b[2J"], (-1, -1)
+        runs = [run for part in parts for run in self._take(*part, console)]
+        times = Counter(run.codes for run in runs)
+        returning = [each for each in times if len(each) >= _LONG and times[each] >= _OFTEN]
+        order = {codes: place for place, codes in enumerate(returning, 1)}
+        for run in sorted(runs, key=lambda run: order.get(run.codes, 0)):
+            text = f"\x1b[{run.codes}m{run.text}\x1b[0m" if run.codes else run.text
+            sequences += _move(at, (run.line, run.column)), text
+            at = run.line, run.end
+        return "".join(sequences)
+
+    def _take(self, y: int, x: int, strip: Strip, console: Console) -> Iterator[_Run]:
+        """Remember the cells from a place on; runs of those that differ.
 
         Lines with characters of zero or two cells are sent whole.
         """
@@ -71,9 +85,11 @@ class ShownCells:
         if not all(_is_one_cell_each(segment.text) for segment in strip):
             line[x:end] = [None] * len(before)
             # Whatever a widget has drawn, no character of it acts on the terminal.
-            yield x, Strip([Segment(printable(each.text), each.style) for each in strip])
+            shown = Strip([Segment(printable(each.text), each.style) for each in strip])
+            yield _Run(y, x, shown.render(console), "", _UNKNOWN)
             return
         after: list[_Cell] = []
+        system = console._color_system or ColorSystem.TRUECOLOR
         for text, style, _ in strip:
             codes = _codes(style, system)
             blank = _of_blanks(codes)
@@ -84,12 +100,40 @@ class ShownCells:
         for place, at in enumerate(differing, 1):
             if place == len(differing) or not _are_near(after[at : differing[place] + 1]):
                 begin = differing[first]
-                yield x + begin, strip.crop(begin, at + 1)
+                yield from self._runs(y, x + begin, after[begin : at + 1])
                 first = place
+
+    def _runs(self, y: int, x: int, cells: Sequence[_Cell]) -> Iterator[_Run]:
+        """The runs of cells next to each other; many blank ones are erased."""
+        for text, codes in _by_style(cells):
+            is_erased = self._can_erase and not _SEEN_WITHOUT_CHARACTER & _attributes(codes)
+            for piece in _BLANKS.split(text) if is_erased else (text,):
+                if is_erased and _BLANKS.fullmatch(piece):
+                    yield _Run(y, x, f"\x1b[{len(piece)}X", _of_blanks(codes), x)
+                elif piece:
+                    yield _Run(y, x, piece, codes, x + len(piece))
+                x += len(piece)
+
+
+class _Run(NamedTuple):
+    """Text in one style."""
+
+    line: int
+    column: int
+    text: str
+    codes: str
+    end: int
+    """The column that the terminal's cursor is in after it."""
 
 
 _Cell = tuple[str, str]
 _BLANK: Final = (" ", "")
+_UNKNOWN: Final = -1
+_LONG: Final = 12
+_OFTEN: Final = 3
+"""Codes of so many characters, in so many runs, are longer than moving to these again."""
+_BLANKS: Final = late(r"( {12,})")
+"""Blank cells that take more bytes than erasing them and moving over them."""
 _COLOUR: Final = late(r"(?:^|;)[34]8;(?:2;\d+;\d+;\d+|5;\d+)")
 _GROUND: Final = late(r"(?:^|;)(48;2;\d+;\d+;\d+|48;5;\d+|4[0-7]|10[0-7])$")
 """A background: the last of the codes."""
@@ -114,6 +158,20 @@ def _are_near(cells: list[_Cell]) -> bool:
     return size + _STYLE_BYTES * max(changes - needed, 0) <= _MOVE_BYTES
 
 
+def _by_style(cells: Sequence[_Cell]) -> Iterator[tuple[str, str]]:
+    """Texts of one style each: a blank cell joins the text that its background is behind."""
+    text, style = "", cells[0][1]
+    for char, own in cells:
+        if own != style and not (char == " " and own == _of_blanks(style)):
+            if text.isspace() and style == _of_blanks(own):
+                text, style = text + char, own
+                continue
+            yield text, style
+            text, style = "", own
+        text += char
+    yield text, style
+
+
 @lru_cache(maxsize=4096)
 def _is_one_cell_each(text: str) -> bool:
     if not text.isprintable():
@@ -126,10 +184,14 @@ def _codes(style: Style | None, system: ColorSystem) -> str:
     return Strip.render_ansi(style, system) if style is not None else ""
 
 
+def _attributes(codes: str) -> set[str]:
+    return set(_COLOUR.sub("", codes).split(";"))
+
+
 @lru_cache(maxsize=1024)
 def _of_blanks(codes: str) -> str:
     """The visible part of a style where there is no character."""
-    if _SEEN_WITHOUT_CHARACTER & set(_COLOUR.sub("", codes).split(";")):
+    if _SEEN_WITHOUT_CHARACTER & _attributes(codes):
         return codes
     ground = _GROUND.search(codes)
     return ground[1] if ground else ""
@@ -143,16 +205,7 @@ class ChangedCells(CompositorUpdate):
         self._update = update
 
     def render_segments(self, console: Console) -> str:
-        sequences = [self._shown.cleared()]
-        at = -1, -1
-        system = console._color_system or ColorSystem.TRUECOLOR
-        for y, x, strip in self._parts():
-            for begin, cells in self._shown.take(y, x, strip, system):
-                if (y, begin) != at:
-                    sequences.append(_move(at, (y, begin)))
-                sequences.append(cells.render(console))
-                at = y, begin + cells.cell_length
-        return "".join(sequences)
+        return self._shown.sent(self._parts(), console)
 
     def _parts(self) -> Iterator[tuple[int, int, Strip]]:
         if isinstance(self._update, LayoutUpdate):
@@ -170,11 +223,14 @@ class ChangedCells(CompositorUpdate):
 def _move(before: tuple[int, int], after: tuple[int, int]) -> str:
     """From behind the cells that were written last to others, by lines and columns from 0."""
     (y, x), (line, column) = before, after
-    if line == y and column > x:
-        return f"\x1b[{column - x}C"
-    if line == y + 1 and not column and y >= 0:
-        return "\r\n"
-    return f"\x1b[{line + 1};{column + 1}H"
+    if before == after:
+        return ""
+    ways = [f"\x1b[{line + 1};{column + 1}H"]
+    if line == y and column > x >= 0:
+        ways.append(f"\x1b[{column - x}C" if column > x + 1 else "\x1b[C")
+    if line in (y, y + 1) and y >= 0:
+        ways.append("\r" + "\n" * (line - y) + (f"\x1b[{column}C" if column else ""))
+    return min(ways, key=len)
 
 
 class DimmedScreen(BackgroundScreen):

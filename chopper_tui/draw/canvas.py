@@ -155,17 +155,19 @@ def area(
 ) -> list[Line]:
     """Columns up to the first row of shares, a band up to the last, a line at the one between.
 
-    Shares are of the height, NaN where unknown; `inks` are those of each column.
+    Shares are of the height, NaN where unknown; `inks` are those of each column. Below its top an
+    area is blank on its colour, which a terminal fills in few bytes.
     """
     low, high = (columns(each, height, glyphs) for each in (shares[0], shares[-1]))
     full, blank = glyphs.spark[-1], " "
+    above, fills = [(blank, "")] * len(inks), glyphs.has_halves and not glyphs.has_few
     lines: list[Line] = []
     for y, (base, top) in enumerate(zip(low, high, strict=True)):
         chars, own = list(base), list(inks)
-        for x, (below, above) in enumerate(zip(base, top, strict=True)):
+        for x, (below, upper) in enumerate(zip(base, top, strict=True)):
             if below == blank:
-                chars[x], own[x] = glyphs.band if above == full else above, band
-            elif below != above == full and glyphs.has_halves:
+                chars[x], own[x] = glyphs.band if upper == full else upper, band
+            elif below != upper == full and glyphs.has_halves:
                 own[x] = f"{inks[x]}/{band}"
         if len(shares) > 2:
             places = (1 - shares[1]) * height - y
@@ -173,6 +175,11 @@ def area(
                 if base[x] == blank:
                     chars[x] = glyphs.steps[int(places[x] * len(glyphs.steps))]
                     own[x] = "strong/shade" if top[x] == full and glyphs.has_halves else "strong"
+        here = [*zip(chars, own, strict=True)]
+        for x, (char, ink) in enumerate(here if fills else ()):
+            if char == full and above[x][0] != blank and above[x][1] == ink:
+                chars[x], own[x] = blank, f"text/{ink}"
+        above = here
         lines.append(inked(chars, own))
     return lines
 
@@ -188,8 +195,9 @@ def lines_over(
             y = min(int(rows[x]), len(drawn) - 1)
             chars, inks = drawn[y]
             step = min(int((rows[x] - y) * len(glyphs.steps)), len(glyphs.steps) - 1)
-            is_full = glyphs.has_halves and chars[x] == glyphs.spark[-1]
-            chars[x], inks[x] = glyphs.steps[step], f"{ink}/{inks[x]}" if is_full else ink
+            is_full = glyphs.has_halves and (chars[x] == glyphs.spark[-1] or "/" in inks[x])
+            ground = inks[x].rpartition("/")[2]
+            chars[x], inks[x] = glyphs.steps[step], f"{ink}/{ground}" if is_full else ink
     return [inked(*line) for line in drawn]
 
 

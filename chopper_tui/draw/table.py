@@ -237,9 +237,9 @@ class TableLayout(Struct, frozen=True):
             pictures.update(range(len(pieces), len(pieces) + len(line)))
             pieces += [*line, (" " * (spark.cells - sum(len(text) for text, _ in line)), "text")]
         if cursor:
-            # Pictures keep their colours.
+            # A move sends no picture again: each stays as it is.
             pieces = [
-                (text, f"{ink}/cursor" if at in pictures and text.strip() else "cursor")
+                (text, ink if at in pictures and text.strip() else "cursor")
                 for at, (text, ink) in enumerate(pieces)
             ]
         return [*pieces, *lanes]

@@ -104,10 +104,6 @@ class Inks(Struct, frozen=True):
             action, _, argument = performed.partition(" ")
             return self.of(ink) + Style(meta={"@click": ("screen.perform", (action, argument))})
         front, on, back = name.partition("/")
-        if on and back == "cursor":
-            cursor = self.of(back)
-            fill = self.of(front).color if cursor.bgcolor is not None else None
-            return cursor + Style(color=fill) if fill is not None else cursor
         if on:
             return self._on(front, self._colour(back))
         if ground := self._level(name):

@@ -87,7 +87,7 @@ def test_meters_fill_up_to_their_limits_in_the_ink_of_their_state() -> None:
         assert ("alarm" in inks) == (label == "5") == (heat >= 95)
         assert ("warning" in inks) == (power >= 0.9 * limit)
     # On the cursor's row pictures keep their inks.
-    assert "alarm/cursor" in cells_of(layout.row(5, [], cursor=True), "■")
+    assert "alarm" in cells_of(layout.row(5, [], cursor=True), "■")
 
 
 def test_rows_without_a_class_have_the_states_of_their_time() -> None:

@@ -127,7 +127,7 @@ def test_a_band_is_above_the_least_and_below_the_most_with_its_median() -> None:
     assert [ink for _, ink in left] == ["shade", "strong/shade", "shade", "clock1/shade"]
     assert [text[0] for text, _ in left] == ["█", "─", "█", "▇"]
     # Where all agree there is no band.
-    assert [line[1][1] for line in lines[2:]] == ["use1", "use1"]
+    assert [line[1][1] for line in lines[2:]] == ["text/use1"] * 2
     plain = area(shares, 4, ["clock1", "use1"], UNICODE)
     assert plain[0][0] == ("░ ", "shade")
     unknown = area(np.full((1, 2), NAN), 3, ["clock1"] * 2, UNICODE)

@@ -369,9 +369,14 @@ def sent(shown: ShownCells, update: CompositorUpdate) -> str:
     return changes.render_segments(Console(color_system="truecolor", force_terminal=True))
 
 
-WORDS = st.sampled_from(["a", "b1", " ", "   ", "│", "█", "字", "e\u0301", "a字a"])
+WORDS = st.sampled_from(["a", "b1", " ", "   ", " " * 13, "│", "█", "字", "e\u0301", "a字a"])
 TEXTS = st.lists(WORDS, max_size=6).map("".join)
-INKS = st.sampled_from([None, Style(bold=True), Style(color="#112233"), Style(bgcolor="#445566")])
+INKS = st.sampled_from(
+    [
+        *(None, Style(bold=True), Style(color="#112233"), Style(bgcolor="#445566")),
+        *(Style(underline=True, bgcolor="#445566"), Style(color="#778899", bgcolor="#445566")),
+    ]
+)
 
 
 @given(st.lists(st.lists(st.lists(st.tuples(TEXTS, INKS), max_size=4), max_size=4), max_size=5))
@@ -380,7 +385,7 @@ def test_only_cells_that_differ_are_sent_and_the_screen_is_whole(
     screens: list[list[list[tuple[str, Style | None]]]],
 ) -> None:
     size = Size(24, 4)
-    shown, screen, plain = ShownCells(), pyte.Screen(*size), pyte.Screen(*size)
+    shown, screen, plain = ShownCells(can_erase=True), pyte.Screen(*size), pyte.Screen(*size)
     for lines in screens:
         strips = [
             Strip([Segment(text, ink) for text, ink in line]).adjust_cell_length(24)
