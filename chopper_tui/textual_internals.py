@@ -109,7 +109,7 @@ class ShownCells:
             is_erased = self._can_erase and not _SEEN_WITHOUT_CHARACTER & _attributes(codes)
             for piece in _BLANKS.split(text) if is_erased else (text,):
                 if is_erased and _BLANKS.fullmatch(piece):
-                    yield _Run(y, x, f"\x1b[{len(piece)}X", _of_blanks(codes), x)
+                    yield _Run(y, x, f"\x1b[{len(piece)}X", codes, x)
                 elif piece:
                     yield _Run(y, x, piece, codes, x + len(piece))
                 x += len(piece)
@@ -181,7 +181,9 @@ def _is_one_cell_each(text: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _codes(style: Style | None, system: ColorSystem) -> str:
-    return Strip.render_ansi(style, system) if style is not None else ""
+    """The codes of a style; black and white are shorter from the palette of 256."""
+    codes = Strip.render_ansi(style, system) if style is not None else ""
+    return codes.replace(";2;255;255;255", ";5;231").replace(";2;0;0;0", ";5;16")
 
 
 def _attributes(codes: str) -> set[str]:

@@ -11,14 +11,16 @@ from msgspec.structs import replace
 
 from chopper_core.extensions.runs.figures import figures_of_run
 from chopper_core.model import address
-from chopper_core.model.charts import Cards, Composition, Lanes
+from chopper_core.model.charts import Card, Cards, Composition, Lanes
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN
 from chopper_core.model.inputs import Source
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES, Phase
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import UNICODE
+from chopper_core.util.errors import UsageError
 from chopper_core.views.frame import Frame
+from chopper_core.views.overview import evidence
 from chopper_core.views.overview.step import step_of
 from chopper_core.views.query import preview, query
 from chopper_core.views.shared import leads
@@ -50,6 +52,16 @@ def figures(frame: Frame) -> Mapping[str, float]:
         assert number
         found[re.sub(r"[\d.,]+", "#", part)] = float(number[0].replace(",", ""))
     return found
+
+
+def test_a_scope_that_no_rule_can_check_says_why(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> tuple[Card, ...]:
+        raise UsageError("there is no step to replay")
+
+    monkeypatch.setattr(evidence, "findings", fails)
+    (card,) = cards(query(sample_run(), OVERVIEW)).cards
+    assert (card.text, card.note) == ("", "not checked: there is no step to replay")
+    assert address.parse(card.address).name == "findings"
 
 
 def test_the_headline_has_the_figures_of_the_views_that_own_them(run: Run) -> None:

@@ -14,7 +14,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Values, columns, heat_of, is_measured, numbered
-from chopper_core.model.charts import Band, Cards, Composition, LaneCells, Lanes, Pointed, Series
+from chopper_core.model import address
+from chopper_core.model.charts import (
+    Band,
+    Card,
+    Cards,
+    Composition,
+    LaneCells,
+    Lanes,
+    Pointed,
+    Series,
+)
 from chopper_core.model.column_names import HEAT, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind, Phase
@@ -436,9 +446,10 @@ def _cards(step: Step) -> Cards:
         cards, figures = evidence.changes, "change"
     try:
         found = cards(step.run, step.view, _MAX_CARDS)
-    except ChopperError:
-        # A scope that no rule can check has no cards; its other figures hold.
-        found = ()
+    except ChopperError as error:
+        # The other figures of a scope that no rule can check hold.
+        asked = address.render(with_view(step.view, "findings"))
+        found = (Card((), "", asked, f"not checked: {error}"),)
     return Cards(_cards_title(step.view), found, figures=figures)
 
 
