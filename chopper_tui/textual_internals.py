@@ -74,7 +74,7 @@ class ShownCells:
             at = run.line, run.end
         return "".join(sequences)
 
-    def _take(self, y: int, x: int, strip: Strip, console: Console) -> Iterator[_Run]:
+    def _take(self, y: int, x: int, strip: Strip, console: Console) -> Iterator[_StyledText]:
         """Remember the cells from a place on; runs of those that differ.
 
         Lines with characters of zero or two cells are sent whole.
@@ -86,7 +86,7 @@ class ShownCells:
             line[x:end] = [None] * len(before)
             # Whatever a widget has drawn, no character of it acts on the terminal.
             shown = Strip([Segment(printable(each.text), each.style) for each in strip])
-            yield _Run(y, x, shown.render(console), "", _UNKNOWN)
+            yield _StyledText(y, x, shown.render(console), "", _UNKNOWN)
             return
         after: list[_Cell] = []
         system = console._color_system or ColorSystem.TRUECOLOR
@@ -103,19 +103,19 @@ class ShownCells:
                 yield from self._runs(y, x + begin, after[begin : at + 1])
                 first = place
 
-    def _runs(self, y: int, x: int, cells: Sequence[_Cell]) -> Iterator[_Run]:
+    def _runs(self, y: int, x: int, cells: Sequence[_Cell]) -> Iterator[_StyledText]:
         """The runs of cells next to each other; many blank ones are erased."""
         for text, codes in _by_style(cells):
             is_erased = self._can_erase and not _SEEN_WITHOUT_CHARACTER & _attributes(codes)
             for piece in _BLANKS.split(text) if is_erased else (text,):
                 if is_erased and _BLANKS.fullmatch(piece):
-                    yield _Run(y, x, f"\x1b[{len(piece)}X", codes, x)
+                    yield _StyledText(y, x, f"\x1b[{len(piece)}X", codes, x)
                 elif piece:
-                    yield _Run(y, x, piece, codes, x + len(piece))
+                    yield _StyledText(y, x, piece, codes, x + len(piece))
                 x += len(piece)
 
 
-class _Run(NamedTuple):
+class _StyledText(NamedTuple):
     """Text in one style."""
 
     line: int

@@ -116,7 +116,9 @@ def pause(screen: Explorer, _: str) -> None:
     """Keep a run that is followed as it is on the screen; again: follow it."""
     screen.is_paused = not screen.is_paused
     screen.tell("paused" if screen.is_paused else "")
-    screen.say("paused; space or :pause follows the run again" if screen.is_paused else "")
+    screen.say(
+        "paused; space or :pause follows the run again" if screen.is_paused else "not paused"
+    )
 
 
 @action(CHOPPER, "ctrl+z", title="To the shell", while_busy=True)

@@ -59,6 +59,8 @@ NO_BASE: Final = "no figure here adds up over GPUs and steps"
         Scroll the columns back to the left.
     """)
 def _scroll(screen: Explorer, columns: int) -> None:
+    if screen.shows_sentences:
+        raise UsageError("findings have no columns; i shows all figures of one")
     screen.table.scroll_columns(columns)
 
 
@@ -335,6 +337,7 @@ def names(screen: Explorer, _: str) -> None:
     table = screen.table
     table.full_names = not table.full_names
     table.show(screen.data, table.cursor, table.offset_of_cursor)
+    screen.say(f"kernels have their {'full' if table.full_names else 'short'} names")
 
 
 @action(TABLE, "i", title="Detail of the row")
@@ -397,17 +400,19 @@ def limits(screen: Explorer, argument: str) -> None:
     screen.say("  ".join(f"{name} {low:g} {high:g}" for name, (low, high) in pairs))
 
 
-@action(TABLE, "z", title="Table alone")
+@action(TABLE, "z", title="Panel alone")
 def zoom(screen: Explorer, _: str) -> None:
-    """Give the table the whole screen, or show the other parts again."""
-    screen.zoom = not screen.zoom
-    screen.fit_parts()
+    """Give the panel with the keys, as a rule the table, the whole screen; again: show the other
+    parts.
+    """
+    screen.zoom_panel()
 
 
 @action(TABLE, "c", title="Size of the chart")
 def chart(screen: Explorer, _: str) -> None:
     """Switch the chart of the scope over time: small, full, off."""
-    screen.zoom = False
+    if screen.zoom:
+        screen.zoom_panel()
     screen.chart = CHART_SIZES[(CHART_SIZES.index(screen.chart) + 1) % len(CHART_SIZES)]
     screen.fit_parts()
     screen.say(f"chart {screen.chart}")

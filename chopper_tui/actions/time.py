@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from chopper_tui.screen import Explorer
 
 _ZOOM: Final = 2.0
+_NOT_SHOWN: Final = "no chart shown; try c, z or more room"
 _ALMOST: Final = 0.99
 """Share of the scope from which the chart shows all of it."""
 
@@ -130,14 +131,14 @@ async def fit(screen: Explorer, _: str) -> None:
     seen = interval(screen)
     if seen.mark_ns is not None and seen.mark_ns != seen.at_ns:
         start, end = sorted((seen.mark_ns, seen.at_ns))
-        await _show(screen, fitted(seen, start, end))
+        await _show(screen, fitted(seen, start, end), "the measured time")
         return
     from chopper_core.views import timeline
 
     found = await run_in_thread(timeline.under_cursor, screen.run, screen.view, _lane(screen))
     if found is None:
         raise UsageError("nothing runs on this lane at the cursor")
-    await _show(screen, fitted(seen, *found))
+    await _show(screen, fitted(seen, *found), "the activity under the cursor")
 
 
 @_timeline("Z", title="Whole scope", hint="whole")
@@ -145,7 +146,7 @@ async def whole(screen: Explorer, _: str) -> None:
     """Timeline: show all of the scope's time again."""
     seen = interval(screen)
     window = replace(ALL_TIME, at_ns=seen.at_ns, mark_ns=seen.mark_ns)
-    await screen.change(replace(screen.view, window=window))
+    await screen.change(replace(screen.view, window=window), "all of the scope's time")
 
 
 @_timeline(title="Cursor at a time", takes="TIME")
@@ -202,6 +203,8 @@ async def _pan_chart(screen: Explorer, share: float) -> None:
 async def chart_whole(screen: Explorer, _: str) -> None:
     """Show the whole chart again; in the tree, exactly the scope's time."""
     if screen.view.name:
+        if screen.lens == WHOLE:
+            raise UsageError("this is the whole chart")
         screen.look(WHOLE)
     else:
         _need_chart(screen)
@@ -213,6 +216,8 @@ def _picture_of(screen: Explorer) -> Chart:
     charts = screen.charts
     if not charts:
         raise UsageError("this view has no chart to zoom")
+    if not screen.shows_picture:
+        raise UsageError(_NOT_SHOWN)
     first = min(screen.picture, len(charts) - 1)
     pictures = [*charts[first:], *charts[:first]]
     scaled = (each for each in pictures if drawing.drawer_of(each).max_zoom(each) is not None)
@@ -264,8 +269,8 @@ async def _move(screen: Explorer, step: Callable[[Interval], Interval]) -> None:
     await _show(screen, moved)
 
 
-async def _show(screen: Explorer, seen: Interval) -> None:
-    await screen.change(replace(screen.view, window=seen.window()))
+async def _show(screen: Explorer, seen: Interval, message: str = "") -> None:
+    await screen.change(replace(screen.view, window=seen.window()), message)
 
 
 def _lane(screen: Explorer) -> str:
@@ -301,7 +306,7 @@ def _chart_interval(screen: Explorer) -> Interval:
 
 def _need_chart(screen: Explorer) -> None:
     if not screen.signal_panes:
-        raise UsageError("no chart shown; try c, z or more room")
+        raise UsageError(_NOT_SHOWN)
 
 
 FIGURES: Final = (
@@ -408,8 +413,9 @@ _icicle = partial(action, WALK, view="icicle")
     """)
 def _step_block(screen: Explorer, step: int) -> None:
     depth, block = screen.cell
-    last = len(_icicle_of(screen).rows[depth].labels) - 1
-    screen.move_to_cell((depth, min(max(block + step, 0), last)))
+    if not 0 <= block + step < len(_icicle_of(screen).rows[depth].labels):
+        raise UsageError(f"this is the {'last' if step > 0 else 'first'} block of its level")
+    screen.move_to_cell((depth, block + step))
 
 
 @_icicle("down", "j", title="Level below", hint="level")

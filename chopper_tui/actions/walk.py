@@ -141,10 +141,12 @@ async def _enter_evidence(screen: Explorer) -> None:
     cancels=True,
 )
 async def up(screen: Explorer, argument: str) -> None:
-    """Go up to the parent, with its cursor, sort, filter and scroll position; Esc clears a filter
-    first, and cancels a slow step.
+    """Go up to the parent, with its cursor, sort, filter and scroll position; Esc first shows the
+    other panels again, or clears a filter, and cancels a slow step.
     """
-    if not argument and _has_own_filter(screen):
+    if not argument and screen.zoom:
+        screen.zoom_panel()
+    elif not argument and _has_own_filter(screen):
         await screen.change(replace(screen.view, filter=""))
         screen.say("filter cleared")
     elif isinstance(screen.run, SeveralRuns):

@@ -240,7 +240,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
 
     def fitted(self, chart: GpuLanes, width: int, glyphs: Glyphs, lines: int) -> int:
         most = self.body_lines(chart) + (_STEP_LINES[1] if chart.steps else 0)
-        return most + len(chart.labels) if lines >= most + len(chart.labels) else min(lines, most)
+        return min(lines, most) + (_tall(lines - most, chart) - 1) * len(chart.labels)
 
     def followed(self, chart: GpuLanes, cell: Cell, label: str | None) -> Cell:
         return (chart.labels.index(label) if label in chart.labels else 0), 0
@@ -255,8 +255,8 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
 
     def body(self, chart: GpuLanes, on: Canvas) -> None:
         count, columns = len(chart.labels), _lane_columns(chart, on.width)
-        most = self.body_lines(chart) + (_STEP_LINES[1] if chart.steps else 0) + count
-        tall = 2 if on.left >= most else 1
+        most = self.body_lines(chart) + (_STEP_LINES[1] if chart.steps else 0)
+        tall = _tall(on.left - most, chart)
         above = _steps_title(chart.steps) if chart.steps else []
         begin, end = chart.signals[0].x
         limits = [
@@ -300,6 +300,11 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
         on.add(whole)
 
 
+def _tall(spare: int, chart: GpuLanes) -> int:
+    """The lines of each GPU, where so many are left with one of each."""
+    return 1 + min(max(spare // max(len(chart.labels), 1), 0), _TALLEST - 1)
+
+
 def _lane_lines(
     chart: GpuLanes,
     row: int,
@@ -325,7 +330,8 @@ def _lane_lines(
             for cells in columns(shares[row], tall, glyphs)
         ]
         if signal.unit == Unit.CELSIUS and limit is not None:
-            drawn = [[(" " * at.cells, "text")] for _ in range(tall - 1)]
+            past = columns(shares[row], tall - 1, glyphs) if tall == _TALLEST else [""] * (tall - 1)
+            drawn = [[(pad(cells, at.cells), _row_ink(signal, row))] for cells in past]
             drawn.append(_heat_meter(float(value), limit, at.cells, glyphs))
         for y, picture in enumerate(drawn):
             is_last = y == tall - 1
@@ -354,6 +360,10 @@ _ROWS_AROUND: Final = 2
 """The headings, and the line of all GPUs."""
 _STEP_LINES: Final = 4, 6
 """Of the chart of steps: what it wants, and how many more it takes."""
+_STEP_CELLS: Final = 12
+"""Cells of a step at most."""
+_TALLEST: Final = 4
+"""Lines of a GPU at most: then heat has its past above its meter."""
 _LANE_HEIGHT: Final = 0.86
 """Of a line: lanes of rows one below the other stay apart."""
 _VALUE: Final = 7
@@ -394,7 +404,7 @@ def _add_steps(steps: SignalRows, on: Canvas, lines: int) -> None:
     width = axis.label_width + 1
     cells = max(on.width - width - 1, 1)
     numbers = numbers[-cells:]
-    each = max(min(cells // len(numbers), _GAP + 1), 1)
+    each = max(min(cells // len(numbers), _STEP_CELLS), 1)
     shares = np.repeat(axes.shares(numbers[None], axis), each, axis=1)
     first = steps.numbers.shape[1] - len(numbers)
     inks = ["alarm" if first + at in steps.apart else "accent" for at in range(len(numbers))]

@@ -171,8 +171,8 @@ class Explorer(ScreenParts):
             trail = (replace(trail[-1], view=data.frame.view),)
         self.arrive(trail, data, message, run)
 
-    async def change(self, view: View) -> None:
-        await self.go(changed(self.here, view))
+    async def change(self, view: View, message: str = "") -> None:
+        await self.go(changed(self.here, view), message)
 
     async def open_evidence(self, view: View, message: str = "") -> None:
         """Go to the evidence of a row or a card, and remember the way back."""

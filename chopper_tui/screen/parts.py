@@ -99,6 +99,8 @@ class ScreenParts(SteadyScreen[None]):
         self.config = config
         self.chart = config.chart or CHART_SIZES[0]
         self.zoom = False
+        self._zoomed: Listing | None = None
+        """The panel that has the screen alone, where the view has it."""
         self.splits = dict(config.splits)
         self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
         self._sizes: dict[str, bool] = {}
@@ -120,7 +122,7 @@ class ScreenParts(SteadyScreen[None]):
         yield KeyFigures()
         with PaneRow(id="body"):
             yield ScopeTree()
-            with PaneColumn():
+            with PaneColumn(id="parts"):
                 yield PicturePane()
                 with PaneRow(id="middle"):
                     with PaneColumn(id="main"):
@@ -187,6 +189,10 @@ class ScreenParts(SteadyScreen[None]):
     @property
     def signal_panes(self) -> list[SignalPane]:
         return [pane for pane in self.query(SignalPane) if pane.is_shown]
+
+    @property
+    def shows_picture(self) -> bool:
+        return bool(self.query_one(PicturePane).display)
 
     def show_charts(self) -> None:
         self._show_pictures()
@@ -375,11 +381,7 @@ class ScreenParts(SteadyScreen[None]):
         if is_open and (self.has_lines or self._has_cards):
             lines = self._divided(body, frame, sizes)
         else:
-            picture = is_timeline and self.has_lines
-            main = (
-                "CardsPane" if self.shows_sentences else "PicturePane" if picture else "FrameTable"
-            )
-            lines = {main: body}
+            lines = {self._alone(sizes): body}
         cards, last = lines.get("CardsPane", 0), lines.get("#last", 0)
         is_beside = cards == last
         self.query_one("#below").set_class(not is_beside, "-stacked")
@@ -389,15 +391,19 @@ class ScreenParts(SteadyScreen[None]):
         in_scope = is_tree and "gpu" in dict(self.view.scope)
         self.query_one("#middle").set_class(bool(detail), "-stacked")
         self.query_one("#curves").set_class(curves > _TALL, "-stacked")
+        self.scope_tree.set_class("ScopeTree" in lines, "-alone")
+        has_tree = (sizes["-large"] and is_tree and is_open) or "ScopeTree" in lines
         if not sizes["-fits"]:
             table = 0
         return {
             "TooSmall": int(not sizes["-fits"]),
             "KeyFigures": headline,
             "#body": _REST if sizes["-fits"] else 0,
-            "ScopeTree": _WHOLE if sizes["-large"] and is_tree and is_open else 0,
+            "ScopeTree": _WHOLE if has_tree else 0,
+            "#parts": 0 if "ScopeTree" in lines else _REST,
             "PicturePane": lines.get("PicturePane", 0),
-            "#middle": _REST if table else 0,
+            "#middle": _REST if table or detail else 0,
+            "#main": _REST if table else 0,
             "#curves": curves,
             "#side": detail or (_WHOLE if has_side and table else 0),
             "GpuPane": (len(self.run.gpus) + 2 + (frame or 1)) * in_scope,
@@ -407,6 +413,26 @@ class ScreenParts(SteadyScreen[None]):
             "SecondPane": 0 if self.data.second is None else _WHOLE if detail else _SECOND,
             "EvidencePane": lines.get("EvidencePane", 0),
         }
+
+    def _alone(self, sizes: Mapping[str, bool]) -> str:
+        """The part that has the screen alone: that of the panel with the keys, or the main one."""
+        panel, is_tree = self._zoomed, not self.view.name
+        if isinstance(panel, DetailPane) and sizes["-wide"] and not self._has_cards:
+            return "#side"
+        if isinstance(panel, ScopeTree) and sizes["-large"] and is_tree:
+            return "ScopeTree"
+        if self.shows_sentences or (isinstance(panel, CardsPane) and self._has_cards):
+            return "CardsPane"
+        is_picture = isinstance(panel, PicturePane) and self.charts
+        if is_picture or (self.lanes is not None and self.has_lines):
+            return "PicturePane"
+        return "FrameTable"
+
+    def zoom_panel(self) -> None:
+        """Give the panel with the keys the whole screen, or show the others again."""
+        self.zoom = not self.zoom
+        self._zoomed = self.listing if self.zoom else None
+        self.fit_parts()
 
     def _divided(self, body: int, frame: int, sizes: Mapping[str, bool]) -> dict[str, int]:
         """The lines of the parts below one another."""

@@ -213,12 +213,19 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             ]
         if [each.key for each in wanted] != [each.key for each in self.sparks]:
             self.sparks = wanted
-        if self.is_panel:
-            title = table_title(frame)
-            named = layout.legend(width - len(title) - _AROUND_TITLE)
-            self.name_panel([(title, "strong"), *named], clean(frame.base))
         self._planned_width, self.layout_plan = width, layout
         self.virtual_size = Size(width, len(frame) + 1)
+        self._name_rows()
+
+    def _name_rows(self) -> None:
+        """Name the panel by its rows, and at its end below how many of them are cut."""
+        if self.is_panel and self.layout_plan is not None:
+            title, frame = table_title(self.layout_plan.frame), self.layout_plan.frame
+            named = self.layout_plan.legend(self.size.width - len(title) - _AROUND_TITLE)
+            below = self.rows - self.scroll_offset.y - self.page
+            more = f"{below} more ↓" if below > 0 and self.size.height else ""
+            base = "  ".join(filter(None, (clean(frame.base), more)))
+            self.name_panel([(title, "strong"), *named], base)
 
     def _draw_again(self) -> None:
         if self.frame is not None:
@@ -229,6 +236,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     def _scroll_to_row(self, row: int) -> None:
         top = max(min(row, self.rows - self.page), 0)
         self.set_scroll(None, top)
+        self._name_rows()
 
     def _refresh_rows(self, *rows: int) -> None:
         top = self.scroll_offset.y - 1

@@ -169,7 +169,12 @@ REFUSALS: dict[str, list[tuple[str, str]]] = {
         ("enter", "there is no cell to enter"),
     ],
     "heatmap&by=iteration": [(".", "the heat map has no iterations to step through")],
-    "icicle": [*[("j", "")] * 6, ("j", "this is the last level")],
+    "icicle": [
+        ("h", "this is the first block of its level"),
+        *[("j", "")] * 6,
+        ("j", "this is the last level"),
+    ],
+    "findings": [(">", "findings have no columns"), (":live", ""), ("space", "paused")],
 }
 
 
