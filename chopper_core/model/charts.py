@@ -50,6 +50,8 @@ class LineChart(Struct, frozen=True, eq=False):
     x: tuple[Float64, ...]
     series: tuple[Series, ...]
     points: bool = False
+    marked: tuple[str, ...] = ()
+    """The series that the chart is about; of many, those far from the others stand out else."""
 
     @classmethod
     def over(

@@ -21,6 +21,7 @@ from chopper_core.model.view import View
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import NARROW, clean
 from chopper_core.util.patterns import late
+from chopper_core.views import view_spec
 from chopper_core.views.frame import Frame
 
 SENTENCES: Final = ("finding",)
@@ -87,17 +88,31 @@ MOMENTS: Final = ("start_ns", "end_ns", "launch_ns", "peak_at_ns", "at_start_ns"
 
 
 def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
-    """How each column is written, in a unit for its figures; unknown times in that of others."""
-    largest = {column.name: _largest(frame, column) for column in frame.columns}
-    longest_ns = max((largest[c.name] for c in frame.columns if c.unit is Unit.NS), default=0)
+    """How each column is written, in a unit for its figures; unknown times in that of others.
+
+    Columns without any value are left out, unless they were asked for or the view's come and go.
+    """
+    columns = [each for each in frame.columns if _is_drawn(frame, each)] or frame.columns
+    largest = {column.name: _largest(frame, column) for column in columns}
+    longest_ns = max((largest[c.name] for c in columns if c.unit is Unit.NS), default=0)
     made = []
-    for column in frame.columns:
+    for column in columns:
         most = largest[column.name] or longest_ns * (column.unit is Unit.NS)
         scale = scale_of(column, most, _is_whole(frame, column))
         if column.name not in MOMENTS:
             scale = scale.readable(most)
         made.append(ColumnText(column, scale, frame.values[column.name].words is not None))
     return tuple(made)
+
+
+def _is_drawn(frame: Frame, metric: Metric) -> bool:
+    name, view = metric.name, frame.view
+    if view.columns or frame.is_pending or name == frame.sort.removeprefix("-"):
+        return True
+    spec = view_spec(view.name) if view.name else None
+    comes_and_goes = spec is not None and (spec.along_time or spec.is_live)
+    is_known = frame.total.get(name) is not None or bool(frame.values[name].present().any())
+    return comes_and_goes or is_known
 
 
 def _is_whole(frame: Frame, metric: Metric) -> bool:

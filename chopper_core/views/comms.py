@@ -76,7 +76,8 @@ _OF_RANKS: Final = (
     *("moved_bytes", "algo_gbps", *_DURATIONS, "outliers"),
 )
 _UNMATCHED: Final = (
-    *("calls", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes", *_DURATIONS, "outliers"),
+    *("calls", "exposed_comm_ns", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes"),
+    *(*_DURATIONS[1:], "outliers"),
 )
 _OF_OPERATIONS: Final = ("exposed_comm_ns", "exposed_pct", "exposed_wait_ns", "calls", "hidden_ns")
 _OF_ONE: Final = (
@@ -141,7 +142,7 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
         opens=lambda row: replace(
             view, by="gpu", of=str(numbers[row]), path=(), sort="", filter="", columns=()
         ),
-        shown=_shown(own, _OF_ONE),
+        shown=_OF_ONE,
         base=base_of(run, view).itself,
     )
 
@@ -218,15 +219,15 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
         shown, sort = _OF_OPERATIONS, "-exposed_comm_ns"
     elif is_gpu:
         shown = _OF_GPU
-    elif by in ("kind", "group") and complete.any():
-        sort = "-wait_ns"
+    elif by in ("kind", "group"):
+        sort = "-wait_ns" if complete.any() else "-exposed_comm_ns"
     return table_view(
         view,
         Partition(by, labels, nodes, whole),
         own,
         opens=opens,
         sort=sort,
-        shown=_shown(own, shown),
+        shown=shown,
         notes=expert_note(run, rows),
     )
 
@@ -266,12 +267,6 @@ def _members(run: Run, view: View) -> ViewResult:
         base=base_of(run, view).itself,
         notes=notes(run, one),
     )
-
-
-def _shown(own: Own, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Columns of some names but own ones without any value; notes say why those have none."""
-    unknown = {metric.name for metric, values in own if not values.present().any()}
-    return tuple(name for name in names if name not in unknown)
 
 
 _MAX_POINTS: Final = 1_500

@@ -27,7 +27,6 @@ from chopper_core.views.shared.table_view import (
     Own,
     child_of,
     columns_of,
-    known_of,
     table_view,
 )
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
@@ -171,7 +170,6 @@ def answer(run: Run, view: View) -> ViewResult:
         whole=_figures([use]) if is_along_time else (),
         opens=lambda row: child_of(view, by, labels[row]) if is_along_time else view,
         sort="" if is_along_time else "-cpu_busy_pct",
-        shown=known_of(own),
         headline=_headline(use, level),
         notes=_notes(run, use, level),
         charts=_charts(run, use),

@@ -45,7 +45,6 @@ from chopper_core.views.shared.table_view import (
     Own,
     by_gpu,
     child_of,
-    known_of,
     table_view,
 )
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
@@ -262,8 +261,8 @@ def answer(run: Run, view: View) -> ViewResult:
         result = _one_by_one(run, view, found)
     else:
         result = _together(run, view, found, view.by or "operation")
-    charts = (_cumulative(found), _against_duration(run, found), *_samples(run, view))
-    return replace(result, notes=_notes(found), charts=charts)
+    charts = (_cumulative(found), _against_duration(run, found)) if found.comm_ns.any() else ()
+    return replace(result, notes=_notes(found), charts=(*charts, *_samples(run, view)))
 
 
 def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
@@ -300,7 +299,6 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         own,
         _totals(found, view.stat),
         opens=opens,
-        shown=known_of(own),
         over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
         headline=(_overall(found), *_slowest(by, labels, known, base_of(run, view))),

@@ -21,6 +21,7 @@ from chopper_core.views.shared.call_figures import (
     COLUMNS,
     LEVEL,
     MEASURED_RATES,
+    NO_SHAPE,
     by_shape,
     kernels_of_shape,
     measured_roofline,
@@ -69,7 +70,8 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=(*_SHOWN, *(_WITH_COUNTERS if has_counters else ())),
         headline=(_headline(whole, time_text(base.each(total_ns)) + base.words),),
         notes=(*shape_notes(run, rows.whole, base), *(() if run.hardware else (_NO_ROOFS,))),
-        charts=(_chart(run, rows, own, share),),
+        charts=_charts(run, rows, own, share),
+        last=np.array([label.startswith(NO_SHAPE) for label in rows.labels], np.bool_),
     )
 
 
@@ -87,8 +89,12 @@ def _measured(run: Run, scope: Scope) -> dict[str, Values]:
     }
 
 
-def _chart(run: Run, rows: Partition, figures: Mapping[str, Values], share: Float64) -> Roofline:
-    return Roofline(
+def _charts(
+    run: Run, rows: Partition, figures: Mapping[str, Values], share: Float64
+) -> tuple[Roofline, ...]:
+    if not any(figures[name].present().any() for name in ("model_tflops", "measured_tflops")):
+        return ()
+    chart = Roofline(
         f"roofline by {rows.level}",
         tuple(rows.labels),
         figures["model_intensity"].known(),
@@ -100,6 +106,7 @@ def _chart(run: Run, rows: Partition, figures: Mapping[str, Values], share: Floa
         run.hardware.memory_gbps / 1e3 if run.hardware else None,
         _peaks(run, rows),
     )
+    return (chart,)
 
 
 def _peaks(run: Run, rows: Partition) -> tuple[tuple[str, float], ...]:

@@ -39,7 +39,6 @@ from chopper_core.views.shared.table_view import (
     GpuRows,
     LabelledRows,
     child_of,
-    known_of,
     table_view,
 )
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
@@ -69,6 +68,8 @@ _OPERATIONS: Final = {
 """The operations of each class. The rules are those of UnaryLab/chopper's annotations.py with the
 operations' full names, since its own take every name that ends in `p` for a product.
 """
+_FEW_STEPS: Final = 3
+"""Fewer are in the table alone: a curve of them shows no course."""
 _RECOMPUTED: Final = " (recompute)"
 _KERNELS: Final = {
     "gemm": "GEMM",
@@ -163,7 +164,6 @@ def answer(run: Run, view: View) -> ViewResult:
         own,
         whole,
         opens=lambda row: _opens(view, by, labels[row]),
-        shown=known_of(own),
         over=over,
         headline=_headline(steps),
         notes=_notes(run, view, steps),
@@ -326,6 +326,8 @@ def _charts(steps: StepParts) -> tuple[BarChart | LineChart, ...]:
         tuple(Series(PARTS[place], each[:, place]) for place in used),
     )
     numbers = np.array(steps.iterations, np.float64)[steps.steady]
+    if len(numbers) < _FEW_STEPS:
+        return (bars,)
     mean = {"mean of the GPUs": steps.each_ns[steps.steady] / 1e6}
     return bars, LineChart.over("iteration time", "ms", "iteration", "", numbers, mean)
 

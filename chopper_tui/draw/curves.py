@@ -205,14 +205,15 @@ def _peers(chart: LineChart) -> Float64 | None:
     return rows if known.sum() > 1 and (np.diff(first) >= 0).all() else None
 
 
-def _far_peers(peers: Float64) -> list[int]:
+def _far_peers(chart: LineChart, peers: Float64) -> list[int]:
     apart = np.nansum(np.abs(peers - quantiles_along(peers, (0.5,))), axis=1)
-    order: list[int] = np.argsort(-apart, kind="stable").tolist()
+    others = [each.name not in chart.marked for each in chart.series]
+    order: list[int] = np.lexsort((-apart, others)).tolist()
     return order[: len(_PEER_INKS)]
 
 
 def _named_peers(chart: LineChart, peers: Float64) -> tuple[list[str], list[str]]:
-    names = [chart.series[place].name for place in _far_peers(peers)]
+    names = [chart.series[place].name for place in _far_peers(chart, peers)]
     return ["median", *names], ["shade", *_PEER_INKS]
 
 
@@ -226,7 +227,10 @@ def _draw_peers(chart: LineChart, peers: Float64, on: Canvas) -> None:
     unit = chart.x_unit or clean(chart.x_title)
     x_axis = Axis.over(float(x[0]), float(x[-1]), max(on.width // _CELLS_PER_TICK, 3), unit)
     at = np.linspace(x[0], x[-1], cells)
-    drawn = [quantiles_along(peers, (0.5,))[0], *(peers[place] for place in _far_peers(peers))]
+    drawn = [
+        quantiles_along(peers, (0.5,))[0],
+        *(peers[place] for place in _far_peers(chart, peers)),
+    ]
     median, *others = (shares(np.interp(at, x, each), y_axis) for each in drawn)
     body = area(median[None], lines, ["shade"] * cells, on.glyphs)
     body = lines_over(body, [*zip(others, _PEER_INKS, strict=True)][::-1], on.glyphs)
@@ -261,7 +265,7 @@ def _curves(picture: LineChart, glyphs: Glyphs) -> list[Curve]:
 _ROOFLINE_LINES: Final = 12
 _SENTENCE_FROM: Final = ((16, 2), (9, 1))
 """Lines of the picture from which the sentence has how many."""
-_SIZES: Final = {"unicode": "·•●", "ascii": ".oO"}
+_SIZES: Final = {"unicode": "•●■", "ascii": ".oO"}
 _LARGE: Final = (0.02, 0.1)
 _SELECTED: Final = {"unicode": "◆", "ascii": "@"}
 _MEASURED: Final = {"unicode": "○", "ascii": "+"}
@@ -387,13 +391,13 @@ def _roofs(
 ) -> tuple[list[Curve], Axis]:
     """The memory's roof up to the highest peak, each peak from its ridge on, and their names."""
     curves = []
-    marks = ("/", "-") if glyphs.is_ascii else ("braille", "braille")
+    marks = ("/", "-") if glyphs.is_ascii else (_QUARTERS, "─")
     if slope is not None:
         highest = max((peak for _, peak in peaks), default=y.high)
         begin, end = max(x.low, y.low - slope), min(x.high, highest - slope)
         if begin < end:
             line = np.linspace(begin, end, 99)
-            curves.append(Curve(line, line + slope, "dim", marks[0], is_joined=True))
+            curves.append(Curve(line, line + slope, "shade", marks[0], is_joined=True))
     shown = [(name, peak) for name, peak in peaks if y.low <= peak <= y.high]
     for _, peak in shown:
         begin = max(x.low, peak - slope) if slope is not None else x.low

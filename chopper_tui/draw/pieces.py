@@ -59,7 +59,7 @@ _PLACES: Final = {
     for ink in inks.split()
 }
 """Ink → the place of its pattern, where there are no colours."""
-_PHASES: Final = ("forward ", "backward ")
+_PHASES: Final = ("forward ", "backward ", "prefill ", "decode ")
 
 
 def series_inks(names: Sequence[str]) -> list[str]:

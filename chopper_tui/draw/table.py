@@ -32,7 +32,7 @@ from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import INKS, Tint, tints
 from chopper_tui.draw.bars import BarParts
-from chopper_tui.draw.pieces import EXPOSED, HIDDEN, Line, Pieces, fit
+from chopper_tui.draw.pieces import EXPOSED, HIDDEN, Line, Pieces, fit, series_inks
 
 PREFIX: Final = 3
 """Cells for the mark, the cursor and a space."""
@@ -64,11 +64,12 @@ _MIN_COLUMNS: Final = 3
 _PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
 """Columns that come after the first two of a level, before its others."""
 _MIN_NAME: Final = 16
-_NAME_SHARE: Final = {"operation": 25, "kernel": 20, "finding": 75}
+_NAME_SHARE: Final = {"operation": 25, "kernel": 20, "shape": 36, "finding": 75}
 """Percentage of the width that names may take before columns are dropped."""
 _MIN_OF_KERNELS: Final = 6, 12
 """Columns of kernels that are worth more than a bar, and than a sparkline."""
 _KERNELS: Final = ("kernels", "overview")
+_OF_KERNELS: Final = (*BARS, "kernel_ns", "elapsed_ns", "instance_ns")
 _MAX_SHORTENED_TOGETHER: Final = 2000
 """With more rows, names are not shortened together, which takes long."""
 
@@ -90,6 +91,8 @@ class DrawnColumn(Struct, frozen=True):
     """Of the bar of each row; None: bars have one part."""
     fulls: Float64 | None = None
     """Of each row the figure that fills its meter; None: the column has bars."""
+    ink: str = ""
+    """Of its bars; empty: that of what each row is."""
 
     @property
     def name(self) -> str:
@@ -224,7 +227,7 @@ class TableLayout(Struct, frozen=True):
             if column.bar:
                 pieces.append((" ", "text"))
                 drawing = column.picture(
-                    row, number, glyphs, self.inks[row] if self.inks else "accent"
+                    row, number, glyphs, column.ink or (self.inks[row] if self.inks else "accent")
                 )
                 pictures.update(range(len(pieces), len(pieces) + len(drawing)))
                 pieces += drawing
@@ -464,7 +467,9 @@ def _column(
     cells += [] if bar_width else [header]
     width = max(map(cell_width, cells))
     drawn = tints(frame, text.metric)
-    return DrawnColumn(text, header, width, bar_width, longest, drawn, parts=parts)
+    # Bars of time in kernels have the classes' inks, others that of their kind.
+    ink = series_inks([chart.series[0].name])[0] if chart and name not in _OF_KERNELS else ""
+    return DrawnColumn(text, header, width, bar_width, longest, drawn, parts=parts, ink=ink)
 
 
 def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -> int:

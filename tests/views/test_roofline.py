@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape
-from chopper_core.render import as_json
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import frame_of, query
@@ -137,9 +135,7 @@ def test_without_shapes_it_says_how_to_record_them(tmp_path: Path) -> None:
     assert list(frame.labels) == ["no shape: gemm"]
     assert "record_shapes=True" in frame.notes[0]
     assert "not in hardware.toml" in frame.notes[1]
-    (chart,) = frame.charts
-    assert isinstance(chart, Roofline) and chart.memory_tbps is None
-    assert json.loads(as_json(frame))["pictures"][0]["kind"] == "Roofline"
+    assert not frame.charts
 
 
 def test_a_file_gives_the_peaks_that_were_measured(tmp_path: Path) -> None:

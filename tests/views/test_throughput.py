@@ -13,6 +13,7 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES, Kind, Phase
+from chopper_core.render.cells import column_texts
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.throughput import PARTS, operation_class
@@ -125,7 +126,7 @@ def test_of_gpus(run: Run) -> None:
 def test_tokens_may_be_given() -> None:
     run = sample_run()
     unknown = query(run, parse("R?view=throughput"))
-    assert "tokens_per_s" not in [column.name for column in unknown.columns]
+    assert "tokens_per_s" not in [text.metric.name for text in column_texts(unknown)]
     assert "tokens unknown" in unknown.headline[0]
     assert any("of=tokens:8192" in note for note in unknown.notes)
     view = parse("R?view=throughput&of=tokens:1000")

@@ -182,13 +182,16 @@ def _leads_chart(stand: RankLeads) -> LineChart:
     order = np.argsort(found.lead_ns.sum(axis=0), kind="stable")
     if len(order) > _LINES:
         order = np.concatenate([order[: _LINES // 2], order[-_LINES // 2 :]])
-    return LineChart.over(
+    chart = LineChart.over(
         "lead over the iteration",
         "ms",
         "position in the iteration",
         "%",
         (np.arange(_BINS) + 0.5) * 100 / _BINS,
         {f"GPU {found.gpus[place]}": means[:, place] for place in sorted(order.tolist())},
+    )
+    return replace(
+        chart, marked=tuple(f"GPU {stand.gpus[each.place]}" for each in stand.stragglers)
     )
 
 
