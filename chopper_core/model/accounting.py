@@ -69,7 +69,7 @@ def account(
 ) -> dict[str, Int64]:
     """Split the span of one GPU among its activities: columns in ns, a value per activity.
 
-    Besides the columns above: `idle_host_ns`, the idle time before the activity's launch call
+    Adds to the columns above: `idle_host_ns`, the idle time before the activity's launch call
     (the host was late); `idle_launch_ns`, the idle time from that call on; `idle_unknown_ns`, the
     idle time before an activity without a launch record; `hidden_ns`, the part of a communication
     under compute, 0 for all others.

@@ -84,7 +84,7 @@ class SignalRows(Struct, frozen=True, eq=False):
     numbers: Float64
     """Rows x equal parts of the time: the mean of each, NaN if unknown."""
     means: Float64
-    apart: tuple[int, ...]
+    outliers: tuple[int, ...]
     """The rows whose mean is an outlier among the rows' means."""
 
 
@@ -104,7 +104,7 @@ class GpuLanes(Struct, frozen=True, eq=False):
     last: Series | None = None
     """A figure without a lane."""
     steps: SignalRows | None = None
-    """The time of each step, above the rows; those that stand out are `apart`."""
+    """The time of each step, above the rows; those that stand out are `outliers`."""
 
 
 class Roofline(Struct, frozen=True, eq=False):
@@ -376,8 +376,8 @@ def picked(chart: Chart, rows: Sequence[int]) -> Chart:
 
 
 def _picked_rows(chart: SignalRows, rows: Sequence[int]) -> SignalRows:
-    apart = tuple(place for place, row in enumerate(rows) if row in chart.apart)
-    return replace(chart, apart=apart, **_picked(chart, rows, ("labels", "numbers", "means")))
+    outliers = tuple(place for place, row in enumerate(rows) if row in chart.outliers)
+    return replace(chart, outliers=outliers, **_picked(chart, rows, ("labels", "numbers", "means")))
 
 
 _ROOFLINE_ROWS: Final = (

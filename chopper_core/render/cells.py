@@ -84,7 +84,7 @@ class ColumnText(Struct, frozen=True):
 
 
 MOMENTS: Final = ("start_ns", "end_ns", "launch_ns", "peak_at_ns", "at_start_ns")
-"""Columns of places in time, which all their digits tell apart."""
+"""Columns of places in time, which only all their digits distinguish."""
 
 
 def column_texts(frame: Frame) -> tuple[ColumnText, ...]:

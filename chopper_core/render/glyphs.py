@@ -69,7 +69,7 @@ class Glyphs(Struct, frozen=True):
     meter: str = "#."
     """A cell of a meter, filled and empty."""
     in_colour: bool = False
-    """Whether colours tell kinds and magnitudes apart; without them patterns and levels do."""
+    """Whether colours distinguish kinds and magnitudes; without them patterns and levels do."""
     has_few: bool = False
     """Whether there are 16 colours at most: some kinds then share one, in patterns."""
 

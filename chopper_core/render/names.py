@@ -59,7 +59,7 @@ def display_names(labels: tuple[str, ...], level: str) -> tuple[str, ...]:
     """The labels of a frame as shown, distinct where the labels are.
 
     Template arguments that all kernels of one template share become `…`; of Tensile's parameters
-    the tile and the layout stay, and those that tell two kernels apart.
+    the tile and the layout stay, and those that distinguish two kernels.
     """
     names = [display_name(label, level) for label in labels]
     if level != "kernel":
@@ -80,8 +80,8 @@ def display_names(labels: tuple[str, ...], level: str) -> tuple[str, ...]:
 def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[str, ...]:
     """The names in at most `width` cells each, distinct wherever possible.
 
-    The middle of a name gives way; of those that would then look alike, and of the kernels of one
-    template, what tells them apart stays instead of their end.
+    The middle of a name gives way; of those that would then look the same, and of the kernels of
+    one template, what distinguishes them stays instead of their end.
     """
     short = {name: elide(name, width, glyphs) for name in names}
     cut = [name for name, text in short.items() if text != name]
@@ -127,23 +127,23 @@ def _show_difference(
     begin = begin if begin > word else len(shared)
     head = first_cells(shared[:begin], width // 3)
     head += glyphs.ellipsis if len(head) < begin else ""
-    alike: dict[str, list[str]] = defaultdict(list)
+    same: dict[str, list[str]] = defaultdict(list)
     for name in names:
         short[name] = head + beginning(name[begin:], width - cell_width(head), glyphs)
-        alike[short[name]].append(name)
-    for several in alike.values():
+        same[short[name]].append(name)
+    for several in same.values():
         # No other attempt shows more of them from where they differ.
         if len(several) > 1 and (begin < len(shared) or len(several) < len(names)):
             _show_difference(several, begin, width, glyphs, short)
 
 
 def _tensile(names: list[str]) -> list[str]:
-    """Tensile names as tile and layout; those alike in these keep the parameters that differ."""
-    alike: dict[str, list[int]] = defaultdict(list)
+    """Tensile names as tile and layout; those that share these keep the parameters that differ."""
+    same: dict[str, list[int]] = defaultdict(list)
     for row, name in enumerate(names):
-        alike[_tile_and_layout(name)].append(row)
+        same[_tile_and_layout(name)].append(row)
     short = list(names)
-    for begin, rows in alike.items():
+    for begin, rows in same.items():
         tokens = [dict.fromkeys(names[row].split("_")) for row in rows]
         shared = set(tokens[0]).intersection(*tokens)
         for row, own in zip(rows, tokens, strict=True):

@@ -50,7 +50,7 @@ MEANINGS: Final = {
 }
 """Inks of one meaning each, in the whole program: classes of compute, kinds of communication, idle
 time, what a step loses, and states. Their colours on dark and light ground, and of a terminal's
-16, where three share theirs with a pattern; any two can be told apart with any color blindness."""
+16, where three share theirs with a pattern; any two differ with any color blindness."""
 NEUTRAL: Final = {
     "accent": ("#848d97", "#59636e", "white"),
     "second": ("#d3dae1", "#a3adb7", "bright_white"),
@@ -60,7 +60,7 @@ NEUTRAL: Final = {
 }
 """Inks without a hue, of series without a meaning, and of what lies behind them."""
 PATTERNED: Final = {"matrix": "▒", "extra": "░", "unknown": "▒"}
-"""Inks that share one of 16 colours with another, and the fill that tells them apart there."""
+"""Inks that share one of 16 colours with another, and the fill that distinguishes them there."""
 _SIXTEEN: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 _CODES: Final = {"dim": "2", "strong": "1", "header": "4", "chosen": "1;4"} | {

@@ -18,7 +18,7 @@ from chopper_core.util.patterns import late
 LEAST_MB: Final = 100
 """Memory that Chopper itself takes before it reads anything, in MB."""
 WORKER_MB: Final = 120
-"""Memory that a worker takes besides the data that it reads, in MB."""
+"""Memory that a worker takes in addition to the data that it reads, in MB."""
 _SIZE: Final = late(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
 _NEED_PER_BYTE: Final = 0.45
 """Of an unpacked trace: what reading it takes at most, beyond the columns that it becomes."""

@@ -73,7 +73,7 @@ COORDINATES: Final = {
     name: column(f"{name} | | {name}\n The {name} coordinate of the rank.", missing="unknown")
     for name in DIMENSIONS
 }
-_LEAST_APART: Final = 0.001
+_LEAST_DIFFERENCE: Final = 0.001
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -260,7 +260,7 @@ def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places)
         return f"{value(numbers[place])} on GPU {gpus[place]}{where}"
 
     lines = [f"{end(high)}: {figure.title}"]
-    if differs(numbers[high], numbers[low], _LEAST_APART):
+    if differs(numbers[high], numbers[low], _LEAST_DIFFERENCE):
         lines = [facts(f"{end(high)}, the largest {figure.title}", f"smallest {end(low)}")]
     elif len(gpus) > 1:
         each = f"{value(numbers[high])} on each of {count(len(gpus), 'GPU')}"

@@ -92,7 +92,7 @@ _SPREAD: Final = 5
 _LARGEST_FIRST: Final = ("operation", "kernel")
 
 
-_LEAST_APART: Final = 0.001
+_LEAST_DIFFERENCE: Final = 0.001
 _ALONE: Final = "no other GPU has the figure at the same place"
 
 
@@ -167,7 +167,7 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
         row = int(np.nanargmax(np.abs(beyond)))
         number, other = self.numbers[row, at[row]], usual[row]
         share = f" ({100 * beyond[row] / other:+z.1f} %)" if other > 0 else ""
-        if not differs(number, other, _LEAST_APART):
+        if not differs(number, other, _LEAST_DIFFERENCE):
             return (f"no GPU differs from the others' median {title} by more than 0.1 %",)
         own, theirs = (scaled_text(float(each), self.figure.unit) for each in (number, other))
         where = f"GPU {self.names[row]} at {self.by} {self.labels[at[row]]}"

@@ -78,7 +78,7 @@ _LEVELS: Final = LEVELS[:-1]
 
 _ALONE, _TOGETHER = "compute alone", "with collectives"
 _CHOPPER: Final = "UnaryLab/chopper compute_overlap_cdf, with the union of the intervals"
-_ALIKE: Final = (
+_COMPARED: Final = (
     "Only like instances are compared: of the same operation, phase, GPU and kernels, within the "
     "row."
 )
@@ -96,7 +96,7 @@ WITH_COPIES: Final = column(f"""overlap_copies_pct | % | with copies
 SLOWDOWN: Final = column(f"""slowdown_x | x | slowdown
     Median elapsed time of the instances with high overlap over that of those with low overlap:
     the upper and the lower quarter of the range between the least and the most overlapped.
-    {_ALIKE} Several of them count by their number of instances. At least 2 instances on both
+    {_COMPARED} Several of them count by their number of instances. At least 2 instances on both
     sides, and 10 points between the least and the most overlapped.
     missing: {_NO_SPREAD}""")
 COST: Final = column(f"""overlap_cost_ns | ns | cost | sum | signed
@@ -105,12 +105,12 @@ COST: Final = column(f"""overlap_cost_ns | ns | cost | sum | signed
     missing: {_NO_SPREAD}""")
 PEARSON: Final = column(f"""pearson_r | | r
     Pearson's correlation of overlap and duration over the instances, both as differences from
-    the mean of like instances, durations relative to it. {_ALIKE}
+    the mean of like instances, durations relative to it. {_COMPARED}
     missing: {_NO_SPREAD}
     source: Lit Silicon (arXiv 2511.09861)""")
 COSINE: Final = column(f"""cosine | | cosine
     Cosine similarity of overlap and duration over the instances, durations relative to the
-    mean of like instances. {_ALIKE}
+    mean of like instances. {_COMPARED}
     missing: no overlap
     source: Lit Silicon (arXiv 2511.09861)""")
 MEDIAN: Final = column("""median_overlap_pct | % | median
@@ -124,7 +124,7 @@ INSTANCES: Final = column("""instances | | instances | sum
     one GPU, counted again in each micro-step.""")
 TIME: Final = column("""instance_ns | ns | instances' time | sum
     Durations of the instances' own kernels; what runs between two of them is no part of it.""")
-BESIDE: Final = column("""beside_comm_ns | ns | overlapped | sum
+OVERLAPPED: Final = column("""beside_comm_ns | ns | overlapped | sum
     The part of instance_ns during which collectives run on the same GPU.""")
 GPU: Final = column("""gpu | | GPU
     The GPU of the instance.""")
@@ -321,7 +321,7 @@ def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
         (OVERLAP, quotient(in_comm, elapsed, 100.0)),
         (WITH_COPIES, quotient(masked, elapsed, 100.0)),
         (TIME, Values(elapsed)),
-        (BESIDE, Values(in_comm)),
+        (OVERLAPPED, Values(in_comm)),
     ]
 
 
@@ -331,7 +331,7 @@ def _of_each(found: Overlaps) -> Own:
         (OVERLAP, numbered(100.0 * found.share)),
         (WITH_COPIES, numbered(100.0 * (found.masked_ns / whole))),
         (TIME, Values(found.elapsed_ns)),
-        (BESIDE, Values(found.comm_ns)),
+        (OVERLAPPED, Values(found.comm_ns)),
     ]
 
 

@@ -126,7 +126,7 @@ class Selection(Struct, frozen=True, eq=False):
     """The iterations that it names of a host."""
 
     @property
-    def apart(self) -> str:
+    def differ_in(self) -> str:
         """What its peers differ in."""
         if not self.levels & {"gpu", *DIMENSIONS}:
             for level in ("layer", "iteration"):
@@ -237,7 +237,7 @@ def change_of(predictor: Predictor, question: str) -> Change:
     if change == "as peers":
         if chosen.is_host:
             return questions.host_as_peers(run, graph, nodes)
-        return questions.as_peers(run, graph, chosen.rows, chosen.apart)
+        return questions.as_peers(run, graph, chosen.rows, chosen.differ_in)
     return questions.without_contention(
         predictor, chosen.rows, as_others=change == "contention as peers"
     )

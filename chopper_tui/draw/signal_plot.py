@@ -278,7 +278,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
             text += scale * (len(text + scale) < room)
             header.append((pad(text[:room], room), "header"))
         on.add([*header, (chart.last.name if chart.last is not None else "", "header")])
-        apart = {row for signal in chart.signals for row in signal.apart}
+        apart = {row for signal in chart.signals for row in signal.outliers}
         order = sorted(range(count), key=lambda row: (row != on.row, row not in apart, row))
         shown = min((on.left - 1) // tall, count)
         if shown < count:
@@ -320,7 +320,7 @@ def _lane_lines(
     lines: list[Line] = [[(" " * at.label, "text")] for _ in range(tall - 1)]
     lines.append([(pad((glyphs.cursor if has_cursor else " ") + f" {name}", at.label), text)])
     for signal, shares, limit in zip(chart.signals, lanes, chart.limits, strict=True):
-        value, is_apart = signal.means[row], row in signal.apart
+        value, is_apart = signal.means[row], row in signal.outliers
         figure = _whole(value) if np.isfinite(value) else glyphs.missing
         if is_apart:
             is_above = value >= median_of(signal.means[np.isfinite(signal.means)])
@@ -407,7 +407,7 @@ def _add_steps(steps: SignalRows, on: Canvas, lines: int) -> None:
     each = max(min(cells // len(numbers), _STEP_CELLS), 1)
     shares = np.repeat(axes.shares(numbers[None], axis), each, axis=1)
     first = steps.numbers.shape[1] - len(numbers)
-    inks = ["alarm" if first + at in steps.apart else "accent" for at in range(len(numbers))]
+    inks = ["alarm" if first + at in steps.outliers else "accent" for at in range(len(numbers))]
     drawn = area(shares, lines, [ink for ink in inks for _ in range(each)], on.glyphs)
     on.lines += axes.framed(drawn, axis, width, on.glyphs.is_ascii)
     last = f"{_whole(steps.x[1])} {steps.x_title}"
@@ -432,7 +432,7 @@ def _add_rows(picture: SignalRows, on: Canvas) -> None:
     means = [_whole(mean) for mean in picture.means.tolist()]
     usual = median_of(picture.means) if count else 0.0
     changes = [
-        f" {_change(mean, usual, glyphs)}" if row in picture.apart else ""
+        f" {_change(mean, usual, glyphs)}" if row in picture.outliers else ""
         for row, mean in enumerate(picture.means.tolist())
     ]
     names = [clean(label) for label in picture.labels]
@@ -440,7 +440,7 @@ def _add_rows(picture: SignalRows, on: Canvas) -> None:
     around = sum(widths) + 2
     columns = 1 + (count > room and (on.width - _GAP) // 2 >= around + _MIN_CELLS)
     cells = max((on.width - _GAP * (columns - 1)) // columns - around, 1)
-    order = sorted(range(count), key=lambda row: (row not in picture.apart, row))
+    order = sorted(range(count), key=lambda row: (row not in picture.outliers, row))
     fits = room * columns
     shown = sorted(order if count <= fits else order[: max(fits - columns, 0)])
     low, high = _scale(picture)[:2]
@@ -465,7 +465,7 @@ def _add_rows(picture: SignalRows, on: Canvas) -> None:
 
 
 def _row_ink(picture: SignalRows, row: int) -> str:
-    apart = float(picture.means[row]) - median_of(picture.means) if row in picture.apart else 0.0
+    apart = float(picture.means[row]) - median_of(picture.means) if row in picture.outliers else 0.0
     return signal_ink(picture.unit, apart)
 
 

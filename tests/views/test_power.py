@@ -149,7 +149,7 @@ def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
             assert isinstance(picture, LineChart) and len(picture.series) == 8
         else:
             assert isinstance(picture, SignalRows) and picture.labels[5] == "GPU 5"
-            assert picture.title.startswith("rolling") or 5 in picture.apart
+            assert picture.title.startswith("rolling") or 5 in picture.outliers
 
 
 def test_a_row_per_gpu_is_the_mean_in_equal_parts_of_the_time(run: Run) -> None:
@@ -169,7 +169,7 @@ def test_a_row_per_gpu_is_the_mean_in_equal_parts_of_the_time(run: Run) -> None:
         expected = [sum(part) / len(part) if part else np.nan for part in parts]
         assert picture.numbers[row] == pytest.approx(expected, nan_ok=True)
         assert picture.means[row] == frame.row(row)["mean_power_w"]
-    assert picture.apart == (5,)
+    assert picture.outliers == (5,)
 
 
 def test_one_gpu_is_drawn_as_curves(run: Run) -> None:

@@ -79,7 +79,7 @@ def join_same_process(trace: DispatchRun, counters: DispatchRun) -> DispatchRun:
         process = np.where(process < 0, processes[0], process)
         trace = replace(trace, dispatches=replace(trace.dispatches, process=process))
     rows = _in_order(_merged(trace.dispatches, there.dispatches, match))
-    return _beside(trace, there, rows, repeat_notes(trace.dispatches, there, match))
+    return _with_new_rows(trace, there, rows, repeat_notes(trace.dispatches, there, match))
 
 
 def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
@@ -96,7 +96,7 @@ def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
             f"Several processes used the same GPU ({len(shared):,} of them); occurrences are "
             "counted process by process."
         )
-        joined = _beside(joined, there, rows, [note] if len(shared) else [])
+        joined = _with_new_rows(joined, there, rows, [note] if len(shared) else [])
     return joined
 
 
@@ -110,7 +110,7 @@ def one_after_another(programs: Sequence[DispatchRun]) -> DispatchRun:
     for other in others:
         there = _in_terms_of(joined, other)
         rows = _merged(joined.dispatches, there.dispatches)
-        joined = _beside(joined, there, _taken(rows, stable_order(rows.gpu)), [])
+        joined = _with_new_rows(joined, there, _taken(rows, stable_order(rows.gpu)), [])
     if not others:
         return joined
     each = []
@@ -123,7 +123,7 @@ def one_after_another(programs: Sequence[DispatchRun]) -> DispatchRun:
     return replace(joined, join_notes=[note, *joined.join_notes])
 
 
-def _beside(
+def _with_new_rows(
     base: DispatchRun, there: DispatchRun, rows: Dispatches, notes: Sequence[str]
 ) -> DispatchRun:
     """The run of both, whose times are on one clock."""

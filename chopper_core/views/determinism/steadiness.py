@@ -165,10 +165,10 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
             figures["iteration_spread_pct"] = 100.0 * longer
         if len(own):
             curves = _curves(run, gpu, is_traced=True)
-            measured, clock = _of_samples(curves, _apart(spans[own]))
+            measured, clock = _of_samples(curves, _without_overlap(spans[own]))
             figures |= measured
             for span in spans[own] if with_cells else ():
-                for name, number in _of_samples(curves, _apart(span[None]))[0].items():
+                for name, number in _of_samples(curves, _without_overlap(span[None]))[0].items():
                     cells.setdefault(name, []).append(number)
         chosen = own[np.isin(number_of[own], compared)].tolist()
         rows_of = [np.sort(steps.rows_of(step)) for step in chosen]
@@ -233,7 +233,7 @@ def _of_kernels(table: KernelTable, rows: Index) -> tuple[dict[str, float], Floa
     return found, quantile_of(durations, (*_QUARTILES[:-1], 0.95))
 
 
-def _apart(spans: Int64) -> TimeSpans:
+def _without_overlap(spans: Int64) -> TimeSpans:
     """Spans that don't overlap: each ends where the next begins, at the latest."""
     ordered = spans[np.lexsort(spans.T[::-1])]
     ends = ordered[:, 1].copy()

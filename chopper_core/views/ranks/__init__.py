@@ -19,7 +19,7 @@ from chopper_core.util.grouping import counts_of, median_of, medians_along, rati
 from chopper_core.views.base import NODE, Base, base_of
 from chopper_core.views.ranks import rank_columns
 from chopper_core.views.ranks.rank_columns import by_part, delays, waits, waits_by, waits_map
-from chopper_core.views.shared.collective_figures import ends_apart, gpu_words
+from chopper_core.views.shared.collective_figures import ends_within, gpu_words
 from chopper_core.views.shared.leads import (
     MIN_CAUSE_SHARE,
     RankLeads,
@@ -82,7 +82,7 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
         (rank_columns.LAST, numbered(last)),
         *waits(stand),
         delays(stand),
-        (rank_columns.APART, worded(stand.causes())),
+        (rank_columns.CAUSE, worded(stand.causes())),
         (rank_columns.SLOWER, numbered(slower)),
         (rank_columns.EXTRA_WORK, numbered(extra_work)),
         (rank_columns.EXTRA_HOST, numbered(stand.extra("host"))),
@@ -278,7 +278,7 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
         )
     chosen = stand.collectives
     if chosen is not None and chosen.spread_ns is not None:
-        sentences.append(f"{ends_apart(chosen.spread_ns)}: leads are no more accurate than that")
+        sentences.append(f"{ends_within(chosen.spread_ns)}: leads are no more accurate than that")
     elif chosen is None:
         sentences.append("the scope has no collectives to tell how well the GPUs' clocks agree")
     return tuple(sentences)

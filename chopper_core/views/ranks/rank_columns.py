@@ -70,7 +70,7 @@ EXTRA_HOST: Final = column("""extra_host_ns | ns | extra host | signed
 EXTRA_LAUNCH: Final = column("""extra_launch_ns | ns | extra launch | signed
     Idle time from launch calls on (idle_launch_ns) and before activities without a launch
     record, per iteration, minus the median over the other GPUs.""")
-APART: Final = column("""apart_by | | cause
+CAUSE: Final = column("""apart_by | | cause
     Why the GPU lags: the largest of extra_work_ns (`clock` where the GPU's clock is more than
     1 % below the others' median, else `kernels`), compute that the others don't have (`work`),
     extra_host_ns (`host`) and extra_launch_ns (`launch`), where it is over 1 % of the

@@ -312,11 +312,11 @@ def notes(run: Run, found: Collectives) -> tuple[str, ...]:
         names = ", ".join(found.shared_labels[:3])
         texts.append(f"process groups {names} have more GPUs than ranks and aren't matched")
     if found.spread_ns is not None:
-        texts.append(f"{ends_apart(found.spread_ns)}: arrivals are no more accurate than that")
+        texts.append(f"{ends_within(found.spread_ns)}: arrivals are no more accurate than that")
     return tuple(texts)
 
 
-def ends_apart(spread_ns: int) -> str:
+def ends_within(spread_ns: int) -> str:
     return (
         f"the ends of a synchronous collective differ by {spread_ns / 1e3:.1f} µs on the traces' "
         "clocks (median)"

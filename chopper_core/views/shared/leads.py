@@ -65,7 +65,7 @@ _SAME_DELAY: Final = 0.4
 """The share of its largest delay from which on a GPU's delay of an iteration has the same cause."""
 _MIN_EXPLAINED: Final = 0.3
 """The share of its delay that a cause explains at least."""
-_MIN_BESIDE: Final = 0.3
+_MIN_OF_OTHERS: Final = 0.3
 """The share of a straggler's delay from which on another GPU's, at the same time, counts too."""
 _MIN_LAG_SHARE: Final = 0.002
 """Smaller leads, as a share of the iteration, make no straggler where there are no collectives."""
@@ -101,7 +101,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     """The scope on all GPUs, without iterations that are left out or have nothing matched."""
     view: View
     without: Mapping[str, Sequence[int]]
-    """Codes by level that are left out of it, besides truncated iterations."""
+    """Codes by level that are left out of it, in addition to truncated iterations."""
     compared: tuple[int, int] | None
     """How many iterations of how many are compared, where they are too many."""
     gpus: tuple[int, ...]
@@ -206,8 +206,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
             delayed = np.flatnonzero(own > _SAME_DELAY * own.max())
             delay = float(own[delayed].mean())
             found = self._explained(place, float(mean[place]), delayed, delay)
-            beside = max((self.delays_ns[one.place, delayed].mean() for one in late), default=0.0)
-            if not late or (found.cause and delay > _MIN_BESIDE * beside):
+            others = max((self.delays_ns[one.place, delayed].mean() for one in late), default=0.0)
+            if not late or (found.cause and delay > _MIN_OF_OTHERS * others):
                 late.append(found)
         return tuple(late)
 

@@ -74,7 +74,7 @@ _CACHED_SETS: Final = 8
 MAX_MATCHED: Final = 1 << 21
 """With more activities, evenly chosen iterations are compared: a first view takes 2 s at most."""
 _PAIR: Final = 2
-_MIN_ALIKE: Final = 0.5
+_MIN_SHARED: Final = 0.5
 """The share of activities in the same phase, layer and operation that makes GPUs peers."""
 
 
@@ -153,7 +153,7 @@ def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
     for place, count in enumerate(counts):
         for own in found:
             first = counts[own[0]]
-            is_peer = np.minimum(count, first).sum() >= _MIN_ALIKE * np.maximum(count, first).sum()
+            is_peer = np.minimum(count, first).sum() >= _MIN_SHARED * np.maximum(count, first).sum()
             if is_peer and stages.isdisjoint(frozenset((gpus[place], gpus[peer])) for peer in own):
                 own.append(place)
                 break

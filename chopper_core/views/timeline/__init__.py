@@ -314,8 +314,8 @@ def _headline(seen: Interval) -> str:
     )
     if seen.mark_ns is None:
         return text
-    apart = seen.at_ns - seen.mark_ns
-    return f"{text} · {moment(abs(apart))} {'after' if apart >= 0 else 'before'} mark"
+    away = seen.at_ns - seen.mark_ns
+    return f"{text} · {moment(abs(away))} {'after' if away >= 0 else 'before'} mark"
 
 
 def _notes(

@@ -206,10 +206,10 @@ def ghosts_of(
         first, last = np.searchsorted(own_ns, [begin, end], "left").tolist()
         if last <= first:
             return None
-        apart = own_ns - base_ns
-        shift = int(apart[first])
+        shifts = own_ns - base_ns
+        shift = int(shifts[first])
         cells = cells_of(base_run, found, begin - shift, end - shift, bins)
-        return Ghost(title, cells, int(apart[last - 1]) - shift)
+        return Ghost(title, cells, int(shifts[last - 1]) - shift)
 
     return ghost
 
