@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,7 +35,6 @@ from chopper_core.ingest.untraced import (
     telemetry_run,
 )
 from chopper_core.ingest.watch import files_below
-from chopper_core.ingest.windows import continued
 from chopper_core.metrics.counters import sampled_figures
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications
@@ -46,7 +45,13 @@ from chopper_core.model.run import Run, located
 from chopper_core.model.table import NO_TIME, KernelTable, empty_table
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.foreign import OnlyRangesError, what_is
-from chopper_core.sources.ranks import HostFile, TraceFile, assign_ranks, find_traces
+from chopper_core.sources.ranks import (
+    HostFile,
+    TraceFile,
+    assign_ranks,
+    find_traces,
+    process_in_name,
+)
 from chopper_core.sources.registry import Family, ListedPaths, RunPart, natural_key
 from chopper_core.sources.settings import read_settings
 from chopper_core.sources.telemetry.databases import SUFFIXES as SAMPLED
@@ -58,6 +63,7 @@ from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
 
+_EPOCH: Final = "epoch"
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a run whose files are replaced during that time."""
 
@@ -239,7 +245,7 @@ def _sampled(opening: RunInputs) -> Run | None:
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
-    first_of, repeated = continued(read)
+    first_of, repeated = _continued(read)
     read = [each for each in read if each[0].path not in repeated]
     firsts = [each for each in read if each[0].path not in first_of]
     claims = [(file, source) for file, rank in firsts for source in rank.sources]
@@ -285,6 +291,42 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
     failed = tuple((str(path), why) for path, why in repeated.items())
     base = Run(name, empty_table(), (), (), failed=failed)
     return joined_ranks(base, ranks, gather(ranks))
+
+
+def _continued(
+    read: Sequence[tuple[TraceFile, Run]],
+) -> tuple[dict[Path, Path], dict[Path, str]]:
+    """The first window of the rank of each trace that is a later one; why others aren't.
+
+    Windows are on a clock that they share, have the same devices, other times and other iterations.
+    Of one process's files those that aren't are left out.
+    """
+    ranks: dict[Hashable, list[tuple[Source, Path]]] = {}
+    for file, run in read:
+        source = run.sources[0]
+        rank = file.rank_hint if source.rank == NO_RANK else source.rank
+        key = process_in_name(file.path.name) or rank
+        if key is not None and len(run.sources) == 1 and source.clock.startswith(_EPOCH):
+            devices = tuple(gpu.device for gpu in run.gpus)
+            ranks.setdefault((key, devices), []).append((source, file.path))
+    found: dict[Path, Path] = {}
+    repeated: dict[Path, str] = {}
+    for windows in ranks.values():
+        windows.sort(key=lambda each: each[0].span_ns)
+        (last, first), *others = windows
+        for source, path in others:
+            if _follows(last, source):
+                found[path], last = first, source
+            elif process_in_name(path.name):
+                why = "repeats steps or times of another window of its process; open it alone"
+                repeated[path] = f"{path} {why}."
+    return found, repeated
+
+
+def _follows(before: Source, after: Source) -> bool:
+    one, other = before.iterations, after.iterations
+    is_later = one is None or other is None or one[1] < other[0]
+    return is_later and before.span_ns[1] <= after.span_ns[0]
 
 
 def on_one_clock(run: Run, overrides: Overrides) -> Run:

@@ -29,11 +29,7 @@ class Anchor(Struct, frozen=True):
 
     def of(self, clock: str) -> int:
         """The time of a clock: EPOCH, MONOTONIC or BOOTTIME."""
-        return {
-            EPOCH: self.epoch_ns,
-            MONOTONIC: self.monotonic_ns,
-            BOOTTIME: self.boottime_ns,
-        }[clock]
+        return int(getattr(self, f"{clock}_ns"))
 
 
 class Offset(Struct, frozen=True):

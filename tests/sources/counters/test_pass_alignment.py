@@ -11,8 +11,7 @@ import pytest
 from chopper_core.ingest.open import open_run
 from chopper_core.metrics import Scope
 from chopper_core.metrics.counters import raw_counter
-from chopper_core.sources.counters.joining import join_passes
-from chopper_core.sources.counters.pass_alignment import same_ids
+from chopper_core.sources.counters.joining import join_passes, same_ids
 from tests.bench.joins import COUNTED, counters_of_files
 from tests.sources.counters.counter_writers import made_run
 
