@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS
-from chopper_core.align.labels import NOWHERE, Intervals, Labels, Points, parents
+from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, Points, parents
 from chopper_core.model.side_table import HostSteps, empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32
@@ -262,9 +262,10 @@ def _kernel_bursts(host: Host) -> Int32:
 
 
 def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
-    """Activities without a launch take the step of the nearer neighbour on their stream.
+    """Activities without a launch take the step of both neighbours on their stream, where these
+    differ that of the nearer one on any.
 
-    Those before the first linked activity of their stream were launched before profiling began:
+    Those before the first linked activity of their GPU were launched before profiling began:
     they belong to the step before the first one, or to the first if it is truncated.
     """
     activities = host.trace.activities
@@ -272,7 +273,14 @@ def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     if not known.any():
         return
     unlinked = ~host.links.points.known()
-    previous, following = (host.order.nearest(known, forwards=way) for way in (False, True))
+    anywhere = Order.of(activities.device.astype(np.int64), activities.start_ns)
+    on_stream, on_gpu = (
+        [order.nearest(known, forwards=way) for way in (False, True)]
+        for order in (host.order, anywhere)
+    )
+    codes = [np.where(near >= 0, labels.codes[near], NO_LABEL) for near in on_stream]
+    is_sure = (codes[0] == codes[1]) & (codes[0] != NO_LABEL)
+    previous, following = (np.where(is_sure, *near) for near in zip(on_stream, on_gpu, strict=True))
     codes_after = labels.codes[following]
     first = int(labels.codes[known].min())
     head = unlinked & (previous < 0) & (following >= 0) & (codes_after == first)

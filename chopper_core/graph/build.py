@@ -18,6 +18,7 @@ from chopper_core.graph.host_nodes import (
     host_nodes,
     left_iterations,
     queue_times,
+    with_lost_launches,
 )
 from chopper_core.graph.step_graph import (
     EdgeRows,
@@ -168,6 +169,7 @@ def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None]:
     gpu, stream = table.gpu[rows], table.stream[rows]
     queued = queue_times(gpu, stream, start, launch)
     timed = TimedRows(rows, gpu, stream, table.kind[rows], start, end, launch, queued)
+    timed = with_lost_launches(run, timed)
     lag = np.zeros(len(found.before), np.int64) if found.host_ns is None else found.host_ns
     edges = EdgeRows(found.before.astype(np.intp), found.after, found.evidence, lag)
     if found.lead_ns is not None:

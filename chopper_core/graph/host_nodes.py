@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.graph.dependencies import STAMP_NS
 from chopper_core.model.run import Run
@@ -17,10 +18,14 @@ from chopper_core.model.side_table import HostKind, HostLane, HostSteps
 from chopper_core.model.table import NO_LABEL, NO_TIME
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import (
+    combined,
+    counts_of,
     distinct,
     first_equal,
     maxima_of,
     minima_of,
+    nth_of,
+    quantiles_of,
     run_mask,
     run_starts,
     stable_order,
@@ -34,6 +39,8 @@ _LONG_NS: Final = 4 * _FOLLOWS_NS
 """The host's time before a launch that chance seldom ends that close to an activity."""
 _FOLLOWED: Final = 0.8
 """The part of such time that ends so close where a host waits in calls that aren't traced."""
+_MIN_FOLLOWED: Final = 4
+"""The launches that show it: fewer may be chance."""
 _BLOCKS: Final = late(r"Synchronize|Memcpy|^(?:cuda|hip)Free$")
 """Calls that may wait for the GPU."""
 _COPIES: Final = late(r"Memcpy")
@@ -73,10 +80,60 @@ def queue_times(gpu: Int32, stream: Int64, start: Int64, launch: Int64) -> Int64
     return found
 
 
+def with_lost_launches(run: Run, timed: TimedRows) -> TimedRows:
+    """Rows whose launch record is lost, launched as the same kernels elsewhere.
+
+    Those are at the same place of other complete iterations and GPUs. What is launched right before
+    and after them there, and how long before and after, is the same here.
+    """
+    table, known = run.table, timed.launch != NO_TIME
+    if known.all() or known.sum() < 2:
+        return timed
+    gpu, kernel, launch = timed.gpu, table.kernel[timed.rows], timed.launch.copy()
+    iteration = table.iteration[timed.rows]
+    place = combined([timed.stream, kernel, nth_of(timed.stream, kernel, gpu, iteration)])[1]
+    count, spot = int(place.max()) + 1, combined([gpu, iteration])[1]
+    order = np.lexsort((launch, gpu))
+    order = order[known[order]]
+    order = np.stack([order[:-1], order[1:]])[:, ~run_mask(gpu[order])[1:]]
+    if not order.size:
+        return timed
+    is_cut = np.zeros(len(known), np.bool_)
+    for one, cut in run.partial_iterations.items():
+        is_cut |= (gpu == one) & np.isin(iteration, list(cut))
+    lost, key = np.flatnonzero(~known & ~is_cut), spot * count + place
+    found, least = np.full(len(lost), NO_TIME), np.full(len(lost), _NEVER)
+    for near, own in (order, order[::-1]):
+        pairs, which = combined([place[own], place[near]])
+        often = counts_of(which, len(pairs))
+        gap = quantiles_of((launch[own] - launch[near]) * 1.0, which, len(pairs), (0.5,))[:, 0]
+        # The most frequent neighbour: the real one may be lost elsewhere.
+        best = np.full(count, -1)
+        by_often = stable_order(often)
+        best[pairs[by_often, 0]] = by_often
+        pair = best[place[lost]]
+        there = first_equal(key, spot[lost] * count + pairs[pair, 1])
+        gap = gap[pair]
+        better = (pair >= 0) & (there >= 0) & (np.abs(gap) < least)
+        better &= known[there]
+        found[better] = (launch[there] + np.rint(gap).astype(np.int64))[better]
+        least[better] = np.abs(gap[better])
+    # It starts after its launch, and others of its stream are launched before it and after it.
+    latest = np.where(known, launch, timed.start)
+    lane = np.lexsort((timed.start, timed.stream, gpu))[::-1]
+    lanes = np.cumsum(run_mask(gpu[lane], timed.stream[lane]))
+    apart = lanes * (np.ptp(latest) + 1)
+    latest[lane] = np.minimum.accumulate(latest[lane] - apart) + apart
+    chosen = (found != NO_TIME) & (found >= timed.queued[lost]) & (found <= latest[lost])
+    launch[lost[chosen]] = found[chosen]
+    queued = queue_times(gpu, timed.stream, timed.start, launch)
+    return replace(timed, launch=launch, queued=queued)
+
+
 class HostMoment:
     """What happens on a host at the end of a node's work, in this order at one moment."""
 
-    LAUNCH, CALL, RETURN, STEP_END = range(4)
+    LAUNCH, CALL, RETURN, STEP_END, STEP_BEGIN = range(5)
 
 
 class HostNodes(Struct, frozen=True, eq=False):
@@ -134,11 +191,16 @@ def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
     until = maxima_of(timed.end, timed.gpu, int(timed.gpu.max(initial=0)) + 1)
     np.maximum.at(until, steps.gpu[ends], step_end)
     calls, returned, awaited = awaited_by_calls(lane, timed, until)
-    count = len(launches), len(calls), len(calls), len(ends)
-    gpu = np.concatenate([timed.gpu[launches], lane.gpu[calls], lane.gpu[calls], steps.gpu[ends]])
+    begins = _first_steps(steps, ends, timed.gpu[launches], timed.launch[launches])
+    count = len(launches), len(calls), len(calls), len(ends), len(begins)
+    rows_of = launches, calls, calls, ends, begins
+    owners = timed.gpu, lane.gpu, lane.gpu, steps.gpu, steps.gpu
+    gpu = np.concatenate([own[rows] for own, rows in zip(owners, rows_of, strict=True)])
     call_end = lane.start_ns[calls] + lane.duration_ns[calls]
-    time = np.concatenate([timed.launch[launches], lane.start_ns[calls], call_end, step_end])
-    moment = np.repeat(np.arange(4, dtype=np.int8), count)
+    time = np.concatenate(
+        [timed.launch[launches], lane.start_ns[calls], call_end, step_end, steps.start_ns[begins]]
+    )
+    moment = np.repeat(np.arange(5, dtype=np.int8), count)
     iteration = np.full(len(time), NO_LABEL, np.int32)
     iteration[moment == HostMoment.STEP_END] = steps.iteration[ends]
     name = np.full(len(time), -1, np.int32)
@@ -169,6 +231,15 @@ def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
     )
 
 
+def _first_steps(steps: HostSteps, own: Index, gpu: Int32, launch: Int64) -> Index:
+    """The first step of each GPU that launches nothing before it: with it its host begins."""
+    first = own[np.lexsort((steps.start_ns[own], steps.gpu[own]))]
+    first = first[run_starts(steps.gpu[first])]
+    count = int(max(steps.gpu[own].max(initial=-1), gpu.max(initial=-1))) + 1
+    earliest = minima_of(launch, gpu, count, _NEVER)
+    return first[steps.start_ns[first] <= earliest[steps.gpu[first]]]
+
+
 def _follows(timed: TimedRows, gpu: Int32, time: Int64, launches: Index) -> tuple[Index, Index]:
     """The launches that follow the end of an activity, of hosts that wait where no call shows it;
     and the places of these activities.
@@ -188,7 +259,9 @@ def _follows(timed: TimedRows, gpu: Int32, time: Int64, launches: Index) -> tupl
         is_near = np.abs(timed.end[last] - at) <= _FOLLOWS_NS
         is_near &= timed.queued[last] < at
         is_long = gap[own] >= _LONG_NS
-        if gap[own][is_near & is_long].sum() > _FOLLOWED * gap[own][is_long].sum():
+        whole = gap[own][is_long].sum()
+        is_often = np.count_nonzero(is_near & is_long) >= _MIN_FOLLOWED
+        if is_often and gap[own][is_near & is_long].sum() > _FOLLOWED * whole:
             found.append((launches[own][is_near], last[is_near]))
     follows, followed = (np.concatenate(each) for each in zip(*found, strict=True))
     return follows, followed

@@ -60,6 +60,8 @@ _ENDS: Final = 0.05
 """Of the step, at most, the communication at its ends that nothing can hide; larger collectives can
 be split."""
 
+_ONCE: Final = ("as peers", "at peak", "hidden", "clock")
+"""The forms that give a node its time, instead of changing the one that it has."""
 _FREE: Final = -(1 << 60)
 """The lag of an edge that holds nothing back."""
 
@@ -80,6 +82,15 @@ class Change(Struct, frozen=True, eq=False):
     """Edges that hold nothing back any more."""
     lags: tuple[Index, float] | None = None
     """Edges whose lag is so many times as long."""
+    form: str = ""
+    """How it is asked. Nodes that get a time of their own get it once, whatever names them."""
+
+    def repeats(self, other: Change) -> bool:
+        """Whether another change is the same one under another name."""
+        same = self.form == other.form and np.array_equal(self.nodes, other.nodes)
+        if same and self.lags is not None and other.lags is not None:
+            return np.array_equal(self.lags[0], other.lags[0])
+        return same and self.rates is None and self.lags is other.lags is None
 
     def work(self, work: Float64, side: int = EXPECTED) -> Float64:
         """The new work of its nodes, the least, the expected or the most."""
@@ -156,8 +167,16 @@ class Predictor(Struct, frozen=True, eq=False):
             nodes = graph.activities[found.place]
             rates = found.rates[side][:, found.owner]
             work[nodes] /= np.exp((rates * self.shares).sum(axis=0))
-        for change in changes:
-            work[change.nodes] = change.work(work, side)
+        done: dict[str, Mask] = {}
+        for place, change in enumerate(changes):
+            if any(change.repeats(other) for other in changes[:place]):
+                continue
+            fresh = np.ones(len(change.nodes), np.bool_)
+            if change.form in _ONCE:
+                mask = done.setdefault(change.form, np.zeros(len(graph), np.bool_))
+                fresh = ~mask[change.nodes]
+                mask[change.nodes] = True
+            work[change.nodes[fresh]] = change.work(work, side)[fresh]
             rates = rates if change.rates is None else change.rates(rates)
             if change.free is not None:
                 lag[change.free] = _FREE

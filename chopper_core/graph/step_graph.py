@@ -379,7 +379,7 @@ class Steps(Struct, frozen=True, eq=False):
 
     def times_ns(self, graph: StepGraph, replayed: Replayed) -> Int64:
         """The time of each cell: from the end of the iteration before it, of the first of a GPU
-        from its first start, at the latest that of the identity replay.
+        from its first start in the identity replay.
 
         An iteration ends with its last activity, or while the GPU is idle after that, when its host
         leaves it.
@@ -394,9 +394,8 @@ class Steps(Struct, frozen=True, eq=False):
         until = np.where(is_last, np.where(self.is_final, ends, _FAR), np.append(starts[1:], 0))
         ends = np.maximum(ends, np.minimum(host, until))
         # What comes later does not begin its step later: it takes longer.
-        begun = np.minimum(starts, self.begin_ns)
-        begins = np.where(np.append(True, is_last[:-1]), begun, np.append(0, ends[:-1]))
-        return np.asarray(ends - begins, np.int64)
+        begins = np.where(np.append(True, is_last[:-1]), self.begin_ns, np.append(0, ends[:-1]))
+        return np.asarray(np.maximum(ends - begins, 0), np.int64)
 
 
 def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:

@@ -16,7 +16,7 @@ from chopper_core.graph.dependencies import STAMP_NS, Evidence
 from chopper_core.graph.host_nodes import TimedRows
 from chopper_core.graph.step_graph import EdgeRows, joined_edges
 from chopper_core.model.table import NO_TIME, KernelTable
-from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import (
     combined,
     first_equal,
@@ -46,14 +46,15 @@ def inferred_waits(table: KernelTable, timed: TimedRows, edges: EdgeRows) -> Edg
     if not len(near.source):
         return near
     rows = timed.rows
+    recorded = table.launch_ns[rows] != NO_TIME
     labels = (table.operation[rows], timed.stream)
     awaited = combined(labels)[1]
     waiting = combined((*labels, table.phase[rows], table.kernel[rows]))[1]
-    found, left = _ruled(timed, near, waiting, awaited)
+    found, left = _ruled(timed, recorded, near, waiting, awaited)
     # The same place in the iterations of all GPUs.
     number = nth_of(waiting, table.iteration[rows], timed.gpu)
     places = combined((waiting, number))[1]
-    more, left = _ruled(timed, left, places, awaited)
+    more, left = _ruled(timed, recorded, left, places, awaited)
     share = np.bincount(places[left.target], minlength=int(places.max()) + 1) / np.bincount(places)
     often = share[places[left.target]] >= _MIN_SHARE
     waits = joined_edges([found, more, left.take(often)])
@@ -62,7 +63,7 @@ def inferred_waits(table: KernelTable, timed: TimedRows, edges: EdgeRows) -> Edg
 
 
 def _ruled(
-    timed: TimedRows, near: EdgeRows, waiting: Index, awaited: Index
+    timed: TimedRows, recorded: Mask, near: EdgeRows, waiting: Index, awaited: Index
 ) -> tuple[EdgeRows, EdgeRows]:
     """The waits by rules of some classes, and those of the edges that follow none."""
     in_order = np.lexsort((timed.start, timed.queued, timed.gpu))
@@ -78,7 +79,9 @@ def _ruled(
         some = near.take(by_pair[own])
         sources = of_awaited[int(awaited[some.source[0]])]
         place[sources] = np.arange(len(sources))
-        waits = _rule(timed, key, some, of_waiting[int(waiting[some.target[0]])], sources, place)
+        waits = _rule(
+            timed, recorded, key, some, of_waiting[int(waiting[some.target[0]])], sources, place
+        )
         if waits is not None:
             follows[by_pair[own]] = True
             found.append(waits)
@@ -92,7 +95,13 @@ def _by_class(codes: Index, order: Index) -> list[Index]:
 
 
 def _rule(
-    timed: TimedRows, key: Int64, some: EdgeRows, waiting: Index, awaited: Index, place: Index
+    timed: TimedRows,
+    recorded: Mask,
+    key: Int64,
+    some: EdgeRows,
+    waiting: Index,
+    awaited: Index,
+    place: Index,
 ) -> EdgeRows | None:
     """The waits of all activities of a class by the rule that some of them show; None if the times
     contradict it.
@@ -104,12 +113,12 @@ def _rule(
     back = np.searchsorted(keys, key[some.target], "right") - 1 - place[some.source]
     step = int(np.bincount(np.maximum(back, 0)).argmax())
     at = np.searchsorted(keys, key[waiting], "right") - 1 - step
-    is_known = timed.launch != NO_TIME
-    there = (at >= 0) & (is_known[waiting] | ~is_known.any())
-    there &= timed.gpu[awaited[at]] == timed.gpu[waiting]
+    there = (at >= 0) & (timed.gpu[awaited[at]] == timed.gpu[waiting])
     target, source = waiting[there], awaited[at[there]]
     is_right = timed.end[source] <= timed.start[target] + STAMP_NS
-    if (~is_right).sum() > _MAX_EXCEPTIONS * len(is_right):
+    # Where a lost launch was is a guess that contradicts nothing.
+    sure = (recorded[target] & recorded[source]) | ~recorded.any()
+    if (sure & ~is_right).sum() > _MAX_EXCEPTIONS * sure.sum():
         return None
     target, source = target[is_right], source[is_right]
     evidence = np.full(len(source), Evidence.REPEATED, np.int8)

@@ -199,6 +199,11 @@ def change_of(predictor: Predictor, question: str) -> Change:
     found = _CHANGE.fullmatch(_SHORT.get(question.lower(), question))
     if found is None:
         raise UsageError(f"{question!r} is not a question: {_HELP}")
+    form = "clock" if found["mhz"] else found["change"].lower()
+    return replace(_change(predictor, question, found), form=form)
+
+
+def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change:
     run, graph = predictor.run, predictor.graph
     chosen = selected(run, found["of"] or "", question)
     change = found["change"].lower()

@@ -20,7 +20,7 @@ from chopper_core.views.whatif import Answer, Steady, answer_of, change_of, ques
 
 MAX_ERROR: Final = 0.02
 """Of the step: with a larger error of the replay, savings stay estimates."""
-MAX_UNLAUNCHED: Final = 0.05
+MAX_UNLAUNCHED: Final = 0.1
 """Of the activities: without launch records, what their hosts did before them is unknown."""
 
 

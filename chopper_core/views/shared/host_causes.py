@@ -152,12 +152,16 @@ class HostCharges(Struct, frozen=True, eq=False):
         return found
 
     def main(self, ns: Float64 | Int64) -> HostCause | None:
-        """The cause of at least half of a time by cause; None where several share it."""
+        """The cause of at least half of a time by cause, of several such as calls that free and
+        allocate memory the largest; None where different ones share it."""
         positive = np.maximum(ns, 0)
         if not len(ns) or not positive.any():
             return None
-        largest = int(positive.argmax())
-        return self.causes[largest] if 2 * positive[largest] >= positive.sum() else None
+        kinds = [each.what for each in self.causes]
+        kind = np.array([kinds.index(what) for what in kinds])
+        sums = sums_of(positive, kind)[kind]
+        largest = int(np.where(sums == sums.max(), positive, -1).argmax())
+        return self.causes[largest] if 2 * sums[largest] >= positive.sum() else None
 
     def doing(self, ns: Float64 | Int64) -> str:
         """The same as the end of a phrase: ` in logging`."""
