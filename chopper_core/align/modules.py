@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.host import BACKWARD_NODE, Host
-from chopper_core.align.labels import NOWHERE, Intervals, parents
+from chopper_core.align.labels import NOWHERE, Intervals, Labels, parents
 from chopper_core.align.steps import ANNOTATIONS
-from chopper_core.model.table import NO_LABEL
-from chopper_core.util.arrays import Index, Int64, Mask
+from chopper_core.model.table import BETWEEN_MODULES, NO_LABEL, Rule
+from chopper_core.util.arrays import Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import group_of, late
 
@@ -61,8 +61,20 @@ class Modules(Struct, frozen=True):
     operations: Intervals
     """All calls; values point into `operation_names`, NO_LABEL for the holders of blocks."""
     operation_names: tuple[str, ...]
+    paths: tuple[str, ...]
+    """The classes of the modules around a call and its own, outermost first."""
+    path: Index
+    """Of each call: a position in `paths`."""
     has_roles: bool
     """Whether operations have standard names, after their place in a language model."""
+
+    def around(self, host: Host) -> Int32:
+        """The path of the modules around each activity's launch, or that of its forward."""
+        labels, points = Labels.none(len(host.captured)), host.captured
+        calls = replace(self.operations, value=self.path)
+        forward = host.backward.forward_around(points)
+        labels.fill_around(calls, points, forward, Rule.MODULE)
+        return labels.codes
 
     def own_operators(self, host: Host, code: Callable[[str], int]) -> Intervals:
         """The operators that a model runs outside its blocks, or a block itself, as operations.
@@ -144,6 +156,10 @@ def read_modules(host: Host) -> Modules:
     ]
     names = {name: code for code, name in enumerate(dict.fromkeys(operations))}
     codes = np.array([names[name] for name in operations], np.intp)
+    paths: list[str] = []
+    for name, parent in zip(calls.classes, calls.parent.tolist(), strict=True):
+        paths.append(f"{paths[parent]}{BETWEEN_MODULES}{name}" if parent != NOWHERE else name)
+    code_of = {path: code for code, path in enumerate(dict.fromkeys(paths))}
     is_container = [_CONTAINER.search(name) is not None for name in calls.classes]
     codes[calls.holds | np.array(is_container, np.bool_)] = NO_LABEL
     return Modules(
@@ -151,6 +167,8 @@ def read_modules(host: Host) -> Modules:
         holders=host.intervals(rows[calls.holds]),
         operations=host.intervals(rows, codes),
         operation_names=tuple(names),
+        paths=tuple(code_of),
+        path=np.array([code_of[path] for path in paths], np.intp),
         has_roles=bool(roles),
     )
 

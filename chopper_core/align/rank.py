@@ -25,7 +25,17 @@ from chopper_core.align.steps import host_steps, label_iterations, read_inferenc
 from chopper_core.model import column_names as col
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.side_table import SideTables, side_tables
-from chopper_core.model.table import COLUMNS, LEVELS, NO_TIME, Category, KernelTable, Kind, Rule
+from chopper_core.model.table import (
+    COLUMNS,
+    LEVELS,
+    NO_TIME,
+    Category,
+    KernelTable,
+    Kind,
+    Rule,
+    recoded,
+    whole_codes,
+)
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.grouping import distinct, ranked
@@ -85,6 +95,9 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         inferred = host.stand_ins[0][labels.rules[host.stand_ins[0]] != Rule.NONE]
         labels.rules[inferred] = Rule.CONTEXT
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
+    path = modules.around(host)
+    around = {col.MODULES: np.where(path >= 0, path + len(names), np.nan)} if modules.paths else {}
+    names += modules.paths
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     lenders = (activities.name, operations.codes, phases.codes)
     work = model_work(host, lenders, iterations.codes)
@@ -130,6 +143,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
             col.MODEL_BYTES: work.bytes,
             col.CALL_NS: work.call_ns,
             **({col.CALL_SHAPE: work.shape} if work.shapes else {}),
+            **around,
             col.CORRELATION: np.where(activities.correlation > 0, activities.correlation, np.nan),
             col.TOKENS: tokens,
             **({col.REQUESTS: requests} if np.isfinite(requests).any() else {}),
@@ -194,8 +208,12 @@ def gpu_by_gpu(gpu: Index, charge: Callable[[Index], dict[str, Int64]]) -> dict[
 
 
 def used_names(table: KernelTable) -> KernelTable:
-    used, name_code = _renumbered(len(table.names), table.kernel, table.group)
+    around = table.measured.get(col.MODULES, np.empty(0))
+    codes = (table.kernel, table.group, whole_codes(around))
+    used, name_code = _renumbered(len(table.names), *codes)
     operations, operation_code = _renumbered(len(table.operations), table.operation)
+    if col.MODULES in table.measured:
+        table = table.with_measured({col.MODULES: recoded(around, name_code)})
     return replace(
         table,
         names=tuple(table.names[code] for code in used),

@@ -20,6 +20,7 @@ from chopper_core.model.column_names import (
     LDS,
     MICROBATCH,
     MODEL_BYTES,
+    MODULES,
     REGISTERS,
     TOKENS,
 )
@@ -36,6 +37,7 @@ _LABELS: Final = (
     FLOPS_TYPE,
     MODEL_BYTES,
     CALL_SHAPE,
+    MODULES,
     GRID,
     BLOCK,
     REGISTERS,

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.model.column_names import CALL_SHAPE
+from chopper_core.model.column_names import CALL_SHAPE, MODULES
 from chopper_core.model.shapes import CallShape
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64, column_types
 from chopper_core.util.patterns import late
@@ -104,7 +104,7 @@ MODEL_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECOD
 """The phases in which the model's layers run."""
 INFERENCE_PHASES: Final = (Phase.PREFILL, Phase.DECODE)
 
-_MADE: Final = ("class", "shape", "sequence", "batch")
+_MADE: Final = ("class", "shape", "sequence", "batch", "module")
 SPLITS: Final = (*_MADE, "stream", "kind")
 """The columns that split, the most useful first; also `iteration%N` of every N iterations."""
 SPLIT_PATTERN: Final = rf"{'|'.join(SPLITS)}|iteration%[1-9]\d{{0,5}}"
@@ -112,6 +112,8 @@ SPLIT_PATTERN: Final = rf"{'|'.join(SPLITS)}|iteration%[1-9]\d{{0,5}}"
 _CYCLE: Final = late(r"iteration%([1-9]\d{0,5})")
 _SPLIT: Final = late(SPLIT_PATTERN)
 
+BETWEEN_MODULES: Final = " › "
+"""Between the classes of the modules around a launch."""
 SplitCodes = tuple[Int64, Sequence[str]]
 """The code of each activity, -1 where it has none, and the text of each code."""
 _SPLIT_CODES: Final[dict[str, Callable[[KernelTable], SplitCodes]]] = {}
@@ -350,10 +352,9 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
     for table in tables:
         name_codes = _merge(table.names, names)
         own = table.measured
-        if table.shapes and CALL_SHAPE in own:
-            shape = np.nan_to_num(own[CALL_SHAPE], nan=NO_LABEL).astype(np.int32)
-            codes = _recode(shape, _merge(table.shapes, shapes))
-            own = {**own, CALL_SHAPE: np.where(shape == NO_LABEL, np.nan, codes)}
+        for name, codes in ((CALL_SHAPE, _merge(table.shapes, shapes)), (MODULES, name_codes)):
+            if name in own:
+                own = {**own, name: recoded(own[name], codes)}
         parts.append(
             replace(
                 table,
@@ -376,6 +377,16 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
     return KernelTable(
         tuple(names), tuple(operations), measured=measured, shapes=tuple(shapes), **columns
     )
+
+
+def whole_codes(values: Float64) -> Int32:
+    """The codes in a measured column, `NO_LABEL` where it has none."""
+    return np.nan_to_num(values, nan=NO_LABEL).astype(np.int32)
+
+
+def recoded(values: Float64, new_codes: Int32) -> Float64:
+    codes = _recode(whole_codes(values), new_codes)
+    return np.where(codes == NO_LABEL, np.nan, codes)
 
 
 def _merge(texts: Sequence[_Entry], into: dict[_Entry, int]) -> Int32:

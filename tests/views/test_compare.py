@@ -16,6 +16,7 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec
+from chopper_core.views.compare import ANCESTOR
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from tests.demo import demo_run
@@ -157,7 +158,7 @@ def test_rows_without_a_partner_and_renamed_kernels_are_said() -> None:
 
 
 @pytest.mark.few(8)
-@pytest.mark.parametrize("by", SPLITS)
+@pytest.mark.parametrize("by", [each for each in SPLITS if each != ANCESTOR])
 @pytest.mark.parametrize("base", ["other", "gpu=0/iteration=10", "other:gpu=0/iteration=10"])
 def test_rows_lead_to_what_they_say(by: str, base: str) -> None:
     path = "" if base == "other" else ":gpu=1/iteration=11"

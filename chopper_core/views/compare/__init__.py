@@ -31,6 +31,7 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.base import Base, base_of, baseline_of, divided, other_total
+from chopper_core.views.compare.ancestors import by_ancestor
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.compared import Pairs, Side, matched, renamed_labels
 from chopper_core.views.shared.derived import delta_of, difference, relative, relative_of
@@ -42,7 +43,7 @@ SPEC: Final = ViewSpec(
     name="compare",
     title="Compare",
     question="What contributes most to the difference from the baseline?",
-    by=(*any_level("operation", "kernel", "layer", "phase", "gpu"), "place"),
+    by=(*any_level("operation", "kernel", "layer", "phase", "gpu"), "place", "ancestor"),
     of=SUMS,
     compares=True,
     of_one_run="compares two runs: mark them and press =, or `chopper diff A B`",
@@ -62,6 +63,10 @@ PARTNER: Final = column("""partner | | partner
     `new` if only this side has the row, `removed` if only the baseline has it; the name of a
     kernel in the baseline if it was renamed.
     missing: both sides have the row, by the same name""")
+
+INSTEAD: Final = column("""instead | | instead
+    What below the row only one side has: this run's, instead of the baseline's.
+    missing: both sides have the same below the row""")
 
 _MAX_DRAWN: Final = 200
 _MAX_LISTED: Final = 3
@@ -145,6 +150,8 @@ def _columns(both: Sides, figure: Metric) -> Own:
             for mine, theirs, partner in places
         ]
         found.append((PARTNER, worded(words)))
+    if both.by == ANCESTOR:
+        found.append((INSTEAD, worded([pairs.instead.get(label) for label in pairs.labels])))
     sides = (both.ours, both.base)
     measured = [name for name in _MEANS if all(is_measured(name, side.run.table) for side in sides)]
     others = [*measured[1:], *(STATES if figure.name == USUAL else ()), "kernels"]
@@ -222,6 +229,7 @@ def _chart(both: Sides, figure: Metric, change: Float64, top: list[int]) -> BarC
 
 
 PLACE: Final = "place"
+ANCESTOR: Final = "ancestor"
 _PLACE_LEVELS: Final = ("phase", "layer", "operation")
 _STEP: Final = ("gpu", "iteration")
 _USUAL_SPLITS: Final = ("operation", "kernel", "layer", "phase", "gpu", "iteration")
@@ -245,7 +253,7 @@ class ComparedNode(Side, frozen=True):
     """What figures of the rows that add up are divided by."""
 
     def opens(self, row: int) -> View:
-        view = self.view
+        view = self.view if self.levels else replace(self.view, by="operation")
         for level, label in zip(self.levels, self.parts[row], strict=True):
             view = child_of(view, level, label)
         return view
@@ -291,6 +299,8 @@ def sides_of(run: Run, view: View) -> Sides:
     scopes = dict(view.scope), dict(there.scope)
     named = {*scopes[0], *scopes[1]}
     by = view.by or next((each for each in _USUAL_SPLITS if each not in named), "kernel")
+    if by == ANCESTOR:
+        return _by_ancestor((run, view), (other, there))
     wanted = _PLACE_LEVELS if by == PLACE else (by,)
     # A level that both paths contain splits nothing.
     common = {level for level in wanted if all(level in scope for scope in scopes)}
@@ -307,6 +317,19 @@ def sides_of(run: Run, view: View) -> Sides:
     elif by in ("kernel", "operation"):
         renamed = renamed_labels(ours, base, by)
     return Sides(by, ours, base, matched(ours.labels, base.labels, renamed))
+
+
+def _by_ancestor(*sides: tuple[Run, View]) -> Sides:
+    nodes = [run.tree_of(view).node(view.path) for run, view in sides]
+    split, instead = by_ancestor(*nodes)
+    found = []
+    for (run, view), node, (labels, groups) in zip(sides, nodes, split, strict=True):
+        base, parts = base_of(run, view), ((),) * len(labels)
+        divisors = base.of_rows({ANCESTOR: labels})
+        found.append(ComparedNode(run, view, labels, node, groups, (), parts, base, divisors))
+    ours, base_side = found
+    pairs = replace(matched(ours.labels, base_side.labels, {}), instead=instead)
+    return Sides(ANCESTOR, ours, base_side, pairs)
 
 
 def _compared_node(run: Run, view: View, levels: tuple[str, ...], by: str) -> ComparedNode:

@@ -23,13 +23,21 @@ from chopper_core.model.column_names import (
     FLOPS,
     FLOPS_TYPE,
     MODEL_BYTES,
+    MODULES,
     REQUESTS,
 )
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape, Fused
-from chopper_core.model.table import NO_LABEL_TEXT, KernelTable, Selection, SplitCodes, add_split
+from chopper_core.model.table import (
+    NO_LABEL_TEXT,
+    KernelTable,
+    Selection,
+    SplitCodes,
+    add_split,
+    whole_codes,
+)
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
@@ -386,6 +394,16 @@ def _batches(table: KernelTable) -> SplitCodes:
     sizes, place = ranked(size[size >= 0])
     codes[size >= 0] = place
     return codes, [str(each) for each in sizes.tolist()]
+
+
+@add_split("module")
+def _modules(table: KernelTable) -> SplitCodes:
+    if MODULES not in table.measured:
+        return np.full(len(table), -1, np.int64), ()
+    used, place = ranked(whole_codes(table.measured[MODULES]))
+    lacks = int((used[:1] < 0).sum())
+    texts = [table.names[code] for code in used[lacks:].tolist()]
+    return (place - lacks).astype(np.int64), texts
 
 
 @add_split("shape")

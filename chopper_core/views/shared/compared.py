@@ -88,6 +88,8 @@ class Pairs(Struct, frozen=True):
     base: Index
     partners: tuple[str, ...]
     """The label of a row in the baseline, where it differs; else empty."""
+    instead: Mapping[str, str] = {}
+    """By label, what below a row only one side has."""
 
     def aligned(self, ours: Values, base: Values) -> tuple[Values, Values]:
         """The values of both sides in the order of pairs; missing for rows that a side lacks."""
