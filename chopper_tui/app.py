@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from threading import Event
@@ -44,7 +45,7 @@ from chopper_tui.history import Columns
 from chopper_tui.keymap import Action, is_key
 from chopper_tui.opening import Opening, prefetch
 from chopper_tui.screen import Explorer
-from chopper_tui.screen_data import ScreenData
+from chopper_tui.screen_data import ScreenData, screen_data
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import SafeTerminal, can_erase, glyphs_of
 from chopper_tui.textual_internals import ShownCells, fire, perform_key, without_toasts
@@ -60,6 +61,8 @@ EXCEEDED = 4
 _MAX_TYPED = 1000
 _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
+_JOIN_S = 0.05
+"""Seconds between tries to show the rest of a run."""
 
 _POLL_SHARE: Final = 20
 """Looking at files takes at most one part in so many of the time: directories may be large."""
@@ -363,11 +366,38 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def _settle(self) -> None:
         run, data, _ = self._opening.result()
+        run_in_thread(self._complete, run, data.frame.view)
         if not gc.isenabled():  # The start does without; what it made is exempt.
             gc.freeze()
             gc.enable()
-        run_in_thread(prefetch, run, data.frame.view, self._left)
         run_in_thread(self._watch)
+
+    def _complete(self, shown: Run, view: View) -> None:
+        """Show counters and telemetry in the run of the traces, once they are placed."""
+        whole = self._opening.whole
+        if not whole.done():
+            self.call_later(self._announce, news="placing counters and telemetry…")
+        try:
+            run = whole.result()
+        except Cancelled:
+            return
+        except ChopperError as error:
+            self.call_later(self._fail, error)
+            return
+        if run is not shown and self._opening.whole is whole:
+            for screen in self._explorers:  # All of it, so that no part is empty again.
+                with suppress(ChopperError):
+                    screen_data(run, screen.view, is_complete=True)
+            self._newest = run
+            while self._newest is run and not self._left.wait(_JOIN_S):
+                self.call_later(self._follow, None, "", False)
+            self.call_later(self._announce, "counters and telemetry are in")
+        prefetch(run, view, self._left)
+
+    def _announce(self, text: str = "", news: str = "") -> None:
+        for screen in self._explorers:
+            screen.say(text)
+            screen.tell(news)
 
     def load(self) -> Run:
         """Read the run again; it is verified again."""

@@ -36,14 +36,20 @@ _REPORTS_PER_SECOND: Final = 10
 class Opening:
     """Loads a run and its first screen; it starts before Textual is imported."""
 
-    def __init__(self, load: Callable[[Progress], Run], start: View, columns: Columns) -> None:
+    def __init__(
+        self, load: Callable[..., Run], start: View, columns: Columns, *, shows_traces: bool = False
+    ) -> None:
+        """If it `shows_traces`, `load` takes `show`: see `open_run`."""
         self._load = load
+        self._shows_traces = shows_traces
         self._start = start
         self._columns = columns
         self._thread = Thread(target=self._work, daemon=True)
         self._cancelled = Event()
         self.files = RunFiles(start.run, start.base_run)
         self._opened: Future[Opened] = Future()
+        self.whole: Future[Run] = Future()
+        """The run with all its sources, which may join it after its first screen."""
         self._last_step, self._last_time = "", 0.0
         self.notice = ""
         """Why the tree is shown in place of the view that was asked for."""
@@ -64,26 +70,36 @@ class Opening:
         return self._opened.result()
 
     def _work(self) -> None:
+        whole = self.whole
         try:
-            self._opened.set_result(self._open())
+            run = self._read(**({"show": self._show} if self._shows_traces else {}))
+            if not self._opened.done():
+                self._opened.set_result(self._screen_of(run))
+            whole.set_result(run)
         except BaseException as error:
             lacks_memory = is_out_of_memory(error)
             reason = out_of_memory(f"opening {self._start.run}") if lacks_memory else error
-            self._opened.set_exception(reason)
+            if not self._opened.done():
+                self._opened.set_exception(reason)
+            whole.set_exception(reason)
+
+    def _show(self, run: Run) -> None:
+        """Show the run of the traces, unless its columns are other ones without the rest."""
+        from chopper_tui.config import fitting_columns
+
+        if fitting_columns(self._columns, run.table) == self._columns:
+            self._opened.set_result(self._screen_of(run))
 
     def reload(self) -> Run:
         """Read the run again, and let go of the one that was opened first."""
-        self._opened = Future()
+        self._opened, self.whole = Future(), Future()
         return self._read()
 
-    def _read(self) -> Run:
-        before = self.files.state()
-        run = self._load(self._report)
-        self.files.note(before)
-        return run
+    def _read(self, **options: Callable[[Run], None]) -> Run:
+        self.files.note(self.files.state())
+        return self._load(self._report, **options)
 
-    def _open(self) -> Opened:
-        run = self._read()
+    def _screen_of(self, run: Run) -> Opened:
         # Imported in this thread, next to the import of Textual.
         from chopper_core.model.view import with_view
         from chopper_core.util.errors import NothingToShow, UsageError

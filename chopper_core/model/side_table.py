@@ -187,14 +187,15 @@ class HostTime(SideTable, frozen=True, eq=False):
         A gap ends where the activity starts that it is charged to.
         """
         found = np.full(len(self), -1, np.intp)
-        for states, charged in (
-            ((HostState.LATE, HostState.LAUNCHED), table.idle_ns[rows]),
-            ((HostState.COPYING,), table.exposed_copy_ns[rows]),
+        for states, charged_ns in (
+            ((HostState.LATE, HostState.LAUNCHED), table.idle_ns),
+            ((HostState.COPYING,), table.exposed_copy_ns),
         ):
-            own, length = rows[charged > 0], charged[charged > 0]
             pieces = np.flatnonzero(np.isin(self.state, states))
-            if not len(own) or not len(pieces):
+            charged = charged_ns[rows] if len(pieces) else np.empty(0, np.int64)
+            if not charged.any():
                 continue
+            own, length = rows[charged > 0], charged[charged > 0]
             starts, wanted = table.start_ns[own], self.start_ns[pieces]
             is_copy = HostState.COPYING in states
             begins = starts if is_copy else starts - length

@@ -228,7 +228,7 @@ def _plugin_formats(family: Family) -> Sequence[SourceFormat]:
     return [_PluginFormat(each, module) for each, module in known if family == module.FAMILY]
 
 
-_NEXT_TO_TRACES: Final = (Family.COUNTERS, Family.TELEMETRY, Family.CPU)
+NEXT_TO_TRACES: Final = (Family.COUNTERS, Family.TELEMETRY, Family.CPU)
 """Who asks for one of these asks for the others: a file's start is read once for all of them."""
 
 
@@ -247,7 +247,7 @@ class ListedPaths(tuple[Path, ...]):
     def found(self, family: Family) -> FoundFiles:
         """See `discover`."""
         if family not in self._found:
-            families = _NEXT_TO_TRACES if family in _NEXT_TO_TRACES else (family,)
+            families = NEXT_TO_TRACES if family in NEXT_TO_TRACES else (family,)
             self._found.update(zip(families, self._search(families), strict=True))
         return self._found[family]
 

@@ -460,13 +460,13 @@ class CardsPane(Pane, Listing):
     _owners: Sequence[int] = ()
 
     def show(self, cards: Cards | None, row: int | None = None) -> None:
-        """Show cards, the cursor on a row; else it stays on the same one, also after others."""
+        """Show cards, the cursor on a row; else it stays on the first, or on the same one."""
         self.cards = cards
         if row is not None:
             self.cursor = row
         elif cards is not None:
             before, self._last = self._last, cards
-            if before is not None:
+            if before is not None and self.cursor:
                 self.cursor = _place_of(before.cards[self.cursor : self.cursor + 1], cards.cards)
         self.redraw()
 

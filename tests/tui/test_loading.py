@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from threading import Event
 
+import numpy as np
 import pytest
 from textual import events
 from textual.pilot import Pilot
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
+from chopper_core.model.view import View, with_view
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, share_done, step_text
+from chopper_core.views import OVERVIEW
 from chopper_tui.app import ChopperApp
+from chopper_tui.opening import Opening
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.dialogs import LoadingPane
 from chopper_tui.widgets.footer import PromptLine
@@ -155,3 +159,35 @@ def test_counters_and_telemetry_are_matched_in_steps_of_their_own() -> None:
     open_run(str(DEMO / "fsdp2"), progress, jobs=1)
     for step in ("match counters", "match telemetry", "join telemetry with kernels"):
         assert steps[step][0] == 0.0 and max(steps[step]) < 1.0
+
+
+async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands() -> None:
+    """The first screen doesn't wait for them; the cursor stays on its row."""
+    start, go_on = with_view(View(str(DEMO)), OVERVIEW), Event()
+    shown: list[Run] = []
+
+    def load(progress: Progress, *, show: Callable[[Run], None]) -> Run:
+        def show_and_wait(run: Run) -> None:
+            shown.append(run)
+            show(run)
+            go_on.wait()
+
+        return open_run(str(DEMO), progress, show=show_and_wait)
+
+    app = ChopperApp(Opening(load, start, {}, shows_traces=True), start, glyphs=UNICODE)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_open(app, pilot)
+        driven = Driven(app, pilot)
+        await driven.settle()
+        assert "trace only" in driven.text() and "placing counters" in driven.text()
+        await driven.press("j")
+        row = driven.screen.table.label
+        go_on.set()
+        while "counters and telemetry are in" not in driven.text():
+            await pilot.pause(0.05)
+        assert "trace only" not in driven.text() and "placing" not in driven.text()
+        assert "gfx MHz" in driven.text()
+        assert driven.screen.table.label == row
+    (first,), whole = shown, app._opening.whole.result()
+    assert not first.counters and not first.telemetry and whole.counters and whole.telemetry
+    assert np.array_equal(first.table.idle_ns, whole.table.idle_ns)

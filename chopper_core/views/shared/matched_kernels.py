@@ -268,12 +268,14 @@ def matched_work(
     """Durations of the same compute, GPUs x iterations; and without waiting collectives."""
     plain = np.zeros((len(gpus), len(iterations)))
     unhindered = np.zeros(plain.shape)
+    waits_of = _waits_of_gpus(collectives) if collectives is not None else {}
     for own in (each.take(each.is_same) for each in peers):
         if not len(own):
             continue
         when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
         took = np.stack([*own.durations_ns()])
-        shares = np.stack([_shares_during_comm(own, gpu, collectives) for gpu in range(len(took))])
+        waits = [waits_of.get(gpu, _NO_WAITS) for gpu in own.gpus]
+        shares = np.stack([_shares_during_comm(own, at, each) for at, each in enumerate(waits)])
         fair = took / np.exp(_slowdown_during_waits(own, took, shares) * shares[:, 0])
         for gpu, times, fair_times in zip(own.gpus, took, fair, strict=True):
             place = int(np.searchsorted(gpus, gpu))
@@ -282,22 +284,31 @@ def matched_work(
     return plain, unhindered
 
 
-def _shares_during_comm(
-    found: Occurrences, column: int, collectives: Collectives | None
-) -> Float64:
+_NO_WAITS: Final = TimeSpans.running(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _waits_of_gpus(collectives: Collectives) -> dict[int, TimeSpans]:
+    """The time in which collectives of each GPU wait for other GPUs."""
+    table = collectives.members.table
+    waits = np.flatnonzero(collectives.member_wait_ns > 0)
+    gpu = table.gpu[collectives.rows[waits]]
+    order = stable_order(gpu)
+    first = run_starts(gpu[order])
+    found = {}
+    for own in np.split(waits[order], first[1:]) if len(waits) else ():
+        rows = collectives.rows[own]
+        spans = TimeSpans.running(table.start_ns[rows], collectives.member_wait_ns[own])
+        found[int(table.gpu[rows[0]])] = spans
+    return found
+
+
+def _shares_during_comm(found: Occurrences, column: int, waits: TimeSpans) -> Float64:
     """The shares of each occurrence on a GPU during waiting and during other communication."""
     table, rows = found.table, found.rows[:, column]
     took = np.maximum(table.duration_ns[rows], 1)
     whole = np.minimum(table.overlap_ns[rows], took)
-    waiting = np.zeros(len(rows), np.int64)
-    if collectives is not None:
-        members, waits = collectives.rows, collectives.member_wait_ns
-        own = np.flatnonzero((table.gpu[members] == found.gpus[column]) & (waits > 0))
-        if len(own):
-            windows = TimeSpans.running(table.start_ns[members[own]], waits[own])
-            start = table.start_ns[rows]
-            waiting = windows.within(start, start + took)
-    waiting = np.minimum(waiting, whole)
+    start = table.start_ns[rows]
+    waiting = np.minimum(waits.within(start, start + took), whole)
     return np.stack([waiting, whole - waiting]) / took
 
 
