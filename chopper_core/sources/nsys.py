@@ -2,7 +2,9 @@
 
 Read are kernels, copies and memsets, calls of the CUDA runtime, and NVTX ranges, of which those of
 `torch.autograd.profiler.emit_nvtx` are operators. Times count from the start of the session, whose
-date the database has. Processes of one report are ranks in the order of their GPUs.
+date the database has. Processes of one report are ranks in the order of their GPUs. Tables and
+columns differ from version to version (2019 to 2025): what one lacks isn't known. CUDA graphs are
+one activity each unless nsys traced their nodes.
 """
 
 from __future__ import annotations
@@ -41,16 +43,19 @@ SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
 
 _KIND: Final = "CUPTI_ACTIVITY_KIND_"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
-_NEEDED: Final = frozenset((_KIND + "KERNEL", "StringIds", _SESSION))
+_GRAPHS: Final = _KIND + "GRAPH_TRACE"
+_COLUMN: Final = late(r"\b(?:start|end|bytes|text|[a-z]+[A-Z]\w*)\b")
 _PLACE: Final = "start, end, deviceId, streamId, correlationId, globalPid"
 _ACTIVITIES: Final = {
     "KERNEL": (
-        f"{ActivityCategory.KERNEL}, demangledName, -1, gridX * gridY * gridZ, "
-        "min(blockX * blockY * blockZ, 2047), registersPerThread, "
+        f"{ActivityCategory.KERNEL}, "
+        "CASE WHEN demangledName > 0 THEN demangledName ELSE shortName END, -1, "
+        "gridX * gridY * gridZ, min(blockX * blockY * blockZ, 2047), registersPerThread, "
         "staticSharedMemory + dynamicSharedMemory"
     ),
     "MEMCPY": f"{ActivityCategory.MEMCPY}, -10 - copyKind, bytes, -1, -1, -1, -1",
     "MEMSET": f"{ActivityCategory.MEMSET}, -2, bytes, -1, -1, -1, -1",
+    "GRAPH_TRACE": f"{ActivityCategory.KERNEL}, -1000 - graphId, -1, -1, -1, -1, -1",
 }
 """After their place: category, name, bytes, grid, block, registers, shared memory."""
 _NAMES: Final = {
@@ -61,10 +66,11 @@ _NAMES: Final = {
     -20: "Memcpy PtoP (Device -> Device)",
 }
 """Of what has no text of its own: memsets, and copies by their kind."""
+_FIRST_GRAPH: Final = -999
 _CALLS: Final = "SELECT start, end, globalTid, correlationId, nameId FROM {}"
-_RANGES: Final = "SELECT start, end, globalTid, textId, rowid FROM {} WHERE eventType IN (59, 60)"
+_RANGES: Final = "SELECT start, end, globalTid, textId, row FROM {} WHERE eventType IN (59, 60)"
 """Ranges that are pushed and popped, and those that start and end."""
-_OWN_TEXTS: Final = "SELECT rowid, text FROM {} WHERE text IS NOT NULL AND eventType IN (59, 60)"
+_OWN_TEXTS: Final = "SELECT row, text FROM {} WHERE typeof(text) = 'text' AND eventType IN (59, 60)"
 _VERSION: Final = late(r"_v\d+(?:_pt[sd]s?z?)?$")
 _OPERATOR: Final = late(
     r"^(?P<name>[\w:]+)(?:, seq = \d+)?, op_id = \d+(?:.{0,99}?, sizes = (?P<sizes>\[.*\]))?"
@@ -85,7 +91,8 @@ def recognise(head: FileHead) -> Recognised | None:
             tables = database.tables()
     except DataError:
         return None
-    return Recognised(NAME) if _NEEDED.issubset(tables) else None
+    has_work = _GRAPHS in tables or _KIND + "KERNEL" in tables
+    return Recognised(NAME) if has_work and "StringIds" in tables else None
 
 
 def read(path: Path, progress: Progress = silent) -> Trace:
@@ -97,8 +104,15 @@ def read(path: Path, progress: Progress = silent) -> Trace:
     with opened_database(path, "an Nsight Systems") as database:
         tables = database.tables()
 
+        def asked(table: str, query: str) -> str:
+            """The query of a table, in which columns that it lacks are -1."""
+            there = database.columns(table)
+            lacks = [name for name in set(_COLUMN.findall(query)) if name not in there]
+            filled = "".join(f", -1 AS {name}" for name in sorted(lacks))
+            return query.format(f"(SELECT rowid AS row, *{filled} FROM {table})")
+
         def rows(table: str, query: str) -> dict[int, str]:
-            chunks = database.chunks(table, query.format(table), losses, 64)
+            chunks = database.chunks(table, asked(table, query), losses, 64)
             given = chunks if table in tables else ()
             return {number: cut_name(str(text)) for chunk in given for number, text in chunk}
 
@@ -106,7 +120,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             """Columns, times first; rows without a valid time are lost."""
             if table not in tables:
                 return [np.empty(0, np.int64)] * width
-            columns = database.integers(table, query.format(table), width, losses)
+            columns = database.integers(table, asked(table, query), width, losses)
             valid = are_timed(columns[0], columns[1])
             counts[table] = len(valid)
             losses.bad_times += int((~valid).sum())
@@ -118,8 +132,10 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             return codes_of(codes.tolist(), lambda code: names[texts.get(code, "?")]).astype("i4")
 
         texts = _NAMES | rows("StringIds", "SELECT id, value FROM {}")
-        date = database.integers(_SESSION, f"SELECT utcEpochNs FROM {_SESSION}", 1, losses)[0]
-        epoch_ns = int(date[0]) if len(date) and date[0] > 0 else 0
+        epoch_ns = 0
+        if _SESSION in tables:
+            dates = database.integers(_SESSION, f"SELECT utcEpochNs FROM {_SESSION}", 1, losses)[0]
+            epoch_ns = max(0, *dates[:1].tolist())
         gpus = rows("TARGET_INFO_GPU", "SELECT id, name FROM {}")
         parts = [timed(_KIND + of, f"SELECT {_PLACE}, {rest} FROM {{}}", 13)
                  for of, rest in _ACTIVITIES.items()]  # fmt: skip
@@ -129,13 +145,23 @@ def read(path: Path, progress: Progress = silent) -> Trace:
     start, took, device, stream, correlation, process, kind, name, size, grid, block, *figures = (
         np.concatenate(columns) for columns in zip(*parts, strict=True)
     )
+    graphs = name[name < _FIRST_GRAPH]
+    texts |= {code: f"CUDA graph {_FIRST_GRAPH - 1 - code}" for code in set(graphs.tolist())}
+    if len(graphs):
+        losses.notes.append(
+            f"{len(graphs):,} CUDA graphs are single activities: nsys recorded none of their "
+            "kernels, which `nsys profile --cuda-graph-trace=node` does."
+        )
     pairs = sorted(set(zip(device.tolist(), process.tolist(), strict=True)))
     ranks = {one: rank for rank, one in enumerate(dict.fromkeys(one for _, one in pairs))}
     ranks = ranks if len(ranks) > 1 else dict.fromkeys(ranks, ABSENT)
     is_sized = (grid > 0) & (grid < _MAX_GRID) & (block > 0)
     shapes, shape = ranked(np.where(is_sized, (grid << 11) + block, ABSENT))
+    # A range without a text names nothing.
+    has_text = np.isin(spans[4], [*own]) | np.isin(spans[3], [*texts])
+    spans = [column[has_text] for column in spans]
     titles = [
-        own.get(row) or texts.get(code, "?")
+        own.get(row) or texts[code]
         for code, row in zip(spans[3].tolist(), spans[4].tolist(), strict=True)
     ]
     operators = [_OPERATOR.match(title) for title in titles]
@@ -198,6 +224,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         figures={
             figure: np.where(values > 0, values, np.nan)
             for figure, values in zip(("registers", "lds_bytes"), figures, strict=True)
+            if (values > 0).any()
         },
         event_counts=counts,
         losses=losses,

@@ -136,3 +136,54 @@ def test_damaged_rows_cost_themselves(tmp_path: Path) -> None:
         open_run(str(cut), jobs=1)
     except DataError as error:
         assert "cut.sqlite" in str(error)
+
+
+OLDER = {
+    "2019": {"CUPTI_ACTIVITY_KIND_KERNEL": ["globalPid", "graphNodeId", "demangledName"],
+             "CUPTI_ACTIVITY_KIND_MEMCPY": ["globalPid"],
+             "NVTX_EVENTS": ["domainId", "endGlobalTid"], "TARGET_INFO_GPU": ["busLocation"]},
+    "without sizes": {"CUPTI_ACTIVITY_KIND_KERNEL": ["gridX", "blockZ", "registersPerThread"]},
+    "texts in the events": {"NVTX_EVENTS": ["textId"]},
+    "ids of texts alone": {"NVTX_EVENTS": ["text"]},
+}  # fmt: skip
+"""Columns that versions of the schema lack."""
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_columns_that_a_version_lacks_cost_what_they_say(tmp_path: Path, version: str) -> None:
+    path = write(tmp_path / "report.sqlite")
+    with sqlite3.connect(path) as db:
+        for table, columns in OLDER[version].items():
+            for column in columns:
+                db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    db.close()
+    run = open_run(str(path), jobs=1)
+    kernels = run.table.category == Category.KERNEL
+    names = {run.table.names[code] for code in run.table.kernel[kernels]}
+    assert kernels.sum() == 4 and names == {TEXTS[1], TEXTS[2]}
+    assert run.table.launch_ns.min() > EPOCH_NS and not run.failed
+    steps = {4, 5} if version != "ids of texts alone" else {-1}
+    assert set(run.table.iteration[kernels].tolist()) == steps
+    assert ("registers" in run.table.measured) == (version != "without sizes")
+    assert ("mm" in run.table.operations) == (version != "texts in the events")
+
+
+def test_graphs_traced_as_a_whole_are_activities_and_said_to_be(tmp_path: Path) -> None:
+    path = write(tmp_path / "report.sqlite")
+    with sqlite3.connect(path) as db:
+        db.executescript(f"""
+            DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL;
+            DROP TABLE TARGET_INFO_SESSION_START_TIME;
+            CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER,
+              deviceId INTEGER, contextId INTEGER, streamId INTEGER, correlationId INTEGER,
+              globalPid INTEGER, graphId INTEGER, graphExecId INTEGER);
+            INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE
+              VALUES (6000, 9000, 0, 1, 7, 1, {(1 << 48) + (500 << 24)}, 12, 13);
+        """)
+    db.close()
+    run = open_run(str(path), jobs=1)
+    rows = run.table.category == Category.KERNEL
+    assert [run.table.names[code] for code in run.table.kernel[rows]] == ["CUDA graph 12"]
+    assert run.table.duration_ns[rows].tolist() == [3000]
+    assert run.table.launch_ns[rows].tolist() == [1000]
+    assert any("--cuda-graph-trace=node" in str(note) for note in run.sources[0].losses)
