@@ -277,7 +277,7 @@ MUTANTS: dict[str, tuple[Callable[[list[Node]], object], str]] = {
         "made.0.et: has a cycle: 3 waits for 3",
     ),
     "a node without a type": (
-        lambda nodes: setattr(nodes[0], "type", 0),
+        lambda nodes: setattr(nodes[0], "type", 9),
         "made.0.et: node 1 (qkv_ip) has no valid type",
     ),
     "a node of metadata": (
@@ -319,6 +319,11 @@ MUTANTS: dict[str, tuple[Callable[[list[Node]], object], str]] = {
 def test_each_mutant_is_rejected_in_a_sentence(name: str, out: Path) -> None:
     change, sentence = MUTANTS[name]
     assert sentence in mutated(out, change)
+
+
+def test_nodes_that_simulators_skip_are_a_note(out: Path) -> None:
+    assert not mutated(out, lambda nodes: setattr(nodes[0], "type", 0))
+    assert lint([out]).notes == ["made.0.et: ASTRA-sim skips 1 INVALID node"]
 
 
 def test_one_cause_gives_no_flood_of_sentences(out: Path) -> None:

@@ -21,6 +21,8 @@ def run(options: Namespace) -> int:
 
     report = lint([Path(os.path.expanduser(path)) for path in options.dir])
     write(escape_each(report.violations))
+    for note in escape_each(report.notes):
+        tell(f"note: {note}")
     files = f"{report.files} file{'s' * (report.files > 1)}"
     many = f"{report.count:,} violation{'s' * (report.count != 1)}"
     tell(f"{files}, {report.nodes:,} nodes: {many if report.violations else 'no violations'}")

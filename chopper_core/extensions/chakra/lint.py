@@ -100,6 +100,8 @@ class _File(Struct):
     path: Path
     rank: int | None
     nodes: int = 0
+    skipped: int = 0
+    """Nodes that are INVALID, which ASTRA-sim skips."""
     wrong: dict[str, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     sequences: dict[int, list[Step]] = field(default_factory=dict)
@@ -127,6 +129,7 @@ class LintReport(Struct, frozen=True):
     count: int
     """Violations; a file's beyond the first few of a rule share a sentence."""
     violations: Sequence[str]
+    notes: Sequence[str]
 
 
 def lint(paths: Sequence[Path]) -> LintReport:
@@ -144,7 +147,12 @@ def lint(paths: Sequence[Path]) -> LintReport:
     between = [*_check_names(files), *_check_groups(files)]
     count = len(between) + sum(each.counts.total() for each in files)
     nodes = sum(each.nodes for each in files)
-    return LintReport(len(files), nodes, count, [*violations, *between])
+    notes = [
+        f"{each.path.name}: ASTRA-sim skips {each.skipped:,} INVALID node{'s' * (each.skipped > 1)}"
+        for each in files
+        if each.skipped
+    ]
+    return LintReport(len(files), nodes, count, [*violations, *between], notes)
 
 
 def _check_file(path: Path) -> _File:
@@ -195,7 +203,8 @@ def _check_node(file: _File, node: Node) -> None:
                 "types",
                 f"{called} has {name} as {attribute.type or 'nothing'}; it must be {kind}",
             )
-    if not NodeType.INVALID < node.type <= NodeType.COMM_COLL:
+    file.skipped += node.type == NodeType.INVALID
+    if not NodeType.INVALID <= node.type <= NodeType.COMM_COLL:
         file.add("node types", f"{called} has no valid type")
     if node.type == NodeType.METADATA:
         file.add("metadata nodes", f"{called} is METADATA, at which ASTRA-sim's statistics crash")
