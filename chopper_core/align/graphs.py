@@ -247,6 +247,8 @@ def _replays(host: Host) -> dict[int, Index]:
     """The kernels of each launch of a graph, in order of their start."""
     activities, links = host.trace.activities, host.links
     of_graph = (links.launch >= 0) & (activities.category == Category.KERNEL)
+    # HIP's runtime sets and copies memory by kernels of its own, which no capture launches.
+    of_graph &= host.by_kernel(lambda name: name.startswith("__amd_rocclr_")) == 0
     rows = np.flatnonzero(of_graph)
     rows = rows[host.calls(REPLAYS_GRAPH)[links.launch[rows]]]
     rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]

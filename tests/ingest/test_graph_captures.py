@@ -124,6 +124,14 @@ def test_no_capture_is_guessed(tokens: int, tmp_path: Path) -> None:
     assert run.sources[0].findings[UNCAPTURED] == 12
 
 
+def test_memory_that_a_graph_sets_and_copies_is_none_of_its_launches(tmp_path: Path) -> None:
+    trace = capture(3, 4)
+    trace.call("hipMemsetAsync", 50, 9000)
+    run = opened(tmp_path, replay(["__amd_rocclr_fillBufferAligned", *3 * KERNELS]), other=trace)
+    assert labels(run)[1:] == wanted(range(3))
+    assert run.sources[0].findings[UNCAPTURED] == 0
+
+
 def test_kernels_of_other_names_are_no_replay(tmp_path: Path) -> None:
     other = [NORM, GEMM + "_PGR1", *KERNELS[2:]]
     run = opened(tmp_path, replay([*KERNELS, *KERNELS, *other]), capture=capture(3, 4))
