@@ -11,13 +11,14 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import DTypeLike
 
 from chopper_core.align.kernel_classes import is_communication, kernel_class
 from chopper_core.align.labels import NOWHERE, Intervals, Order, Points, numbered
 from chopper_core.model.table import NO_TIME, Category, Kind
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT
-from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Codes, Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import (
     distinct,
     first_equal,
@@ -93,25 +94,26 @@ def link(trace: Trace) -> Links:
 
 def _by_code(
     names: Sequence[str],
-    codes: Int32,
+    codes: Codes,
     value: Callable[[str], int],
     used: Index | None = None,
-) -> Index:
+    kind: DTypeLike = np.intp,
+) -> AnyArray:
     """A number for each code, computed once per distinct name; `used` are the codes that occur."""
     used = _used(names, codes) if used is None else used
-    numbers = np.zeros(len(names), np.intp)
+    numbers = np.zeros(len(names), kind)
     numbers[used] = [value(names[code]) for code in used.tolist()]
     return numbers[codes]
 
 
 def matching(
-    names: Sequence[str], codes: Int32, pattern: re.Pattern[str], used: Index | None = None
+    names: Sequence[str], codes: Codes, pattern: re.Pattern[str], used: Index | None = None
 ) -> Mask:
     """Which of the codes stand for a name that the pattern occurs in; `used` are those there."""
-    return _by_code(names, codes, lambda name: pattern.search(name) is not None, used) > 0
+    return _by_code(names, codes, lambda name: pattern.search(name) is not None, used, np.bool_)
 
 
-def _used(names: Sequence[str], codes: Int32) -> Index:
+def _used(names: Sequence[str], codes: Codes) -> Index:
     return np.flatnonzero(np.bincount(codes, minlength=len(names)))
 
 
@@ -178,14 +180,17 @@ class Host:
 
     def named(self, pattern: re.Pattern[str]) -> Mask:
         if pattern.pattern not in self._masks:
-            labels = self.ranges.category != HostCategory.FRAME
-            found = matching(self.trace.names, self.ranges.name, pattern, self._names)
-            self._masks[pattern.pattern] = found & labels
+            codes, used, is_label = self._names
+            found = matching(self.trace.names, codes, pattern, used)
+            self._masks[pattern.pattern] = found & is_label
         return self._masks[pattern.pattern]
 
     @cached_property
-    def _names(self) -> Index:
-        return _used(self.trace.names, self.ranges.name)
+    def _names(self) -> tuple[Index, Index, Mask]:
+        """The code of each range's name, those that occur, and which ranges are no frames."""
+        codes = self.ranges.name.astype(np.intp)  # As numpy would make it for each pattern.
+        used = _used(self.trace.names, self.ranges.name)
+        return codes, used, np.not_equal(self.ranges.category, HostCategory.FRAME)
 
     def by_name(self, value: Callable[[str], int], rows: Index | None = None) -> Index:
         """A number for each of the ranges, computed once per distinct name."""

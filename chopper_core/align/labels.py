@@ -228,10 +228,13 @@ class Intervals(Rows, frozen=True):
         if not len(self) or not len(rows):
             return found
         low = np.searchsorted(line, points.place(self.thread, self.start_ns), "left")
-        high = np.searchsorted(line, points.place(self.thread, self.end_ns), "right")
-        covers = np.flatnonzero(high > low)
-        covers = covers[stable_order(rank[covers])]
-        last = last_over(low[covers], high[covers], len(rows))
+        end = points.place(self.thread, self.end_ns)
+        covers = np.flatnonzero(np.append(line, np.iinfo(np.int64).max)[low] <= end)
+        # In the order of the file, near each other: twice as fast as by rank.
+        high = np.searchsorted(line, end[covers], "right")
+        order = stable_order(rank[covers])
+        covers = covers[order]
+        last = last_over(low[covers], high[order], len(rows))
         is_covered = last >= 0
         found[rows[is_covered]] = self.value[covers[last[is_covered]]]
         return found

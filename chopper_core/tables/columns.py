@@ -133,8 +133,8 @@ def int_column(values: Sequence[Any]) -> Int64:
 def float_column(values: Sequence[Any]) -> Float64:
     """Return the values as float64; NaN for missing values and for anything but finite numbers."""
     try:
-        found = np.fromiter(map(float, values), np.float64, len(values))
-    except (TypeError, ValueError):
+        found = np.frombuffer(struct.pack(f"={len(values)}d", *values), np.float64)
+    except (struct.error, OverflowError):
         found = np.fromiter(map(_float, values), np.float64, len(values))
     return np.where(np.isfinite(found), found, np.nan)
 
@@ -161,7 +161,7 @@ def integer(value: Any) -> int | None:
 def _float(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 

@@ -18,6 +18,7 @@ from decimal import Decimal
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 from math import nan
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -130,11 +131,11 @@ class FrameKinds(dict[str, int]):
 
 
 class KeptInputs(IntEnum):
-    """The inputs of an operator that are kept."""
+    """The inputs of an operator that are kept: how many of the texts about them."""
 
     NOTHING = 0
     SHAPES = 1
-    ALL = 2
+    ALL = 4
     """Shapes, types, the values of inputs other than tensors, and strides."""
 
 
@@ -415,17 +416,43 @@ def external_ids(args: Sequence[Args]) -> Int64:
 
 
 def collective_of(args: Args) -> Collective:
+    given = _OF_COLLECTIVE(args)
+    try:
+        return _collective(*given)
+    except TypeError:  # A list can't be remembered.
+        return _collective.__wrapped__(*given)
+
+
+_OF_COLLECTIVE: Final = attrgetter(
+    "collective", "in_elements", "out_elements", "dtype", "group_size", "group_name",
+    "group_description", "group_ranks", "source_rank", "target_rank",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=1 << 12, typed=True)
+def _collective(
+    name: Any,
+    in_elements: Any,
+    out_elements: Any,
+    dtype: Any,
+    group_size: Any,
+    group_name: Any,
+    group_description: Any,
+    group_ranks: Any,
+    source_rank: Any,
+    target_rank: Any,
+) -> Collective:
     return Collective(
-        name=_text(args.collective),
-        in_elements=count_of(args.in_elements, MAX_BYTES),
-        out_elements=count_of(args.out_elements, MAX_BYTES),
-        dtype=_text(args.dtype),
-        group_size=count_of(args.group_size, MAX_RANKS),
-        group_name=_text(args.group_name),
-        group_description=_text(args.group_description),
-        group_ranks=_text(args.group_ranks),
-        source_rank=count_of(args.source_rank, MAX_RANKS),
-        target_rank=count_of(args.target_rank, MAX_RANKS),
+        name=_text(name),
+        in_elements=count_of(in_elements, MAX_BYTES),
+        out_elements=count_of(out_elements, MAX_BYTES),
+        dtype=_text(dtype),
+        group_size=count_of(group_size, MAX_RANKS),
+        group_name=_text(group_name),
+        group_description=_text(group_description),
+        group_ranks=_text(group_ranks),
+        source_rank=count_of(source_rank, MAX_RANKS),
+        target_rank=count_of(target_rank, MAX_RANKS),
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import compress, islice
 from math import prod
+from operator import attrgetter
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -30,7 +30,6 @@ from chopper_core.sources.kineto.events import (
     Args,
     Event,
     FrameKinds,
-    KeptInputs,
     MemoryArgs,
     collective_of,
     count_of,
@@ -77,11 +76,16 @@ _INT32_LIMIT: Final = 2**31
 _MAX_THREADS: Final = 2**62
 """A launch has fewer: three sizes of 31 bits at most, of which two are smaller than 2^16."""
 _UNSEEN: Final = -1
-_ALL_INPUTS: Final = int(KeptInputs.ALL)
 _IN_TABLES: Final = frozenset(
     (*ACTIVITY_CATEGORIES, *LAUNCH_CATEGORIES, *RANGE_CATEGORIES, FRAME_CATEGORY)
 ) | {category for category, kind in FLOW_CATEGORIES.items() if kind == FORWARD_BACKWARD}
-_INSTANTS: Final = (INSTANT_CATEGORY, "")
+_TOGETHER: Final[Mapping[str, Iterable[str]]] = {
+    "activities": ACTIVITY_CATEGORIES,
+    "launches": LAUNCH_CATEGORIES,
+    "ranges": RANGE_CATEGORIES,
+    "instants": (INSTANT_CATEGORY, ""),
+}
+"""Categories whose events are in one table, in the order of the file."""
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
@@ -97,27 +101,16 @@ _TABLES: Final[Mapping[str, type[Rows]]] = {
 """The tables of a trace by their fields there."""
 
 
-class _PieceEvents:
-    """The events of a piece, by table."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.activities: list[Event] = []
-        self.launches: list[Event] = []
-        self.ranges: list[Event] = []
-        self.frames: list[Event] = []
-        self.instants: list[Event] = []
-        self.flows: dict[str, list[Event]] = {FORWARD_BACKWARD: [], HOST_DEVICE: []}
-        groups = dict.fromkeys(ACTIVITY_CATEGORIES, self.activities)
-        groups |= dict.fromkeys(LAUNCH_CATEGORIES, self.launches)
-        groups |= dict.fromkeys(RANGE_CATEGORIES, self.ranges)
-        groups |= {category: self.flows[kind] for category, kind in FLOW_CATEGORIES.items()}
-        groups[FRAME_CATEGORY] = self.frames
-        groups |= dict.fromkeys(_INSTANTS, self.instants)
-        categories = [event.cat for event in events]
-        self.counts = Counter(categories)
-        groups |= {category: [] for category in self.counts.keys() - groups.keys()}
-        for event, category in zip(events, categories, strict=True):
-            groups[category].append(event)
+def _share_out(events: Sequence[Event], groups: dict[str, list[Event]]) -> None:
+    """Append each event to the group of its category."""
+    left = iter(events)
+    while True:
+        try:
+            for event in left:
+                groups[event.cat].append(event)
+            return
+        except KeyError:
+            groups[event.cat] = [event]
 
 
 class _InputCodes(dict[bytes, int]):
@@ -174,23 +167,32 @@ class TraceTables:
         self._is_merged = self._is_merged or any(
             event.args is not None and event.args.rank != ABSENT for event in events[:_RANK_SAMPLE]
         )
-        groups = _PieceEvents(events)
-        for category, count in groups.counts.items():
+        together: dict[str, list[Event]] = {name: [] for name in _TOGETHER}
+        groups = {category: own for name, own in together.items() for category in _TOGETHER[name]}
+        shared = len(groups)
+        _share_out(events, groups)
+        counts = Counter(event.cat for own in together.values() for event in own)
+        counts.update({key: len(own) for key, own in islice(groups.items(), shared, None)})
+        for category, count in counts.items():
             self.event_counts[str(category)] += count
-        self._add_activities(groups.activities)
-        self._add_launches(groups.launches)
-        self._add_ranges(self._tables["ranges"], groups.ranges, RANGE_CATEGORIES, "cat")
+        self._add_activities(together["activities"])
+        self._add_launches(together["launches"])
+        self._add_ranges(self._tables["ranges"], together["ranges"])
         kinds = self._frame_kinds
         frames = [
             frame
-            for frame in groups.frames
+            for frame in groups.get(FRAME_CATEGORY, ())
             if kinds[frame.name] != HostCategory.FRAME or _is_long(frame.dur)
         ]
-        self._unused_counts[FRAME_CATEGORY] += len(groups.frames) - len(frames)
-        self._add_ranges(self._frames, frames, kinds, "name")
-        for kind, events_of_kind in groups.flows.items():
-            self._add_flows(kind, events_of_kind)
-        self._add_allocations(groups.instants)
+        self._unused_counts[FRAME_CATEGORY] += len(groups.get(FRAME_CATEGORY, ())) - len(frames)
+        self._add_ranges(self._frames, frames, kinds)
+        for kind in self._flow_ends:
+            spellings = [each for each in groups if FLOW_CATEGORIES.get(each) == kind]
+            if len(spellings) > 1:  # Their order in the file counts.
+                self._add_flows(kind, [event for event in events if event.cat in spellings])
+            elif spellings:
+                self._add_flows(kind, groups[spellings[0]])
+        self._add_allocations(together["instants"])
 
     def finished(self, base_time_ns: int) -> dict[str, Any]:
         """The tables and their codes by the fields of a `Trace`, with times from a base on.
@@ -245,14 +247,11 @@ class TraceTables:
     def _add_activities(self, events: Sequence[Event]) -> None:
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
-        streams = [
-            event.tid if arg.stream is None else arg.stream
-            for event, arg in zip(events, args, strict=True)
-        ]
-        devices = [
-            event.pid if arg.device is None else arg.device
-            for event, arg in zip(events, args, strict=True)
-        ]
+        streams, devices = [arg.stream for arg in args], [arg.device for arg in args]
+        for row in [row for row, stream in enumerate(streams) if stream is None]:
+            streams[row] = events[row].tid
+        for row in [row for row, device in enumerate(devices) if device is None]:
+            devices[row] = events[row].pid
         columns["name"] = _codes(self.names, [event.name for event in events])
         columns["category"] = _codes(ACTIVITY_CATEGORIES, [event.cat for event in events])
         columns["device"] = bounded(int_column(devices), _INT32_LIMIT)
@@ -266,7 +265,7 @@ class TraceTables:
         columns["rank"] = self._ranks(events)
         self._tables["activities"].add(columns)
         self._figures.add(
-            {name: float_column([getattr(arg, of) for arg in args]) for name, of in FIGURES.items()}
+            {name: float_column([*map(attrgetter(of), args)]) for name, of in FIGURES.items()}
         )
 
     def _add_launches(self, events: Sequence[Event]) -> None:
@@ -279,16 +278,21 @@ class TraceTables:
         self._tables["launches"].add(columns)
 
     def _add_ranges(
-        self, table: GrowingColumns, events: Sequence[Event], kinds: Mapping[str, int], key: str
+        self, table: GrowingColumns, events: Sequence[Event], kinds: FrameKinds | None = None
     ) -> None:
+        if not events:
+            return
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
         names = [event.name for event in events]
         columns["name"] = _codes(self.names, names)
-        keys = names if key == "name" else [event.cat for event in events]
-        if OLD_RANGE in keys:
-            keys = list(map(old_category, events))
-        columns["category"] = _codes(kinds, keys)
+        if kinds is None:
+            categories = [event.cat for event in events]
+            if self.event_counts[OLD_RANGE]:
+                categories = list(map(old_category, events))
+            columns["category"] = _codes(RANGE_CATEGORIES, categories)
+        else:
+            columns["category"] = _codes(kinds, names)
         columns["thread"] = self._thread_codes(events)
         columns["external_id"] = external_ids(args)
         columns["sequence"] = int_column([arg.sequence for arg in args])
@@ -298,15 +302,20 @@ class TraceTables:
         table.add(columns)
 
     def _add_flows(self, kind: str, events: Sequence[Event]) -> None:
-        ends: Sequence[Event] = [event for event in events if event.ph in _FLOW_PHASES]
+        ends = events
+        phases = [event.ph for event in events]
+        if phases.count("s") + phases.count("f") < len(events):
+            ends = [event for event in events if event.ph in _FLOW_PHASES]
+            if kind == FORWARD_BACKWARD:
+                self._count_unused(event for event in events if event.ph not in _FLOW_PHASES)
+            phases = [event.ph for event in ends]
         columns: Columns = {
             "id": self._numbers_or_names([event.id for event in ends]),
-            "is_start": np.array([event.ph == "s" for event in ends], np.bool_),
+            "is_start": np.frombuffer("".join(phases).encode(), np.uint8) == ord("s"),
         }
         self._flow_ends[kind].add(columns)
         if kind != FORWARD_BACKWARD:
             return
-        self._count_unused(event for event in events if event.ph not in _FLOW_PHASES)
         columns["time_ns"], usable = nanoseconds([event.ts for event in ends])
         ends = self._usable(ends, usable)
         columns = {name: values[usable] for name, values in columns.items()}
@@ -395,12 +404,12 @@ class TraceTables:
         for row in np.flatnonzero(kept == _UNSEEN).tolist():
             kept[row] = self._kept_inputs[name_codes[row]] = kept_inputs(names[row])
         codes = np.full(len(args), ABSENT, np.int32)
-        for row in np.flatnonzero(kept).tolist():
+        rows = np.flatnonzero(kept)
+        for row, kind in zip(rows.tolist(), kept[rows].tolist(), strict=True):
             arg = args[row]
-            joined: bytes | msgspec.Raw = arg.shapes or arg.old_shapes
-            if kept[row] == _ALL_INPUTS:
-                joined = _BETWEEN_TEXTS.join((joined, arg.types, arg.values, arg.strides))
-            codes[row] = self._input_codes[bytes(joined)]
+            if joined := arg.shapes or arg.old_shapes:
+                parts = (joined, arg.types, arg.values, arg.strides)[:kind]
+                codes[row] = self._input_codes[_BETWEEN_TEXTS.join(parts)]
         return codes
 
     def _numbers_or_names(self, values: Sequence[Any]) -> Int64:

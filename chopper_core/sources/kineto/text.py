@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from chopper_core.sources.kineto.events import Event, EventDecoder
@@ -75,14 +76,13 @@ class TraceText:
         Raises DataError if the text has no events.
         """
         self._open()
-        at_end = False
-        while not self._is_closed:
-            yield self._whole_events(at_end)
-            if at_end:
+        piece, at_end = b"", False
+        while True:
+            yield self._whole_events(piece, at_end)
+            if at_end or self._is_closed:
                 break
             piece = self._source.read()
             at_end = not piece
-            self._buffer += piece
         self._close()
 
     def _open(self) -> None:
@@ -143,28 +143,29 @@ class TraceText:
             length += len(piece)
         return b"".join(parts)
 
-    def _whole_events(self, at_end: bool) -> list[Event]:
-        """Take the whole events off the buffer."""
-        is_patient = len(self._buffer) < self._patience_bytes
-        if self._separator is None and not is_patient and not self._is_lost:
-            self._learn_separator()
+    def _whole_events(self, piece: bytes, at_end: bool) -> list[Event]:
+        """Take the whole events off the buffer and the piece that follows it."""
+        if self._separator is None:
+            self._buffer += piece
+            piece = b""
+            if len(self._buffer) >= self._patience_bytes and not self._is_lost:
+                self._learn_separator()
         if self._separator is not None:
-            cut = self._buffer.rfind(b"}" + self._separator + b"{") + 1
-            if cut > 0:
-                try:
-                    whole = memoryview(self._buffer)[:cut]
-                    events = self._decoder.decode_many(b"".join((b"[", whole, b"]")))
-                except DECODE_ERRORS:
-                    pass
-                else:
-                    self._buffer = self._buffer[cut + len(self._separator) :]
+            mark = b"}" + self._separator + b"{"
+            cut = piece.rfind(mark) + 1
+            if not cut:
+                self._buffer, piece = b"", self._buffer + piece
+                cut = piece.rfind(mark) + 1
+            with suppress(*DECODE_ERRORS):
+                whole = b"".join((b"[", self._buffer, memoryview(piece)[:cut], b"]"))
+                if cut and (events := self._decoder.decode_many(whole)):
+                    self._buffer = piece[cut + len(self._separator) :]
                     self._patience_bytes = 0
-                    if not at_end:
-                        return events
-                    return events + self._events_one_by_one(at_end)
-            elif not at_end and len(self._buffer) < 4 * self._source.piece_bytes:
-                return []
-            else:
+                    return events + self._events_one_by_one(at_end) if at_end else events
+            self._buffer += piece
+            if not cut:
+                if not at_end and len(self._buffer) < 4 * self._source.piece_bytes:
+                    return []
                 self._learn_separator()
         if not at_end and len(self._buffer) < self._patience_bytes:
             return []
