@@ -101,7 +101,7 @@ class Opening:
 
     def _screen_of(self, run: Run) -> Opened:
         # Imported in this thread, next to the import of Textual.
-        from chopper_core.model.view import with_view
+        from chopper_core.model.view import pivot, with_view
         from chopper_core.util.errors import NothingToShow, UsageError
         from chopper_core.views import OVERVIEW
         from chopper_tui.config import fitting_columns
@@ -118,7 +118,8 @@ class Opening:
                 if not (view.name and isinstance(error, NothingToShow)):
                     raise
                 self.notice = str(error)
-            return run, screen_data(run, with_view(view, "")), columns
+                return run, screen_data(run, with_view(view, "")), columns
+            return run, screen_data(run, pivot(with_view(view, ""), "kernel")), columns
 
     def _report(self, step: str, done: int, total: int) -> None:
         if self._cancelled.is_set():

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Metric, Reduces, Theme, Values, metric_named
 from chopper_core.metrics.counters import lacking as lacking_counters
@@ -21,6 +22,7 @@ from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.escape import clean
+from chopper_core.views import OVERVIEW
 from chopper_core.views.frame import Frame, Number
 from chopper_core.views.shared.children import figures
 
@@ -132,8 +134,9 @@ def _shown(run: Run, frame: Frame, row: int) -> tuple[str, str, dict[str, Figure
     others = [name for name in METRICS if name not in shown and name != "share_pct"]
     if pointed is not None:
         return pointed, "kernel", figures_of(run, frame.target(row), others)
-    if not frame.view.name:
+    if frame.view.name in ("", OVERVIEW):
         view = frame.view if frame.view.is_leaf else enter(frame.view, label)
+        view = replace(frame.target(row), name="") if frame.view.name else view
         with suppress(NoSuchNode):  # a row that only the baseline has
             shown |= figures_of(run, view, others)
     return label, frame.level, shown
@@ -159,6 +162,8 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         elif figure.number is None:
             others_missing.append(figure.metric)
         has_place = figure.metric.theme in _STEADY and counters == ()
+        # Without times no row has any of them.
+        has_place = has_place and (run.table.has_times or not figure.metric.needs_times)
         if not has_place and (figure.number is None or figure.is_nothing):
             left_out.append(figure)
         else:

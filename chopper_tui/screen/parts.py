@@ -522,7 +522,11 @@ class ScreenParts(SteadyScreen[None]):
         rows, most = len(self.frame) + 1 + frame, cards.most or _MIN_SPARE
         table = min(rows, max(body // 2, body - most))
         below = body - table
-        lines = {"PicturePane": picture, "FrameTable": table, "CardsPane": below}
+        # Where little stands out, what is known of the row has the lines.
+        spare = below - max(cards.wanted, _MIN_SPARE + frame)
+        side = spare * bool(frame and cards.wanted and spare >= _MIN_SPARE + frame)
+        below -= side
+        lines = {"PicturePane": picture, "FrameTable": table, "CardsPane": below, "#side": side}
         left = below - cards.wanted
         if self.data.curves and self.chart != "off":
             if frame and below <= _MAX_CURVES:

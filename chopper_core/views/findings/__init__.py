@@ -202,7 +202,7 @@ def _headline(context: FindingsContext, whose: list[int | None]) -> str:
         result,
         f"{time(context.step_ns)}{' per iteration' * context.has_iterations}",
         f"{len(rules_of(context.run))} rules",
-        f"{int(context.node.sizes()[0]):,} activities checked",
+        f"{count(int(context.node.sizes()[0]), 'activity')} checked",
     )
 
 

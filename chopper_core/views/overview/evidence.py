@@ -57,13 +57,33 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
         text, opens = indent + sentence, address.render(found.opens(row))
         sure = Confidence[str(columns["confidence"].cell(row)).upper()]
         cards.append(Card(figures, text, opens, "", share or 0.0, sure, str(rules[row])))
-    if not run.is_sampled_only and int((shares >= _REAL_PCT).sum()) < _FEW:
+    is_quiet = not run.is_sampled_only and int((shares >= _REAL_PCT).sum()) < _FEW
+    if is_quiet:
         cards += opportunities(step_of(run, view), has_products="products" in rules)
-    if limits:
-        shown = replace(with_view(view, "findings"), filter=f"rule:{_LIMIT}")
-        unknown = Card((), "", address.render(shown), f"limits: {'; '.join(limits)}")
-        cards.append(unknown)
+    shown = address.render(replace(with_view(view, "findings"), filter=f"rule:{_LIMIT}"))
+    if is_quiet and len(cards) < _FEW:
+        notes = [f"not known: {each}{_told_by(each)}" for each in limits]
+    else:
+        notes = [f"limits: {'; '.join(limits)}"] * bool(limits)
+    cards += (Card((), "", shown, note) for note in notes)
     return tuple(cards[:limit])
+
+
+_TELLS: Final = {
+    "layer": "with_modules=True, or annotations around modules",
+    "phase": "annotations around forward, backward and optimizer",
+    "iteration": "profiler.step() after each step",
+    "counters": "chopper record --counters, or rocprofv3 --pmc",
+    "telemetry": "a log of amd-smi, rocm-smi or nvidia-smi next to the trace",
+    "launch record": "ProfilerActivity.CPU in the profiler",
+    "ranks": "the traces of all ranks in one folder",
+}
+"""Word of a limit → what would tell."""
+
+
+def _told_by(limit: str) -> str:
+    told = [how for word, how in _TELLS.items() if word in limit]
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def _limit(sentence: str) -> str:
