@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import unquote
 
+from msgspec.structs import asdict
+
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
 from chopper_core.model.run import Run
@@ -17,7 +19,7 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec, views_of_one_run
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.marks import Limits
+from chopper_core.views.shared.marks import mark_limits
 from chopper_core.views.spec import SeveralRuns, ViewSpec, splits_of
 from chopper_tui.export import BENCHMARKS, SNAPSHOTS
 from chopper_tui.keymap import ALL, EXPLORE, INFO, Action, find_command
@@ -48,7 +50,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     names = tuple(dict.fromkeys((*_own_columns(frame), *(() if view.name else METRICS))))
     added = (f"+{name}" for name in names)
     columns = (*names, *added, *(f"-{column.name}" for column in frame.columns))
-    terms = filter_terms(frame)
+    terms, limits = filter_terms(frame), mark_limits()
     return {
         "view": (*SET_VIEWS, *VIEWS)
         if isinstance(run, SeveralRuns)
@@ -74,7 +76,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         "metric": run.signal_names,
         "snapshot": SNAPSHOTS,
         "theme": THEMES,
-        "limits": ("default", *Limits.__struct_fields__),
+        "limits": ("default", *(f"{name} {a:g} {b:g}" for name, (a, b) in asdict(limits).items())),
     }
 
 

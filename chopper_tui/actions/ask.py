@@ -67,6 +67,8 @@ async def view(screen: Explorer, argument: str) -> None:
     await _show_view(screen, asked)
     if screen.view.name != asked and argument in SCREENS:
         screen.failed_view = name
+    elif names == (current,):
+        screen.say(f"this is {name} already")
     elif failed in names and len(names) > 1:
         turn = "  ".join(f"[{each}]" if each == name else each for each in names)
         screen.say(f"{argument}  {turn}  {argument} again: the next")

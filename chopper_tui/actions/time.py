@@ -208,6 +208,8 @@ async def chart_whole(screen: Explorer, _: str) -> None:
         screen.look(WHOLE)
     else:
         _need_chart(screen)
+        if screen.view.window == ALL_TIME:
+            raise UsageError("this is the whole chart")
         await screen.change(replace(screen.view, window=ALL_TIME))
 
 
@@ -336,7 +338,9 @@ def _step(screen: Explorer, step: int) -> None:
             screen.look(drawing.panned(screen.lens, whole, step / len(heat.columns)))
             wanted = screen.cell[1] + step
         heat = _map_of(screen)
-    screen.cell = (0, min(max(wanted, 0), len(heat.columns) - 1))
+    if not 0 <= wanted < len(heat.columns):
+        raise UsageError(f"this is the {'last' if step > 0 else 'first'} column")
+    screen.cell = 0, wanted
     screen.follow_cursor()
 
 

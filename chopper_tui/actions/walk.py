@@ -253,8 +253,8 @@ async def _go_in_history(screen: Explorer, is_back: bool) -> None:
 
 @action(WALK, "ctrl+g", title="Go to an address", takes="ADDRESS", while_busy=True)
 def go(screen: Explorer, argument: str) -> Awaitable[None] | None:
-    """Open an address, as snapshots print it; the key lets you edit this view's address in the
-    breadcrumb: Tab completes, Enter goes there, Esc restores.
+    """Open an address, as snapshots print it; the key lets you edit this view's: Tab completes,
+    ↑ recalls, Enter goes there, Esc restores.
     """
     if argument:
         return screen.go(_trail_at(screen, argument))
@@ -282,7 +282,7 @@ def _ask_address(screen: Explorer, text: str, cursor: int) -> None:
             screen.arrive(trail, data, run=run)
 
     complete = partial(address_completions, screen.run, screen.frame)
-    screen.ask("", text, go_there, cursor=cursor, complete=complete)
+    screen.ask("@", text, go_there, cursor=cursor, complete=complete)
 
 
 def _trail_at(screen: Explorer, argument: str) -> Trail:

@@ -43,7 +43,7 @@ from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.textual_internals import key_of_character, resume
 from chopper_tui.widgets.chart_panes import PicturePane, cards_of
-from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Question
+from chopper_tui.widgets.footer import KeyLine, Prompt, Question
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 
 if TYPE_CHECKING:
@@ -227,8 +227,7 @@ class Explorer(ScreenParts):
         """Show the newest state of a run that is followed; False where that has to wait."""
         if not self.is_mounted or self.is_paused or self.steps.is_busy:
             return False
-        typing = self.query_one(Prompt).display or self.query_one(AddressBar).display
-        if typing or self.app.screen is not self:
+        if self.query_one(Prompt).display or self.app.screen is not self:
             return False
         if run is not None or self.view.name == LIVE:
             self.steps.add(partial(self._show_newest, run or self.home))
@@ -383,39 +382,20 @@ class Explorer(ScreenParts):
         self.open_dialog(TextReader(title, text, self.action_perform, passes_digits=passes_digits))
 
     def ask(self, sign: str, text: str, entered: Answer[str], **options: Any) -> None:
-        """Take a line of text at the bottom, or an address in place of the breadcrumb."""
-        question = Question(sign, text, entered, **options)
-        if question.sign:
-            self.query_one(KeyLine).display = False
-            self.query_one(Prompt).open(question)
-            return
-        bar = self.query_one(AddressBar)
-        self.query_one("#top").display = bar.display = True
-        bar.begin(question)
-        self._edit_address(AddressBar.KEYS)
+        """Take a line of text at the bottom."""
+        self.query_one(KeyLine).display = False
+        self.query_one(Prompt).open(Question(sign, text, entered, **options))
 
     @property
     def typed(self) -> str:
         return self.query_one(Prompt).line.value
 
     def close_prompt(self) -> None:
-        bar, prompt = self.query_one(AddressBar), self.query_one(Prompt)
-        was_address = bar.display
-        bar.display = prompt.display = False
+        self.query_one(Prompt).display = False
         self.set_focus(None)
-        if was_address:
-            self._edit_address("")
-            self.say("")
-        else:
-            self.query_one(KeyLine).display = self.has_lines
+        self.query_one(KeyLine).display = self.has_lines
         self.status.put(pointed="")
         self.follow_cursor()
-
-    def _edit_address(self, keys: str) -> None:
-        self._show_top()
-        self.query_one(Crumbs).edit(bool(keys))
-        self.query_one(Position).display = not keys
-        self.query_one(KeyLine).put(instead=keys)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         prompt = self.query_one(Prompt)

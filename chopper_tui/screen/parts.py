@@ -42,7 +42,7 @@ from chopper_tui.widgets.chart_panes import (
     SignalPane,
 )
 from chopper_tui.widgets.detail import DetailPane
-from chopper_tui.widgets.footer import AddressBar, KeyLine, Prompt, Status, TooSmall, pointed_text
+from chopper_tui.widgets.footer import KeyLine, Prompt, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 from chopper_tui.widgets.pane import Listing, PaneColumn, PaneRow, Room, divided, size_classes
@@ -116,7 +116,6 @@ class ScreenParts(SteadyScreen[None]):
     def compose(self) -> ComposeResult:
         yield TooSmall()
         with PaneRow(id="top"):
-            yield AddressBar()
             yield Crumbs()
             yield Position()
         yield KeyFigures()
@@ -351,7 +350,8 @@ class ScreenParts(SteadyScreen[None]):
             part = self.query_one(name)
             part.display = bool(lines)
             part.styles.height = lines
-        self._show_top()
+        marked = bool(self.run.marks) and sizes["-fits"]
+        self.query_one("#top").display = marked or self.has_lines
         self.query_one(Position).styles.width = 18 if self.has_lines else 12
         self.status.display = sizes["-fits"] and (self.has_lines or bool(self.status.message))
         self.query_one(KeyLine).display = self.has_lines and not self.query_one(Prompt).display
@@ -545,11 +545,6 @@ class ScreenParts(SteadyScreen[None]):
         is_close = body - wanted < _MIN_SPARE <= body - close
         most = close if is_close else wanted
         return Room("CardsPane", min(least + border, body), close + border, most + border)
-
-    def _show_top(self) -> None:
-        is_open = self.query_one(AddressBar).display
-        marked = bool(self.run.marks) and self.has_class("-fits")
-        self.query_one("#top").display = is_open or marked or self.has_lines
 
     @property
     def has_lines(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Final
 
 from chopper_core.metrics import Metric
@@ -128,40 +127,25 @@ def _name(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
 
 
 def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) -> Iterator[Pieces]:
-    """Every group under its title; the columns of all groups stand under each other."""
+    """Every group under its title, in columns; a figure that needs more has a line of its own."""
     least = (_MIN_CELLS_SHORT if short else _MIN_CELLS_FULL) + _GAP
     across = max(min((width + _GAP) // least, _MAX_ACROSS), 1)
-    cells = width - _GAP * (across - 1)
-    wide: list[Figure] = []
-    lines = {heading: _lines(figures, across) for heading, figures in detail.groups.items()}
-    if sum(_needed(chain(*lines.values()), across)) > cells:
-        every = chain(*detail.groups.values())
-        wide = [each for each in every if _cells(each) > cells // across]
-        lines = {
-            heading: _lines([each for each in figures if each not in wide], across)
-            for heading, figures in detail.groups.items()
-        }
-    rooms = _rooms([*chain(*lines.values())], width, across)
+    room = (width - _GAP * (across - 1)) // across
     for heading, figures in detail.groups.items():
         yield []
         yield [(heading, "strong")]
-        for line in lines[heading]:
-            yield _line(line, rooms, glyphs, short=short)
+        fitting = [each for each in figures if across == 1 or _cells(each) <= room]
+        down = -(-len(fitting) // across)
+        for at in range(down):
+            yield _line(fitting[at::down], room, glyphs, short=short)
         for figure in figures:
-            if figure in wide:
-                yield _line([figure], [width], glyphs, short=short)
+            if figure not in fitting:
+                yield _line([figure], width, glyphs, short=short)
 
 
-def _lines(figures: Sequence[Figure], across: int) -> list[Sequence[Figure]]:
-    down = -(-len(figures) // across)
-    return [figures[at::down] for at in range(down)]
-
-
-def _line(
-    figures: Sequence[Figure], rooms: Sequence[int], glyphs: Glyphs, *, short: bool
-) -> Pieces:
+def _line(figures: Sequence[Figure], room: int, glyphs: Glyphs, *, short: bool) -> Pieces:
     pieces: list[tuple[str, str]] = []
-    for figure, room in zip(figures, rooms, strict=False):
+    for figure in figures:
         title = figure.metric.title
         text = figure.text(glyphs, short=short, beside_title=True)
         if short and figure.word:
@@ -176,23 +160,6 @@ def _cells(figure: Figure) -> int:
     """The cells that a figure needs with its title, by its metric: none moves from row to row."""
     figure_cells = max(_FIGURE_CELLS, _DIGIT_CELLS + 1 + len(figure.metric.unit))
     return len(figure.metric.title) + 1 + (_WORD_CELLS if figure.word else figure_cells)
-
-
-def _rooms(lines: Sequence[Sequence[Figure]], width: int, across: int) -> list[int]:
-    """The widths of columns: alike, unless longer titles of one fit next to another's."""
-    needed, cells = _needed(lines, across), width - _GAP * (across - 1)
-    spare = cells - sum(needed)
-    if max(needed) <= cells // across or spare < 0:
-        return [cells // across] * across
-    return [each + spare // across for each in needed]
-
-
-def _needed(lines: Iterable[Sequence[Figure]], across: int) -> list[int]:
-    needed = [_FIGURE_CELLS] * across
-    for line in lines:
-        for at, figure in enumerate(line):
-            needed[at] = max(needed[at], _cells(figure))
-    return needed
 
 
 def _joined(metrics: Sequence[Metric]) -> str:

@@ -158,12 +158,9 @@ class KeyLine(Pane):
         self._actions = sorted(hinted, key=_place)
 
     view = ""
-    instead = ""
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """As many keys as fit; the command line always does."""
-        if self.instead:
-            return [[(f" {fit(self.instead, max(width - 1, 0), self.glyphs)}", "dim")]]
         own = [action for action in self._actions if action.view and action.view == self.view]
         taken = {key for action in own for key in action.keys}
         general = [a for a in self._actions if not a.view and a.keys[0] not in taken]
@@ -240,7 +237,7 @@ class Question(Struct, frozen=True):
     """What is asked for, and what becomes of the text: each answer is a step of the screen."""
 
     sign: str
-    """The character in front of the text: `/` for a filter, `:` for a command; none: an address."""
+    """The character in front of the text: `/` for a filter, `:` a command, `@` an address."""
     text: str
     entered: Callable[[str], Awaitable[None] | None]
     cursor: int | None = None
@@ -334,6 +331,11 @@ class PromptLine(Input):
         self.value = printable(text)
         self.cursor_position = len(text) if cursor is None else cursor
 
+    def on_resize(self) -> None:
+        """Keep the cursor in sight, also when the line has its width for the first time."""
+        cursor = Region(self.cursor_position, 0, width=1, height=1)
+        self.scroll_to_region(cursor, force=True, animate=False)
+
     def pasted(self, event: events.Paste) -> None:
         self.replace(event.text, *sorted(self.selection))
 
@@ -371,14 +373,3 @@ class Prompt(Horizontal):
         sign.redraw()
         self.line.begin(question)
         self.display = True
-
-
-class AddressBar(PromptLine):
-    """An address in the place of the breadcrumb; hidden until it is opened."""
-
-    KEYS: ClassVar[str] = "⏎ go  tab completes  → accepts the suggestion  ↑ recalls  esc back"
-
-    def on_resize(self) -> None:
-        """Keep the cursor in sight, also when the line has its width for the first time."""
-        cursor = Region(self.cursor_position, 0, width=1, height=1)
-        self.scroll_to_region(cursor, force=True, animate=False)

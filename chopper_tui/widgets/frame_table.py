@@ -178,7 +178,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     def scroll_columns(self, columns: int) -> None:
         if self.layout_plan is None or self.frame is None:
             return
-        if columns > 0 and not self.layout_plan.after:
+        if columns > 0 and (not self.layout_plan.after or self._lanes is not None):
             raise UsageError("these are the last columns")
         if columns < 0 and not self.first_column:
             raise UsageError("these are the first columns")

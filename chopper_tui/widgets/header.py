@@ -54,18 +54,11 @@ class Crumbs(Pane):
     screens: Screens = SCREENS
     news = ""
     """What changed in the run's files since they were read."""
-    is_edited = False
-    """Whether the address is edited in its place: only the marks are left."""
 
     def on_click(self, event: events.Click) -> None:
         """Next to the steps and the views, which a click opens, the path is edited."""
         if "@click" not in event.style.meta:
             self.explorer.action_perform("go")
-
-    def edit(self, is_edited: bool) -> None:
-        self.is_edited = is_edited
-        self.display = bool(self.marks) or not is_edited
-        self.styles.width = len(", ".join(self.marks)) + 2 if is_edited else "1fr"
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         if self.frame is None:
@@ -74,8 +67,6 @@ class Crumbs(Pane):
         if width >= _WIDE:
             mark = _LONG_MARKS.get(mark, mark)
         right = [(f" {mark}", "dim")] if mark else []
-        if self.is_edited:
-            return [right]
         if self.news:
             news = elide(clean(self.news), max(width - width_of(right) - 3, 8), self.glyphs)
             right = [(f"  {news} ", "good" if news == FRESH else "warning"), *right]

@@ -165,6 +165,7 @@ REFUSALS: dict[str, list[tuple[str, str]]] = {
         (".", "there is no lane"),
     ],
     "heatmap": [
+        ("h", "this is the first column"),
         ("/nothing", ""),
         ("enter", "there is no cell to enter"),
     ],

@@ -1,4 +1,4 @@
-"""The address that is edited in the breadcrumb's place, and what Tab makes of it."""
+"""The address that is edited at the bottom, and what Tab makes of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, enter
 from chopper_core.views.query import query
 from chopper_tui.completions import address_completions, arguments_of
-from chopper_tui.widgets.footer import AddressBar, KeyLine, Status
+from chopper_tui.widgets.footer import Prompt, PromptLine, Status
 from chopper_tui.widgets.header import Crumbs
 from tests.tui.explorer import Driven, explorer, measured_run, sample_run
 
@@ -19,8 +19,12 @@ RUN = "sample.json"
 SIZES = [(80, 24), (40, 10), (200, 60)]
 
 
-def bar(at: Driven) -> AddressBar:
-    return at.explore.query_one(AddressBar)
+def bar(at: Driven) -> PromptLine:
+    return at.explore.query_one(Prompt).line
+
+
+def is_open(at: Driven) -> bool:
+    return at.explore.query_one(Prompt).display
 
 
 def offered(text: str, rest: str = "", view: View | None = None) -> list[str]:
@@ -94,19 +98,18 @@ def test_steps_that_are_offered_lead_to_every_node(data: st.DataObject, depth: i
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("size", SIZES)
-async def test_the_breadcrumb_is_edited_in_its_place(size: tuple[int, int]) -> None:
+async def test_the_address_of_the_view_is_edited(size: tuple[int, int]) -> None:
     async with explorer(size, view=View(RUN, ("0", "11"))) as at:
         before = at.text()
         await at.press("ctrl+g")
         assert bar(at).value == at.frame.address
-        shown, mark = at.lines()[0].split()
-        assert "gpu=0/iteration=11" in shown and mark == "generated"
+        assert at.lines()[-1].startswith(" @") and "gpu=0/iteration=11" in at.lines()[-1]
         await at.press("escape")
         assert at.text() == before
         await at.press("ctrl+g", "backspace")
         await at.type("0")
         await at.press("enter")
-        assert at.path == ("0", "10") and not bar(at).display
+        assert at.path == ("0", "10") and not is_open(at)
         await at.press("ctrl+g", "up")
         assert bar(at).value == f"{RUN}:gpu=0/iteration=10"
 
@@ -115,9 +118,9 @@ async def test_a_long_address_is_seen_at_its_end() -> None:
     path = ("0", "10", "forward", "1", "attn_fa")
     async with explorer((40, 10), view=View(RUN, path)) as at:
         await at.press("ctrl+g")
-        assert "operation=attn_fa" in at.lines()[0] and len(bar(at).value) > 40
+        assert "operation=attn_fa" in at.lines()[-1] and len(bar(at).value) > 40
         await at.press("home")
-        assert at.lines()[0].startswith(f" {RUN}:gpu=0")
+        assert at.lines()[-1].startswith(f" @{RUN}:gpu=0")
 
 
 async def test_the_path_is_edited_before_the_options() -> None:
@@ -136,7 +139,7 @@ async def test_the_path_is_edited_before_the_options() -> None:
 async def test_what_is_dim_behind_the_cursor_is_taken() -> None:
     async with explorer(view=View(RUN, ("0",))) as at:
         await at.press("ctrl+g", "/")
-        assert "gpu=0/iteration=" in at.lines()[0]
+        assert "gpu=0/iteration=" in at.lines()[-1]
         await at.press("right")
         assert bar(at).value == f"{RUN}:gpu=0/iteration="
         await at.press("right", "enter")
@@ -163,23 +166,22 @@ async def test_a_bad_address_says_why_and_can_be_edited(
         await at.type(text)
         await at.press("enter")
         status = at.explore.query_one(Status)
-        assert bar(at).display and bar(at).value == text and at.path == ("1",)
+        assert is_open(at) and bar(at).value == text and at.path == ("1",)
         assert status.is_error and why in status.message and status.display
         assert sum(line.strip() != "" for line in at.lines()[-3:]) >= 1
         await at.press("ctrl+u")
         await at.type("gpu=2")
         await at.press("enter")
-        assert at.path == ("2",) and not bar(at).display and at.status == ""
+        assert at.path == ("2",) and not is_open(at) and at.status == ""
 
 
 async def test_keys_while_an_address_is_edited_are_its_own() -> None:
     async with explorer() as at:
         await at.press("ctrl+g")
-        assert "tab completes" in at.lines()[-1] and "esc back" in at.lines()[-1]
         await at.press("q", "?", ":")
         assert bar(at).value.endswith("q?:")
         await at.press("escape")
-        assert "filter" in at.lines()[-1] and not at.explore.query_one(KeyLine).instead
+        assert "filter" in at.lines()[-1] and not is_open(at)
 
 
 async def test_a_click_on_the_breadcrumb_edits_it() -> None:
@@ -187,7 +189,7 @@ async def test_a_click_on_the_breadcrumb_edits_it() -> None:
         step = at.text().splitlines()[0].index("GPU 0")
         await at.pilot.click(Crumbs, offset=(step, 0))
         await at.settle()
-        assert bar(at).display
+        assert is_open(at)
 
 
 @pytest.mark.sweep
