@@ -42,7 +42,7 @@ _OWN_NAME: Final = 200
 """Characters that hold a kernel's own name; types of kilobytes can follow."""
 _READ_CHARACTERS: Final = 1 << 12
 """Characters of a name that are searched for its class."""
-_INDUCTOR: Final = late(r"^triton_(?P<kind>poi|red|per|tem|for|mm|bmm|spl)_fused_?(?P<ops>\w*)")
+FUSED: Final = late(r"^triton_(?P<kind>[a-z]+)_fused(?P<operators>(?:_\w+?)??)(?:_\d+)?$")
 """A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 _INDUCTOR_KINDS: Final = {
     **dict.fromkeys(("poi", "for"), "elementwise"),
@@ -176,8 +176,9 @@ def is_communication(name: str) -> bool:
 def kernel_class(name: str) -> str:
     if is_communication(name):
         return collective_name(name) or UNKNOWN_COLLECTIVE
-    if fused := _INDUCTOR.match(name):
-        return _of_fused(fused["kind"], fused["ops"])
+    fused = FUSED.match(name)
+    if fused and fused["kind"] in _INDUCTOR_KINDS:
+        return _of_fused(fused["kind"], fused["operators"].strip("_"))
     return _first(_CLASSES, name) or OTHER_CLASS
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.collectives import CollectiveLabels
 from chopper_core.align.host import Host
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
+from chopper_core.align.kernel_classes import ATTENTION_CLASS, FUSED, kernel_class
 from chopper_core.align.labels import (
     NOWHERE,
     REACH,
@@ -24,7 +24,6 @@ from chopper_core.align.labels import (
 )
 from chopper_core.align.layers import annotated_layers, layer_windows, read_shapes
 from chopper_core.align.modules import Modules
-from chopper_core.align.operator_work import FUSED
 from chopper_core.align.phases import SCHEDULED
 from chopper_core.align.repeats import OPERATIONS
 from chopper_core.align.steps import batch_of

@@ -22,6 +22,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.align.kernel_classes import FUSED
 from chopper_core.align.memory_work import moved
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.operator_inputs import Inputs, Shape, bytes_of, plain_shape, type_text
@@ -36,8 +37,6 @@ ATTENTION: Final = late(
 )
 PACKED: Final = late(r"varlen|batch_prefill")
 """Attention over sequences that follow each other in one dimension."""
-FUSED: Final = late(r"^triton_(?P<kind>[a-z]+)_fused(?P<operators>(?:_\w+?)??)(?:_\d+)?$")
-"""A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 BACKWARD_PER_FORWARD: Final = 2.5
 """Attention: five products instead of two."""
 CAUSAL, FULL = 2, 1

@@ -13,8 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import kernel_class
-from chopper_core.align.operator_work import FUSED
+from chopper_core.align.kernel_classes import FUSED, kernel_class
 from chopper_core.metrics import METRICS, Scope, Values, columns, numbered, worded
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.column_names import (
