@@ -108,3 +108,24 @@ def test_nothing_is_said_of_an_unknown_gpu(tmp_path: Path) -> None:
     trace.launch(ADD, 10, duration=100, grid=[1, 1, 1], block=[64, 1, 1])
     run = open_run(str(trace.write(tmp_path / "rank0.json")), jobs=1)
     assert opportunities(step_of(run, parse("R?view=overview")), has_products=False) == []
+
+
+@pytest.mark.parametrize(("rows", "is_named"), [(8, False), (8 << 20, True)])
+def test_what_a_launch_limits_is_not_below_its_roof(
+    rows: int, is_named: bool, tmp_path: Path
+) -> None:
+    """A sum of 64 numbers takes what any kernel takes; one of 64 M could take less."""
+    trace, at = TinyTrace(), 10
+    for duration in [5] + [5 if rows == 8 else 1900] * 20:
+        given = {
+            "Input Dims": [[rows, 8], [rows, 8], []],
+            "Input type": ["float", "float", "Scalar"],
+        }
+        trace.op("aten::add", at, at + 5, **given)  # type: ignore[arg-type]
+        trace.launch(ADD, at + 2, start=at + 20, duration=duration)
+        at += duration + 20
+    trace.note("ProfilerStep#1", 1, at)
+    path = trace.write(tmp_path / "rank0.json")
+    run = open_run(str(path), jobs=1, overrides=Overrides(hardware="MI300X"))
+    found = opportunities(step_of(run, parse("R?view=overview")), has_products=False)
+    assert any("add shape" in card.text for card in found) == is_named

@@ -63,7 +63,11 @@ def _below_roof(step: Step, *, has_products: bool) -> Iterator[Card]:
     figures_of_shapes = modelled_figures(run, rows)[0]
     roof = figures_of_shapes["model_roof_pct"].known()
     runnable = figures_of_shapes["torch"].present() | figures_of_shapes["hipblaslt"].present()
-    lost_ns = rows.nodes.sum("duration_ns") / max(step.times.cells, 1) * (1 - roof / _ROOF_PCT)
+    took_ns = rows.nodes.sum("duration_ns")
+    lost_ns = took_ns / max(step.times.cells, 1) * (1 - roof / _ROOF_PCT)
+    # What would take less than the shortest kernel at its roof is limited by its launch.
+    shortest_ns = run.table.duration_ns[_kernels(step)].min(initial=np.iinfo(np.int64).max)
+    lost_ns[took_ns * roof / 100 < shortest_ns * rows.nodes.sum("kernels")] = 0.0
     kinds: dict[str, list[int]] = {}
     for row in np.flatnonzero(np.nan_to_num(lost_ns) > 0).tolist():
         operator = rows.labels[row].split()[0]
@@ -73,7 +77,7 @@ def _below_roof(step: Step, *, has_products: bool) -> Iterator[Card]:
         if saved_ns < _LEAST_SHARE * step.times.mean_ns or (kind == "mm" and has_products):
             continue
         name = "GEMM" if kind == "mm" else kind
-        weights = rows.nodes.sum("duration_ns")[own]
+        weights = took_ns[own]
         text = (
             f"{count(len(own), f'{name} shape')} at {np.average(roof[own], weights=weights):.0f} % "
             f"of the roof: {time(saved_ns)} less at {_ROOF_PCT:g} %"
