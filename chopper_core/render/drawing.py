@@ -42,6 +42,8 @@ def picture(
 
     What is behind the text of an ink that `is_filled` has the class with `b` at its end.
     """
+    while lines and not any(text.strip() for text, _ in lines[-1]):
+        lines = lines[:-1]
     width = max((sum(cell_width(text) for text, _ in line) for line in lines), default=0)
     parts = [part for y, line in enumerate(lines) for part in _line(line, y, classes, is_filled)]
     across, high = width * CELL[0], len(lines) * CELL[1]

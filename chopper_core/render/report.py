@@ -35,7 +35,8 @@ Style = Callable[[str], tuple[str, str]]
 _ROWS: Final = 20
 """Rows of a table; more are folded away."""
 _MAX_ROWS: Final = 200
-_COLUMNS: Final = 9
+_ROOM: Final = 118
+"""Characters of a row of a table that fit the page."""
 _EVIDENCE: Final = 5
 """Findings whose evidence is in the page."""
 _EVIDENCE_ROWS: Final = 8
@@ -95,6 +96,7 @@ code,pre{font:12px ui-monospace,Menlo,Consolas,monospace}pre{overflow-x:auto}
 td:first-child{max-width:340px;overflow:hidden;text-overflow:ellipsis}
 summary{cursor:pointer;color:var(--dim)}ol.findings>li{margin:10px 0}
 li.part{list-style:'└ ';margin-left:20px}
+li i{display:inline-block;height:10px;margin-right:8px;background:var(--dim)}
 @media print{body{max-width:none}.wide{overflow:visible}table{font-size:10px}
 tr,li{break-inside:avoid}details:not([open]),summary{display:none}}
 """
@@ -179,7 +181,9 @@ def _section(
     classes: dict[str, str],
 ) -> Iterator[str]:
     lines = [clean(line) for line in frame.headline]
-    yield "".join(f'<p class="head">{escape(line)}</p>\n' for line in lines)
+    for line in lines:
+        first, dot, rest = escape(line).partition(" · ")
+        yield f'<p class="head"><b>{first}</b>{dot}{rest}</p>\n'
     if section.is_drawn and frame.charts:
         yield f'<div class="wide">{picture(draw(frame), classes)}</div>\n'
     if section.view == "findings":
@@ -194,9 +198,9 @@ def _section(
 
 def _table(frame: Frame, most: int, shown: int = _ROWS) -> Iterator[str]:
     count = min(most, len(frame))
-    yield f'<div class="wide">{html_table(frame, min(shown, count), 0, _COLUMNS)}</div>\n'
+    yield f'<div class="wide">{html_table(frame, min(shown, count), 0, _ROOM)}</div>\n'
     if count > shown:
-        more = html_table(frame, count, shown, _COLUMNS)
+        more = html_table(frame, count, shown, _ROOM)
         yield f'<details><summary>{count - shown} more rows</summary><div class="wide">{more}'
         yield "</div></details>\n"
 
@@ -206,7 +210,8 @@ def _findings(run: Run, frame: Frame) -> Iterator[str]:
     for row in range(min(len(frame), _MAX_ROWS)):
         address = frame.addresses(row)
         yield f"<li{_PART * bool(frame.row(row).get('part_of'))}>{_worth(frame, row)}"
-        yield f"{escape(clean(frame.labels[row]))}<br><code>{escape(command(address))}</code>"
+        fact, colon, rest = escape(clean(frame.labels[row])).partition(": ")
+        yield f"<b>{fact}</b>{colon}{rest}<br><code>{escape(command(address))}</code>"
         if row < _EVIDENCE:
             try:
                 evidence = query(run, parse(address))
@@ -228,7 +233,8 @@ def _worth(frame: Frame, row: int) -> str:
     )
     if not isinstance(saving, int | float) or not isinstance(share, int | float):
         return ""
-    text = f"<b>{time_text(saving)}</b>, {share:.1f} %"
+    bar = f'<i style="width:{min(share, 100.0):.1f}px"></i>' * (share > 0)
+    text = f"{bar}<b>{time_text(saving)}</b>, {share:.1f} %"
     if isinstance(low, int | float) and isinstance(high, int | float):
         text += f' <span class="dim">({time_text(low)} to {time_text(high)})</span>'
     return f"{text}: "

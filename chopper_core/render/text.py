@@ -39,6 +39,9 @@ _MIN_WITH_SPARKS: Final = 3
 """Sparklines are left out where fewer columns fit next to them."""
 _MAX_NAME: Final = 100
 _HTML_ROWS: Final = 60
+_HTML_NAME: Final = 46
+"""Characters of a name in a page, at most; longer ones are cut there."""
+_HTML_GAP: Final = 2
 _MAX_ATTRIBUTE: Final = 240
 
 
@@ -175,28 +178,36 @@ def as_html(frame: Frame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def html_table(frame: Frame, count: int, begin: int = 0, columns: int | None = None) -> str:
+def html_table(frame: Frame, count: int, begin: int = 0, room: int | None = None) -> str:
     """The rows of a frame from `begin` up to `count`; below the first ones their total.
 
-    Of more than so many `columns`, the first and that of the order are shown.
+    A share has a bar behind it. In a `room` of so many characters, the first columns and that of
+    the order are shown.
     """
     from html import escape
 
-    def row(tag: str, cells: Sequence[str]) -> str:
+    def row(tag: str, cells: Sequence[str], place: int = -1) -> str:
         line = ""
         for at in (0, *shown):
-            side = "left" if are_words[at] else "right"
-            line += f"<{tag} style='text-align:{side}'>{escape(cells[at])}</{tag}>"
+            style = f"text-align:{'left' if are_words[at] else 'right'}"
+            if at and place >= 0 and names[at - 1] in BARS:
+                share = min(frame.values[names[at - 1]].at(place) or 0.0, 100.0)
+                style += f";background:linear-gradient(90deg,#8884 {share:.1f}%,transparent 0)"
+            line += f"<{tag} style='{style}'>{escape(cells[at])}</{tag}>"
         return f"<tr>{line}</tr>"
 
     are_words, (header, total, *body) = _plain_table(frame, count)
-    shown = list(range(1, len(header)))[:columns]
     names = [column.metric.name for column in column_texts(frame)]
+    wide = [max(map(len, cells)) + _HTML_GAP for cells in zip(header, total, *body, strict=True)]
+    wide[0] = min(wide[0], _HTML_NAME)
+    ends = [sum(wide[: at + 1]) for at in range(len(header))]
+    shown = [at for at in range(1, len(header)) if room is None or ends[at] <= room] or [1]
+    shown = shown[: len(header) - 1]
     if (name := frame.sort.removeprefix("-")) in names[len(shown) :]:
         shown[-1] = names.index(name) + 1
     lines = [
         f"<table><thead>\n{row('th', header)}\n</thead><tbody>",
-        *(row("td", cells) for cells in body[begin:]),
+        *(row("td", cells, place) for place, cells in enumerate(body[begin:], begin)),
         *([row("th", total)] if _has_total(frame) and not begin else ()),
         "</tbody></table>",
     ]

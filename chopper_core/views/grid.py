@@ -261,7 +261,7 @@ def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places)
 
     lines = [f"{end(high)}: {figure.title}"]
     if differs(numbers[high], numbers[low], _LEAST_DIFFERENCE):
-        lines = [facts(f"{end(high)}, the largest {figure.title}", f"smallest {end(low)}")]
+        lines = [facts(f"{end(high)}, largest {figure.title}", f"smallest {end(low)}")]
     elif len(gpus) > 1:
         each = f"{value(numbers[high])} on each of {count(len(gpus), 'GPU')}"
         lines = [f"{each}: {figure.title}"]

@@ -171,7 +171,7 @@ class _Matrix(Struct, frozen=True, eq=False, dict=True):
             return (f"no GPU differs from the others' median {title} by more than 0.1 %",)
         own, theirs = (scaled_text(float(each), self.figure.unit) for each in (number, other))
         where = f"GPU {self.names[row]} at {self.by} {self.labels[at[row]]}"
-        return (f"{own} vs a median of {theirs}{share}: {title} of {where}, the farthest",)
+        return (f"{own} vs a median of {theirs}{share}: {title} of {where}",)
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -137,5 +137,5 @@ def _headline(rows: list[IcicleRow], total: float, words: str) -> str:
     return facts(
         f"{time_text(total)}{words}",
         count(len(times), row.level),
-        f"{time_text(size)} ({share:.1f} %) in {row.level} {name}",
+        f"{time_text(size)} ({share:.1f} %) in {name}",
     )

@@ -150,5 +150,5 @@ def _headline(whole: Mapping[str, Values], kernel_time: str) -> str:
     return facts(
         f"{rate:.1f} TFLOP/s",
         "" if peak is None else f"{peak:.1f} % of the peak of their types",
-        "" if roof is None else f"{roof:.1f} % of the roofs, of kernels with a model",
+        "" if roof is None else f"{roof:.1f} % of the known roofs",
     )

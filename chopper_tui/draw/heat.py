@@ -42,7 +42,7 @@ from chopper_tui.draw.canvas import (
 from chopper_tui.draw.pieces import Line, marked, short_number, width_of
 
 _NUMBERED: Final = 7
-_MAX_CELL: Final = 9
+_MAX_CELL: Final = 24
 _LEAST_FIGURE: Final = 0.01
 _MIN_TICK_NAME: Final = 8
 _MIN_CHANGE_PCT: Final = 2.0

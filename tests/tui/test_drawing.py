@@ -212,7 +212,7 @@ def test_ticks_are_at_even_distances_under_their_columns(wide: int, columns: int
     picture = heat(np.arange(2.0 * columns).reshape(2, columns), columns)
     lines = text(picture, wide, 6)
     room = wide - len("GPU 0 ")
-    cell = max(min(room // columns, 9), 1)
+    cell = max(min(room // columns, 24), 1)
     places = {int(m[0]): m.start() - 6 for m in re.finditer(r"\d+", lines[3])}
     numbers = sorted(places)
     assert numbers[0] == 0 and len({b - a for a, b in pairwise(numbers)}) <= 1

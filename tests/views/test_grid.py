@@ -45,7 +45,7 @@ def test_ranks_stand_at_their_coordinates() -> None:
         assert grid.opens is not None
         assert dict(grid.opens(stage, place).scope)["gpu"] == str(rank)
     hot = config.hot_rank
-    assert f" °C on GPU {hot} (pp 1, dp 2, tp 1, node 1), the largest" in found.headline[0]
+    assert f" °C on GPU {hot} (pp 1, dp 2, tp 1, node 1), largest" in found.headline[0]
     beyond = found.values["edge_c_beyond_node"].numbers
     assert int(np.nanargmax(beyond)) == hot
 

@@ -74,7 +74,7 @@ def test_the_rows_say_how_each_gpu_spreads(run: Run) -> None:
         largest = max(apart, key=lambda label: abs(apart[label]))
         assert row["apart_at"] == largest
         assert row["apart_gfx_mhz"] == pytest.approx(apart[largest])
-    assert frame.headline[0].endswith(" of GPU 5 at operation all_reduce, the farthest")
+    assert frame.headline[0].endswith(" of GPU 5 at operation all_reduce")
     address = frame.addresses(5)
     assert render(parse(address)) == address
     there = query(run, parse(address))
