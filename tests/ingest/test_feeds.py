@@ -11,8 +11,11 @@ from typing import ClassVar
 import pytest
 
 from chopper_core.ingest import feeds
-from chopper_core.ingest.feeds import lines_of_scrape, node_feed, scrape_feed
+from chopper_core.ingest.feeds import node_feed, scrape_feed
 from chopper_core.ingest.follow import Follower, lines_of
+from chopper_core.sources.signals import ClockDomain
+from chopper_core.sources.telemetry import dcgm
+from chopper_core.sources.telemetry.dcgm import scraped_lines
 from chopper_core.util.errors import DataError, UsageError
 
 AMD = """\
@@ -38,14 +41,39 @@ DCGM_FI_DEV_XID_ERRORS{gpu="0"} 0
 """
 
 
-def test_metrics_of_exporters_become_signals() -> None:
-    # time, GPU, clock, use, memory's use, power, hot spot, edge, memory's heat, memory
-    assert lines_of_scrape(AMD, 7) == [
-        "7,0,,,,600.0,,nan,,",
-        "7,1,1533.0,97.5,,655.0,88.0,,,2097152.0",
-    ]
-    assert lines_of_scrape(DCGM, 8) == ["8,0,1980.0,99.0,,690.25,,,,"]
-    assert lines_of_scrape("<html>no metrics</html>", 9) == []
+def test_metrics_of_exporters_become_signals(tmp_path: Path) -> None:
+    path = tmp_path / "scrapes.prom"
+    for text, expected in (
+        (
+            AMD,
+            {
+                "0 power_w": [600.0],
+                "1 gfx_mhz": [1533.0, 1533.0],
+                "1 gfx_util_pct": [97.5, 97.5],
+                "1 power_w": [655.0, 655.0],
+                "1 hotspot_c": [88.0, 88.0],
+                "1 vram_bytes": [2097152.0, 2097152.0],
+            },
+        ),
+        (
+            DCGM,
+            {
+                "0 gfx_mhz": [1980.0, 1980.0],
+                "0 gfx_util_pct": [99.0, 99.0],
+                "0 power_w": [690.25, 690.25],
+            },
+        ),
+    ):
+        scrapes = [scraped_lines(text, 1_700_000_000_000 + ms) for ms in (0, 1_000)]
+        path.write_text("\n".join([*scrapes[0], *scrapes[1], ""]))
+        found = dcgm.read(path)
+        assert found.format.startswith("device-metrics" if text is AMD else "dcgm")
+        assert found.clock is ClockDomain.EPOCH and found.resolution_ns == 10**6
+        assert expected == {
+            f"{found.gpus[gpu].index} {name.value}": own.value.tolist()
+            for (gpu, name), (own,) in found.signals.items()
+        }
+    assert scraped_lines("<html>no metrics</html>", 9) == []
 
 
 class Exporter(BaseHTTPRequestHandler):

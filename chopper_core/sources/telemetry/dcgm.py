@@ -1,8 +1,9 @@
 """DCGM: `dcgmi dmon`, scrapes of dcgm-exporter, and tables with the names of its fields.
 
 `dcgmi dmon` writes no times; a log of it has them only where something put one before each line
-(`dcgmi dmon … | ts %.s`). The exporter writes the values of one moment; a log is one scrape after
-another, with a time after each value, or on a line of its own before each scrape.
+(`dcgmi dmon … | ts %.s`). The exporter, like AMD's device-metrics-exporter, writes the values of
+one moment; a log is one scrape after another, with a time after each value, or on a line of its own
+before each scrape.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ EXAMPLE: Final = "dcgmi dmon -e 155,150,100,203,252 -d 100 \\| ts %.s > dcgm.txt
 SUFFIXES: Final = (*TEXT_SUFFIXES, ".prom")
 DMON: Final = "dcgmi dmon"
 EXPORTER: Final = "dcgm-exporter scrapes"
+AMD_EXPORTER: Final = "device-metrics-exporter scrapes"
 TABLE: Final = "DCGM CSV"
 
 
@@ -93,6 +95,20 @@ _SHORT: Final = {names.split()[0].lower(): field for names, field in _FIELDS}
 _LONG: Final = {
     f"dcgm_fi_{name}".lower(): field for names, field in _FIELDS for name in names.split()[1:]
 }
+_SCRAPED_FIELDS: Final = {
+    **_LONG,
+    "gpu_clock": Field(SignalName.GFX_MHZ, "mhz"),
+    "gpu_gfx_activity": Field(SignalName.GFX_UTIL_PCT, "%"),
+    "gpu_umc_activity": Field(SignalName.MEM_UTIL_PCT, "%"),
+    "gpu_package_power": Field(SignalName.POWER_W, "w"),
+    "gpu_power_usage": Field(SignalName.POWER_W, "w", alternative=1),
+    "gpu_junction_temperature": Field(SignalName.HOTSPOT_C, "c"),
+    "gpu_edge_temperature": Field(SignalName.EDGE_C, "c"),
+    "gpu_memory_temperature": Field(SignalName.MEM_C, "c"),
+    "gpu_used_vram": Field(SignalName.VRAM_BYTES, "mib"),
+}
+"""With the metrics of AMD's exporter, perhaps with `amd_` before them."""
+_OTHER_CLOCKS: Final = ("clock_type", "GPU_CLOCK_TYPE_SYSTEM")
 _GPU: Final = ("gpu", "gpu_id", "gpuid", "gpu-id", "entity", "#entity", "gpu_index", "index")
 _HOST: Final = ("hostname", "host", "node")
 _TIME: Final = ("timestamp", "time", "ts", "time_s", "time_ns", "datetime", "date")
@@ -104,7 +120,8 @@ _ENTITY: Final = late(
 _GPU_ROW: Final = late(r"[^#]*?\bGPU\s+\d+\s")
 _STOPPED: Final = "dmon was stopped"
 _SAMPLE: Final = late(
-    r"(?P<name>DCGM_FI_\w+?)(?:_total)?\{(?P<labels>.*)\}\s+(?P<value>\S+)(?:\s+(?P<time>\d+))?",
+    r"(?:amd_)?(?P<name>(?:DCGM_FI|gpu)_\w+?)(?:_total)?\{(?P<labels>.*)\}\s+(?P<value>\S+)"
+    r"(?:\s+(?P<time>\d+))?",
 )
 _LABEL: Final = late(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _COMMENT: Final = late(r"#\s*(?:HELP|TYPE|EOF|UNIT)\b")
@@ -116,9 +133,16 @@ def recognise(head: FileHead) -> Recognised | None:
     lines = head.lines[:HEADING_LINES]
     if any(map(_dmon_layout, lines)):
         return Recognised(DMON)
-    if any(_SAMPLE.fullmatch(line.strip()) for line in lines):
-        return Recognised(EXPORTER)
-    return recognised_table(head, _LAYOUT)
+    exporter = next(filter(None, map(_exporter, lines)), None)
+    return Recognised(exporter) if exporter else recognised_table(head, _LAYOUT)
+
+
+def _exporter(line: str) -> str | None:
+    """The exporter that writes such a line."""
+    sample = _SAMPLE.fullmatch(line.strip())
+    if sample is None or sample["name"].startswith("DCGM"):
+        return sample and EXPORTER
+    return AMD_EXPORTER if "gpu_id" in _labels(sample["labels"]) else None
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
@@ -126,8 +150,11 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     found = recognise(FileHead(path))
     if found is not None and found.format == DMON:
         return _read_dmon(FileText(path))
-    if found is not None and found.format == EXPORTER:
-        return _read_scrapes(FileText(path))
+    if found is not None and found.format in (EXPORTER, AMD_EXPORTER):
+        text = FileText(path)
+        rows = RowCollector(path, text.losses)
+        add_records(rows, [_SCRAPED], _scraped(text, rows))
+        return telemetry_of(found.format, rows)
     return read_table(path, _LAYOUT)
 
 
@@ -191,10 +218,11 @@ def _labels(text: str) -> Mapping[str, str]:
     return dict(_LABEL.findall(text))
 
 
-def _read_scrapes(text: FileText) -> Telemetry:
-    rows = RowCollector(text.path, text.losses)
-    add_records(rows, [_SCRAPED], _scraped(text, rows))
-    return telemetry_of(EXPORTER, rows)
+def scraped_lines(text: str, time_ms: int) -> list[str]:
+    """The lines of a scrape that are of use, each with a time after its value."""
+    found = map(_SAMPLE.fullmatch, map(str.strip, text.splitlines()))
+    known = [each for each in found if each and each["name"].lower() in _SCRAPED_FIELDS]
+    return [each[0] if each["time"] else f"{each[0]} {time_ms}" for each in known]
 
 
 def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
@@ -212,21 +240,24 @@ def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
                     scrape, at = {}, line.lstrip("# ")
             continue
         name, labels = sample["name"].lower(), _labels(sample["labels"])
-        if name not in _LONG:
+        key, system = _OTHER_CLOCKS
+        if name not in _SCRAPED_FIELDS or labels.get(key, system) != system:
             continue
         if labels.get("GPU_I_ID"):
             rows.row_losses[RowLoss.NO_DATA] += 1
             continue
-        rows.saw_host(labels.get("Hostname") or labels.get("hostname") or "")
+        if host := labels.get("Hostname") or labels.get("hostname"):
+            rows.saw_host(host)
         time = sample["time"] or at
-        key = (labels.get("gpu", ""), labels.get("pci_bus_id", ""), time)
-        if name in scrape.get(key, {}):
+        gpu, pci = labels.get("gpu") or labels.get("gpu_id", ""), labels.get("pci_bus_id", "")
+        if name in scrape.get((gpu, pci, time), {}):
+            if time:
+                continue  # Of a value of several dies the first one counts.
             yield from scrape.values()
             scrape = {}
         stamp = {"time": time} if time else {}
-        scrape.setdefault(key, {"gpu": key[0], "pci_bus_id": key[1], **stamp})[name] = sample[
-            "value"
-        ]
+        own = scrape.setdefault((gpu, pci, time), {"gpu": gpu, "pci_bus_id": pci, **stamp})
+        own[name] = sample["value"]
     yield from scrape.values()
 
 
@@ -236,7 +267,7 @@ def _scraped_gpu(cells: Cells) -> GpuName | None:
 
 
 _SCRAPED: Final = TelemetryTable(
-    EXPORTER, _LONG, also_named_by=("pci_bus_id",), gpu_of=_scraped_gpu, time=("time",)
+    EXPORTER, _SCRAPED_FIELDS, also_named_by=("pci_bus_id",), gpu_of=_scraped_gpu, time=("time",)
 )
 _LAYOUT: Final = first_layout(
     *(
