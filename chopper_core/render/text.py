@@ -77,7 +77,7 @@ def as_text(
         inked = map(paint, texts, inks) if inks else texts
         return "  ".join([pad(name, name_width), *inked, *more]).rstrip()
 
-    lines = [paint(_breadcrumb(frame, glyphs), "strong"), *_headline(frame, width), *drawn]
+    lines = [paint(_breadcrumb(frame, glyphs), "strong"), *_headline(frame, width, paint), *drawn]
     signal = [scale.title(frame.signal)] if scale is not None else []
     lines.append(paint(line(level_title(frame.level), 0, (), *signal), "header"))
     is_prose = frame.level in SENTENCES
@@ -281,8 +281,12 @@ def _total_title(frame: Frame) -> str:
     return "scope" if statistic_title(frame) else frame.total_title
 
 
-def _headline(frame: Frame, width: int) -> list[str]:
-    lines = [line for text in frame.headline for line in wrapped(text, width or 100)]
+def _headline(frame: Frame, width: int, paint: Paint) -> list[str]:
+    lines = []
+    for text in frame.headline:
+        first, *others = wrapped(text, width or 100)
+        fact, dot, rest = first.partition(" · ")
+        lines += [f"{paint(fact, 'strong')}{dot}{rest}", *others]
     return [*lines, ""] if lines else []
 
 

@@ -369,8 +369,8 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
         words = wrapped(card.text, room - len(indent)) if card.text else []
         text: list[Line] = [lead(line) for line in words[:1]]
         text += [[(indent + line, "text")] for line in words[1:]]
-        notes = wrapped(card.note, room) if not card.text else [fit(card.note, room, glyphs)]
-        text += [[(note.rstrip(), "dim")] for note in notes if note]
+        notes = [fit(card.note, room, glyphs).rstrip()] if card.text else wrapped(card.note, room)
+        text += [[(note, "dim")] for note in notes if note]
         ink = _SIGNS.get(card.figures[0][:1] if card.figures else "", "strong")
         lines: list[Line] = []
         for left, right in zip_longest(figures, text):
