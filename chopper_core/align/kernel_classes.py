@@ -21,7 +21,7 @@ UNNAMED: Final = "unnamed group"
 OPTIMIZER_CLASS: Final = "optimizer"
 ATTENTION_CLASS: Final = "attention"
 OTHER_CLASS: Final = "other"
-MATRIX_CLASSES: Final = frozenset({"gemm", "conv", ATTENTION_CLASS})
+MATRIX_CLASSES: Final = frozenset({"gemm", "convolution", ATTENTION_CLASS})
 """Classes of kernels that the matrix units bound; memory bounds most of the others."""
 
 _COMM: Final = late(

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chopper_core.align.graphs import is_uncaptured
 from chopper_core.align.host import Host
-from chopper_core.align.kernel_classes import ATTENTION_CLASS
+from chopper_core.align.kernel_classes import ATTENTION_CLASS, MATRIX_CLASSES
 from chopper_core.align.labels import NOWHERE, Intervals, numbered
 from chopper_core.align.memory_work import width_in
 from chopper_core.align.operator_work import (
@@ -55,7 +55,6 @@ _BATCHED_PRODUCT: Final = late(r"^aten::(?:bmm|baddbmm)$")
 _SOFTMAX: Final = late(r"^aten::_softmax$")
 _MOST_SAID: Final = 64
 """More than a kernel's name can say: the bytes of an element, CAUSAL or FULL."""
-_MATRIX_CLASSES: Final = ("gemm", ATTENTION_CLASS, "convolution")
 _OF_WEIGHT: Final = late(r"wrw|w_?grad|bwd_?weight|grad_weight", re.IGNORECASE)
 _OF_INPUT: Final = late(r"igemm_bwd|d_?grad|bwd_?data|grad_input", re.IGNORECASE)
 
@@ -121,7 +120,7 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     replay = np.where(is_replayed, host.links.launch, NOWHERE)
     # So is what ran at its place in a step without launch records.
     replay[host.stand_ins[0]] = NOWHERE - 1 - nth_of(host.stand_ins[1])
-    is_matrix = host.of_class(*_MATRIX_CLASSES)
+    is_matrix = host.of_class(*MATRIX_CLASSES)
     rows = np.flatnonzero(is_matrix & (call != NOWHERE))
     works = _completed(host, works, rows, call[rows], _causality)
     work_flops, work_element = works.numbers("flops"), works.numbers("element")

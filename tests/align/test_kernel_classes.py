@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from chopper_core.align.kernel_classes import (
+    MATRIX_CLASSES,
     OTHER_CLASS,
     UNKNOWN_COLLECTIVE,
     is_communication,
@@ -164,6 +165,7 @@ def test_names_of_many_libraries_have_their_class() -> None:
     wanted = [line.partition("\t") for line in lines]
     wrong = {name: kernel_class(name) for known, _, name in wanted if kernel_class(name) != known}
     assert not wrong
+    assert {known for known, _, _ in wanted} >= MATRIX_CLASSES
 
 
 @pytest.mark.parametrize("name", NEAR_MISSES)
