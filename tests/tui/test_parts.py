@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from itertools import product
+from itertools import pairwise, product
 from weakref import ref
 
 import numpy as np
@@ -20,15 +20,32 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.render.palette import MEANINGS, NEUTRAL
+from chopper_core.util.errors import ChopperError
+from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import SignalChart
+from chopper_core.views.timeline.lanes import CLASS_NAMES
 from chopper_tui.draw import signal_plot as plot
-from chopper_tui.draw.pieces import _TIMES, SERIES_INKS, fit, series_inks, width_of
+from chopper_tui.draw.charts import lines_of
+from chopper_tui.draw.pieces import (
+    _TIMES,
+    CLASS_INKS,
+    COPY,
+    EXPOSED,
+    HIDDEN,
+    SERIES_INKS,
+    WAITING,
+    fit,
+    series_inks,
+    width_of,
+)
 from chopper_tui.draw.table import GAP, PREFIX, _cells, plan
 from chopper_tui.draw.theme import GROUNDS, THEMES, inks, to_ascii
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.pane import Room, divided, size_classes
+from tests.demo import demo_run
+from tests.pipelines import pipeline_run
 from tests.tui.explorer import explorer, measured_run, sample_run
 
 INK_NAMES = [*inks("dark", "truecolor", no_color=False).styles]
@@ -220,6 +237,31 @@ def test_a_name_of_time_has_one_ink_whatever_stands_next_to_it() -> None:
     for first, second in product(named, named):
         assert series_inks([first, "GPU 5", second]) == [named[first], "accent", named[second]]
     assert not set(MEANINGS) & set(SERIES_INKS)
+
+
+_LANES = dict(zip(CLASS_NAMES, CLASS_INKS, strict=True)) | {
+    "exposed comm": EXPOSED,
+    "hidden comm": HIDDEN,
+    "copy": COPY,
+    "waiting": WAITING,
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_no_colour_has_two_meanings(name: str) -> None:
+    """In the pictures of every view, the word next to a hue is what the hue means."""
+    phases = ("forward ", "backward ", "prefill ", "decode ")
+    for run in (demo_run(), sample_run(), pipeline_run()[0]):
+        try:
+            charts = query(run, parse(f"R?view={name}")).charts
+        except ChopperError:
+            continue
+        for line in lines_of(charts, 140, UNICODE.coloured(True)):
+            for (mark, ink), (text, _) in pairwise(line):
+                hue, word = ink.partition("/")[0], text.strip()
+                if hue in MEANINGS and mark.strip() in [*"█▓▒░▀▄■"] and text[:1] == " " and word:
+                    word = next((word.removeprefix(p) for p in phases if word.startswith(p)), word)
+                    assert word in _TIMES.get(hue, ()) or _LANES.get(word) == hue, (word, hue)
 
 
 @pytest.mark.parametrize(("theme", "ground"), [("dark", "#000000"), ("light", "#ffffff")])
