@@ -60,7 +60,7 @@ from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import ChopperError, DataError, UsageError
-from chopper_core.util.memory import reading
+from chopper_core.util.memory import reading, start_libraries
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
 
@@ -105,6 +105,7 @@ def open_run(
         from chopper_core.store.reader import read_store
 
         return located(read_store(paths[0], progress), overrides.parallel)
+    start_libraries()
     check_is_one(name)
     changed: str | None = None
     for _ in range(_MAX_ATTEMPTS):

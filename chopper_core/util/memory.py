@@ -19,6 +19,10 @@ LEAST_MB: Final = 100
 """Memory that Chopper itself takes before it reads anything, in MB."""
 WORKER_MB: Final = 120
 """Memory that a worker takes in addition to the data that it reads, in MB."""
+_LIBRARIES_MB: Final = 48
+"""What OpenBLAS takes for its first product, and a thread of Arrow."""
+_LARGE_SQUARE: Final = 128
+"""OpenBLAS multiplies smaller ones without a buffer."""
 _SIZE: Final = late(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
 _NEED_PER_BYTE: Final = 0.45
 """Of an unpacked trace: what reading it takes at most, beyond the columns that it becomes."""
@@ -78,6 +82,30 @@ def limit_memory(size: int = 0) -> None:
     if hard not in (resource.RLIM_INFINITY, -1):
         size = min(size, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
+
+
+def start_libraries() -> None:
+    """Within a limit, let libraries take what they need once, while there is memory.
+
+    Later OpenBLAS, and the C library for a thread of Arrow, would end the process without it.
+    Raises MemoryError.
+    """
+    import resource
+
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    if all(soft in (resource.RLIM_INFINITY, -1) for soft in limits):
+        return
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import csv
+
+    share_one_heap()
+    np.empty(_LIBRARIES_MB * 10**6, np.uint8)
+    square = np.ones((_LARGE_SQUARE, _LARGE_SQUARE))
+    np.matmul(square, square)
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    csv.read_csv(pa.BufferReader(b"1\n2\n"))
 
 
 def share_one_heap() -> None:

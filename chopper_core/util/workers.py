@@ -231,6 +231,7 @@ def _start_worker(bytes_read: Any, stop: Any, limit: int, debug_target: str) -> 
     _shared = bytes_read, stop
     if limit:
         memory.limit_memory(limit)
+        memory.start_libraries()
     if debug_target:
         with suppress(OSError):
             debug.start(debug_target)

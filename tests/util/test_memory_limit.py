@@ -6,11 +6,9 @@ import errno
 import os
 import re
 import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -28,9 +26,6 @@ from chopper_tui.cli import main
 from tests.conftest import ROOT
 from tests.ingest.test_run_sets import trace
 from tests.sources.counters.counter_writers import counter_rows, write_csv
-
-_NO_THREAD_DATA: Final = 127
-"""How glibc ends a process in which a thread of a library gets no memory for its own data."""
 
 
 @pytest.fixture(autouse=True)
@@ -104,9 +99,6 @@ def test_a_run_in_a_real_cgroup_ends_in_a_sentence(tmp_path: Path) -> None:
     if not done.returncode:
         pytest.skip("it fits into the limit with these versions of its dependencies")
     assert "Traceback" not in done.stderr
-    if done.returncode in (-signal.SIGABRT, _NO_THREAD_DATA):
-        assert "memory" in done.stderr or "terminate called" in done.stderr
-        pytest.skip("a library ended the process where its own thread got no memory")
     assert done.returncode == 1, done.stderr
     assert "than this job has (260 MB)" in done.stderr
 
@@ -251,8 +243,7 @@ def test_a_command_that_runs_out_of_memory_says_it(
 def test_ingest_within_a_limit_ends_in_a_sentence(
     how: str, limit_mb: int, jobs: int, demo: Path, tmp_path: Path
 ) -> None:
-    """The whole run or a sentence, never a traceback; where their own start fails, Arrow aborts
-    with a line, and so does the C library."""
+    """The whole run or a sentence, never a traceback, nor an abort of a library."""
     if how != "option" and limit_mb <= memory.LEAST_MB:
         pytest.skip("not even the interpreter's own modules can be loaded")
 
@@ -270,14 +261,8 @@ def test_ingest_within_a_limit_ends_in_a_sentence(
     )  # fmt: skip
     said = done.stderr.splitlines()
     assert "Traceback" not in done.stderr, done.stderr
-    assert 1 <= len(said) <= 2, done.stderr
-    if done.returncode == -signal.SIGABRT:
-        assert how != "option" and "arrow" in done.stderr and "Out of memory" in done.stderr
-        return
-    if done.returncode == _NO_THREAD_DATA:
-        assert "cannot allocate memory" in done.stderr and not (tmp_path / "store").exists()
-        return
+    assert 1 <= len([line for line in said if "left out" not in line]) <= 2, done.stderr
     assert done.returncode in (0, 1), done.stderr
     assert (tmp_path / "store").exists() == (done.returncode == 0)
     if done.returncode:
-        assert "memory" in said[-1].lower()
+        assert "memory" in said[-1] and "OpenBLAS" not in done.stderr
