@@ -148,13 +148,8 @@ def _read_run(
     paths, progress, recorded = opening.paths, opening.progress, opening.recorded
     try:
         discovery = find_traces(paths)
-    except DataError as no_traces:
-        if not all(path.exists() for path in paths):
-            raise
-        run = _counted(opening) or _scheduled(opening) or _sampled(opening)
-        if run is None and recorded:
-            raise DataError(without_traces(opening.name, recorded)) from no_traces
-        if run is None:
+    except DataError:
+        if (run := _untraced(opening)) is None:
             raise
         return run
     failed = [(str(file.path), f"{file.path} {file.reason}.") for file in discovery.lost]
@@ -174,14 +169,7 @@ def _read_run(
         else:
             failed.append((str(trace.path), str(outcome)))
     if not read:
-        why = " ".join(reason for _, reason in failed[:3])
-        try:
-            counted = _counted(opening, ranges)
-        except DataError as error:
-            raise DataError(why or str(error)) from error
-        if counted is None:
-            raise DataError(why)
-        return replace(counted, failed=(*failed, *counted.failed))
+        return _of_ranges(opening, ranges, failed)
     progress("merge ranks", 0, 1)
     run = _joined(opening.name, read, gather)
     run = replace(run, failed=(*failed, *run.failed))
@@ -203,6 +191,28 @@ def _read_run(
         opening.show(located(_with_layout(with_slots(first, paths), paths)))
     run = _attached(run, opening, ranges)
     return _with_layout(with_slots(run, paths), paths)
+
+
+def _untraced(opening: RunInputs) -> Run | None:
+    """The run of paths without traces; raises DataError for a recorded one without anything."""
+    if not all(path.exists() for path in opening.paths):
+        return None
+    run = _counted(opening) or _scheduled(opening) or _sampled(opening)
+    if run is None and opening.recorded:
+        raise DataError(without_traces(opening.name, opening.recorded))
+    return run
+
+
+def _of_ranges(opening: RunInputs, ranges: list[Path], failed: list[tuple[str, str]]) -> Run:
+    """The run of counters where no trace can be read; raises DataError without them."""
+    why = " ".join(reason for _, reason in failed[:3])
+    try:
+        counted = _counted(opening, ranges)
+    except DataError as error:
+        raise DataError(why or str(error)) from error
+    if counted is None:
+        raise DataError(why)
+    return replace(counted, failed=(*failed, *counted.failed))
 
 
 def _counted(opening: RunInputs, ranges: Sequence[Path] = ()) -> Run | None:

@@ -325,7 +325,13 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
         wrong = _first_difference(there, [by_rank[rank].sequences.get(group, []) for rank in there])
         if wrong:
             yield f"process group {group}: {wrong}"
-    messages = {each[:3] for file in files for each in file.messages if not is_alone}
+    if not is_alone:
+        yield from _check_messages(files, by_rank)
+
+
+def _check_messages(files: Sequence[_File], by_rank: Mapping[int, _File]) -> Iterator[str]:
+    """Both ends of a pair of ranks have the same messages in the same order."""
+    messages = {each[:3] for file in files for each in file.messages}
     for sender, receiver, tag in sorted(messages):
         lost = [rank for rank in (sender, receiver) if rank not in by_rank]
         if lost:

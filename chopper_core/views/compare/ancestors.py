@@ -75,7 +75,7 @@ def _paths(node: Groups) -> tuple[Sequence[Path], Index]:
         columns.append(nothing if known is None else whole_codes(known[node.rows]))
     classes = [kernel_class(name) for name in table.names]
     first = np.array([classes.index(each) for each in classes])
-    # Without an operator's shape the class of the kernel tells them apart.
+    # Without an operator's shape the class of the kernel distinguishes them.
     columns.append(np.where(columns[-1] < 0, first[table.kernel[node.rows]], NO_LABEL))
     places, place = combined(columns)
     paths = []
