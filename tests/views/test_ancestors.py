@@ -67,7 +67,7 @@ def test_other_operators_count_at_the_module_that_both_have(tmp_path: Path, wrap
     both = found[f"{layer} › Attention"]
     assert both[:2] == (50_000, 160_000)
     assert both[2] == "attn_fa instead of gemm, softmax"
-    assert found[f"{layer} › Attention › Linear › aten::mm"] == (80_000, 80_000, None)
+    assert found[f"{layer} › Attention › Linear › mm"] == (80_000, 80_000, None)
     assert sum(float(row[0] or 0) for row in found.values()) == 2 * (40 + 25 + 5) * 1000
     assert sum(float(row[1] or 0) for row in found.values()) == 2 * (40 + 80 + 5) * 1000
 

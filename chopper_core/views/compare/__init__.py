@@ -199,8 +199,8 @@ def _headline(both: Sides, figure: Metric, change: Float64, top: list[int]) -> t
     sums = " and ".join(text(each, sign="+") for each in (grown, shrunk) if each)
     # Rows of GPUs or iterations have the whole's mean, not its parts.
     sums = "" if both.ours.base.is_mean_of(both.by, both.pairs.labels) else f"{sums} over "
-    # Names of kernels are too long for a sentence.
-    listed = top[:_MAX_LISTED] if both.by != "kernel" else ()
+    # Names of kernels and ancestors are too long for a sentence.
+    listed = top[:_MAX_LISTED] if both.by not in ("kernel", ANCESTOR) else ()
     labels = both.pairs.labels
     names = [f"{labels[row]} {text(change[row], sign='+')}" for row in listed if change[row]]
     return (whole, facts(f"{sums}{len(change)} rows", ", ".join(names)))

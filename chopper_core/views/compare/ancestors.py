@@ -92,6 +92,6 @@ def _path(table: KernelTable, phase: int, modules: int, names: tuple[str, str]) 
     classes = table.names[modules].split(BETWEEN_MODULES) if modules >= 0 else []
     parts += [each for each in classes if not _WRAPPER.fullmatch(each)]
     for name in names:
-        if name.removeprefix("aten::") != parts[-1]:
-            parts.append(name)
+        plain = name.removeprefix("aten::")
+        parts += [plain] if plain != parts[-1] else []
     return tuple(parts)
