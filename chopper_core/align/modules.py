@@ -15,7 +15,7 @@ from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.labels import NOWHERE, Intervals, Labels, parents
 from chopper_core.align.steps import ANNOTATIONS
 from chopper_core.model.table import BETWEEN_MODULES, NO_LABEL, Rule
-from chopper_core.util.arrays import Index, Int32, Int64, Mask
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import group_of, late
 
@@ -68,13 +68,16 @@ class Modules(Struct, frozen=True):
     has_roles: bool
     """Whether operations have standard names, after their place in a language model."""
 
-    def around(self, host: Host) -> Int32:
-        """The path of the modules around each activity's launch, or that of its forward."""
+    def around(self, host: Host, first: int) -> Float64:
+        """The path of the modules around each activity's launch, or that of its forward.
+
+        Paths are numbered from `first`; NaN without any.
+        """
         labels, points = Labels.none(len(host.captured)), host.captured
         calls = replace(self.operations, value=self.path)
         forward = host.backward.forward_around(points)
         labels.fill_around(calls, points, forward, Rule.MODULE)
-        return labels.codes
+        return np.where(labels.missing(), np.nan, labels.codes + first)
 
     def own_operators(self, host: Host, code: Callable[[str], int]) -> Intervals:
         """The operators that a model runs outside its blocks, or a block itself, as operations.

@@ -95,8 +95,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         inferred = host.stand_ins[0][labels.rules[host.stand_ins[0]] != Rule.NONE]
         labels.rules[inferred] = Rule.CONTEXT
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
-    path = modules.around(host)
-    around = {col.MODULES: np.where(path >= 0, path + len(names), np.nan)} if modules.paths else {}
+    around = {col.MODULES: modules.around(host, len(names))} if modules.paths else {}
     names += modules.paths
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     lenders = (activities.name, operations.codes, phases.codes)
