@@ -17,7 +17,7 @@ from textual.widget import Widget
 
 from chopper_core.model.charts import Chart, Lanes, lanes_of_rows
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
+from chopper_core.model.view import View, enter
 from chopper_core.render.cells import SENTENCES, crumb, display_name
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import view_spec
@@ -522,9 +522,10 @@ class ScreenParts(SteadyScreen[None]):
         rows, most = len(self.frame) + 1 + frame, cards.most or _MIN_SPARE
         table = min(rows, max(body // 2, body - most))
         below = body - table
-        # Where little stands out, what is known of the row has the lines.
+        # Where little stands out and no curve is next to it, the row's detail has the lines.
         spare = below - max(cards.wanted, _MIN_SPARE + frame)
-        side = spare * bool(frame and cards.wanted and spare >= _MIN_SPARE + frame)
+        has_place = not self.data.curves or below <= _MAX_CURVES
+        side = spare * bool(frame and cards.wanted and has_place and spare >= _MIN_SPARE + frame)
         below -= side
         lines = {"PicturePane": picture, "FrameTable": table, "CardsPane": below, "#side": side}
         left = below - cards.wanted
@@ -602,12 +603,22 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one(GpuPane).show(gpus, f"{name} on every GPU", *self.view.path[:1])
 
     def _evidence_of(self, frame: Frame, row: int) -> View | None:
-        """What a row leads to, unless that is another run, which may not be open."""
+        """What a row leads to, unless that is another run, which may not be open.
+
+        Levels with one value only are passed through.
+        """
         try:
             target = frame.target(row) if len(frame) and not frame.view.is_leaf else None
         except UsageError:
             target = None
-        return target if target is not None and target.run == self.run.name else None
+        if target is None or target.run != self.run.name:
+            return None
+        while not (target.name or target.is_leaf):
+            labels = self.run.tree(target.order).children(target.path).labels
+            if len(labels) != 1 or target.level == "kernel":
+                break
+            target = enter(target, labels[0])
+        return target
 
     def _loaded(self) -> None:
         if self.status.message.startswith(LOADING):

@@ -72,10 +72,10 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
 _TELLS: Final = {
     "layer": "with_modules=True, or annotations around modules",
     "phase": "annotations around forward, backward and optimizer",
-    "iteration": "profiler.step() after each step",
+    "iteration": "profiler.step() in a torch trace",
     "counters": "chopper record --counters, or rocprofv3 --pmc",
     "telemetry": "a log of amd-smi, rocm-smi or nvidia-smi next to the trace",
-    "launch record": "ProfilerActivity.CPU in the profiler",
+    "launch record": "a torch trace with ProfilerActivity.CPU",
     "ranks": "the traces of all ranks in one folder",
 }
 """Word of a limit → what would tell."""
