@@ -159,9 +159,11 @@ def read_modules(host: Host) -> Modules:
     ]
     names = {name: code for code, name in enumerate(dict.fromkeys(operations))}
     codes = np.array([names[name] for name in operations], np.intp)
-    paths: list[str] = []
-    for name, parent in zip(calls.classes, calls.parent.tolist(), strict=True):
-        paths.append(f"{paths[parent]}{BETWEEN_MODULES}{name}" if parent != NOWHERE else name)
+    paths = [*calls.classes]
+    # Of calls that begin together, the longest is around the others.
+    for at in np.lexsort((-calls.end_ns, calls.start_ns)).tolist():
+        if (parent := int(calls.parent[at])) != NOWHERE:
+            paths[at] = f"{paths[parent]}{BETWEEN_MODULES}{paths[at]}"
     code_of = {path: code for code, path in enumerate(dict.fromkeys(paths))}
     is_container = [_CONTAINER.search(name) is not None for name in calls.classes]
     codes[calls.holds | np.array(is_container, np.bool_)] = NO_LABEL

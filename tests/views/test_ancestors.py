@@ -86,6 +86,16 @@ def test_kernels_split_by_the_modules_around_them(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_modules_that_begin_together_are_nested_by_their_length(tmp_path: Path) -> None:
+    made = TinyTrace()
+    for name, end in (("Linear_0", 200), ("Attention_0", 300), ("Model_0", 400)):
+        made.module(name, 100, end)
+    made.launch(GEMM, 150, start=160, duration=10)
+    run = open_run(str(made.write(tmp_path / "r.json")), jobs=1)
+    frame = OpenRun(run).frame(f"{run.name}?view=kernels&by=module")
+    assert list(frame.labels) == ["Model › Attention › Linear"]
+
+
 def test_a_row_opens_the_operations_of_the_scope(tmp_path: Path) -> None:
     base = trace(tmp_path / "eager.json", EAGER)
     run = open_run(trace(tmp_path / "fused.json", FUSED), jobs=1)
