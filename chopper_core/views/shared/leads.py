@@ -174,8 +174,19 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         at = np.asarray(when, np.intp) if len(when) else slice(None)
         return np.asarray(self.each[word][:, at].mean(axis=1), np.float64)
 
+    @cached_property
+    def _extras(self) -> dict[tuple[str, tuple[int, ...]], Float64]:
+        return {}
+
     def extra(self, word: str, when: Sequence[int] | Index = ()) -> Float64:
-        return self.beyond_peers(self.mean(word, when))
+        asked = word, tuple(when)
+        if asked not in self._extras:  # It is of all GPUs, and asked for each of them.
+            self._extras[asked] = self.beyond_peers(self.mean(word, when))
+        return self._extras[asked]
+
+    @cached_property
+    def _usual_mhz(self) -> Float64:
+        return self.peers_median(self.mhz)
 
     @cached_property
     def typical_ns(self) -> float:
@@ -259,7 +270,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         word = max(extra, key=lambda name: extra[name])
         if extra[word] <= least:
             return None
-        is_slow = self.mhz[place] < LOW_CLOCK_RATIO * self.peers_median(self.mhz)[place]
+        is_slow = self.mhz[place] < LOW_CLOCK_RATIO * self._usual_mhz[place]
         return "clock" if word == "kernels" and is_slow else word
 
     def causes(self) -> list[str | None]:
