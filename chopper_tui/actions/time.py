@@ -208,8 +208,6 @@ async def chart_whole(screen: Explorer, _: str) -> None:
         screen.look(WHOLE)
     else:
         _need_chart(screen)
-        if screen.view.window == ALL_TIME:
-            raise UsageError("this is the whole chart")
         await screen.change(replace(screen.view, window=ALL_TIME))
 
 

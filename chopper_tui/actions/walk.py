@@ -89,11 +89,21 @@ async def _move_split(screen: Explorer, lines: int) -> None:
     await screen.move_split(lines)
 
 
-@action(WALK, "enter", "right", "l", verb="in", title="Enter the row", hint="in")
-async def enter(screen: Explorer, _: str) -> None:
+@action(
+    *(WALK, "enter", "right", "l"),
+    verb="in",
+    title="Enter the row",
+    hint="in",
+    gives=("", "inside", "inside"),
+)
+async def enter(screen: Explorer, argument: str) -> None:
     """Enter the row under the cursor: its children become the table. Levels with one value only
-    are passed through; Up comes back the same way."""
+    are passed through; Up comes back the same way. In the tree at the left → opens a place and ←
+    closes it."""
     label, place = screen.table.label, screen.scope_tree.place
+    if place is not None and argument:
+        screen.scope_tree.fold(is_open=True)
+        return
     if place is not None:
         await screen.go(screen.trail_to(place))
         return
@@ -144,7 +154,9 @@ async def up(screen: Explorer, argument: str) -> None:
     """Go up to the parent, with its cursor, sort, filter and scroll position; Esc first shows the
     other panels again, or clears a filter, and cancels a slow step.
     """
-    if not argument and screen.zoom:
+    if argument and screen.scope_tree.place is not None:
+        screen.scope_tree.fold(is_open=False)
+    elif not argument and screen.zoom:
         screen.zoom_panel()
     elif not argument and _has_own_filter(screen):
         await screen.change(replace(screen.view, filter=""))

@@ -69,6 +69,8 @@ _CURVES: Final = {"small": 1 / 5, "full": 1 / 2, "off": 0.0}
 _REST: Final = "1fr"
 _WHOLE: Final = "100%"
 _BINS_UNSEEN: Final = 100
+_MANY: Final = 1 << 20
+"""Activities beyond which details wait longer for a cursor that rests."""
 C = TypeVar("C", bound=Struct)
 
 
@@ -558,7 +560,9 @@ class ScreenParts(SteadyScreen[None]):
         elif self.listing is not self.table:
             self.give_keys(self.table)
         self.follow_cursor()
-        self.describe_soon(self.DETAIL_DELAY)
+        # The detail of millions of activities takes longer than the next key of a person.
+        longer = 5 if len(self.run.table) > _MANY else 1
+        self.describe_soon(self.DETAIL_DELAY * longer)
 
     def follow_cursor(self) -> None:
         """Show where the cursor's row is in the picture, and what the timeline's points at."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
+from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from textual import events
 
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, enter, with_view
+from chopper_core.model.view import View, with_view
 from chopper_core.render.cells import crumb, display_name, pad
 from chopper_core.util.escape import clean
-from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from chopper_tui.draw.pieces import Line, Pieces, fit, short_number
 from chopper_tui.widgets.chart_panes import Check, DrawnPane
@@ -28,16 +29,24 @@ Row = tuple[View, Line]
 
 
 class ScopeTree(DrawnPane, Listing):
-    """Each level down to the scope's own, with the time of every place: Enter and a click go there.
+    """Each level down to the scope's own, with the time of every place: Enter and a click go there,
+    → and ← open and close a place.
 
     It is a second cursor, at another level than the table's.
     """
 
     cursor = 0
     _views: Sequence[View] = ()
+    _folded: frozenset[tuple[str, ...]] = frozenset()
+    """Places that were opened or closed against what is open by itself: the path, and all inside of
+    the scope where it fits."""
+    _open: frozenset[tuple[str, ...]] = frozenset()
+    """The places that are open now."""
 
     def show(self, run: Run, view: View) -> None:
-        self.draw(run, view)
+        if self.content and view.order != self.content[1].order:
+            self._folded = frozenset()
+        self.draw(run, view, self._folded)
 
     @property
     def rows(self) -> int:
@@ -55,91 +64,96 @@ class ScopeTree(DrawnPane, Listing):
         self.move_to(self.cursor + rows)
 
     def move_to(self, row: int) -> None:
-        self.cursor = max(min(row, min(self.rows, self.size.height) - 1), 0)
+        self.cursor = max(min(row, self.rows - 1), 0)
         self.redraw()
+
+    def fold(self, *, is_open: bool) -> None:
+        """Open or close the place under the cursor; a closed one's parent gets the cursor."""
+        path = self._views[self.cursor].path
+        if (path in self._open) != is_open and (is_open or path):
+            self._folded ^= {path}
+            self.draw(*self.content[:2], self._folded)
+        elif is_open:
+            self.move(1)
+        else:
+            paths = [each.path for each in self._views]
+            self.move_to(paths.index(path[:-1]) if path[:-1] in paths else 0)
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         drawn = [*self.drawn]
         if self.has_keys and self.cursor < len(drawn):
             (_, *rest) = drawn[self.cursor]
             drawn[self.cursor] = [(self.glyphs.cursor, "chosen"), *((t, "cursor") for t, _ in rest)]
-        return drawn
+        return drawn[self._top :]
+
+    @property
+    def _top(self) -> int:
+        return max(self.cursor + 1 - self.size.height, 0) if self.has_keys else 0
 
     def on_click(self, event: events.Click) -> None:
-        y = event.y - self.gutter.top
-        if 0 <= y < self.rows:
+        y = event.y - self.gutter.top + self._top
+        if self._top <= y < self.rows:
             self.explorer.give_keys(self)
             self.move_to(y)
             self.explorer.action_perform("enter")
 
     def drawing(
-        self, width: int, height: int, check: Check, run: Run, view: View
+        self, width: int, height: int, check: Check, run: Run, view: View, folded: frozenset[Any]
     ) -> Sequence[Pieces]:
         plain = View(view.run, (), view.order, overrides=view.overrides)
-        scopes = [plain]
-        for label in view.path:
-            scopes.append(enter(scopes[-1], label))
-        most = max((height - len(scopes)) // len(scopes), _LEAST)
+        depth = len(view.path)
+        opened = {view.path[:at] for at in range(depth + 1)}
+        most = max((height - depth - 1) // (depth + 1), _LEAST)
+        scope = replace(plain, path=view.path)
+        is_known = len(run.table) <= _MOST_OPENED and not scope.is_leaf
+        labels = self._labels(run, scope)[:most] if is_known else ()
+        within = [replace(plain, path=(*view.path, label)) for label in labels]
+        sizes = [0 if each.is_leaf else len(self._labels(run, each)) for each in within]
+        if sum(sizes) > 0 and sum(sizes) + len(sizes) + (most + 1) * depth < height:
+            # Where all that is inside of the scope's places fits, too, it is in sight.
+            opened |= {each.path for each in within if not each.is_leaf}
+        shown = frozenset(opened) ^ folded
         name = PurePath(run.name.rstrip("/")).name or run.name
-        rows: list[Row] = [(plain, self._row(0, clean(name), np.nan, width))]
-        after: list[Row] = []
-        for depth, scope in enumerate(scopes):
-            check()
-            if scope.is_leaf:
-                break
-            frame = query(run, with_view(scope, ""))
-            here = frame.labels.index(view.path[depth]) if depth < len(view.path) else -1
-            first = min(max(here - most // 2, 0), max(len(frame) - most, 0))
-            shown = range(first, min(first + most, len(frame)))
-            drawn = self._rows(frame, shown, depth + 1, width, here)
-            room = height - len(rows) - len(drawn) - len(after)
-            if here < 0 and 0 < self._inside(run, [each for each, _ in drawn]) <= room:
-                # Where all that is inside of the last level fits, too, it is in sight.
-                drawn = [
-                    row
-                    for each in drawn
-                    for row in (each, *self._rows_inside(run, each[0], depth + 2, width))
-                ]
-            left = len(frame) - len(shown)
-            rest = f"{'  ' * (depth + 1)}{left} more"
-            more: list[Row] = [(scope, [(f"   {rest}", "dim")])] if left else []
-            split = here - first + 1 if here >= 0 else len(drawn)
-            rows += drawn[:split]
-            after = [*drawn[split:], *more, *after]
-        rows += after
+        rows: list[Row] = [(plain, self._row(plain, clean(name), np.nan, width, shown))]
+        rows += self._inside(run, plain, view, width, most, shown, check)
         places = [place for place, _ in rows]
         if places != self._views:
+            before = self._views[self.cursor : self.cursor + 1] if self.has_keys else ()
+            here = [each.path for each in before] + [view.path]
             self._views = places
-            self.cursor = next((at for at, each in enumerate(places) if each.path == view.path), 0)
+            paths = [each.path for each in places]
+            self.cursor = next((paths.index(each) for each in here if each in paths), 0)
+        self._open = shown
         self.name_panel([("scope", "strong")], "ms per step and GPU")
         return [line for _, line in rows]
 
-    def _inside(self, run: Run, places: Sequence[View]) -> int:
-        """The number of nodes one level further in; 0: too many activities to ask for them."""
-        if len(run.table) > _MOST_OPENED or any(each.is_leaf for each in places):
-            return 0
-        return sum(len(run.tree(each.order).children(each.path).labels) for each in places)
+    def _labels(self, run: Run, place: View) -> Sequence[str]:
+        return run.tree(place.order).children(place.path).labels
 
-    def _rows_inside(self, run: Run, place: View, depth: int, width: int) -> list[Row]:
-        frame = query(run, with_view(place, ""))
-        return self._rows(frame, range(len(frame)), depth, width)
+    def _inside(
+        self, run: Run, scope: View, view: View, width: int, most: int,
+        shown: frozenset[Any], check: Check,
+    ) -> Iterator[Row]:  # fmt: skip
+        """The places of a scope and those inside of open ones: those around the path."""
+        if scope.path not in shown or scope.is_leaf:
+            return
+        check()
+        depth, frame = len(scope.path), query(run, with_view(scope, ""))
+        is_on_path = view.path[:depth] == scope.path and depth < len(view.path)
+        here = frame.labels.index(view.path[depth]) if is_on_path else 0
+        first = min(max(here - most // 2, 0), max(len(frame) - most, 0))
+        for at in range(first, min(first + most, len(frame))):
+            place, ms = frame.target(at), float(frame.elapsed_ns[at]) / 1e6
+            name = display_name(crumb(frame.level, frame.labels[at]), frame.level)
+            yield place, self._row(place, name, ms, width, shown)
+            yield from self._inside(run, place, view, width, most, shown, check)
+        if (left := len(frame) - most) > 0:
+            yield scope, [(f"   {'  ' * (depth + 1)}{left} more", "dim")]
 
-    def _rows(
-        self, frame: Frame, shown: range, depth: int, width: int, here: int = -1
-    ) -> list[Row]:
-        def name(place: int) -> str:
-            return display_name(crumb(frame.level, frame.labels[place]), frame.level)
-
-        times = (frame.elapsed_ns / 1e6).tolist()
-        return [
-            (frame.target(at), self._row(depth, name(at), times[at], width, is_open=at == here))
-            for at in shown
-        ]
-
-    def _row(self, depth: int, name: str, ms: float, width: int, *, is_open: bool = False) -> Line:
-        glyphs = self.glyphs
-        sign = glyphs.spelled("▾" if is_open or not depth else "▸")
+    def _row(self, place: View, name: str, ms: float, width: int, shown: frozenset[Any]) -> Line:
+        glyphs, is_open = self.glyphs, place.path in shown
+        sign = " " if place.is_leaf else glyphs.spelled("▾" if is_open else "▸")
         figure = short_number(ms).rjust(_FIGURE)
         room = width - 1 - _FIGURE - 1
-        text = fit(f"{'  ' * depth}{sign} {name}", room, glyphs)
+        text = fit(f"{'  ' * len(place.path)}{sign} {name}", room, glyphs)
         return [(" ", "text"), (pad(text, room), "strong" if is_open else "text"), (figure, "dim")]

@@ -63,10 +63,31 @@ async def test_the_tree_at_the_left_is_a_second_cursor_at_another_level() -> Non
         assert focused(at) == ["FrameTable"] and at.path == (at.frame.view.path[0],)
 
 
+async def test_places_of_the_tree_are_opened_and_closed_with_the_scope_as_it_is() -> None:
+    async with explorer((200, 60), demo_run(), View(demo_run().name, ("5", "11"))) as at:
+        tree = at.explore.scope_tree
+
+        def names() -> list[str]:
+            return [line.split("│")[1][:24].strip() for line in at.lines() if "│" in line]
+
+        await at.press("shift+tab", "shift+tab", "g", "j")
+        assert tree.place is not None and tree.place.path == ("0",)
+        closed = names()
+        await at.press("right")
+        assert any("▾ GPU 0" in name for name in names()) and at.path == ("5", "11")
+        await at.press("right", "right")
+        assert tree.place.path == ("0", "10") and any("▾ it 10" in name for name in names())
+        await at.press("left", "left", "left")
+        assert tree.place.path == ("0",) and names() == closed
+        await at.press("G")
+        await at.press("left")
+        assert tree.place.path == ()
+
+
 async def test_a_click_in_the_tree_goes_there() -> None:
     async with explorer((200, 60), measured_run(), View(RUN)) as at:
         tree = at.explore.scope_tree
-        y = next(y for y, line in enumerate(at.lines()) if "▸ GPU 2" in line)
+        y = next(y for y, line in enumerate(at.lines()) if "▾ GPU 2" in line)
         await at.pilot.click(offset=(tree.region.x + 8, y))
         await at.settle()
         assert at.path == ("2",) and focused(at) == ["ScopeTree"]
