@@ -202,12 +202,11 @@ class Rank:
                 us *= 1 + each.amount
         self.work(11.0)
         start = max(self.now + 4.1, self.free.get(COMPUTE, 0.0) + 1.2, waits)
+        end = start + us
         for each in self.having("contention"):
             if each.operation == operation:
-                beside = sum(
-                    max(0.0, min(b, start + us) - max(a, start)) for a, b in self.comm[-8:]
-                )
-                us += each.amount * beside
+                end = self.slowed(start, us, 1 + each.amount)
+        us = end - start
         shape = dims(tokens) if dims else [[tokens, 4096]]
         if op == "aten::mm":
             shape = [[tokens, 4096], [4096, WIDTHS[operation]]]
@@ -217,6 +216,16 @@ class Rank:
                  grid=[tokens // 8, 1, 1], block=[128, 1, 1])  # fmt: skip
         types = ["c10::BFloat16"] * len(shape)
         self.host("cpu_op", op, begin, self.now, **{"Input Dims": shape, "Input type": types})
+
+    def slowed(self, start: float, us: float, factor: float) -> float:
+        """When work ends that goes on so many times as slowly while communication runs."""
+        at = start
+        for begin, end in self.comm[-8:]:
+            free = max(begin - at, 0.0)
+            if end > at and us > free:
+                done = min(us - free, (end - at - free) / factor)
+                us, at = us - free - done, at + free + done * factor
+        return at + us
 
     def collective(self, kind: str, us: float, ranks: tuple[int, ...], group: str, stream: int,
                    elements: int, waits: float = 0.0) -> Program:  # fmt: skip

@@ -31,8 +31,8 @@ _MIN_DURATION_NS: Final = 2_000
 """The time of a shorter kernel is its launch's."""
 _MIN_VARIATION: Final = 0.002
 """The least variance of a share that shows how communication slows a kernel."""
-_MAX_RATE: Final = 0.7
-"""Twice as slow: more is not the communication."""
+_MAX_RATE: Final = 0.75
+"""Four times as slow: more is not the communication."""
 _ERRORS: Final = 2.0
 """The width of a range in standard errors."""
 WAITS, TRANSFERS = range(2)
@@ -41,7 +41,7 @@ WAITS, TRANSFERS = range(2)
 class Contention(Struct, frozen=True, eq=False):
     """How much each operation is slowed by collectives that wait and by those that transfer.
 
-    The time of a kernel goes with exp(rate · share), of the share of it during either.
+    During either, the rate is the part of a kernel's time in which it gets nothing done.
     """
 
     rows: Index
@@ -54,6 +54,10 @@ class Contention(Struct, frozen=True, eq=False):
     """Most, expected and least x waits and transfers x operations."""
     known: Mask
     """Waits and transfers x operations: whether the run shows the rate; else it is others'."""
+
+    def slowed(self, rates: Float64, shares: Float64) -> Float64:
+        """How many times as long rows take, with such rates and shares of their time."""
+        return np.asarray(1 / (1 - np.minimum((rates * shares).sum(axis=0), _MAX_RATE)))
 
     def shares(self, graph: StepGraph, begin: Int64, end: Int64, kind: Int64) -> Float64:
         """The shares of each row's time during waits and during transfers, in a replay.
@@ -80,8 +84,8 @@ class Contention(Struct, frozen=True, eq=False):
 def contention_of(run: Run, graph: StepGraph) -> Contention | None:
     """How communication slows the operations of a run; None where the run doesn't show it.
 
-    By least squares of the logarithm of durations over both shares, among kernels of the same
-    name and shape on a GPU. An operation whose shares don't vary takes the others' median; it may
+    By least squares of speeds, 1 / duration, over both shares, among kernels of the same name and
+    shape on a GPU. An operation whose shares don't vary takes the others' median; it may
     be slowed as little as not at all, or as much as nine in ten others.
     """
     table = run.table
@@ -98,8 +102,8 @@ def contention_of(run: Run, graph: StepGraph) -> Contention | None:
     shares = found.shares(graph, graph.begin_ns, graph.end_ns, kind)
     like = combined([owner, table.gpu[rows], ranked(work_of(table, rows))[1]])[1]
     x = np.stack([each - means_of(each, like)[like] for each in shares])
-    y = np.log(table.duration_ns[rows])
-    y = y - means_of(y, like)[like]
+    speed = 1 / table.duration_ns[rows]
+    y = 1 - speed / means_of(speed, like)[like]
     number = counts_of(owner, count)
     products = np.array([[sums_of(one * other, owner, count) for other in x] for one in x])
     with_y = np.array([sums_of(one * y, owner, count) for one in x])
@@ -107,7 +111,9 @@ def contention_of(run: Run, graph: StepGraph) -> Contention | None:
     if not known.any():
         return None
     rate, error = _fitted(products, with_y, known, sums_of(y * y, owner, count), number)
-    return replace(found, rates=_ranges(rate, error, known), known=known)
+    # Relative to the speed without either, instead of the mean one.
+    usual = 1 + (rate * [means_of(each, owner, count) for each in shares]).sum(axis=0)
+    return replace(found, rates=_ranges(rate / usual, error / usual, known), known=known)
 
 
 def _fitted(
@@ -127,7 +133,7 @@ def _fitted(
         error[used, place] = np.sqrt(
             rest / max(int(number[place]) - len(used), 1) * np.diagonal(inverse)
         )
-    return np.clip(rate, 0.0, _MAX_RATE), error
+    return np.maximum(rate, 0.0), error
 
 
 def _ranges(rate: Float64, error: Float64, known: Mask) -> Float64:

@@ -166,7 +166,7 @@ class Predictor(Struct, frozen=True, eq=False):
         if found is not None:
             nodes = graph.activities[found.place]
             rates = found.rates[side][:, found.owner]
-            work[nodes] /= np.exp((rates * self.shares).sum(axis=0))
+            work[nodes] /= found.slowed(rates, self.shares)
         done: dict[str, Mask] = {}
         for place, change in enumerate(changes):
             if any(change.repeats(other) for other in changes[:place]):
@@ -190,10 +190,11 @@ class Predictor(Struct, frozen=True, eq=False):
         times = start.replayed if start is not None else None
         whole = graph.work_ns
         for _ in range(_ROUNDS):
-            if times is not None and found is not None:
-                shares = found.shares(graph, times.begin_ns, times.end_ns, self.kind)
             now, last = work.copy(), whole
-            now[nodes] *= np.exp((rates * shares).sum(axis=0))
+            if found is not None:
+                if times is not None:
+                    shares = found.shares(graph, times.begin_ns, times.end_ns, self.kind)
+                now[nodes] *= found.slowed(rates, shares)
             whole = np.where(is_kept, graph.work_ns, np.rint(now).astype(np.int64))
             if start is not None and start.is_of(whole, lag):
                 return start

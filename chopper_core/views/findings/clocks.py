@@ -238,14 +238,14 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
     for (first, end), own in drops.items():
         numbers, gpus = context.iterations[first:end], [context.gpus[place] for place, _ in own]
         lost = [float((context.busy_ns[place, first:end] * drop).sum()) for place, drop in own]
+        when = interval_text(numbers, is_last=end == count)
         saving, most = max(lost) / count, percent(max(drop for _, drop in own))
         which = f"GPU {gpus[0]}'s clock drops by {most}"
         if len(gpus) > 1:
             of_node = _node(context, gpus)
             which = f"the clocks of {by_number('GPU', gpus)}{of_node} drop by up to {most}"
         yield context.finding(
-            f"{which} {interval_text(context, first, end)}, in the same operations; "
-            f"{time(saving)}{context.each}",
+            f"{which} {when}, in the same operations; {time(saving)}{context.each}",
             context.with_signal("gfx_mhz", "mean_gfx_mhz"),
             Cost.CLOCK,
             saving,

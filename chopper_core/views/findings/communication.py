@@ -13,10 +13,12 @@ from chopper_core.graph.collectives import (
     collectives_in,
     collectives_of,
 )
+from chopper_core.graph.contention import TRANSFERS
 from chopper_core.graph.questions import exposed_transfers
 from chopper_core.model.column_names import FLOPS
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
     counts_of,
@@ -38,6 +40,7 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.overlap import effect, overlaps_in
 from chopper_core.views.shared.phrases import by_number, listed, percent, time
+from chopper_core.views.whatif import Steady
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
     links of one kind differ by a few percent""")
@@ -178,8 +181,9 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
             continue
         named = listed(text for _, text, _ in sorted(parts, key=lambda part: -part[0]))
         whole_ns = float(longer.sum()) / count
+        since = interval_text(context.iterations[first:end], is_last=end == count)
         yield context.finding(
-            f"collectives transfer slower {interval_text(context, first, end)} than in the other "
+            f"collectives transfer slower {since} than in the other "
             f"iterations: {named}; {time(whole_ns)}{context.each}, {time(saving)} of that exposed",
             context.with_view("comms", "iteration", sort="bus_gbps"),
             Cost.COMMUNICATION,
@@ -278,7 +282,9 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
     known = effect(found, owner, len(pairs))
     ratio, cost = np.nan_to_num(known.slowdown), np.nan_to_num(known.cost_ns)
     least = SLOWED_COST.share * context.step_ns * context.spots
-    chosen = (ratio >= 1 + SLOWED.share) & (cost >= least)
+    during = _slowed_during(context)
+    slower = np.array([during.get((phase, operation), 1.0) for phase, operation in pairs.tolist()])
+    chosen = (np.maximum(ratio, slower) >= 1 + SLOWED.share) & (cost >= least)
     chosen &= np.nan_to_num(known.pearson) >= CORRELATION.value
     for place in np.flatnonzero(chosen).tolist():
         yield _contended(
@@ -289,6 +295,24 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
             float(cost[place]),
             "contention as peers",
         )
+
+
+def _slowed_during(context: FindingsContext) -> dict[tuple[int, int], float]:
+    """How many times as long an operation of a phase takes while collectives transfer, where the
+    run shows it, however little of the operation's time that is."""
+    try:
+        found = Steady.of(context.run, context.view).predictor.contention
+    except NothingToShow:
+        return {}
+    if found is None:
+        return {}
+    table, first = (
+        context.table,
+        found.rows[first_equal(found.owner, np.arange(len(found.known[0])))],
+    )
+    keys = zip(table.phase[first].tolist(), table.operation[first].tolist(), strict=True)
+    factor = np.where(found.known[TRANSFERS], 1 / (1 - found.rates[1, TRANSFERS]), 1.0)
+    return dict(zip(keys, factor.tolist(), strict=True))
 
 
 def _contended(

@@ -171,7 +171,8 @@ def _bound(
     if not late:
         return
     charges = _charges_of(context, late, state)
-    main, iterations = charges.main(charges.by_cause), _mostly_in(context, charges)
+    main = charges.main(charges.by_cause)
+    where, inside = _mostly_in(context, charges)
     if state == HostState.LATE:
         bound, when, cost = "host-bound", "before launch calls", Cost.HOST
         by, sort = "host" if charges.ns.any() else "", "-idle_host_ns"
@@ -191,7 +192,7 @@ def _bound(
     total = sum(phase.idle_ns for phase in late)
     saving = context.per_iteration(total)
     mostly = f", {_share(charges, main)} by {main.text}" if main is not None else ""
-    idle = f"{bound}{mostly}{iterations}: {time(saving)} of idle time{context.per_gpu} {when}"
+    idle = f"{bound}{mostly}{where}: {time(saving)} of idle time{context.per_gpu} {when}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {idle}, {late[0].share}"
         phase = context.text("phase", late[0].code)
@@ -205,6 +206,9 @@ def _bound(
         sentence = f"the step is {idle}: {listed(parts)}"
         evidence = context.with_view("launch", by or "phase", sort=sort)
     cells = context.cells_of(phase=[phase.code for phase in late])
+    if main is not None and main.what in NEEDLESS and inside is not None:
+        # It is needless wherever in these iterations it is.
+        cells = inside
     yield context.finding(
         f"{sentence}{doing}",
         evidence,
@@ -216,20 +220,23 @@ def _bound(
     )
 
 
-def _mostly_in(context: FindingsContext, charges: HostCharges) -> str:
-    """The one GPU of several that has most of it, and the iterations, unless many do."""
+def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mask | None]:
+    """The one GPU of several that has most of it, and the iterations, unless many do; and these
+    iterations' cells there."""
     whose = np.searchsorted(context.gpus, context.table.gpu[charges.row])
     when = np.searchsorted(context.iterations, charges.iteration)
     by_gpu = sums_of(charges.ns, whose, len(context.gpus))
     by_step = sums_of(charges.ns, when, len(context.iterations))
     least, most = EXPLAINED.share * by_step.sum(), int(by_gpu.argmax())
-    on_gpu = (
-        f" on GPU {context.gpus[most]}" if len(by_gpu) > 1 and by_gpu[most] >= least > 0 else ""
-    )
+    on_one = len(by_gpu) > 1 and by_gpu[most] >= least > 0
+    on_gpu = f" on GPU {context.gpus[most]}" if on_one else ""
     large = np.flatnonzero(by_step > _SAME_SHARE * by_step.max())
     if 2 * len(large) >= len(by_step) or by_step[large].sum() < least:
-        return on_gpu
-    return on_gpu + recurrence(large.tolist(), context.iterations)
+        return on_gpu, None
+    cells = context.cells_of(iteration=[context.iterations[at] for at in large])
+    if on_one:
+        cells &= context.cells_of(gpu=context.gpus[most])
+    return on_gpu + recurrence(large.tolist(), context.iterations), cells
 
 
 def _share(charges: HostCharges, cause: HostCause) -> str:

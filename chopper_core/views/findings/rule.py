@@ -446,13 +446,11 @@ def low_interval(relative: Float64) -> tuple[int, int, float]:
     return int(first[best]), int(end[best]), float(drop[best])
 
 
-def interval_text(context: FindingsContext, first: int, end: int) -> str:
+def interval_text(numbers: Sequence[int], *, is_last: bool) -> str:
     """Neighbouring iterations: `in iteration 5`, `from iteration 3 on`, `from iteration 2 to 4`."""
-    numbers = context.iterations[first:end]
     if len(numbers) == 1:
         return f"in iteration {numbers[0]}"
-    last = "on" if end == len(context.iterations) else f"to {numbers[-1]}"
-    return f"from iteration {numbers[0]} {last}"
+    return f"from iteration {numbers[0]} {'on' if is_last else f'to {numbers[-1]}'}"
 
 
 def weighted_medians(values: Float64, weights: Float64) -> Float64:
