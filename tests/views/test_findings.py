@@ -290,7 +290,8 @@ def test_a_clean_run_is_quiet(clean: Run) -> None:
     frame = findings(clean)
     assert list(frame.labels) == []
     of_traces = sum(not each.of_samples for each in RULES)
-    assert frame.headline[0].startswith("nothing stands out · ") and f" {of_traces} rules " in frame.headline[0]
+    assert frame.headline[0].startswith("nothing stands out · ")
+    assert f" {of_traces} rules " in frame.headline[0]
     text = as_text(frame, width=80)
     assert "nothing stands out" in text and "\n\n\n" not in text
 
