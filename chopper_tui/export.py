@@ -25,6 +25,8 @@ from chopper_core.views.frame import Frame
 
 _TEXT_WIDTH: Final = 120
 _CHART_LINES: Final = 12
+_MOST_ROWS: Final = 1000
+"""Of a table for people; without a limit CSV and JSON have all."""
 _DIGITS: Final = 4
 _ISSUE_ROWS: Final = 30
 _ISSUE_LINES: Final = 60
@@ -73,6 +75,8 @@ def printed(
     A node of the tree has none; with its run its key figures and chart stand there.
     """
     drawn: list[str] = []
+    if limit is None and format_name in ("text", "markdown"):
+        limit = _MOST_ROWS
     paint = paint if format_name == "text" else plain
     if format_name in ("text", "markdown") and charted is not None and not frame.view.name:
         cells = min(width or _TEXT_WIDTH, _TEXT_WIDTH)

@@ -60,7 +60,7 @@ RUN_SET: Final = """
 TABLE: Final = """
     --columns A,B | columns to show; `chopper metrics` lists them
     --format {text,markdown,csv,json} | default: text, or by the suffix of -o
-    --limit N | at most N rows
+    --limit N | at most N rows; default: 1000 of text, all of CSV and JSON
     --width N | width of the text in cells; 0: unlimited
     --chart | print key figures and charts above the table
     --ascii | print ASCII characters only
