@@ -47,6 +47,8 @@ _OUTSIDE: Final = (
 )
 """Operators of a language model that no module of their own runs, outside its layers."""
 
+_LONGEST_PATH: Final = 512
+"""Characters of a path of modules; those deeper in count as its last one."""
 _SUM: Final = late(r"^aten::add_?$")
 _RESIDUALS: Final = ("attn_ra", "mlp_ra")
 
@@ -163,7 +165,9 @@ def read_modules(host: Host) -> Modules:
     # Of calls that begin together, the longest is around the others.
     for at in np.lexsort((-calls.end_ns, calls.start_ns)).tolist():
         if (parent := int(calls.parent[at])) != NOWHERE:
-            paths[at] = f"{paths[parent]}{BETWEEN_MODULES}{paths[at]}"
+            above = paths[parent]
+            is_deep = len(above) > _LONGEST_PATH
+            paths[at] = above if is_deep else f"{above}{BETWEEN_MODULES}{paths[at]}"
     code_of = {path: code for code, path in enumerate(dict.fromkeys(paths))}
     is_container = [_CONTAINER.search(name) is not None for name in calls.classes]
     codes[calls.holds | np.array(is_container, np.bool_)] = NO_LABEL
