@@ -135,7 +135,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         epoch_ns = 0
         if _SESSION in tables:
             dates = database.integers(_SESSION, f"SELECT utcEpochNs FROM {_SESSION}", 1, losses)[0]
-            epoch_ns = max(0, *dates[:1].tolist())
+            epoch_ns = max([0, *dates[:1].tolist()])
         gpus = rows("TARGET_INFO_GPU", "SELECT id, name FROM {}")
         parts = [timed(_KIND + of, f"SELECT {_PLACE}, {rest} FROM {{}}", 13)
                  for of, rest in _ACTIVITIES.items()]  # fmt: skip

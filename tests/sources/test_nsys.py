@@ -168,6 +168,14 @@ def test_columns_that_a_version_lacks_cost_what_they_say(tmp_path: Path, version
     assert ("mm" in run.table.operations) == (version != "texts in the events")
 
 
+def test_a_session_without_a_date_counts_from_its_start(tmp_path: Path) -> None:
+    path = write(tmp_path / "report.sqlite")
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM TARGET_INFO_SESSION_START_TIME")
+    db.close()
+    assert open_run(str(path), jobs=1).table.launch_ns.min() == 1000
+
+
 def test_graphs_traced_as_a_whole_are_activities_and_said_to_be(tmp_path: Path) -> None:
     path = write(tmp_path / "report.sqlite")
     with sqlite3.connect(path) as db:
