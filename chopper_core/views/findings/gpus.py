@@ -105,6 +105,8 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
             yield (_in_turn if is_once else _together)(context, leads, turns)
         if cause is None or len(turns) == 1 or (not is_once and len(turns) <= _MAX_LISTED):
             yield from (each for _, each in turns)
+    for late in leads.hidden_stragglers:
+        yield replace(_straggler(context, leads, late), needs_replay=True)
 
 
 def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:
@@ -183,6 +185,7 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     if leads.delays_ns is not None:
         saving, sort = max(own, late.delay_ns), "-delay_ns"
         whom = others(len(leads.gpus) - 1) if len(leads.peers) == 1 else "its peers"
+    if leads.delays_ns is not None and late.delayed:
         wait = f"; it delays {whom} by {time(late.once_ns)}{each}"
     where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
     labels = {"iteration": str(leads.iterations[late.when[0]])} if is_once else {}

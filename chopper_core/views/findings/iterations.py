@@ -32,6 +32,7 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.shared.filter import only
 from chopper_core.views.shared.host_causes import host_charges
+from chopper_core.views.shared.leads import ALWAYS
 from chopper_core.views.shared.phrases import by_number, listed, percent, time
 from chopper_core.views.shared.step_times import more_work, step_times
 
@@ -69,24 +70,36 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     iterations, took, delayed = context.all_iterations, context.took_ns, _delayed(context)
     slow = slow_iterations(context)
     own = slow[~np.isin(iterations[slow], np.array(delayed, np.int64))]
-    times = _kinds_of_time(context)
-    reasons: dict[Cost, list[int]] = {}
-    for place in own[np.argsort(-took[own], kind="stable")].tolist():
-        cost, _ = _grown(times, np.array([place]), median_of)
-        reasons.setdefault(cost, []).append(place)
-    for places in reasons.values():
-        yield _slow(context, times, np.array(places))
+    times, usual = _kinds_of_time(context), median_of(took)
+    for places in _by_reason(context, times, own[np.argsort(-took[own], kind="stable")]):
+        yield _slow(context, times, places, usual)
     found = _uneven(context, [*iterations[slow].tolist(), *delayed])
     if found is not None:
-        yield _of_two_lengths(context, times, *found)
+        yield from _of_two_lengths(context, times, *found)
 
 
-def _slow(context: FindingsContext, times: dict[Cost, Float64], slow: Index) -> Finding:
+def _by_reason(
+    context: FindingsContext, times: dict[Cost, Float64], slow: Index
+) -> Iterator[Index]:
+    """Iterations that take longer for the same reason: the kind of time that grows most, and what
+    their hosts do."""
+    others = np.setdiff1d(np.arange(len(context.took_ns)), slow)
+    reasons: dict[tuple[Cost, str], list[int]] = {}
+    for place in slow.tolist():
+        cost, doing, _ = _grown(context, times, np.array([place]), lambda ns: median_of(ns[others]))
+        reasons.setdefault((cost, doing), []).append(place)
+    return map(np.array, reasons.values())
+
+
+def _slow(
+    context: FindingsContext, times: dict[Cost, Float64], slow: Index, usual: float
+) -> Finding:
     iterations, took = context.all_iterations, context.took_ns
-    usual = median_of(took)
     lost = float((took[slow] - usual).sum())
     cost, mostly, changes = _explained(context, times, slow, median_of)
     is_one = len(slow) == 1
+    if not is_one and np.ptp(slow) == len(slow) - 1:
+        slow = np.sort(slow)
     named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
     found = context.finding(
         f"{len(slow)} of {len(iterations)} iterations {'takes' if is_one else 'take'} longer "
@@ -102,19 +115,16 @@ def _slow(context: FindingsContext, times: dict[Cost, Float64], slow: Index) -> 
     return replace(found, remedy=changes)
 
 
-def _uneven(context: FindingsContext, known: list[int]) -> tuple[Mask, str] | None:
-    """The long ones of steps of two lengths, if they aren't known, and how that is said."""
+def _uneven(context: FindingsContext, known: list[int]) -> tuple[Mask, bool] | None:
+    """The long ones of steps of two lengths, unless they are known, and whether all from one to
+    another are."""
     step = step_times(context.run, context.view)
     numbers, each = np.array(step.iterations), step.each_ns
     if len(each) < 2 or not each.min() > 0:
         return None
     is_long = each > (1 + UNEVEN.share) * each.min()
     if is_long[~np.isin(numbers, np.array(known, np.int64))].any():
-        factor = each[is_long].mean() / each[~is_long].mean()
-        verb = "takes" if is_long.sum() == 1 else "take"
-        others = f"other{'s' if len(each) > is_long.sum() + 1 else ''}"
-        which = by_number("iteration", numbers[is_long].tolist())
-        return is_long, f"{which} {verb} {factor:.1f} times as long as the {others}"
+        return is_long, False
     if len(each) < FEWEST.value or len(known):
         return None
     first, end, longer = low_interval(1 / each)
@@ -122,33 +132,45 @@ def _uneven(context: FindingsContext, known: list[int]) -> tuple[Mask, str] | No
     is_clear = min(end - first, (~is_long).sum()) >= 2 and longer >= LONGER.share
     if not is_clear or each[is_long].min() <= each[~is_long].max():
         return None
-    factor = each[is_long].mean() / each[~is_long].mean()
-    names = tuple(numbers[is_long].tolist())
-    when = interval_text(names, is_last=end == len(each))
-    return is_long, f"they take {percent(factor - 1)} longer {when}"
+    return is_long, True
 
 
 def _of_two_lengths(
-    context: FindingsContext, times: dict[Cost, Float64], is_long: Mask, text: str
-) -> Finding:
+    context: FindingsContext, times: dict[Cost, Float64], is_long: Mask, is_interval: bool
+) -> Iterator[Finding]:
     step = step_times(context.run, context.view)
-    each, long = step.each_ns, np.array(step.iterations)[is_long].tolist()
+    each, numbers = step.each_ns, np.array(step.iterations)
     usual = float(each[~is_long].mean())
-    is_other = ~np.isin(context.all_iterations, long)
-    at = np.flatnonzero(~is_other)
-    cost, mostly, changes = _explained(context, times, at, lambda ns: float(ns[is_other].mean()))
-    is_first = long == [_first_of_run(context, max(long))]
-    found = context.finding(
-        f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly} and long step"
-        f"{_more(context, at, cost)}",
-        context.with_view("throughput", "iteration", sort="-iteration_ns"),
-        cost,
-        None if is_first else step.mean_ns - usual,
-        is_repeated=len(long) > 1,
-        total_ns=float((each[is_long] - usual).sum()) * len(context.gpus),
-        cells=context.cells_of(iteration=long),
-    )
-    return replace(found, remedy=changes)
+    is_other = ~np.isin(context.all_iterations, numbers[is_long])
+    parts = list(_by_reason(context, times, np.flatnonzero(~is_other)))
+    for at in parts[:1] if is_interval else parts:
+        at = np.flatnonzero(~is_other) if is_interval else at
+        long = np.isin(numbers, context.all_iterations[at])
+        which = numbers[long].tolist()
+        factor, many = each[long].mean() / usual, len(each) > len(which) + 1
+        text = (
+            f"{by_number('iteration', which)} {'takes' if len(which) == 1 else 'take'} "
+            f"{factor:.1f} times as long as the other{'s' if many else ''}"
+        )
+        if is_interval:
+            when = interval_text(which, is_last=which[-1] == numbers[-1])
+            text = f"they take {percent(factor - 1)} longer {when}"
+        cost, mostly, changes = _explained(
+            context, times, at, lambda ns: float(ns[is_other].mean())
+        )
+        is_first = which == [_first_of_run(context, max(which))]
+        lost = float((each[long] - usual).sum())
+        found = context.finding(
+            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly} and long step"
+            f"{_more(context, at, cost)}",
+            context.with_view("throughput", "iteration", sort="-iteration_ns"),
+            cost,
+            None if is_first else lost / len(each),
+            is_repeated=len(which) > 1,
+            total_ns=lost * len(context.gpus),
+            cells=context.cells_of(iteration=which),
+        )
+        yield replace(found, remedy=changes)
 
 
 def _delayed(context: FindingsContext) -> list[int]:
@@ -156,7 +178,9 @@ def _delayed(context: FindingsContext) -> list[int]:
     leads = context.leads
     if leads is None:
         return []
-    some = [late for late in leads.stragglers if len(late.delayed) < len(leads.iterations)]
+    count = len(leads.iterations)
+    some = [each for each in leads.stragglers if len(each.when) < ALWAYS * count]
+    some = [each for each in some if len(each.delayed) < count]
     return [leads.iterations[at] for late in some for at in (*late.delayed, *late.when)]
 
 
@@ -191,11 +215,22 @@ def _kinds_of_time(context: FindingsContext) -> dict[Cost, Float64]:
 
 
 def _grown(
-    times: dict[Cost, Float64], slow: Index, usual: Callable[[Float64], float]
-) -> tuple[Cost, dict[Cost, float]]:
-    """The kind of time that slow iterations have most more of, and how much of each."""
+    context: FindingsContext,
+    times: dict[Cost, Float64],
+    slow: Index,
+    usual: Callable[[Float64], float],
+) -> tuple[Cost, str, dict[Cost, float]]:
+    """The kind of time that slow iterations have most more of, what their hosts do then, and how
+    much more of each."""
     grown = {part: float((each[slow] - usual(each)).mean()) for part, each in times.items()}
-    return max(grown, key=lambda part: grown[part]), grown
+    cost, doing = max(grown, key=lambda part: grown[part]), ""
+    charges, numbers = host_charges(context.run), context.all_iterations
+    if cost == Cost.HOST and charges.causes:
+        inside = np.isin(context.table.gpu[charges.row], context.gpus)
+        place = np.where(inside, first_equal(numbers, charges.iteration), -1)
+        sums = charges.sums(place, len(numbers))
+        doing = charges.doing((sums[slow] - medians_along(sums, axis=0)).mean(axis=0))
+    return cost, doing, grown
 
 
 def _explained(
@@ -206,19 +241,13 @@ def _explained(
 ) -> tuple[Cost, str, str]:
     """The kind of time that slow iterations have most more of, how much, mean over GPUs; and the
     steps without."""
-    cost, grown = _grown(times, slow, usual)
-    doing = ""
-    charges, numbers = host_charges(context.run), context.all_iterations
-    if cost == Cost.HOST and charges.causes:
-        inside = np.isin(context.table.gpu[charges.row], context.gpus)
-        place = np.where(inside, first_equal(numbers, charges.iteration), -1)
-        sums = charges.sums(place, len(numbers))
-        doing = charges.doing((sums[slow] - medians_along(sums, axis=0)).mean(axis=0))
+    cost, doing, grown = _grown(context, times, slow, usual)
     mostly = f"mostly {_PARTS[cost][0]}{doing}, {time(grown[cost])} more per GPU"
     changes = changes_of(grown)
     if _more(context, slow, cost):
         ns = times[Cost.COMPUTE][slow].mean()
         changes = (*changes[1:], f"compute x{1 - grown[Cost.COMPUTE] / ns:.4f}")
+    numbers = context.all_iterations
     when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])
     return cost, mostly, "; ".join(f"{when} {change}" for change in changes)
 

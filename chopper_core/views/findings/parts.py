@@ -129,8 +129,12 @@ def _add(
     is_cause = one.rule.is_symptom < whole.rule.is_symptom
     is_like = one.finding.is_replayed == whole.finding.is_replayed
     is_like &= is_cause or one.rule.is_symptom == whole.rule.is_symptom
+    # What a replay tells comes before an estimate of the same time.
+    is_surer = one.finding.is_replayed > whole.finding.is_replayed and one.finding.cost.may_be(
+        whole.finding.cost
+    )
     is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
-    if is_most and (is_cause or is_narrower):
+    if is_surer or (is_most and (is_cause or is_narrower)):
         level[number] = one
         one.parts, whole.parts = [whole, *whole.parts], []
     elif is_most:
@@ -175,7 +179,10 @@ def _shared(
         return own, own * one.saving_ns / max(whole.saving_ns, 1.0)
     if not is_alike:
         return 0.0, 0.0
-    place = context.place("gpu") * len(context.iterations) + context.place("iteration")
+    place = context.place("gpu") * len(context.iterations)
+    if one.finding.is_replayed == whole.finding.is_replayed:
+        # An estimate next to a replay says little about when its time is lost.
+        place = place + context.place("iteration")
     sums = (
         sums_of(ns, place, context.spots) for ns in (one.costs_ns * whole.cells, whole.costs_ns)
     )

@@ -63,7 +63,7 @@ _USUAL_DELAY: Final = 0.75
 """The quantile of the delays of all GPUs and iterations that counts as usual."""
 _SAME_DELAY: Final = 0.4
 """The share of its largest delay from which on a GPU's delay of an iteration has the same cause."""
-_ALWAYS: Final = 0.75
+ALWAYS: Final = 0.75
 """The share of the iterations from which on a cause is in all of them, more or less."""
 _MIN_EXPLAINED: Final = 0.3
 """The share of its delay that a cause explains at least."""
@@ -227,6 +227,23 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
                 late.append(found)
         return tuple(late)
 
+    @cached_property
+    def hidden_stragglers(self) -> tuple[Straggler, ...]:
+        """GPUs of a pipeline that take longer than their peers, whoever waits for them: other
+        stages do, as they do by design."""
+        if len(self.peers) < 2 or self.delays_ns is None:
+            return ()
+        extra = np.nan_to_num([self.extra(word) for word in CAUSES]).max(axis=0)
+        known = {late.place for late in self.stragglers}
+        late = np.flatnonzero(extra > MIN_DELAY_SHARE * self.typical_ns)
+        every = np.arange(len(self.iterations))
+        found = [
+            self._explained(at, 0.0, every, float(extra[at]))
+            for at in late.tolist()
+            if at not in known
+        ]
+        return tuple(replace(each, delayed=(), once_ns=0.0) for each in found if each.cause)
+
     def _explained(self, place: int, mean_ns: float, delayed: Index, delay_ns: float) -> Straggler:
         """A GPU that delays some iterations, why, and in which it takes longer than its peers.
 
@@ -247,7 +264,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
             # Before the first activity of a trace no time can be idle.
             missing = delayed[:1][(delayed[:1] == 0) & (when[:1] > 0)]
             when = np.concatenate([missing, when]) if cause == "host" else when
-            if len(when) >= _ALWAYS * len(self.iterations):
+            if len(when) >= ALWAYS * len(self.iterations):
                 when = np.arange(len(self.iterations))
         which = tuple(delayed.tolist()), delay_ns, tuple(when.tolist())
         return Straggler(place, mean_ns, *which, cause)
