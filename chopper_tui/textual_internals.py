@@ -140,29 +140,25 @@ _GROUND: Final = late(r"(?:^|;)(48;2;\d+;\d+;\d+|48;5;\d+|4[0-7]|10[0-7])$")
 _SEEN_WITHOUT_CHARACTER: Final = {"4", "7", "9", "21", "53"}
 """Codes of lines and of reverse."""
 _MOVE_BYTES: Final = 4
-_STYLE_BYTES: Final = 12
-"""What a change of style takes, more or less."""
 
 
 def _are_near(cells: list[_Cell]) -> bool:
     """Whether the cells between two that differ take fewer bytes than moving over them."""
-    if len(cells) - 1 > _MOVE_BYTES + 1:
-        return False
-    (_, style), *between, (_, last) = cells
-    needed, changes = style != last, 0
-    for char, own in [*between, cells[-1]]:
-        # Of a blank only the background is seen: it can have the style of the text around it.
-        if own != style and not (char == " " and own == _of_blanks(style)):
-            style, changes = own, changes + 1
+    (_, style), *between, _ = cells
     size = sum(len(char.encode()) for char, _ in between)
-    return size + _STYLE_BYTES * max(changes - needed, 0) <= _MOVE_BYTES
+    return size <= _MOVE_BYTES and all(_joins(*cell, style) for cell in between)
+
+
+def _joins(char: str, own: str, style: str) -> bool:
+    """Whether a cell can be sent in the style before it: of a blank one the background is seen."""
+    return own == style or (char == " " and own == _of_blanks(style))
 
 
 def _by_style(cells: Sequence[_Cell]) -> Iterator[tuple[str, str]]:
     """Texts of one style each: a blank cell joins the text that its background is behind."""
     text, style = "", cells[0][1]
     for char, own in cells:
-        if own != style and not (char == " " and own == _of_blanks(style)):
+        if not _joins(char, own, style):
             if text.isspace() and style == _of_blanks(own):
                 text, style = text + char, own
                 continue

@@ -43,7 +43,7 @@ from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.textual_internals import key_of_character, resume
 from chopper_tui.widgets.chart_panes import PicturePane, cards_of
-from chopper_tui.widgets.footer import KeyLine, Prompt, Question
+from chopper_tui.widgets.footer import KeyLine, Question
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Explorer(ScreenParts):
         """Show the newest state of a run that is followed; False where that has to wait."""
         if not self.is_mounted or self.is_paused or self.steps.is_busy:
             return False
-        if self.query_one(Prompt).display or self.app.screen is not self:
+        if self.prompt.display or self.app.screen is not self:
             return False
         if run is not None or self.view.name == LIVE:
             self.steps.add(partial(self._show_newest, run or self.home))
@@ -384,21 +384,21 @@ class Explorer(ScreenParts):
     def ask(self, sign: str, text: str, entered: Answer[str], **options: Any) -> None:
         """Take a line of text at the bottom."""
         self.query_one(KeyLine).display = False
-        self.query_one(Prompt).open(Question(sign, text, entered, **options))
+        self.prompt.open(Question(sign, text, entered, **options))
 
     @property
     def typed(self) -> str:
-        return self.query_one(Prompt).line.value
+        return self.prompt.line.value
 
     def close_prompt(self) -> None:
-        self.query_one(Prompt).display = False
+        self.prompt.display = False
         self.set_focus(None)
         self.query_one(KeyLine).display = self.has_lines
         self.status.put(pointed="")
         self.follow_cursor()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        prompt = self.query_one(Prompt)
+        prompt = self.prompt
         if prompt.display and prompt.line.question.changed is not None:
             self.steps.add(prompt.line.question.changed)
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
-from textual import events, work
+from textual import events, getters, work
 from textual.app import ComposeResult
 from textual.geometry import Size
 from textual.reactive import Reactive
@@ -85,6 +85,14 @@ class ScreenParts(SteadyScreen[None]):
     """As every screen's, but that a change of it is none of the layout: that took a second one."""
     DETAIL_DELAY: ClassVar[float] = 0.08
     """Seconds that the cursor rests on a row before its detail is computed."""
+    cards = getters.query_one(CardsPane)
+    table = getters.query_one(FrameTable)
+    side = getters.query_one(DetailPane)
+    scope_tree = getters.query_one(ScopeTree)
+    status = getters.query_one(Status)
+    picture_pane = getters.query_one(PicturePane)
+    evidence = getters.query_one(EvidencePane)
+    prompt = getters.query_one(Prompt)
 
     def __init__(
         self, run: Run, data: ScreenData, actions: Sequence[Action], config: Config
@@ -149,26 +157,6 @@ class ScreenParts(SteadyScreen[None]):
             self._fit_status()
 
     @property
-    def cards(self) -> CardsPane:
-        return self.query_one(CardsPane)
-
-    @property
-    def table(self) -> FrameTable:
-        return self.query_one(FrameTable)
-
-    @property
-    def side(self) -> DetailPane:
-        return self.query_one(DetailPane)
-
-    @property
-    def scope_tree(self) -> ScopeTree:
-        return self.query_one(ScopeTree)
-
-    @property
-    def status(self) -> Status:
-        return self.query_one(Status)
-
-    @property
     def frame(self) -> Frame:
         return self.data.frame
 
@@ -182,7 +170,7 @@ class ScreenParts(SteadyScreen[None]):
 
     @property
     def time_cells(self) -> int:
-        pane = self.query_one(PicturePane)
+        pane = self.picture_pane
         if self.lanes is None or not pane.display:
             return _BINS_UNSEEN
         return bins_of(self.lanes, pane.room)
@@ -193,7 +181,7 @@ class ScreenParts(SteadyScreen[None]):
 
     @property
     def shows_picture(self) -> bool:
-        return bool(self.query_one(PicturePane).display)
+        return bool(self.picture_pane.display)
 
     def show_charts(self) -> None:
         self._show_pictures()
@@ -202,7 +190,7 @@ class ScreenParts(SteadyScreen[None]):
             pane.show(self.run, replace(self.view, signal=names[pane.number]))
 
     def _show_pictures(self) -> None:
-        pane = self.query_one(PicturePane)
+        pane = self.picture_pane
         if pane.display:
             pane.show(self._pictures, *self.cell_shown)
 
@@ -356,7 +344,7 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one("#top").display = marked or self.has_lines
         self.query_one(Position).styles.width = 18 if self.has_lines else 12
         self.status.display = sizes["-fits"] and (self.has_lines or bool(self.status.message))
-        self.query_one(KeyLine).display = self.has_lines and not self.query_one(Prompt).display
+        self.query_one(KeyLine).display = self.has_lines and not self.prompt.display
         self.mark_panels()  # Keys are never for what isn't shown.
         charts = len(self.signal_panes)
         self.set_class(self.data.curves == 1, "-one-curve")
@@ -577,14 +565,14 @@ class ScreenParts(SteadyScreen[None]):
 
     def describe_soon(self, delay_s: float = 0.0) -> None:
         """Compute the detail of the cursor's row once the cursor rests and no step waits."""
-        if self.query_one("#side").display or self.query_one(EvidencePane).display:
+        if self.query_one("#side").display or self.evidence.display:
             self._describe(self.DETAIL_DELAY if self.steps.waiting else delay_s)
 
     @work(exclusive=True, group="detail", description="detail")
     async def _describe(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         frame, row, run = self.frame, self.table.cursor, self.run
-        evidence, second = self.query_one(EvidencePane), self.data.second
+        evidence, second = self.evidence, self.data.second
         if evidence.display:
             word, target = "evidence" if self.view.name else "inside", self._evidence_of(frame, row)
             opens = "" if target is None else target.name or "explore"

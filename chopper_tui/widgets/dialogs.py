@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from rich.console import RenderableType
 from rich.text import Text
-from textual import events
+from textual import events, getters
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
@@ -139,6 +139,7 @@ class Chooser(Sought[Any]):
         Binding("right,l", "forward", show=False),
     ]
     letters = "jkqhl"
+    list = getters.query_one(OptionList)
 
     def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
         super().__init__()
@@ -155,10 +156,6 @@ class Chooser(Sought[Any]):
             whole = max(len(title) + len(why) for _, title, why in self._options)
             if whole > self._cells and any(why for _, _, why in self._options):
                 yield Label(id="about")
-
-    @property
-    def list(self) -> OptionList:
-        return self.query_one(OptionList)
 
     def on_mount(self) -> None:
         keys = [key for key, _, _ in self._options]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct
-from textual import events
+from textual import events, getters
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -359,13 +359,11 @@ class PromptLine(Input):
 class Prompt(Horizontal):
     """A sign and a text; hidden until it is opened."""
 
+    line = getters.query_one(PromptLine)
+
     def compose(self) -> ComposeResult:
         yield _Sign()
         yield PromptLine()
-
-    @property
-    def line(self) -> PromptLine:
-        return self.query_one(PromptLine)
 
     def open(self, question: Question) -> None:
         sign = self.query_one(_Sign)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
+from textual import getters
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -40,6 +41,7 @@ class TextReader(Sought[None]):
         *(Binding(digit, f"digit('{digit}')", show=False) for digit in "0123456789"),
     ]
     types_at_once: ClassVar[bool] = False
+    _box = getters.query_one(VerticalScroll)
 
     def apply_search(self, words: Sequence[str]) -> None:
         shown = Text()
@@ -86,10 +88,6 @@ class TextReader(Sought[None]):
     def _entries(self) -> list[Text]:
         """Those of the text; splitting it for each key of a burst took seconds."""
         return _entries(self._text)
-
-    @property
-    def _box(self) -> VerticalScroll:
-        return self.query_one(VerticalScroll)
 
     def action_scroll_by(self, lines: int) -> None:
         self._box.scroll_relative(y=lines, animate=False)

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from chopper_tui.widgets.footer import AddressBar, Prompt
+from chopper_tui.widgets.footer import Prompt
 from tests.tui.explorer import Driven, explorer, measured_run
 
 TINY: Final = [(1, 1), (5, 2), (10, 3), (20, 5), (40, 10)]
@@ -33,7 +33,7 @@ async def opened(at: Driven, keys: tuple[str, ...]) -> None:
 
 
 def _prompting(at: Driven) -> bool:
-    return at.explore.query_one(Prompt).display or at.explore.query_one(AddressBar).display
+    return at.explore.query_one(Prompt).display
 
 
 async def closed(at: Driven) -> None:
