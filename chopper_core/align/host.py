@@ -123,7 +123,8 @@ class Host:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.ranges = trace.ranges
-        self._masks: dict[str, Mask] = {}
+        self._matching: dict[str, Mask] = {}
+        """Which of the names each pattern occurs in: far fewer than ranges."""
         self.stand_ins: tuple[Index, Index] = np.empty(0, np.intp), np.empty(0, np.intp)
         """Activities without a launch record, and those at their places in another step."""
 
@@ -179,18 +180,21 @@ class Host:
         return self.intervals(rows, self.by_name(value, rows))
 
     def named(self, pattern: re.Pattern[str]) -> Mask:
-        if pattern.pattern not in self._masks:
-            codes, used, is_label = self._names
-            found = matching(self.trace.names, codes, pattern, used)
-            self._masks[pattern.pattern] = found & is_label
-        return self._masks[pattern.pattern]
+        found = self._matching.get(pattern.pattern)
+        if found is None:
+            codes = np.arange(len(self.trace.names))
+            found = matching(self.trace.names, codes, pattern, self._names)
+            self._matching[pattern.pattern] = found
+        return found[self.ranges.name] & self._is_label
 
     @cached_property
-    def _names(self) -> tuple[Index, Index, Mask]:
-        """The code of each range's name, those that occur, and which ranges are no frames."""
-        codes = self.ranges.name.astype(np.intp)  # As numpy would make it for each pattern.
-        used = _used(self.trace.names, self.ranges.name)
-        return codes, used, np.not_equal(self.ranges.category, HostCategory.FRAME)
+    def _names(self) -> Index:
+        """The names of ranges."""
+        return _used(self.trace.names, self.ranges.name)
+
+    @cached_property
+    def _is_label(self) -> Mask:
+        return np.not_equal(self.ranges.category, HostCategory.FRAME)
 
     def by_name(self, value: Callable[[str], int], rows: Index | None = None) -> Index:
         """A number for each of the ranges, computed once per distinct name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -15,6 +15,8 @@ from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Num
 from chopper_core.util.grouping import common_of, ranked, run_mask, stable_order
 
 NOWHERE = -1
+_BLOCK: Final = 1 << 16
+"""Intervals that are placed at a time."""
 
 
 class Labels(Struct, frozen=True):
@@ -224,20 +226,26 @@ class Intervals(Rows, frozen=True):
     def _paint(self, rank: Int64, points: Points) -> Index:
         """The value of the highest-ranked interval over each point; the last of equal ones."""
         found = np.full(len(points), -1, np.intp)
-        rows, line = points.line
+        rows, _ = points.line
         if not len(self) or not len(rows):
             return found
-        low = np.searchsorted(line, points.place(self.thread, self.start_ns), "left")
-        end = points.place(self.thread, self.end_ns)
-        covers = np.flatnonzero(np.append(line, np.iinfo(np.int64).max)[low] <= end)
-        # In the order of the file, near each other: twice as fast as by rank.
-        high = np.searchsorted(line, end[covers], "right")
+        covers, low, high = map(np.concatenate, zip(*self._covering(points), strict=True))
         order = stable_order(rank[covers])
-        covers = covers[order]
-        last = last_over(low[covers], high[order], len(rows))
+        last = last_over(low[order], high[order], len(rows))
         is_covered = last >= 0
-        found[rows[is_covered]] = self.value[covers[last[is_covered]]]
+        found[rows[is_covered]] = self.value[covers[order[last[is_covered]]]]
         return found
+
+    def _covering(self, points: Points) -> Iterator[tuple[Index, Index, Index]]:
+        """The intervals over any point, and where in its line these begin and end; by blocks, since
+        a trace has many times more ranges than activities."""
+        line = np.append(points.line[1], np.iinfo(np.int64).max)
+        for begin in range(0, len(self), _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            end = points.place(self.thread[block], self.end_ns[block])
+            low = np.searchsorted(line, points.place(self.thread[block], self.start_ns[block]))
+            covers = np.flatnonzero(line[low] <= end)
+            yield covers + begin, low[covers], np.searchsorted(line, end[covers], "right")
 
 
 def last_over(low: Index, high: Index, count: int) -> Index:

@@ -16,7 +16,8 @@ from tests.align.traces import TinyTrace, align
 def test_a_figure_of_activities_is_a_column(tmp_path: Path) -> None:
     """Means over durations: 20 % for 10 us, 60 % for 30; others have none."""
     trace = TinyTrace()
-    for at, duration, given in ((0, 10, 20), (50, 30, "60"), (100, 40, None), (200, 5, "none")):
+    activities = ((0, 10, 20), (50, 30, "60"), (100, 40, None), (200, 5, "none"), (300, 5, 10**400))
+    for at, duration, given in activities:
         args = {} if given is None else {"est. achieved occupancy %": given}
         trace.launch("kernel0" if at < 200 else "kernel1", at, duration=duration, **args)
     run = align(trace, tmp_path).run

@@ -415,45 +415,31 @@ def external_ids(args: Sequence[Args]) -> Int64:
     return ids
 
 
+_OF_COLLECTIVE: Final = {
+    "collective": None, "in_elements": MAX_BYTES, "out_elements": MAX_BYTES, "dtype": None,
+    "group_size": MAX_RANKS, "group_name": None, "group_description": None, "group_ranks": None,
+    "source_rank": MAX_RANKS, "target_rank": MAX_RANKS,
+}  # fmt: skip
+"""Field of `Args` → what a number there is below, None for a text; as in `Collective`."""
+_given: Final = attrgetter(*_OF_COLLECTIVE)
+
+
 def collective_of(args: Args) -> Collective:
-    given = _OF_COLLECTIVE(args)
+    given = _given(args)
     try:
         return _collective(*given)
     except TypeError:  # A list can't be remembered.
         return _collective.__wrapped__(*given)
 
 
-_OF_COLLECTIVE: Final = attrgetter(
-    "collective", "in_elements", "out_elements", "dtype", "group_size", "group_name",
-    "group_description", "group_ranks", "source_rank", "target_rank",
-)  # fmt: skip
-
-
 @lru_cache(maxsize=1 << 12, typed=True)
-def _collective(
-    name: Any,
-    in_elements: Any,
-    out_elements: Any,
-    dtype: Any,
-    group_size: Any,
-    group_name: Any,
-    group_description: Any,
-    group_ranks: Any,
-    source_rank: Any,
-    target_rank: Any,
-) -> Collective:
-    return Collective(
-        name=_text(name),
-        in_elements=count_of(in_elements, MAX_BYTES),
-        out_elements=count_of(out_elements, MAX_BYTES),
-        dtype=_text(dtype),
-        group_size=count_of(group_size, MAX_RANKS),
-        group_name=_text(group_name),
-        group_description=_text(group_description),
-        group_ranks=_text(group_ranks),
-        source_rank=count_of(source_rank, MAX_RANKS),
-        target_rank=count_of(target_rank, MAX_RANKS),
-    )
+def _collective(*given: Any) -> Collective:
+    limits = _OF_COLLECTIVE.values()
+    own: list[Any] = [
+        _text(value) if below is None else count_of(value, below)
+        for value, below in zip(given, limits, strict=True)
+    ]
+    return Collective(*own)
 
 
 def count_of(value: Any, below: int = 2**63) -> int:

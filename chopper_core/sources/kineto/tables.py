@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, islice
+from itertools import compress
 from math import prod
 from operator import attrgetter
 from typing import Any, Final
@@ -79,13 +79,15 @@ _UNSEEN: Final = -1
 _IN_TABLES: Final = frozenset(
     (*ACTIVITY_CATEGORIES, *LAUNCH_CATEGORIES, *RANGE_CATEGORIES, FRAME_CATEGORY)
 ) | {category for category, kind in FLOW_CATEGORIES.items() if kind == FORWARD_BACKWARD}
-_TOGETHER: Final[Mapping[str, Iterable[str]]] = {
-    "activities": ACTIVITY_CATEGORIES,
-    "launches": LAUNCH_CATEGORIES,
-    "ranges": RANGE_CATEGORIES,
-    "instants": (INSTANT_CATEGORY, ""),
+_TABLE_OF: Final[Mapping[str, str]] = {
+    **dict.fromkeys(ACTIVITY_CATEGORIES, "activities"),
+    **dict.fromkeys(LAUNCH_CATEGORIES, "launches"),
+    **dict.fromkeys(RANGE_CATEGORIES, "ranges"),
+    FRAME_CATEGORY: "frames",
+    **FLOW_CATEGORIES,
+    **dict.fromkeys((INSTANT_CATEGORY, ""), "instants"),
 }
-"""Categories whose events are in one table, in the order of the file."""
+"""The table of the events of a category."""
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
@@ -99,18 +101,6 @@ _TABLES: Final[Mapping[str, type[Rows]]] = {
     "allocations": Allocations,
 }
 """The tables of a trace by their fields there."""
-
-
-def _share_out(events: Sequence[Event], groups: dict[str, list[Event]]) -> None:
-    """Append each event to the group of its category."""
-    left = iter(events)
-    while True:
-        try:
-            for event in left:
-                groups[event.cat].append(event)
-            return
-        except KeyError:
-            groups[event.cat] = [event]
 
 
 class _InputCodes(dict[bytes, int]):
@@ -167,32 +157,28 @@ class TraceTables:
         self._is_merged = self._is_merged or any(
             event.args is not None and event.args.rank != ABSENT for event in events[:_RANK_SAMPLE]
         )
-        together: dict[str, list[Event]] = {name: [] for name in _TOGETHER}
-        groups = {category: own for name, own in together.items() for category in _TOGETHER[name]}
-        shared = len(groups)
-        _share_out(events, groups)
-        counts = Counter(event.cat for own in together.values() for event in own)
-        counts.update({key: len(own) for key, own in islice(groups.items(), shared, None)})
-        for category, count in counts.items():
+        own: dict[str, list[Event]] = {table: [] for table in _TABLE_OF.values()}
+        groups = {category: own[table] for category, table in _TABLE_OF.items()}
+        categories = [event.cat for event in events]
+        for category, count in Counter(categories).items():
             self.event_counts[str(category)] += count
-        self._add_activities(together["activities"])
-        self._add_launches(together["launches"])
-        self._add_ranges(self._tables["ranges"], together["ranges"])
+            groups.setdefault(category, [])
+        for event, category in zip(events, categories, strict=True):
+            groups[category].append(event)
+        self._add_activities(own["activities"])
+        self._add_launches(own["launches"])
+        self._add_ranges(self._tables["ranges"], own["ranges"])
         kinds = self._frame_kinds
         frames = [
             frame
-            for frame in groups.get(FRAME_CATEGORY, ())
+            for frame in own["frames"]
             if kinds[frame.name] != HostCategory.FRAME or _is_long(frame.dur)
         ]
-        self._unused_counts[FRAME_CATEGORY] += len(groups.get(FRAME_CATEGORY, ())) - len(frames)
+        self._unused_counts[FRAME_CATEGORY] += len(own["frames"]) - len(frames)
         self._add_ranges(self._frames, frames, kinds)
         for kind in self._flow_ends:
-            spellings = [each for each in groups if FLOW_CATEGORIES.get(each) == kind]
-            if len(spellings) > 1:  # Their order in the file counts.
-                self._add_flows(kind, [event for event in events if event.cat in spellings])
-            elif spellings:
-                self._add_flows(kind, groups[spellings[0]])
-        self._add_allocations(together["instants"])
+            self._add_flows(kind, own[kind])
+        self._add_allocations(own["instants"])
 
     def finished(self, base_time_ns: int) -> dict[str, Any]:
         """The tables and their codes by the fields of a `Trace`, with times from a base on.
