@@ -59,15 +59,21 @@ class ReplayedSteps(Struct, frozen=True, eq=False):
 
         Of a long run those that are `named` are replayed before others.
         """
-        alone, sample, stretches = _chosen(run, np.array(iterations, np.int64), took_ns, named)
+        numbers = np.array(iterations, np.int64)
+        alone, sample, stretches = _chosen(run, numbers, took_ns, named)
         predictor = Predictor.of(run, stretches, tuple(sorted([*alone, *sample])))
         steps = steps_of(predictor.graph, run.table, predictor.identity.replayed)
         own = np.isin(steps.iteration, [*alone, *sample]) & np.isin(steps.gpu, gpus)
         if not own.any():
             raise NothingToShow("no steps to replay: the run has no complete iteration")
         is_sample = np.isin(steps.iteration[own], sample) & (len(sample) < len(iterations))
-        each = (len(iterations) - len(alone)) / max(len(sample), 1)
-        weight = np.where(is_sample, each, 1.0)
+        # Of more that are unlike the others, those that are replayed stand for these.
+        others = np.setdiff1d(alone, list(named))
+        far = len(np.setdiff1d(numbers[_unlike(numbers, took_ns, ())], list(named)))
+        share = max(far, len(others)) / max(len(others), 1) if sample else 1.0
+        each = (len(numbers) - len(alone) + len(others) * (1 - share)) / max(len(sample), 1)
+        is_other = np.isin(steps.iteration[own], others)
+        weight = np.where(is_sample, each, np.where(is_other, share, 1.0))
         whole = weight / weight.sum()
         count = len(alone) + len(sample)
         return cls(predictor, steps, own, whole, is_sample, count, len(iterations))
@@ -133,8 +139,8 @@ class ReplayedSteps(Struct, frozen=True, eq=False):
 def _chosen(
     run: Run, iterations: Int64, took_ns: Float64, named: Collection[int]
 ) -> tuple[list[int], list[int], tuple[tuple[int, ...], ...]]:
-    """The iterations that are replayed for themselves, those for the others too, and the stretches
-    of these and of what leads to them; of a short run all for themselves, in no stretch."""
+    """The iterations that are replayed as unlike the others, some of the others, and the stretches
+    of these and of what leads to them; of a short run all, in no stretch."""
     if len(run.table) <= MAX_ROWS or not len(iterations):
         return iterations.tolist(), [], ()
     every = run.tree().split((), ("iteration",))
@@ -156,21 +162,33 @@ def _chosen(
     return alone, others, tuple(tuple(part.tolist()) for part in parts)
 
 
-def _sampled(
-    iterations: Int64, took_ns: Float64, named: Collection[int], fitting: int
-) -> tuple[Index, Index]:
-    """The places of iterations unlike the others, and of some of the rest, if so many fit."""
-    count = min(max(fitting // _LENGTH, min(fitting // 2, 2)), _STRETCHES)
+def _unlike(iterations: Int64, took_ns: Float64, named: Collection[int]) -> Index:
+    """The places of the iterations that are named or unlike the others, the farthest first."""
     is_named = np.isin(iterations, list(named))
     far = np.abs(took_ns / median_of(took_ns) - 1)
     order = np.lexsort((-far, ~is_named))
-    order = order[(far > _UNLIKE)[order] | is_named[order]]
-    unlike = order[: max(count // 2, int(is_named.any()))]
-    rest = np.setdiff1d(np.arange(len(iterations)), unlike)
+    return order[(far > _UNLIKE)[order] | is_named[order]]
+
+
+def _sampled(
+    iterations: Int64, took_ns: Float64, named: Collection[int], fitting: int
+) -> tuple[Index, Index]:
+    """The places of iterations unlike the others, one at least, and of some of the rest, if so many
+    fit."""
+    count = min(max(fitting // _LENGTH, min(fitting // 2, 2)), _STRETCHES)
+    order = _unlike(iterations, took_ns, named)
+    most, first = max(count // 2, 1), np.count_nonzero(np.isin(iterations, list(named)))
+    unlike = order[: min(first, most)]
+    # The farthest, which are rare, and of many others some of each distance.
+    others = order[first:]
+    if len(others) > most - len(unlike):
+        places = np.linspace(0, len(others) - 1, most - len(unlike))
+        others = others[distinct(places.astype(np.intp))]
+    unlike, rest = np.append(unlike, others), np.setdiff1d(np.arange(len(iterations)), order)
     if count - len(unlike) > 1:
         rest = rest[_evenly(len(rest), count - len(unlike), max(fitting // count - 1, 1))]
     elif len(rest):
-        rest = rest[[far[rest].argmin()]]
+        rest = rest[[np.abs(took_ns[rest] / median_of(took_ns) - 1).argmin()]]
     return unlike, rest
 
 

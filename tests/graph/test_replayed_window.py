@@ -126,3 +126,15 @@ def test_a_predicted_long_run_has_the_replayed_iterations(
     assert set(times.left_out) == set(steady.replays.leads) != set()
     expected = steady.predictor.predict([change_of(steady.predictor, "gpu:3 as peers")])
     assert times.mean_ns == pytest.approx(steady.mean_ns(expected), rel=1e-3)
+
+
+def test_of_many_unlike_iterations_some_of_each_distance_stand_for_all() -> None:
+    took = np.full(400, 50.0)
+    took[::10] = np.linspace(60.0, 99.0, 40)
+    unlike, others = window._sampled(np.arange(400), took, (), 36)
+    assert len(unlike) == 6 and len(others)
+    assert {int(took[unlike].min()), int(took[unlike].max())} == {60, 99}
+    # One that is rare is replayed however little fits.
+    took[:] = 50.0
+    took[123] = 90.0
+    assert window._sampled(np.arange(400), took, (), 2)[0].tolist() == [123]
