@@ -53,6 +53,11 @@ class LineChart(Struct, frozen=True, eq=False):
     marked: tuple[str, ...] = ()
     """The series that the chart is about; of many, those far from the others stand out else."""
 
+    @property
+    def has_course(self) -> bool:
+        """Whether it shows more than a table: points, or a curve of three places."""
+        return self.points or max(map(len, self.x), default=0) > 2
+
     @classmethod
     def over(
         cls, title: str, unit: str, x_title: str, x_unit: str,

@@ -60,13 +60,11 @@ class Section(Struct, frozen=True):
     title: str
     view: str
     by: str = ""
-    rows: int = _MAX_ROWS
-    is_drawn: bool = True
 
 
 SECTIONS: Final = (
-    Section("Overview", "overview", rows=0),
-    Section("Findings", "findings", is_drawn=False),
+    Section("Overview", "overview"),
+    Section("Findings", "findings"),
     Section("Operations", "", "operation"),
     Section("Kernels", "kernels"),
     Section("What the kernels lose", "overheads"),
@@ -184,14 +182,14 @@ def _section(
     for line in lines:
         first, dot, rest = escape(line).partition(" · ")
         yield f'<p class="head"><b>{first}</b>{dot}{rest}</p>\n'
-    if section.is_drawn and frame.charts:
+    if frame.charts:
         yield f'<div class="wide">{picture(draw(frame), classes)}</div>\n'
     if section.view == "findings":
         yield from _findings(run, frame)
-    elif frame.labels and section.rows:
-        yield from _table(frame, section.rows)
+    elif frame.labels:
+        yield from _table(frame, _MAX_ROWS)
     notes = [note for note in frame.notes if note not in of_all]
-    notes += limit_notes(frame, min(section.rows or len(frame), len(frame)))
+    notes += limit_notes(frame, min(_MAX_ROWS, len(frame)))
     yield "".join(f'<p class="note">{escape(clean(note))}</p>\n' for note in notes)
     yield f"<p><code>{escape(command(frame.address))}</code></p>\n"
 

@@ -59,7 +59,6 @@ def answer(run: Run, view: View) -> ViewResult:
     modelled, of_all = modelled_figures(run, rows)
     own |= modelled | _measured(run, rows.scope(run))
     whole |= of_all | _measured(run, rows.whole_scope(run))
-    has_counters = any(own[name].present().any() for name in _WITH_COUNTERS)
     return table_view(
         view,
         rows,
@@ -67,7 +66,7 @@ def answer(run: Run, view: View) -> ViewResult:
         columns_of(whole, COLUMNS),
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort="-kernel_ns",
-        shown=(*_SHOWN, *(_WITH_COUNTERS if has_counters else ())),
+        shown=(*_SHOWN, *_WITH_COUNTERS),
         headline=(_headline(whole, time_text(base.each(total_ns)) + base.words),),
         notes=(*shape_notes(run, rows.whole, base), *(() if run.hardware else (_NO_ROOFS,))),
         charts=_charts(run, rows, own, share),

@@ -68,8 +68,6 @@ _OPERATIONS: Final = {
 """The operations of each class. The rules are those of UnaryLab/chopper's annotations.py with the
 operations' full names, since its own take every name that ends in `p` for a product.
 """
-_FEW_STEPS: Final = 3
-"""Fewer are in the table alone: a curve of them shows no course."""
 _RECOMPUTED: Final = " (recompute)"
 _KERNELS: Final = {
     "gemm": "GEMM",
@@ -326,8 +324,6 @@ def _charts(steps: StepParts) -> tuple[BarChart | LineChart, ...]:
         tuple(Series(PARTS[place], each[:, place]) for place in used),
     )
     numbers = np.array(steps.iterations, np.float64)[steps.steady]
-    if len(numbers) < _FEW_STEPS:
-        return (bars,)
     mean = {"mean of the GPUs": steps.each_ns[steps.steady] / 1e6}
     return bars, LineChart.over("iteration time", "ms", "iteration", "", numbers, mean)
 

@@ -443,13 +443,11 @@ def answer(run: Run, view: View) -> ViewResult:
         ("slowdown", numbered(slowdown)),
         ("next", worded([_bottleneck(run, steady, each.expected) for each in every])),
     ]
-    known = [name for name, values in own if values.present().any()]
     return ViewResult(
         level=QUESTION,
         labels=labels,
         columns=tuple((COLUMNS[name], values) for name, values in own),
         opens=lambda row: _opened(run, view, list(answers), row),
-        shown=tuple(known),
         headline=_headline(steady, answers),
         notes=(*_notes(steady, answers), *notes),
         base=base_of(run, replace(view, is_total=False)).applied,
@@ -564,7 +562,6 @@ def _by_part(run: Run, view: View, steady: Steady, asked: list[str]) -> ViewResu
         columns=tuple((COLUMNS[name], values) for name, values in own),
         opens=lambda row: child_of(view, level, labels[row]),
         sort="-saving_ns",
-        shown=tuple(name for name, values in own if values.present().any()),
         headline=_of_stragglers(run, steady, changed) if asked == [DEFAULTS[0]] else (),
         notes=tuple(notes),
         by=level,

@@ -12,11 +12,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.charts import BarChart, BoxChart, Composition, LineChart, Series, SignalRows
+from chopper_core.model.charts import BarChart, BoxChart, Composition, LineChart, SignalRows
 from chopper_core.model.units import LONG_TIMES, is_on_a_clock, moment_text
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import quantile_of
-from chopper_tui.draw.pieces import Line, short_number
+from chopper_tui.draw.pieces import Line
 
 _TIME_GAP: Final = 3
 _LEAST_EXPONENT: Final = -307
@@ -172,7 +172,6 @@ _SHORT_MS: Final = 0.1
 _LONG_MS: Final = 1e5
 """Charts have ms from the first to the second; figures in them have up to five digits."""
 _MAX_FIGURE: Final = 1e60
-_MAX_BARS: Final = 2
 
 
 def drawable(value: T) -> T:
@@ -220,24 +219,6 @@ def in_fitting_units(chart: Any) -> Any:
         length, unit = _time_unit([chart.quantiles])
         changes = {"quantiles": chart.quantiles / length, "unit": unit} if unit != "ms" else {}
     return replace(chart, **changes) if changes else chart
-
-
-def few_as_bars(chart: Any) -> Any:
-    """A chart of at most two points per curve as bars: a line between two says nothing."""
-    if not isinstance(chart, LineChart) or chart.points:
-        return chart
-    curves = zip(chart.x, chart.series, strict=True)
-    known = [np.isfinite(x) & np.isfinite(each.numbers) for x, each in curves]
-    if not 0 < max((int(ok.sum()) for ok in known), default=0) <= _MAX_BARS:
-        return chart
-    labels, numbers = [], []
-    for x, each, ok in zip(chart.x, chart.series, known, strict=True):
-        for place, number in zip(x[ok].tolist(), each.numbers[ok].tolist(), strict=True):
-            where = f"{chart.x_title} {short_number(place)} {chart.x_unit}".strip()
-            labels.append(f"{each.name}, {where}" if len(chart.series) > 1 else where)
-            numbers.append(number)
-    series = (Series(chart.title, np.array(numbers, np.float64)),)
-    return BarChart(chart.title, chart.unit, tuple(labels), series)
 
 
 def _time_unit(numbers: Sequence[Any]) -> tuple[float, str]:

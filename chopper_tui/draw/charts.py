@@ -30,7 +30,7 @@ from chopper_core.model.charts import (
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import Paint, painted, plain
 from chopper_core.util.errors import UsageError
-from chopper_tui.draw.axes import drawable, few_as_bars, in_fitting_units
+from chopper_tui.draw.axes import drawable, in_fitting_units
 from chopper_tui.draw.canvas import (
     UNLIMITED,
     WHOLE,
@@ -197,7 +197,7 @@ def lines_of(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> list[Line]:
 
 def seen(chart: Chart, lens: Lens) -> Chart:
     chart = in_fitting_units(drawable(chart))
-    part: Chart = few_as_bars(chart if lens == WHOLE else drawer_of(chart).seen(chart, lens))
+    part: Chart = chart if lens == WHOLE else drawer_of(chart).seen(chart, lens)
     return part
 
 

@@ -131,7 +131,7 @@ _CELLS_PER_TICK: Final = 10
 
 
 class LineDrawer(Drawer[LineChart]):
-    """Curves below a legend of their markers; see `few_as_bars` for those of few points."""
+    """Curves below a legend of their markers."""
 
     zoom = MAX_ZOOM
     shortest = _LINES

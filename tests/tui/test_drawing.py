@@ -86,15 +86,13 @@ def test_every_part_of_a_bar_has_its_own_mark_in_a_legend_that_is_whole(parts: i
     assert [mark for mark in marks if mark in longest] == marks
 
 
-def test_two_points_are_bars() -> None:
-    x = np.array([10.0, 11.0])
-    one = LineChart("step", "ms", "iteration", "", (x,), (Series("all", np.array([7.0, 9.0])),))
-    lines = text(seen(one, WHOLE))
-    assert lines[0] == "step, ms"
-    assert lines[1].startswith("iteration 10 7 █") and lines[2].startswith("iteration 11 9 █")
-    assert lines[1].count("█") < lines[2].count("█")
-    three = replace(one, x=(np.arange(3.0),), series=(Series("all", np.arange(3.0)),))
-    assert "iteration 0" not in "".join(text(three))
+def test_a_curve_of_two_places_is_no_chart() -> None:
+    def curve(places: int) -> LineChart:
+        at = np.arange(float(places))
+        return LineChart("step", "ms", "iteration", "", (at,), (Series("all", at),))
+
+    assert [curve(places).has_course for places in (0, 2, 3)] == [False, False, True]
+    assert replace(curve(1), points=True).has_course
 
 
 def test_axes_have_even_ticks() -> None:

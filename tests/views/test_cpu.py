@@ -24,6 +24,7 @@ from chopper_core.model.charts import HeatMap, LineChart
 from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
+from chopper_core.render.cells import column_texts
 from chopper_core.render.info import as_text, describe
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.registry import Family, discover, read_source
@@ -135,7 +136,8 @@ def test_what_can_t_be_asked_says_why(run: Run) -> None:
         query(run, parse("R?view=cpu&of=file:node7"))
     without = replace(run, cpu=(replace(run.cpu[0], cores=np.full(384, -1)),))
     frame = query(without, parse("R?view=cpu"))
-    assert "active_cores" not in frame.row(0)
+    assert frame.row(0)["active_cores"] is None
+    assert "active_cores" not in [text.metric.name for text in column_texts(frame)]
     assert any("physical cores are unknown" in note for note in frame.notes)
     with pytest.raises(UsageError, match="no rows by core"):
         query(without, parse("R?view=cpu&by=core"))

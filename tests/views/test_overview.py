@@ -327,7 +327,7 @@ def test_a_run_of_one_gpu_starts_with_its_operations() -> None:
     assert frame.values["kernel_pct"].at(0) == pytest.approx(100 * 4_000 / 4_800)
     assert frame.values["mean_ns"].at(1) == 100
     *_, last = cards(frame).cards
-    assert not last.text and last.note.startswith("not known: no hardware counters")
+    assert not last.text and last.note.startswith("limit: without hardware counters")
     assert lanes(frame).lanes == ("GPU 0",)
     assert address.parse(frame.addresses(0)).name == "kernels"
     # Its lane stays whole where the rows are filtered.

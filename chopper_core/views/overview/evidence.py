@@ -49,7 +49,7 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     cards, limits = [], []
     for row, sentence in enumerate(found.labels):
         if rules[row] == _LIMIT:
-            limits.append(_limit(sentence))
+            limits.append(sentence.partition(": ")[0].partition(", ")[0])
             continue
         saving, share = columns["saving_ns"].at(row), columns["saving_pct"].at(row)
         figures = () if saving is None or share is None else (f"{share:.1f} %", time(saving))
@@ -62,7 +62,7 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
         cards += opportunities(step_of(run, view), has_products="products" in rules)
     shown = address.render(replace(with_view(view, "findings"), filter=f"rule:{_LIMIT}"))
     if is_quiet and len(cards) < _FEW:
-        notes = [f"not known: {each}{_told_by(each)}" for each in limits]
+        notes = [f"limit: {each}{_told_by(each)}" for each in limits]
     else:
         notes = [f"limits: {'; '.join(limits)}"] * bool(limits)
     cards += (Card((), "", shown, note) for note in notes)
@@ -84,15 +84,6 @@ _TELLS: Final = {
 def _told_by(limit: str) -> str:
     told = [how for word, how in _TELLS.items() if word in limit]
     return f" ({'; '.join(told)})" if told else ""
-
-
-def _limit(sentence: str) -> str:
-    """What a sentence says is unknown, without the consequence."""
-    fact = sentence.partition(": ")[0].partition(", ")[0]
-    for before, after in (("without ", "no "), ("the ", ""), (" is unknown", " unknown")):
-        head, found, rest = fact.partition(before)
-        fact = head + after + rest if found and (not head or before[0] == " ") else fact
-    return fact
 
 
 Explained = list[tuple[str, str]]

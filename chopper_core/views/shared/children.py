@@ -22,7 +22,7 @@ from chopper_core.metrics import (
 from chopper_core.metrics.lookup import reasons
 from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model.attributes import attributes_at
-from chopper_core.model.charts import picked
+from chopper_core.model.charts import LineChart, picked
 from chopper_core.model.groups import Groups
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.run import Run, interval_of, scope_of
@@ -289,7 +289,11 @@ def framed(
         hidden=shown.hidden,
         more=tuple(each for each, _ in own if each not in columns.metrics),
         headline=result.headline,
-        charts=tuple(picked(each, places) for each in result.charts),
+        charts=tuple(
+            picked(each, places)
+            for each in result.charts
+            if not isinstance(each, LineChart) or each.has_course
+        ),
         over=result.over or columns.over,
         by=result.by,
         truncated=run.truncated(view),
