@@ -63,58 +63,25 @@ class HeatDrawer(Drawer[HeatMap]):
         return 2 + (chart.opens is not None)
 
     def body(self, chart: HeatMap, on: Canvas) -> None:
-        glyphs, count, columns = on.glyphs, len(chart.rows), len(chart.columns)
-        labels = on.labels(chart.rows)
-        margin = cell_width(labels[0]) if labels else 1
-        room = max(on.width - margin, 1)
-        wide, bins = max(min(room // max(columns, 1), _MAX_CELL), 1), min(columns, room)
-        lines = max(on.left - self.around(chart), 0)
-        # Without colours a glyph has a meaning in one line only.
-        tall, shown = min(lines // max(count, 1), 3 if glyphs.in_colour else 1), count
-        if not tall and not (glyphs.has_halves and count <= 2 * lines):
-            tall, shown = 1, max(lines - 1, 0)
+        count, columns = len(chart.rows), len(chart.columns)
+        cells = _Cells.of(chart, on, self.around(chart))
         # What is outside layers takes far longer than one of them: it doesn't set the scale.
         inside = chart.numbers[:, [each != UNLABELLED for each in chart.columns]]
         scaled = inside if np.isfinite(inside).any() else chart.numbers
         scale = ColourScale.over(scaled, chart.unit, chart.signed)
         row, column = on.cell or (-1, -1)
-        is_in = 0 <= row < shown and 0 <= column < columns
-        at = (row, column * bins // columns) if is_in else (-1, -1)
-        numbers = _binned(chart.numbers, bins)
-        owners = np.repeat(-(-np.arange(bins) * columns // max(bins, 1)), wide)
-        hits = owners if chart.opens is not None else None
-        gaps = frozenset(n for n, name in enumerate(chart.columns) if bins == columns and not name)
-        before = "" if glyphs.in_colour else " "
-        for top in range(0, shown, 1 if tall else 2):
-            ink = "strong" if top <= at[0] <= top + (not tall) else "text"
-            if not tall:
-                below = numbers[top + 1] if top + 1 < len(numbers) else np.full(bins, np.nan)
-                drawn = scale.halves(np.repeat(numbers[top], wide), np.repeat(below, wide), on)
-                if ink == "strong":
-                    begin, filled = at[1] * wide, scale.ink_of(numbers[at])
-                    mark = glyphs.cursor.ljust(wide)
-                    drawn = marked(drawn, begin, begin + wide, f"strong/{filled}", mark)
-                on.add([(labels[top], ink), *drawn], top, margin, hits)
-            for line in range(tall):
-                is_middle = line == (tall - 1) // 2
-                here = at[1] if at[0] == top and is_middle else -1
-                is_numbered = is_middle and wide >= _NUMBERED
-                texts = [
-                    pad(before + _figure(number), wide - 1) * is_numbered
-                    if np.isfinite(number)
-                    else glyphs.missing * (place not in gaps)
-                    for place, number in enumerate(numbers[top].tolist())
-                ]
-                places = np.repeat(np.arange(bins), wide)
-                cells = _blocks(places, numbers[top], texts.__getitem__, scale, on, here)
-                name = labels[top] if is_middle else " " * margin
-                on.add([(name, ink), *cells], top, margin, hits)
-        if shown < count and on.left > self.around(chart):
+        is_in = 0 <= row < cells.rows and 0 <= column < columns
+        at = (row, column * cells.bins // columns) if is_in else (-1, -1)
+        for top in range(0, cells.rows, 1 if cells.tall else 2):
+            ink = "strong" if top <= at[0] <= top + (not cells.tall) else "text"
+            cells.draw(chart, top, ink, at, scale, on)
+        if cells.rows < count and on.left > self.around(chart):
             rest = "more rows need more room" if chart.has_own_rows else "more rows in the table"
-            on.add([(f"{count - shown} {rest}", "dim")])
+            on.add([(f"{count - cells.rows} {rest}", "dim")])
+        here = column if is_in else None
         if columns:
-            on.add(_ticks(chart, margin, bins, wide, on, column if is_in else None))
-        on.add(scale.line(chart.numbers, chart.unit, margin, on))
+            on.add(_ticks(chart, cells.margin, cells.bins, cells.wide, on, here))
+        on.add(scale.line(chart.numbers, chart.unit, cells.margin, on))
         if is_in:
             on.add(_cell_line(chart, row, column, on))
 
@@ -152,6 +119,73 @@ class HeatDrawer(Drawer[HeatMap]):
 
     def label_of(self, chart: HeatMap, cell: Cell) -> str | None:
         return chart.labels[cell[0]] if cell[0] < len(chart.labels) else None
+
+
+class _Cells(Struct, frozen=True, eq=False):
+    """The cells of a map in a room: how many rows have how many lines, columns how many cells."""
+
+    labels: list[str]
+    margin: int
+    numbers: Float64
+    """Of each row and each bin: a column, or several where they are more than cells."""
+    wide: int
+    bins: int
+    rows: int
+    tall: int
+    """Lines of a row; 0: two rows share a line."""
+
+    @classmethod
+    def of(cls, chart: HeatMap, on: Canvas, around: int) -> _Cells:
+        labels, count, columns = on.labels(chart.rows), len(chart.rows), len(chart.columns)
+        margin = cell_width(labels[0]) if labels else 1
+        room, lines = max(on.width - margin, 1), max(on.left - around, 0)
+        wide, bins = max(min(room // max(columns, 1), _MAX_CELL), 1), min(columns, room)
+        # Without colours a glyph has a meaning in one line only.
+        tall, rows = min(lines // max(count, 1), 3 if on.glyphs.in_colour else 1), count
+        if not tall and not (on.glyphs.has_halves and count <= 2 * lines):
+            tall, rows = 1, max(lines - 1, 0)
+        return cls(labels, margin, _binned(chart.numbers, bins), wide, bins, rows, tall)
+
+    def draw(
+        self, chart: HeatMap, top: int, ink: str, at: Cell, scale: ColourScale, on: Canvas
+    ) -> None:
+        """Draw the row, or the two rows of a line; `at` is the bin of the cursor."""
+        columns = len(chart.columns)
+        owners = np.repeat(-(-np.arange(self.bins) * columns // max(self.bins, 1)), self.wide)
+        hits = owners if chart.opens is not None else None
+        if not self.tall:
+            halves = self._halves(top, at if ink == "strong" else None, scale, on)
+            on.add([(self.labels[top], ink), *halves], top, self.margin, hits)
+            return
+        gaps = self.bins == columns and [not name for name in chart.columns]
+        places = np.repeat(np.arange(self.bins), self.wide)
+        for line in range(self.tall):
+            is_middle = line == (self.tall - 1) // 2
+            texts = self._texts(top, is_middle and self.wide >= _NUMBERED, gaps or [], on)
+            here = at[1] if at[0] == top and is_middle else -1
+            cells = _blocks(places, self.numbers[top], texts.__getitem__, scale, on, here)
+            name = self.labels[top] if is_middle else " " * self.margin
+            on.add([(name, ink), *cells], top, self.margin, hits)
+
+    def _halves(self, top: int, at: Cell | None, scale: ColourScale, on: Canvas) -> Line:
+        is_last = top + 1 == len(self.numbers)
+        below = np.full(self.bins, np.nan) if is_last else self.numbers[top + 1]
+        upper, lower = (np.repeat(each, self.wide) for each in (self.numbers[top], below))
+        drawn = scale.halves(upper, lower, on)
+        if at is None:
+            return drawn
+        begin, filled = at[1] * self.wide, scale.ink_of(self.numbers[at])
+        mark = on.glyphs.cursor.ljust(self.wide)
+        return marked(drawn, begin, begin + self.wide, f"strong/{filled}", mark)
+
+    def _texts(self, row: int, is_numbered: bool, gaps: list[bool], on: Canvas) -> list[str]:
+        before = "" if on.glyphs.in_colour else " "
+        return [
+            pad(before + _figure(number), self.wide - 1) * is_numbered
+            if np.isfinite(number)
+            else on.glyphs.missing * (not (gaps and gaps[place]))
+            for place, number in enumerate(self.numbers[row].tolist())
+        ]
 
 
 class ColourScale(Struct, frozen=True):

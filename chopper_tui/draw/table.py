@@ -286,49 +286,23 @@ def plan(
     longest = _longest_name(frame, names, full_names)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
     room = width - PREFIX - min(longest, max(_MIN_NAME, share)) - 1
-    sparks: list[SparkColumn] = []
+    sparks: Sequence[SparkColumn] = ()
     if frame.sparks and len(frame):
         sparks = [_spark_column(each, wide) for each in signals]
     if frame.view.name and not lanes and any(each.name in _HEATS for each in columns):
         # Where figures of the GPU are the question, their meters are worth more.
         columns = [_metered(frame, each, full) if each.name in _FIRST else each for each in columns]
-        sparks = []
+        sparks = ()
     if lanes:
         sparks = [LaneColumn("", max(_MIN_LANE, width * _LANE_SHARE // 100))]
-    names_chosen = {each.name for each in columns} if frame.view.columns else must
-    plain = [_plain(each) for each in columns]
-
-    def is_few(shown: Sequence[DrawnColumn]) -> bool:
-        of_kernels = _MIN_OF_KERNELS[bool(sparks)]
-        least = of_kernels if frame.view.name in _KERNELS and not lanes else _MIN_COLUMNS
-        return len(shown) < min(least, len(columns))
-
-    def is_short(shown: Sequence[DrawnColumn]) -> bool:
-        return is_few(shown) or not names_chosen <= {each.name for each in shown}
-
-    # Sparklines are worth more than the bar.
-    forms = [columns] if lanes else [columns, plain]
-    tries = [(form, sparks[:count]) for count in range(len(sparks), 0, -1) for form in forms]
-    for tried, sparks in (*tries, (columns, [])):
-        shown = _fitting(frame, tried, room - _cells((), sparks))
-        if not (is_few if lanes else is_short)(shown):
-            break
-    signal = signals[0].name if signals and not sparks else ""
-    if signal not in {"", *(each.name for each in shown)}:
-        # Its figures are the least that is seen of a signal without chart and sparklines.
-        fewer = _fitting(frame, plain, room)
-        shown = fewer if signal in {each.name for each in fewer} else shown
-    if is_short(shown):
-        shown = _fitting(frame, plain, room - _cells((), sparks), must)
+    shown, sparks = _chosen(frame, columns, sparks, room, must, signals[:1])
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
     if lanes and sparks:
         used = PREFIX + name_width + _cells(shown, [])
         sparks = [LaneColumn("", max(width - used - GAP - 1, 1))]
     spare = width - PREFIX - name_width - _cells(shown, sparks)
-    for at in sorted(range(len(shown)), key=lambda at: shown[at].name not in _FIRST):
-        if shown[at].name in _METERED and not lanes and spare > _METER and not shown[at].bar:
-            shown[at] = _metered(frame, shown[at], full)
-            spare -= (_METER + 1) * bool(shown[at].bar)
+    if not lanes:
+        shown, spare = _with_meters(frame, shown, spare, full)
     shown = [_with_longer_bar(each, spare) for each in shown]
     short = fitting_names(names, name_width, glyphs) if names is not None else None
     return TableLayout(
@@ -344,6 +318,45 @@ def plan(
         len(everything) - first - len(shown),
         inks,
     )
+
+
+def _chosen(
+    frame: Frame,
+    columns: Sequence[DrawnColumn],
+    sparks: Sequence[SparkColumn],
+    room: int,
+    must: Set[str],
+    signals: Sequence[Signal],
+) -> tuple[list[DrawnColumn], Sequence[SparkColumn]]:
+    """The columns and the sparklines or lanes that have room; sparklines are worth more than bars.
+
+    Of the first of the signals the figures are seen at least.
+    """
+    lanes = any(isinstance(each, LaneColumn) for each in sparks)
+    wanted = {each.name for each in columns} if frame.view.columns else must
+    plain = [_plain(each) for each in columns]
+
+    def is_few(shown: Sequence[DrawnColumn]) -> bool:
+        of_kernels = _MIN_OF_KERNELS[bool(sparks)]
+        least = of_kernels if frame.view.name in _KERNELS and not lanes else _MIN_COLUMNS
+        return len(shown) < min(least, len(columns))
+
+    def is_short(shown: Sequence[DrawnColumn]) -> bool:
+        return is_few(shown) or not wanted <= {each.name for each in shown}
+
+    forms = [columns] if lanes else [columns, plain]
+    tries = [(form, sparks[:count]) for count in range(len(sparks), 0, -1) for form in forms]
+    for tried, sparks in (*tries, (columns, [])):
+        shown = _fitting(frame, tried, room - _cells((), sparks))
+        if not (is_few if lanes else is_short)(shown):
+            break
+    signal = signals[0].name if signals and not sparks else ""
+    if signal not in {"", *(each.name for each in shown)}:
+        fewer = _fitting(frame, plain, room)
+        shown = fewer if signal in {each.name for each in fewer} else shown
+    if is_short(shown):
+        shown = _fitting(frame, plain, room - _cells((), sparks), must)
+    return shown, sparks
 
 
 def repeated_by_columns(frame: Frame) -> dict[str, BarChart]:
@@ -384,6 +397,18 @@ def _metered(frame: Frame, column: DrawnColumn, full: Mapping[str, float] | None
     fulls = np.full(len(frame), most) if limits is None else limits.known()
     width = max(column.width - _METER - 1, cell_width(column.text.scale.cell(most)) + 1)
     return replace(column, bar=_METER, fulls=fulls, width=width)
+
+
+def _with_meters(
+    frame: Frame, columns: Sequence[DrawnColumn], spare: int, full: Mapping[str, float] | None
+) -> tuple[list[DrawnColumn], int]:
+    """The columns with meters in so many spare cells, and the cells that are left."""
+    shown = list(columns)
+    for at in sorted(range(len(shown)), key=lambda at: shown[at].name not in _FIRST):
+        if shown[at].name in _METERED and spare > _METER and not shown[at].bar:
+            shown[at] = _metered(frame, shown[at], full)
+            spare -= (_METER + 1) * bool(shown[at].bar)
+    return shown, spare
 
 
 def _with_longer_bar(column: DrawnColumn, spare: int) -> DrawnColumn:
@@ -435,22 +460,37 @@ def _column(
     bar_cells: int,
     is_comm: Mask,
 ) -> DrawnColumn:
-    name = text.metric.name
     header = text.header
-    if frame.sort.removeprefix("-") == name:
+    if frame.sort.removeprefix("-") == text.metric.name:
         header += glyphs.order(frame.sort)
-    values = frame.values[name]
+    if frame.values[text.metric.name].words is not None:
+        return _column_of_words(frame, text, header)
+    return _column_of_figures(frame, text, header, bars, bar_cells, is_comm)
+
+
+def _column_of_words(frame: Frame, text: ColumnText, header: str) -> DrawnColumn:
+    name, values = text.metric.name, frame.values[text.metric.name]
+    kernels = frame.view.by == "kernel" or name == "at_kernel"
+    codes = set(values.numbers[values.present()].tolist())
+    words = [clean((values.words or ())[int(code)]) for code in codes]
+    widths = [cell_width(display_name(word, "kernel") if kernels else word) for word in words]
+    most = _MAX_OPERATION if name == "operation" else _MAX_WORD
+    width = max(cell_width(header), min(max(widths, default=1), most))
+    return DrawnColumn(text, header, width, 0, 1.0, tints(frame, text.metric), kernels)
+
+
+def _column_of_figures(
+    frame: Frame,
+    text: ColumnText,
+    header: str,
+    bars: Mapping[str, BarChart],
+    bar_cells: int,
+    is_comm: Mask,
+) -> DrawnColumn:
+    name, values = text.metric.name, frame.values[text.metric.name]
     present = values.numbers[values.present()]
     extremes = [present.min().item(), present.max().item()] if len(present) else []
     extremes += [near[np.abs(near).argmin()].item()] if len(near := present[present != 0]) else []
-    if values.words is not None:
-        kernels = frame.view.by == "kernel" or name == "at_kernel"
-        words = (clean(values.words[int(code)]) for code in set(present.tolist()))
-        shown = (display_name(word, "kernel") if kernels else word for word in words)
-        widths = sorted(cell_width(word) for word in shown)
-        most = _MAX_OPERATION if name == "operation" else _MAX_WORD
-        width = max(cell_width(header), min(max(widths, default=1), most))
-        return DrawnColumn(text, header, width, 0, 1.0, tints(frame, text.metric), kernels)
     marks = (values.extrapolated, values.partial)
     mark = "~" if any(each is not None and each.any() for each in marks) else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
@@ -458,17 +498,18 @@ def _column(
     parts = BarParts.of(chart, frame.labels) if chart and len(chart.series) > 1 else None
     bar_width = _WIDE_BAR if parts is not None else bar_cells
     bar_width *= name in bars or (name in BARS and not bars)
-    of_peers = name in BARS and frame.level in ("gpu", "iteration")
-    longest = 100.0 if of_peers else max(map(abs, extremes), default=0) or 1.0
-    if bar_width and not of_peers and is_comm.any() and not is_comm.all():
-        # The time of communication is mostly waiting: it doesn't set the scale.
-        longest = float(np.nanmax(np.abs(values.known()[~is_comm]), initial=0.0)) or 1.0
     # The title of a column with bars is over these, too.
     cells += [] if bar_width else [header]
     width = max(map(cell_width, cells))
-    drawn = tints(frame, text.metric)
     # Bars of time in kernels have the classes' inks, others that of their kind.
     ink = series_inks([chart.series[0].name])[0] if chart and name not in _OF_KERNELS else ""
+    longest = max(map(abs, extremes), default=0) or 1.0
+    if name in BARS and frame.level in ("gpu", "iteration"):
+        longest = 100.0
+    elif bar_width and is_comm.any() and not is_comm.all():
+        # The time of communication is mostly waiting: it doesn't set the scale.
+        longest = float(np.nanmax(np.abs(values.known()[~is_comm]), initial=0.0)) or 1.0
+    drawn = tints(frame, text.metric)
     return DrawnColumn(text, header, width, bar_width, longest, drawn, parts=parts, ink=ink)
 
 

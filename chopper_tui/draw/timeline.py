@@ -16,7 +16,7 @@ from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs, columns
 from chopper_core.render.palette import HEAT_LEVELS
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.escape import clean
 from chopper_core.views.shared.marks import far_out
 from chopper_tui.draw import axes
@@ -103,62 +103,31 @@ class LanesDrawer(Drawer[Lanes]):
     def body(self, chart: Lanes, on: Canvas) -> None:
         if not chart.lanes:
             return
-        has_map = _is_part(chart.seen) and on.height >= _MIN_WITH_HOST
-        height, glyphs = on.height - has_map, on.glyphs
+        glyphs, room, bins = on.glyphs, label_width(chart), bins_of(chart, on.width)
         selected = min(max(on.row, 0), len(chart.lanes) - 1)
-        room, bins = label_width(chart), bins_of(chart, on.width)
-        bands = chart.bands(selected, bins)
-        strips = tuple(map(_on_visible_range, drawable(chart.strips(selected, bins))))
-        count = len(chart.lanes)
-        clocks = _Clocks.of(chart, bins)
-        has_room = height >= _HEAD + 2 * count + _MIN_WITH_CLOCKS
-        # The clock of one GPU alone is an area below.
-        has_strips = clocks is not None and clocks.owners > 1 and has_room
-        if clocks is not None and has_strips:
-            strips = tuple(strip for strip in strips if strip.unit != Unit.MHZ)
-            height -= clocks.owners
-        ghosts = _ghosts_shown(chart, selected, height)
-        has_host = chart.hosts is not None and height - len(ghosts) >= _MIN_WITH_HOST
-        host = chart.hosts(selected, bins) if chart.hosts is not None and has_host else None
-        unmeasured = all(each.title in OF_TRACE for each in strips) and height >= _MIN_WITH_HOST
-        room_left = height - len(ghosts) - (host is not None) - (unmeasured and bool(strips))
-        shown, most_bands, most_strips, strip_lines = _allotted(
-            room_left, len(chart.lanes), len(bands), max(len(strips), 1)
-        )
-        # The queue is beneath the host that fills it.
-        strips = tuple(sorted(strips[:most_strips], key=lambda strip: strip.title not in OF_TRACE))
-        titles = {band.title for band in bands}
-        kept = [title for title in _BANDS_BY_IMPORTANCE if title in titles][:most_bands]
-        top = min(max(selected - shown // 2, 0), len(chart.lanes) - shown)
-        places = range(top, top + shown)
-        drawn = self._drawn(chart, places, selected, bins, on)
-        scaled = strips if strip_lines == 1 else ()
+        has = _Parts.of(chart, selected, bins, on.height)
+        drawn = self._drawn(chart, has.lanes, selected, bins, on)
+        scaled = has.strips if has.strip_lines == 1 else ()
         used = {part for line in drawn for _, ink in line for part in ink.split("/")}
-        lines = [_legend(chart, places, scaled, used, on.width, glyphs)]
-        if has_map:
-            lines.insert(0, _map(chart.seen, bins, room, glyphs))
+        lines = [_map(chart.seen, bins, room, glyphs)] if has.is_mapped else []
+        lines.append(_legend(chart, has.lanes, scaled, used, on.width, glyphs))
         lines += _axis(chart.seen, bins, room, glyphs)
         owner = _owner(chart, selected)
-        for band in (each for each in bands if each.title in kept):
+        for band in has.bands:
             name = owner + _SHORT.get(band.title, band.title) if owner else band.title
             lines.append([_label(name, room, glyphs), *_band(band, bins, glyphs)])
-        for row, line in zip(places, drawn, strict=True):
-            sign, ink = (glyphs.cursor, "strong") if row == selected else (" ", "text")
-            clock = [] if clocks is None else clocks.text(row, glyphs)
-            name, _ = _label(chart.lanes[row], room - 1 - width_of(clock), glyphs)
-            lines.append([(sign + name, ink), *clock, *line])
-            if clocks is not None and has_strips and len(clocks.numbers[row]):
-                lines.append([(" " * (room + 1), "dim"), *clocks.strip(row, glyphs)])
-            if row in ghosts:
+        for row, line in zip(has.lanes, drawn, strict=True):
+            lines += _lane_lines(chart, row, row == selected, line, has, glyphs)
+            if row in has.ghosts:
                 lines.append(_ghost(chart, row, bins, room, glyphs))
-        if host is not None:
-            line = _lane(host, bins, glyphs.coloured(False), (None, None))
+        if has.host is not None:
+            line = _lane(has.host, bins, glyphs.coloured(False), (None, None))
             inked = [(text, _HOST_INKS.get(ink, ink)) for text, ink in line]
             lines.append([_label(f"{owner or ' '}host", room, glyphs), *inked])
-        if unmeasured or (not strips and most_strips):
+        if has.is_unmeasured:
             lines.append([_label("", room, glyphs), (clean(chart.missing), "dim")])
-        for strip in strips:
-            lines += _strip(strip, strip_lines, room, glyphs)
+        for strip in has.strips:
+            lines += _strip(strip, has.strip_lines, room, glyphs)
         on.lines += lines
 
     def _drawn(
@@ -180,6 +149,75 @@ class LanesDrawer(Drawer[Lanes]):
 
     def time_cell(self, chart: Lanes, x: int) -> int:
         return x - label_width(chart) - 1
+
+
+class _Parts(Struct, frozen=True, eq=False):
+    """What of a picture fits into its height."""
+
+    lanes: range
+    bands: list[Band]
+    strips: tuple[Strip, ...]
+    strip_lines: int
+    ghosts: range
+    host: LaneCells | None
+    clocks: _Clocks | None
+    has_clock_strips: bool
+    is_mapped: bool
+    is_unmeasured: bool
+    """Whether to say why there are no signals."""
+
+    @classmethod
+    def of(cls, chart: Lanes, selected: int, bins: int, height: int) -> _Parts:
+        is_mapped = _is_part(chart.seen) and height >= _MIN_WITH_HOST
+        height, count = height - is_mapped, len(chart.lanes)
+        bands = chart.bands(selected, bins)
+        strips = tuple(map(_on_visible_range, drawable(chart.strips(selected, bins))))
+        clocks = _Clocks.of(chart, bins)
+        has_room = height >= _HEAD + 2 * count + _MIN_WITH_CLOCKS
+        # The clock of one GPU alone is an area below.
+        has_clock_strips = clocks is not None and clocks.owners > 1 and has_room
+        if clocks is not None and has_clock_strips:
+            strips = tuple(strip for strip in strips if strip.unit != Unit.MHZ)
+            height -= clocks.owners
+        ghosts = _ghosts_shown(chart, selected, height)
+        host = None
+        if chart.hosts is not None and height - len(ghosts) >= _MIN_WITH_HOST:
+            host = chart.hosts(selected, bins)
+        is_unmeasured = all(each.title in OF_TRACE for each in strips) and height >= _MIN_WITH_HOST
+        rest = height - len(ghosts) - (host is not None) - (is_unmeasured and bool(strips))
+        shown, most_bands, most_strips, lines = _allotted(
+            rest, count, len(bands), max(len(strips), 1)
+        )
+        top = min(max(selected - shown // 2, 0), count - shown)
+        titles = {band.title for band in bands}
+        kept = [title for title in _BANDS_BY_IMPORTANCE if title in titles][:most_bands]
+        return cls(
+            range(top, top + shown),
+            [each for each in bands if each.title in kept],
+            # The queue is beneath the host that fills it.
+            tuple(sorted(strips[:most_strips], key=lambda strip: strip.title not in OF_TRACE)),
+            lines,
+            ghosts,
+            host,
+            clocks,
+            has_clock_strips,
+            is_mapped,
+            is_unmeasured or (not strips and most_strips > 0),
+        )
+
+
+def _lane_lines(
+    chart: Lanes, row: int, is_selected: bool, lane: Line, has: _Parts, glyphs: Glyphs
+) -> list[Line]:
+    """A lane with its name and its clock, and the strip of the clock below it."""
+    room, clocks = label_width(chart), has.clocks
+    sign, ink = (glyphs.cursor, "strong") if is_selected else (" ", "text")
+    clock = [] if clocks is None else clocks.text(row, glyphs)
+    name, _ = _label(chart.lanes[row], room - 1 - width_of(clock), glyphs)
+    lines: list[Line] = [[(sign + name, ink), *clock, *lane]]
+    if clocks is not None and has.has_clock_strips and len(clocks.numbers[row]):
+        lines.append([(" " * (room + 1), "dim"), *clocks.strip(row, glyphs)])
+    return lines
 
 
 def _owner(picture: Lanes, row: int) -> str:
@@ -432,7 +470,22 @@ def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Lin
     A half is drawn where its kind runs for more than a quarter of the cell. In colours compute has
     those of its classes, and names stand on the colour of their lane.
     """
-    halves, marks = _HALVES[glyphs.name], _MARKS[glyphs.name]
+    marks = _MARKS[glyphs.name]
+    chars, inks, is_plain = _in_halves(cells, bins, glyphs)
+    for span in cells.spans:
+        if is_plain[span.begin : span.end].all():
+            _write_name(span, chars, inks, glyphs)
+    for column, char in zip(columns, (marks.upright, marks.at_mark), strict=True):
+        if column is not None and not cells.busy_ns[column]:
+            chars[column], inks[column] = char, "dim"
+    if columns[0] is not None:
+        inks[columns[0]] = "cursor"
+    return inked(chars, inks)
+
+
+def _in_halves(cells: LaneCells, bins: int, glyphs: Glyphs) -> tuple[list[str], list[str], Mask]:
+    """(characters, inks, whether a cell has room for a name)."""
+    halves = _HALVES[glyphs.name]
     compute, comm, *rest = cells.kind_ns
     copies = rest[0] if rest else np.zeros_like(compute)
     quarter = cells.width_ns / 4
@@ -453,32 +506,28 @@ def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Lin
             chars[place], inks[place] = halves[1], f"{ink}/{below}"
         elif not (upper or lower):
             chars[place], inks[place] = _SOME[glyphs.name], "dim"
-    for span in cells.spans:
-        own = slice(span.begin, span.end)
-        if (is_upper & is_lower)[own].any() or "dim" in inks[own]:
-            continue
-        is_named = span.end - span.begin >= _MIN_NAMED_WIDTH
-        if span.begins:
-            chars[span.begin] = marks.edge
-        if glyphs.in_colour:
-            first = span.begin + (not span.begins)
-            for place in range(first, span.end if is_named else span.begin + 1):
-                chars[place] = chars[place] if place == span.begin else " "
-                inks[place] = f"text/{inks[place]}"
-        if not is_named:
-            continue
-        name, room = display_name(span.text, "kernel"), span.end - span.begin - 3
-        if len(name) > room and span.short:
-            name = clean(span.short)
-        name = elide(name, room, glyphs)
-        if len(name) == cell_width(name):
-            chars[span.begin + 2 : span.begin + 2 + len(name)] = name
-    for column, char in zip(columns, (marks.upright, marks.at_mark), strict=True):
-        if column is not None and not cells.busy_ns[column]:
-            chars[column], inks[column] = char, "dim"
-    if columns[0] is not None:
-        inks[columns[0]] = "cursor"
-    return inked(chars, inks)
+    is_some = (cells.busy_ns > 0) & ~is_upper & ~is_lower
+    return chars, inks, ~(is_upper & is_lower) & ~is_some
+
+
+def _write_name(span: Span, chars: list[str], inks: list[str], glyphs: Glyphs) -> None:
+    """Write the name of an activity onto its cells, where they are wide enough for it."""
+    is_named = span.end - span.begin >= _MIN_NAMED_WIDTH
+    if span.begins:
+        chars[span.begin] = _MARKS[glyphs.name].edge
+    if glyphs.in_colour:
+        first = span.begin + (not span.begins)
+        for place in range(first, span.end if is_named else span.begin + 1):
+            chars[place] = chars[place] if place == span.begin else " "
+            inks[place] = f"text/{inks[place]}"
+    if not is_named:
+        return
+    name, room = display_name(span.text, "kernel"), span.end - span.begin - 3
+    if len(name) > room and span.short:
+        name = clean(span.short)
+    name = elide(name, room, glyphs)
+    if len(name) == cell_width(name):
+        chars[span.begin + 2 : span.begin + 2 + len(name)] = name
 
 
 def _on_visible_range(strip: Strip) -> Strip:
