@@ -185,16 +185,12 @@ class Host:
             codes = np.arange(len(self.trace.names))
             found = matching(self.trace.names, codes, pattern, self._names)
             self._matching[pattern.pattern] = found
-        return found[self.ranges.name] & self._is_label
+        return found[self.ranges.name] & np.not_equal(self.ranges.category, HostCategory.FRAME)
 
     @cached_property
     def _names(self) -> Index:
         """The names of ranges."""
         return _used(self.trace.names, self.ranges.name)
-
-    @cached_property
-    def _is_label(self) -> Mask:
-        return np.not_equal(self.ranges.category, HostCategory.FRAME)
 
     def by_name(self, value: Callable[[str], int], rows: Index | None = None) -> Index:
         """A number for each of the ranges, computed once per distinct name."""

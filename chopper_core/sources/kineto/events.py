@@ -382,9 +382,7 @@ def _event_of(fields: Any) -> Event:
     return MemoryEvent(**values) if is_memory else Event(**values)
 
 
-_RAW: Final = frozenset(
-    ("shapes", "old_shapes", "types", "values", "strides", "grid", "block", "kernel")
-)
+_RAW: Final = {field.name for field in msgspec.structs.fields(Args) if field.type is msgspec.Raw}
 
 
 def _args_of(fields: Mapping[str, Any], kind: type[Args]) -> Args:

@@ -238,7 +238,6 @@ class TraceTables:
             streams[row] = events[row].tid
         for row in [row for row, device in enumerate(devices) if device is None]:
             devices[row] = events[row].pid
-        columns["name"] = _codes(self.names, [event.name for event in events])
         columns["category"] = _codes(ACTIVITY_CATEGORIES, [event.cat for event in events])
         columns["device"] = bounded(int_column(devices), _INT32_LIMIT)
         columns["stream"] = self._numbers_or_names(streams)
@@ -256,7 +255,6 @@ class TraceTables:
 
     def _add_launches(self, events: Sequence[Event]) -> None:
         events, columns = self._timed(events)
-        columns["name"] = _codes(self.names, [event.name for event in events])
         columns["thread"] = self._thread_codes(events)
         columns["correlation"] = int_column(
             [ABSENT if event.args is None else event.args.correlation for event in events]
@@ -264,21 +262,22 @@ class TraceTables:
         self._tables["launches"].add(columns)
 
     def _add_ranges(
-        self, table: GrowingColumns, events: Sequence[Event], kinds: FrameKinds | None = None
+        self,
+        table: GrowingColumns,
+        events: Sequence[Event],
+        kinds: Mapping[str, int] = RANGE_CATEGORIES,
     ) -> None:
+        """Add ranges, whose kind is that of their category, or of their name for `FrameKinds`."""
         if not events:
             return
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
         names = [event.name for event in events]
-        columns["name"] = _codes(self.names, names)
-        if kinds is None:
-            categories = [event.cat for event in events]
-            if self.event_counts[OLD_RANGE]:
-                categories = list(map(old_category, events))
-            columns["category"] = _codes(RANGE_CATEGORIES, categories)
-        else:
-            columns["category"] = _codes(kinds, names)
+        keys = names
+        if kinds is RANGE_CATEGORIES:
+            is_old = self.event_counts[OLD_RANGE] > 0
+            keys = [old_category(event) if is_old else event.cat for event in events]
+        columns["category"] = _codes(kinds, keys)
         columns["thread"] = self._thread_codes(events)
         columns["external_id"] = external_ids(args)
         columns["sequence"] = int_column([arg.sequence for arg in args])
@@ -335,7 +334,7 @@ class TraceTables:
         self._tables["allocations"].add(columns)
 
     def _timed(self, events: Sequence[Event]) -> tuple[Sequence[Event], Columns]:
-        """Return the complete events with usable times, and their starts and durations."""
+        """Return the complete events with usable times; their names, starts and durations."""
         complete = events
         phases = [event.ph for event in events]
         if phases.count(COMPLETE) < len(events):
@@ -349,7 +348,8 @@ class TraceTables:
             start_ns, duration_ns = start_ns[usable], duration_ns[usable]
         if len(start_ns):
             self._repeats.add(len(start_ns), len(distinct(start_ns)))
-        return complete, {"start_ns": start_ns, "duration_ns": duration_ns}
+        names = _codes(self.names, [event.name for event in complete])
+        return complete, {"name": names, "start_ns": start_ns, "duration_ns": duration_ns}
 
     def _usable(self, events: Sequence[Event], usable: Mask) -> Sequence[Event]:
         """Return the events with usable times, and count the others."""
