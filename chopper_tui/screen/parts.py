@@ -20,7 +20,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, enter
 from chopper_core.render.cells import SENTENCES, crumb, display_name
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views import view_spec
+from chopper_core.views import WHATIF, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui.config import CHART_SIZES, Config, save_splits
@@ -466,8 +466,9 @@ class ScreenParts(SteadyScreen[None]):
 
     def _evidence_room(self, spare: int, frame: int) -> Room:
         """The lines of what the cursor's row leads to: inside of a node there are few rows."""
-        # Of findings the lines of two change with a move.
-        is_short = self.shows_sentences and not self._sizes.get("-large")
+        # Of findings the lines of two change with a move, of questions the columns as well.
+        is_short = self.shows_sentences or self.view.name == WHATIF
+        is_short &= not self._sizes.get("-large")
         most, rows = _DETAIL - frame * is_short, range(min(len(self.frame), _FEW_ROWS))
         targets = [self._evidence_of(self.frame, row) for row in rows]
         if all(target is not None and not target.name for target in targets):
