@@ -59,8 +59,8 @@ NO_BASE: Final = "no figure here adds up over GPUs and steps"
         Scroll the columns back to the left.
     """)
 def _scroll(screen: Explorer, columns: int) -> None:
-    if screen.shows_sentences:
-        raise UsageError("findings have no columns; i shows all figures of one")
+    if screen.shows_sentences or screen.has_table_drawn:
+        raise UsageError("there are no columns to scroll; i shows all figures of a row")
     screen.table.scroll_columns(columns)
 
 

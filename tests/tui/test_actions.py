@@ -175,7 +175,7 @@ REFUSALS: dict[str, list[tuple[str, str]]] = {
         *[("j", "")] * 6,
         ("j", "this is the last level"),
     ],
-    "findings": [(">", "findings have no columns"), (":live", ""), ("space", "paused")],
+    "findings": [(">", "there are no columns to scroll"), (":live", ""), ("space", "paused")],
 }
 
 
