@@ -253,35 +253,25 @@ def shares(found: Collectives, owner: Index, count: int) -> Own:
 
 def headline(found: Collectives, base: Base, exposed_ms: Mapping[str, float]) -> tuple[str, ...]:
     """What is exposed, before which operation, and who waits for whom."""
-    table, rows = found.table, found.rows
-    names = kinds_of(found)
+    names, complete = kinds_of(found), found.complete
     kinds = Counter(names[place] for place in found.member_set.tolist()).most_common(4)
-    number = f"{amount(base.each(len(rows)))} collectives"
-    mix = ", ".join(f"{amount(base.each(times))} {kind}" for kind, times in kinds)
-    exposed, first = int(table.exposed_comm_ns[rows].sum()), next(iter(exposed_ms.items()), None)
-    hidden = not exposed or found.is_scheduled
-    lines = [
-        facts(
-            "" if hidden else f"{time_text(base.each(exposed))} exposed{base.words}",
-            f"{time_text(1e6 * first[1])} before {first[0]}" if first and not hidden else "",
-            f"{number}{base.words}: {mix}" if hidden else "",
-        )
-    ]
-    complete, total = found.complete, int(found.member_wait_ns.sum())
-    if complete.any() and total:
+    number = f"{amount(base.each(len(found.rows)))} collectives"
+    second = f"{number}{base.words}: "
+    second += ", ".join(f"{amount(base.each(times))} {kind}" for kind, times in kinds)
+    exposed, first = int(found.table.exposed_comm_ns[found.rows].sum()), ""
+    if exposed and not found.is_scheduled:
+        before = (f"{time_text(1e6 * ms)} before {name}" for name, ms in exposed_ms.items())
+        first = facts(f"{time_text(base.each(exposed))} exposed{base.words}", next(before, ""))
+    if complete.any() and (total := int(found.member_wait_ns.sum())):
         wait = sums_of(found.member_wait_ns, found.member_set, len(found))
         worst = int(sums_of(wait[complete], found.last_gpu[complete]).argmax())
         own = complete & (found.last_gpu == worst)
-        lines.append(
-            facts(
-                f"{time_text(base.each(total))} waiting{base.words if hidden else ''}",
-                f"{100 * wait[own].sum() / total:.0f} % for GPU {worst}, last at "
-                f"{100 * own.sum() / complete.sum():.0f} % of {number}",
-            )
+        second = facts(
+            f"{time_text(base.each(total))} waiting",
+            f"{100 * wait[own].sum() / total:.0f} % for GPU {worst}, last at "
+            f"{100 * own.sum() / complete.sum():.0f} % of {number}",
         )
-    elif not hidden:
-        lines.append(f"{number}: {mix}")
-    return tuple(lines)
+    return tuple(filter(None, (first, second)))
 
 
 def notes(run: Run, found: Collectives) -> tuple[str, ...]:
