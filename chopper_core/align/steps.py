@@ -18,7 +18,7 @@ from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, Points,
 from chopper_core.model.side_table import HostSteps, empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32
-from chopper_core.util.grouping import distinct, run_starts
+from chopper_core.util.grouping import counts_of, distinct, run_starts
 from chopper_core.util.patterns import group_of, late
 
 _VLLM: Final = late(
@@ -52,6 +52,8 @@ ANNOTATIONS: Final = (
 """Step annotations; the first pattern that occurs in a trace counts."""
 _OPTIMIZER_STEP: Final = late(r"^Optimizer\.step#|^opt_step$")
 _LEADING: Final = late(r"^(?:sq)?(\d+)")
+_MIN_HEAD: Final = 3
+"""Activities at the beginning of a stream whose launches aren't lost, but before the trace."""
 _BURST_GAP: Final = 200
 """Other kernels between two optimizer kernels that separate two steps."""
 
@@ -265,8 +267,9 @@ def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     """Activities without a launch take the step of both neighbours on their stream, where these
     differ that of the nearer one on any.
 
-    Those before the first linked activity of their GPU were launched before profiling began:
-    they belong to the step before the first one, or to the first if it is truncated.
+    Those before the first linked activity of their GPU, and several before that of their stream,
+    were launched before profiling began: they belong to the step before the first one, or to the
+    first if it is truncated.
     """
     activities = host.trace.activities
     known = ~labels.missing()
@@ -283,7 +286,11 @@ def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     previous, following = (np.where(is_sure, *near) for near in zip(on_stream, on_gpu, strict=True))
     codes_after = labels.codes[following]
     first = int(labels.codes[known].min())
+    of_stream = unlinked & (on_stream[0] < 0) & (labels.codes[on_stream[1]] == first)
+    of_stream &= on_stream[1] >= 0
+    is_long = counts_of(host.lane[of_stream], int(host.lane.max(initial=0)) + 1) >= _MIN_HEAD
     head = unlinked & (previous < 0) & (following >= 0) & (codes_after == first)
+    head |= of_stream & is_long[host.lane]
     if first in partial or first == 0:
         labels.fill(first, Rule.NEIGHBOUR, head)
     elif head.any():

@@ -44,6 +44,8 @@ from chopper_core.util.grouping import (
 
 _LONG_WAKE_NS: Final = 100_000
 """A call that returns later than this after what it waits for works in between."""
+_UNSEEN_NS: Final = 200_000
+"""A longer time from when an activity may begin to its start is a wait."""
 _MIDDLE: Final = 4
 """A typical value is the mean without the lowest and the highest quarter."""
 
@@ -94,6 +96,9 @@ def build_graph(run: Run, rows: Index, *, is_seeded: bool = False) -> StepGraph:
     host = count + arrivals + len(met)
     known = np.flatnonzero(launched >= 0)
     latency = _latency(timed, edges, known)
+    unseen = 0
+    if lead is None and run.world > len({each.rank for each in run.gpus}):
+        edges, latency, unseen = _with_unseen_waits(timed, edges, known, latency)
     follows = np.flatnonzero(hosts.gpu[1:] == hosts.gpu[:-1]) + 1
     parts = (
         _between_gpus(run, timed),
@@ -111,7 +116,8 @@ def build_graph(run: Run, rows: Index, *, is_seeded: bool = False) -> StepGraph:
     moment = np.append(nodes.begin_ns[:host], (nodes.begin_ns + nodes.work_ns)[host:])
     left = host + np.flatnonzero(hosts.iteration != NO_LABEL)
     unlaunched = int(np.count_nonzero(launched < 0)) if lead is None else 0
-    return sorted_graph(nodes, joined_edges(parts), moment, left, unlaunched)
+    graph = sorted_graph(nodes, joined_edges(parts), moment, left, unlaunched)
+    return replace(graph, unseen_ns=unseen)
 
 
 def _leads(nodes: NodeRows, timed: TimedRows, led: Index, lead: Int64) -> NodeRows:
@@ -270,6 +276,26 @@ def _with_lags(timed: TimedRows, edges: EdgeRows) -> EdgeRows:
         found = _typical(gap[chosen], timed.kind[after[chosen]], len(Kind))
         lag[same] = np.rint(found[timed.kind[after[same]]]).astype(np.int64)
     return EdgeRows(edges.source, after, edges.evidence, lag)
+
+
+def _with_unseen_waits(
+    timed: TimedRows, edges: EdgeRows, launched: Index, latency: Int64
+) -> tuple[EdgeRows, Int64, int]:
+    """The edges and latencies of launches with the waits that nothing in the run explains, and
+    their sum: without all ranks a trace doesn't show what its GPU waits for."""
+    ready = maxima_of(
+        timed.end[edges.source] + edges.lag_ns, edges.target, len(timed.rows), NO_TIME
+    )
+    ready[launched] = np.maximum(ready[launched], timed.launch[launched] + latency)
+    is_late = (ready != NO_TIME) & (timed.start - np.maximum(ready, 0) > _UNSEEN_NS)
+    own = is_late[edges.target] & (edges.evidence == Evidence.STREAM)
+    gap = timed.start[edges.target] - timed.end[edges.source]
+    follows = np.zeros(len(ready), np.bool_)
+    follows[edges.target[own]] = True
+    alone = (is_late & ~follows)[launched]
+    latency = np.where(alone, (timed.start - timed.launch)[launched], latency)
+    waits = int((timed.start - ready)[is_late].sum())
+    return replace(edges, lag_ns=np.where(own, gap, edges.lag_ns)), latency, waits
 
 
 def _behind(hosts: HostNodes, timed: TimedRows) -> Int64:

@@ -190,17 +190,20 @@ class Predictor(Struct, frozen=True, eq=False):
         times = start.replayed if start is not None else None
         whole = graph.work_ns
         for _ in range(_ROUNDS):
-            now, last = work.copy(), whole
+            now = work.copy()
             if found is not None:
                 if times is not None:
                     shares = found.shares(graph, times.begin_ns, times.end_ns, self.kind)
                 now[nodes] *= found.slowed(rates, shares)
+            last = whole
             whole = np.where(is_kept, graph.work_ns, np.rint(now).astype(np.int64))
             if start is not None and start.is_of(whole, lag):
                 return start
-            times = replay(graph, whole, lag)
             is_near = np.abs(whole - last).sum() <= _AGREES * whole.sum()
-            if found is None or start is not None or is_near:
+            if start is None and times is not None and is_near:
+                return Predicted(last, lag, times)
+            times = replay(graph, whole, lag)
+            if found is None or start is not None:
                 break
         assert times is not None
         return Predicted(whole, lag, times)

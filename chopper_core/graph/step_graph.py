@@ -92,6 +92,8 @@ class StepGraph(Struct, frozen=True, eq=False, dict=True):
     """The nodes at which the host leaves the iterations of `host_iterations`."""
     unlaunched: int = 0
     """Activities without a launch record: what their host did before them is unknown."""
+    unseen_ns: int = 0
+    """Waits for what isn't in the run, such as absent ranks, in all: they stay as measured."""
     contradicted: int = 0
     """Edges left out because the target begins before the source, by the measured times."""
 
@@ -358,6 +360,7 @@ def joined_graphs(parts: Sequence[StepGraph]) -> StepGraph:
         source=moved["source"].astype(np.int32),
         host_ends=moved["host_ends"],
         unlaunched=sum(part.unlaunched for part in parts),
+        unseen_ns=sum(part.unseen_ns for part in parts),
         contradicted=sum(part.contradicted for part in parts),
     )
 

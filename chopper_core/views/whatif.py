@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.graph import questions
+from chopper_core.graph import questions, window
 from chopper_core.graph.path import longest_path
 from chopper_core.graph.predicted import predicted_run
 from chopper_core.graph.questions import LEAST, MOST, Change, Predicted, Predictor
@@ -157,9 +157,14 @@ class Steady(Struct, frozen=True, eq=False):
         if not times.mean_ns > 0:
             raise NothingToShow("the steps take no time")
         steps = times.iterations
-        named = {each for text in asked for each in _iterations_in(run, text)}
-        replays = ReplayedSteps.of_run(run, times.gpus, steps, times.each_ns, named)
-        return cls(replays, times)
+        named: set[int] = set()
+        if len(run.table) > window.MAX_ROWS:
+            named = {each for text in asked for each in _iterations_in(run, text)}
+        key = ("replayed steps", tuple(times.gpus.tolist()), tuple(steps), tuple(sorted(named)))
+        found = run.memo(
+            key, lambda: ReplayedSteps.of_run(run, times.gpus, steps, times.each_ns, named), keep=4
+        )
+        return cls(found, times)
 
     @property
     def predictor(self) -> Predictor:
@@ -497,6 +502,12 @@ def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
     small = [label for label, each in answers.items() if abs(each.saving_ns) < abs(error)]
     if small:
         notes.append(f"within the model's error: {listed(small, 8)}")
+    if graph.unseen_ns:
+        each = graph.unseen_ns / max(len(steady.replays.steps.gpu), 1)
+        notes.append(
+            f"{time(each)} per step and GPU are waits for what isn't in the run, such as other "
+            "ranks: they stay as measured"
+        )
     if graph.unlaunched:
         activities = count(graph.unlaunched, "activity")
         notes.append(f"{activities} have no launch record: their host's work isn't replayed")

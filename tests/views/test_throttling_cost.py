@@ -42,6 +42,5 @@ def test_the_same_kernel_unthrottled_tells_the_cost(tmp_path: Path) -> None:
     run = open_run(str(tmp_path), jobs=1)
     found = frame_of(run, address.parse("R?view=findings"))
     (row,) = [n for n, text in enumerate(found.labels) if "throttled" in text]
-    assert "longer than the same kernels while nothing limits them" in found.labels[row]
     # Ten kernels an iteration, 6 ms each, on one of two GPUs; the step is the mean of both.
     assert found.values["saving_ns"].numbers[row] == pytest.approx(30e6, rel=0.1)

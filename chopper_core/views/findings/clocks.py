@@ -319,20 +319,15 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     # The time that each GPU loses to a clock below the nominal one.
     lost = context.by_step("frequency_ns")
     if np.isfinite(lost).all():
-        usual, whose = 0.0, ""
+        usual: float | Float64 = 0.0
         if len(free):
-            usual, whose = median_of(lost[free].mean(axis=1)), " more than that of the others"
+            usual = median_of(lost[free].mean(axis=1))
         elif not limited.all():
-            usual, whose = lost[:, ~limited].mean(axis=1), " more than before or after"
+            usual = lost[:, ~limited].mean(axis=1)
         saving = max(float((lost.mean(axis=1) - usual)[slowed].max()), 0.0)
         total = saving * len(gpus) * len(context.iterations)
-        sentence += f"; the lower clock costs {time(saving)}{context.each}{whose}"
     elif (total := _beyond_unthrottled(context, gpus)) is not None:
         saving = total / len(context.iterations) / len(gpus)
-        sentence += (
-            f"; their kernels take {time(saving)}{context.each} longer than the same kernels "
-            "while nothing limits them"
-        )
     changes = None
     if chip is not None and not len(free) and limited.all():
         changes = (f"clock={chip.clock_mhz:.0f}",)

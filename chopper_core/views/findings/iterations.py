@@ -75,7 +75,7 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
         yield _slow(context, times, places, usual)
     found = _uneven(context, [*iterations[slow].tolist(), *delayed])
     if found is not None:
-        yield from _of_two_lengths(context, times, *found)
+        yield from _of_two_lengths(context, times, *found, is_whole=found[1] or len(own) > 0)
 
 
 def _by_reason(
@@ -136,15 +136,19 @@ def _uneven(context: FindingsContext, known: list[int]) -> tuple[Mask, bool] | N
 
 
 def _of_two_lengths(
-    context: FindingsContext, times: dict[Cost, Float64], is_long: Mask, is_interval: bool
+    context: FindingsContext,
+    times: dict[Cost, Float64],
+    is_long: Mask,
+    is_interval: bool,
+    *,
+    is_whole: bool,
 ) -> Iterator[Finding]:
     step = step_times(context.run, context.view)
     each, numbers = step.each_ns, np.array(step.iterations)
     usual = float(each[~is_long].mean())
     is_other = ~np.isin(context.all_iterations, numbers[is_long])
-    parts = list(_by_reason(context, times, np.flatnonzero(~is_other)))
-    for at in parts[:1] if is_interval else parts:
-        at = np.flatnonzero(~is_other) if is_interval else at
+    parts = _by_reason(context, times, np.flatnonzero(~is_other))
+    for at in [np.flatnonzero(~is_other)] if is_whole else parts:
         long = np.isin(numbers, context.all_iterations[at])
         which = numbers[long].tolist()
         factor, many = each[long].mean() / usual, len(each) > len(which) + 1
