@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo check test test-all smoke monkey fuzz faults test-record lint types format clean docs bench bench-peers
+.PHONY: demo check test test-all smoke monkey fuzz faults test-record lint types format clean docs bench bench-quick bench-peers
 
 demo: $(VENV)/app
 	@$(BIN)/chopper demo
@@ -58,9 +58,13 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(if $(wildcard .mypy_cache),,MYPY_NUM_WORKERS=2) $(BIN)/mypy
 
-# BENCH takes parts, to measure only these again, and options: make bench BENCH="reading ranks --rounds 5"
+# BENCH takes options and parts: make bench-quick BENCH="reading ranks --rounds 5"
 bench: $(VENV)/dev
 	$(BIN)/python -m tests.bench -o docs/internals/benchmarks.md $(BENCH)
+
+# The ratios from small runs, in three minutes.
+bench-quick: $(VENV)/dev
+	$(BIN)/python -m tests.bench --quick $(BENCH)
 
 # The same beside JSON decoders and another trace analyser. The original Chopper and TraceLens run from
 # a checkout: see CHOPPER_MERGE and TRACELENS in tests/bench/reading.py.

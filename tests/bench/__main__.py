@@ -7,14 +7,25 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from chopper_core.views import VIEWS
 from tests.bench import analyses, budgets, engine, explorer, memory, private, reading
-from tests.bench.page import Conditions, Section, merged
+from tests.bench.page import Conditions, Section, page_of
 from tests.bench.processes import ROOT, Cost, in_turn
 from tests.bench.runs import LARGE, MANY
 
 SMALL, WIDE = explorer.SIZES
+_QUICK: Mapping[str, Any] = {
+    "size": 50,
+    "huge": 0,
+    "large": (8, 60_000),
+    "many": (200, 3_000),
+    "counters": 0.05,
+    "rounds": 1,
+    "views": ("overview", "kernels", "ranks"),
+}
+"""The options of a run of three minutes."""
 _EACH_FIRST = (
     "Through the terminal, each key in turn. A view that needs all activities for the first time "
     "shows that it is loading and can be cancelled; it is quick from then on:"
@@ -22,10 +33,11 @@ _EACH_FIRST = (
 
 
 def main() -> None:
-    """Run the parts that are named, or all, in turn; each is on the page when it is done."""
+    """Run the parts that are named, or all, in turn; what is measured so far is on the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", nargs="*", metavar="PART", help=_NAMES)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the page to renew")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the page to write")
+    parser.add_argument("--quick", action="store_true", help="small runs, each once")
     parser.add_argument("--size", type=int, default=200, metavar="MB", help="of the trace")
     parser.add_argument("--huge", type=int, default=1000, metavar="MB", help="of another; 0: none")
     parser.add_argument("--large", type=_shape, default=LARGE, metavar="RANKSxKERNELS")
@@ -33,21 +45,20 @@ def main() -> None:
     parser.add_argument("--counters", type=float, default=1.0, help="share of the full sizes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--views", type=_views, default=tuple(VIEWS), metavar="VIEW,…", help="keys")
+    if "--quick" in sys.argv:
+        parser.set_defaults(**_QUICK)
     options = parser.parse_args()
     if unknown := [name for name in options.part if name not in PARTS]:
         parser.error(f"no part is called {' or '.join(unknown)}; the parts: {', '.join(PARTS)}")
-    titles = {name: title for name, (title, _) in PARTS.items()}
+    conditions, found = Conditions(), {}
     for name in options.part or PARTS:
         print(f"measuring: {name}", file=sys.stderr, flush=True)
-        conditions = Conditions()
-        found = PARTS[name][1](options)
-        found = Section([conditions.line(), "", *found.lines], found.budgets)
+        found[name] = section = PARTS[name][1](options)
+        print("\n".join([f"## {PARTS[name][0]}", "", *section.lines, ""]), flush=True)
+        page = page_of(found, conditions.line())
         if options.output:
-            page = options.output.read_text(encoding="utf-8") if options.output.exists() else ""
-            options.output.write_text(merged(page, name, found, titles), encoding="utf-8")
-        else:
-            rows = [budgets.row(each, name) for each in found.budgets]
-            print("\n".join([*budgets.HEAD, *rows, "", *found.lines]), flush=True)
+            options.output.write_text(page, encoding="utf-8")
+    print(page)
 
 
 def _views(text: str) -> tuple[str, ...]:
@@ -72,7 +83,8 @@ def _huge(options: argparse.Namespace) -> Section:
 
 
 def _counters(options: argparse.Namespace) -> Section:
-    return Section([*memory.report(options.counters)])
+    lines = [*memory.report(options.counters)]
+    return Section(lines, [*budgets.of_counters(lines)])
 
 
 def _start(options: argparse.Namespace) -> Section:
@@ -93,8 +105,8 @@ def _start(options: argparse.Namespace) -> Section:
             paints[case.title].append(painted)
     lines = [
         f"{3 * options.rounds} processes each, in turn, after one that kept what the next can "
-        "recall. From the start of the process to the first complete screen, every part filled, "
-        "and to the answer of a key that is typed then:",
+        "recall. Processor time from the start of the process to the first complete screen, and "
+        "to the answer of a key that is typed then:",
         "",
     ]
     for title, paint in paints.items():
@@ -105,12 +117,14 @@ def _start(options: argparse.Namespace) -> Section:
     found = (
         *budgets.of_show(shown, imports),
         *budgets.of_paint(demo, of_large, of_empty, large.title),
+        *budgets.of_answers(answers, of_empty),
     )
     return Section(lines, found)
 
 
 def _private(options: argparse.Namespace) -> Section:
     case = explorer.demo()
+    explorer.first_paint(case, SMALL, explorer.KEPT_AFTER_S)
     found = private.measure(case)
     return Section([*private.report(case, found)], [private.budget(found)])
 

@@ -19,7 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import view_spec, view_specs
-from chopper_core.views.query import answer, query
+from chopper_core.views.query import query
 from tests.bench.processes import ROOT
 from tests.bench.runs import store_of
 
@@ -30,15 +30,10 @@ _AGAIN = 5
 
 
 def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[float, ...]]:
-    """View → ms of the first time in a run that was just opened, in one whose views were worked
-    ahead as the explorer does it, and of the next times, as a median.
+    """View → ms of the first time in a run that was just opened, and of the next, as a median.
 
     The views that compare are also asked to with another store.
     """
-    known = _loaded(store, other)
-    for each in view_specs():
-        with suppress(ChopperError):
-            answer(known, View(store, name=each.name))
     names = {
         f"{each.name}, by {by}" if by else each.name: View(
             store, name=each.name, by="" if by in each.by[:1] else by
@@ -53,15 +48,14 @@ def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[floa
             if view_spec(view.name).compares
         }
     found: dict[str, tuple[float, ...]] = {}
-    # What was worked ahead comes first: only so many answers are kept.
-    for name in sorted(names, key=lambda name: names[name].by != ""):
+    for name in names:
         if not name.startswith(only):
             continue
         with suppress(ChopperError):
-            cold = _took(_loaded(store, other), names[name])
-            ahead, *again = (_took(known, names[name]) for _ in range(1 + _AGAIN))
-            found[name] = (cold, ahead, median(again))
-    return {name: found[name] for name in names if name in found}
+            run = _loaded(store, other)
+            cold, *again = (_took(run, names[name]) for _ in range(1 + _AGAIN))
+            found[name] = (cold, median(again))
+    return found
 
 
 def _loaded(store: str, other: str = "") -> Run:
@@ -91,17 +85,15 @@ def report(rounds: int, shape: tuple[int, int] = MILLION) -> Iterator[str]:
         for _ in range(rounds)
     ]
     heading = f"ms of processor time in the core, {ranks:,} × {kernels:,} kernels"
-    yield f"| {heading} | cold | worked ahead | again |"
-    yield "| :-- | --: | --: | --: |"
+    yield f"| {heading} | cold | again |"
+    yield "| :-- | --: | --: |"
     for name in rows[0]:
-        cells = (median(row[name][place] for row in rows) for place in range(3))
+        cells = (median(row[name][place] for row in rows) for place in range(2))
         yield f"| {name} | {' | '.join(f'{cell:.0f}' for cell in cells)} |"
     yield ""
     yield (
-        "Cold is the first view of a run that was just opened, as of `chopper show`. The explorer "
-        "works the views of a scope ahead once the first page is there (of runs of 131,072 to "
-        "4,194,304 activities), each as it opens; other choices of `by` then find what they share "
-        "with it. An answer is kept, so that sorting, filtering and coming back ask for nothing. "
+        "Cold is the first view of a run that was just opened, as of `chopper show`. An "
+        "answer is kept, so that sorting, filtering and coming back ask for nothing. "
         "Findings is all rules at once: most of its time goes over the instances of operations, "
         "one by one, for contention, unsteady clocks, and layers and iterations that stand out."
     )
