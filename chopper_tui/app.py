@@ -43,7 +43,7 @@ from chopper_tui.config import DEFAULTS, Config, typed, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
 from chopper_tui.history import Columns
 from chopper_tui.keymap import Action, is_key
-from chopper_tui.opening import Opening, prefetch
+from chopper_tui.opening import Opening
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import ScreenData, screen_data
 from chopper_tui.steps import run_in_thread
@@ -365,14 +365,14 @@ class ChopperApp(App[None], inherit_bindings=False):
             await self._perform_keys()
 
     def _settle(self) -> None:
-        run, data, _ = self._opening.result()
-        run_in_thread(self._complete, run, data.frame.view)
+        run, _, _ = self._opening.result()
+        run_in_thread(self._complete, run)
         if not gc.isenabled():  # The start does without; what it made is exempt.
             gc.freeze()
             gc.enable()
         run_in_thread(self._watch)
 
-    def _complete(self, shown: Run, view: View) -> None:
+    def _complete(self, shown: Run) -> None:
         """Show counters and telemetry in the run of the traces, once they are placed."""
         whole = self._opening.whole
         if not whole.done():
@@ -392,7 +392,6 @@ class ChopperApp(App[None], inherit_bindings=False):
             while self._newest is run and not self._left.wait(_JOIN_S):
                 self.call_later(self._follow, None, "", False)
             self.call_later(self._announce, "counters and telemetry are in")
-        prefetch(run, view, self._left)
 
     def _announce(self, text: str = "", news: str = "") -> None:
         for screen in self._explorers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import suppress
 from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.ingest.watch import RunFiles
 from chopper_core.util import debug
 from chopper_core.util.memory import is_out_of_memory, out_of_memory
-from chopper_core.util.progress import Cancelled, Progress, silent
+from chopper_core.util.progress import Cancelled, Progress, ShowingProgress, silent
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
@@ -22,26 +21,14 @@ if TYPE_CHECKING:
 
     Opened = tuple[Run, ScreenData, Columns]
 
-PREFETCH_FROM: Final = 1 << 17
-"""Activities above which a view may take noticeably long."""
-PREFETCH_UP_TO: Final = 1 << 22
-"""Activities up to which cached views take little memory next to the run."""
-_PREFETCH_AFTER_S: Final = 0.5
-"""Delay that leaves the first paint undisturbed."""
-_PREFETCH_PAUSE_S: Final = 0.05
-"""Between two views, for keys."""
 _REPORTS_PER_SECOND: Final = 10
 
 
 class Opening:
     """Loads a run and its first screen; it starts before Textual is imported."""
 
-    def __init__(
-        self, load: Callable[..., Run], start: View, columns: Columns, *, shows_traces: bool = False
-    ) -> None:
-        """If it `shows_traces`, `load` takes `show`: see `open_run`."""
+    def __init__(self, load: Callable[[Progress], Run], start: View, columns: Columns) -> None:
         self._load = load
-        self._shows_traces = shows_traces
         self._start = start
         self._columns = columns
         self._thread = Thread(target=self._work, daemon=True)
@@ -72,7 +59,7 @@ class Opening:
     def _work(self) -> None:
         whole = self.whole
         try:
-            run = self._read(**({"show": self._show} if self._shows_traces else {}))
+            run = self._read(ShowingProgress(self._report, self._show))
             if not self._opened.done():
                 self._opened.set_result(self._screen_of(run))
             whole.set_result(run)
@@ -84,20 +71,24 @@ class Opening:
             whole.set_exception(reason)
 
     def _show(self, run: Run) -> None:
-        """Show the run of the traces, unless its columns are other ones without the rest."""
+        """Show the overview of the traces, unless its columns are other ones without the rest."""
+        from chopper_core.model.view import View, with_view
+        from chopper_core.views import OVERVIEW
         from chopper_tui.config import fitting_columns
 
-        if fitting_columns(self._columns, run.table) == self._columns:
+        overview = with_view(View(self._start.run), OVERVIEW)
+        is_first = not self._opened.done() and self._start == overview
+        if is_first and fitting_columns(self._columns, run.table) == self._columns:
             self._opened.set_result(self._screen_of(run))
 
     def reload(self) -> Run:
         """Read the run again, and let go of the one that was opened first."""
         self._opened, self.whole = Future(), Future()
-        return self._read()
+        return self._read(self._report)
 
-    def _read(self, **options: Callable[[Run], None]) -> Run:
+    def _read(self, progress: Progress) -> Run:
         self.files.note(self.files.state())
-        return self._load(self._report, **options)
+        return self._load(progress)
 
     def _screen_of(self, run: Run) -> Opened:
         # Imported in this thread, next to the import of Textual.
@@ -130,24 +121,3 @@ class Opening:
         if step != self._last_step or now - self._last_time >= 1 / _REPORTS_PER_SECOND:
             self._last_step, self._last_time = step, now
             self.listener(step, done, total)
-
-
-def prefetch(run: Run, view: View, stopped: Event) -> None:
-    """Compute every view of a node, so that it is cached when it is opened.
-
-    Not for small runs, whose views take no time, nor for the largest, for their memory.
-    """
-    from chopper_core.model.view import with_view
-    from chopper_core.views import VIEWS
-    from chopper_core.views.query import answer
-
-    if not PREFETCH_FROM <= len(run.table) <= PREFETCH_UP_TO:
-        return
-    pause = _PREFETCH_AFTER_S
-    for name in VIEWS:
-        if stopped.wait(pause):
-            return
-        pause = _PREFETCH_PAUSE_S
-        # An error is reported when the view is opened.
-        with suppress(Exception):
-            answer(run, with_view(view, name))

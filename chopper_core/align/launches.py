@@ -307,9 +307,8 @@ class Launched(Struct, frozen=True):
 def align(first: Launched, second: Launched) -> Alignment:
     """Pair kernels that may be the same, in order, as many as possible.
 
-    Of several longest alignments the one with the earliest partners wins. Time is linear if the
-    second sequence contains the whole first one; else it is quadratic, with an eighth of a byte
-    of memory per pair of elements.
+    Of several longest alignments the one with the earliest partners wins. Takes an eighth of a byte
+    of memory per pair of elements, each of which costs a bit's operation.
     """
     if len(first) == len(second) and first.may_be(second).all():
         return Alignment(np.arange(len(first)), np.zeros(len(first), np.bool_))
@@ -317,13 +316,6 @@ def align(first: Launched, second: Launched) -> Alignment:
     ambiguous = np.zeros(len(first), np.bool_)
     if not len(first) or not len(second):
         return Alignment(partner, ambiguous)
-    earliest = _earliest(first, second)
-    if earliest is not None:
-        # Reversed, the earliest partners are the latest ones; all alignments lie between.
-        mirrored = slice(None, None, -1)
-        latest = _earliest(first.take(mirrored), second.take(mirrored))
-        assert latest is not None
-        return Alignment(earliest, earliest != len(second) - 1 - latest[mirrored])
     may_be = _may_be_bits(first, second)
     partner, lowest, highest = _longest(may_be, _rests(may_be, len(second)), len(second))
     # All longest alignments lie between the two extremes: a pair of both is in each of them.
@@ -390,30 +382,6 @@ def _rests(may_be: Sequence[int], width: int) -> list[int]:
 def _elements(kernels: Launched) -> list[tuple[int, ...]]:
     each = (kernels.code, *kernels.traits)
     return list(zip(*(values.tolist() for values in each), strict=True))
-
-
-def _earliest(first: Launched, second: Launched) -> Index | None:
-    """The earliest partners, in order, if every kernel of the first sequence has one."""
-    ours, theirs = _elements(first), _elements(second)
-    partner: list[int] = []
-    column = 0
-    for own in ours:
-        while column < len(theirs) and not _may_be(own, theirs[column]):
-            column += 1
-        if len(theirs) - column < len(ours) - len(partner):
-            return None
-        partner.append(column)
-        column += 1
-    return np.array(partner, np.intp)
-
-
-def _may_be(own: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    return own == other or (
-        own[0] == other[0]
-        and all(
-            one == two or UNKNOWN in (one, two) for one, two in zip(own[1:], other[1:], strict=True)
-        )
-    )
 
 
 def with_moved(found: Alignment, first: Launched, second: Launched) -> Alignment:

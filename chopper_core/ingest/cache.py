@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -60,12 +60,11 @@ def open_cached(
     jobs: int | None = None,
     overrides: Overrides = NO_OVERRIDES,
     is_verified: bool = True,
-    show: Callable[[Run], None] | None = None,
 ) -> Run:
     """Open a run from the cache if its files are unchanged; otherwise read and cache it.
 
     The layout of the ranks is none of what a cached run depends on. Unless it `is_verified`, the
-    large files of a store are left to `verify_run`. For `show` see `open_run`.
+    large files of a store are left to `verify_run`.
 
     Raises the errors of `open_run`. A cache that can't be read or written only costs time; one
     that others can write to is not read.
@@ -92,7 +91,7 @@ def open_cached(
             debug.note(f"{cached} can't be used: {error}")
             atomic.remove_folder(cached)
     before = shortages()
-    run = _read(name, progress, jobs, overrides, show)
+    run = _read(name, progress, jobs, overrides)
     is_foreign = folder.exists() and not atomic.is_own(folder)
     # With more memory the run would be another.
     if shortages() != before or is_foreign:
@@ -167,18 +166,12 @@ def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
     return f"{origin}-{digest([*_stamps(paths), _code_stamp(), *_specifications(overrides)])}"
 
 
-def _read(
-    name: str,
-    progress: Progress,
-    jobs: int | None,
-    overrides: Overrides,
-    show: Callable[[Run], None] | None = None,
-) -> Run:
+def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides) -> Run:
     # Readers take long to import, and a cached run doesn't need them.
     from chopper_core.ingest.open import open_run
 
     with debug.timed(f"read {name}"):
-        return open_run(name, progress, jobs=jobs, overrides=overrides, show=show)
+        return open_run(name, progress, jobs=jobs, overrides=overrides)
 
 
 def entries() -> list[CacheEntry]:

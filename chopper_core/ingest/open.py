@@ -30,7 +30,6 @@ from chopper_core.ingest.recorded import (
 from chopper_core.ingest.untraced import (
     ReadSamples,
     RunInputs,
-    ShowRun,
     read_files,
     run_of_dispatches,
     telemetry_run,
@@ -61,7 +60,7 @@ from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.memory import reading, start_libraries
-from chopper_core.util.progress import Progress, silent
+from chopper_core.util.progress import Progress, ShowingProgress, silent
 from chopper_core.util.workers import read_all
 
 _EPOCH: Final = "epoch"
@@ -84,14 +83,13 @@ def open_run(
     read_ranks: ReadRanks | None = None,
     gather: GatherTables = concatenate_tables,
     read_samples: ReadSamples = read_files,
-    show: ShowRun | None = None,
 ) -> Run:
     """Open a run by its name: a trace, several separated by commas, a directory, or a store.
 
     Files are read by `jobs` processes (default: one per processor when the files are large), or
-    by `read_ranks`; `gather` makes one table of theirs, `read_samples` reads telemetry. `show` is
-    given the run of the traces while counters and telemetry are still to be joined. A file that
-    can't be read is left out and named in `Run.failed`; raises DataError if none is left, where the
+    by `read_ranks`; `gather` makes one table of theirs, `read_samples` reads telemetry. A
+    `ShowingProgress` is given the run of the traces before other sources join it. A file that can't
+    be read is left out and named in `Run.failed`; raises DataError if none is left, where the
     name is several runs, and where files were replaced while others were read, even after another
     try.
     """
@@ -113,7 +111,7 @@ def open_run(
         try:
             recorded = recorded_at(paths)
             listed = ListedPaths(paths)
-            opening = RunInputs(name, listed, progress, overrides, recorded, read_samples, show)
+            opening = RunInputs(name, listed, progress, overrides, recorded, read_samples)
             run = _read_run(opening, jobs, read_ranks, gather)
             run = described(run, recorded) if recorded else run
             run = located(_check_overrides(_named(run)))
@@ -185,10 +183,12 @@ def _read_run(
     run = on_one_clock(replace(run, skipped=tuple(left)), opening.overrides)
     progress("merge ranks", 1, 1)
     run = _with_overrides(run, opening.overrides)
-    if opening.show and any(opening.paths.found(family).files for family in NEXT_TO_TRACES):
+    if isinstance(progress, ShowingProgress) and any(
+        opening.paths.found(family).files for family in NEXT_TO_TRACES
+    ):
         first = _attached(run, replace(opening, paths=ListedPaths()), None)
         first = described(first, recorded) if recorded else first
-        opening.show(located(_with_layout(with_slots(first, paths), paths)))
+        progress.show(located(_with_layout(with_slots(first, paths), paths)))
     run = _attached(run, opening, ranges)
     return _with_layout(with_slots(run, paths), paths)
 

@@ -54,9 +54,6 @@ def read_files(
     return found.read("telemetry", progress)
 
 
-ShowRun = Callable[[Run], None]
-
-
 class RunInputs(Struct, frozen=True):
     """What a run is opened with."""
 
@@ -66,8 +63,6 @@ class RunInputs(Struct, frozen=True):
     overrides: Overrides
     recorded: RecordedRun | None
     read_samples: ReadSamples
-    show: ShowRun | None = None
-    """Is given the run of the traces, where other sources are still to be joined with it."""
 
 
 def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware: str) -> Run:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 _MIN_UNITS: Final = 10
 """Units from which their number says how much of a step is done: of two files one may take all."""
@@ -27,6 +28,16 @@ def share_done(done: int, total: int) -> float | None:
 def step_text(step: str, done: int, total: int) -> str:
     """A step, and of few units which one it is at."""
     return f"{step}, {done + 1} of {total}" if done < total and 1 < total < _MIN_UNITS else step
+
+
+class ShowingProgress:
+    """A progress that is given the run of the traces, while other sources still join it."""
+
+    def __init__(self, report: Progress, show: Callable[[Any], None]) -> None:
+        self._report, self.show = report, show
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        self._report(step, done, total)
 
 
 def silent(step: str, done: int, total: int) -> None:

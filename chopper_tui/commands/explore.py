@@ -73,7 +73,6 @@ def explore(address: str, options: Namespace) -> int:
         partial(open_view, view, options, is_verified=options.no_cache),
         view,
         check=None if options.no_cache else partial(verify_view, view),
-        shows_traces=view == home_of(View(view.run)),
         is_ascii=options.ascii,
         mouse=not options.no_mouse,
     )
@@ -151,20 +150,16 @@ def _play(view: View, options: Namespace) -> int:
 
 
 def show_run(
-    load: Callable[..., Run],
+    load: Callable[[Progress], Run],
     view: View,
     *,
     check: Callable[[Progress], None] | None = None,
-    shows_traces: bool = False,
     follower: Follower | None = None,
     exits_on_alarm: bool = False,
     is_ascii: bool = False,
     mouse: bool = True,
 ) -> int:
-    """Show a view in the explorer; `check` then verifies what its run was read from.
-
-    If it `shows_traces`, `load` takes `show`: see `open_run`.
-    """
+    """Show a view in the explorer; `check` then verifies what its run was read from."""
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_core.util.memory import share_one_heap
     from chopper_tui.config import is_first_start, saved_columns, saved_splits
@@ -186,7 +181,7 @@ def show_run(
     glyphs = wanted or glyphs_of(sys.__stderr__ or sys.stderr)
     share_one_heap()
     with keys_kept():
-        opening = Opening(load, view, config.columns, shows_traces=shows_traces)
+        opening = Opening(load, view, config.columns)
         opening.begin()
         try:
             from chopper_tui.app import ChopperApp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -91,20 +91,10 @@ def holds_several(name: str, use_cache: bool) -> bool:
 
 
 def open_view(
-    view: View,
-    options: Namespace,
-    progress: Progress,
-    *,
-    is_verified: bool = True,
-    show: Callable[[Run], None] | None = None,
+    view: View, options: Namespace, progress: Progress, *, is_verified: bool = True
 ) -> Run:
-    """The run of a view, with that of its baseline; unless it `is_verified`, see `verify_view`.
-
-    For `show` see `open_run`.
-    """
-    run = opened_run(
-        view.run, view.overrides, options, progress, is_verified=is_verified, show=show
-    )
+    """The run of a view, with that of its baseline; unless it `is_verified`, see `verify_view`."""
+    run = opened_run(view.run, view.overrides, options, progress, is_verified=is_verified)
     # The baseline of a set is one of its runs.
     is_set = isinstance(run, SeveralRuns)
     if is_set:
@@ -140,7 +130,6 @@ def opened_run(
     progress: Progress,
     *,
     is_verified: bool = True,
-    show: Callable[[Run], None] | None = None,
 ) -> Run:
     guard_mapped_files()
     if holds_several(name, not options.no_cache):
@@ -162,7 +151,7 @@ def opened_run(
         from chopper_core.store.format import is_store, paths_of
         from chopper_core.store.reader import large_files, verify
 
-        run = open_run(name, progress, jobs=options.jobs, overrides=overrides, show=show)
+        run = open_run(name, progress, jobs=options.jobs, overrides=overrides)
         folder, *others = paths_of(name)
         if is_verified and not others and is_store(folder):
             # Opening doesn't verify large files, and there is no cache to note that they are.
@@ -171,7 +160,7 @@ def opened_run(
     from chopper_core.ingest.cache import open_cached
 
     return open_cached(
-        name, progress, jobs=options.jobs, overrides=overrides, is_verified=is_verified, show=show
+        name, progress, jobs=options.jobs, overrides=overrides, is_verified=is_verified
     )
 
 

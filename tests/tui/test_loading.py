@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from threading import Event
 
 import numpy as np
@@ -16,7 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import DataError
-from chopper_core.util.progress import Progress, share_done, step_text
+from chopper_core.util.progress import Progress, ShowingProgress, share_done, step_text
 from chopper_core.views import OVERVIEW
 from chopper_tui.app import ChopperApp
 from chopper_tui.opening import Opening
@@ -166,15 +165,18 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
     start, go_on = with_view(View(str(DEMO)), OVERVIEW), Event()
     shown: list[Run] = []
 
-    def load(progress: Progress, *, show: Callable[[Run], None]) -> Run:
+    def load(progress: Progress) -> Run:
+        assert isinstance(progress, ShowingProgress)
+        show = progress.show
+
         def show_and_wait(run: Run) -> None:
             shown.append(run)
             show(run)
             go_on.wait()
 
-        return open_run(str(DEMO), progress, show=show_and_wait)
+        return open_run(str(DEMO), ShowingProgress(progress, show_and_wait))
 
-    app = ChopperApp(Opening(load, start, {}, shows_traces=True), start, glyphs=UNICODE)
+    app = ChopperApp(Opening(load, start, {}), start, glyphs=UNICODE)
     async with app.run_test(size=(120, 36)) as pilot:
         await until_open(app, pilot)
         driven = Driven(app, pilot)
