@@ -335,8 +335,8 @@ def _contended(
 def _always_beside(context: FindingsContext) -> Iterator[Finding]:
     """Products that run during communication wherever they do, next to like ones that don't.
 
-    Alike are kernels of one name with as many FLOPs on one GPU, such as those of the queries and
-    of the attention's output, or of gate and up.
+    Alike are kernels of one name and phase with as many FLOPs on one GPU, such as those of the
+    queries and of the attention's output, or of gate and up.
     """
     table, rows = context.table, context.node.rows
     if FLOPS not in table.measured:
@@ -345,7 +345,7 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
     took = table.duration_ns[rows].astype(np.float64)
     labels = (table.column(level)[rows] for level in ("gpu", "kernel", "phase", "operation"))
     gpu, kernel, phase, operation = labels
-    names, like = combined([gpu, kernel, table.measured[FLOPS][rows].astype(np.int64)])
+    names, like = combined([gpu, kernel, phase, table.measured[FLOPS][rows].astype(np.int64)])
     pairs, place = combined([phase, operation])
     share = table.overlap_ns[rows] / took
     alone = share <= _ALONE
