@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS
-from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, Points, parents
+from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, Points, numbered, parents
 from chopper_core.model.side_table import HostSteps, empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
-from chopper_core.util.arrays import Float64, Index, Int32
+from chopper_core.util.arrays import Float64, Index, Int32, Mask
 from chopper_core.util.grouping import counts_of, distinct, run_starts
 from chopper_core.util.patterns import group_of, late
 
@@ -52,8 +52,8 @@ ANNOTATIONS: Final = (
 """Step annotations; the first pattern that occurs in a trace counts."""
 _OPTIMIZER_STEP: Final = late(r"^Optimizer\.step#|^opt_step$")
 _LEADING: Final = late(r"^(?:sq)?(\d+)")
-_MIN_HEAD: Final = 3
-"""Activities at the beginning of a stream whose launches aren't lost, but before the trace."""
+_PEER_STEPS: Final = 3
+"""Steps after the first one that tell how many activities one has."""
 _BURST_GAP: Final = 200
 """Other kernels between two optimizer kernels that separate two steps."""
 
@@ -267,9 +267,9 @@ def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     """Activities without a launch take the step of both neighbours on their stream, where these
     differ that of the nearer one on any.
 
-    Those before the first linked activity of their GPU, and several before that of their stream,
-    were launched before profiling began: they belong to the step before the first one, or to the
-    first if it is truncated.
+    Those before the first linked activity of their GPU were launched before profiling began, and so
+    were all before that of their stream if some were, or if they are more than the first step has
+    a place for: they belong to the step before the first one, or to the first if it is truncated.
     """
     activities = host.trace.activities
     known = ~labels.missing()
@@ -286,11 +286,11 @@ def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     previous, following = (np.where(is_sure, *near) for near in zip(on_stream, on_gpu, strict=True))
     codes_after = labels.codes[following]
     first = int(labels.codes[known].min())
-    of_stream = unlinked & (on_stream[0] < 0) & (labels.codes[on_stream[1]] == first)
-    of_stream &= on_stream[1] >= 0
-    is_long = counts_of(host.lane[of_stream], int(host.lane.max(initial=0)) + 1) >= _MIN_HEAD
     head = unlinked & (previous < 0) & (following >= 0) & (codes_after == first)
-    head |= of_stream & is_long[host.lane]
+    of_stream = unlinked & (on_stream[0] < 0) & (on_stream[1] >= 0)
+    of_stream &= labels.codes[on_stream[1]] == first
+    before = host.lane[head | (of_stream & _exceeds_first(of_stream, labels, host))]
+    head |= of_stream & np.isin(host.lane, before)
     if first in partial or first == 0:
         labels.fill(first, Rule.NEIGHBOUR, head)
     elif head.any():
@@ -303,3 +303,15 @@ def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     after = (following >= 0) & ((previous < 0) | (until_next < since_last))
     nearer = np.where(after, codes_after, labels.codes[previous])
     labels.fill(nearer, Rule.NEIGHBOUR, unlinked & ((previous >= 0) | (following >= 0)))
+
+
+def _exceeds_first(rows: Mask, labels: Labels, host: Host) -> Mask:
+    """Whether a stream's rows of a kernel are more than the first step lacks of the next ones'."""
+    first, *peers = distinct(labels.codes[~labels.missing()]).tolist()[: 1 + _PEER_STEPS]
+    if not peers:
+        return np.zeros(len(rows), np.bool_)
+    kernel = numbered((host.lane, host.trace.activities.name))
+    count = int(kernel.max()) + 1
+    most = np.max([counts_of(kernel[labels.codes == step], count) for step in peers], axis=0)
+    exceeds: Mask = counts_of(kernel[rows | (labels.codes == first)], count) > most
+    return exceeds[kernel]

@@ -107,6 +107,25 @@ def test_what_was_launched_before_the_first_step_is_the_step_before(tmp_path: Pa
     assert found.run.partial_iterations == {0: {4}}
 
 
+@pytest.mark.parametrize(("launched", "expected"), [(True, "4"), (False, "5")])
+def test_a_first_activity_without_a_launch_is_of_the_step_that_lacks_it(
+    launched: bool, expected: str, tmp_path: Path
+) -> None:
+    """It runs after the step's first kernel: its launch is lost, or it is one that the step
+    before launched to a slow stream."""
+    trace = TinyTrace()
+    trace.gpu(RCCL, 120, stream=7)
+    for step in (5, 6, 7):
+        at = 100 * (step - 4)
+        trace.note(f"ProfilerStep#{step}", at, at + 90)
+        trace.launch(GEMM, at + 5)
+        if launched or step > 5:
+            trace.launch(RCCL, at + 40, stream=7)
+    found = align(trace, tmp_path).texts("iteration")
+    assert found.count(expected) == {"4": 1, "5": 2}[expected]
+    assert len(found) == 6 + launched and found.count("6") == found.count("7") == 2
+
+
 def test_without_steps_the_optimizer_ends_them_and_accumulation_keeps_one(tmp_path: Path) -> None:
     trace = TinyTrace()
     at = add_step(trace, 0, optimizer=False)
