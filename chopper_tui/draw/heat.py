@@ -64,7 +64,7 @@ class HeatDrawer(Drawer[HeatMap]):
 
     def body(self, chart: HeatMap, on: Canvas) -> None:
         count, columns = len(chart.rows), len(chart.columns)
-        cells = _Cells.of(chart, on, self.around(chart))
+        cells = _Grid.of(chart, on, self.around(chart))
         # What is outside layers takes far longer than one of them: it doesn't set the scale.
         inside = chart.numbers[:, [each != UNLABELLED for each in chart.columns]]
         scaled = inside if np.isfinite(inside).any() else chart.numbers
@@ -121,7 +121,7 @@ class HeatDrawer(Drawer[HeatMap]):
         return chart.labels[cell[0]] if cell[0] < len(chart.labels) else None
 
 
-class _Cells(Struct, frozen=True, eq=False):
+class _Grid(Struct, frozen=True, eq=False):
     """The cells of a map in a room: how many rows have how many lines, columns how many cells."""
 
     labels: list[str]
@@ -135,7 +135,7 @@ class _Cells(Struct, frozen=True, eq=False):
     """Lines of a row; 0: two rows share a line."""
 
     @classmethod
-    def of(cls, chart: HeatMap, on: Canvas, around: int) -> _Cells:
+    def of(cls, chart: HeatMap, on: Canvas, around: int) -> _Grid:
         labels, count, columns = on.labels(chart.rows), len(chart.rows), len(chart.columns)
         margin = cell_width(labels[0]) if labels else 1
         room, lines = max(on.width - margin, 1), max(on.left - around, 0)
