@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from threading import Event, Thread
 from time import monotonic
@@ -16,6 +16,7 @@ from chopper_core.util.progress import Cancelled, Progress, ShowingProgress, sil
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
     from chopper_core.model.view import View
+    from chopper_core.util.atomic import FileState
     from chopper_tui.history import Columns
     from chopper_tui.screen_data import ScreenData
 
@@ -34,6 +35,7 @@ class Opening:
         self._thread = Thread(target=self._work, daemon=True)
         self._cancelled = Event()
         self.files = RunFiles(start.run, start.base_run)
+        self._before: Mapping[str, FileState] = {}
         self._opened: Future[Opened] = Future()
         self.whole: Future[Run] = Future()
         """The run with all its sources, which may join it after its first screen."""
@@ -79,6 +81,7 @@ class Opening:
         overview = with_view(View(self._start.run), OVERVIEW)
         is_first = not self._opened.done() and self._start == overview
         if is_first and fitting_columns(self._columns, run.table) == self._columns:
+            self.files.note(self._before)
             self._opened.set_result(self._screen_of(run))
 
     def reload(self) -> Run:
@@ -87,8 +90,10 @@ class Opening:
         return self._read(self._report)
 
     def _read(self, progress: Progress) -> Run:
-        self.files.note(self.files.state())
-        return self._load(progress)
+        self._before = self.files.state()
+        run = self._load(progress)
+        self.files.note(self._before)
+        return run
 
     def _screen_of(self, run: Run) -> Opened:
         # Imported in this thread, next to the import of Textual.
