@@ -20,7 +20,7 @@ _QUICK: Mapping[str, Any] = {
     "size": 50,
     "huge": 0,
     "large": (8, 60_000),
-    "many": (200, 3_000),
+    "many": (100, 33_000),
     "counters": 0.05,
     "rounds": 1,
     "views": ("overview", "kernels", "ranks"),
