@@ -34,36 +34,27 @@ from chopper_core.render.palette import (
     is_light,
     mixed,
 )
-from chopper_core.util.patterns import late
 
-_STYLES: Final = """
-             plain  dark                  light                 contrast  ansi
-text         -      -                     -                     -         -
-dim          d      color(246)            color(242)            -         d
-strong       b      b                     b                     b         b
-cursor       r      b #ffffff on #2c3b4d  b #000000 on #dbe7f5  b r       r
-header       u      color(246)            color(242)            b u       u
-chosen       u b    b                     b                     b r       b u
-"""
-"""The style of each role of a text in each theme, with Rich's short words: bold, dim, reverse.
-
-`chosen` is the title of the column that rows are sorted by, and the view on the screen. All other
-inks are of meanings, or neutral.
-"""
+_ROLES: Final = ("text", "dim", "strong", "cursor", "header", "chosen")
+"""Roles of a text; `chosen` is the title of the column that rows are sorted by, and the view on the
+screen. All other inks are of meanings, or neutral."""
+_STYLES: Final = {
+    "plain": ("", "d", "b", "r", "u", "u b"),
+    "dark": ("", "color(246)", "b", "b #ffffff on #2c3b4d", "color(246)", "u b"),
+    "light": ("", "color(242)", "b", "b #000000 on #dbe7f5", "color(242)", "u b"),
+    "contrast": ("", "", "b", "b r", "b u", "b r"),
+    "ansi": ("", "d", "b", "r", "u", "b u"),
+}
+"""The style of each role in each theme, with Rich's short words: bold, dim, reverse."""
+_BOLD: Final = dict.fromkeys(("warning", "alarm"), "b")
+"""Inks to be seen without colours."""
 
 
-def _styles() -> dict[str, dict[str, str]]:
-    heads, *rows = (late(r" {2,}").split(line) for line in _STYLES.strip("\n").splitlines())
+def _styles(theme: str) -> dict[str, str]:
+    place = {"dark": 0, "light": 1, "ansi": 2}.get(theme)
     inks = MEANINGS | NEUTRAL
-    plain = dict.fromkeys(("warning", "alarm"), "b")
-    rows += [
-        [name, plain.get(name, ""), dark, light, plain.get(name, ""), few]
-        for name, (dark, light, few) in inks.items()
-    ]
-    return {
-        theme: {row[0]: row[place].strip("-") for row in rows}
-        for place, theme in enumerate(heads[1:], 1)
-    }
+    own = {name: _BOLD.get(name, "") if place is None else inks[name][place] for name in inks}
+    return dict(zip(_ROLES, _STYLES[theme], strict=True)) | own
 
 
 class Inks(Struct, frozen=True):
@@ -153,8 +144,8 @@ _SCALES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 }
 """The colours of magnitudes and differences; none without colours."""
 _INKS: Final = {
-    name: Inks(styles, *_SCALES.get(name, ((), ())), has_few=name == "ansi")
-    for name, styles in _styles().items()
+    name: Inks(_styles(name), *_SCALES.get(name, ((), ())), has_few=name == "ansi")
+    for name in _STYLES
 }
 _MANY_COLOURS: Final = ("256", "truecolor")
 
