@@ -40,8 +40,8 @@ _ROLES: Final = ("text", "dim", "strong", "cursor", "header", "chosen")
 screen. All other inks are of meanings, or neutral."""
 _STYLES: Final = {
     "plain": ("", "d", "b", "r", "u", "u b"),
-    "dark": ("", "color(246)", "b", "b #ffffff on #2c3b4d", "color(246)", "u b"),
-    "light": ("", "color(242)", "b", "b #000000 on #dbe7f5", "color(242)", "u b"),
+    "dark": ("", "color(246)", "b", "b #ffffff on #2c3b4d", "color(246)", "b"),
+    "light": ("", "color(242)", "b", "b #000000 on #dbe7f5", "color(242)", "b"),
     "contrast": ("", "", "b", "b r", "b u", "b r"),
     "ansi": ("", "d", "b", "r", "u", "b u"),
 }
