@@ -71,8 +71,6 @@ _MIN_OF_OTHERS: Final = 0.3
 """The share of a straggler's delay from which on another GPU's, at the same time, counts too."""
 _MIN_LAG_SHARE: Final = 0.002
 """Smaller leads, as a share of the iteration, make no straggler where there are no collectives."""
-_MOST_LOST: Final = 0.2
-"""Of the activities: with more, what idle time without a launch record is stays unknown."""
 _CACHED_SCOPES: Final = 4
 _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
@@ -120,8 +118,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     each: Mapping[str, Float64]
     """Times as above: `same`, the matched compute that is the same on all peers; `kernels`, the
     same as it would be if no collective next to it waited for others; `work`, all other compute,
-    of other shapes or that only some GPUs have; `host`, idle before launch calls, or few lost ones,
-    while the host is in the iteration; `launch`, the rest of the idle time; `copies`, exposed
+    of other shapes or that only some GPUs have; `host`, idle before launch calls while the host
+    is in the iteration; `launch`, the rest of the idle time; `copies`, exposed
     ones."""
 
     @property
@@ -403,9 +401,6 @@ def _side_by_side(
     numbers, iterations = tuple(gpus.tolist()), tuple(seen.tolist())
 
     cells = tree.split(view.path, ("gpu", "iteration"), without)
-    # Of few lost launch records most idle time before them is a late host's.
-    unknown = ("idle_unknown_ns",)
-    is_lost = cells.sum("unlinked").sum() < _MOST_LOST * max(len(cells.rows), 1)
 
     def summed(*columns: str) -> Float64:
         total = np.sum([cells.sum(name) for name in columns], axis=0)
@@ -419,8 +414,8 @@ def _side_by_side(
         "same": plain,
         "kernels": unhindered,
         "work": summed("compute_ns", "overlap_ns") - plain,
-        "host": summed("idle_host_ns", *(unknown if is_lost else ())) + moved,
-        "launch": summed("idle_launch_ns", *(() if is_lost else unknown)),
+        "host": summed("idle_host_ns") + moved,
+        "launch": summed("idle_launch_ns", "idle_unknown_ns"),
         "copies": summed("exposed_copy_ns"),
     }
     delays = None
