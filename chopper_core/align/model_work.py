@@ -39,6 +39,7 @@ from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import (
     common_of,
+    counted,
     distinct,
     first_equal,
     nth_of,
@@ -53,6 +54,8 @@ _IMAGE: Final = late(r"^aten::conv(?:_transpose)?[23]d$")
 _CONVOLUTION: Final = late(r"^aten::convolution$")
 _BATCHED_PRODUCT: Final = late(r"^aten::(?:bmm|baddbmm)$")
 _SOFTMAX: Final = late(r"^aten::_softmax$")
+_STAND_IN: Final = 10
+"""A kernel with the same FLOPs this many times less often than another is a stand-in."""
 _MOST_SAID: Final = 64
 """More than a kernel's name can say: the bytes of an element, CAUSAL or FULL."""
 _OF_WEIGHT: Final = late(r"wrw|w_?grad|bwd_?weight|grad_weight", re.IGNORECASE)
@@ -143,6 +146,9 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     _share_time(call_ns, flops, activities.duration_ns, linked, replay)
     lacks = host.links.launch_ns == NO_TIME
     lacks[host.stand_ins[0]] = False
+    known = np.isfinite(flops)
+    _without_stand_ins(flops, activities.name, lacks)
+    shape[known & np.isnan(flops)] = np.nan
     moved_bytes = _bytes(found, shape, flops)
     free = ~is_matrix & np.isnan(shape) & np.isnan(flops)
     alone = _moved(host, moves, replay, free, found, (shape, moved_bytes, call_ns))
@@ -351,6 +357,21 @@ def _carriers(
 def _direction(kernel: str) -> str:
     """The gradient of a convolution in a kernel's name: `weight`, `input`, or empty."""
     return "weight" if _OF_WEIGHT.search(kernel) else "input" if _OF_INPUT.search(kernel) else ""
+
+
+def _without_stand_ins(flops: Float64, kernel: Int32, unlinked: Mask) -> None:
+    """Remove FLOPs from helper kernels where the main kernel lacks its launch record.
+
+    A missing launch hides the main kernel, so a helper of the same call is the longest. The main
+    kernel gets its FLOPs back by `lend`.
+    """
+    lost = distinct(kernel[unlinked])
+    for amount in distinct(flops[np.isfinite(flops)]):
+        rows = np.flatnonzero(flops == amount)
+        names, counts = counted(kernel[rows])
+        rare = names[counts * _STAND_IN <= counts.max()]
+        if len(rare) and np.isin(names[counts * _STAND_IN > counts.max()], lost).any():
+            flops[rows[np.isin(kernel[rows], rare)]] = np.nan
 
 
 def lend(values: Float64, keys: Sequence[Codes], lacks: Mask) -> Float64:

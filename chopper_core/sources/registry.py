@@ -186,12 +186,12 @@ class FoundFiles(Struct, frozen=True):
 
 def formats(family: Family) -> Iterator[SourceFormat]:
     """Yield the modules, each imported when its turn comes: most files have the first format."""
-    yield from map(_imported, _format_names(family))
+    yield from map(_imported, _format_names(family, FORMATS[family]))
 
 
 @cache
-def _format_names(family: Family) -> list[str]:
-    own = [f"chopper_core.sources.{name}" for name in FORMATS[family]]
+def _format_names(family: Family, known: tuple[str, ...]) -> list[str]:
+    own = [f"chopper_core.sources.{name}" for name in known]
     return [*own, *(name for table in plugins.tables("SOURCES") for name in table.get(family, ()))]
 
 

@@ -43,7 +43,7 @@ def test_it_starts_with_operations(name: str, first: str, columns: tuple[str, ..
     kernels = query(run, View(run.name, name="kernels"))
     assert frame.total["kernel_ns"] == kernels.total["kernel_ns"]
     (cards,) = (chart.cards for chart in frame.charts if isinstance(chart, Cards))
-    assert sum(not card.text for card in cards) == 1
+    assert sum(not card.text for card in cards) >= 1
     for card in cards:
         evidence = query(run, parse(card.address))
         assert len(evidence), card.address
