@@ -194,7 +194,7 @@ def test_a_rank_whose_window_is_late_has_no_less_work(folder: Path) -> None:
 async def test_the_digit_of_live_opens_it_only_while_the_run_is_followed(folder: Path) -> None:
     # At 80 columns the line has that word for fresh samples only, which a slow machine may lack.
     async with following(folder, "?view=overview", size=(120, 36)) as driven:
-        assert "overview live" in driven.lines()[0]
+        await until(driven, "overview live")
         await driven.press("0")
         assert driven.frame.view.name == "live"
         await driven.press("0")

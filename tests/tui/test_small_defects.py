@@ -292,6 +292,8 @@ async def test_the_smallest_overview_shows_the_finding_that_has_the_cursor() -> 
 @pytest.mark.parametrize("size", [(40, 10), (120, 40)])
 async def test_keys_are_never_for_cards_that_are_hidden(size: tuple[int, int]) -> None:
     async with explorer(size, measured_run(), View(RUN, name="overview")) as at:
+        while at.explore.listing is not at.explore.table:
+            await at.press("tab")
         await at.press("z")
         assert not at.explore.cards.display and not at.explore.cards.has_keys
         second = at.frame.labels[1]
