@@ -67,6 +67,7 @@ def loading(go_on: Event) -> ChopperApp:
 
 async def until_open(app: ChopperApp, pilot: Pilot[None]) -> None:
     while not isinstance(app.screen, Explorer):
+        assert app.return_code is None
         await pilot.pause(0.01)
 
 
@@ -162,7 +163,7 @@ def test_counters_and_telemetry_are_matched_in_steps_of_their_own() -> None:
 
 async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands() -> None:
     """The first screen doesn't wait for them; the cursor stays on its row."""
-    start, go_on = with_view(View(str(DEMO)), OVERVIEW), Event()
+    start, go_on = with_view(View(str(DEMO / "fsdp2")), OVERVIEW), Event()
     shown: list[Run] = []
 
     def load(progress: Progress) -> Run:
@@ -172,9 +173,9 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
         def show_and_wait(run: Run) -> None:
             shown.append(run)
             show(run)
-            go_on.wait()
+            go_on.wait(60)
 
-        return open_run(str(DEMO), ShowingProgress(progress, show_and_wait))
+        return open_run(str(DEMO / "fsdp2"), ShowingProgress(progress, show_and_wait))
 
     app = ChopperApp(Opening(load, start, {}), start, glyphs=UNICODE)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -183,13 +184,13 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
         await driven.settle()
         assert "trace only" in driven.text() and "placing counters" in driven.text()
         await driven.press("j")
-        row = driven.screen.table.label
+        row = driven.label
         go_on.set()
         while "counters and telemetry are in" not in driven.text():
             await pilot.pause(0.05)
         assert "trace only" not in driven.text() and "placing" not in driven.text()
         assert "gfx MHz" in driven.text()
-        assert driven.screen.table.label == row
+        assert driven.label == row
     (first,), whole = shown, app._opening.whole.result()
     assert not first.counters and not first.telemetry and whole.counters and whole.telemetry
     assert np.array_equal(first.table.idle_ns, whole.table.idle_ns)
