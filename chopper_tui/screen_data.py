@@ -299,7 +299,9 @@ def _is_same(run: Run, name: str, chosen: str) -> bool:
     units = {run.signal(each).unit for each in (name, chosen)}
     if units != {Unit.PERCENT} or one.keys() != other.keys():
         return False
-    apart = [float(np.nanmean(np.abs(one[gpu] - other[gpu]))) for gpu in one]
+    differences = (np.abs(one[gpu] - other[gpu]) for gpu in one)
+    known = (each[np.isfinite(each)] for each in differences)
+    apart = [float(each.mean()) for each in known if len(each)]
     return max(apart, default=0.0) < _SAME_PCT
 
 

@@ -26,7 +26,7 @@ from chopper_tui.screen_data import on_every_gpu
 from chopper_tui.widgets import chart_panes as track_chart
 from chopper_tui.widgets import frame_table
 from chopper_tui.widgets.chart_panes import GpuPane, SignalPane
-from chopper_tui.widgets.detail import _groups, _rooms, full_detail
+from chopper_tui.widgets.detail import _groups, full_detail
 from chopper_tui.widgets.dialogs import Chooser
 from tests.tui.explorer import Driven, explorer, measured_run, sample_run
 
@@ -192,9 +192,6 @@ def test_a_detail_tells_figures_then_zeros_then_reasons() -> None:
     assert all(figure.number for figures in seen.groups.values() for figure in figures)
     assert "compute_ns" in {metric.name for metric in seen.zeros}
     assert {"hotspot_c", "theoretical_ns"} <= {metric.name for metric in seen.missing}
-    # A long title has the room that a shorter one beside it leaves.
-    figures = [Figure(METRICS[name], 1.0) for name in ("kernels", "kernel_ns")]
-    assert _rooms([figures], 38, 2) == [16, 20] and _rooms([figures], 60, 2) == [29, 29]
     lines = ["".join(text for text, _ in line) for line in full_detail(seen, 500, UNICODE)]
     assert all(metric.missing_because for metric in seen.missing)
     told = {metric.name for metrics in seen.reasons.values() for metric in metrics}
