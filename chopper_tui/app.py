@@ -38,6 +38,7 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import printable
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress
+from chopper_core.views.shared.phrases import facts
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
@@ -423,7 +424,7 @@ class ChopperApp(App[None], inherit_bindings=False):
                 holding, problem = len(recent.open_alarms), problem or follower.problem
                 alarms = f"{holding} alarm{'s' * (holding > 1)}" if holding else ""
                 said = (alarms, follower.deleted, problem or recent.age(time()))
-                news = " · ".join(filter(None, said))
+                news = facts(*said)
                 self.call_later(self._follow, run, news, has_samples)
                 if new := [event for event in recent.events if event not in rung]:
                     self.call_later(self._alarm, new[-1].text)

@@ -236,8 +236,8 @@ def _starts(
 
 
 _ENDING: Final = 3
-_LONGEST_ENDING: Final = 16
 """Kernels that end a layer."""
+_LONGEST_ENDING: Final = 16
 
 
 def _of_other_kinds(

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.graph.dependencies import STAMP_NS
+from chopper_core.graph.step_graph import minimum_to_end
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane, HostSteps
 from chopper_core.model.table import NO_LABEL, NO_TIME
@@ -120,10 +121,9 @@ def with_lost_launches(run: Run, timed: TimedRows) -> TimedRows:
         least[better] = np.abs(gap[better])
     # It starts after its launch, and others of its stream are launched before it and after it.
     latest = np.where(known, launch, timed.start)
-    lane = np.lexsort((timed.start, timed.stream, gpu))[::-1]
-    lanes = np.cumsum(run_mask(gpu[lane], timed.stream[lane]))
-    apart = lanes * (np.ptp(latest) + 1)
-    latest[lane] = np.minimum.accumulate(latest[lane] - apart) + apart
+    lane = np.lexsort((timed.start, timed.stream, gpu))
+    lanes = np.cumsum(run_mask(gpu[lane], timed.stream[lane]), dtype=np.int64)
+    latest[lane] = minimum_to_end(latest[lane], lanes)
     chosen = (found != NO_TIME) & (found >= timed.queued[lost]) & (found <= latest[lost])
     launch[lost[chosen]] = found[chosen]
     queued = queue_times(gpu, timed.stream, timed.start, launch)

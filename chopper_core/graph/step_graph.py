@@ -191,13 +191,13 @@ def latest_ends(graph: StepGraph, replayed: Replayed, due_ns: Int64) -> Int64:
     slot_of[plan.order[plan.head]] = plan.slot
     due = np.array(found)[slot_of[graph.target[leaving]]] - offsets[leaving]
     np.minimum.at(late, at[graph.source[leaving]], due)
-    late = _minimum_to_end(late, plan.chain)
+    late = minimum_to_end(late, plan.chain)
     latest = np.empty(len(graph), np.int64)
     latest[plan.order] = late + inside
     return latest + work
 
 
-def _minimum_to_end(values: Int64, chain: Int32) -> Int64:
+def minimum_to_end(values: Int64, chain: Int32 | Int64) -> Int64:
     """The least value from each place to the end of its chain."""
     apart = chain.astype(np.int64) * (np.ptp(values) + 1) - values.min()
     least = np.minimum.accumulate((values + apart)[::-1])[::-1]

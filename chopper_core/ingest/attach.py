@@ -34,8 +34,6 @@ from chopper_core.tables.text import FileHead, csv_cells
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory, reading
 
-_EPOCH: Final = "epoch"
-
 
 def attach_sources(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) -> Run:
     """Attach counters, telemetry and CPU samples to a run; what can't be used is in `Run.failed`.
@@ -156,7 +154,7 @@ def attach_cpu(run: Run, opening: RunInputs) -> Run:
         return run
     table = run.table
     span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
-    is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
+    is_epoch = all(source.clock.startswith(ClockDomain.EPOCH) for source in run.sources)
     found = []
     tables: list[CpuTable]
     tables, failed = files.read("CPU samples", opening.progress)
@@ -179,7 +177,7 @@ def attach_cpu(run: Run, opening: RunInputs) -> Run:
 def _known_clocks(
     run: Run, telemetry: Telemetry, gpus: Mapping[int, int], recorded: RecordedRun | None
 ) -> KnownClocks:
-    if all(source.clock.startswith(_EPOCH) for source in run.sources):
+    if all(source.clock.startswith(ClockDomain.EPOCH) for source in run.sources):
         epoch_ns = _epoch_correction(run, gpus)
         corrected = "its clock is that of its ranks' host"
         why = corrected if epoch_ns else "known: its clock is the run's"

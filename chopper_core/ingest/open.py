@@ -54,6 +54,7 @@ from chopper_core.sources.ranks import (
 )
 from chopper_core.sources.registry import NEXT_TO_TRACES, Family, ListedPaths, RunPart, natural_key
 from chopper_core.sources.settings import read_settings
+from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.databases import SUFFIXES as SAMPLED
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
@@ -63,7 +64,6 @@ from chopper_core.util.memory import reading, start_libraries
 from chopper_core.util.progress import Progress, ShowingProgress, silent
 from chopper_core.util.workers import read_all
 
-_EPOCH: Final = "epoch"
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a run whose files are replaced during that time."""
 
@@ -325,7 +325,7 @@ def _continued(
         source = run.sources[0]
         rank = file.rank_hint if source.rank == NO_RANK else source.rank
         key = process_in_name(file.path.name) or rank
-        if key is not None and len(run.sources) == 1 and source.clock.startswith(_EPOCH):
+        if key is not None and len(run.sources) == 1 and source.clock.startswith(ClockDomain.EPOCH):
             devices = tuple(gpu.device for gpu in run.gpus)
             ranks.setdefault((key, devices), []).append((source, file.path))
     found: dict[Path, Path] = {}

@@ -21,6 +21,7 @@ from chopper_core.model.table import NO_LABEL, KernelTable, concatenate
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
 from chopper_core.sources.ranks import HostFile, rank_in_name
 from chopper_core.sources.registry import Family, OwnRun, read_source
+from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.trace import TIMES_SINCE, Trace, by_rank
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import FileHead
@@ -244,9 +245,9 @@ def _clock(trace: Trace) -> str:
         return SCHEDULE
     if trace.base_time_ns:
         base = datetime.fromtimestamp(trace.base_time_ns / 1e9, UTC)
-        return f"epoch, from the base time {base:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{ClockDomain.EPOCH}, from the base time {base:%Y-%m-%d %H:%M:%S} UTC"
     if int(trace.activities.start_ns.min()) > _EPOCH_US * 1000:
-        return "epoch"
+        return ClockDomain.EPOCH.value
     if since := trace.metadata.get(TIMES_SINCE):
         return f"{since}: since boot, without a date"
     return "unknown: the file gives no base time"

@@ -23,6 +23,7 @@ from chopper_core.util.escape import NARROW, clean
 from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
 from chopper_core.views.frame import Frame
+from chopper_core.views.shared.phrases import BETWEEN_FACTS
 
 SENTENCES: Final = ("finding",)
 
@@ -148,10 +149,10 @@ def wrapped(text: str, width: int) -> list[str]:
 
     Short facts with dots between them stay whole.
     """
-    facts = _BEFORE_UNIT.sub(_NO_BREAK, clean(text)).split(" · ")
+    facts = _BEFORE_UNIT.sub(_NO_BREAK, clean(text)).split(BETWEEN_FACTS)
     if len(facts) > 1:
         facts = [each.replace(" ", _NO_BREAK) if len(each) < width / 3 else each for each in facts]
-    joined = " · ".join(facts)
+    joined = BETWEEN_FACTS.join(facts)
     indent = " " * (len(text) - len(text.lstrip()))
     lines = wrap(joined, width, break_on_hyphens=False, subsequent_indent=indent)
     return [line.replace(_NO_BREAK, " ") for line in lines]

@@ -26,6 +26,7 @@ from chopper_core.util.escape import Escaped, clean, escape_lines
 from chopper_core.util.progress import Progress, silent
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
+from chopper_core.views.shared.phrases import BETWEEN_FACTS
 
 Draw = Callable[[Frame], Sequence[Sequence[Piece]]]
 """The pictures of a frame as lines of text in inks."""
@@ -180,7 +181,7 @@ def _section(
 ) -> Iterator[str]:
     lines = [clean(line) for line in frame.headline]
     for line in lines:
-        first, dot, rest = escape(line).partition(" · ")
+        first, dot, rest = escape(line).partition(BETWEEN_FACTS)
         yield f'<p class="head"><b>{first}</b>{dot}{rest}</p>\n'
     if frame.charts:
         yield f'<div class="wide">{picture(draw(frame), classes)}</div>\n'

@@ -31,6 +31,7 @@ from chopper_core.render.palette import Paint, plain
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import INKS, tints
+from chopper_core.views.shared.phrases import BETWEEN_FACTS
 
 BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
@@ -285,7 +286,7 @@ def _headline(frame: Frame, width: int, paint: Paint) -> list[str]:
     lines = []
     for text in frame.headline:
         first, *others = wrapped(text, width or 100)
-        fact, dot, rest = first.partition(" · ")
+        fact, dot, rest = first.partition(BETWEEN_FACTS)
         lines += [f"{paint(fact, 'strong')}{dot}{rest}", *others]
     return [*lines, ""] if lines else []
 

@@ -31,6 +31,7 @@ from chopper_core.util.grouping import (
 from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures as columns
 from chopper_core.views.shared.collective_figures import headline, kinds_of, known, notes
+from chopper_core.views.shared.phrases import facts
 from chopper_core.views.shared.table_view import (
     Own,
     Partition,
@@ -253,8 +254,10 @@ def _members(run: Run, view: View) -> ViewResult:
         (METRICS["hidden_ns"], Values(nodes.sum("hidden_ns"))),
     ]
     skew = (
-        f"GPU {one.last_gpu[0]} arrives last, {one.skew_ns[0] / 1e3:.1f} µs after the first · "
-        f"transfer {one.transfer_ns[0] / 1e3:.1f} µs"
+        facts(
+            f"GPU {one.last_gpu[0]} arrives last, {one.skew_ns[0] / 1e3:.1f} µs after the first",
+            f"transfer {one.transfer_ns[0] / 1e3:.1f} µs",
+        )
         if one.complete[0]
         else "the traces lack some of its ranks"
     )

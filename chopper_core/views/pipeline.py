@@ -401,8 +401,10 @@ def _headline(found: Pipeline) -> tuple[str, ...]:
     stage, times, saving = long
     return (
         first,
-        f"stage {stage} takes {times:.2f} times the others' median per microbatch · with theirs a "
-        f"step takes up to {time(saving)} less",
+        facts(
+            f"stage {stage} takes {times:.2f} times the others' median per microbatch",
+            f"with theirs a step takes up to {time(saving)} less",
+        ),
     )
 
 

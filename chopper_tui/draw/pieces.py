@@ -14,6 +14,7 @@ from chopper_core.model.units import Unit
 from chopper_core.render.cells import cell_width, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import PATTERNED, Paint
+from chopper_core.views.shared.phrases import BETWEEN_FACTS
 
 Pieces = Sequence[tuple[str, str]]
 Line = list[tuple[str, str]]
@@ -118,7 +119,7 @@ def marked(pieces: Pieces, begin: int, end: int, ink: str = "cursor", text: str 
     return inked(chars, inks)
 
 
-_LEAD_ENDS: Final = (": ", "; ", " (", ", ", " · ")
+_LEAD_ENDS: Final = (": ", "; ", " (", ", ", BETWEEN_FACTS)
 _MIN_LEAD: Final = 4
 
 

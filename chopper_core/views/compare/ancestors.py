@@ -1,9 +1,9 @@
 """Two runs of different operators: their activities under the deepest place that both have.
 
 Places are a tree: phase, modules (outermost first), operation, operator (without its shape, the
-class of the kernel). What one side runs in
-modules or operators that the other lacks counts at their lowest common ancestor, where the other
-side does the same work in another way, as in TraceLens's TraceDiff.
+class of the kernel). What one side runs in modules or operators that the other lacks counts at
+their lowest common ancestor, where the other side does the same work in another way, as in
+TraceLens's TraceDiff.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model.column_names import CALL_SHAPE, MODULES
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import BETWEEN_MODULES, NO_LABEL, KernelTable, whole_codes
@@ -73,14 +72,12 @@ def _paths(node: Groups) -> tuple[Sequence[Path], Index]:
     for name in (MODULES, CALL_SHAPE):
         known = table.measured.get(name)
         columns.append(nothing if known is None else whole_codes(known[node.rows]))
-    classes = [kernel_class(name) for name in table.names]
-    first = np.array([classes.index(each) for each in classes])
     # Without an operator's shape the class of the kernel distinguishes them.
-    columns.append(np.where(columns[-1] < 0, first[table.kernel[node.rows]], NO_LABEL))
+    columns.append(np.where(columns[-1] < 0, table.column("class")[node.rows], NO_LABEL))
     places, place = combined(columns)
     paths = []
-    for phase, operation, modules, shape, kernel in places.tolist():
-        operator = table.shapes[shape].operator if shape >= 0 else classes[kernel]
+    for phase, operation, modules, shape, kind in places.tolist():
+        operator = table.shapes[shape].operator if shape >= 0 else table.text_of("class", kind)
         paths.append(
             _path(table, phase, modules, (table.text_of("operation", operation), operator))
         )

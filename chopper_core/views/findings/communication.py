@@ -306,10 +306,8 @@ def _slowed_during(context: FindingsContext) -> dict[tuple[int, int], float]:
         return {}
     if found is None:
         return {}
-    table, first = (
-        context.table,
-        found.rows[first_equal(found.owner, np.arange(len(found.known[0])))],
-    )
+    table = context.table
+    first = found.rows[first_equal(found.owner, np.arange(len(found.known[0])))]
     keys = zip(table.phase[first].tolist(), table.operation[first].tolist(), strict=True)
     factor = np.where(found.known[TRANSFERS], 1 / (1 - found.rates[1, TRANSFERS]), 1.0)
     return dict(zip(keys, factor.tolist(), strict=True))

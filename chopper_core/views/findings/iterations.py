@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL
@@ -70,33 +72,58 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     iterations, took, delayed = context.all_iterations, context.took_ns, _delayed(context)
     slow = slow_iterations(context)
     own = slow[~np.isin(iterations[slow], np.array(delayed, np.int64))]
-    times, usual = _kinds_of_time(context), median_of(took)
-    for places in _by_reason(context, times, own[np.argsort(-took[own], kind="stable")]):
-        yield _slow(context, times, places, usual)
+    times, usual = _TimeByKind(context), median_of(took)
+    for places in _by_reason(times, own[np.argsort(-took[own], kind="stable")]):
+        yield _slow(times, places, usual)
     found = _uneven(context, [*iterations[slow].tolist(), *delayed])
     if found is not None:
-        yield from _of_two_lengths(context, times, *found, is_whole=found[1] or len(own) > 0)
+        yield from _of_two_lengths(times, *found, is_whole=found[1] or len(own) > 0)
 
 
-def _by_reason(
-    context: FindingsContext, times: dict[Cost, Float64], slow: Index
-) -> Iterator[Index]:
+class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
+    """The times of all iterations, in their order."""
+
+    context: FindingsContext
+
+    @cached_property
+    def kinds(self) -> dict[Cost, Float64]:
+        """The time of each kind, mean over GPUs."""
+        context, cells = self.context, self.context.by_iteration
+        iterations, place = ranked(cells.codes("iteration"))
+        gpus = distinct(cells.codes("gpu")).tolist()
+        moved = context.moved.by_step(context.run, gpus, iterations.tolist()).sum(axis=0)
+        found = {}
+        for part, (_, *names) in _PARTS.items():
+            each = np.sum([sums_of(cells.sum(name), place) for name in names], axis=0)
+            found[part] = (each + moved * ("idle_host_ns" in names)) / len(gpus)
+        return found
+
+    @cached_property
+    def by_host(self) -> Float64:
+        """The time by cause that hosts take beyond the usual."""
+        context, charges = self.context, host_charges(self.context.run)
+        inside = np.isin(context.table.gpu[charges.row], context.gpus)
+        place = np.where(inside, first_equal(context.all_iterations, charges.iteration), -1)
+        sums = charges.sums(place, len(context.all_iterations))
+        return np.asarray(sums - medians_along(sums, axis=0), np.float64)
+
+
+def _by_reason(times: _TimeByKind, slow: Index) -> Iterator[Index]:
     """Iterations that take longer for the same reason: the kind of time that grows most, and what
     their hosts do."""
-    others = np.setdiff1d(np.arange(len(context.took_ns)), slow)
+    others = np.setdiff1d(np.arange(len(times.context.took_ns)), slow)
     reasons: dict[tuple[Cost, str], list[int]] = {}
     for place in slow.tolist():
-        cost, doing, _ = _grown(context, times, np.array([place]), lambda ns: median_of(ns[others]))
+        cost, doing, _ = _grown(times, np.array([place]), lambda ns: median_of(ns[others]))
         reasons.setdefault((cost, doing), []).append(place)
     return map(np.array, reasons.values())
 
 
-def _slow(
-    context: FindingsContext, times: dict[Cost, Float64], slow: Index, usual: float
-) -> Finding:
+def _slow(times: _TimeByKind, slow: Index, usual: float) -> Finding:
+    context = times.context
     iterations, took = context.all_iterations, context.took_ns
     lost = float((took[slow] - usual).sum())
-    cost, mostly, changes = _explained(context, times, slow, median_of)
+    cost, mostly, changes = _explained(times, slow, median_of)
     is_one = len(slow) == 1
     if not is_one and np.ptp(slow) == len(slow) - 1:
         slow = np.sort(slow)
@@ -136,19 +163,15 @@ def _uneven(context: FindingsContext, known: list[int]) -> tuple[Mask, bool] | N
 
 
 def _of_two_lengths(
-    context: FindingsContext,
-    times: dict[Cost, Float64],
-    is_long: Mask,
-    is_interval: bool,
-    *,
-    is_whole: bool,
+    times: _TimeByKind, is_long: Mask, is_interval: bool, *, is_whole: bool
 ) -> Iterator[Finding]:
+    context = times.context
     step = step_times(context.run, context.view)
     each, numbers = step.each_ns, np.array(step.iterations)
     usual = float(each[~is_long].mean())
     is_other = ~np.isin(context.all_iterations, numbers[is_long])
-    parts = _by_reason(context, times, np.flatnonzero(~is_other))
-    for at in [np.flatnonzero(~is_other)] if is_whole else parts:
+    places = np.flatnonzero(~is_other)
+    for at in [places] if is_whole else _by_reason(times, places):
         long = np.isin(numbers, context.all_iterations[at])
         which = numbers[long].tolist()
         factor, many = each[long].mean() / usual, len(each) > len(which) + 1
@@ -159,9 +182,7 @@ def _of_two_lengths(
         if is_interval:
             when = interval_text(which, is_last=which[-1] == numbers[-1])
             text = f"they take {percent(factor - 1)} longer {when}"
-        cost, mostly, changes = _explained(
-            context, times, at, lambda ns: float(ns[is_other].mean())
-        )
+        cost, mostly, changes = _explained(times, at, lambda ns: float(ns[is_other].mean()))
         is_first = which == [_first_of_run(context, max(which))]
         lost = float((each[long] - usual).sum())
         found = context.finding(
@@ -205,51 +226,27 @@ def _first_of_run(context: FindingsContext, without: int) -> int:
     return int(numbers.min(where=numbers != NO_LABEL, initial=without))
 
 
-def _kinds_of_time(context: FindingsContext) -> dict[Cost, Float64]:
-    """The time of each kind in each of all iterations, mean over GPUs."""
-    cells = context.by_iteration
-    iterations, place = ranked(cells.codes("iteration"))
-    gpus = distinct(cells.codes("gpu")).tolist()
-    moved = context.moved.by_step(context.run, gpus, iterations.tolist()).sum(axis=0)
-    found = {}
-    for part, (_, *names) in _PARTS.items():
-        each = np.sum([sums_of(cells.sum(name), place) for name in names], axis=0)
-        found[part] = (each + moved * ("idle_host_ns" in names)) / len(gpus)
-    return found
-
-
 def _grown(
-    context: FindingsContext,
-    times: dict[Cost, Float64],
-    slow: Index,
-    usual: Callable[[Float64], float],
+    times: _TimeByKind, slow: Index, usual: Callable[[Float64], float]
 ) -> tuple[Cost, str, dict[Cost, float]]:
     """The kind of time that slow iterations have most more of, what their hosts do then, and how
     much more of each."""
-    grown = {part: float((each[slow] - usual(each)).mean()) for part, each in times.items()}
-    cost, doing = max(grown, key=lambda part: grown[part]), ""
-    charges, numbers = host_charges(context.run), context.all_iterations
-    if cost == Cost.HOST and charges.causes:
-        inside = np.isin(context.table.gpu[charges.row], context.gpus)
-        place = np.where(inside, first_equal(numbers, charges.iteration), -1)
-        sums = charges.sums(place, len(numbers))
-        doing = charges.doing((sums[slow] - medians_along(sums, axis=0)).mean(axis=0))
-    return cost, doing, grown
+    grown = {part: float((each[slow] - usual(each)).mean()) for part, each in times.kinds.items()}
+    cost, charges = max(grown, key=lambda part: grown[part]), host_charges(times.context.run)
+    is_host = cost == Cost.HOST and charges.causes
+    return cost, charges.doing(times.by_host[slow].mean(axis=0)) if is_host else "", grown
 
 
 def _explained(
-    context: FindingsContext,
-    times: dict[Cost, Float64],
-    slow: Index,
-    usual: Callable[[Float64], float],
+    times: _TimeByKind, slow: Index, usual: Callable[[Float64], float]
 ) -> tuple[Cost, str, str]:
     """The kind of time that slow iterations have most more of, how much, mean over GPUs; and the
     steps without."""
-    cost, doing, grown = _grown(context, times, slow, usual)
+    context, (cost, doing, grown) = times.context, _grown(times, slow, usual)
     mostly = f"mostly {_PARTS[cost][0]}{doing}, {time(grown[cost])} more per GPU"
     changes = changes_of(grown)
     if _more(context, slow, cost):
-        ns = times[Cost.COMPUTE][slow].mean()
+        ns = times.kinds[Cost.COMPUTE][slow].mean()
         changes = (*changes[1:], f"compute x{1 - grown[Cost.COMPUTE] / ns:.4f}")
     numbers = context.all_iterations
     when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])

@@ -49,7 +49,7 @@ from chopper_core.views.overview.step import (
     without,
 )
 from chopper_core.views.power.samples import OF_SAMPLES
-from chopper_core.views.shared.phrases import count, time
+from chopper_core.views.shared.phrases import count, facts, time
 from chopper_core.views.shared.samples import (
     columns_of,
     gpus_of,
@@ -163,7 +163,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         total=total,
         opens=lambda row: _opens(step, rows, row),
         sort=f"-{_LAG}" if has_lags else "",
-        headline=(headline_of(step, base), " · ".join(facts_of(step))),
+        headline=(headline_of(step, base), facts_of(step)),
         notes=_notes(step),
         charts=(_composition(step, base), _lanes(step, rows), _cards_of(step, slow)),
         base=base_of_steps(run, view),
@@ -201,7 +201,7 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
         opens=lambda row: replace(child_of(view, OPERATION, labels[row]), name="kernels"),
         sort="-kernel_ns",
         shown=(*shown[:at], "idle_ns", *shown[at:]),
-        headline=(headline_of(step, base), " · ".join(facts_of(step))),
+        headline=(headline_of(step, base), facts_of(step)),
         notes=_notes(step),
         charts=(_composition(step, base), lanes, _cards_of(step, slow)),
         base=base_of(run, view),
@@ -505,4 +505,4 @@ def _headline_of_samples(run: Run, own: Own) -> str:
         parts.append(f"clock {total['mean_gfx_mhz']:,.0f} MHz")
     if "mean_hot_c" in total:
         parts.append(f"{total['mean_hot_c']:.1f} °C")
-    return " · ".join(parts)
+    return facts(*parts)

@@ -30,7 +30,7 @@ from chopper_core.views.overheads import (
     without_gpus,
 )
 from chopper_core.views.shared.marks import Coverage
-from chopper_core.views.shared.phrases import count, time
+from chopper_core.views.shared.phrases import count, facts, time
 from chopper_core.views.shared.samples import mean_powers, together
 from chopper_core.views.shared.step_times import (
     StepTimes,
@@ -217,7 +217,7 @@ class _Fact(Struct, frozen=True):
 
 def headline_of(step: Step, base: Step | None = None) -> str:
     others = _figures(base) if base is not None else {}
-    return " · ".join(fact.line(others.get(name)) for name, fact in _figures(step).items())
+    return facts(*(fact.line(others.get(name)) for name, fact in _figures(step).items()))
 
 
 def _figures(step: Step) -> dict[str, _Fact]:
@@ -269,16 +269,14 @@ def power_text(watts: float) -> str:
     return scaled_text(watts, Unit.WATTS)
 
 
-def facts_of(step: Step) -> list[str]:
+def facts_of(step: Step) -> str:
     run = step.run
     products = Counter(gpu.hardware or "unknown GPU" for gpu in run.gpus if gpu.index in step.gpus)
-    facts = [f"{count} × {name}" for name, count in products.most_common()]
+    found = [f"{count} × {name}" for name, count in products.most_common()]
     ranks = len({gpu.rank for gpu in run.gpus})
     if run.world > ranks:
-        facts.append(f"{ranks} of {run.world} ranks")
-    facts.append(_iterations(step))
-    facts.append(_sources(step))
-    return [fact for fact in facts if fact]
+        found.append(f"{ranks} of {run.world} ranks")
+    return facts(*found, _iterations(step), _sources(step))
 
 
 def _iterations(step: Step) -> str:
@@ -300,4 +298,4 @@ def _sources(step: Step) -> str:
     if counters == "no counters" and len(lacks) == 2:
         return "trace only"
     text = f"no {lacks[0]}" if len(lacks) == 1 else "no telemetry" if lacks else "telemetry"
-    return f"{counters} · {text}"
+    return facts(counters, text)

@@ -118,9 +118,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     each: Mapping[str, Float64]
     """Times as above: `same`, the matched compute that is the same on all peers; `kernels`, the
     same as it would be if no collective next to it waited for others; `work`, all other compute,
-    of other shapes or that only some GPUs have; `host`, idle before launch calls while the host
-    is in the iteration; `launch`, the rest of the idle time; `copies`, exposed
-    ones."""
+    of other shapes or that only some GPUs have; `host`, idle before launch calls while the host is
+    in the iteration; `launch`, the rest of the idle time; `copies`, exposed ones."""
 
     @property
     def table(self) -> KernelTable:

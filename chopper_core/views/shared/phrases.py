@@ -28,9 +28,12 @@ _SMALL: Final = [
 ]
 
 
+BETWEEN_FACTS: Final = " · "
+
+
 def facts(*parts: str) -> str:
     """A line of figures, the one to read first: `739.9 ms · 41.2 % of peak`."""
-    return " · ".join(filter(None, parts))
+    return BETWEEN_FACTS.join(filter(None, parts))
 
 
 def differs(one: float, other: float, least: float = 0.01) -> bool:

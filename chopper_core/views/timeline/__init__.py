@@ -18,6 +18,7 @@ from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View, pointing
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.views.base import base_of
+from chopper_core.views.shared.phrases import facts
 from chopper_core.views.shared.table_view import LabelledRows, activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, ghosts_of, lanes_chart, own_time
@@ -308,14 +309,14 @@ def _headline(seen: Interval) -> str:
 
     length = time_text(seen.length_ns) if is_long else f"{moment(seen.length_ns)} ms"
     end = moment(seen.end_ns, 0) if is_long else f"{moment(seen.end_ns, 3)} ms"
-    text = (
-        f"{moment(seen.from_ns)}-{moment(seen.to_ns)} of {end} "
-        f"({length}) · cursor {moment(seen.at_ns)}"
+    away, mark = seen.at_ns - (seen.mark_ns or 0), ""
+    if seen.mark_ns is not None:
+        mark = f"{moment(abs(away))} {'after' if away >= 0 else 'before'} mark"
+    return facts(
+        f"{moment(seen.from_ns)}-{moment(seen.to_ns)} of {end} ({length})",
+        f"cursor {moment(seen.at_ns)}",
+        mark,
     )
-    if seen.mark_ns is None:
-        return text
-    away = seen.at_ns - seen.mark_ns
-    return f"{text} · {moment(abs(away))} {'after' if away >= 0 else 'before'} mark"
 
 
 def _notes(
