@@ -180,17 +180,6 @@ class Icicle(Struct, frozen=True, eq=False):
     """The part of the time that is drawn, as shares."""
 
 
-class BoxChart(Struct, frozen=True, eq=False):
-    """Minimum, quartiles and maximum of a figure for every label."""
-
-    title: str
-    unit: str
-    labels: tuple[str, ...]
-    quantiles: Float64
-    """Labels x (min, q1, median, q3, max)."""
-    level: str = ""
-
-
 LEAST_SHARE: Final = 0.0005
 """Of the longest bar or the whole: a smaller part is not seen, and its figure would be 0.0 %."""
 
@@ -425,7 +414,6 @@ Chart = (
     | GpuLanes
     | HeatMap
     | Icicle
-    | BoxChart
     | Lanes
     | Composition
     | Cards

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.graph.collectives import Collectives, collectives_in, collectives_of
 from chopper_core.graph.process_groups import SPLITS, expert_note, split_groups, split_of
 from chopper_core.metrics import METRICS, Values, numbered, worded
-from chopper_core.model.charts import BarChart, BoxChart, LineChart, Series
+from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
@@ -37,7 +37,6 @@ from chopper_core.views.shared.table_view import (
     Partition,
     activity_view,
     by_gpu,
-    by_level,
     child_of,
     grouped,
     quantiles,
@@ -101,7 +100,7 @@ def answer(run: Run, view: View) -> ViewResult:
         result,
         headline=headline(found, base_of(run, view), exposed_ms),
         notes=(*result.notes, *notes(run, found)),
-        charts=(*_bars(exposed_ms), _boxes(found), *_skews(found), *_by_occurrence(found)),
+        charts=(*_bars(exposed_ms), *_skews(found), *_by_occurrence(found)),
     )
 
 
@@ -324,12 +323,6 @@ def _bars(exposed_ms: Mapping[str, float]) -> tuple[BarChart, ...]:
     shown = {name: ms for name, ms in exposed_ms.items() if ms >= least}
     bars = (Series("exposed communication", np.array([*shown.values()])),)
     return (BarChart("exposed before the operation", "ms", tuple(shown), bars, OPERATION),)
-
-
-def _boxes(found: Collectives) -> BoxChart:
-    kinds = by_level(Groups.single(found.table, found.rows), OPERATION)
-    quartiles = quantiles(kinds.nodes, "duration_ns", (0.0, 0.25, 0.5, 0.75, 1.0)) / 1e6
-    return BoxChart("durations of the kernels by kind", "ms", tuple(kinds.labels), quartiles)
 
 
 def _skews(found: Collectives) -> tuple[LineChart, ...]:

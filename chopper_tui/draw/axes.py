@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.charts import BarChart, BoxChart, Composition, LineChart, SignalRows
+from chopper_core.model.charts import BarChart, Composition, LineChart, SignalRows
 from chopper_core.model.units import LONG_TIMES, is_on_a_clock, moment_text
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import quantile_of
@@ -215,9 +215,6 @@ def in_fitting_units(chart: Any) -> Any:
             length, unit = 1e-6, "ns"  # each bar in the unit that suits it
         series = tuple(replace(each, numbers=each.numbers / length) for each in chart.series)
         changes |= {"series": series, "unit": unit} if unit != "ms" else {}
-    elif isinstance(chart, BoxChart) and chart.unit == "ms":
-        length, unit = _time_unit([chart.quantiles])
-        changes = {"quantiles": chart.quantiles / length, "unit": unit} if unit != "ms" else {}
     return replace(chart, **changes) if changes else chart
 
 

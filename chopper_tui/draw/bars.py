@@ -1,4 +1,4 @@
-"""Bars, boxes, parts of a whole, cards: rows of text, which plotting libraries don't lay out."""
+"""Bars, parts of a whole, cards: rows of text, which plotting libraries don't lay out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.charts import LEAST_SHARE, BarChart, BoxChart, Card, Cards, Composition
+from chopper_core.model.charts import LEAST_SHARE, BarChart, Card, Cards, Composition
 from chopper_core.model.units import significant, time_text
 from chopper_core.render.cells import wrapped
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.util.arrays import Float64
 from chopper_core.util.escape import clean
-from chopper_core.util.grouping import median_of
-from chopper_tui.draw.axes import Axis
 from chopper_tui.draw.canvas import (
     MAX_ZOOM,
     UNLIMITED,
@@ -43,7 +41,6 @@ from chopper_tui.draw.pieces import (
 
 _MAX_THICK: Final = 3
 _HAIR: Final = 1e-9
-_CELLS_PER_TICK: Final = 12
 
 
 _MOST_ROWS: Final = 16
@@ -145,59 +142,6 @@ class BarDrawer(Drawer[BarChart]):
     def seen(self, chart: BarChart, lens: Lens) -> BarChart:
         sums = np.nansum([np.abs(each.numbers) for each in chart.series], axis=0)
         return replace(chart, longest=float(sums.max(initial=0.0)) / lens.factor)
-
-
-class BoxDrawer(Drawer[BoxChart]):
-    """A box per label; a lens shows the middle of the scale."""
-
-    can_pan = False
-    zoom = MAX_ZOOM
-    tallest = 2
-
-    def title(self, chart: BoxChart, width: int, glyphs: Glyphs) -> list[Line]:
-        return title_lines(chart.title, chart.unit, width)
-
-    def around(self, chart: BoxChart) -> int:
-        return 1
-
-    def body(self, chart: BoxChart, on: Canvas) -> None:
-        glyphs, count = on.glyphs, len(chart.labels)
-        shown = on.rows_shown(count, 1)
-        spread = on.spreads and on.left > 2 * count
-        labels = on.labels(chart.labels, chart.level)
-        before = len(labels[0]) if labels else 1
-        room = max(on.width - before, 8)
-        known = chart.quantiles[np.isfinite(chart.quantiles)]
-        low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-        axis = Axis.over(low, high, room // _CELLS_PER_TICK)
-        whisker, box, middle = ("─", "▒", "█") if not glyphs.is_ascii else ("-", "=", "|")
-        for row in range(shown):
-            quantiles = chart.quantiles[row]
-            drawn = (glyphs.missing, "dim")
-            if np.isfinite(quantiles).all():
-                places = [round(axis.share(value) * (room - 1)) for value in quantiles.tolist()]
-                least, q1, median, q3, most = places
-                cells = [" "] * room
-                cells[least : most + 1] = whisker * (most - least + 1)
-                cells[q1 : q3 + 1] = box * (q3 - q1 + 1)
-                cells[median] = middle
-                drawn = ("".join(cells), "accent")
-            on.lines += [[(labels[row], "text"), drawn], []][: 1 + spread]
-        on.add_rest(count, shown)
-        line = axis.line(room)
-        if len(line.split()) < 2:
-            ends = short_number(low), short_number(high)
-            line = ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
-        on.add([(" " * before + line, "dim")])
-
-    def seen(self, chart: BoxChart, lens: Lens) -> BoxChart:
-        """The values around the middle median; others lie at the edges."""
-        known = chart.quantiles[np.isfinite(chart.quantiles).all(axis=1)]
-        if not len(known):
-            return chart
-        middle = median_of(known[:, 2])
-        half = float(known.max() - known.min()) / (2 * lens.factor)
-        return replace(chart, quantiles=np.clip(chart.quantiles, middle - half, middle + half))
 
 
 def _figure(number: float, unit: str) -> str:

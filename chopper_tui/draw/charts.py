@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from chopper_core.model.charts import (
     BarChart,
-    BoxChart,
     Cards,
     Chart,
     Composition,
@@ -45,7 +44,6 @@ from chopper_tui.draw.pieces import Line, painted_line
 
 DRAWERS: Final[Mapping[type[Struct], str]] = {
     BarChart: "bars.BarDrawer",
-    BoxChart: "bars.BoxDrawer",
     Cards: "bars.CardsDrawer",
     Composition: "bars.CompositionDrawer",
     GpuLanes: "signal_plot.GpuLanesDrawer",

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from chopper_core.model.charts import (
     BarChart,
-    BoxChart,
     Chart,
     Composition,
     HeatMap,
@@ -257,8 +256,6 @@ def test_charts_have_the_unit_that_suits_their_times(longest_ms: float, unit: st
     line = LineChart("depth", "", "time", "ms", (x,), (Series("a", np.arange(9.0)),))
     drawn = "\n".join(text(seen(line, WHOLE), 80))
     assert f" {unit}" in drawn and "e+" not in drawn
-    boxes = BoxChart("durations", "ms", ("a",), np.array([[0.0, 1, 2, 3, 4]]) * longest_ms / 4)
-    assert f", {unit}" in text(seen(boxes, WHOLE), 80)[0]
 
 
 def test_bars_of_hours_and_of_milliseconds_have_each_their_unit() -> None:
@@ -303,7 +300,6 @@ def test_nothing_is_wider_or_higher_than_it_may_be(size: tuple[int, int], glyphs
         heat(np.full((20, 50), NAN), 50),
         heat(np.arange(1000.0).reshape(20, 50), 50),
         heat(np.zeros((0, 0)), 0),
-        BoxChart("d", "ms", ("a", "b"), np.array([[1, 2, 3, 4, 5], [NAN] * 5])),
         LineChart("c", "MHz", "time", "ms", (x, x), (Series("a", x), Series("b", x * NAN))),
         rows_of(8),
         rows_of(100),
@@ -392,22 +388,12 @@ def test_no_line_below_the_pictures_of_a_screen_is_left_blank(height: int, glyph
     x = np.arange(50.0)
     curve = LineChart("curve", "", "x", "", (x,), (Series("a", x),))
     points = LineChart("points", "", "x", "", (x[:2],), (Series("a", x[:2]),))
-    boxes = BoxChart("d", "ms", ("a", "b"), np.array([[1.0, 2, 3, 4, 5], [2, 3, 4, 5, 6]]))
-    for charts in ((bars(3, 4), points), (boxes, bars(1, 3)), (points, curve), (rows_of(8),)):
+    for charts in ((bars(3, 4), points), (points, curve), (rows_of(8),)):
         used = lines_filled(charts, 80, height, glyphs)
         assert used <= height
         drawn = ["".join(text for text, _ in line) for line in draw_below(charts, 80, used, glyphs)]
         blank = next((n for n, line in enumerate(reversed(drawn)) if line.strip()), 0)
         assert len(drawn) <= used and used - len(drawn) + blank <= 1, "\n".join(drawn)
-
-
-def test_boxes_stand_over_even_numbers_at_their_places() -> None:
-    boxes = BoxChart("d", "ms", ("a", "b"), np.array([[0.0, 2, 3, 4, 5], [2, 3, 4, 5, 20]]))
-    *_, box, axis = text(boxes, 80, 5)
-    assert axis.split() == ["0", "5", "10", "15", "20"]
-    assert abs(box.index("─") - (axis.index("0") + 0.1 * (box.rindex("─") - axis.index("0")))) < 2
-    few = text(replace(boxes, quantiles=np.full((2, 5), 3.25)), 80, 4)
-    assert few[-1].split() == ["3.25", "3.25"]
 
 
 def test_thick_bars_are_of_screens_alone() -> None:
@@ -492,7 +478,6 @@ NONE = np.zeros(0)
 EMPTY: list[Chart] = [
     BarChart("b", "ms", (), ()),
     BarChart("b", "ms", (), (Series("a", NONE),)),
-    BoxChart("d", "ms", (), np.zeros((0, 5))),
     Composition("step", "ms", ("step",), ()),
     Composition("step", "ms", (), (Series("a", NONE),)),
     Composition("step", "ms", ("step",), (Series("a", np.zeros(1)),)),

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from chopper_core.model.charts import (
     BarChart,
-    BoxChart,
     Card,
     Cards,
     Chart,
@@ -152,7 +151,6 @@ KINDS: dict[type, Callable[[st.DataObject, int], Chart]] = {
     BarChart: lambda data, n: BarChart(
         "b", "ms", texts(data, n), series(data, 3, n), longest=data.draw(FIGURES)
     ),
-    BoxChart: lambda data, n: BoxChart("b", "ms", texts(data, n), floats(data, n, 5)),
     Cards: lambda data, n: Cards(
         "c", tuple(Card(texts(data, 2), text, "R:x") for text in texts(data, n))
     ),

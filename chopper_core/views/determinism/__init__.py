@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import column, numbered, worded
-from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
@@ -131,7 +130,6 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=known_of(own, first),
         headline=_headline(ours, base, compared, view),
         notes=_notes(ours, base),
-        charts=_charts(ours, base),
     )
 
 
@@ -281,25 +279,6 @@ def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:
         "the test is over GPUs of one run each: it does not cover the difference between runs "
         "with the same settings",
     )
-
-
-def _charts(ours: Steadiness, base: Steadiness | None) -> tuple[BoxChart, ...]:
-    charts = []
-    for title, unit, name in (
-        ("gfx clock over time", "MHz", "clock_quartiles"),
-        ("spread of a kernel's duration over iterations, to p95", "%", "kernel_quartiles"),
-    ):
-        labels: list[str] = []
-        rows: list[Float64] = []
-        theirs = {} if base is None else dict(zip(base.gpus, getattr(base, name), strict=True))
-        for gpu, own in zip(ours.gpus, getattr(ours, name), strict=True):
-            for label, quantiles in ((f"GPU {gpu}", own), (f"GPU {gpu} base", theirs.get(gpu))):
-                if quantiles is not None and np.isfinite(quantiles).all():
-                    labels.append(label)
-                    rows.append(quantiles)
-        if rows:
-            charts.append(BoxChart(title, unit, tuple(labels), np.stack(rows)))
-    return tuple(charts)
 
 
 def ranks(values: Float64) -> Float64:

@@ -16,7 +16,7 @@ from chopper_core.model.signals import IntegralCurve, TimeSpans
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import distinct, median_of, quantile_of, ratios
+from chopper_core.util.grouping import distinct, median_of, ratios
 from chopper_core.views.shared.matched_kernels import same_kernels
 from chopper_core.views.shared.samples import busy_curve, sampled, spans_of_samples
 from chopper_core.views.shared.step_times import step_times
@@ -31,8 +31,6 @@ _SIGNALS: Final = (
 )
 _CLOCKS: Final = ("gfx_mhz", "mem_mhz")
 _PLACE: Final = ("phase", "layer", "operation", "kernel")
-_QUARTILES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
-_UNKNOWN: Final = np.full(len(_QUARTILES), np.nan)
 
 _STEPS: Final = "in the scope's complete iterations"
 _SAME: Final = (
@@ -103,10 +101,6 @@ class Steadiness(Struct, frozen=True, eq=False):
     gpus: tuple[int, ...]
     values: dict[str, Float64]
     """Name of a figure → its value of each GPU; NaN if unknown."""
-    clock_quartiles: Float64
-    """GPUs x (least, quartiles, largest) of the compute units' clock over time."""
-    kernel_quartiles: Float64
-    """The same of the spread of durations, over kernels; the largest is the 0.95 quantile."""
     cells: dict[str, Float64] = {}
     """Name of a figure → its values of each GPU and iteration, in no order; of a shared figure its
     values of each iteration, on the GPU that takes longest."""
@@ -138,9 +132,7 @@ def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
 def sampled_steadiness(run: Run) -> Steadiness:
     spans = spans_of_samples(run)
     found = [_of_samples(_curves(run, gpu), own) for gpu, own in spans.items()]
-    clocks = np.array([quartiles for _, quartiles in found]).reshape(-1, len(_QUARTILES))
-    values = _by_name([values for values, _ in found])
-    return Steadiness(tuple(spans), values, clocks, np.full_like(clocks, np.nan), is_stepped=False)
+    return Steadiness(tuple(spans), _by_name(found), is_stepped=False)
 
 
 def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
@@ -154,21 +146,20 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     took = times.times_ns.astype(np.float64)[:, np.isin(times.iterations, complete)]
     spans = np.stack([steps.min("start_ns"), steps.max("end_ns")], axis=1).astype(np.int64)
     cells: dict[str, list[float]] = {"iteration_time_ns": took.max(axis=0, initial=0.0).tolist()}
-    found, clocks, kernels = [], [], []
+    found = []
     for gpu in gpus:
         own = np.flatnonzero(np.isin(number_of, complete) & (gpu_of == gpu))
         own_ns = took[times.gpus == gpu]
         own_ns = own_ns[own_ns > 0]
-        figures, clock, kernel = {"iteration_time_ns": median_of(own_ns)}, _UNKNOWN, _UNKNOWN
+        figures = {"iteration_time_ns": median_of(own_ns)}
         if len(own_ns) > 1:
             longer = float(own_ns.max() / own_ns.min() - 1)
             figures["iteration_spread_pct"] = 100.0 * longer
         if len(own):
             curves = _curves(run, gpu, is_traced=True)
-            measured, clock = _of_samples(curves, _without_overlap(spans[own]))
-            figures |= measured
+            figures |= _of_samples(curves, _without_overlap(spans[own]))
             for span in spans[own] if with_cells else ():
-                for name, number in _of_samples(curves, _without_overlap(span[None]))[0].items():
+                for name, number in _of_samples(curves, _without_overlap(span[None])).items():
                     cells.setdefault(name, []).append(number)
         chosen = own[np.isin(number_of[own], compared)].tolist()
         rows_of = [np.sort(steps.rows_of(step)) for step in chosen]
@@ -176,16 +167,11 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
         if 1 < len(compared) == len(parts) and all(map(len, parts)):
             rows = np.stack(same_kernels(run.table, parts, _PLACE))
             if rows.shape[1]:
-                measured, kernel = _of_kernels(run.table, rows)
-                figures |= measured
+                figures |= _of_kernels(run.table, rows)
         found.append(figures)
-        clocks.append(clock)
-        kernels.append(kernel)
     return Steadiness(
         gpus=gpus,
         values=_by_name(found),
-        clock_quartiles=np.array(clocks),
-        kernel_quartiles=np.array(kernels),
         cells={name: np.array(each) for name, each in cells.items()},
         iterations=complete,
         compared=compared,
@@ -208,29 +194,23 @@ def _curves(run: Run, gpu: int, *, is_traced: bool = False) -> dict[str, Integra
     return found
 
 
-def _of_samples(
-    curves: Mapping[str, IntegralCurve], spans: TimeSpans
-) -> tuple[dict[str, float], Float64]:
-    found, quartiles = {}, _UNKNOWN
+def _of_samples(curves: Mapping[str, IntegralCurve], spans: TimeSpans) -> dict[str, float]:
+    found = {}
     for signal, curve in curves.items():
         samples = sampled(curve, spans)
         found[f"steady_{signal}"] = samples.mean()
         if signal in _CLOCKS:
             found[f"sd_{signal}"] = samples.deviation()
-        if signal == "gfx_mhz" and len(samples):
-            quartiles = samples.quantiles(_QUARTILES)
-    return found, quartiles
+    return found
 
 
-def _of_kernels(table: KernelTable, rows: Index) -> tuple[dict[str, float], Float64]:
-    """The spreads over iterations of a GPU's matched kernels, iterations x kernels, and the
-    quantiles of that of their durations."""
-    durations = _spread(table.duration_ns[rows].astype(np.float64))
-    found = {"kernel_spread_pct": median_of(durations)}
+def _of_kernels(table: KernelTable, rows: Index) -> dict[str, float]:
+    """The spreads over iterations of a GPU's matched kernels, iterations x kernels."""
+    found = {"kernel_spread_pct": median_of(_spread(table.duration_ns[rows].astype(np.float64)))}
     for signal, _, title, *_ in _SIGNALS:
         spread = _spread(_signal_at(table, signal, rows))
         found[f"{title}_spread_pct"] = median_of(spread[np.isfinite(spread)])
-    return found, quantile_of(durations, (*_QUARTILES[:-1], 0.95))
+    return found
 
 
 def _without_overlap(spans: Int64) -> TimeSpans:
