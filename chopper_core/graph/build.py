@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.graph.collectives import collectives_of, transfer_pairs
-from chopper_core.graph.dependencies import Evidence, dependencies_of, stated, time_order
+from chopper_core.graph.dependencies import Evidence, Stated, dependencies, stated, time_order
 from chopper_core.graph.host_nodes import (
     HostMoment,
     HostNodes,
@@ -32,7 +32,7 @@ from chopper_core.graph.step_graph import (
 from chopper_core.graph.waits import inferred_waits
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, Kind
-from chopper_core.util.arrays import Codes, Float64, Index, Int64
+from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64
 from chopper_core.util.grouping import (
     counts_of,
     distinct,
@@ -165,25 +165,31 @@ def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None]:
     """
     table = run.table
     rows = time_order(table, rows)
-    found = dependencies_of(run, rows)
+    found = stated(run, rows) if len(rows) else None
+    edges = dependencies(table, rows) if found is None else _stated_edges(found, table.gpu[rows])
     start, launch = table.start_ns[rows], table.launch_ns[rows]
     end = start + table.duration_ns[rows]
-    previous = found.in_stream
-    held = np.flatnonzero(previous >= 0)
-    end[previous[held]] = np.minimum(end[previous[held]], start[held])
+    in_stream = edges.take(edges.evidence == Evidence.STREAM)
+    end[in_stream.source] = np.minimum(end[in_stream.source], start[in_stream.target])
     launch = np.where(launch > start, NO_TIME, launch)
     gpu, stream = table.gpu[rows], table.stream[rows]
     queued = queue_times(gpu, stream, start, launch)
     timed = TimedRows(rows, gpu, stream, table.kind[rows], start, end, launch, queued)
     timed = with_lost_launches(run, timed)
-    lag = np.zeros(len(found.before), np.int64) if found.host_ns is None else found.host_ns
-    edges = EdgeRows(found.before.astype(np.intp), found.after, found.evidence, lag)
-    if found.lead_ns is not None:
+    if found is not None:
         return timed, edges, found.lead_ns
     is_inferred = np.isin(edges.evidence, (Evidence.QUEUED, Evidence.UNKNOWN))
     waits = inferred_waits(table, timed, edges.take(is_inferred))
     kept = edges.take(~is_inferred & (edges.evidence != Evidence.HOST))
     return timed, joined_edges([kept, waits]), None
+
+
+def _stated_edges(found: Stated, gpu: Int32) -> EdgeRows:
+    """Those that lead forward between rows of one GPU, with the host's work between both ends."""
+    own = (gpu[found.before] == gpu[found.after]) & (found.before < found.after)
+    kinds = np.where(found.is_control, Evidence.CONTROL, Evidence.STATED).astype(np.int8)
+    edges = EdgeRows(found.before, found.after, kinds, found.host_ns).take(own)
+    return edges.take(np.lexsort((edges.source, edges.target)))
 
 
 def _meetings(run: Run, timed: TimedRows) -> tuple[Int64, Index, Index]:

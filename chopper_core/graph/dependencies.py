@@ -15,11 +15,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.graph.step_graph import EdgeRows
 from chopper_core.model.attributes import NO_NODE, StatedEdges, nodes_at
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, KernelTable
-from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import counts_of, first_equal, run_starts, stable_order
+from chopper_core.util.arrays import Index, Int32, Int64, Mask
+from chopper_core.util.grouping import first_equal, run_starts, stable_order
 
 STAMP_NS: Final = 1_000
 """Activities of a stream that overlap by no more than this are in order: older profilers write
@@ -86,40 +87,6 @@ _TEXTS: Final = {
 }
 
 
-class Dependencies(Struct, frozen=True, eq=False):
-    """The activities that each of some rows waits for, as places among those rows.
-
-    Row `i` waits for `before[first[i] : first[i + 1]]`, of which the row before it in its stream
-    comes first. All are below `i`: the places are a topological order, and there is no cycle.
-    """
-
-    first: Int64
-    """Where the edges of each row begin, and one value more for the end."""
-    before: Int32
-    evidence: Int8
-    """`Evidence` of each edge."""
-    host_ns: Int64 | None = None
-    """The host's work between both ends of each edge, of edges that a trace states."""
-    lead_ns: Int64 | None = None
-    """The host's work before each row that waits for no activity."""
-
-    def __len__(self) -> int:
-        return len(self.first) - 1
-
-    @property
-    def after(self) -> Index:
-        """The place of the row that waits, for each edge."""
-        return np.repeat(np.arange(len(self)), np.diff(self.first))
-
-    @property
-    def in_stream(self) -> Int64:
-        """The place of the row before each in its stream, or -1."""
-        found = np.full(len(self), -1, np.int64)
-        own = self.evidence == Evidence.STREAM
-        found[self.after[own]] = self.before[own]
-        return found
-
-
 def time_order(table: KernelTable, rows: Index) -> Index:
     """Rows in the order that `dependencies` takes: by GPU, start, end and stream."""
     keys = (table.stream, table.duration_ns, table.start_ns, table.gpu)
@@ -135,10 +102,6 @@ class Stated(Struct, frozen=True, eq=False):
     is_control: Mask
     lead_ns: Int64
     """For each row the host's work before it from the start."""
-
-    def take(self, own: Mask) -> Stated:
-        edges = (self.after[own], self.before[own], self.host_ns[own], self.is_control[own])
-        return Stated(*edges, self.lead_ns)
 
 
 def stated(run: Run, rows: Index) -> Stated | None:
@@ -165,32 +128,11 @@ def _key(gpu: Int32, node: Int64) -> Int64:
     return gpu.astype(np.int64) << 40 | node
 
 
-def dependencies_of(run: Run, rows: Index) -> Dependencies:
-    """Those that the traces of a run state among rows in `time_order`, else those that its times
-    show."""
-    found = stated(run, rows) if len(rows) else None
-    if found is None:
-        return dependencies(run.table, rows)
-    same = run.table.gpu[rows[found.before]] == run.table.gpu[rows[found.after]]
-    found = found.take(same)
-    forward = found.before < found.after
-    order = np.lexsort((found.before, found.after))
-    order = order[forward[order]]
-    return Dependencies(
-        _bounds(found.after[order], len(rows)),
-        found.before[order].astype(np.int32),
-        np.where(found.is_control[order], Evidence.CONTROL, Evidence.STATED).astype(np.int8),
-        found.host_ns[order],
-        found.lead_ns,
-    )
+def dependencies(table: KernelTable, rows: Index) -> EdgeRows:
+    """The dependencies among rows, which come in `time_order`, as edges between their places.
 
-
-def _bounds(after: Index, count: int) -> Int64:
-    return np.append(0, np.cumsum(counts_of(after, count)))
-
-
-def dependencies(table: KernelTable, rows: Index) -> Dependencies:
-    """The dependencies among rows, which come in `time_order`.
+    Edges come in the order of the row that waits, that to the row before it in its stream first.
+    All sources are before their targets, so that there is no cycle.
 
     A row depends on the one before it in its stream, and of every other stream of its GPU on the
     last that ended by its start, if that ended later than the one before it in its own. In a
@@ -202,9 +144,8 @@ def dependencies(table: KernelTable, rows: Index) -> Dependencies:
     after, before, evidence = (
         np.concatenate([nothing, *(part[column] for part in parts)]) for column in range(3)
     )
-    order = stable_order(after)
-    edges = before[order].astype(np.int32), evidence[order].astype(np.int8)
-    return Dependencies(_bounds(after, len(rows)), *edges)
+    order, lag = stable_order(after), np.zeros(len(after), np.int64)
+    return EdgeRows(before[order], after[order], evidence[order].astype(np.int8), lag)
 
 
 _Edges = tuple[Int64, Int64, Int64]

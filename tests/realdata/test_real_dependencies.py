@@ -30,4 +30,4 @@ def test_streams_are_chains_and_no_edge_leads_back(
     is_valid(table, rows, found)
     by_evidence = np.bincount(found.evidence, minlength=len(Evidence))
     assert by_evidence[Evidence.STREAM] == len(table) - streams
-    assert len(found.before) - by_evidence[Evidence.STREAM] == across
+    assert len(found.source) - by_evidence[Evidence.STREAM] == across

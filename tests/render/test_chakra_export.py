@@ -103,10 +103,7 @@ def test_dependencies_are_those_of_the_graph(out: Path) -> None:
     for rank in range(4):
         rows = time_order(run.table, np.flatnonzero(run.table.gpu == rank))
         deps = dependencies(run.table, rows)
-        wanted = [
-            [int(at) + 1 for at in deps.before[deps.first[i] : deps.first[i + 1]]]
-            for i in range(len(deps))
-        ]
+        wanted = [(deps.source[deps.target == place] + 1).tolist() for place in range(len(rows))]
         assert [each.data_deps for each in nodes_of(out / f"made.{rank}.et")] == wanted
     assert wanted[1] == [1] and len(wanted[3]) == 2
 

@@ -118,8 +118,8 @@ def test_nodes_are_the_activities_and_edges_their_dependencies(to: str, tmp_path
         wanted += [
             (f"g{gpu}n{before + 1}", f"g{gpu}n{after + 1}", kind)
             for after, before, kind in zip(
-                deps.after.tolist(),
-                deps.before.tolist(),
+                deps.target.tolist(),
+                deps.source.tolist(),
                 [("stream", "queued", "unknown", "host")[each] for each in deps.evidence],
                 strict=True,
             )
