@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -26,7 +24,6 @@ from chopper_core.graph.step_graph import (
     NodeRows,
     StepGraph,
     joined_edges,
-    joined_graphs,
     sorted_graph,
 )
 from chopper_core.graph.waits import inferred_waits
@@ -38,7 +35,6 @@ from chopper_core.util.grouping import (
     distinct,
     maxima_of,
     run_starts,
-    stable_order,
     sums_of,
 )
 
@@ -55,23 +51,11 @@ def step_graph(run: Run) -> StepGraph:
     return run.memo(("step graph",), lambda: build_graph(run, np.arange(len(run.table))))
 
 
-def graph_of_stretches(run: Run, stretches: Sequence[Sequence[int]]) -> StepGraph:
-    """The graph of stretches of iterations, each of which begins as it was measured to."""
-    of = np.full(int(run.table.iteration.max()) + 2, len(stretches), np.int16)
-    for number, iterations in enumerate(stretches):
-        of[list(iterations)] = number
-    stretch = of[run.table.iteration]
-    order = stable_order(stretch)
-    bounds = np.searchsorted(stretch[order], np.arange(len(stretches) + 1))
-    parts = (order[begin:end] for begin, end in pairwise(bounds.tolist()))
-    return joined_graphs([build_graph(run, rows, is_seeded=True) for rows in parts])
-
-
-def build_graph(run: Run, rows: Index, *, is_seeded: bool = False) -> StepGraph:
+def build_graph(run: Run, rows: Index) -> StepGraph:
     """The graph of some rows of a run, in any order, that have times.
 
-    If it is seeded, the first of each stream begins no earlier than measured: the graph lacks what
-    its GPU did before.
+    Of rows with others between them, the first after a gap begin as their host's work or the end
+    of those before has them begin: what comes first is there for the sake of the next.
     """
     timed, edges, lead = _timed(run, rows)
     hosts = host_nodes(run, timed)
@@ -89,16 +73,14 @@ def build_graph(run: Run, rows: Index, *, is_seeded: bool = False) -> StepGraph:
     leads = np.arange(len(led)) + len(nodes)
     if lead is not None:
         nodes = nodes.joined(_leads(nodes, timed, led, lead[led]))
-    seeded = _firsts(timed) if is_seeded else np.zeros(0, np.intp)
-    seeds = np.arange(len(seeded)) + len(nodes)
-    nodes = nodes.joined(_seeds(timed, seeded))
     meeting = count + arrivals + number
     host = count + arrivals + len(met)
     known = np.flatnonzero(launched >= 0)
     latency = _latency(timed, edges, known)
     unseen = 0
     if lead is None and run.world > len({each.rank for each in run.gpus}):
-        edges, latency, unseen = _with_unseen_waits(timed, edges, known, latency)
+        iteration = run.table.iteration[timed.rows]
+        edges, latency, unseen = _with_unseen_waits(timed, iteration, edges, known, latency)
     follows = np.flatnonzero(hosts.gpu[1:] == hosts.gpu[:-1]) + 1
     parts = (
         _between_gpus(run, timed),
@@ -110,7 +92,6 @@ def build_graph(run: Run, rows: Index, *, is_seeded: bool = False) -> StepGraph:
         _edges(enters[member], meeting, Evidence.MEETING),
         _edges(meeting, member, Evidence.MEETING),
         _edges(leads, enters[led], Evidence.LAUNCH),
-        _edges(seeds, enters[seeded], Evidence.MEETING, np.ones(len(seeded), np.int64)),
     )
     # A node of the host stands for the moment at which its work ends.
     moment = np.append(nodes.begin_ns[:host], (nodes.begin_ns + nodes.work_ns)[host:])
@@ -126,19 +107,6 @@ def _leads(nodes: NodeRows, timed: TimedRows, led: Index, lead: Int64) -> NodeRo
     kind = np.full(len(led), NodeKind.HOST, np.int8)
     nowhere = np.full(len(led), -1, np.int32)
     return NodeRows(kind, nowhere, timed.gpu[led], nodes.iteration[led], begin, lead)
-
-
-def _firsts(timed: TimedRows) -> Index:
-    """The first row of each stream of each GPU."""
-    order = np.lexsort((timed.stream, timed.gpu))
-    return order[run_starts(timed.gpu[order], timed.stream[order])]
-
-
-def _seeds(timed: TimedRows, firsts: Index) -> NodeRows:
-    """A moment right before each of some rows, which it begins after."""
-    kind, nowhere = np.full(len(firsts), NodeKind.MEETING, np.int8), np.full(len(firsts), -1)
-    none, label = np.zeros(len(firsts), np.int64), nowhere.astype(np.int32)
-    return NodeRows(kind, label, label, label, timed.start[firsts] - 1, none)
 
 
 def _edges(source: Index, target: Index, evidence: Evidence, lag: Int64 | None = None) -> EdgeRows:
@@ -285,15 +253,19 @@ def _with_lags(timed: TimedRows, edges: EdgeRows) -> EdgeRows:
 
 
 def _with_unseen_waits(
-    timed: TimedRows, edges: EdgeRows, launched: Index, latency: Int64
+    timed: TimedRows, iteration: Int32, edges: EdgeRows, launched: Index, latency: Int64
 ) -> tuple[EdgeRows, Int64, int]:
     """The edges and latencies of launches with the waits that nothing in the run explains, and
-    their sum: without all ranks a trace doesn't show what its GPU waits for."""
+    their sum: without all ranks a trace doesn't show what its GPU waits for.
+
+    Iterations that are left out are no wait.
+    """
     ready = maxima_of(
         timed.end[edges.source] + edges.lag_ns, edges.target, len(timed.rows), NO_TIME
     )
     ready[launched] = np.maximum(ready[launched], timed.launch[launched] + latency)
     is_late = (ready != NO_TIME) & (timed.start - np.maximum(ready, 0) > _UNSEEN_NS)
+    is_late[edges.target[iteration[edges.target] > iteration[edges.source] + 1]] = False
     own = is_late[edges.target] & (edges.evidence == Evidence.STREAM)
     gap = timed.start[edges.target] - timed.end[edges.source]
     follows = np.zeros(len(ready), np.bool_)

@@ -186,6 +186,11 @@ def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
         launches = launches[run_starts(timed.gpu[launches], timed.launch[launches])]
     lane, steps = run.side(HostLane), run.side(HostSteps)
     there, labels = distinct(timed.gpu), distinct(run.table.iteration[timed.rows])
+    if len(timed.rows) < len(run.table):
+        # Calls of steps that are left out wait for nothing here.
+        step = steps.at(lane.gpu, lane.start_ns)
+        own = (step == NO_LABEL) | np.isin(step, labels)
+        lane = replace(lane, **{name: column[own] for name, column in lane.columns().items()})
     ends = np.flatnonzero(np.isin(steps.gpu, there) & np.isin(steps.iteration, labels))
     step_end = steps.start_ns[ends] + steps.duration_ns[ends]
     until = maxima_of(timed.end, timed.gpu, int(timed.gpu.max(initial=0)) + 1)

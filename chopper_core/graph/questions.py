@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.breakdown import clock_response
 from chopper_core.align.kernel_classes import MATRIX_CLASSES, kernel_class
-from chopper_core.graph.build import graph_of_stretches, step_graph
+from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.contention import Contention, contention_of
 from chopper_core.graph.dependencies import INFERRED, Evidence
@@ -113,8 +113,8 @@ class Predictor(Struct, frozen=True, eq=False):
     """A step graph with its identity replay, to ask questions of."""
 
     run: Run
-    stretches: tuple[tuple[int, ...], ...]
-    """Its iterations; none: those of the run."""
+    iterations: tuple[int, ...]
+    """Those of the graph; none: those of the run."""
     graph: StepGraph
     identity: Predicted
     contention: Contention | None
@@ -129,23 +129,24 @@ class Predictor(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(
-        cls, run: Run, stretches: tuple[tuple[int, ...], ...] = (), changed: tuple[int, ...] = ()
+        cls, run: Run, iterations: tuple[int, ...] = (), changed: tuple[int, ...] = ()
     ) -> Predictor:
-        """That of a run, or of stretches of iterations of it, some of which change; made once."""
+        """That of a run, or of iterations of it, some of which change; made once."""
 
         def narrowed() -> Predictor:
             whole = run.memo(
-                ("predictor", stretches), lambda: cls._made(run, stretches), keep=_KEPT
+                ("predictor", iterations), lambda: cls._made(run, iterations), keep=_KEPT
             )
             labels = whole.graph.iteration
             kept = np.flatnonzero((labels != NO_LABEL) & ~np.isin(labels, changed))
             return replace(whole, kept=kept)
 
-        return run.memo(("predictor", stretches, changed), narrowed, keep=_KEPT)
+        return run.memo(("predictor", iterations, changed), narrowed, keep=_KEPT)
 
     @classmethod
-    def _made(cls, run: Run, stretches: tuple[tuple[int, ...], ...]) -> Predictor:
-        graph = graph_of_stretches(run, stretches) if stretches else step_graph(run)
+    def _made(cls, run: Run, iterations: tuple[int, ...]) -> Predictor:
+        chosen = np.flatnonzero(np.isin(run.table.iteration, iterations))
+        graph = build_graph(run, chosen) if iterations else step_graph(run)
         identity = Predicted(graph.work_ns, graph.lag_ns, replay(graph))
         kind = run.table.kind[graph.row[graph.activities]].astype(np.int64)
         found = contention_of(run, graph)
@@ -153,7 +154,7 @@ class Predictor(Struct, frozen=True, eq=False):
         none = np.zeros((2, 0))
         shares = none if found is None else found.shares(graph, times.begin_ns, times.end_ns, kind)
         rest = graph, identity, found, kind, shares, _doubtful_lag(graph)
-        return cls(run, stretches, *rest, kept=np.zeros(0, np.intp))
+        return cls(run, iterations, *rest, kept=np.zeros(0, np.intp))
 
     def predict(
         self, changes: Sequence[Change], side: int = EXPECTED, start: Predicted | None = None

@@ -35,7 +35,7 @@ class NodeKind(IntEnum):
     ARRIVAL = 2
     """A member of a collective starts; its work begins at the meeting."""
     MEETING = 3
-    """The last member of a collective arrives, or a stretch of iterations begins on a stream."""
+    """The last member of a collective arrives."""
     ACTIVITY = 4
     """An activity works."""
 
@@ -336,32 +336,6 @@ def sorted_graph(
         host_ends=place[host_ends],
         unlaunched=unlaunched,
         contradicted=len(source) - len(forward),
-    )
-
-
-def joined_graphs(parts: Sequence[StepGraph]) -> StepGraph:
-    """Graphs after each other as one, without edges between them."""
-    found = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in (*NodeRows.__struct_fields__, "evidence", "lag_ns")
-    }
-    nodes = np.cumsum([0, *map(len, parts[:-1])]).tolist()
-    edges = np.cumsum([0, *(len(part.source) for part in parts)]).tolist()
-    moved = {
-        name: np.concatenate(
-            [getattr(part, name) + by for part, by in zip(parts, nodes, strict=True)]
-        )
-        for name in ("source", "host_ends")
-    }
-    bounds = [part.first[:-1] + by for part, by in zip(parts, edges[:-1], strict=True)]
-    return StepGraph(
-        **found,
-        first=np.append(np.concatenate(bounds), edges[-1]),
-        source=moved["source"].astype(np.int32),
-        host_ends=moved["host_ends"],
-        unlaunched=sum(part.unlaunched for part in parts),
-        unseen_ns=sum(part.unseen_ns for part in parts),
-        contradicted=sum(part.contradicted for part in parts),
     )
 
 

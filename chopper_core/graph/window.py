@@ -60,8 +60,8 @@ class ReplayedSteps(Struct, frozen=True, eq=False):
         Of a long run those that are `named` are replayed before others.
         """
         numbers = np.array(iterations, np.int64)
-        alone, sample, stretches = _chosen(run, numbers, took_ns, named)
-        predictor = Predictor.of(run, stretches, tuple(sorted([*alone, *sample])))
+        alone, sample, replayed = _chosen(run, numbers, took_ns, named)
+        predictor = Predictor.of(run, replayed, tuple(sorted([*alone, *sample])))
         steps = steps_of(predictor.graph, run.table, predictor.identity.replayed)
         own = np.isin(steps.iteration, [*alone, *sample]) & np.isin(steps.gpu, gpus)
         if not own.any():
@@ -119,7 +119,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False):
     @property
     def leads(self) -> frozenset[int]:
         """The iterations of a long run that are replayed for the next ones' sake."""
-        if not self.predictor.stretches:
+        if not self.predictor.iterations:
             return frozenset()
         others = set(self.steps.iteration.tolist()) - set(self.steps.iteration[self.own].tolist())
         return frozenset(others)
@@ -138,9 +138,9 @@ class ReplayedSteps(Struct, frozen=True, eq=False):
 
 def _chosen(
     run: Run, iterations: Int64, took_ns: Float64, named: Collection[int]
-) -> tuple[list[int], list[int], tuple[tuple[int, ...], ...]]:
-    """The iterations that are replayed as unlike the others, some of the others, and the stretches
-    of these and of what leads to them; of a short run all, in no stretch."""
+) -> tuple[list[int], list[int], tuple[int, ...]]:
+    """The iterations that are replayed as unlike the others, some of the others, and all these with
+    those that lead to them; of a short run all are unlike, and lead to none."""
     if len(run.table) <= MAX_ROWS or not len(iterations):
         return iterations.tolist(), [], ()
     every = run.tree().split((), ("iteration",))
@@ -157,9 +157,7 @@ def _chosen(
     if sizes[there].sum() > _MOST_ROWS:
         most = int(sizes[place].max())
         raise NothingToShow(f"an iteration has {most:,} activities: too many to replay")
-    places = np.flatnonzero(there)
-    parts = np.split(codes[places], np.flatnonzero(np.diff(places) > 1) + 1)
-    return alone, others, tuple(tuple(part.tolist()) for part in parts)
+    return alone, others, tuple(codes[there].tolist())
 
 
 def _unlike(iterations: Int64, took_ns: Float64, named: Collection[int]) -> Index:

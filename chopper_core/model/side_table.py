@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.signals import IntegralCurve, Signal, between
-from chopper_core.model.table import KernelTable
+from chopper_core.model.table import NO_LABEL, KernelTable
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64
 from chopper_core.util.grouping import distinct, stable_order
@@ -114,6 +114,13 @@ class SideTable(Struct, frozen=True, eq=False):
             found = {name: values[order] for name, values in found.items()}
             found |= {name: back[found[name]].astype(found[name].dtype) for name in cls.ROWS}
         return cls(tuple(names), **found)
+
+
+def span_of(*times_ns: Int64) -> tuple[int, int]:
+    """The earliest of some times, and how many ns they span: GPU after GPU on one axis."""
+    known = [each for each in times_ns if len(each)]
+    first = min((int(each.min()) for each in known), default=0)
+    return first, max((int(each.max()) for each in known), default=0) - first + 1
 
 
 T = TypeVar("T", bound=SideTable)
@@ -225,6 +232,17 @@ class HostSteps(SideTable, frozen=True, eq=False):
     start_ns: Int64
     duration_ns: Int64
     iteration: Int32
+
+    def at(self, gpu: Int32, times_ns: Int64) -> Int64:
+        """The iteration whose annotation the host of a GPU is in at some instants, or NO_LABEL."""
+        if not len(self):
+            return np.full(len(gpu), NO_LABEL, np.int64)
+        first, width = span_of(self.start_ns, self.start_ns + self.duration_ns, times_ns)
+        begin = self.gpu.astype(np.int64) * width + (self.start_ns - first)
+        place = gpu.astype(np.int64) * width + (times_ns - first)
+        at = np.maximum(np.searchsorted(begin, place, "right") - 1, 0)
+        inside = (place >= begin[at]) & (place < begin[at] + self.duration_ns[at])
+        return np.where(inside, self.iteration[at], NO_LABEL).astype(np.int64)
 
 
 class HostKind(IntEnum):

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import HostStack, HostState, HostSteps, HostTime
+from chopper_core.model.side_table import HostStack, HostState, HostSteps, HostTime, span_of
 from chopper_core.model.table import ACTIVITY, NO_LABEL, NO_TIME, values_of
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Numbers
@@ -242,7 +242,7 @@ def charges_of(run: Run, rows: Index) -> HostCharges:
     causes: dict[HostCause, int] = {}
     code = [causes.setdefault(cause_of(each), len(causes)) for each in pieces.stacks]
     state = pieces.state[piece].astype(np.int64)
-    inside = _steps_at(steps, pieces.gpu[piece], start)
+    inside = steps.at(pieces.gpu[piece], start)
     inside[(state != HostState.LATE) | (table.launch_ns[row] == NO_TIME)] = NO_LABEL
     return HostCharges(
         tuple(causes),
@@ -258,7 +258,7 @@ def charges_of(run: Run, rows: Index) -> HostCharges:
 
 def _cut(gpu: Int32, begin: Int64, end: Int64, at_gpu: Int32, at_ns: Int64) -> tuple[Index, Int64]:
     """Pieces of time cut at instants of their GPU: the piece of each part, and where it begins."""
-    first, width = _span(begin, end, at_ns)
+    first, width = span_of(begin, end, at_ns)
     base = gpu.astype(np.int64) * width - first
     bounds = distinct(at_gpu.astype(np.int64) * width + (at_ns - first))
     low = np.searchsorted(bounds, base + begin, "right")
@@ -271,25 +271,6 @@ def _cut(gpu: Int32, begin: Int64, end: Int64, at_gpu: Int32, at_ns: Int64) -> t
     own = part[later]
     start[later] = bounds[low[own] + cut[later] - 1] - base[own]
     return part, start
-
-
-def _span(*times_ns: Int64) -> tuple[int, int]:
-    """The earliest of some times, and how many ns they span: GPU after GPU on one axis."""
-    known = [each for each in times_ns if len(each)]
-    first = min((int(each.min()) for each in known), default=0)
-    return first, max((int(each.max()) for each in known), default=0) - first + 1
-
-
-def _steps_at(steps: HostSteps, gpu: Int32, at_ns: Int64) -> Int64:
-    """The iteration whose annotation the host of a GPU is in at some instants, or NO_LABEL."""
-    if not len(steps):
-        return np.full(len(gpu), NO_LABEL, np.int64)
-    first, width = _span(steps.start_ns, steps.start_ns + steps.duration_ns, at_ns)
-    begin = steps.gpu.astype(np.int64) * width + (steps.start_ns - first)
-    place = gpu.astype(np.int64) * width + (at_ns - first)
-    at = np.maximum(np.searchsorted(begin, place, "right") - 1, 0)
-    inside = (place >= begin[at]) & (place < begin[at] + steps.duration_ns[at])
-    return np.where(inside, steps.iteration[at], NO_LABEL).astype(np.int64)
 
 
 def cause_beyond(
