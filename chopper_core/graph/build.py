@@ -79,7 +79,8 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     latency = _latency(timed, edges, known)
     unseen = 0
     if lead is None and run.world > len({each.rank for each in run.gpus}):
-        iteration = run.table.iteration[timed.rows]
+        is_whole = len(timed.rows) == len(run.table)
+        iteration = None if is_whole else run.table.iteration[timed.rows]
         edges, latency, unseen = _with_unseen_waits(timed, iteration, edges, known, latency)
     follows = np.flatnonzero(hosts.gpu[1:] == hosts.gpu[:-1]) + 1
     parts = (
@@ -253,19 +254,21 @@ def _with_lags(timed: TimedRows, edges: EdgeRows) -> EdgeRows:
 
 
 def _with_unseen_waits(
-    timed: TimedRows, iteration: Int32, edges: EdgeRows, launched: Index, latency: Int64
+    timed: TimedRows, iteration: Int32 | None, edges: EdgeRows, launched: Index, latency: Int64
 ) -> tuple[EdgeRows, Int64, int]:
     """The edges and latencies of launches with the waits that nothing in the run explains, and
     their sum: without all ranks a trace doesn't show what its GPU waits for.
 
-    Iterations that are left out are no wait.
+    Iterations that are left out, by the iteration of each row, are no wait.
     """
     ready = maxima_of(
         timed.end[edges.source] + edges.lag_ns, edges.target, len(timed.rows), NO_TIME
     )
     ready[launched] = np.maximum(ready[launched], timed.launch[launched] + latency)
     is_late = (ready != NO_TIME) & (timed.start - np.maximum(ready, 0) > _UNSEEN_NS)
-    is_late[edges.target[iteration[edges.target] > iteration[edges.source] + 1]] = False
+    if iteration is not None:
+        since, until = iteration[edges.source], iteration[edges.target]
+        is_late[edges.target[(since != NO_LABEL) & (until > since + 1)]] = False
     own = is_late[edges.target] & (edges.evidence == Evidence.STREAM)
     gap = timed.start[edges.target] - timed.end[edges.source]
     follows = np.zeros(len(ready), np.bool_)
