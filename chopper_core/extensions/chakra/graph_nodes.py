@@ -130,9 +130,9 @@ def _needs(run: Run, rows: Index, ids: list[int]) -> tuple[list[list[Need]], lis
     found = stated(run, rows) if len(rows) else None
     if found is None:
         deps = dependencies(run.table, rows)
-        columns = deps.target, deps.source, deps.evidence
-        edges = zip(*(each.tolist() for each in columns), strict=True)
-        for after, before, evidence in edges:
+        ends = zip(deps.target.tolist(), deps.source.tolist(), strict=True)
+        edges = zip(ends, deps.evidence.tolist(), strict=True)
+        for (after, before), evidence in edges:
             needs[after].append(Need(ids[before], _KINDS[evidence]))
         return needs, None
     order = np.lexsort((found.before, found.after))
