@@ -239,6 +239,10 @@ def _chart(
         cell = rows.index(places.rows[place]), where[places.columns[place]]
         grid[cell] = numbers[place]
         owner[cell] = gpu
+    if len(labels) == 1 < len(rows):
+        # Along one dimension the ranks are a strip, with room for their figures.
+        rows, labels, grid = labels, rows, grid.T
+        owner = {(row, col): gpu for (col, row), gpu in owner.items()}
     return HeatMap(
         f"{figure.title} of the ranks",
         figure.unit,

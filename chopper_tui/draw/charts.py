@@ -138,9 +138,14 @@ def _heights(charts: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -
     for chart in charts:
         drawer = drawer_of(chart)
         lines = (drawer.lines_below if wanted else drawer.lines)(chart, width, glyphs)
-        if wanted and (drawer.is_alone or sum(wanted) + len(wanted) + lines > height):
+        lacking = sum(wanted) + len(wanted) + lines - height if wanted else 0
+        if lacking > 0:
+            # The first chart gives up what isn't its least, so that the next one is seen.
+            lacking -= wanted[0] - drawer_of(charts[0]).lines_below(charts[0], width, glyphs)
+        if wanted and (drawer.is_alone or lacking > 0):
             break
         wanted.append(min(lines, height))
+        wanted[0] -= max(sum(wanted) + len(wanted) - 1 - height, 0)
     spare = height - sum(wanted) - (len(wanted) - 1)
     most = [drawer_of(each).fitted(each, width, glyphs, UNLIMITED) for each in charts]
     growing = [at for at in range(len(wanted)) if most[at] >= UNLIMITED]

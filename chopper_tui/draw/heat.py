@@ -80,7 +80,7 @@ class HeatDrawer(Drawer[HeatMap]):
             on.add([(f"{count - cells.rows} {rest}", "dim")])
         here = column if is_in else None
         if columns:
-            on.add(_ticks(chart, cells.margin, cells.bins, cells.wide, on, here))
+            on.add(_ticks(chart, cells, on, here))
         on.add(scale.line(chart.numbers, chart.unit, cells.margin, on))
         if is_in:
             on.add(_cell_line(chart, row, column, on))
@@ -122,14 +122,14 @@ class HeatDrawer(Drawer[HeatMap]):
 
 
 class _Grid(Struct, frozen=True, eq=False):
-    """The cells of a map in a room: how many rows have how many lines, columns how many cells."""
+    """The cells of a map in a room: how many lines a row has, and which cells a column."""
 
     labels: list[str]
     margin: int
     numbers: Float64
     """Of each row and each bin: a column, or several where they are more than cells."""
-    wide: int
-    bins: int
+    places: Index
+    """The bin of each cell: all of the width, so that one may be a cell wider than the next."""
     rows: int
     tall: int
     """Lines of a row; 0: two rows share a line."""
@@ -139,49 +139,53 @@ class _Grid(Struct, frozen=True, eq=False):
         labels, count, columns = on.labels(chart.rows), len(chart.rows), len(chart.columns)
         margin = cell_width(labels[0]) if labels else 1
         room, lines = max(on.width - margin, 1), max(on.left - around, 0)
-        wide, bins = max(min(room // max(columns, 1), _MAX_CELL), 1), min(columns, room)
+        bins, used = min(columns, room), min(room, columns * _MAX_CELL)
+        places = np.arange(used) * bins // max(used, 1)
         # Without colours a glyph has a meaning in one line only.
         tall, rows = min(lines // max(count, 1), 3 if on.glyphs.in_colour else 1), count
         if not tall and not (on.glyphs.has_halves and count <= 2 * lines):
             tall, rows = 1, max(lines - 1, 0)
-        return cls(labels, margin, _binned(chart.numbers, bins), wide, bins, rows, tall)
+        return cls(labels, margin, _binned(chart.numbers, bins), places, rows, tall)
+
+    @property
+    def bins(self) -> int:
+        return int(self.numbers.shape[1])
 
     def draw(
         self, chart: HeatMap, top: int, ink: str, at: Cell, scale: ColourScale, on: Canvas
     ) -> None:
         """Draw the row, or the two rows of a line; `at` is the bin of the cursor."""
         columns = len(chart.columns)
-        owners = np.repeat(-(-np.arange(self.bins) * columns // max(self.bins, 1)), self.wide)
+        owners = -(-self.places * columns // max(self.bins, 1))
         hits = owners if chart.opens is not None else None
         if not self.tall:
             halves = self._halves(top, at if ink == "strong" else None, scale, on)
             on.add([(self.labels[top], ink), *halves], top, self.margin, hits)
             return
         gaps = self.bins == columns and [not name for name in chart.columns]
-        places = np.repeat(np.arange(self.bins), self.wide)
         for line in range(self.tall):
             is_middle = line == (self.tall - 1) // 2
-            texts = self._texts(top, is_middle and self.wide >= _NUMBERED, gaps or [], on)
+            texts = self._texts(top, is_middle, gaps or [], on)
             here = at[1] if at[0] == top and is_middle else -1
-            cells = _blocks(places, self.numbers[top], texts.__getitem__, scale, on, here)
+            cells = _blocks(self.places, self.numbers[top], texts.__getitem__, scale, on, here)
             name = self.labels[top] if is_middle else " " * self.margin
             on.add([(name, ink), *cells], top, self.margin, hits)
 
     def _halves(self, top: int, at: Cell | None, scale: ColourScale, on: Canvas) -> Line:
         is_last = top + 1 == len(self.numbers)
         below = np.full(self.bins, np.nan) if is_last else self.numbers[top + 1]
-        upper, lower = (np.repeat(each, self.wide) for each in (self.numbers[top], below))
+        upper, lower = (each[self.places] for each in (self.numbers[top], below))
         drawn = scale.halves(upper, lower, on)
         if at is None:
             return drawn
-        begin, filled = at[1] * self.wide, scale.ink_of(self.numbers[at])
-        mark = on.glyphs.cursor.ljust(self.wide)
-        return marked(drawn, begin, begin + self.wide, f"strong/{filled}", mark)
+        begin, end = np.searchsorted(self.places, (at[1], at[1] + 1)).tolist()
+        mark, filled = on.glyphs.cursor.ljust(end - begin), scale.ink_of(self.numbers[at])
+        return marked(drawn, begin, end, f"strong/{filled}", mark)
 
-    def _texts(self, row: int, is_numbered: bool, gaps: list[bool], on: Canvas) -> list[str]:
-        before = "" if on.glyphs.in_colour else " "
+    def _texts(self, row: int, is_middle: bool, gaps: list[bool], on: Canvas) -> list[str]:
+        before, wide = "" if on.glyphs.in_colour else " ", len(self.places) // max(self.bins, 1)
         return [
-            pad(before + _figure(number), self.wide - 1) * is_numbered
+            pad(before + _figure(number), wide - 1) * (is_middle and wide >= _NUMBERED)
             if np.isfinite(number)
             else on.glyphs.missing * (not (gaps and gaps[place]))
             for place, number in enumerate(self.numbers[row].tolist())
@@ -301,9 +305,7 @@ def _blocks(
     return line
 
 
-def _ticks(
-    chart: HeatMap, margin: int, bins: int, wide: int, on: Canvas, here: int | None
-) -> Line:  # fmt: skip
+def _ticks(chart: HeatMap, cells: _Grid, on: Canvas, here: int | None) -> Line:
     """The names of columns at even distances, as many as have room; that of the cursor too."""
     names = [display_name(name, chart.x_title) for name in chart.columns]
     is_counted = all(name.isdigit() for name in names[1:])
@@ -311,14 +313,15 @@ def _ticks(
         names = [name if name.isdigit() else on.glyphs.missing for name in names]
     longest = max(map(cell_width, names))
     need = longest + 1 if is_counted else min(longest + 1, _MIN_TICK_NAME)
-    count, end = len(names), bins * wide
+    count, end = len(names), len(cells.places)
     step = max(-(-need * count // end), 1)
     if is_counted and step > 1:
         # Labels are at round numbers, so that the columns between can be counted.
         step = int(step_of(0, count, max(count // step, 1), whole=True))
         while step * end < need * count:
             step += step
-    begins = [place * bins // count * wide for place in range(count + step)]
+    owners = np.arange(count + step) * cells.bins // count
+    begins = np.searchsorted(cells.places, owners).tolist()
     ticks: dict[int, tuple[str, str]] = {}
     for place, name in enumerate(names):
         number = int(name) if is_counted and name.isdigit() else place
@@ -327,7 +330,7 @@ def _ticks(
             room = stop - begins[place]
             text = elide(name, room, on.glyphs) if room >= min(cell_width(name), 3) else ""
             ticks[begins[place]] = (text, "strong" if place == here else "dim")
-    line: Line = [(" " * margin, "text")]
+    line: Line = [(" " * cells.margin, "text")]
     used = 0
     mine = None if here is None else begins[here]
     for begin, (text, ink) in ticks.items():

@@ -57,6 +57,8 @@ _MIN_TABLE: Final = 5
 """Lines of a table below a whole picture."""
 _MIN_SPARE: Final = 7
 """Lines from which curves, or the evidence of a row, are worth a place."""
+_LEAST_EVIDENCE: Final = 4
+"""Lines of a panel of evidence: a heading and three rows."""
 _TALL: Final = 24
 """Lines from which two curves stand below each other."""
 _SECOND: Final = 9
@@ -428,7 +430,7 @@ class ScreenParts(SteadyScreen[None]):
         """The lines of the parts below one another."""
         spare = _MIN_SPARE + bool(frame)
         evidence = self._evidence_room(spare, frame)
-        signals = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
+        signals = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, _MAX_CURVES)
         after = [signals] * (self.data.curves > 0 and self.lanes is None)
         if self.shows_sentences:
             return divided(body, self._cards_room(body, frame), evidence, *after)
@@ -441,7 +443,7 @@ class ScreenParts(SteadyScreen[None]):
         picture, has_curves = self._picture_room(body, frame), bool(after) and self.chart != "off"
         # Below a table without pictures the detail has all of the width, until both have it.
         stacked = bool(frame) and not sizes["-large"] and (is_tree or not picture.wanted)
-        side = [Room("#side", spare, _DETAIL if is_tree else spare, body // 2)] * stacked
+        side = [Room("#side", spare, _DETAIL if is_tree else spare, _DETAIL)] * stacked
         evidences = [evidence] * bool(frame and self.lanes is None)
         upper, middle, last = picture, [picture, *side], [*evidences, *after * (not stacked)]
         if is_tree:
@@ -469,7 +471,8 @@ class ScreenParts(SteadyScreen[None]):
         # Of findings the lines of two change with a move, of questions the columns as well.
         is_short = self.shows_sentences or self.view.name == WHATIF
         is_short &= not self._sizes.get("-large")
-        most, rows = _DETAIL - frame * is_short, range(min(len(self.frame), _FEW_ROWS))
+        wanted, rows = _DETAIL - frame * is_short, range(min(len(self.frame), _FEW_ROWS))
+        most = _MAX_CURVES if self._sizes.get("-large") else wanted
         targets = [self._evidence_of(self.frame, row) for row in rows]
         if all(target is not None and not target.name for target in targets):
             children = (
@@ -479,7 +482,8 @@ class ScreenParts(SteadyScreen[None]):
                 for each in targets
             )
             most = min(max(children, default=0) + 1 + (frame or 1), most)
-        return Room("EvidencePane", min(spare + frame, most), most, most)
+        least = (spare if self.shows_sentences else _LEAST_EVIDENCE) + frame
+        return Room("EvidencePane", min(least, most), min(wanted, most), most)
 
     def _picture_room(self, body: int, frame: int) -> Room:
         """The lines of a view's charts: a table scrolls, of a picture that is cut much is lost."""

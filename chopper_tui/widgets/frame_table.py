@@ -215,7 +215,6 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             self.sparks = wanted
         self._planned_width, self.layout_plan = width, layout
         self.virtual_size = Size(width, len(frame) + 1)
-        self._name_rows()
 
     def _name_rows(self) -> None:
         """Name the panel by its rows, and at its end below how many of them are cut."""
@@ -230,6 +229,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     def _draw_again(self) -> None:
         if self.frame is not None:
             self._lay_out(self.frame)
+            self._name_rows()
             self.refresh()
             self._fill_sparks()
 

@@ -187,8 +187,8 @@ def test_in_colours_a_map_has_a_background_per_cell_and_tall_rows() -> None:
 def test_where_rows_do_not_fit_a_line_holds_two_by_half_blocks() -> None:
     picture = heat(np.arange(16.0).reshape(16, 1).repeat(3, axis=1), 3)
     lines = draw(picture, 20, 11, COLOURED)
-    assert len(lines) == 11 and lines[1][1] == ("▀" * 12, "heat0/heat1")
-    assert lines[8][1] == ("▀" * 12, "heat14/heat15")
+    assert len(lines) == 11 and lines[1][1] == ("▀" * 13, "heat0/heat1")
+    assert lines[8][1] == ("▀" * 13, "heat14/heat15")
     # Without colours, and in ASCII, a line can't hold two.
     for glyphs in (UNICODE, ASCII.coloured(True)):
         assert text(picture, 20, 11, glyphs)[8].startswith("9 more rows")
@@ -209,12 +209,16 @@ def test_ticks_are_at_even_distances_under_their_columns(wide: int, columns: int
     picture = heat(np.arange(2.0 * columns).reshape(2, columns), columns)
     lines = text(picture, wide, 6)
     room = wide - len("GPU 0 ")
-    cell = max(min(room // columns, 24), 1)
+    used = min(room, 24 * columns)
     places = {int(m[0]): m.start() - 6 for m in re.finditer(r"\d+", lines[3])}
     numbers = sorted(places)
     assert numbers[0] == 0 and len({b - a for a, b in pairwise(numbers)}) <= 1
     bins = min(columns, room)
-    assert all(begin == number * bins // columns * cell for number, begin in places.items())
+    assert all(
+        begin == -(-(number * bins // columns) * used // bins) for number, begin in places.items()
+    )
+    wide_enough = draw(picture, wide, 6, COLOURED)[1]
+    assert sum(len(piece) for piece, _ in wide_enough) == len("GPU 0 ") + used
 
 
 def test_the_cursor_is_in_the_map_and_in_words() -> None:

@@ -29,7 +29,7 @@ from chopper_core.model.table import NO_LABEL_TEXT, STATES
 from chopper_core.model.units import drawn_in, scaled_text
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.views.base import Base, base_of, baseline_of, divided, other_total
 from chopper_core.views.compare.ancestors import by_ancestor
 from chopper_core.views.shared.children import cut_note
@@ -233,10 +233,9 @@ ANCESTOR: Final = "ancestor"
 _PLACE_LEVELS: Final = ("phase", "layer", "operation")
 _STEP: Final = ("gpu", "iteration")
 _USUAL_SPLITS: Final = ("operation", "kernel", "layer", "phase", "gpu", "iteration")
-HOW: Final = (
-    "no baseline yet: press b on a scope and 8 on another, or space on two rows and =, or end the "
-    "address with base=gpu=0 or base=RUN"
-)
+_ALIKE: Final = (*_STEP, "layer")
+"""Levels whose nodes do the same, so that one is a baseline of another."""
+HOW: Final = "b on a scope and 8 on another, space on two rows and =, or base=RUN in the address"
 
 
 class ComparedNode(Side, frozen=True):
@@ -358,19 +357,16 @@ def candidates(run: Run, view: View) -> ViewResult:
             path = (*view.path[:depth], text, *view.path[depth + 1 :])
             if text != label:
                 found.append((f"{level}={text}", view, Baseline("", path)))
-    if (level := view.level) in _STEP:
-        # Each GPU next to the one in the middle, each iteration next to the one before.
-        children = run.tree_of(view).children(view.path)
-        left_out = set(map(str, run.left_out(view))) if level == "iteration" else ()
-        kept = [row for row, label in enumerate(children.labels) if label not in left_out]
-        labels, times = [children.labels[row] for row in kept], children.groups.elapsed_ns[kept]
-        middle = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
-        for row, label in enumerate(labels):
-            base = middle if level == "gpu" else row - 1
-            if base not in (row, -1):
-                own = replace(view, path=(*view.path, label))
-                baseline = Baseline("", (*view.path, labels[base]))
-                found.append((f"{level}={label} vs {level}={labels[base]}", own, baseline))
+    at = view
+    found += _among_children(run, at)
+    while not found and at.level not in ("operation", "kernel"):
+        # Levels whose nodes do different work are passed through the longest.
+        children = run.tree_of(at).children(at.path)
+        longest = children.labels[int(children.groups.elapsed_ns.argmax())]
+        at = replace(at, path=(*at.path, longest))
+        found = _among_children(run, at)
+    if not found:
+        raise NothingToShow(f"nothing in the run is like it, to compare with; {HOW}")
     texts, views, times_ns = [], [], []
     for text, own, baseline in found:
         compared = replace(own, baseline=baseline, sort="", filter="", columns=())
@@ -388,8 +384,29 @@ def candidates(run: Run, view: View) -> ViewResult:
         columns=((_BASE, Values(base_ns)), (_DELTA, Values(own_ns - base_ns))),
         opens=views.__getitem__,
         base=base_of(run, view).applied,
-        headline=(f"{HOW}{'; or take a row with Enter' if texts else ''}",),
+        headline=(f"no baseline yet: Enter takes a row; {HOW}",),
     )
+
+
+def _among_children(run: Run, view: View) -> list[tuple[str, View, Baseline]]:
+    """Each GPU and layer next to the one in the middle, each iteration next to the one before."""
+    level = view.level
+    found: list[tuple[str, View, Baseline]] = []
+    children = run.tree_of(view).children(view.path)
+    left_out = {NO_LABEL_TEXT}
+    left_out |= set(map(str, run.left_out(view))) if level == "iteration" else set()
+    kept = [row for row, label in enumerate(children.labels) if label not in left_out]
+    if level not in _ALIKE or len(kept) < 2:
+        return []
+    labels, times = [children.labels[row] for row in kept], children.groups.elapsed_ns[kept]
+    middle = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
+    for row, label in enumerate(labels):
+        base = row - 1 if level == "iteration" else middle
+        if base not in (row, -1):
+            own = replace(view, path=(*view.path, label))
+            baseline = Baseline("", (*view.path, labels[base]))
+            found.append((f"{level}={label} vs {level}={labels[base]}", own, baseline))
+    return found
 
 
 _BASE: Final = column("""base_ns | ns | base time
