@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
 from chopper_core.render import render as rendered
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import view_spec
 from chopper_core.views.compare import ANCESTOR
 from chopper_core.views.frame import Frame
@@ -177,7 +177,7 @@ def test_rows_lead_to_what_they_say(by: str, base: str) -> None:
 
 def test_without_a_baseline_it_says_how_to_set_one() -> None:
     compared = frame("R:gpu=1/iteration=11?view=compare")
-    assert "press b" in compared.headline[0] and "base=gpu=0" in compared.headline[0]
+    assert "b on a scope" in compared.headline[0] and "base=RUN" in compared.headline[0]
     assert compared.labels == ["other", "longer", "gpu=0", "gpu=2", "iteration=10"]
     # Each of the scope's own GPUs beside the one in the middle, each iteration after another.
     times = query(RUN, parse("R?columns=elapsed_ns"))
@@ -197,8 +197,17 @@ def test_without_a_baseline_it_says_how_to_set_one() -> None:
         there = query(RUN, view)
         if label != "longer":
             assert delta == there.total["elapsed_ns_delta"]
-    alone = sample_run(gpus=1, iterations=1, layers=1)
-    assert len(frame("S?view=compare", alone)) == 0
+
+
+def test_one_gpu_and_step_compare_layers_and_one_layer_has_nothing_like_it() -> None:
+    one = sample_run(gpus=1, iterations=1, layers=4)
+    compared = frame("S?view=compare", one)
+    assert len(compared) == 3 and all(label.startswith("layer=") for label in compared.labels)
+    for row in range(len(compared)):
+        there = query(one, parse(compared.addresses(row)))
+        assert compared.row(row)["scope_ns_delta"] == there.total["elapsed_ns_delta"]
+    with pytest.raises(NothingToShow, match="nothing in the run is like it"):
+        frame("S?view=compare", sample_run(gpus=1, iterations=1, layers=1))
 
 
 def test_only_sums_can_be_taken_apart() -> None:
@@ -222,7 +231,7 @@ def test_two_runs_of_the_demo(run: Run) -> None:
 async def test_keys_from_a_scope_to_the_comparison_and_back() -> None:
     async with explorer((120, 40), view=View("sample.json", ("1",))) as at:
         await at.press("8")
-        assert at.frame.level == "baseline" and "press b" in at.text()
+        assert at.frame.level == "baseline" and "b on a scope" in at.text()
         assert at.label == "gpu=0"
         await at.press("enter")
         assert at.frame.view.baseline == Baseline("", ("0",)) and at.frame.level == "operation"
