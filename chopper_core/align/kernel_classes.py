@@ -35,8 +35,8 @@ _COMM: Final = late(
     # All-reduces of inference engines, on peers' memory or by the switch.
     r"|multimem_|cross_device_(?:reduce|store|load)|(?:custom|quick)_?(?:all_?)?reduce"
     r"|(?:one|two)_?shot_(?:all|reduce)|all_?reduce\w{0,99}(?:kernel|shot|lamport|fusion)"
-    r"|(?:^|::|\s)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}kernel"
-    r"|userbuffers_|hybrid_ep(?:::|\d)|\ball_?reduce::|trt\w{0,9}_all_?reduce"
+    r"|(?:^|::|\s)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}(?:kernel|[<(])"
+    r"|moe_(?:comm|alltoall)::|userbuffers(?:_|::)|hybrid_ep(?:::|\d)|\ball_?reduce::|trt\w{0,9}_all_?reduce"
 )
 _OWN_NAME: Final = 200
 """Characters that hold a kernel's own name; types of kilobytes can follow."""
@@ -74,73 +74,86 @@ _INDUCTOR_OPS: Final = _table(r"""
 attention      flex_attention|scaled_dot_product
 norm           (?:rms|layer|batch|group)_norm
 softmax        softmax|nll_loss|cross_entropy
+pooling        _pool\dd
 """)
 _CLASSES: Final = _table(r"""
 kv_cache       reshape_and_cache|dequant_cache|concat_and_cache|store_kv_?cache
                |set_(?:mla_)?kv_buffer|kv_indices|(?:copy|swap)_blocks
                |kv_?cache_(?:copy|append|scatter)|copy_kv|append_?paged_?kv|req_to_token
-               |concat_?kv_?cache|slot_mapping|kv_blocks
+               |concat_?kv_?cache|alloc_(?:extend|decode)_|cache_locs|get_last_loc|slot_mapping
+               |kv_blocks
 moe            topk_softmax|build_?expert|deepseek\w{0,99}topk|_router_(?!gemm)|fused_topk
                |_combined_routing|computestrides|seg_indptr|expert_tokens|kernel_ep_
                |\bep_(?:scatter|gather)|sort_chunks_by_map|deepep_(?:un)?permute|bitmatrix
                |finalize_matmul_scatter|finalize_?moe|moe_?finalize|moe::\w{0,99}finalize
                |expand_?input_?rows|routing|expert_?(?:first|prefix)
-               |moe_(?:align|sum|permute|sort)|MoeSorting|topk_?gating|grouped_topk
-               |_topk_forward|biased_grouped|expert_(?:count|map)|token_permut
+               |moe_(?:align|sum|permute|sort)|MoeSorting|topk_?gating|grouped_topk|_topk_forward
+               |biased_grouped|src2dst|(?:pre|post)_reorder_|expert_(?:count|map)|token_permut
                |(?:un)?permute_kernel|moe_stage\d_reduce
-attention      fmha|(?<![a-z])fwd_fp8|attn_fwd|attn_bwd|bwd_kernel_(?:d[kq]|fuse)
-               |mha_(?:fwd|bwd)|flash_|flash(?:attn|mla)|unified_attention|reduce_segments
-               |sage_?(?:fwd|bwd|attn)|bwd_preprocess|_attention|attention_
-               |scaled_dot_product|^_fwd_(?:grouped_)?kernel
-               |mla_(?:dec|prefill|fwd|reduce|a16|a8)|(?<![a-z])pa_(?:fwd|dec|[bf]f?p?\d)
+attention      fmha|xqa_|fused_attn|bwd_kernel_one_col|wkv\d|chunk_(?:kda|cumsum)
+               |(?<![a-z])fwd_fp8|attn_fwd|attn_bwd|bwd_kernel_(?:d[kq]|fuse)|mha_(?:fwd|bwd)
+               |flash_|flash(?:attn|mla)|unified_attention|reduce_segments|sage_?(?:fwd|bwd|attn)
+               |bwd_preprocess|_attention|attention_|scaled_dot_product|^_fwd_(?:grouped_)?kernel
+               |mla_(?:dec|pfl|prefill|fwd|reduce|a16|a8)|(?<![a-z])pa_(?:fwd|dec|[bf]f?p?\d)
                |BatchPrefill|BatchDecode|BatchMLA|MergeStates|SinglePrefill|SingleDecode
-               |gated_delta|linear_attn|_attn_|attn_kernel|att_m_fwd|mqa_logits
-               |lightning_attn|(?<![a-z])mha_|retention_|rwkv|selective_scan|bmm_chunk
+               |gated_delta|linear_attn|_attn_|attn_kernel|att_m_fwd|mqa_logits|lightning_attn
+               |(?<![a-z])mha_|retention_|rwkv|selective_scan|bmm_chunk
                |chunk_(?:scan|state|fwd|bwd)|state_passing|recurrent_|recompute_w_u|wy_repr
                |solve_tril|(?<![a-z])gqa_|_mha\b|mla_metadata|(?<![a-z])flash::
 rope           \brope\b|rope_|_rope|rotary|kn_entry_\dc_|biasrope
 embedding      embedding|EmbeddingBag|linearize_index|index_?select|get_rows|set_rows
 copy           multi_tensor_apply.{0,999}copy
 optimizer      multi_tensor_
-quantize       ^(?!.{0,999}norm).{0,999}fp8\w{0,99}quant|hfp8|fp8rowwise|fp8_qparam
-               |dequant_mm
-convolution    conv(?!er)|xdlops_bwd_weight|implicit_?(?:gemm|con)|igemm_|winograd
-               |im\d?d?2col|col2im|_[fdw](?:prop|grad)_|gtcx|(?<=[a-z\d])cudnn_
-               |cudnn::cnn::|cudnn.{0,200}[fdw](?:prop|grad)
-               |(?<![a-z])[dw]grad(?:\dd|_engine|_alg)|fft\dd_[rc]2[rc]|flip_filter
-norm           rms_?norm|layer_?norm|lrn_|batch_?norm|group_?norm|instance_?norm|l2_?norm
-               |bnorm|qk_?norm|(?<![a-z])[blr]n_?(?:fw|bw)|(?<!de)normali[sz]ation
-               |RowwiseMoments|GammaBeta|ComputeInternalGradients
+quantize       ^(?!.{0,999}norm).{0,999}fp8\w{0,99}quant|hfp8|fp8rowwise|fp8_qparam|dequant_mm
+convolution    conv(?!er)|xdlops_bwd_weight|implicit_?(?:gemm|con)|igemm_|winograd|im\d?d?2col
+               |col2im|vol2col|col2vol|_[fdw](?:prop|grad)_|gtcx|(?<=[a-z\d])cudnn_|cudnn::cnn::
+               |cudnn.{0,200}[fdw](?:prop|grad)|(?<![a-z])[dw]grad(?:\dd|_engine|_alg)
+               |fft\dd_[rc]2[rc]|flip_filter
+norm           rms_?norm|layer_?norm|lrn_|batch_?norm|group_?norm|instance_?norm|l2_?norm|bnorm
+               |qk_?norm|(?<![a-z])[blr]n_?(?:fw|bw)|(?<!de)normali[sz]ation|RowwiseMoments
+               |GammaBeta|ComputeInternalGradients|DsDgamma|weight_norm|fused_ln(?![a-z])
+               |Compute(?:\dd)?(?:Backward)?FusedParams|cuComputeGradInput
 embedding      bucketize_sparse|permute_indices|bounds_check_ind
 gemm           (?:^|_)Cijk_|(?<!fb)gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul
-               |matrix_multiply|gemv|\bwvsp(?:l|li)t_?k|\bllmm1|skinny|(?<![a-z])fmoe
-               |mul_mat|marlin(?!_repack)|machete|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe
-               |moe_(?:ck|mm|stage)|dot_kernel
+               |matrix_multiply|gemv|\bwvsp(?:l|li)t_?k|\bllmm1|skinny|(?<![a-z])fmoe|mul_mat
+               |marlin(?!_repack)|machete|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe
+               |moe_(?:ck|mm|stage)|dot_kernel|(?<![a-z\d])[aw]\d{1,2}_?[aw]\d{1,2}(?!\d)
+               |weight_only|[bs]gmv|flatmm|rnn_blockpersist|persistrnn
+               |lora_(?:shrink|expand|[ab]_)|spmm|sddmm
 elementwise    moe::dev::activation
 moe            (?<![a-z])moe(?![a-z])|expert
-quantize       quant(?!ile)|\bamax_|absmax|convert_fp8|per_token_group
+quantize       quant(?!ile)|\bamax_|absmax|convert_fp8|per_token_group|cvt_\w{0,30}to_fp\d
+               |delayed_scaling|swizzle_\w{0,30}scal|scale_inv|dynamic_\w{0,30}fp\d
                |(?:to|cast)_?(?:fp8|mxfp)|cast_transpose
-optimizer      koptimizer|adam|adagrad|adafactor|rmsprop|\blamb(?![a-z])|_sgd|sgd_|lion_
+optimizer      \bk\w{0,30}optimizer|adam|adagrad|adafactor|rmsprop|\blamb(?![a-z])|_sgd|sgd_|lion_
                |newton_?schulz
-softmax        softmax|nll|cross_?entropy
-embedding      index_?(?:put|copy|add|fill)|gpu_index_kernel|indexing_backward
-               |gather(?!topk)|scatter|partials?_(?:per_)?segment|grad_weight
-pooling        pool
-copy           ^copy(?!right)|_copy\b|roll_cuda|_pad\dd_|memory_?copy|copyBuffer|fillBuffer
-               |n(?:chw|hwc)\w{0,9}to_?n(?:chw|hwc)|memcpy|memset|CatArray|concat_
-               |split_with_sizes|chunk_cat|copy_kernel|direct_copy|veccopy|\bcpy_
-               |transpose(?!Params)|tensorTransform|permute|repack|StackArray
-               |repeat_interleave|pack_seq|a2a_(?:un)?pack
-reduction      reduce_kernel|reduce_fusion|reduction|reduce_dbias|lpnorm|row_?sum
-               |col(?:umn)?_?reduce|arg_?max
-random         distribution_|randperm|bernoulli|philox|dropout|random
-sort           (?<!ten)sort|top_?k|rejection_|radix|scan|cub::|rocprim|thrust|sampling
-               |bincount|unique
-elementwise    elementwise|mul_broadcast|pointwise|tensor_apply|foreach|\bfill|vector_add
-               |_and_mul|silu|gelu|swiglu|geglu|loop_\w{0,99}fusion|SubTensorOp|epilogue::
-               |unary_|bin_bcast|scale_f32|scal_kernel|amp_update|arange|tensorOp|optensor
-               |clamp|where_kernel|relu_|fused_add|gated_act|masked_fill|triu_tril|upsample
-               |offsets_range|compute_position|resolve_future|softplus|sigmoid
+softmax        soft_?max|nll|cross_?entropy|(?<![a-z])(?:cce|jsd|ctc_loss|focal_loss|kl_?div)_
+embedding      index_?(?:put|copy|add|fill|func)|take_put|gpu_index_kernel|indexing_backward
+               |gather(?!topk|median|kth)|scatter|partials?_(?:per_)?segment|grad_weight
+pooling        pool|adaptive_average|roi_align
+copy           ^copy(?!right)|_copy\b|roll_cuda|flip_cuda|(?:reflection|replication)_pad|memcpy
+               |pixel_(?:un)?shuffle|memory_?copy|copyBuffer|fillBuffer
+               |n(?:chw|hwc)\w{0,9}to_?n(?:chw|hwc)|memset|CatArray|concat_|split_with_sizes
+               |chunk_cat|copy_kernel|direct_copy|veccopy|\bcpy_|transpose(?!Params)
+               |tensorTransform|permute|repack|StackArray|multi_(?:un)?padding|repeat_interleave
+               |pack_seq|a2a_(?:un)?pack
+               |^(?:loop|input|wrapped)_(?:(?:copy|bitcast|pad|concatenate|slice|dynamic|update|broadcast|reverse)_?)+(?:fusion|\d|$)
+reduction      reduce_kernel|^(?:loop|input)_\w{0,99}reduce_\w{0,99}fusion
+               |Device(?:Segmented)?Reduce(?!ByKey)|nrm2_|asum_|nvfuser_(?:inner|outer)
+               |reduce_fusion|reduction|reduce_dbias|lpnorm|row_?sum|col(?:umn)?_?reduce|arg_?max
+random         distribution_|multinomial|randperm|bernoulli|philox|dropout|random|curand|xorwow
+               |rngbit|seed_pseudo
+sort           (?<!ten)sort|top_?k|rejection_|radix|scan|cub::|rocprim|thrust|sampling|bincount
+               |unique|median|histogram|kth_?value|write_indices|(?<![a-z])nms_|build_tree
+               |spec_info|recovered_tokens|min_p_|penalt(?:y|ies)|gumbel|eagle_|spec_?decod
+elementwise    elementwise|mul_broadcast|pointwise|tensor_apply|foreach|\bfill|vector_add|_and_mul
+               |silu|gelu|swiglu|geglu|^(?:loop|input)_\w{0,99}fusion|^wrapped_|SubTensorOp
+               |epilogue::|unary_|bin_bcast|scale_f32|scal_kernel|amp_update|arange|tensorOp
+               |optensor|clamp|where_kernel|relu_|fused_add|gated_act|masked_fill|triu_tril
+               |upsample|grid_sampler|offsets_range|compute_position|resolve_future|softplus
+               |sigmoid|(?<![a-z])glu_|op\dd?tensor|op_generic_tensor|neuron(?:fwd|bwd)|_assert_
+               |(?:^|[_\s:])(?:add|sub|mul|div|exp|tanh|axpb?y|scal|bias|residual)_(?:\w{1,30}_)?kernel
+norm           norm(?!al)
 """)
 _COLLECTIVES: Final = _table(r"""
 all_gather     all_?gather|userbuffers_\w{0,99}_ag
@@ -184,9 +197,13 @@ def kernel_class(name: str) -> str:
 
 
 def _of_fused(kind: str, operators: str) -> str:
-    if known := _first(_INDUCTOR_OPS, operators):
+    known, usual = _first(_INDUCTOR_OPS, operators), _INDUCTOR_KINDS[kind]
+    if usual == "gemm":
+        # A template computes a product; what is named with it, it computes on the way.
+        attends = known == ATTENTION_CLASS
+        return ATTENTION_CLASS if attends else "convolution" if "conv" in operators else usual
+    if known:
         return known
-    usual = _INDUCTOR_KINDS[kind]
     has_names = any(map(str.isalpha, operators))
     if usual != "elementwise" or not has_names:
         return usual
