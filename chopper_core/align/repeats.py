@@ -3,9 +3,10 @@
 A layer of a transformer runs a norm, products into heads, attention, the product out of it, and a
 feed-forward part. Its norm is found once, as the first of the step, by how many products lie
 between it and the attention; in backward the same holds from the end. Where no norm precedes the
-first attention, the norms follow, and a layer ends with one. Of layers that attend in several ways,
-such as linear attention next to the usual one, those of another way begin where the kernels of
-a known layer end. What precedes the first layer and follows the last one lies outside the layers.
+first attention but that of an embedding, the norms follow, and a layer ends with one. Of layers
+that attend in several ways, such as linear attention next to the usual one, those of another way
+begin where the kernels of a known layer end. What precedes the first layer and follows the last
+one lies outside the layers.
 
 A step may run the model several times (microbatches, tokens): each pass ends with a product of its
 own, that of the head, and has as many layers as every other pass of the trace. What can't be
@@ -52,11 +53,18 @@ class Role(IntEnum):
     NORM = 1
     PRODUCT = 2
     ATTENTION = 3
+    TANH = 4
+    EMBEDDING = 5
 
 
 OPERATIONS: Final = ("", "attn_n", "qkv_ip", "attn_fa", "attn_op", "mlp_n")
 """What the place of a kernel in its layer says; nothing for the first."""
-_ROLES: Final = {"norm": Role.NORM, "gemm": Role.PRODUCT, ATTENTION_CLASS: Role.ATTENTION}
+_ROLES: Final = {
+    "norm": Role.NORM,
+    "gemm": Role.PRODUCT,
+    ATTENTION_CLASS: Role.ATTENTION,
+    "embedding": Role.EMBEDDING,
+}
 
 
 def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels) -> Index:
@@ -68,7 +76,7 @@ def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels
     operation = np.zeros(len(activities), np.intp)
     if not layers.missing().all() or layers.rules.any() or not len(activities):
         return operation
-    role = host.by_kernel(lambda name: _ROLES.get(kernel_class(name), Role.OTHER))
+    role = host.by_kernel(_role_of)
     role[activities.category != Category.KERNEL] = Role.OTHER
     is_backward = phases.codes == Phase.BACKWARD
     is_body = np.isin(phases.codes, MODEL_PHASES)
@@ -108,6 +116,11 @@ def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels
         if not is_backward[rows[0]]:
             operation[rows] = operations_of(role[rows], found)
     return operation
+
+
+def _role_of(name: str) -> Role:
+    usual = Role.TANH if "tanh" in name else Role.OTHER
+    return _ROLES.get(kernel_class(name), usual)
 
 
 def _has_stages(host: Host) -> bool:
@@ -151,9 +164,30 @@ def _operations_in(role: Index) -> Index:
 def layers_of(role: Index, kernel: Int32, *, one_step: bool) -> Index:
     """The layer of each kernel of a stream in order; OUTSIDE or UNKNOWN where there is none.
 
-    Each pass of the model starts with layer 0; all have as many, but for a last one that is cut: it
-    begins as the first. `one_step` may be one pass.
+    Each pass of the model starts with layer 0; all have as many, but for those that the profile
+    cuts: a last one begins as the others, a first one ends as they do. `one_step` may be one pass.
     """
+    found = _layers_of_passes(role, kernel, one_step=one_step)
+    anchors = np.flatnonzero(role == Role.ATTENTION)
+    if one_step or (found != UNKNOWN).any() or len(anchors) < MIN_LAYERS:
+        return found
+    pieces = _passes(anchors, kernel)
+    last, following = (pieces[0][-1], pieces[1][0]) if len(pieces) > 2 else (0, 0)
+    # One of the products in between is that of the head, after which the second pass begins.
+    for begin in (last + 1 + np.flatnonzero(role[last:following] == Role.PRODUCT)).tolist():
+        rest = _layers_of_passes(role[begin:], kernel[begin:], one_step=False)
+        starts = np.flatnonzero(np.diff((rest == 0).astype(np.int8), prepend=0) > 0)
+        period = int(starts[1] - starts[0]) if len(starts) > 1 else 0
+        if period and (kernel[:begin] == kernel[period : period + begin]).all():
+            found[begin:] = rest
+            for row in reversed(range(begin)):
+                found[row] = found[row + period]
+            break
+    return found
+
+
+def _layers_of_passes(role: Index, kernel: Int32, *, one_step: bool) -> Index:
+    """The layers of passes of which the first is whole."""
     found = np.full(len(role), UNKNOWN, np.intp)
     products = np.cumsum(role == Role.PRODUCT)
     attention = np.flatnonzero(role == Role.ATTENTION)
@@ -216,9 +250,9 @@ def _starts(
     is_norm: Mask = role == Role.NORM
     norms = np.flatnonzero(is_norm)
     first = norms[norms < anchors[0]]
-    if not len(first):
+    depth = products[anchors[0]] - products[first[0]] if len(first) else 0
+    if not len(first) or _has_pooler(anchors, begins, int(first[0]), kernel, role, products):
         return _after_norms(anchors, begins, kernel, norms, products)
-    depth = products[anchors[0]] - products[first[0]]
     after = np.flatnonzero(~is_norm[first[0] :])
     width = int(after[0]) if len(after) else 1
     # The last norm with so many products after it.
@@ -233,6 +267,35 @@ def _starts(
     for _ in range(width - 1):
         starts = np.where(is_norm[starts - 1] & (starts > first[0]), starts - 1, starts)
     return starts if (starts[1:] > anchors[:-1]).all() else None
+
+
+def _has_pooler(
+    anchors: Index, begins: Index, first: int, kernel: Int32, role: Index, products: Index
+) -> bool:
+    """Whether the product after the last layer is that of an encoder such as BERT: before a tanh or
+    another norm. The norm before its first layer is that of the embedding; its layers end with one.
+    """
+    whole = anchors[: begins[1]] if len(begins) > 1 else anchors
+    sizes, lead = np.diff(products[whole]), anchors[0] - first
+    like = slice(anchors[1] - lead + 1, anchors[1]) if len(sizes) else slice(0)
+    if (
+        not len(sizes)
+        or (sizes != sizes[0]).any()
+        or role[like.start - 1] != Role.NORM
+        or not np.array_equal(kernel[like], kernel[first + 1 : anchors[0]])
+    ):
+        return False
+    depth = products[anchors[0]] - products[first]
+    low = products[whole[-1]] + sizes[0] - depth
+    high = products[anchors[len(whole)]] - depth if len(begins) > 1 else products[-1]
+    heads = np.flatnonzero(role == Role.PRODUCT)[low:high]
+    if not len(heads):
+        return False
+    after = role[heads[0] :]
+    is_tanh = after[np.argmax(after != Role.PRODUCT)] == Role.TANH
+    # Encoders of images have such a pooler too, but layers that begin with their norm.
+    is_text = (role[: anchors[0]] == Role.EMBEDDING).any()
+    return bool((is_tanh and is_text) or (role[heads[0] : heads[-1]] == Role.NORM).any())
 
 
 _ENDING: Final = 3

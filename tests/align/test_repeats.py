@@ -11,7 +11,13 @@ from chopper_core.align.repeats import OPERATIONS, OUTSIDE, UNKNOWN, Role, layer
 from chopper_core.model.table import NO_LABEL, Rule
 from tests.align.traces import TinyTrace, align
 
-ROLES = {"n": Role.NORM, "g": Role.PRODUCT, "a": Role.ATTENTION}
+ROLES = {
+    "n": Role.NORM,
+    "g": Role.PRODUCT,
+    "a": Role.ATTENTION,
+    "t": Role.TANH,
+    "e": Role.EMBEDDING,
+}
 """The first letter of a kernel's name says its role."""
 
 DENSE = "n1 g1 rope kv a1 g2 n1 g3 silu g4"
@@ -121,6 +127,43 @@ def test_the_profiler_may_cut_the_last_pass(passes: int) -> None:
         )
         for other in (["x", *rest[1:]], [*rest[:30], "x", *rest[31:]]):
             assert set(found(names * passes + other, one_step=False)) == {UNKNOWN}
+
+
+@pytest.mark.parametrize("layer", [DENSE, WITH_QK_NORM, SPLIT, MOE, POST_NORM])
+@pytest.mark.parametrize("passes", [2, 3])
+def test_the_profiler_may_cut_the_first_pass(layer: str, passes: int) -> None:
+    """It ends like the others; where it doesn't, nothing has a wrong layer."""
+    around = ("embed g7", "n9 g9 loss") if layer == POST_NORM else (HEAD, TAIL)
+    layers = enumerate([layer] * 24)
+    names, expected = place((OUTSIDE, around[0]), *layers, (OUTSIDE, around[1]))
+    for begin in (5, 61, 118, len(names) - 2):
+        for end in (0, 33):
+            rows, truth = (each * (passes + 1) for each in (names, expected))
+            rows, truth = rows[begin : len(rows) - end], truth[begin : len(truth) - end]
+            assert found(rows, one_step=False) == truth
+            rows[(len(names) - begin) // 2] = "x"
+            pairs = zip(found(rows, one_step=False), truth, strict=True)
+            assert all(label in (true, UNKNOWN) for label, true in pairs)
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("norm", ["n9", "plus n2"])
+@pytest.mark.parametrize("head", ["g9 tanh", "g9 tanh g8", "g9 gelu n2 g8 loss"])
+def test_layers_after_the_norm_of_an_embedding_end_with_theirs(
+    head: str, norm: str, passes: int
+) -> None:
+    """BERT: its pooler or the norm in its head tells it from layers that begin with a norm."""
+    names, expected = place(
+        (OUTSIDE, f"embed embed {norm}"), *enumerate([POST_NORM] * 12), (OUTSIDE, head)
+    )
+    assert found(names * passes, one_step=passes == 1) == expected * passes
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_a_tanh_of_logits_or_of_an_image_is_no_sign_of_such_layers(passes: int) -> None:
+    for first, tail in (("embed", "n1 g9 div tanh mul"), ("patches", "n1 g9 tanh")):
+        names, expected = place((OUTSIDE, first), *enumerate([DENSE] * 12), (OUTSIDE, tail))
+        assert found(names * passes) == expected * passes
 
 
 def test_the_types_of_quantized_weights_don_t_tell_layers_apart(tmp_path: Path) -> None:
