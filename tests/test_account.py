@@ -435,6 +435,17 @@ def agrees(one: Shown | float, other: Shown | float) -> bool:
     return abs(values[0] - values[1]) <= (sum(halves) or 1e-6 * max(map(abs, values)))
 
 
+@pytest.mark.parametrize("name", ["fsdp2", "tp 2 pp 4 dp 4"])
+def test_the_straggler_of_ranks_lags_as_its_row_of_the_overview_says(name: str) -> None:
+    run = RUNS[name]()
+    text = query(run, View(run.name, name="ranks")).headline[0]
+    found = re.search(rf"GPU (\d+) lags (?:most, )?{_NUMBER}", text)
+    assert found, text
+    lags = query(run, View(run.name, name="overview"))
+    of_gpu = dict(zip(lags.labels, lags.values["lag_ns"].numbers * 1e-9, strict=True))
+    assert agrees(Shown(found[2], found[3]), float(of_gpu[found[1]]))
+
+
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_quantity_is_the_same_wherever_it_appears(name: str) -> None:

@@ -140,7 +140,7 @@ busy | % | metrics.METRICS (busy_pct)
     base: a ratio of sums
     places: tree busy_pct
 
-lag | s | views.shared.leads.leads
+lag | s | views.shared.leads.RankLeads
     How much later than the earliest GPU a GPU starts the same kernels.
     base: mean over the kernels that all GPUs run in complete iterations
     covers: GPUs that run the same kernels

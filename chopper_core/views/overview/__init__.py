@@ -428,8 +428,7 @@ def _lag_ns(step: Step) -> Float64:
 
     with suppress(UsageError):
         ranks, _ = leads(step.run, with_view(replace(step.view, baseline=None), ""))
-        mean = ranks.lead_ns / max(len(ranks.found), 1)
-        lag = dict(zip(ranks.gpus, (mean.max() - mean).tolist(), strict=True))
+        lag = dict(zip(ranks.gpus, ranks.lag_ns.tolist(), strict=True))
         found[:] = [lag.get(gpu, np.nan) for gpu in step.gpus]
     return found
 

@@ -188,12 +188,11 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
     """
     root = View(view.run, signal=view.signal, overrides=view.overrides)
     ranks, _ = leads(run, root)
-    if gpu is not None and gpu not in ranks.gpus:
+    gpu = ranks.gpus[ranks.behind] if gpu is None else gpu
+    place = ranks.gpus.index(gpu) if gpu in ranks.gpus else None
+    if place is None or np.isnan(ranks.lag_ns[place]):
         raise UsageError(f"GPU {gpu} has no compute that the others have too")
-    place = ranks.behind if gpu is None else ranks.gpus.index(gpu)
-    gpu = ranks.gpus[place]
-    mean = ranks.lead_ns / max(len(ranks.found), 1)
-    lag_ns = float(mean.max() - mean[place])
+    lag_ns = float(ranks.lag_ns[place])
     least_ns = _LEAST_LAG * ranks.typical_ns
     evidence = replace(root, name="ranks", sort="mean_lead_ns")
     if lag_ns < least_ns:

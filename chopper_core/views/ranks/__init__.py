@@ -199,16 +199,16 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
     """The straggler's lag and what it costs, then its cause."""
     found, behind = stand.found, stand.behind
     gpu = f"GPU {stand.gpus[behind]}"
-    ahead = stand.ahead_ns
+    lag_ns = float(np.nan_to_num(stand.lag_ns)[behind])
     if not stand.stragglers:
-        if ahead <= 0:
+        if lag_ns <= 0:
             return ("no straggler: no GPU starts its kernels after the others on average",)
-        return (f"no straggler: {gpu} lags most, {time_text(ahead)} per kernel on average",)
+        return (f"no straggler: {gpu} lags most, {time_text(lag_ns)} per kernel on average",)
     late, *more = stand.stragglers
     share = 100.0 * (found.lead_ns[:, stand.late_column] == 0).mean()
     lag, last = f"delays others by {time_text(late.delay_ns)} per iteration", ""
-    if ahead > 0 and (stand.delays_ns is None or share >= _OFTEN_LAST):
-        lag, last = f"lags {time_text(ahead)}", f"last in {share:.0f} % of kernels"
+    if lag_ns > 0 and (stand.delays_ns is None or share >= _OFTEN_LAST):
+        lag, last = f"lags {time_text(lag_ns)}", f"last in {share:.0f} % of kernels"
         if onset := stand.onset():
             phase, layer = onset
             last += f" since {phase}{'' if layer == NO_LABEL_TEXT else f' layer {layer}'}"

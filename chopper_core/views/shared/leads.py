@@ -166,6 +166,11 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def mean_lead_ns(self) -> Float64:
         return self.by_gpu(lambda own: own.lead_ns.mean(axis=0))
 
+    @cached_property
+    def lag_ns(self) -> Float64:
+        """How much later than the earliest of its peers each GPU starts a kernel, on average."""
+        return self.by_gpu(lambda own: own.lead_ns.mean(axis=0).max() - own.lead_ns.mean(axis=0))
+
     def mean(self, word: str, when: Sequence[int] | Index = ()) -> Float64:
         """One of the times of `each`, mean over some iterations or all."""
         at = np.asarray(when, np.intp) if len(when) else slice(None)
@@ -267,8 +272,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return Straggler(place, mean_ns, *which, cause)
 
     def _last_by_leads(self) -> tuple[Straggler, ...]:
-        """The GPU with the least lead, where no collectives show who waits for whom; if none has
-        less than the others, that with more work."""
+        """The GPU that lags most, where no collectives show who waits for whom; if none does,
+        that with more work."""
         place = self._last
         ahead = self._ahead_of(place)
         if ahead <= _MIN_LAG_SHARE * self.typical_ns:
@@ -305,7 +310,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def _last(self) -> int:
-        return int(np.where(np.isnan(self.mean_lead_ns), np.inf, self.mean_lead_ns).argmin())
+        return int(np.nan_to_num(self.lag_ns, nan=-1.0).argmax())
 
     @cached_property
     def behind(self) -> int:
@@ -319,10 +324,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     @property
     def late_column(self) -> int:
         return self.found.gpus.index(self.gpus[self.behind])
-
-    @property
-    def ahead_ns(self) -> float:
-        return self._ahead_of(self.behind)
 
     def _ahead_of(self, place: int) -> float:
         """How much earlier than a GPU its peers start a kernel, mean over both."""
