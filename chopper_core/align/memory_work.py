@@ -44,7 +44,7 @@ def moved(name: str, inputs: Inputs) -> tuple[CallShape, float] | None:
                 untyped += elements
             elif elements:
                 size += bytes_of(1, spelling) * elements
-            if tensor.how in ("/", "-", "*", "~", ":", "^") and is_write and not result:
+            if tensor.how and tensor.how in "/-*~:^+" and is_write and not result:
                 result = f"-> {elements:.0f}" if isfinite(elements) else ""
     places = [place for place, shape in enumerate(inputs.shapes) if shape]
     lists = [f"{len(each)} tensors of {_of_list(each):.0f}" for each in inputs.lists if each]
@@ -99,9 +99,12 @@ def _amount(
 
 
 def _sized(tensor: Tensor, shape: Shape, inputs: Inputs) -> float:
-    whole, given = float(prod(shape)), inputs.value(tensor.by)
+    whole = float(prod(shape))
     if not tensor.how:
         return whole
+    if tensor.how == "+":
+        return whole / shape[-1] * (shape[-1] + tensor.by) if whole else nan
+    given = inputs.value(tensor.by)
     if tensor.how == "x":
         table = inputs.shape(tensor.by)
         return whole * table[-1] if table else nan

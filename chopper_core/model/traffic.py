@@ -7,6 +7,7 @@ the position of an input, or `all`: its operands, broadcast. What may follow:
     xn      a row of the table n for each element      *n  as many rows as input n says
     ~n      the rows along dimension n that the index after it selects
     :n      with the sizes in input n as its last ones  ^n  pooled by windows of input n
+    +n      with n more elements along its last dimension
     !n      only where input n is 0 (no reduction of a loss)
     @type   elements of another type: a name, the position that has it, `=n` the type that input n
             names, `?n` float where input n is true, `index` long where dimensions are reduced
@@ -24,7 +25,7 @@ from typing import Final
 from msgspec import Struct
 
 _TENSOR: Final = re.compile(
-    r"(?P<place>\d+|all)(?:(?P<how>[-/x*~:^!])(?P<by>\d+))?(?:@(?P<type>[=?]?\w+))?"
+    r"(?P<place>\d+|all)(?:(?P<how>[-+/x*~:^!])(?P<by>-?\d+))?(?:@(?P<type>[=?]?\w+))?"
 )
 
 
@@ -112,11 +113,16 @@ _fused_rms_norm | 0 2 | 0
 _fused_rms_norm_backward | 0 1 3 4 | 1 4
 native_group_norm | 0 1 2 | 0
 native_group_norm_backward | 0 1 2 3 4 | 1 4 4
-native_batch_norm miopen_batch_norm cudnn_batch_norm | 0 1 2 3 4 | 0 3 4
-native_batch_norm_backward | 0 1 2 3 4 5 6 | 1 2 2
+native_batch_norm miopen_batch_norm cudnn_batch_norm _batch_norm_with_update | 0 1 2 3 4 | 0 3 4
+batch_norm_stats | 0 |
+batch_norm_elemt | 0 1 2 3 4 | 0
+batch_norm_backward_reduce | 0 1 2 3 4 |
+batch_norm_backward_elemt | 0 1 2 3 4 5 6 | 1
+native_batch_norm_backward batch_norm_backward | 0 1 2 3 4 5 6 | 1 2 2
 miopen_batch_norm_backward cudnn_batch_norm_backward | 0 1 2 3 4 5 6 | 0 2 2
 embedding | 1 1x0@0 | 1x0@0
 embedding_dense_backward | 0 1 | 0*2
+_embedding_bag _embedding_bag_forward_only | 1 1x0@0 2 | 2x0@0
 index_select | 2 0~1 | 0~1
 gather | 2 2@0 | 2@0
 scatter scatter_ | 2 3 | 2@0
@@ -124,18 +130,24 @@ scatter_add scatter_add_ | 2 3 2@0 | 2@0
 index_add_ | 2 3 3@0 | 3@0
 index_copy_ | 2 3 | 3@0
 sum nansum mean amax amin | 0 | 0/1
-logsumexp | 0 | 0-1
+logsumexp var std | 0 | 0-1
+var_mean std_mean | 0 | 0-1 0-1
 any all | 0 | 0-1@bool
 argmax argmin | 0 | 0-1@long
 max min median | 0 | 0-1 0-1@index
 norm linalg_vector_norm | 0 | 0/2
 nll_loss_forward nll_loss2d_forward | 1 1@0 | 1!3@0
 nll_loss_backward nll_loss2d_backward | 2 | 1
-max_pool2d_with_indices | 0 | 0^1 0^1@long
+max_pool2d_with_indices max_pool3d_with_indices | 0 | 0^1 0^1@long
 max_pool2d_with_indices_backward | 0 7 | 1
-avg_pool2d | 0 | 0^1
+avg_pool2d avg_pool3d | 0 | 0^1
 avg_pool2d_backward _adaptive_avg_pool2d_backward | 0 | 1
-_adaptive_avg_pool2d | 0 | 0:1
+_adaptive_avg_pool2d _adaptive_avg_pool3d upsample_nearest1d upsample_nearest2d upsample_nearest3d
+ _upsample_nearest_exact2d upsample_linear1d upsample_bilinear2d upsample_bicubic2d
+ upsample_trilinear3d | 0 | 0:1
+upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+ _upsample_nearest_exact2d_backward upsample_linear1d_backward upsample_bilinear2d_backward
+ upsample_bicubic2d_backward upsample_trilinear3d_backward | 0 | 0:2
 sort | 0 | 0 0@long
 """
 _OF_ENGINES: Final = """
@@ -157,6 +169,10 @@ sgl_kernel::topk_softmax | 2 | 0 1
 _moe_C::moe_sum | 0 | 1
 fbgemm::FloatToHFP8Quantized | 0 | 0@byte
 fbgemm::HFP8QuantizedToFloat | 0 | 0@float
+fbgemm::FloatToFP8RowwiseQuantized fbgemm::FloatToFused8BitRowwiseQuantized | 0 | 0+8@byte
+fbgemm::FP8RowwiseQuantizedToFloat fbgemm::Fused8BitRowwiseQuantizedToFloat | 0 | 0+-8@float
+fbgemm::asynchronous_complete_cumsum | 0 | 0+1
+fbgemm::asynchronous_inclusive_cumsum fbgemm::asynchronous_exclusive_cumsum | 0 | 0
 fbgemm::permute_pooled_embs_auto_grad | 0 1 2 3 4 | 0
 fbgemm::bounds_check_indices | 0 1 2 |
 """

@@ -174,6 +174,34 @@ def test_a_host_trace_gives_shapes_sizes_and_groups(schema: str, ids: bool, tmp_
     assert not run.skipped
 
 
+@pytest.mark.parametrize(("rows", "moved"), [(8, 4.0 * (8 * 16 + 16)), (9, None)])
+def test_a_host_trace_gives_the_numbers_that_kineto_left_out(
+    rows: int, moved: float | None, tmp_path: Path
+) -> None:
+    """The dimension of a sum, to a call of the same shapes; those of another call say nothing."""
+    on = {"ph": "X", "pid": PID, "tid": 1}
+    given = {"Input Dims": [[8, 16], [], [], []], "Input type": ["float", "ScalarList", "", ""]}
+    launch = {"name": "hipLaunchKernel", "cat": "cuda_runtime", "ts": 12, "dur": 2}
+    kernel = {"name": "reduce_kernel", "cat": "kernel", "ts": 20, "dur": 5, "pid": 0, "tid": 7}
+    events = [
+        on | {"name": "aten::sum", "cat": "cpu_op", "ts": 10, "dur": 20, "args": given},
+        on | launch | {"args": {"correlation": 1}},
+        on | kernel | {"args": {"correlation": 1, "device": 0, "stream": 7}},
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    own = {
+        "name": "aten::sum", "id": 10, "rf_id": 1, "parent": 2, "tid": 1,
+        "inputs": [[1, 2, 0, 16 * rows, 4, "cuda:0"], [0], True, "<None>"],
+        "input_shapes": [[rows, 16], [[]], [], []],
+        "input_types": ["Tensor(float)", "GenericList[Int]", "Bool", "None"],
+        "outputs": [], "output_shapes": [], "output_types": [],
+    }  # fmt: skip
+    document = {"schema": "1.0.1", "pid": PID, "time": "2026", "start_ts": 1, "nodes": [own]}
+    (tmp_path / "et_0.json").write_text(json.dumps(document | {"finish_ts": 2}))
+    table = open_run(str(tmp_path)).table
+    assert [*table.measured["model_bytes"]] == pytest.approx([moved or np.nan], nan_ok=True)
+
+
 @pytest.mark.parametrize("schema", ["1.0.1", "1.1.1-chakra.0.0.4"])
 def test_activities_have_the_tensors_of_their_operator(schema: str, tmp_path: Path) -> None:
     kineto(tmp_path / "trace.json")

@@ -26,8 +26,8 @@ FILES = {
     # Compiled functions and optimizers without recorded operators; early Triton without names.
     "a100_rank0of16.json.gz": (98, 0, 15),
     # Lookups of embeddings without the width of their tables.
-    "traces_2of128": (99, 0, 38),
-    "v100_dlrm_8rank": (100, 0, 65),
+    "traces_2of128": (99, 0, 42),
+    "v100_dlrm_8rank": (100, 0, 71),
     # No operators at all.
     "mi350x_aorta_rocprofv3": (100, 92, 0),
     "rocprofv3_csv": (100, 99, 0),
