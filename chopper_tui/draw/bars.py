@@ -30,7 +30,6 @@ from chopper_tui.draw.canvas import (
 )
 from chopper_tui.draw.pieces import (
     Line,
-    fit,
     lead,
     series_fills,
     series_inks,
@@ -313,8 +312,7 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
         words = wrapped(card.text, room - len(indent)) if card.text else []
         text: list[Line] = [lead(line) for line in words[:1]]
         text += [[(indent + line, "text")] for line in words[1:]]
-        notes = [fit(card.note, room, glyphs).rstrip()] if card.text else wrapped(card.note, room)
-        text += [[(note, "dim")] for note in notes if note]
+        text += [[(note, "dim")] for note in wrapped(card.note, room)]
         ink = _SIGNS.get(card.figures[0][:1] if card.figures else "", "strong")
         lines: list[Line] = []
         for left, right in zip_longest(figures, text):

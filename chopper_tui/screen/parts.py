@@ -430,7 +430,7 @@ class ScreenParts(SteadyScreen[None]):
         """The lines of the parts below one another."""
         spare = _MIN_SPARE + bool(frame)
         evidence = self._evidence_room(spare, frame)
-        signals = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, _MAX_CURVES)
+        signals = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
         after = [signals] * (self.data.curves > 0 and self.lanes is None)
         if self.shows_sentences:
             return divided(body, self._cards_room(body, frame), evidence, *after)
@@ -469,10 +469,10 @@ class ScreenParts(SteadyScreen[None]):
     def _evidence_room(self, spare: int, frame: int) -> Room:
         """The lines of what the cursor's row leads to: inside of a node there are few rows."""
         # Of findings the lines of two change with a move, of questions the columns as well.
-        is_short = self.shows_sentences or self.view.name == WHATIF
-        is_short &= not self._sizes.get("-large")
+        is_large = self._sizes.get("-large", False)
+        is_short = (self.shows_sentences or self.view.name == WHATIF) and not is_large
         wanted, rows = _DETAIL - frame * is_short, range(min(len(self.frame), _FEW_ROWS))
-        most = _MAX_CURVES if self._sizes.get("-large") else wanted
+        most = _MAX_CURVES if is_large and not self.shows_sentences else wanted
         targets = [self._evidence_of(self.frame, row) for row in rows]
         if all(target is not None and not target.name for target in targets):
             children = (

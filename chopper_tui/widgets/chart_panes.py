@@ -529,9 +529,11 @@ class CardsPane(Pane, Listing):
             return []
         drawn = card_lines(cards.cards, width - 4, glyphs)
         titles = int(not self.is_panel)
-        if self.is_panel and sum(map(len, drawn)) > height:
+        if sum(map(len, drawn)) + titles > height:
+            # The cursor's is seen next to two others.
+            own = max(height - titles - _CUT * min(len(drawn) - 1, 2), _CUT)
             drawn = [
-                lines if place == self.cursor else _cut(lines, width - 2, glyphs)
+                _cut(lines, own if place == self.cursor else _CUT, width - 2, glyphs)
                 for place, lines in enumerate(drawn)
             ]
         gap = int(sum(map(len, drawn)) + len(drawn) <= height + 1 - titles)
@@ -565,10 +567,10 @@ _CUT: Final = 2
 """Lines of a card that isn't under the cursor, where not all have room."""
 
 
-def _cut(lines: list[Line], width: int, glyphs: Glyphs) -> list[Line]:
-    if len(lines) <= _CUT:
+def _cut(lines: list[Line], most: int, width: int, glyphs: Glyphs) -> list[Line]:
+    if len(lines) <= most:
         return lines
-    *kept, last = lines[:_CUT]
+    *kept, last = lines[:most]
     more = f" {glyphs.ellipsis}"
     return [*kept, [*cut(last, width - len(more), glyphs), (more, "dim")]]
 

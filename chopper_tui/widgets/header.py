@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import PurePath
 from typing import Final
 
@@ -23,7 +22,8 @@ from chopper_core.render.cells import (
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
-from chopper_tui.draw.pieces import Pieces, fit, lead, width_of
+from chopper_core.views.shared.phrases import BETWEEN_FACTS
+from chopper_tui.draw.pieces import Line, Pieces, cut, fit, lead, width_of
 from chopper_tui.keymap import EXPLORE, SCREENS
 from chopper_tui.screen_data import ScreenData, key_line
 from chopper_tui.widgets.pane import Pane
@@ -178,11 +178,10 @@ class KeyFigures(Pane):
         if self.data.frame.view.name:
             text = self.headline(width)
             if len(text) > height > 0:
-                kept, *_ = wrapped(text[height - 1], max(width - 4, 20))
-                text[height - 1 :] = [f"{kept} {self.glyphs.ellipsis}"]
-            starts = self._starts(width)
-            leads = (lead(line) if n in starts else [(line, "text")] for n, line in enumerate(text))
-            return [[(" ", "text"), *line] for line in leads]
+                more = f" {self.glyphs.ellipsis}"
+                last = cut(text[height - 1], width - len(more) - 1, self.glyphs)
+                text[height - 1 :] = [[*last, (more, "text")]]
+            return text
         line: list[tuple[str, str]] = [(" ", "text")]
         for title, figure in key_line(self.data.figures, self.data.frame.view, self.glyphs):
             piece = [(f"{title} " if title else "", "dim"), (f"{figure}  ", "strong")]
@@ -191,14 +190,20 @@ class KeyFigures(Pane):
             line += piece
         return [line]
 
-    def headline(self, width: int) -> list[str]:
-        headline = self.data.frame.headline if self.data is not None else ()
-        return [line for text in headline for line in wrapped(text, max(width - 2, 20))]
-
-    def _starts(self, width: int) -> set[int]:
-        """The lines that sentences begin with."""
-        headline = self.data.frame.headline if self.data is not None else ()
-        return {0, *accumulate(len(wrapped(text, max(width - 2, 20))) for text in headline)}
+    def headline(self, width: int) -> list[Line]:
+        """The lines of a view's sentences, which go on in a line where that takes fewer of them."""
+        sentences = self.data.frame.headline if self.data is not None else ()
+        room = max(width - 2, 20)
+        apart, joined = (
+            [wrapped(each, room) for each in texts if each]
+            for texts in (sentences, [BETWEEN_FACTS.join(sentences)])
+        )
+        shown = joined if sum(map(len, joined)) < sum(map(len, apart)) else apart
+        return [
+            [(" ", "text"), *([(line, "text")] if at else lead(line))]
+            for lines in shown
+            for at, line in enumerate(lines)
+        ]
 
 
 def path_pieces(steps: Sequence[str], room: int, glyphs: Glyphs, above: int = 0) -> Pieces:

@@ -272,7 +272,10 @@ def power_text(watts: float) -> str:
 def facts_of(step: Step) -> str:
     run = step.run
     products = Counter(gpu.hardware or "unknown GPU" for gpu in run.gpus if gpu.index in step.gpus)
-    found = [f"{count} × {name}" for name, count in products.most_common()]
+    found = [
+        f"{count} × {name.removeprefix('AMD Instinct ').removeprefix('NVIDIA ')}"
+        for name, count in products.most_common()
+    ]
     ranks = len({gpu.rank for gpu in run.gpus})
     if run.world > ranks:
         found.append(f"{ranks} of {run.world} ranks")
