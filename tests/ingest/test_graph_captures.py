@@ -21,14 +21,16 @@ LAYER = (("RMSNorm", NORM), ("QKVParallelLinear", GEMM), ("Attention", FLASH), (
 """The modules of a layer, and the kernel of each."""
 
 
-def capture(layers: int, rows: int, *, pieces: int = 1, named: bool = True) -> TinyTrace:
+def capture(
+    layers: int, rows: int, *, pieces: int = 1, named: bool = True, runtime: str = "hip"
+) -> TinyTrace:
     """Layers that are captured into graphs, as many in each; products have `rows` rows."""
     trace = TinyTrace(members={"distributedInfo": {"rank": 0, "world_size": 1}})
     trace.note("ProfilerStep#7", 0, 100_000)
     trace.module("Model_0", 10, 99_000)
     at, correlation = 20, 0
     for piece in range(pieces):
-        trace.call("hipStreamBeginCapture", at, 5000 + piece)
+        trace.call(f"{runtime}StreamBeginCapture", at, 5000 + piece)
         for layer in range(piece * layers // pieces, (piece + 1) * layers // pieces):
             trace.module(f"DecoderLayer_{layer}", at + 5, at + 95)
             for place, (module, kernel) in enumerate(LAYER):
@@ -40,22 +42,24 @@ def capture(layers: int, rows: int, *, pieces: int = 1, named: bool = True) -> T
                 types: dict[str, Any] = {"Input Dims": inputs, "Input type": [BF16] * 2}
                 trace.op(name, begin + 2, begin + 12, **types)
                 correlation += 1
-                call = trace.call("hipLaunchKernel", begin + 5, correlation)
+                call = trace.call(f"{runtime}LaunchKernel", begin + 5, correlation)
                 call["args"] |= {"kernel": kernel} if named else {}
             at += 100
-        trace.call("hipStreamEndCapture", at, 6000 + piece)
+        trace.call(f"{runtime}StreamEndCapture", at, 6000 + piece)
         at += 100
     return trace
 
 
-def replay(*graphs: list[str], tokens: int = 0, streams: int = 1) -> TinyTrace:
+def replay(
+    *graphs: list[str], tokens: int = 0, streams: int = 1, runtime: str = "hip"
+) -> TinyTrace:
     """Launches of graphs, which run kernels, in an engine's step."""
     trace = TinyTrace(members={"distributedInfo": {"rank": 0, "world_size": 1}})
     length = 1000 * len(graphs)
     if tokens:
         trace.note(f"execute_context_0(0)_generation_{tokens}({tokens})", 0, length)
     for number, kernels in enumerate(graphs):
-        trace.call("hipGraphLaunch", 1000 * number + 10, 700 + number)
+        trace.call(f"{runtime}GraphLaunch", 1000 * number + 10, 700 + number)
         for place, kernel in enumerate(kernels):
             start = 1000 * number + 20 + 10 * place
             stream = place % streams
@@ -96,6 +100,17 @@ def test_a_replay_has_the_modules_of_the_capture_next_to_it(tmp_path: Path) -> N
     assert (run.table.iteration == run.table.iteration[0]).all()
     # Nothing of the capture is work of the host in the run.
     assert "ProfilerStep#7" not in str(run.side_tables)
+
+
+@pytest.mark.parametrize("runtime", ["cuda", "cu"])
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_capture_of_cuda_names_no_kernels_and_one_stream_needs_none(
+    runtime: str, streams: int, tmp_path: Path
+) -> None:
+    own = capture(3, 4, named=False, runtime=runtime)
+    run = opened(tmp_path, replay(3 * KERNELS, runtime=runtime, streams=streams), other=own)
+    assert (labels(run) == wanted(range(3))) is (streams == 1)
+    assert run.sources[0].findings[UNCAPTURED] == (0 if streams == 1 else 12)
 
 
 def test_a_folder_of_captures_belongs_to_the_traces_above_it(tmp_path: Path) -> None:
