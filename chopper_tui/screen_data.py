@@ -271,8 +271,10 @@ def second_signal(run: Run, chosen: str) -> str:
     there = [name for name in (*_SECOND_SIGNALS, *run.signal_names) if name in run.signal_names]
     others = [name for name in there if name != chosen]
     known = [name for name in others if len(run.signal(name).curves)]
-    own = [name for name in known if not _is_same(run, name, chosen)]
-    return next((name for name in own if varies(run, name)), (*own, *others)[0])
+    # One after the other: of a run with much telemetry each has to be averaged to tell.
+    varying = (name for name in known if varies(run, name) and not _is_same(run, name, chosen))
+    own = (name for name in known if not _is_same(run, name, chosen))
+    return next(chain(varying, own, others))
 
 
 def varies(run: Run, name: str) -> bool:

@@ -13,14 +13,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.signals import IntegralCurve, nearest, share_running
+from chopper_core.model.signals import REACH_PERIODS, IntegralCurve, nearest, share_running
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import SignalSamples
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import median_of, medians_along
 
-REACH_PERIODS: Final = 8
-"""Sampling periods around a sample in which it is valid."""
 _ALIKE: Final = 0.99
 """Shares that correlate so well are one."""
 _STEPS: Final = 20

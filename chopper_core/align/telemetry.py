@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.activity_fit import REACH_PERIODS
 from chopper_core.model.accounting import cut
 from chopper_core.model.column_names import (
     ENERGY,
@@ -21,22 +20,23 @@ from chopper_core.model.column_names import (
 )
 from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.signals import (
+    REACH_PERIODS,
     IntegralCurve,
     NodeSamples,
     SampleSummary,
     Signal,
-    TimeSpans,
     between,
     holding,
     nearest,
     summary_of,
+    while_busy,
 )
 from chopper_core.model.table import COLUMNS, NO_LABEL, NO_TIME, Category, KernelTable, empty_table
 from chopper_core.model.units import Unit
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Int64, column_types
-from chopper_core.util.grouping import distinct, median_of, quantile_of
+from chopper_core.util.grouping import distinct, median_of
 
 TITLES: Final = {
     SignalName.GFX_MHZ: ("gfx", Unit.MHZ),
@@ -237,36 +237,7 @@ _ENDS: Final = 2
 _MAX_INTERVALS: Final = 1 << 18
 
 
-def while_busy(curve: IntegralCurve, start_ns: Int64, duration_ns: Int64) -> IntegralCurve:
-    """The curve of the samples taken while the GPU had work, held over idle time. The clock of an
-    idle GPU says nothing about the kernels near the sample. Samples count that are nearly as busy
-    as the busiest; the curve is unchanged where there is no sample.
-    """
-    begins, ends = curve.edges_ns[::2], curve.edges_ns[1::2]
-    if len(begins) != len(ends) or not len(start_ns) or not len(begins):
-        return curve
-    running = TimeSpans.running(start_ns, duration_ns)
-    length = np.maximum(ends - begins, 1)
-    busy = running.within(begins, ends) / length
-    known = np.diff(curve.covered_ns)[::2] > 0
-    if not (known & (busy > 0)).any():
-        return curve
-    enough = _BUSY * float(quantile_of(busy[known & (busy > 0)], (0.9,))[0])
-    kept = np.flatnonzero(known & (busy >= enough))
-    if len(kept) == len(begins):
-        return curve
-    values = (np.diff(curve.integral)[::2] / np.maximum(np.diff(curve.covered_ns)[::2], 1))[kept]
-    begins, ends = begins[kept], ends[kept]
-    reach = REACH_PERIODS * int(median_of(length))
-    middle = ends[:-1] + (begins[1:] - ends[:-1]) // 2
-    until = np.minimum(np.append(middle, ends[-1] + reach), ends + reach)
-    since = np.maximum(np.concatenate(([begins[0] - reach], middle)), begins - reach)
-    return between(since, until, values)
-
-
 _CLOCKS: Final = ("gfx_mhz", "mem_mhz")
-_BUSY: Final = 0.9
-"""The part of the busiest samples' busy time from which a sample tells of the kernels."""
 _POWERS: Final = ("energy_rate_w", "power_w")
 """Sources of energy, the more accurate first."""
 

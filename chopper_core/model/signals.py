@@ -18,10 +18,14 @@ from chopper_core.model.inputs import SampledFile
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.util.arrays import Float64, Int64, Numbers
-from chopper_core.util.grouping import median_of, ratios
+from chopper_core.util.grouping import median_of, quantile_of, ratios
 
 FEWEST_SAMPLES: Final = 10
 """A monitored run with fewer samples of a GPU was stopped before its step was over."""
+REACH_PERIODS: Final = 8
+"""Sampling periods around a sample in which it is valid."""
+_BUSY: Final = 0.9
+"""The part of the busiest samples' busy time from which a sample tells of the kernels."""
 
 
 class IntegralCurve(Struct, frozen=True):
@@ -255,6 +259,33 @@ class TimeSpans(Struct, frozen=True, eq=False, dict=True):
     def between(self, times_ns: Int64) -> Int64:
         """How much of the spans lies between neighbouring times."""
         return np.diff(self.until(times_ns))
+
+
+def while_busy(curve: IntegralCurve, start_ns: Int64, duration_ns: Int64) -> IntegralCurve:
+    """The curve of the samples taken while the GPU had work, held over idle time. The clock of an
+    idle GPU says nothing about the kernels near the sample. Samples count that are nearly as busy
+    as the busiest; the curve is unchanged where there is no sample.
+    """
+    begins, ends = curve.edges_ns[::2], curve.edges_ns[1::2]
+    if len(begins) != len(ends) or not len(start_ns) or not len(begins):
+        return curve
+    running = TimeSpans.running(start_ns, duration_ns)
+    length = np.maximum(ends - begins, 1)
+    busy = running.within(begins, ends) / length
+    known = np.diff(curve.covered_ns)[::2] > 0
+    if not (known & (busy > 0)).any():
+        return curve
+    enough = _BUSY * float(quantile_of(busy[known & (busy > 0)], (0.9,))[0])
+    kept = np.flatnonzero(known & (busy >= enough))
+    if len(kept) == len(begins):
+        return curve
+    values = (np.diff(curve.integral)[::2] / np.maximum(np.diff(curve.covered_ns)[::2], 1))[kept]
+    begins, ends = begins[kept], ends[kept]
+    reach = REACH_PERIODS * int(median_of(length))
+    middle = ends[:-1] + (begins[1:] - ends[:-1]) // 2
+    until = np.minimum(np.append(middle, ends[-1] + reach), ends + reach)
+    since = np.maximum(np.concatenate(([begins[0] - reach], middle)), begins - reach)
+    return between(since, until, values)
 
 
 class Queue(Struct, frozen=True, eq=False):

@@ -285,7 +285,7 @@ class Explorer(ScreenParts):
         if self.scope_tree.display and not is_set:
             self.scope_tree.show(self.run, frame.view)
         if frame.is_pending:
-            self._fill_in()
+            self.call_after_refresh(self._fill_in)  # What is there is painted first.
         elif not self._was_complete:
             self._was_complete = True
             self.call_after_refresh(self.app.verify_soon)  # type: ignore[attr-defined]
@@ -297,13 +297,13 @@ class Explorer(ScreenParts):
     @work(exclusive=True, group="fill", description="fill")
     async def _fill_in(self) -> None:
         """Show the rest of a frame when it is there; nothing moves but rows sorted by the rest."""
-        view = self.view
+        run, view = self.run, self.view
         try:
-            data = await run_in_thread(screen_data.screen_data, self.run, view, is_complete=True)
+            data = await run_in_thread(screen_data.screen_data, run, view, is_complete=True)
         except ChopperError as error:
             self.say(str(error), error=True)
             return
-        if self.view == view:
+        if self.view == view and self.run is run:
             # A cursor that still waits on the first row is on the first of the sorted ones.
             if self.table.cursor or data.frame.sort == self.frame.sort:
                 self.trail = self.here

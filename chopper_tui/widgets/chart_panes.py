@@ -470,11 +470,6 @@ class CardsPane(Pane, Listing):
                 self.cursor = _place_of(before.cards[self.cursor : self.cursor + 1], cards.cards)
         self.redraw()
 
-    @property
-    def takes_keys(self) -> bool:
-        """Also while they are computed: keys wait for them."""
-        return self.cards is not None and all(part.display for part in self.ancestors_with_self)
-
     def show_cursor(self) -> None:
         self.redraw()
 

@@ -94,30 +94,26 @@ def _start(options: argparse.Namespace) -> Section:
     for case in cases:
         explorer.first_paint(case, SMALL, explorer.KEPT_AFTER_S)
     paints: dict[str, list[float]] = {case.title: [] for case in cases}
-    answers: dict[str, list[float]] = {case.title: [] for case in cases[:2]}
+    answers: dict[str, list[float]] = {case.title: [] for case in cases}
     for _ in range(3 * options.rounds):
         for case in cases:
-            if case.title in answers:
-                painted, answered = explorer.first_key(case, SMALL)
-                answers[case.title].append(answered)
-            else:
-                painted = explorer.first_paint(case, SMALL)
-            paints[case.title].append(painted)
+            paints[case.title].append(explorer.first_paint(case, SMALL))
+            answers[case.title].append(explorer.first_key(case, SMALL))
     lines = [
         f"{3 * options.rounds} processes each, in turn, after one that kept what the next can "
-        "recall. Processor time from the start of the process to the first complete screen, and "
-        "to the answer of a key that is typed then:",
+        "recall. Processor time from the start of the process to the first complete screen; and of "
+        "others until this shows the effect of a key that is typed as soon as its rows stand:",
         "",
     ]
-    for title, paint in paints.items():
-        key = answers.get(title)
-        answer = f"; a key is answered after {_ms(key)}" if key else ""
-        lines.append(f"- {title}: {_ms(paint)}{answer}")
+    lines += [
+        f"- {title}: {_ms(paint)}; a key is answered after {_ms(answers[title])}"
+        for title, paint in paints.items()
+    ]
     demo, of_large, of_empty, _ = paints.values()
     found = (
         *budgets.of_show(shown, imports),
         *budgets.of_paint(demo, of_large, of_empty, large.title),
-        *budgets.of_answers(answers, of_empty),
+        *budgets.of_answers(answers, empty.title),
     )
     return Section(lines, found)
 

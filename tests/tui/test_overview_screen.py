@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from threading import Event
 
 import numpy as np
@@ -80,7 +82,11 @@ async def test_one_key_leads_into_the_tree() -> None:
         assert at.frame.view == View("sample.json")
 
 
-async def test_the_rest_fills_in_and_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+@asynccontextmanager
+async def with_late_findings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[Driven, Event]]:
+    """The first screen of a run whose findings take until they may go."""
     module, may_go = view_module("overview"), Event()
     answer = module.answer
 
@@ -97,6 +103,25 @@ async def test_the_rest_fills_in_and_nothing_moves(monkeypatch: pytest.MonkeyPat
             await pilot.pause(0.02)
             if "computing" in at.text() and "▏" in at.text():
                 break
+        yield at, may_go
+
+
+async def test_keys_are_answered_before_there_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with with_late_findings(monkeypatch) as (at, may_go):
+        table, before = at.explore.table, at.text()
+        row = table.label
+        at.send("j")
+        await at.pilot.pause(0.1)
+        chosen = table.label
+        assert at.frame.is_pending and chosen != row and table.has_keys
+        assert "computing" in at.text() != before
+        may_go.set()
+        await at.settle()
+        assert not at.frame.is_pending and (table.label, table.has_keys) == (chosen, True)
+
+
+async def test_the_rest_fills_in_and_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with with_late_findings(monkeypatch) as (at, may_go):
         before = at.text()
         assert "computing" in before and at.frame.is_pending
         may_go.set()

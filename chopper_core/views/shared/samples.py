@@ -13,10 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.lib.stride_tricks import sliding_window_view
 
-from chopper_core.align.telemetry import while_busy
 from chopper_core.metrics import Metric, computed_column, numbered
 from chopper_core.model.run import Run
-from chopper_core.model.signals import IntegralCurve, TimeSpans
+from chopper_core.model.signals import IntegralCurve, TimeSpans, while_busy
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
