@@ -94,6 +94,8 @@ _LAUNCH: Final = "launch"
 _MEMORY: Final = "memory"
 """Compute that memory bounds."""
 _MAX_PARTS: Final = 64
+_LONG: Final = 48
+"""Characters of a name in an error."""
 _MOST: Final = 1000
 _MOST_MHZ: Final = 100_000
 """Of a question: beyond these it is mistyped, and times overflow."""
@@ -268,7 +270,7 @@ def selected(run: Run, text: str, question: str) -> Selection:
         if word.lower() in (_HOST, _LAUNCH):
             continue
         found = _TERM.fullmatch(word)
-        named = found["level"].lower() if found else "kernel"
+        named = found["level"].lower() if found else "operation"
         level = _ALIASES.get(named, named)
         if found and level not in (*LEVELS, *SPLITS, *DIMENSIONS):
             raise UsageError(
@@ -281,9 +283,10 @@ def selected(run: Run, text: str, question: str) -> Selection:
             )
         levels.add(level)
         # A term with = would compare a column, such as the time of kernels.
-        term = f"{level}:{found['value']}" if found else word
-        there = _matching(run, "gpu" if level in DIMENSIONS else level, term, question)
-        if found and (found["not"] or found["differs"]):
+        is_not = bool(found["not"] or found["differs"]) if found else word.startswith("!")
+        term = f"{level}:{found['value']}" if found else word.removeprefix("!")
+        there = _matching(run, "gpu" if level in DIMENSIONS else level, term, question, bool(found))
+        if is_not:
             there = ~there
         if level == "iteration" and _HOST in words:
             steps = distinct(table.iteration[there]).astype(np.int64)
@@ -292,7 +295,8 @@ def selected(run: Run, text: str, question: str) -> Selection:
     return Selection(rows, frozenset(levels), _HOST in words, _LAUNCH in words, steps)
 
 
-def _matching(run: Run, level: str, term: str, question: str) -> Mask:
+def _matching(run: Run, level: str, term: str, question: str, is_named: bool) -> Mask:
+    """The activities whose label matches; of a plain word that of their operation or kernel."""
     table = run.table
     column = table.column(level)
     codes = distinct(column)
@@ -302,9 +306,13 @@ def _matching(run: Run, level: str, term: str, question: str) -> Mask:
         raise UsageError(f"{question!r}: {name} is a figure; a question takes labels")
 
     own = matching(FilterRows(level, labels, values, coordinates=table.coordinates), term)
-    if not own.any():
-        raise UsageError(f"{question!r}: {term} matches nothing; {level} is {listed(labels, 8)}")
     there: Mask = np.isin(column, codes[own])
+    if not is_named:
+        of_kernel = matching(FilterRows("kernel", table.names, values), term)
+        there |= of_kernel[table.kernel]
+    if not there.any():
+        short = [label if len(label) < _LONG else f"{label[:_LONG]}…" for label in labels]
+        raise UsageError(f"{question!r}: {term} matches nothing; {level} is {listed(short, 8)}")
     return there
 
 

@@ -29,6 +29,7 @@ from chopper_core.views.whatif import (
     change_of,
     question_about,
     questions_of,
+    selected,
     straggler_metrics,
 )
 from tests.demo import demo_run, generated_run
@@ -83,6 +84,21 @@ def test_parts_of_a_change_are_replayed_alone(tmp_path: Path) -> None:
     assert found["0"]["saving_ns"] == 25 * MS
 
 
+def test_a_word_chooses_operations_and_kernels_with_it_in_their_names() -> None:
+    run = demo_run("fsdp2")
+    table = run.table
+    for word in ("mlp", "multi_tensor", "Cijk"):
+        has_it = np.zeros(len(table), np.bool_)
+        for level in ("operation", "kernel"):
+            codes = table.column(level)
+            names = [table.text_of(level, code) for code in range(int(codes.max()) + 1)]
+            own = [code for code, name in enumerate(names) if word.lower() in name.lower()]
+            has_it |= np.isin(codes, own)
+        assert 0 < has_it.sum() < len(table)
+        assert (selected(run, word, word).rows == has_it).all()
+        assert (selected(run, f"!{word}", word).rows == ~has_it).all()
+
+
 @pytest.mark.sweep
 def test_a_finding_leads_to_the_question_without_it() -> None:
     run = demo_run("fsdp2")
@@ -104,6 +120,7 @@ def test_a_finding_leads_to_the_question_without_it() -> None:
         ("stage:3 as peers", "no coordinates of GPUs"),
         ("gpu:5 x99999999999999999999", "a factor is at most 1,000, and a clock from 1 to 100,000"),
         ("clock=0", "a factor is at most 1,000, and a clock from 1 to 100,000 MHz"),
+        ("zzz x0.5", "zzz matches nothing; operation is "),
         ("kernel=zzz x0.5", "kernel:zzz matches nothing; kernel is "),
     ],
 )
