@@ -18,7 +18,7 @@ from chopper_core.align.labels import numbered
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask, Numbers, Rows
-from chopper_core.util.grouping import distinct, median_of, ranked, runs_of, stable_order, united
+from chopper_core.util.grouping import distinct, median_of, runs_of, stable_order, united
 from chopper_core.util.patterns import late
 
 SYNCHRONOUS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
@@ -46,8 +46,6 @@ _CLEAR: Final = 0.8
 _MAX_ITERATIONS: Final = 3
 """The iterations in which offsets are searched for: each costs the square of `_MAX_ENDS`."""
 _MAX_ENDS: Final = 256
-_MAX_KERNELS: Final = 1 << 17
-"""About as many kernels of a run are compared, in whole iterations."""
 _MAX_TRIES: Final = 3
 """GPUs with which the ends of another one are compared."""
 _NEIGHBOURS: Final = 32
@@ -178,7 +176,7 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
     difference of ends that may belong to the same collective, within an iteration.
     """
     late = np.zeros(int(kernels.gpu.max(initial=0)) + 1, np.int64)
-    kernels = _some(kernels.take(~kernels.is_unmatched & ~kernels.is_rooted))
+    kernels = kernels.take(~kernels.is_unmatched & ~kernels.is_rooted)
     lanes = {gpu: kernels.take(own) for gpu, own in runs_of(kernels.gpu)}
     groups = {gpu: Counter(lane.group.tolist()) for gpu, lane in lanes.items()}
     part = np.zeros(len(late), np.int64)
@@ -238,18 +236,6 @@ def _place(
             break
         left = waiting
     return left
-
-
-def _some(kernels: CommKernels) -> CommKernels:
-    if len(kernels) <= _MAX_KERNELS:
-        return kernels
-    numbers, place = ranked(kernels.iteration)
-    counts = np.bincount(place)
-    order = np.argsort(-counts, kind="stable")
-    enough = int(np.searchsorted(np.cumsum(counts[order]), _MAX_KERNELS)) + 1
-    taken = np.zeros(len(numbers), np.bool_)
-    taken[order[:enough]] = True
-    return kernels.take(taken[place])
 
 
 def _closest(gpu: int, placed: Sequence[int], groups: Mapping[int, Counter[int]]) -> list[int]:

@@ -21,6 +21,7 @@ from chopper_core.model.column_names import (
 from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.signals import (
     REACH_PERIODS,
+    TRACKS,
     IntegralCurve,
     NodeSamples,
     SampleSummary,
@@ -38,31 +39,6 @@ from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Tel
 from chopper_core.util.arrays import Float64, Int64, column_types
 from chopper_core.util.grouping import distinct, median_of
 
-TITLES: Final = {
-    SignalName.GFX_MHZ: ("gfx", Unit.MHZ),
-    SignalName.GFX_UTIL_PCT: ("gfx util", Unit.PERCENT),
-    SignalName.POWER_W: ("power", Unit.WATTS),
-    SignalName.HOTSPOT_C: ("hotspot", Unit.CELSIUS),
-    SignalName.THROTTLE_PCT: ("throttle", Unit.PERCENT),
-    SignalName.MEM_MHZ: ("mem clk", Unit.MHZ),
-    SignalName.MEM_C: ("mem temp", Unit.CELSIUS),
-    SignalName.EDGE_C: ("edge", Unit.CELSIUS),
-    SignalName.MEM_UTIL_PCT: ("mem util", Unit.PERCENT),
-    SignalName.SM_ACTIVE_PCT: ("SM active", Unit.PERCENT),
-    SignalName.TENSOR_ACTIVE_PCT: ("tensor active", Unit.PERCENT),
-    SignalName.POWER_CAP_W: ("power cap", Unit.WATTS),
-    SignalName.MEM_POWER_W: ("mem power", Unit.WATTS),
-    SignalName.ENERGY_RATE_W: ("power (energy)", Unit.WATTS),
-    SignalName.PCIE_GBPS: ("PCIe", Unit.GBPS),
-    SignalName.XGMI_READ_GBPS: ("xGMI in", Unit.GBPS),
-    SignalName.XGMI_WRITE_GBPS: ("xGMI out", Unit.GBPS),
-    SignalName.NVLINK_READ_GBPS: ("NVLink in", Unit.GBPS),
-    SignalName.NVLINK_WRITE_GBPS: ("NVLink out", Unit.GBPS),
-    SignalName.VRAM_BYTES: ("VRAM", Unit.BYTES),
-}
-"""Signals that are levels or rates; of the accumulated ones the rates are tracks."""
-
-
 _LONGEST_PERIOD_NS: Final = 86_400 * 10**9
 """A larger gap between stamps is that of a clock that was set, not of a tool that rests."""
 
@@ -78,7 +54,7 @@ def signals(
     found: dict[tuple[SignalName, str], dict[int, IntegralCurve]] = {}
     ranges: dict[SignalName, list[float]] = {}
     for each in _placed_samples(placed):
-        if each.signal not in TITLES or each.gpu is None:
+        if each.signal not in TRACKS or each.gpu is None:
             continue
         curves = found.setdefault((each.signal, each.samples.part), {})
         if each.gpu in curves:
@@ -92,7 +68,7 @@ def signals(
             if known.any():
                 reached = each.samples.value[inside if inside.any() else known]
                 ranges.setdefault(each.signal, []).extend((reached.min(), reached.max()))
-    order = {signal: place for place, signal in enumerate(TITLES)}
+    order = {signal: place for place, signal in enumerate(TRACKS)}
     return {
         name: Signal(
             name,
@@ -106,7 +82,7 @@ def signals(
             found, key=lambda key: (key[1] != "", order[key[0]], natural_key(key[1]))
         )
         for name in [part_of(signal.value, part)]
-        for title, unit in [TITLES[signal]]
+        for title, unit in [(TRACKS[signal].title, TRACKS[signal].unit)]
         if found[signal, part] and ranges.get(signal)
     }
 

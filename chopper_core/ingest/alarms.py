@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.telemetry import TITLES
 from chopper_core.model.recent import RecentSamples, ThinnedSamples
 from chopper_core.model.run import Run
+from chopper_core.model.signals import TRACKS
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
@@ -23,7 +23,7 @@ STEP_TIME: Final = "step_time"
 _ALARM: Final = re.compile(
     r"\s*(\w+)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*(%?)(?:\s+for\s+(\d+(?:\.\d+)?)\s*s)?\s*"
 )
-_UNITS: Final = {str(name): unit for name, (_, unit) in TITLES.items()}
+_UNITS: Final = {name: each.unit for name, each in TRACKS.items()}
 _ALMOST: Final = 0.9
 """Samples rarely have the distance that was asked for."""
 _USUAL: Final = 50
@@ -48,7 +48,7 @@ class Alarm(Struct, frozen=True):
 def parse_alarm(text: str) -> Alarm:
     """Raises UsageError."""
     found = _ALARM.fullmatch(text)
-    names = [STEP_TIME, *TITLES]
+    names = [STEP_TIME, *TRACKS]
     if found is None or found[1] not in names:
         raise UsageError(
             f"alarm {text!r} is none like 'step_time>+5%', 'step_time>800' (in ms) or "
@@ -134,7 +134,7 @@ def _of_signal(
     rings = rings[rings >= first - begin]
     if not len(rings):
         return "", False
-    title, unit = next(each for name, each in TITLES.items() if name == alarm.name)
+    title, unit = TRACKS[alarm.name].title, TRACKS[alarm.name].unit
     holds = bool(rings[-1] == len(beyond) - 1)
     return f"{title} {values[begin + rings[-1]]:.4g} {unit} ({alarm.text})", holds
 

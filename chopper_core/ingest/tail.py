@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.telemetry import TITLES
 from chopper_core.ingest.recorded import recorded_at
 from chopper_core.ingest.untraced import identified
 from chopper_core.model.recent import RecentSamples
 from chopper_core.model.run import Run
+from chopper_core.model.signals import TRACKS
 from chopper_core.sources.registry import Family, SourceFormat, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
@@ -211,7 +211,7 @@ class Tail:
         before, self._times = self._times, {}
         own: dict[tuple[int, SignalName], tuple[SignalSamples, Mask]] = {}
         for (number, name), parts in telemetry.signals.items():
-            for each in (part for part in parts if not part.part and name in TITLES):
+            for each in (part for part in parts if not part.part and name in TRACKS):
                 key = telemetry.gpus[number].text, name
                 own[number, name] = (
                     each,
@@ -234,7 +234,13 @@ class Tail:
                 if not is_set_back:
                     is_known[-1] = False
                 samples = each.time_ns[~is_known] + self._offset_ns, each.value[~is_known]
-                recent.add(name.value, TITLES[name], gpu_of[number], samples, source)
+                recent.add(
+                    name.value,
+                    (TRACKS[name].title, TRACKS[name].unit),
+                    gpu_of[number],
+                    samples,
+                    source,
+                )
         return bool(own)
 
 

@@ -29,6 +29,7 @@ from chopper_core.model.column_names import (
     known_of,
     samples_in,
 )
+from chopper_core.model.signals import TRACKS
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Mask
@@ -317,44 +318,18 @@ def _part_mean(scope: Scope, name: str) -> Values:
     return _means(*np.add.reduceat(sums, nodes.first, axis=1))
 
 
-_SIGNALS = """
-    gfx_mhz | MHz | gfx MHz | Clock of the compute units
-    gfx_util_pct | % | util % | Utilization of the compute units, as reported by the driver
-    power_w | W | busy W | Power of the socket
-    hotspot_c | °C | hot °C | Temperature of the hottest spot
-    mem_mhz | MHz | mem MHz | Clock of the memory
-    mem_c | °C | mem °C | Temperature of the memory
-    edge_c | °C | edge °C | Temperature at the edge of the die
-    mem_util_pct | % | mem util | Utilization of the memory, as reported by the driver
-    sm_active_pct | % | SM active % | Share of cycles in which an SM has a warp, mean of SMs
-    tensor_active_pct | % | tensor % | Share of cycles in which the tensor cores are active
-    throttle_pct | % | throttle | Share of time under the driver's strongest limiter
-    power_cap_w | W | cap W | Power cap of the socket
-    energy_rate_w | W | power (energy) | Power derived from the increments of the energy counter
-    pcie_gbps | GB/s | PCIe GB/s | PCIe traffic, both directions
-    xgmi_read_gbps | GB/s | xGMI in | Data read over the links to other GPUs
-    xgmi_write_gbps | GB/s | xGMI out | Data written over the links to other GPUs
-    nvlink_read_gbps | GB/s | NVLink in | Data received over NVLink
-    nvlink_write_gbps | GB/s | NVLink out | Data sent over NVLink
-    mem_power_w | W | mem W | Power of the memory, a part of the socket's
-    vram_bytes | B | VRAM | Memory in use on the GPU
-"""
-"""Signals of which an activity has the mean over its duration."""
-
-
 def _mean_of(name: str, scope: Scope) -> Values:
     columns = (integral_of(name), known_of(name), samples_in(name))
     return _means(*(scope.nodes.known(column)[0] for column in columns))
 
 
-for _line in _SIGNALS.strip().split("\n"):
-    _name, _unit, _title, _subject = map(str.strip, _line.split("|"))
+for _name, _track in TRACKS.items():
     _telemetry(
         _name,
-        Unit(_unit),
-        _title,
-        f"{_subject}, mean over the durations of the activities, so idle time doesn't count; ~ "
-        "marks the value of the nearest sample where none lies within the row.",
+        _track.unit,
+        _track.column,
+        f"{_track.subject}, mean over the durations of the activities, so idle time doesn't count; "
+        "~ marks the value of the nearest sample where none lies within the row.",
         reduces=Reduces.MEAN,
         missing="the run has no telemetry of it at the times of the row",
     )(partial(_mean_of, _name))

@@ -28,6 +28,46 @@ _BUSY: Final = 0.9
 """The part of the busiest samples' busy time from which a sample tells of the kernels."""
 
 
+class Track(Struct, frozen=True):
+    """A signal of GPUs that is a level or a rate: its texts on charts and as a column."""
+
+    unit: Unit
+    title: str
+    column: str
+    """The title of its mean over activities."""
+    subject: str
+
+
+_TRACKS: Final = """
+gfx_mhz | MHz | gfx | gfx MHz | Clock of the compute units
+gfx_util_pct | % | gfx util | util % | Utilization of the compute units, as reported by the driver
+power_w | W | power | busy W | Power of the socket
+hotspot_c | °C | hotspot | hot °C | Temperature of the hottest spot
+throttle_pct | % | throttle | throttle | Share of time under the driver's strongest limiter
+mem_mhz | MHz | mem clk | mem MHz | Clock of the memory
+mem_c | °C | mem temp | mem °C | Temperature of the memory
+edge_c | °C | edge | edge °C | Temperature at the edge of the die
+mem_util_pct | % | mem util | mem util | Utilization of the memory, as reported by the driver
+sm_active_pct | % | SM active | SM active % | Share of cycles in which an SM has a warp, mean of SMs
+tensor_active_pct | % | tensor active | tensor % | Share of cycles with active tensor cores
+power_cap_w | W | power cap | cap W | Power cap of the socket
+mem_power_w | W | mem power | mem W | Power of the memory, a part of the socket's
+energy_rate_w | W | power (energy) | power (energy) | Power by the increments of the energy counter
+pcie_gbps | GB/s | PCIe | PCIe GB/s | PCIe traffic, both directions
+xgmi_read_gbps | GB/s | xGMI in | xGMI in | Data read over the links to other GPUs
+xgmi_write_gbps | GB/s | xGMI out | xGMI out | Data written over the links to other GPUs
+nvlink_read_gbps | GB/s | NVLink in | NVLink in | Data received over NVLink
+nvlink_write_gbps | GB/s | NVLink out | NVLink out | Data sent over NVLink
+vram_bytes | B | VRAM | VRAM | Memory in use on the GPU
+"""
+TRACKS: Final[Mapping[str, Track]] = {
+    name: Track(Unit(unit), *texts)
+    for line in _TRACKS.strip().splitlines()
+    for name, unit, *texts in [[part.strip() for part in line.split("|")]]
+}
+"""Of accumulated signals the rates are tracks."""
+
+
 class IntegralCurve(Struct, frozen=True):
     """A signal as its running integral, linear between the edges.
 
