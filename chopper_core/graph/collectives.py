@@ -34,7 +34,6 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     beyond_others,
     counts_of,
-    distinct,
     hashes,
     median_of,
     minima_of,
@@ -45,6 +44,7 @@ from chopper_core.util.grouping import (
     run_sizes,
     run_starts,
     run_sums,
+    runs_of,
     stable_order,
     sums_of,
 )
@@ -230,6 +230,8 @@ def _with_transfers(run: Run, kernels: CommKernels, found: Int64) -> Int64:
     The n-th send and receive of the same ends and tag are one, where there are as many of both.
     """
     pairwise = kernels.rows[np.isin(kernels.kind, _codes(run.table, _PAIRWISE))]
+    if not len(pairwise):
+        return found
     place = {row: at for at, row in enumerate(kernels.rows.tolist())}
     number = int(found.max(initial=0))
     for sides in by_ends(run.table, transfers(run, pairwise)).values():
@@ -269,9 +271,9 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     waiting = np.flatnonzero((exposed > 0) & (table.hidden_ns[rows] > 0))
     if not len(waiting):
         return exposed
-    whose = table.gpu[rows[waiting]]
-    for gpu in distinct(whose).tolist():
-        own = waiting[whose == gpu]
+    waiting = waiting[stable_order(table.gpu[rows[waiting]])]
+    for gpu, mine in runs_of(table.gpu[rows[waiting]]):
+        own = waiting[mine]
         selection = run.tree().node((str(gpu),)).selection
         # Of all compute that runs during a collective, one activity is charged with the overlap.
         computes = np.flatnonzero(table.overlap_ns[selection] > 0)

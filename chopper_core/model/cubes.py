@@ -20,6 +20,8 @@ from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, run_sizes, run_starts, stable_order
 
 MOST_CELLS: Final = 1 << 16
+_MOST_BY_GPU: Final = 1 << 20
+"""The same of GPUs by one other level, which ranks and heat maps of many GPUs take."""
 ROWS_PER_CELL: Final = 64
 """A cube with fewer rows per cell saves too little."""
 _CHUNK: Final = 1 << 20
@@ -155,7 +157,7 @@ def summarise(
     table: KernelTable, most_cells: int = MOST_CELLS, rows_per_cell: int = ROWS_PER_CELL
 ) -> list[Cube]:
     """The cubes of a table, the large sets of levels first."""
-    limit = min(most_cells, len(table) // rows_per_cell)
+    fitting = len(table) // rows_per_cell
     patterns = _patterns(table)
     made: list[Cube] = []
     for size in range(len(LEVELS), 0, -1):
@@ -163,7 +165,10 @@ def summarise(
             above = [cube for cube in made if set(levels) <= set(cube.levels)]
             if above:
                 made.append(_rolled_up(min(above, key=len), levels))
-            elif limit and (cells := _cells_of_rows(table, levels, limit)) is not None:
+                continue
+            most = max(most_cells, _MOST_BY_GPU) if size <= 2 and "gpu" in levels else most_cells
+            limit = min(most, fitting)
+            if limit and (cells := _cells_of_rows(table, levels, limit)) is not None:
                 made.append(_of_rows(table, levels, *cells, patterns))
     return made
 

@@ -175,7 +175,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         generated = ("generated",) if self.generated is not None else ()
         return (*generated, *((self.times_mark,) if self.times_mark else ()))
 
-    @property
+    @cached_property
     def times_mark(self) -> str:
         """`reconstructed`, `simulated` or `predicted` where times were not measured, else ''."""
         if self.overrides.predicted:

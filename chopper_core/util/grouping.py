@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
-from math import prod
 from typing import Any, Final, TypeVar, cast, overload
 
 import numpy as np
@@ -279,6 +278,14 @@ def united(groups: Iterable[Collection[Member]]) -> list[set[Member]]:
     return found
 
 
+def evenly(values: Sequence[Member], count: int) -> tuple[Member, ...]:
+    """As many of some values, at equal distances; all of them where there are no more."""
+    if count >= len(values):
+        return tuple(values)
+    places = np.linspace(0, len(values) - 1, count + 2)[1:-1].round().astype(np.intp)
+    return tuple(values[place] for place in places.tolist())
+
+
 def median_of(values: Numbers) -> float:
     """As `numpy.median` of all values; NaN without any, or with one that is NaN."""
     if not values.size:
@@ -347,15 +354,27 @@ def quantiles_along(numbers: Float64, shares: tuple[float, ...]) -> Float64:
 def others_median(values: Numbers) -> Float64:
     """For each value the median of the others along the first axis, NaNs aside."""
     numbers = np.asarray(values, np.float64)
-    column = np.arange(prod(numbers.shape[1:])).reshape(numbers.shape[1:])
-    owner = np.broadcast_to(column, numbers.shape)
-    return others_median_of(numbers.ravel(), owner.ravel())[0].reshape(numbers.shape)
+    known = np.isfinite(numbers)
+    ordered = np.sort(np.where(known, numbers, np.nan), axis=0)
+    count = known.sum(axis=0, keepdims=True)
+
+    def at(place: Index) -> Float64:
+        return np.take_along_axis(ordered, np.clip(place, 0, len(ordered) - 1), 0)
+
+    def without_own(place: Index) -> Float64:
+        # Of equal values it doesn't matter which one is left out.
+        return np.where(numbers > (least := at(place)), least, at(place + 1))
+
+    of_known = (without_own((count - 2) // 2) + without_own((count - 1) // 2)) / 2
+    of_unknown = (at((count - 1) // 2) + at(count // 2)) / 2
+    return np.where(known, np.where(count > 1, of_known, np.nan), of_unknown)
 
 
-def others_median_of(values: Float64, owner: Index) -> tuple[Float64, Int64]:
-    """For each value the median of its owner's others, NaNs aside, and how many these are."""
+def others_median_of(values: Float64, owner: Index) -> Float64:
+    """For each value the median of its owner's others, NaNs aside."""
     known = np.isfinite(values)
-    order = np.lexsort((values, ~known, owner))
+    order = np.argsort(np.where(known, values, np.inf))
+    order = order[stable_order(owner[order])]
     first = run_starts(owner[order])
     group = np.repeat(np.arange(len(first)), run_sizes(first, len(order)))
     own = known[order]
@@ -373,9 +392,7 @@ def others_median_of(values: Float64, owner: Index) -> tuple[Float64, Int64]:
     middle = (pick((others - 1) // 2) + pick(others // 2)) / 2
     found = np.empty(len(values))
     found[order] = np.where(others > 0, middle, np.nan)
-    count = np.empty(len(values), np.int64)
-    count[order] = others
-    return found, count
+    return found
 
 
 def beyond_others(values: Numbers) -> Float64:

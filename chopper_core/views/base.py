@@ -67,6 +67,11 @@ class Base(Struct, frozen=True, eq=False):
             self, complete=self.complete & np.isin(self.cells.codes("iteration"), iterations)
         )
 
+    def of_gpus(self, gpus: Collection[int]) -> Base:
+        """The base of figures of some of the GPUs."""
+        there = np.isin(self.cells.codes("gpu"), list(gpus))
+        return replace(self, within=self.within & there, others=self.others & there)
+
     @property
     def counted(self) -> Mask:
         """The pairs that figures are per."""

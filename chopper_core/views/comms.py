@@ -25,6 +25,7 @@ from chopper_core.util.grouping import (
     quantiles_along,
     quantiles_of,
     ranked,
+    runs_of,
     stable_order,
     sums_of,
 )
@@ -288,16 +289,15 @@ def _next_operations(run: Run) -> tuple[Index, Int64]:
     """All rows of communication, and that operation of each."""
     table = run.table
     rows = np.flatnonzero(table.kind == Kind.COMM)
-    ends, gpu = table.start_ns[rows] + table.duration_ns[rows], table.gpu[rows]
+    ends = table.start_ns[rows] + table.duration_ns[rows]
     found = np.full(len(rows), NO_LABEL, np.int64)
-    for number in distinct(gpu).tolist():
+    for number, mine in runs_of(table.gpu[rows]):
         own = run.tree().node((str(number),)).rows
         own = own[table.kind[own] == Kind.COMPUTE]
         own = own[stable_order(table.start_ns[own])]
-        mine = np.flatnonzero(gpu == number)
         place = np.searchsorted(table.start_ns[own], ends[mine])
-        has_next = place < len(own)
-        found[mine[has_next]] = table.operation[own[place[has_next]]]
+        next_operations = np.append(table.operation[own], NO_LABEL)
+        found[mine] = next_operations[place]
     return rows, found
 
 

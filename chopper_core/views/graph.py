@@ -25,9 +25,9 @@ from chopper_core.model.signals import Queue
 from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import counts_of, distinct, sums_of
+from chopper_core.util.grouping import counts_of, distinct, evenly, sums_of
 from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures
 from chopper_core.views.shared.phrases import amount, facts, percent
@@ -63,6 +63,8 @@ CAUSE: Final = "cause"
 _LEAST_RANGE: Final = 0.01
 """Activities at a time by which a chart of them varies at least."""
 _BINS: Final = 240
+_MOST_ROWS: Final = 1 << 21
+"""Of an iteration with more activities, some GPUs are in the graph."""
 TYPES: Final = ("compute", "memory", "collective", "send/receive")
 _SEND_RECV: Final = frozenset({"send_recv", "send", "recv"})
 
@@ -107,6 +109,8 @@ class _ScopeGraph(Struct, frozen=True, eq=False):
     """The activities of the scope, in the order of the table."""
     iteration: int | None
     """The iteration that stands for a scope with too many activities."""
+    gpus: tuple[int, ...]
+    """The GPUs that stand for all of an iteration with too many activities."""
     on_path: Index
     """The activities of the scope on the path, in the order of time; the next three along these."""
     work_ns: Int64
@@ -135,6 +139,8 @@ def answer(run: Run, view: View) -> ViewResult:
     found, base = shown(run, view, scope), base_of(run, view)
     if scope.iteration is not None:
         base = base.of_iterations([scope.iteration])
+    if scope.gpus:
+        base = base.of_gpus(scope.gpus)
     steps = int(base.of_rows({"": [""]}, reduces=Reduces.STEPS)[0])
     return replace(
         found,
@@ -148,14 +154,19 @@ def answer(run: Run, view: View) -> ViewResult:
 def _scope(run: Run, view: View) -> _ScopeGraph:
     rows = np.sort(run.tree_of(view).node(view.path).rows)
     codes, iteration = run.table.iteration, None
+    gpus: tuple[int, ...] = ()
     if len(run.table) <= MAX_ROWS:
         graph = step_graph(run)
     else:
         there = [code for code in distinct(codes[rows]).tolist() if code != NO_LABEL]
         whole = [code for code in there if code not in run.cut_iterations]
         iteration = next(iter(whole or there), None)
-        graph = build_graph(run, rows if iteration is None else np.flatnonzero(codes == iteration))
+        every = rows if iteration is None else np.flatnonzero(codes == iteration)
         rows = rows if iteration is None else rows[codes[rows] == iteration]
+        gpus = _fitting(run.table.gpu[every], run.table.gpu[rows])
+        if gpus:
+            every, rows = (own[np.isin(run.table.gpu[own], gpus)] for own in (every, rows))
+        graph = build_graph(run, every)
     replayed = replay(graph)
     own = graph.activities[np.isin(graph.iteration[graph.activities], distinct(codes[rows]))]
     path = longest_path(graph, replayed, own)
@@ -167,12 +178,25 @@ def _scope(run: Run, view: View) -> _ScopeGraph:
         graph=graph,
         rows=rows,
         iteration=iteration,
+        gpus=gpus,
         on_path=path.rows[inside],
         work_ns=path.work_ns[inside],
         gap_ns=path.gap_ns[:, inside],
         evidence=path.evidence[inside],
         alone_ns=(alone.begin_ns[places] - first, alone.end_ns[places] - first),
     )
+
+
+def _fitting(whose: Int32, of_scope: Int32) -> tuple[int, ...]:
+    """The GPUs of as many activities as a graph may have, where these are too many: evenly chosen
+    ones of a scope, and of the others; () where all fit."""
+    if len(whose) <= _MOST_ROWS:
+        return ()
+    gpus, first = distinct(whose), distinct(of_scope)
+    fitting = max(_MOST_ROWS * len(gpus) // len(whose), 1)
+    chosen = list(evenly(first.tolist(), fitting))
+    others = gpus[~np.isin(gpus, first)].tolist()
+    return tuple(sorted([*chosen, *evenly(others, fitting - len(chosen))]))
 
 
 def node_types(table: KernelTable, rows: Index) -> Int64:
@@ -360,6 +384,11 @@ def _notes(run: Run, scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
     if scope.iteration is not None:
         notes.append(
             f"the run has too many activities: this is the graph of iteration {scope.iteration}"
+        )
+    if scope.gpus:
+        notes.append(
+            f"of its GPUs, {len(scope.gpus)} evenly chosen ones are in the graph: gpu=N in the "
+            "scope has another"
         )
     return tuple(notes)
 

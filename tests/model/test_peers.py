@@ -10,7 +10,7 @@ import pytest
 
 from chopper_core.model.groups import work_of
 from chopper_core.model.table import Kind
-from chopper_core.util.grouping import others_median_of
+from chopper_core.util.grouping import others_median, others_median_of
 from tests.support import Row, run_of
 
 
@@ -19,16 +19,21 @@ def test_the_median_of_the_others_of_an_owner() -> None:
     values = random.integers(0, 9, 400).astype(np.float64)
     values[random.random(400) < 0.1] = np.nan
     owner = random.integers(0, 60, 400)
-    usual, count = others_median_of(values, owner)
+    usual = others_median_of(values, owner)
+    table = np.where(np.arange(12) < 1, np.nan, values[:384].reshape(32, 12))
+    along = others_median(table)
     for at in range(400):
         others = [
             float(values[i])
             for i in range(400)
             if i != at and owner[i] == owner[at] and not math.isnan(values[i])
         ]
-        assert count[at] == len(others)
         expected = statistics.median(others) if others else np.nan
         assert usual[at] == pytest.approx(expected, nan_ok=True)
+    for row, column in np.ndindex(table.shape):
+        others = [x for i, x in enumerate(table[:, column]) if i != row and not math.isnan(x)]
+        expected = statistics.median(others) if others else np.nan
+        assert along[row, column] == pytest.approx(expected, nan_ok=True)
 
 
 def test_the_same_work_has_one_name_shape_and_flops() -> None:

@@ -173,6 +173,23 @@ def test_a_large_scope_is_that_of_one_iteration(monkeypatch: pytest.MonkeyPatch)
     assert any("this is the graph of iteration 11" in note for note in frame.notes)
 
 
+def test_of_too_many_gpus_some_are_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = sample_run(gpus=8)
+    monkeypatch.setattr(graph, "MAX_ROWS", 10)
+    own = run.table.iteration == 10
+    whole = int(own.sum())
+    monkeypatch.setattr(graph, "_MOST_ROWS", whole // 2)
+    frame = shown(run, "gpu")
+    assert len(frame.labels) == 4
+    for row, gpu in enumerate(map(int, frame.labels)):
+        durations = run.table.duration_ns[own & (run.table.gpu == gpu)]
+        assert frame.row(row)["kernel_ns"] == durations.sum()
+    assert any("4 evenly chosen ones" in note for note in frame.notes)
+    # The scope's own GPU is among them.
+    one = query(run, View("R", ("7",), name="graph", by="gpu"))
+    assert one.labels == ["7"]
+
+
 def test_a_run_without_times_has_no_path() -> None:
     with pytest.raises(NothingToShow):
         shown(run_of([Row(0, 0), Row(1, 0)]), "operation")

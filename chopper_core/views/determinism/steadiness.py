@@ -16,7 +16,7 @@ from chopper_core.model.signals import IntegralCurve, TimeSpans
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import distinct, median_of, ratios
+from chopper_core.util.grouping import distinct, median_of, ratios, runs_of
 from chopper_core.views.shared.matched_kernels import same_kernels
 from chopper_core.views.shared.samples import busy_curve, sampled, spans_of_samples
 from chopper_core.views.shared.step_times import step_times
@@ -147,9 +147,12 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     spans = np.stack([steps.min("start_ns"), steps.max("end_ns")], axis=1).astype(np.int64)
     cells: dict[str, list[float]] = {"iteration_time_ns": took.max(axis=0, initial=0.0).tolist()}
     found = []
+    is_complete, is_compared = (np.isin(number_of, own) for own in (complete, compared))
+    steps_of, times_of = dict(runs_of(gpu_of)), dict(runs_of(times.gpus))
     for gpu in gpus:
-        own = np.flatnonzero(np.isin(number_of, complete) & (gpu_of == gpu))
-        own_ns = took[times.gpus == gpu]
+        own = np.arange(len(gpu_of))[steps_of.get(gpu, slice(0))]
+        own = own[is_complete[own]]
+        own_ns = took[times_of.get(gpu, slice(0))]
         own_ns = own_ns[own_ns > 0]
         figures = {"iteration_time_ns": median_of(own_ns)}
         if len(own_ns) > 1:
@@ -161,7 +164,7 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
             for span in spans[own] if with_cells else ():
                 for name, number in _of_samples(curves, _without_overlap(span[None])).items():
                     cells.setdefault(name, []).append(number)
-        chosen = own[np.isin(number_of[own], compared)].tolist()
+        chosen = own[is_compared[own]].tolist()
         rows_of = [np.sort(steps.rows_of(step)) for step in chosen]
         parts = [rows[run.table.kind[rows] == Kind.COMPUTE] for rows in rows_of]
         if 1 < len(compared) == len(parts) and all(map(len, parts)):
@@ -208,8 +211,9 @@ def _of_kernels(table: KernelTable, rows: Index) -> dict[str, float]:
     """The spreads over iterations of a GPU's matched kernels, iterations x kernels."""
     found = {"kernel_spread_pct": median_of(_spread(table.duration_ns[rows].astype(np.float64)))}
     for signal, _, title, *_ in _SIGNALS:
-        spread = _spread(_signal_at(table, signal, rows))
-        found[f"{title}_spread_pct"] = median_of(spread[np.isfinite(spread)])
+        if table.measured.keys() >= {integral_of(signal), known_of(signal)}:
+            spread = _spread(_signal_at(table, signal, rows))
+            found[f"{title}_spread_pct"] = median_of(spread[np.isfinite(spread)])
     return found
 
 
@@ -233,8 +237,6 @@ def _chosen(node: Groups, whole: tuple[int, ...]) -> tuple[int, ...]:
 
 def _signal_at(table: KernelTable, signal: str, rows: Index) -> Float64:
     """The mean of a signal over each activity; NaN unless known for all of it."""
-    if not table.measured.keys() >= {integral_of(signal), known_of(signal)}:
-        return np.full(rows.shape, np.nan)
     integral, known = (table.measured[name(signal)][rows] for name in (integral_of, known_of))
     return ratios(integral, np.where(known >= table.duration_ns[rows], known, 0))
 

@@ -142,13 +142,13 @@ def _compared(
     at = (pair * gpus + context.place("gpu")[cells]) * iterations + context.place("iteration")[
         cells
     ]
-    has_peers = others_median_of(took, like)[1] > 0
+    has_peers = counts_of(like)[like] > 1
 
     def laid_out(values: Float64) -> Float64:
         return sums_of(values, at, pairs * gpus * iterations).reshape(pairs, gpus, iterations)
 
     def compared(chosen: Mask) -> ComparedCompute:
-        usual = others_median_of(np.where(chosen, took, np.nan), like)[0]
+        usual = others_median_of(np.where(chosen, took, np.nan), like)
         usual = np.where(chosen & np.isfinite(usual), usual, 0.0)
         usual_ns, own_ns = laid_out(usual), laid_out(np.where(usual > 0, took, 0.0))
         known = np.asarray(usual_ns.sum(axis=2), np.float64)

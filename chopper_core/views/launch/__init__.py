@@ -18,7 +18,7 @@ from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.grouping import combined, distinct, minima_of, sums_of
+from chopper_core.util.grouping import combined, minima_of, runs_of, stable_order, sums_of
 from chopper_core.views.base import base_of
 from chopper_core.views.launch import by_host
 from chopper_core.views.shared.derived import reduced
@@ -222,9 +222,11 @@ def _during_comm(run: Run, rows: Selection) -> Int64:
     # Where the GPU stood idle for as long before the start, nothing ran next to the call.
     waiting = call > table.idle_ns[rows]
     wait = np.zeros(len(gpu), np.int64)
-    for number in distinct(gpu[waiting]).tolist():
+    places = np.flatnonzero(waiting)
+    places = places[stable_order(gpu[places])]
+    for number, mine in runs_of(gpu[places]):
         running = run.memo(("communication", number), partial(_comm_of, run, number))
-        own = np.flatnonzero(waiting & (gpu == number))
+        own = places[mine]
         wait[own] = running.within(start[own] - call[own], start[own])
     return wait
 

@@ -254,10 +254,10 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         before = delayed[delayed > 0] - 1
         before = before[~np.isin(before, delayed)]
         least = _MIN_EXPLAINED * delay_ns
-        cause = self._cause_of(place, delayed, least)
+        cause = self._causes(delayed, least)[place]
         if cause is None and len(before):
-            cause = self._cause_of(place, before, least)
-        cause = cause or self._cause_of(place, delayed, MIN_CAUSE_SHARE * self.typical_ns)
+            cause = self._causes(before, least)[place]
+        cause = cause or self._causes(delayed, MIN_CAUSE_SHARE * self.typical_ns)[place]
         when = delayed
         if cause is not None:
             word = "kernels" if cause == "clock" else cause
@@ -283,22 +283,22 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
                 return ()
         return (self._explained(place, ahead, np.arange(len(self.iterations)), ahead),)
 
-    def _cause_of(self, place: int, when: Sequence[int] | Index, least: float) -> str | None:
-        """What a GPU takes longer for than its peers in some iterations; None where it is less."""
-        extra = {word: float(np.nan_to_num(self.extra(word, when)[place])) for word in CAUSES}
-        word = max(extra, key=lambda name: extra[name])
-        if extra[word] <= least:
-            return None
-        is_slow = self.mhz[place] < LOW_CLOCK_RATIO * self._usual_mhz[place]
-        return "clock" if word == "kernels" and is_slow else word
+    def _causes(self, when: Sequence[int] | Index, least: float) -> list[str | None]:
+        """What each GPU takes longer for than its peers in some iterations; None where it is
+        less."""
+        extra = np.nan_to_num([self.extra(word, when) for word in CAUSES])
+        most = extra.argmax(axis=0)
+        is_slow = (most == CAUSES.index("kernels")) & (self.mhz < LOW_CLOCK_RATIO * self._usual_mhz)
+        code = np.where(is_slow, len(CAUSES), most)
+        code[extra.max(axis=0) <= least] = -1
+        words = (*CAUSES, "clock", None)
+        return [words[each] for each in code.tolist()]
 
     def causes(self) -> list[str | None]:
-        late = {one.place: one.cause for one in self.stragglers}
-        least = MIN_CAUSE_SHARE * self.typical_ns
-        return [
-            late[place] if place in late else self._cause_of(place, (), least)
-            for place in range(len(self.gpus))
-        ]
+        found = self._causes((), MIN_CAUSE_SHARE * self.typical_ns)
+        for one in self.stragglers:
+            found[one.place] = one.cause
+        return found
 
     def more_of(self, place: int, when: Sequence[int]) -> str:
         def ratio(values: Float64) -> float:

@@ -10,7 +10,7 @@ algorithm 1, over every occurrence).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -31,11 +31,12 @@ from chopper_core.util.grouping import (
     combined,
     counts_of,
     distinct,
+    evenly,
     ranked,
     run_sizes,
     run_starts,
+    runs_of,
     stable_order,
-    sums_of,
     united,
 )
 
@@ -57,14 +58,18 @@ class Occurrences(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def durations_ns(self) -> Iterator[Int64]:
-        return (self.table.duration_ns[own] for own in self.rows.T)
+    def durations_ns(self) -> Int64:
+        """GPUs x occurrences."""
+        return self.table.duration_ns[self.rows.T]
 
-    def take(self, chosen: Numbers) -> Occurrences:
+    def take(self, chosen: Mask) -> Occurrences:
+        if chosen.all():
+            return self
+        places = np.flatnonzero(chosen)
         return replace(
             self,
-            rows=self.rows.T[:, chosen].T,
-            lead_ns=self.lead_ns.T[:, chosen].T,
+            rows=np.take(self.rows.T, places, axis=1).T,
+            lead_ns=np.take(self.lead_ns.T, places, axis=1).T,
             last_start_ns=self.last_start_ns[chosen],
             is_same=self.is_same[chosen],
         )
@@ -97,10 +102,7 @@ def compared_iterations(run: Run, view: View) -> tuple[int, ...]:
     costs = dict(zip(numbers, sizes, strict=True))
     here = [int(code) for code in scope.codes("iteration")]
     fitting = max(1, int(MAX_MATCHED * len(here) / sum(costs[code] for code in here)))
-    if fitting >= len(here):
-        return tuple(here)
-    places = np.linspace(0, len(here) - 1, fitting + 2)[1:-1].round().astype(np.intp)
-    return tuple(here[place] for place in places.tolist())
+    return evenly(here, fitting)
 
 
 def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
@@ -204,8 +206,11 @@ def _common(table: KernelTable, parts: list[Index]) -> list[Index]:
 
 
 def _are_equal(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> bool:
+    if len(parts) < 2 or len({len(own) for own in parts}) > 1:
+        return len(parts) < 2
+    rows = np.stack(parts)
     columns = (table.column(level) for level in levels)
-    return all(np.array_equal(each[parts[0]], each[own]) for each in columns for own in parts[1:])
+    return all((each[rows] == each[parts[0]]).all() for each in columns)
 
 
 def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> list[Index]:
@@ -238,10 +243,15 @@ def others_lead(found: Occurrences, place: int) -> Float64:
     return mean
 
 
-def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
-    """Sums of a figure of the occurrences, GPU by GPU, as codes x GPUs."""
-    sums = [sums_of(own, codes, count) for own in values]
-    return np.stack(sums, axis=1).astype(np.float64)
+def sums_by(codes: Index, values: Numbers, count: int) -> Float64:
+    """Sums of a figure of GPUs x occurrences by the codes of these, as codes x GPUs."""
+    sums = np.zeros((count, len(values)))
+    if (codes[1:] < codes[:-1]).any():
+        order = stable_order(codes)
+        codes, values = codes[order], np.take(values, order, axis=1)
+    if len(first := run_starts(codes)):
+        sums[codes[first]] = np.add.reduceat(values, first, axis=1).T
+    return sums
 
 
 def beyond_peers(peers: Sequence[Occurrences], gpus: Sequence[int], values: Numbers) -> Float64:
@@ -273,18 +283,13 @@ def matched_work(
         if not len(own):
             continue
         when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
-        took = np.stack([*own.durations_ns()])
-        waits = [waits_of.get(gpu, _NO_WAITS) for gpu in own.gpus]
-        shares = np.stack([_shares_during_comm(own, at, each) for at, each in enumerate(waits)])
-        fair = took / np.exp(_slowdown_during_waits(own, took, shares) * shares[:, 0])
-        for gpu, times, fair_times in zip(own.gpus, took, fair, strict=True):
-            place = int(np.searchsorted(gpus, gpu))
-            plain[place] = sums_of(times, when, len(iterations))
-            unhindered[place] = sums_of(fair_times, when, len(iterations))
+        took, places = own.durations_ns(), np.searchsorted(gpus, own.gpus)
+        plain[places] = unhindered[places] = sums_by(when, took, len(iterations)).T
+        if not waits_of.keys().isdisjoint(own.gpus):
+            waiting, other = _shares_during_comm(own, took, waits_of)
+            fair = took / np.exp(_slowdown_during_waits(own, took, waiting, other) * waiting)
+            unhindered[places] = sums_by(when, fair, len(iterations)).T
     return plain, unhindered
-
-
-_NO_WAITS: Final = TimeSpans.running(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def _waits_of_gpus(collectives: Collectives) -> dict[int, TimeSpans]:
@@ -302,17 +307,26 @@ def _waits_of_gpus(collectives: Collectives) -> dict[int, TimeSpans]:
     return found
 
 
-def _shares_during_comm(found: Occurrences, column: int, waits: TimeSpans) -> Float64:
-    """The shares of each occurrence on a GPU during waiting and during other communication."""
-    table, rows = found.table, found.rows[:, column]
-    took = np.maximum(table.duration_ns[rows], 1)
-    whole = np.minimum(table.overlap_ns[rows], took)
-    start = table.start_ns[rows]
-    waiting = np.minimum(waits.within(start, start + took), whole)
-    return np.stack([waiting, whole - waiting]) / took
+def _shares_during_comm(
+    found: Occurrences, took_ns: Int64, waits_of: Mapping[int, TimeSpans]
+) -> tuple[Float64, Float64]:
+    """The shares of each occurrence during waiting and during other communication, as GPUs x
+    occurrences."""
+    table, rows = found.table, found.rows.T
+    whole = np.minimum(table.overlap_ns[rows], took_ns)
+    waiting = np.zeros_like(whole)
+    for place, gpu in enumerate(found.gpus):
+        if (spans := waits_of.get(gpu)) is not None:
+            start = table.start_ns[rows[place]]
+            within = spans.within(start, start + took_ns[place])
+            waiting[place] = np.minimum(within, whole[place])
+    length = np.maximum(took_ns, 1)
+    return waiting / length, (whole - waiting) / length
 
 
-def _slowdown_during_waits(found: Occurrences, took_ns: Int64, shares: Float64) -> Float64:
+def _slowdown_during_waits(
+    found: Occurrences, took_ns: Int64, waiting: Float64, other: Float64
+) -> Float64:
     """How waiting collectives slow each occurrence down, by its operation.
 
     The rate is a difference of logarithms: least squares of the logarithm of the duration over
@@ -320,21 +334,19 @@ def _slowdown_during_waits(found: Occurrences, took_ns: Int64, shares: Float64) 
     GPU and operation. 0 where the shares don't differ enough.
     """
     code = ranked(found.table.operation[found.rows[:, 0]])[1]
-    count = counts_of(code)
-    logs = np.stack([np.log(np.maximum(took_ns, 1)), shares[:, 0], shares[:, 1]])
-    logs -= logs.mean(axis=1, keepdims=True)
-    for own in logs.reshape(-1, logs.shape[2]):
-        own -= (sums_of(own, code) / count)[code]
-    products = np.array(
-        [[sums_of((one * other).sum(axis=0), code) for other in logs] for one in logs]
-    )
-    rates = np.zeros((len(count), 2))
-    enough = _MIN_VARIATION * count * len(took_ns)
-    for operation in range(len(count)):
-        normal = products[1:, 1:, operation]
-        used = np.flatnonzero(np.diagonal(normal) > enough[operation])
-        if len(used):
-            known = (normal[np.ix_(used, used)], products[0, 1 + used, operation])
-            rates[operation, used] = np.clip(np.linalg.lstsq(*known, 1e-3)[0], 0.0, _MAX_RATE)
-    found_rates: Float64 = rates[code, 0]
-    return found_rates
+    order = stable_order(code)
+    rates = np.zeros(len(code))
+    for _, own in runs_of(code[order]):
+        at = order[own]
+        values = [np.take(each, at, axis=1) for each in (took_ns, waiting, other)]
+        logs = np.stack([np.log(np.maximum(values[0], 1)), *values[1:]])
+        logs -= logs.mean(axis=1, keepdims=True)
+        logs -= logs.mean(axis=2, keepdims=True)
+        flat = logs.reshape(len(logs), -1)
+        products = flat @ flat.T
+        normal = products[1:, 1:]
+        used = np.flatnonzero(np.diagonal(normal) > _MIN_VARIATION * flat.shape[1])
+        if len(used) and used[0] == 0:
+            known = normal[np.ix_(used, used)], products[0, 1 + used]
+            rates[at] = np.clip(np.linalg.lstsq(*known, 1e-3)[0][0], 0.0, _MAX_RATE)
+    return rates

@@ -220,12 +220,14 @@ class GpuRows(LabelledRows, frozen=True, eq=False):
     def of(cls, run: Run, gpus: Sequence[int], by: str) -> GpuRows:
         """Rows of some GPUs; raises NothingToShow by node where the hosts are unknown."""
         names = node_names(run, gpus) if by == NODE else [str(gpu) for gpu in gpus]
-        labels = list(dict.fromkeys(names))
+        members: dict[str, list[int]] = {}
         if by in run.table.coordinates:
             codes = run.table.coordinates[by][list(gpus)]
             names = run.table.texts_of(by, codes)
-            labels = run.table.texts_of(by, distinct(codes))
-        return cls(by, labels, [np.flatnonzero(np.array(names) == label) for label in labels])
+            members = {label: [] for label in run.table.texts_of(by, distinct(codes))}
+        for place, name in enumerate(names):
+            members.setdefault(name, []).append(place)
+        return cls(by, [*members], [np.array(own, np.intp) for own in members.values()])
 
     def reduced(self, numbers: Float64, how: Callable[[Float64], float]) -> Float64:
         """A figure of the GPUs as one of the rows, over the known values; NaN without any."""
