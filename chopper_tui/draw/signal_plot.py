@@ -360,7 +360,7 @@ _ROWS_AROUND: Final = 2
 """The headings, and the line of all GPUs."""
 _STEP_LINES: Final = 4, 6
 """Of the chart of steps: what it wants, and how many more it takes."""
-_STEP_CELLS: Final = 12
+_STEP_CELLS: Final = 24
 """Cells of a step at most."""
 _TALLEST: Final = 4
 """Lines of a GPU at most: then heat has its past above its meter."""
@@ -404,15 +404,16 @@ def _add_steps(steps: SignalRows, on: Canvas, lines: int) -> None:
     width = axis.label_width + 1
     cells = max(on.width - width - 1, 1)
     numbers = numbers[-cells:]
-    each = max(min(cells // len(numbers), _STEP_CELLS), 1)
-    shares = np.repeat(axes.shares(numbers[None], axis), each, axis=1)
+    used = min(cells, len(numbers) * _STEP_CELLS)
+    places = np.arange(used) * len(numbers) // used
     first = steps.numbers.shape[1] - len(numbers)
     inks = ["alarm" if first + at in steps.outliers else "accent" for at in range(len(numbers))]
-    drawn = area(shares, lines, [ink for ink in inks for _ in range(each)], on.glyphs)
+    shares = axes.shares(numbers[None], axis)[:, places]
+    drawn = area(shares, lines, [inks[place] for place in places], on.glyphs)
     on.lines += axes.framed(drawn, axis, width, on.glyphs.is_ascii)
     last = f"{_whole(steps.x[1])} {steps.x_title}"
     first_text = _whole(steps.x[0]) if len(numbers) > 1 else ""
-    gap = max(len(numbers) * each - len(first_text) - len(last) + 1, len(first_text) and 1)
+    gap = max(min(used + 1, cells) - len(first_text + last), len(first_text) and 1)
     on.add([(" " * (width + 1) + first_text + " " * gap + last, "dim")])
 
 

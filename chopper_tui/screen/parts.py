@@ -502,12 +502,18 @@ class ScreenParts(SteadyScreen[None]):
         return Room("PicturePane", least, least, most + frame)
 
     def _in_place_of_table(self, body: int, frame: int) -> dict[str, int]:
-        """A picture that has the table's rows, and cards below it if there are any."""
-        cards = self._cards_room(body, frame).most if self._has_cards else 0
+        """A picture that has the table's rows; below it cards, and evidence where it has room."""
         width = self._fitted_to.width - 2 - frame
         most = most_lines_below(self._pictures[:1], width, self.table.glyphs) + frame
-        picture = min(most, body - min(cards, body // 4))
-        return {"PicturePane": picture, "CardsPane": (body - picture) * bool(cards)}
+        cards = self._cards_room(body, frame) if self._has_cards else Room("CardsPane", 0, 0)
+        evidence = self._evidence_room(_MIN_SPARE, frame)
+        spare = evidence.least if self._sizes["-large"] else 0
+        picture = min(most, body - min(cards.most, body // 4) - spare)
+        below = [cards._replace(least=min(cards.least, body - picture - spare))] * self._has_cards
+        below += [evidence] * bool(frame)
+        lines = {"PicturePane": picture} | divided(body - picture, *below)
+        lines[below[-1].part if below else "PicturePane"] += body - sum(lines.values())
+        return lines
 
     def _over_cards(self, body: int, frame: int) -> dict[str, int]:
         """A picture and the table over cards; curves next to these, or below where all fit."""
