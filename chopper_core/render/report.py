@@ -94,10 +94,11 @@ th{color:var(--dim);font-weight:600}tfoot th{color:var(--strong)}
 code,pre{font:12px ui-monospace,Menlo,Consolas,monospace}pre{overflow-x:auto}
 td:first-child{max-width:340px;overflow:hidden;text-overflow:ellipsis}
 summary{cursor:pointer;color:var(--dim)}ol.findings>li{margin:10px 0}
-li.part{list-style:'└ ';margin-left:20px}
+li.part{list-style:'└ ';margin-left:20px;counter-increment:list-item 0}
 li i{display:inline-block;height:10px;margin-right:8px;background:var(--dim)}
-@media print{body{max-width:none}.wide{overflow:visible}table{font-size:10px}
-tr,li{break-inside:avoid}details:not([open]),summary{display:none}}
+@media print{body{max-width:none;print-color-adjust:exact}.wide{overflow:visible}
+table{font-size:10px}h2,.head,li>code{break-after:avoid}tr,svg{break-inside:avoid}
+nav,details:not([open]),summary{display:none}}
 """
 _DARK: Final = """@media (prefers-color-scheme:dark){:root{--page:#0d1117;--text:#c9d1d9;
 --strong:#f5f8fb;--dim:#848d97;--line:#39424d}"""
