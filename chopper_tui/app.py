@@ -280,7 +280,7 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def _explorer(self, run: Run, data: ScreenData, columns: Columns) -> Explorer:
         explorer = Explorer(run, data, self.actions, self.config, columns)
-        explorer.notice = self._opening.notice
+        explorer.notice, explorer.joins = self._opening.notice, self._opening.joins
         return explorer
 
     def on_mount(self) -> None:

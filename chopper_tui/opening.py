@@ -40,6 +40,8 @@ class Opening:
         self.whole: Future[Run] = Future()
         """The run with all its sources, which may join it after its first screen."""
         self._last_step, self._last_time = "", 0.0
+        self.joins = False
+        """Whether counters and telemetry join the run of the traces on the first screen."""
         self.notice = ""
         """Why the tree is shown in place of the view that was asked for."""
         self.listener: Progress = silent
@@ -82,6 +84,7 @@ class Opening:
         is_first = not self._opened.done() and self._start == overview
         if is_first and fitting_columns(self._columns, run.table) == self._columns:
             self.files.note(self._before)
+            self.joins = True
             self._opened.set_result(self._screen_of(run))
 
     def reload(self) -> Run:

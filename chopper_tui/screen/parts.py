@@ -20,7 +20,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, enter
 from chopper_core.render.cells import SENTENCES, crumb, display_name
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views import WHATIF, view_spec
+from chopper_core.views import OVERVIEW, WHATIF, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui.config import CHART_SIZES, Config, save_splits
@@ -68,6 +68,8 @@ _FEW_ROWS: Final = 12
 _SHARES: Final = {"small": 2 / 5, "full": 3 / 5, "off": 0.0}
 """Parts of the lines that pictures have at least."""
 _CURVES: Final = {"small": 1 / 5, "full": 1 / 2, "off": 0.0}
+_JOINED: Final = 6
+"""Lines of the bars of a step with its parts by counters."""
 _REST: Final = "1fr"
 _WHOLE: Final = "100%"
 _BINS_UNSEEN: Final = 100
@@ -121,6 +123,8 @@ class ScreenParts(SteadyScreen[None]):
         """The height of each part; 0: it isn't shown."""
         self._fitted_to = Size(0, 0)
         """The size of the terminal that the parts have their room in."""
+        self.joins = False
+        """Whether counters and telemetry join the first screen: what they add has its room."""
         self._status_lines = 1
         self._holder: Listing | None = None
         """The panel that was given the keys; None: the main one has them."""
@@ -367,6 +371,8 @@ class ScreenParts(SteadyScreen[None]):
         """The height of each part whose room depends on the others; 0: it isn't shown."""
         is_tree, is_open, is_timeline = not self.view.name, not self.zoom, self.lanes is not None
         headline = 1 if is_tree else len(self.query_one(KeyFigures).headline(self._fitted_to.width))
+        if self.joins and self.view.name == OVERVIEW:
+            headline = max(headline, 2 if sizes["-panels"] else 3)
         headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) * self.has_lines
         headline *= is_open or is_timeline
         body, frame = self._fitted_to.height - (3 + headline) * self.has_lines, 2 * sizes["-panels"]
@@ -518,6 +524,7 @@ class ScreenParts(SteadyScreen[None]):
     def _over_cards(self, body: int, frame: int) -> dict[str, int]:
         """A picture and the table over cards; curves next to these, or below where all fit."""
         wanted = lines_wanted(self._pictures, self._fitted_to.width, self.table.glyphs)
+        wanted = max(wanted, _JOINED * self.joins)
         picture = min(wanted + frame - bool(frame), body // 3 + frame) * self.has_lines
         cards, body = self._cards_room(body, frame), body - picture
         rows, most = len(self.frame) + 1 + frame, cards.most or _MIN_SPARE

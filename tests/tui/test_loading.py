@@ -161,8 +161,12 @@ def test_counters_and_telemetry_are_matched_in_steps_of_their_own() -> None:
         assert steps[step][0] == 0.0 and max(steps[step]) < 1.0
 
 
-async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands() -> None:
-    """The first screen doesn't wait for them; the cursor stays on its row."""
+@pytest.mark.few(1)
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
+async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands(
+    size: tuple[int, int],
+) -> None:
+    """The first screen doesn't wait for them; no panel moves, and the cursor stays on its row."""
     start, go_on = with_view(View(str(DEMO / "fsdp2")), OVERVIEW), Event()
     shown: list[Run] = []
 
@@ -178,10 +182,12 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
         return open_run(str(DEMO / "fsdp2"), ShowingProgress(progress, show_and_wait))
 
     app = ChopperApp(Opening(load, start, {}), start, glyphs=UNICODE)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=size) as pilot:
         await until_open(app, pilot)
         driven = Driven(app, pilot)
         await driven.settle()
+        parts = app.screen.query("PicturePane, FrameTable, CardsPane")
+        places = [(part.region.y, part.region.height) for part in parts]
         assert "trace only" in driven.text() and "placing counters" in driven.text()
         await driven.press("j")
         row = driven.label
@@ -191,6 +197,8 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
         assert "trace only" not in driven.text() and "placing" not in driven.text()
         assert "gfx MHz" in driven.text()
         assert driven.label == row
+        assert places[:2] == [(part.region.y, part.region.height) for part in parts][:2]
+        assert places[2][0] == parts[2].region.y
     (first,), whole = shown, app._opening.whole.result()
     assert not first.counters and not first.telemetry and whole.counters and whole.telemetry
     assert np.array_equal(first.table.idle_ns, whole.table.idle_ns)
