@@ -749,6 +749,14 @@ def test_missing_data_has_no_saving() -> None:
     assert "216 of 216 activities have no launch record" in told
 
 
+def test_a_gap_between_two_programs_is_said_and_one_within_a_step_is_not() -> None:
+    alone = [replace(row, iteration=-1) for row in rows()]
+    far = [replace(row, start=row.start + 3_600 * 10**9) for row in alone]
+    told = [row["said"] for row in found(run_of([*alone, *far]), "missing")]
+    assert any(said.startswith("60 min is one gap between activities") for said in told)
+    assert not any("is one gap" in row["said"] for row in found(run_of(alone), "missing"))
+
+
 def test_of_too_many_activities_some_iterations_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -34,7 +34,7 @@ from chopper_core.views.findings.rule import (
     spread_of,
     threshold,
 )
-from chopper_core.views.shared.phrases import by_number, count, percent
+from chopper_core.views.shared.phrases import by_number, count, percent, time
 from chopper_core.views.shared.samples import LOW_CLOCK, THROTTLED, figure, gpus_of, low_clock_pct
 
 COVERAGE: Final = threshold("""labelled time | 90 | % of the GPUs' time
@@ -49,6 +49,8 @@ _HIDDEN: Final = {
 }
 """Level → what is unknown without its labels."""
 
+_LEAST_GAP_NS: Final = 10**9
+"""A shorter gap may well be within a program."""
 Gaps = Iterator[tuple[str, View]]
 """A sentence and its evidence for each thing that is missing."""
 
@@ -56,9 +58,22 @@ Gaps = Iterator[tuple[str, View]]
 @rule("missing", saving="can't be estimated", thresholds=(COVERAGE, UNLINKED))
 def missing_data(context: FindingsContext) -> Iterator[Finding]:
     """Sources, ranks and labels that the run lacks, and what is unknown without them."""
-    for gaps in (_recordings, _ranks, _sources, _counters, _labels, _launches):
+    for gaps in (_programs, _recordings, _ranks, _sources, _counters, _labels, _launches):
         for sentence, evidence in gaps(context):
             yield Finding(sentence=sentence, evidence=evidence, confidence=Confidence.HIGH)
+
+
+def _programs(context: FindingsContext) -> Gaps:
+    """Idle time between two programs, which is that of neither."""
+    gap = int(context.table.idle_ns.max(initial=0))
+    elapsed = int(context.split().elapsed_ns.sum()) / max(len(context.gpus), 1)
+    is_whole = context.iterations == (NO_LABEL,) and not context.view.path
+    if is_whole and gap > max(elapsed / 2, _LEAST_GAP_NS):
+        yield (
+            f"{time(gap)} is one gap between activities: if two programs ran one after another, "
+            "that is idle time of neither",
+            context.with_view("launch", sort="-idle_ns"),
+        )
 
 
 def _recordings(context: FindingsContext) -> Gaps:

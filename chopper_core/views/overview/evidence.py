@@ -70,6 +70,7 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
 
 
 _TELLS: Final = {
+    "one gap": "of two programs open the files of one",
     "layer": "with_modules=True, or annotations around modules",
     "phase": "annotations around forward, backward and optimizer",
     "iteration": "profiler.step() in a torch trace",
