@@ -291,7 +291,7 @@ def _joined(
     def named(text: str) -> int:
         return names.setdefault(text, len(names)) if text else ABSENT
 
-    def moved(values: Int64, by: int) -> Int64:
+    def moved(values: Int64, by: np.int64) -> Int64:
         return np.where(values > 0, values + by, values)
 
     code_of = np.full(len(other.names), ABSENT, np.int32)
@@ -299,7 +299,7 @@ def _joined(
     code_of[used] = [named(other.names[code]) for code in used.tolist()]
     own = ranges.take(rows)
     threads = len(trace.threads)
-    known = int(trace.ranges.sequence.max(initial=0)) + 1
+    known = np.int64(trace.ranges.sequence.max(initial=0)) + 1
     flows = other.flows
     graph = np.concatenate([np.full(len(each), place) for place, (*_, each) in enumerate(spans)])
     calls = np.concatenate([each for *_, each in spans])
@@ -324,7 +324,7 @@ def _joined(
     )
     flows = replace(
         flows,
-        id=flows.id + int(trace.flows.id.max(initial=0)) + 1,
+        id=flows.id + np.int64(trace.flows.id.max(initial=0)) + 1,
         thread=flows.thread + np.int32(threads),
         time_ns=flows.time_ns + shift,
     )

@@ -236,7 +236,7 @@ class Intervals(Rows, frozen=True):
         found[rows[is_covered]] = self.value[covers[order[last[is_covered]]]]
         return found
 
-    def _covering(self, points: Points) -> Iterator[tuple[Index, Index, Index]]:
+    def _covering(self, points: Points) -> Iterator[tuple[Int32, ...]]:
         """The intervals over any point, and where in its line these begin and end; by blocks, since
         a trace has many times more ranges than activities."""
         line = np.append(points.line[1], np.iinfo(np.int64).max)
@@ -245,10 +245,12 @@ class Intervals(Rows, frozen=True):
             end = points.place(self.thread[block], self.end_ns[block])
             low = np.searchsorted(line, points.place(self.thread[block], self.start_ns[block]))
             covers = np.flatnonzero(line[low] <= end)
-            yield covers + begin, low[covers], np.searchsorted(line, end[covers], "right")
+            high = np.searchsorted(line, end[covers], "right")
+            # Half as wide: those of all blocks are held at once.
+            yield tuple(each.astype(np.int32) for each in (covers + begin, low[covers], high))
 
 
-def last_over(low: Index, high: Index, count: int) -> Index:
+def last_over(low: Int32, high: Int32, count: int) -> Index:
     """The last of the ranges [low, high) over each of `count` positions, -1 where there is none.
 
     A range is covered by two overlapping ones whose length is a power of two; from the longest

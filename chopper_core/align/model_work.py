@@ -6,7 +6,7 @@ Tokens are counted only where the file shows that a language model reads them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from math import isfinite, isnan, prod
 from typing import Final
@@ -78,8 +78,6 @@ class ModelWork(Struct, frozen=True):
     shapes: tuple[CallShape, ...]
     of_unknown_mask: int
     """Attention calls that the trace doesn't mark as causal or not."""
-    without: Mapping[str, int]
-    """The time in µs of kernels without a model, by the reason."""
 
 
 class Works(Struct, frozen=True):
@@ -167,17 +165,7 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     has = np.flatnonzero(np.isfinite(shape))
     used, shape[has] = ranked(shape[has].astype(np.int64))
     shapes = tuple(found[code] for code in used.tolist())
-    lacking = np.isnan(flops) & np.isnan(moved_bytes) & np.isnan(shape)
-    return ModelWork(
-        flops,
-        moved_bytes,
-        call_ns,
-        element,
-        shape,
-        shapes,
-        len(distinct(masked)),
-        _without(host, np.flatnonzero(lacking & (host.kind == Kind.COMPUTE))),
-    )
+    return ModelWork(flops, moved_bytes, call_ns, element, shape, shapes, len(distinct(masked)))
 
 
 _REASONS: Final = (
@@ -190,8 +178,10 @@ _REASONS: Final = (
 )
 
 
-def _without(host: Host, rows: Index) -> dict[str, int]:
-    """The time of activities in µs by the reason that they have no model."""
+def without_model(host: Host, work: ModelWork) -> dict[str, int]:
+    """The time of kernels without a model in µs, by the reason."""
+    lacking = np.isnan(work.flops) & np.isnan(work.bytes) & np.isnan(work.shape)
+    rows = np.flatnonzero(lacking & (host.kind == Kind.COMPUTE))
     operators, ranges = host.operators, host.ranges
     places = np.arange(len(operators))
     around = host.intervals(operators, places).innermost(host.captured.take(rows))

@@ -16,7 +16,7 @@ from chopper_core.align.host_tables import align_memory, host_lane, host_time
 from chopper_core.align.labels import numbered
 from chopper_core.align.launches import launch_sizes
 from chopper_core.align.layers import label_layers, mark_outside
-from chopper_core.align.model_work import activity_tokens, model_work, on_longest
+from chopper_core.align.model_work import activity_tokens, model_work, on_longest, without_model
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
@@ -100,6 +100,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     lenders = (activities.name, operations.codes, phases.codes)
     work = model_work(host, lenders, iterations.codes)
+    without = without_model(host, work)
     keys = (activities.name, operations.codes, phases.codes, layers.codes)
     tokens = on_longest(host, inference.steps, inference.tokens)
     if not np.isfinite(tokens).any():
@@ -161,7 +162,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         "attentions without FLOPs (the trace doesn't say whether they are causal)": (
             work.of_unknown_mask
         ),
-        **work.without,
+        **without,
         "kernels of graphs whose capture isn't in the traces": uncaptured,
         "memory events of a device that isn't one of the GPUs": unplaced,
         "communication kernels": int((kind == Kind.COMM).sum()),

@@ -105,8 +105,8 @@ class TableColumn:
 
     def integers(self, below: int = _INT64_LIMIT) -> Int64:
         """Whole numbers from 0, also those written like `7.0` or `0x7`; ABSENT for others."""
-        numbers = self._integers(_EXPONENTS)
-        return np.where((numbers >= 0) & (numbers < below), numbers, ABSENT)
+        numbers = np.maximum(self._integers(_EXPONENTS), ABSENT)
+        return numbers if below == _INT64_LIMIT else np.where(numbers < below, numbers, ABSENT)
 
     def times_ns(self) -> Int64:
         """Times in ns, fractions rounded; ABSENT for others.
@@ -287,12 +287,14 @@ class TableRows:
             return None
         if is_spaced and '"' not in text:
             text = text.replace(", ", ",")
+        data = text.encode("utf-8", "replace")
         try:
-            table = csv_table(text.encode("utf-8", "replace"), width)
+            table = csv_table(data, width)
         except pa.ArrowInvalid:
             return None
         # A quote without its end makes one row of several lines; empty lines make none.
-        lines = text.count("\n") + (text[-1:] not in ("", "\n"))
+        lines = np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        lines += text[-1:] not in ("", "\n")
         if len(table) != lines and len(table) != sum(map(bool, split_lines(text))):
             return None
         columns = table.columns

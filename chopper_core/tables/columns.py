@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from chopper_core.tables.losses import ABSENT
-from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64, Mask
 
 Columns = dict[str, AnyArray]
 
 MAX_NAME: Final = 1 << 14
 """Characters of the longest name; those of templates in templates have some 10,000."""
+_INT32_LIMIT: Final = 2**31
 _INT64_LIMIT: Final = 2**63
 MAX_BYTES: Final = 1 << 42
 """No GPU has more memory, so none moves more at once."""
@@ -137,6 +138,12 @@ def float_column(values: Sequence[Any]) -> Float64:
     except (struct.error, OverflowError):
         found = np.fromiter(map(_float, values), np.float64, len(values))
     return np.where(np.isfinite(found), found, np.nan)
+
+
+def narrowed(values: Int64) -> Int32 | Int64:
+    """The values in half the memory, where they fit."""
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    return values.astype(np.int32) if low >= -_INT32_LIMIT and high < _INT32_LIMIT else values
 
 
 def bounded(values: Int64, limit: int) -> Int64:

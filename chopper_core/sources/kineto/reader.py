@@ -17,7 +17,7 @@ from chopper_core.sources.kineto.tables import TraceTables
 from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import Trace
-from chopper_core.tables.bytes import PIECE_BYTES, ByteSource
+from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import integer
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.losses import Losses, Repeats
@@ -31,6 +31,8 @@ FILES: Final = "`.json` or `.json.gz`, AMD and NVIDIA, torch 1.12 to 2.9, one fi
 EXAMPLE: Final = 'profiler.export_chrome_trace("trace/rank0.json.gz")'
 SUFFIXES: Final = (".json", ".gz")
 
+_PIECE_BYTES: Final = 1 << 19
+"""Of text whose events fit into a processor's cache."""
 MAX_METADATA_BYTES: Final = 1 << 18
 """Of a larger value of a top-level key, only numbers and texts are kept."""
 
@@ -59,7 +61,7 @@ def recognise(head: FileHead) -> Recognised | Unusable:
     return Unusable(what_is(head))
 
 
-def read(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BYTES) -> Trace:
+def read(path: Path, progress: Progress = silent, *, piece_bytes: int = _PIECE_BYTES) -> Trace:
     """Read the trace of one rank, `.json` or gzip; memory grows with its columns only.
 
     Damaged events are lost and counted in `Trace.losses`.

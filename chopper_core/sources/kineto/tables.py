@@ -61,6 +61,7 @@ from chopper_core.tables.columns import (
     int_column,
     integer,
     nanoseconds,
+    narrowed,
 )
 from chopper_core.tables.losses import ABSENT, Repeats
 from chopper_core.util.arrays import Int32, Int64, Mask, Rows, column_types
@@ -88,6 +89,7 @@ _TABLE_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys((INSTANT_CATEGORY, ""), "instants"),
 }
 """The table of the events of a category."""
+_IDS: Final = frozenset(("external_id", "sequence", "forward_thread", "correlation", "id"))
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
@@ -188,6 +190,8 @@ class TraceTables:
         self._tables["ranges"].add(self._frames.joined())
         tables = {name: table.joined() for name, table in self._tables.items()}
         for columns in tables.values():
+            for name in _IDS & columns.keys():
+                columns[name] = narrowed(columns[name])
             columns["start_ns" if "start_ns" in columns else "time_ns"] += base_time_ns
         sizes = (joined.split(_BETWEEN_TEXTS) for joined in self._launch_shapes)
         return {
