@@ -50,12 +50,6 @@ _original = partial(metric, source=_SOURCE, theme=Theme.ORIGINAL)
 _ratio = partial(_original, reduces=Reduces.RATIO, missing=_UNKNOWN)
 
 
-def _per_call_time(scope: Scope, name: str, factor: float) -> Values:
-    """A column over the time of the calls of the activities that have it; missing without any."""
-    amount, _ = scope.nodes.known(name)
-    return quotient(amount, _call_time(scope, name), factor)
-
-
 def _call_time(scope: Scope, name: str) -> Int64 | Float64:
     """The time of the calls of the activities that have a column; else their own."""
     nodes = scope.nodes
@@ -64,39 +58,36 @@ def _call_time(scope: Scope, name: str) -> Int64 | Float64:
     return nodes.known_together((name, col.CALL_NS))[0][col.CALL_NS]
 
 
+_ADDS_UP = "The parts add up to compute_ns + overlap_ns."
 declare(
-    """
+    f"""
     theoretical_ns | ns | theory | sum
         Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
-        their operands. Missing where the trace doesn't record the type. The parts add up to
-        compute_ns + overlap_ns.
+        their operands. Missing where the trace doesn't record the type. {_ADDS_UP}
     extra_inst_ns | ns | extra inst | sum
         Time of the matrix instructions executed beyond the model's FLOPs, each at the peak of its
-        type. The parts add up to compute_ns + overlap_ns.
+        type. {_ADDS_UP}
     mfma_loss_ns | ns | MFMA loss | sum
         Time at the nominal clock in which matrix kernels, run alone, did not use the matrix units:
-        cycles of the counter run minus those of the executed FLOPs. The parts add up to compute_ns
-        + overlap_ns.
+        cycles of the counter run minus those of the executed FLOPs. {_ADDS_UP}
     vector_ns | ns | vector | sum
         Time at the nominal clock of kernels without matrix instructions of the counted types, run
-        alone. The parts add up to compute_ns + overlap_ns.
+        alone. {_ADDS_UP}
     contention_ns | ns | contention | sum
         Time in the trace beyond that of the counter run, both at the nominal clock: the cost of
-        running next to other work, mainly communication. Below 0: the trace needed less. The parts
-        add up to compute_ns + overlap_ns.
+        running next to other work, mainly communication. Below 0: the trace needed less. {_ADDS_UP}
     frequency_ns | ns | frequency | sum
         Time lost to a clock below the nominal one (DVFS), by the telemetry's clock and by how the
         time of like kernels changes with it: on GPUs of other clocks, in other iterations, in the
-        counter run. The parts add up to compute_ns + overlap_ns.
+        counter run. {_ADDS_UP}
     unseparated_ns | ns | unsep. | sum
         Time that is frequency or else contention and the kernels' own: up to this much more is
         frequency. Without telemetry of the clock, or where the run doesn't show how a kernel's time
-        changes with it. The parts add up to compute_ns + overlap_ns.
+        changes with it. {_ADDS_UP}
     unmodelled_ns | ns | unattrib. | sum
         Unattributed compute, which no other part explains: without counters of the work's type, all
         but theory and frequency; with them, executed matrix instructions whose model FLOPs, type or
-        peak isn't known; everything for a GPU that is not in hardware.toml. The parts add up to
-        compute_ns + overlap_ns.
+        peak isn't known; everything for a GPU that is not in hardware.toml. {_ADDS_UP}
 """,
     partial(known_sum, is_whole=True),
     theme=Theme.BREAKDOWN,
@@ -104,10 +95,14 @@ declare(
     missing="the run lacks counters or telemetry; `chopper info` lists what it has",
 )
 declare(
-    """
+    f"""
     model_flops | FLOP | FLOPs | sum
         Floating-point operations of the model, from the recorded inputs of its products, attentions
         (half of them where causal) and convolutions.
+    model_bytes | B | model bytes | sum
+        Modelled bytes of the row's calls: every tensor that an operator reads or writes counts
+        once, at the size of its type.
+        missing: {_NO_BYTES}
 """,
     known_sum,
     theme=Theme.BREAKDOWN,
@@ -115,56 +110,39 @@ declare(
 )
 
 
-declare(
-    """
-    model_bytes | B | model bytes | sum
-        Modelled bytes of the row's calls: every tensor that an operator reads or writes counts
-        once, at the size of its type.
-""",
-    known_sum,
-    theme=Theme.BREAKDOWN,
-    missing=_NO_BYTES,
-)
-
-
-@_flops("model_tbps", Unit.TBPS, "TB/s", reduces=Reduces.RATIO, missing=_NO_BYTES)
-def model_bandwidth(scope: Scope) -> Values:
-    """model_bytes over the durations of all kernels of their calls, helpers too."""
-    return _per_call_time(scope, col.MODEL_BYTES, 1e-3)
-
-
-@_flops(
-    "bandwidth_pct",
-    Unit.PERCENT,
-    "HBM %",
-    reduces=Reduces.RATIO,
-    source=_SPECIFICATION,
-    missing=f"{_NO_BYTES}, or the GPU is not in hardware.toml",
-)
-def of_bandwidth(scope: Scope) -> Values:
-    """model_tbps in % of the memory's bandwidth; above 100: the caches served a part."""
+def _rate(name: str, scope: Scope) -> Values:
+    """Amounts over the time of the calls of the activities that have them; missing without any."""
     memory = scope.hardware.memory_gbps if scope.hardware else np.nan
-    return _per_call_time(scope, col.MODEL_BYTES, 100.0 / memory)
+    column, factor = {
+        "model_tbps": (col.MODEL_BYTES, 1e-3),
+        "bandwidth_pct": (col.MODEL_BYTES, 100.0 / memory),
+        "model_tflops": (col.FLOPS, 1e-3),
+        "peak_pct": (col.AT_PEAK, 100.0),
+    }[name]
+    return quotient(scope.nodes.known(column)[0], _call_time(scope, column), factor)
 
 
-@_flops("model_tflops", Unit.TFLOPS, "TFLOP/s", reduces=Reduces.RATIO)
-def model_rate(scope: Scope) -> Values:
-    """model_flops over the durations of all kernels of their calls, helpers too."""
-    return _per_call_time(scope, col.FLOPS, 1e-3)
-
-
-@_flops(
-    "peak_pct",
-    Unit.PERCENT,
-    "peak %",
-    reduces=Reduces.RATIO,
-    source=_SPECIFICATION,
-    missing=f"{_NO_FLOPS}, {_NO_PEAK}",
+declare(
+    f"""
+    model_tbps | TB/s | TB/s | ratio of sums
+        model_bytes over the durations of all kernels of their calls, helpers too.
+        missing: {_NO_BYTES}
+    bandwidth_pct | % | HBM % | ratio of sums
+        model_tbps in % of the memory's bandwidth; above 100: the caches served a part.
+        missing: {_NO_BYTES}, or the GPU is not in hardware.toml
+        source: {_SPECIFICATION}
+    model_tflops | TFLOP/s | TFLOP/s | ratio of sums
+        model_flops over the durations of all kernels of their calls, helpers too.
+    peak_pct | % | peak % | ratio of sums
+        Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
+        their operands, in % of the durations of all kernels of their calls, helpers too.
+        missing: {_NO_FLOPS}, {_NO_PEAK}
+        source: {_SPECIFICATION}
+""",
+    _rate,
+    theme=Theme.BREAKDOWN,
+    missing=_NO_FLOPS,
 )
-def of_peak(scope: Scope) -> Values:
-    """Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
-    their operands, in % of the durations of all kernels of their calls, helpers too."""
-    return _per_call_time(scope, col.AT_PEAK, 100.0)
 
 
 @_flops(
