@@ -197,15 +197,13 @@ def kernel_class(name: str) -> str:
 
 
 def _of_fused(kind: str, operators: str) -> str:
-    known, usual = _first(_INDUCTOR_OPS, operators), _INDUCTOR_KINDS[kind]
+    usual = _INDUCTOR_KINDS[kind]
+    known = _first(_INDUCTOR_OPS, operators) or usual
     if usual == "gemm":
         # A template computes a product; what is named with it, it computes on the way.
-        attends = known == ATTENTION_CLASS
-        return ATTENTION_CLASS if attends else "convolution" if "conv" in operators else usual
-    if known:
+        other = "convolution" if "conv" in operators else usual
+        return known if known == ATTENTION_CLASS else other
+    if known != "elementwise" or not any(map(str.isalpha, operators)):
         return known
-    has_names = any(map(str.isalpha, operators))
-    if usual != "elementwise" or not has_names:
-        return usual
     rest = _MOVES.sub("", operators)
     return "copy" if not rest else "embedding" if rest == "embedding" else usual

@@ -12,7 +12,6 @@ import numpy as np
 from chopper_core.metrics.instances import instances, running_ns
 from chopper_core.metrics.metric import (
     METRICS,
-    Compute,
     Reduces,
     Scope,
     Theme,
@@ -44,10 +43,6 @@ _SOURCE = "UnaryLab/chopper overhead_breakdown.py"
 _UNKNOWN = "the run lacks such counters or shapes, or its GPU is not in hardware.toml"
 _SHARED_LABELS = ("phase", "operation")
 """The labels in which the instances of a node have to agree for their overlaps to be compared."""
-
-
-_original = partial(metric, source=_SOURCE, theme=Theme.ORIGINAL)
-_ratio = partial(_original, reduces=Reduces.RATIO, missing=_UNKNOWN)
 
 
 def _call_time(scope: Scope, name: str) -> Int64 | Float64:
@@ -192,49 +187,49 @@ declare(
 )
 
 
-def _quotient(part: Float64, whole: Float64) -> Values:
+def _original_ratio(name: str, scope: Scope) -> Values:
+    chip, nodes = scope.hardware, scope.nodes
+    if name == "original_inst":
+        sums, _ = nodes.known_together((col.MATRIX_OPS, col.FLOPS))
+        part, whole = sums[col.MATRIX_OPS] * col.OPS_PER_COUNT, sums[col.FLOPS]
+    elif chip is None:
+        return absent(len(nodes))
+    elif name == "original_util":
+        sums, _ = nodes.known_together((col.CYCLES, _BUSY))
+        simds = chip.compute_units * chip.simds_per_cu / chip.xccs
+        part, whole = sums[col.CYCLES] * simds, sums[_BUSY]
+    else:
+        part = nodes.known_duration(col.CYCLES).astype(np.float64)
+        whole = nodes.known(col.CYCLES)[0] / chip.xccs / chip.clock_mhz * 1e3
     return Values(ratios(np.where(part > 0, part, np.nan), whole))
 
 
-@_ratio("original_inst", Unit.TIMES, "orig inst")
-def instructions(scope: Scope) -> Values:
-    """512 x SQ_INSTS_VALU_MFMA_MOPS_BF16 / model_flops (bf16 only). Over the activities that have
-    all of it; the original takes medians over layers and iterations."""
-    sums, _ = scope.nodes.known_together((col.MATRIX_OPS, col.FLOPS))
-    return _quotient(sums[col.MATRIX_OPS] * col.OPS_PER_COUNT, sums[col.FLOPS])
+_MEDIANS = """Over the activities that have all of it; the original takes medians over layers
+        and iterations."""
+declare(
+    f"""
+    original_inst | x | orig inst | ratio of sums
+        512 x SQ_INSTS_VALU_MFMA_MOPS_BF16 / model_flops (bf16 only). {_MEDIANS}
+    original_util | x | orig util | ratio of sums
+        100 / TensorUtil: SIMDs x GRBM_GUI_ACTIVE per XCC / SQ_VALU_MFMA_BUSY_CYCLES. {_MEDIANS}
+    original_freq | x | orig freq | ratio of sums
+        Duration in the trace / (GRBM_GUI_ACTIVE per XCC / nominal clock): clock and contention
+        together, since the cycles are those of the serialised run. {_MEDIANS}
+""",
+    _original_ratio,
+    theme=Theme.ORIGINAL,
+    source=_SOURCE,
+    missing=_UNKNOWN,
+)
 
 
-@_ratio("original_util", Unit.TIMES, "orig util")
-def utilization(scope: Scope) -> Values:
-    """100 / TensorUtil: SIMDs x GRBM_GUI_ACTIVE per XCC / SQ_VALU_MFMA_BUSY_CYCLES. Over the
-    activities that have all of it; the original takes medians over layers and iterations."""
-    chip = scope.hardware
-    if chip is None:
-        return absent(len(scope.nodes))
-    sums, _ = scope.nodes.known_together((col.CYCLES, _BUSY))
-    return _quotient(
-        sums[col.CYCLES] * (chip.compute_units * chip.simds_per_cu / chip.xccs), sums[_BUSY]
-    )
-
-
-@_ratio("original_freq", Unit.TIMES, "orig freq")
-def frequency(scope: Scope) -> Values:
-    """Duration in the trace / (GRBM_GUI_ACTIVE per XCC / nominal clock): clock and contention
-    together, since the cycles are those of the serialised run. Over the activities that have all
-    of it; the original takes medians over layers and iterations."""
-    nodes = scope.nodes
-    if scope.hardware is None:
-        return absent(len(nodes))
-    trace_ns = nodes.known_duration(col.CYCLES).astype(np.float64)
-    alone_ns = nodes.known(col.CYCLES)[0] / scope.hardware.xccs / scope.hardware.clock_mhz * 1e3
-    return _quotient(trace_ns, alone_ns)
-
-
-@_original(
+@metric(
     "original_ovl",
     Unit.TIMES,
     "orig ovl",
     reduces=Reduces.INSTANCES,
+    source=_SOURCE,
+    theme=Theme.ORIGINAL,
     missing="the row has several operations or phases, or fewer than two instances",
 )
 def overlap(scope: Scope) -> Values:
@@ -266,16 +261,16 @@ def _stacked(name: str, scope: Scope) -> Values:
     peak = scope.hardware.flop_per_ns(ElementType.BF16) if scope.hardware else np.nan
     product = np.where(count == 0, np.nan, flops / peak)
     for ratio in _STACK[name]:
-        product = product * ratio(scope).numbers
+        product = product * METRICS[ratio].compute(scope).numbers
     return Values(product)
 
 
-_STACK: dict[str, tuple[Compute, ...]] = {
+_STACK: dict[str, tuple[str, ...]] = {
     "original_upto_theory_ns": (),
-    "original_upto_inst_ns": (instructions,),
-    "original_upto_util_ns": (instructions, utilization),
-    "original_upto_ovl_ns": (instructions, utilization, overlap),
-    "original_upto_freq_ns": (instructions, utilization, frequency),
+    "original_upto_inst_ns": ("original_inst",),
+    "original_upto_util_ns": ("original_inst", "original_util"),
+    "original_upto_ovl_ns": ("original_inst", "original_util", "original_ovl"),
+    "original_upto_freq_ns": ("original_inst", "original_util", "original_freq"),
 }
 declare(
     """

@@ -63,12 +63,7 @@ def visits(whole: OperationInstances, table: KernelTable, left_out: Mask) -> Int
         own = ~left_out[table.operation[row]]
         row, begin, end = row[own], begin[own], end[own]
     keys = _place_keys(table, row)
-    is_new = sorted_run_mask(*keys)
-    if is_new is None:
-        order = np.lexsort(keys[::-1])
-        keys, begin, end = [key[order] for key in keys], begin[order], end[order]
-        is_new = run_mask(*keys)
-    first = np.flatnonzero(is_new)
+    first = np.flatnonzero(run_mask(*keys))
     if not len(first):
         return None
     gpu = keys[0][first]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 from msgspec import Struct
 
@@ -24,12 +21,7 @@ from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64
 
 _NO_GRID = "no kernel of the row has the size of its launch in the trace"
-_on_gpu = partial(
-    metric,
-    reduces=Reduces.MEAN,
-    source="trace and hardware.toml",
-    missing=f"{_NO_GRID}, or the GPU is not in hardware.toml",
-)
+_SOURCE = "trace and hardware.toml"
 _NO_RESOURCES = "neither trace nor rocprofv3 has the kernel's registers and LDS"
 declare(
     f"""
@@ -49,7 +41,10 @@ declare(
 )
 
 
-@_on_gpu("fitting_occupancy_pct", Unit.PERCENT, "fitting occ. %", missing=_NO_RESOURCES)
+@metric(
+    "fitting_occupancy_pct", Unit.PERCENT, "fitting occ. %",
+    reduces=Reduces.MEAN, source=_SOURCE, missing=_NO_RESOURCES,
+)  # fmt: skip
 def fitting_occupancy(scope: Scope) -> Values:
     """Waves that fit on a compute unit at once, by the kernel's registers, LDS and workgroups, in %
     of the most it holds; mean over durations. What runs has at most so many."""
@@ -126,37 +121,35 @@ def fitting_workgroups(table: KernelTable, rows: Selection, chip: Hardware) -> F
     return found
 
 
-@_on_gpu("waves_per_cu", Unit.NONE, "waves/CU")
-def waves(scope: Scope) -> Values:
-    """Waves (warps) of a launch over the compute units of the GPU, mean over durations."""
+def _filling(name: str, scope: Scope) -> Values:
     chip, table = scope.hardware, scope.nodes.table
-    if chip is None or BLOCK not in table.measured:
+    if chip is None or not {GRID, BLOCK} <= table.measured.keys():
         return absent(len(scope.nodes))
 
-    def of(grids: Float64, rows: Selection) -> Float64:
-        return grids * waves_of(table.measured[BLOCK][rows], chip) / chip.compute_units
+    def of(grid: Float64, rows: Selection) -> Float64:
+        rounds, last = rounds_of(grid, chip.compute_units)
+        if name == "waves_per_cu":
+            return grid * waves_of(table.measured[BLOCK][rows], chip) / chip.compute_units
+        if name == "unused_cus_pct":
+            return 100 * np.where(rounds > 1, 0.0, 1 - last)
+        return 100 * (1 - last) / rounds
 
     return time_weighted(scope, GRID, figure=of)
 
 
-@_on_gpu("unused_cus_pct", Unit.PERCENT, "unused CUs %")
-def unused(scope: Scope) -> Values:
-    """Compute units for which a launch has no workgroup, in % of all; mean over durations. Above 0:
-    the kernel is too small for the GPU."""
-    return _of_rounds(scope, lambda rounds, last: np.where(rounds > 1, 0.0, 1 - last))
-
-
-@_on_gpu("tail_pct", Unit.PERCENT, "tail %")
-def tail(scope: Scope) -> Values:
-    """Places that stay empty if each compute unit runs one workgroup at a time, in % of those of
-    all rounds: 100 x (1 - grid / (rounds x units)); mean over durations. Kernels of which several
-    workgroups share a unit have shorter tails."""
-    return _of_rounds(scope, lambda rounds, last: (1 - last) / rounds)
-
-
-def _of_rounds(scope: Scope, part: Callable[[Float64, Float64], Float64]) -> Values:
-    chip = scope.hardware
-    if chip is None:
-        return absent(len(scope.nodes))
-    units = chip.compute_units
-    return time_weighted(scope, GRID, figure=lambda grid, _: 100 * part(*rounds_of(grid, units)))
+declare(
+    """
+    waves_per_cu | | waves/CU | time-weighted mean
+        Waves (warps) of a launch over the compute units of the GPU, mean over durations.
+    unused_cus_pct | % | unused CUs % | time-weighted mean
+        Compute units for which a launch has no workgroup, in % of all; mean over durations. Above
+        0: the kernel is too small for the GPU.
+    tail_pct | % | tail % | time-weighted mean
+        Places that stay empty if each compute unit runs one workgroup at a time, in % of those of
+        all rounds: 100 x (1 - grid / (rounds x units)); mean over durations. Kernels of which
+        several workgroups share a unit have shorter tails.
+""",
+    _filling,
+    source=_SOURCE,
+    missing=f"{_NO_GRID}, or the GPU is not in hardware.toml",
+)

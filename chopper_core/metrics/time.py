@@ -6,7 +6,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from chopper_core.metrics.metric import (
     METRICS,
@@ -31,7 +30,7 @@ from chopper_core.model.column_names import (
 )
 from chopper_core.model.signals import TRACKS
 from chopper_core.model.table import NO_TIME
-from chopper_core.model.units import Unit
+from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.grouping import counts_of, ratios
 
@@ -258,47 +257,38 @@ def _means(integral: Float64, known: Float64, samples: Float64) -> Values:
 def part_of_signal(name: str) -> Metric | None:
     """The metric of one of several instances of a signal, such as `gfx_mhz.xcd3`."""
     signal, _, instance = name.partition(".")
+    whole = METRICS.get(instance if signal == SAMPLED else signal)
+    unit: AnyUnit = whole.unit if whole else Unit.PER_US
     if signal == COUNTS_PER_US:
-        return _sampled(name, instance)
-    if signal == SAMPLED and instance in METRICS:
-        return replace(
-            METRICS[instance],
-            name=name,
-            title=f"sampled {METRICS[instance].title}",
-            reduces=Reduces.MEAN,
-            definition=f"{METRICS[instance].definition} Of the whole GPU between two samples, mean "
-            "over the durations of the activities.",
-            compute=lambda scope: _part_mean(scope, name),
-            missing_because="the run has no samples of its counters at the times of the row",
-            counters=(),
-            needs_hardware=False,
+        title, lacks = f"{instance}/µs", f"samples of {instance}"
+        definition = (
+            f"Increments of {instance} on the whole GPU, mean over the durations of the "
+            "activities; ~ marks the value of the nearest sample where none lies within the row."
         )
-    whole = METRICS.get(signal)
-    if whole is None or whole.reduces != Reduces.MEAN or not instance:
+    elif whole is None or not instance:
         return None
-    return replace(
-        whole,
-        name=name,
-        title=f"{instance} {whole.title}",
-        definition=f"Of {instance}: {whole.definition[0].lower()}{whole.definition[1:]}",
-        compute=lambda scope: _part_mean(scope, name),
-        missing_because=f"the run has no telemetry of {instance} for {signal} at the times of "
-        "the row",
-    )
-
-
-def _sampled(name: str, counter: str) -> Metric:
+    elif signal == SAMPLED:
+        title, lacks = f"sampled {whole.title}", "samples of its counters"
+        definition = (
+            f"{whole.definition} Of the whole GPU between two samples, mean over the durations of "
+            "the activities."
+        )
+    elif whole.reduces == Reduces.MEAN:
+        title, lacks = f"{instance} {whole.title}", f"telemetry of {instance} for {signal}"
+        definition = f"Of {instance}: {whole.definition[0].lower()}{whole.definition[1:]}"
+    else:
+        return None
     return Metric(
-        name=name,
-        unit=Unit.PER_US,
-        title=f"{counter}/µs",
-        reduces=Reduces.MEAN,
-        definition=f"Increments of {counter} on the whole GPU, mean over the durations of the "
-        "activities; ~ marks the value of the nearest sample where none lies within the row.",
-        compute=lambda scope: _part_mean(scope, name),
-        source="counters",
-        missing_because=f"the run has no samples of {counter} at the times of the row",
-        theme=Theme.TELEMETRY,
+        name,
+        unit,
+        title,
+        Reduces.MEAN,
+        definition,
+        lambda scope: _part_mean(scope, name),
+        "counters" if whole is None else whole.source,
+        f"the run has no {lacks} at the times of the row",
+        theme=Theme.TELEMETRY if whole is None else whole.theme,
+        needs_times=whole is None or whole.needs_times,
     )
 
 
