@@ -63,8 +63,8 @@ CAUSE: Final = "cause"
 _LEAST_RANGE: Final = 0.01
 """Activities at a time by which a chart of them varies at least."""
 _BINS: Final = 240
-_MOST_ROWS: Final = 1 << 21
-"""Of an iteration with more activities, some GPUs are in the graph."""
+_MOST_ROWS: Final = 1 << 19
+"""Of an iteration with too many activities, as many GPUs are in the graph as have so many."""
 TYPES: Final = ("compute", "memory", "collective", "send/receive")
 _SEND_RECV: Final = frozenset({"send_recv", "send", "recv"})
 
@@ -190,10 +190,10 @@ def _scope(run: Run, view: View) -> _ScopeGraph:
 def _fitting(whose: Int32, of_scope: Int32) -> tuple[int, ...]:
     """The GPUs of as many activities as a graph may have, where these are too many: evenly chosen
     ones of a scope, and of the others; () where all fit."""
-    if len(whose) <= _MOST_ROWS:
-        return ()
     gpus, first = distinct(whose), distinct(of_scope)
     fitting = max(_MOST_ROWS * len(gpus) // len(whose), 1)
+    if len(whose) <= MAX_ROWS or fitting >= len(gpus):
+        return ()
     chosen = list(evenly(first.tolist(), fitting))
     others = gpus[~np.isin(gpus, first)].tolist()
     return tuple(sorted([*chosen, *evenly(others, fitting - len(chosen))]))
