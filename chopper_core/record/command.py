@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from glob import glob
-from itertools import takewhile
 from pathlib import Path
 from shutil import which
 from tempfile import gettempdir
@@ -29,7 +28,6 @@ from chopper_core.record.hooks.state import (
     write_json,
 )
 from chopper_core.record.states import (
-    API,
     count_text,
     overhead,
     problems,
@@ -76,7 +74,6 @@ class RecordOptions(Struct, frozen=True):
         return {name: getattr(self, name) for name in names}
 
     def check(self) -> None:
-        """Raise UsageError for options that can't be."""
         if self.skip < 1 or self.steps < 1:
             raise UsageError("--skip and --steps are at least 1: the profiler warms up in a step")
         if self.every and self.every <= self.steps:
@@ -115,8 +112,6 @@ def record(
         say(f"{command[0]}: {'not executable' if is_there else 'not found'}")
         return _NOT_EXECUTABLE if is_there else _NOT_FOUND
     is_first = _prepare(run, command)
-    if (hint := _ignores_hooks(command)) is not None:
-        say(hint)
     with sampling(run):
         progress = _ProgressLines(run, say) if is_terminal else None
         try:
@@ -202,23 +197,8 @@ def _prepare(run: Path, command: Sequence[str]) -> bool:
     return True
 
 
-def _ignores_hooks(command: Sequence[str]) -> str | None:
-    for at, word in enumerate(command):
-        options = takewhile(lambda each: each.startswith("-"), command[at + 1 :])
-        for option in options if Path(word).name.startswith("python") else ():
-            if option in ("-c", "-m"):
-                break
-            if option[1:2] not in ("-", "W", "X") and set(option) & set("EIS"):
-                return (
-                    f"`{Path(word).name} {option}` keeps Chopper's hooks out: steps and kernels "
-                    f"are not recorded; {API}"
-                )
-    return None
-
-
 @contextmanager
 def sampling(run: Path) -> Iterator[None]:
-    """Sample this node during this time."""
     sampler = None
     with suppress(OSError):
         sampler = start_sampler([*_SAMPLER, str(run.absolute()), "--parent", str(os.getpid())])

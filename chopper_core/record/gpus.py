@@ -96,7 +96,6 @@ class GpuLibrary:
         raise NotImplementedError
 
     def devices(self) -> list[RecordedGpu]:
-        """The GPUs, in the library's order."""
         raise NotImplementedError
 
     def sample(self, *, is_full: bool = True) -> Iterator[Sample]:
@@ -122,7 +121,6 @@ class GpuLibrary:
             return None
 
     def number(self, device: int, what: str, call: Callable[..., Any], *more: object) -> Cell:
-        """The answer as a cell."""
         return cell(self.ask(device, what, call, *more))
 
     def item(self, device: int, what: str, call: Callable[..., Any], key: str) -> Any:
@@ -186,7 +184,6 @@ class AmdSmi(GpuLibrary):
             yield Sample(device, tuple(cells), int(taken_ns), stamp)
 
     def close(self) -> None:
-        """Release the library."""
         self._api.amdsmi_shut_down()
 
 
@@ -265,7 +262,6 @@ class Nvml(GpuLibrary):
         yield _scaled(self.number(device, "limit", api.nvmlDeviceGetEnforcedPowerLimit), 1e-3)
 
     def close(self) -> None:
-        """Release the library."""
         self._api.nvmlShutdown()
 
 
@@ -286,7 +282,6 @@ def _amd_cell(value: object) -> Cell:
 
 
 def _field_cell(field: Any) -> Cell:
-    """The value of a field of NVML."""
     if field is None or field.nvmlReturn or not 0 <= int(field.valueType) < len(_MEMBERS):
         return ""
     return cell(getattr(field.value, _MEMBERS[int(field.valueType)]))

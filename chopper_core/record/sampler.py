@@ -142,7 +142,6 @@ class CpuSampler:
 
 
 def _place(cpu: int) -> str:
-    """The core and the socket of a CPU."""
     names = ("core_id", "physical_package_id")
     try:
         return ",".join(Path(_TOPOLOGY.format(cpu, name)).read_text().strip() for name in names)
@@ -151,7 +150,6 @@ def _place(cpu: int) -> str:
 
 
 def _has_window(state: Path) -> bool:
-    """Whether a process traces, by its state."""
     with suppress(OSError):
         if state.stat().st_mtime > time.time() - _STATE_S:
             text = state.read_text(errors="replace")
@@ -294,7 +292,6 @@ def _is_alive(process: int) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sample into a run's directory."""
     parser = ArgumentParser(prog="python -m chopper_core.record.sampler")
     parser.add_argument("run", type=Path)
     parser.add_argument("--period-ms", type=float, default=PERIOD_S * 1e3)

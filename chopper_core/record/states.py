@@ -71,7 +71,6 @@ def summary(run: Path, manifest: Manifest) -> str:
 
 
 def size_text(size: float) -> str:
-    """A number of bytes in the unit that fits."""
     for least, unit in ((1e9, "GB"), (1e6, "MB")):
         if size >= least:
             return f"{size / least:.{1 if unit == 'GB' else 0}f} {unit}"

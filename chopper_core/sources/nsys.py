@@ -81,7 +81,6 @@ _MAX_GRID: Final = 1 << 50
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Recognise the database by its tables."""
     from chopper_core.tables.database import opened_database
 
     if not head.magic.startswith(SQLITE_MAGIC):
@@ -96,7 +95,6 @@ def recognise(head: FileHead) -> Recognised | None:
 
 
 def read(path: Path, progress: Progress = silent) -> Trace:
-    """Read the events of a database; raises DataError if it can't be read."""
     from chopper_core.tables.database import opened_database, unwritten
 
     losses, counts = Losses(notes=unwritten(path)), dict[str, int]()

@@ -213,12 +213,10 @@ class _PluginFormat:
         self.SUFFIXES: tuple[str, ...] = module.SUFFIXES
 
     def recognise(self, head: FileHead) -> Recognised | Unusable | None:
-        """Recognise a file; None where the plugin fails."""
         found = self._plugin.attempt(self._module.recognise, None, head)
         return found if isinstance(found, Recognised | Unusable) else None
 
     def read(self, path: Path, progress: Progress = silent, /) -> Any:
-        """Read a file; raises DataError, also where the plugin fails."""
         return self._plugin.call(self._module.read, path, progress)
 
 
@@ -245,7 +243,6 @@ class ListedPaths(tuple[Path, ...]):
         return {}
 
     def found(self, family: Family) -> FoundFiles:
-        """See `discover`."""
         if family not in self._found:
             families = NEXT_TO_TRACES if family in NEXT_TO_TRACES else (family,)
             self._found.update(zip(families, self._search(families), strict=True))

@@ -247,7 +247,6 @@ class _RpdReader:
         return self._rows(table, f"SELECT {key}, {columns} FROM {{}}"), keys
 
     def _shapes(self, op: Int64, api: Int64) -> tuple[Sequence[LaunchShape], Any]:
-        """Return the launch sizes, and the code of each kernel's."""
         sizes = "gridX, gridY, gridZ, workgroupX, workgroupY, workgroupZ"
         rows, keys = self._detail("kernel", sizes, op, api)
         shapes: dict[LaunchShape, int] = Interner()
@@ -269,7 +268,6 @@ class _RpdReader:
         return np.where(category == ActivityCategory.MEMCPY, sizes, ABSENT)
 
     def _texts(self, table: str, wanted: str) -> dict[int, str]:
-        """Return the texts of the ids that a query gives."""
         rows = self._rows(table, f"SELECT id, string FROM {{}} WHERE id IN ({wanted})")
         return {number: cut_name(str(text or "")) for number, text in rows}
 

@@ -24,7 +24,6 @@ _FIGURE_CELLS: Final = 8
 _DIGIT_CELLS: Final = 5
 _WORD_CELLS: Final = 13
 """Cells of a word in the place of a figure."""
-_MAX_TITLES: Final = 24
 _MAX_ATTRIBUTE: Final = 1_000
 """Characters of an attribute; exports have all of it."""
 _MAX_ACROSS: Final = 3
@@ -98,10 +97,13 @@ def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
     ]
     zeros = [", ".join(metric.title for metric in detail.zeros)] if detail.zeros else []
     unavailable = [
-        f"{glyphs.missing} {_joined(metrics)}: {reason}"
+        f"{glyphs.missing} {', '.join(each.title for each in metrics)}: {reason}"
         for reason, metrics in detail.reasons.items()
     ]
-    lacking = [f"{', '.join(names)}: {_joined(own)}" for names, own in detail.lacking.items()]
+    lacking = [
+        f"{', '.join(names)}: {', '.join(each.title for each in own)}"
+        for names, own in detail.lacking.items()
+    ]
     for title, explained, lines in (
         ("attributes in the trace", "", attributes),
         ("zero", "", zeros),
@@ -160,14 +162,6 @@ def _cells(figure: Figure) -> int:
     """The cells that a figure needs with its title, by its metric: none moves from row to row."""
     figure_cells = max(_FIGURE_CELLS, _DIGIT_CELLS + 1 + len(figure.metric.unit))
     return len(figure.metric.title) + 1 + (_WORD_CELLS if figure.word else figure_cells)
-
-
-def _joined(metrics: Sequence[Metric]) -> str:
-    titles = [metric.title for metric in metrics]
-    more = len(titles) - _MAX_TITLES
-    if more > 1:
-        titles[_MAX_TITLES:] = [f"{more} more"]
-    return ", ".join(titles)
 
 
 def _titles(metrics: Sequence[Metric], width: int, glyphs: Glyphs) -> str:

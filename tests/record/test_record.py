@@ -204,11 +204,10 @@ def test_a_recording_without_traces_says_why(tmp_path: Path) -> None:
         open_run(str(found.run))
 
 
-def test_what_keeps_hooks_out_is_said_first(tmp_path: Path) -> None:
+def test_what_keeps_hooks_out_is_said(tmp_path: Path) -> None:
     said: list[str] = []
     record(RecordOptions(tmp_path / "run"), [sys.executable, "-I", "-c", "0"], said.append)
-    assert "-I` keeps Chopper's hooks out" in said[0]
-    assert "chopper_core.record.profile" in said[0]
+    assert "python -E, -I or -S" in said[0] and "chopper_core.record.profile" in said[0]
 
 
 def test_jobs_one_after_the_other_leave_a_directory_that_opens(

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from chopper_core.extensions.chakra.et import write_et
 from chopper_core.extensions.chakra.execution_graph import RULES
-from chopper_core.extensions.chakra.graph import IO_SIDES, KEPT, RANK_OF, STATED
+from chopper_core.extensions.chakra.graph import IO_SIDES, KEPT, STATED
 from chopper_core.extensions.chakra.graph_nodes import (
     CONTROL,
     STATED_KINDS,
@@ -327,11 +327,7 @@ def _add_kept(
     node.attributes.setdefault("comm_tag", Attribute("int32", transfer.tag))
     node.attributes.setdefault("comm_size", Attribute("int64", transfer.bytes))
     for name, gpu in (("comm_src", transfer.sender), ("comm_dst", transfer.receiver)):
-        given = kept.get(name)
-        number = plan.rank_of[gpu]
-        node.attributes[name] = Attribute("int32", number)
-        if given is not None and given[1] != number:
-            node.attributes[RANK_OF[name]] = Attribute("int32", given[1])
+        node.attributes[name] = Attribute("int32", plan.rank_of[gpu])
 
 
 def _node(table: KernelTable, row: int, plan: _Plan, **fields: object) -> Node:

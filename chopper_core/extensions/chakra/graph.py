@@ -38,8 +38,6 @@ from chopper_core.util.grouping import stable_order
 _GROUPS: Final = "process_group:init"
 IO_SIDES: Final = ("inputs.", "outputs.")
 """The prefixes of a node's inputs and outputs among its attributes: `inputs.shapes`."""
-_MAX_VALUE: Final = 1 << 18
-"""Characters of a text, or entries of a list; longer ones are left out."""
 _LONG_CYCLE: Final = 5
 _INT64: Final = range(-(2**63), 2**63)
 
@@ -157,7 +155,6 @@ class GraphBuilder:
         self._deps = {name: (array("q", (0,)), array("Q")) for name in ("data", "control")}
         self._attributes: dict[str, AttributeColumn] = {}
         self._groups: list[str] = []
-        self._too_long: dict[str, int] = {}
         self.losses = Losses()
 
     def add(self, node: Node) -> None:
@@ -177,9 +174,6 @@ class GraphBuilder:
             first.append(len(to))
         for name, attribute in (*node.attributes.items(), *_io_attributes(node)):
             value = attribute.value
-            if isinstance(value, str | bytes | list) and len(value) > _MAX_VALUE:
-                self._too_long[name] = self._too_long.get(name, 0) + 1
-                continue
             if isinstance(value, str):
                 # Schemas of operators repeat on thousands of nodes.
                 value = self._texts.setdefault(value, value)
@@ -193,12 +187,6 @@ class GraphBuilder:
     def graph(self, version: str, metadata: Mapping[str, Value]) -> ExecutionGraph:
         if not self._ids:
             raise DataError(f"{self._path} is a Chakra trace without nodes.")
-        if self._too_long:
-            count, first = sum(self._too_long.values()), next(iter(self._too_long))
-            self.losses.notes.append(
-                f"{count:,} attributes, such as {first}, have more than {_MAX_VALUE:,} characters "
-                "or numbers and are left out"
-            )
         ids = np.array(self._ids)
         order = np.argsort(ids, kind="stable")
         repeated = np.flatnonzero(np.diff(ids[order]) == 0)
@@ -262,8 +250,6 @@ SHOWN_TYPES: Final = (
 _MAX_BEHIND: Final = 64
 """Activities behind a host node that are all kept."""
 _NOTHING: Final[dict[int, int]] = {}
-RANK_OF: Final = {"comm_src": "comm_src_rank", "comm_dst": "comm_dst_rank"}
-"""Peers as numbers of files, and as the run's ranks where these differ."""
 
 
 def attributes_of(graph: ExecutionGraph, rows: Index, *, is_own: bool) -> Attributes:
@@ -277,12 +263,6 @@ def attributes_of(graph: ExecutionGraph, rows: Index, *, is_own: bool) -> Attrib
         for node, kind, value in zip(column.nodes, column.types, column.values, strict=True):
             if node in found:
                 found[node][name] = (kind, value if kind else None)
-    for name, stated in RANK_OF.items():
-        ranks = graph.attributes.get(stated) if is_own else None
-        if ranks is not None:
-            for node, value in zip(ranks.nodes, ranks.values, strict=True):
-                if node in found and _is_time(value):
-                    found[node][name] = ("int32", value)
     for node_type in SHOWN_TYPES:
         for node in rows[graph.type[rows] == node_type].tolist():
             found[node][NODE_TYPE] = ("string", node_type.name)

@@ -65,7 +65,6 @@ class GraphScope(Struct, frozen=True):
     """Time as nodes in which nothing else runs: on the host, or without its work on the GPU."""
 
     def of_gpu(self, run: Run, gpu: int) -> Index:
-        """The rows of a GPU in the order of their start."""
         return time_order(run.table, self.rows[run.table.gpu[self.rows] == gpu])
 
 

@@ -18,8 +18,6 @@ from chopper_core.model.table import NO_TIME, Kind
 from chopper_core.util.grouping import distinct
 
 TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
-_MAX_LISTED: Final = 100
-"""Attributes that are listed for a file."""
 _MAX_SHOWN: Final = 40
 
 
@@ -114,7 +112,7 @@ def _facts(graph: ExecutionGraph) -> dict[str, str]:
 
 
 def _unread(attributes: Mapping[str, AttributeColumn]) -> list[str]:
-    """A sentence for each attribute that no figure comes from; of very many the first."""
+    """A sentence for each attribute that no figure comes from."""
     found = []
     for name, column in attributes.items():
         if name not in USED and name not in (STATED, HOST):
@@ -123,8 +121,6 @@ def _unread(attributes: Mapping[str, AttributeColumn]) -> list[str]:
                 f"attribute {name}{f' ({types})' if types else ''} of {len(column.nodes):,} nodes, "
                 f"such as {_shortened(column.values[0])}"
             )
-    if (more := len(found) - _MAX_LISTED) > 0:
-        found[_MAX_LISTED:] = [f"{more:,} more attributes"]
     return found
 
 

@@ -346,7 +346,6 @@ def _check_messages(files: Sequence[_File], by_rank: Mapping[int, _File]) -> Ite
 
 
 def _group_file(folder: Path) -> tuple[dict[int, list[int]], str]:
-    """The members of each listed group, and the error in the file, if any."""
     path = folder / GROUP_FILE
     try:
         found = json_decode(read_small(path), type=dict[int, list[int]]) if path.exists() else {}

@@ -85,7 +85,6 @@ def bytes_field(number: int, value: bytes) -> bytes:
 
 
 def delimited(message: bytes) -> bytes:
-    """A message behind its length."""
     return varint(len(message)) + message
 
 
@@ -247,7 +246,6 @@ _IO: Final = {1: "values", 2: "shapes", 3: "types"}
 
 
 def decode_metadata(data: bytes) -> Metadata:
-    """Decode a `GlobalMetadata`; raises WireError."""
     metadata = Metadata()
     for number, wire, value in fields_of(data):
         if number == 1 and wire == BYTES:
@@ -357,14 +355,9 @@ def encode_node(node: Node) -> bytes:
 
 def _encoded_attributes(number: int, attributes: Mapping[str, Attribute]) -> bytes:
     return b"".join(
-        bytes_field(number, _encoded_name(name) + _encoded_value(each))
+        bytes_field(number, _encoded(1, "string", name) + _encoded_value(each))
         for name, each in attributes.items()
     )
-
-
-@lru_cache(maxsize=1 << 10)
-def _encoded_name(name: str) -> bytes:
-    return _encoded(1, "string", name)
 
 
 def _encoded_value(attribute: Attribute) -> bytes:

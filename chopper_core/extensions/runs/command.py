@@ -67,7 +67,6 @@ def run(options: Namespace) -> int:
 
 
 def follower_of(options: Namespace, view: View) -> Follower:
-    """Looks for runs again as their files change."""
     from chopper_core.ingest.follow import Follower
 
     follower = Follower(view.run, every_s=options.interval)

@@ -130,7 +130,6 @@ class ReadFigures(Struct, frozen=True):
         return opened(path, progress, jobs=self.jobs, overrides=self.overrides)
 
     def __call__(self, path: Path, progress: Progress) -> RunRow:
-        """Read a run; raises the errors of reading."""
         from chopper_core.extensions.runs.figures import figures_of_run
 
         place = kept("rows", str(path), self.overrides) if self.use_cache else None

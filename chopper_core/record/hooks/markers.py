@@ -32,7 +32,6 @@ class Roctx:
         self._library.roctxProfilerResume(0)
 
     def stop_trace(self) -> None:
-        """End counting."""
         self._library.roctxProfilerPause(0)
 
     def add_metadata_json(self, key: str, value: str) -> None:

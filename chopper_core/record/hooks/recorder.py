@@ -120,7 +120,6 @@ class Recorder:
             self._fail(error)
 
     def after_forward(self, module: Any) -> None:
-        """End the range of a module."""
         try:
             self.ranges.close(module)
         except Exception as error:
@@ -348,7 +347,6 @@ class Recorder:
             self.publish(has_ended=True)
 
     def close(self) -> None:
-        """End the recording of this process."""
         if self.pid == os.getpid():
             with self.signals.deferred():
                 self._end()

@@ -48,7 +48,6 @@ def write_json(path: str, content: object) -> None:
 
 
 def remove(*paths: str) -> None:
-    """Remove files as far as possible."""
     for path in paths:
         with suppress(OSError):
             os.remove(path)

@@ -44,8 +44,6 @@ _MAX_PAIRS: Final = 1 << 16
 _CANDIDATES: Final = 8
 DIFFERS_BY: Final = 0.01
 """Relative difference above which the values of one counter in two passes are noted."""
-_MAX_NAMED_KERNELS: Final = 3
-_MAX_NAME_LENGTH: Final = 60
 _SIZES: Final = ("grid", "workgroup")
 _TIMES: Final = ("start_ns", "end_ns")
 _Number = TypeVar("_Number", np.int32, np.int64, np.float64)
@@ -162,7 +160,7 @@ def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[Disp
     there = _in_terms_of(base, other)
     ours, others, theirs = base.dispatches, there.dispatches, _Keys.of(there.dispatches)
     match, nearest = _same_occurrence(ours, keys.nth, others, theirs.nth)
-    theirs, sure = _by_ids(ours, keys, others, theirs, match, nearest)
+    theirs = _by_ids(ours, keys, others, theirs, match, nearest)
     # Unmatched rows come after the last row of the first pass up to them, without their times.
     rows = _merged(ours, others, match, with_times=not (ours.start_ns >= 0).any())
     is_new = match < 0
@@ -174,7 +172,7 @@ def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[Disp
     )
     unmatched = is_new & (nearest >= 0)
     is_other_grid = ours.name[nearest[unmatched]] == others.name[unmatched]
-    notes = match_notes(base, there, match, by_occurrence=not sure)
+    notes = match_notes(base, there, match)
     if count := int(is_other_grid.sum()):
         notes.append(
             f"{pass_name(there)}: {count:,} dispatches have a different grid from the same "
@@ -192,23 +190,19 @@ def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[Disp
 
 def _by_ids(
     base: Dispatches, keys: _Keys, other: Dispatches, theirs: _Keys, match: Int64, nearest: Int64
-) -> tuple[_Keys, bool]:
+) -> _Keys:
     """Replace matches by occurrence, GPU by GPU, where ids show better.
 
-    Returns the keys of the other pass, with its ids as the first one counts where they agree, and
-    whether the matches of all GPUs are certain.
+    Returns the keys of the other pass, with its ids as the first one counts where they agree.
     """
     ids = np.full(len(other), ABSENT, np.int64)
-    sure = True
     for gpu in distinct(other.gpu).tolist():
         here, there = np.flatnonzero(base.gpu == gpu), np.flatnonzero(other.gpu == gpu)
         if min(len(here), len(there)) < _MIN_COMPARED:
-            sure = False
             continue
         name, other_name = base.name[here].astype(np.int64), other.name[there].astype(np.int64)
         found = same_ids(name, keys.ids[here], other_name, theirs.ids[there])
         if found is None:
-            sure &= np.array_equal(np.sort(name), np.sort(other_name))
             continue
         both = np.flatnonzero(found >= 0)
         shift = int(theirs.ids[there[both[0]]] - keys.ids[here[found[both[0]]]])
@@ -219,7 +213,7 @@ def _by_ids(
         unlike = (rows >= 0) & (size[rows] > 0) & (size_there[there] > 0)
         unlike &= size[rows] != size_there[there]
         match[there] = np.where(unlike, ABSENT, rows)
-    return _Keys(theirs.nth, ids), sure
+    return _Keys(theirs.nth, ids)
 
 
 def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
@@ -420,9 +414,7 @@ def _id_shifts(code: Int64, ids: Int64, other_code: Int64, other_ids: Int64) -> 
     return [int(values[at]) for at in np.argsort(-votes, kind="stable")[:_CANDIDATES]]
 
 
-def match_notes(
-    base: DispatchRun, other: DispatchRun, match: Int64, *, by_occurrence: bool = True
-) -> list[str]:
+def match_notes(base: DispatchRun, other: DispatchRun, match: Int64) -> list[str]:
     """Note dispatches of a pass without counterpart in the passes before, and vice versa."""
     rows, there, name = base.dispatches, other.dispatches, pass_name(other)
     both = match >= 0
@@ -439,8 +431,6 @@ def match_notes(
             f"{name}: {missed:,} of {len(rows):,} dispatches of earlier passes are missing in this "
             "one."
         )
-    if by_occurrence and (alone or missed) and both.any():
-        notes += _counts_notes(other, rows, there)
     return notes
 
 
@@ -463,24 +453,3 @@ def repeat_notes(base: Dispatches, other: DispatchRun, match: Int64) -> list[str
 def pass_name(run: DispatchRun) -> str:
     """Return the folder and name of the file of a pass."""
     return "/".join(run.paths[0].parts[-2:]) if run.paths else "a pass"
-
-
-def _counts_notes(other: DispatchRun, rows: Dispatches, there: Dispatches) -> list[str]:
-    """Note kernels that ran another number of times."""
-    codes = np.concatenate((rows.name, there.name))
-    is_there = np.arange(len(codes)) >= len(rows)
-    kernels, index = ranked(codes)
-    counts = np.bincount(index[~is_there], minlength=len(kernels))
-    counts_there = np.bincount(index[is_there], minlength=len(kernels))
-    differs = np.flatnonzero((counts != counts_there) & (counts > 0) & (counts_there > 0))
-    some = [
-        f"{other.names[kernels[at]][:_MAX_NAME_LENGTH]}: {counts_there[at]:,} for {counts[at]:,}"
-        for at in differs[:_MAX_NAMED_KERNELS]
-    ]
-    if not some:
-        return []
-    listed = "; ".join(some) + (" …" if len(differs) > len(some) else "")
-    return [
-        f"{pass_name(other)}: {len(differs):,} kernels ran a different number of times than in "
-        f"earlier passes ({listed}); they are matched from the first occurrence on."
-    ]
