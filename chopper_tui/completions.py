@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from msgspec.structs import asdict
 
 from chopper_core.metrics import METRICS
-from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
+from chopper_core.model.address import KEYS, parse, path_text, step_text
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
@@ -184,7 +184,7 @@ def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
     asked = view_spec(name) if name in (*VIEWS, *SET_VIEWS) else None
     key, equals, value = last.partition("=")
     if not equals:
-        offered = [f"{each}=" for each in _option_keys(stated, asked) if each not in stated]
+        offered = [f"{each}=" for each in KEYS if each not in (*stated, *_READ_OPTIONS)]
         return [before + mark + each for each in offered if each.startswith(key)]
     first, comma, begun = value.rpartition(",") if key in _LISTS else ("", "", value)
     values = _option_values(run, frame, key, asked)
@@ -192,19 +192,6 @@ def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
         values = [*run.others, *_path_completions(run, frame.view.run, value, "")]
     start = f"{before}{mark}{key}={first}{comma}"
     return [start + each for each in values if each.startswith(begun)]
-
-
-def _option_keys(stated: dict[str, str], asked: ViewSpec | None) -> Iterable[str]:
-    unfit = {*_READ_OPTIONS}
-    if asked is None or not asked.by:
-        unfit.add("by")
-    if asked is None or not asked.of:
-        unfit.add("of")
-    if "stat" not in stated:
-        unfit.add("over")
-    if asked is None or not asked.along_time:
-        unfit.update(TIMES if "view" in stated else ("at", "mark"))
-    return (key for key in KEYS if key not in unfit)
 
 
 def _option_values(run: Run, frame: Frame, key: str, asked: ViewSpec | None) -> Sequence[str]:

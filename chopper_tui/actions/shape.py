@@ -26,7 +26,6 @@ from chopper_core.render.cells import (
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
-from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.derived import instance_levels, underlying
 from chopper_core.views.shared.filter import NO_ROW
@@ -109,7 +108,7 @@ def _named_columns(screen: Explorer, text: str) -> tuple[str, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     names = list(shown_columns(screen)) if all(word[0] in "+-" for word in words) else []
     for word in words:
-        name = column_named(screen.frame, word.lstrip("+-"))
+        (name,) = column_names([word.lstrip("+-")], screen.frame.columns)
         if not screen.view.name:
             name = metric_named(name, screen.run.table).name
         if name in names:
@@ -119,11 +118,6 @@ def _named_columns(screen: Explorer, text: str) -> tuple[str, ...]:
     if not names:
         raise UsageError("a table needs a column; :columns default restores the defaults")
     return tuple(names)
-
-
-def column_named(frame: Frame, text: str) -> str:
-    """The name of a column given by name, title or heading; unknown text is returned unchanged."""
-    return column_names([text], frame.columns)[0]
 
 
 async def _show_columns(screen: Explorer, names: tuple[str, ...]) -> None:
@@ -222,7 +216,7 @@ async def sort(screen: Explorer, argument: str) -> None:
     if argument:
         sign, name = ("-", argument[1:]) if argument.startswith("-") else ("", argument)
         is_own = argument in ("own", "none", "default")
-        await _sort_by(screen, "" if is_own else sign + column_named(frame, name))
+        await _sort_by(screen, "" if is_own else sign + column_names([name], frame.columns)[0])
         return
     options = [("", "default order", f"by {level_title(frame.level)}, as in the run")]
     options.append(("name", "name", "alphabetical"))

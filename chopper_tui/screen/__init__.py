@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Answer = Callable[[T], Awaitable[None] | None]
-_MAX_HISTORY: Final = 100
 _REST_S: Final = 1.0
 """Once nothing has changed for so long, memory that views no longer need is given back."""
 
@@ -187,7 +186,7 @@ class Explorer(ScreenParts):
         """Show the data of the last place of a trail, by default of the run on the screen."""
         before, after = self.view, trail[-1].view
         if (before.run, before.path, before.name) != (after.run, after.path, after.name):
-            self.past = [*self.past[-_MAX_HISTORY:], self.here]
+            self.past = [*self.past, self.here]
             self.future = []
         if (before.name, before.by) != (after.name, after.by):
             self.picture = 0
@@ -196,9 +195,6 @@ class Explorer(ScreenParts):
             self.cell = (0, self.cell[1])
             if isinstance(self._holder, PicturePane):
                 self._holder = None
-        del self.entries[:-_MAX_HISTORY]
-        for key in list(self.left)[:-_MAX_HISTORY]:
-            del self.left[key]
         self.trail = trail
         if run is not None and run.name != self.run.name:
             self._marks_of[self.run.name] = self.marks

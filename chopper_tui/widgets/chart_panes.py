@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -442,12 +441,9 @@ def _figure(frame: Frame, metric: Metric, row: int) -> str:
 
 
 def _place_of(chosen: Sequence[Card], cards: Sequence[Card]) -> int:
-    """Where a card is among others, or the one with the same evidence; 0 where none is it."""
-    for key in (attrgetter("text"), attrgetter("address")):
-        places = [at for at, card in enumerate(cards) if [key(card)] == [*map(key, chosen)]]
-        if places:
-            return places[0]
-    return 0
+    """Where a card is among others, by its evidence; 0 where none is it."""
+    addresses = [card.address for card in chosen]
+    return next((at for at, card in enumerate(cards) if card.address in addresses), 0)
 
 
 class CardsPane(Pane, Listing):

@@ -227,8 +227,6 @@ def _time(ns: int) -> str:
     return f"{ns / 1e6:.3f} ms" if ns >= 1_000_000 else f"{ns / 1e3:.3f} µs"
 
 
-_MAX_HISTORY: Final = 100
-"""Texts that are remembered for each kind of prompt."""
 Complete = Callable[[str, str], Sequence[str]]
 """(text up to the cursor, text after it) → completions."""
 
@@ -346,9 +344,7 @@ class PromptLine(Input):
         """Close and hand the text over at once, before the keys that follow; or cancel."""
         text, question = self.value, self.question
         if is_entered and text.strip():
-            self.history[:] = [*(each for each in self.history if each != text), text][
-                -_MAX_HISTORY:
-            ]
+            self.history[:] = [*(each for each in self.history if each != text), text]
         self._explorer.close_prompt()
         if is_entered:
             self._explorer.steps.add(lambda: question.entered(text))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import chopper_tui.screen as screens
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import Baseline, View
 from chopper_core.render import as_text
@@ -16,7 +15,6 @@ from chopper_tui.actions import ACTIONS
 from chopper_tui.export import printed
 from chopper_tui.screen import Explorer
 from chopper_tui.steps import StepQueue
-from chopper_tui.widgets import footer
 from chopper_tui.widgets.chart_panes import GpuPane
 from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.dialogs import Chooser
@@ -480,19 +478,3 @@ async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int])
         assert "no statistic applies" in at.status and at.frame.view.stat == "median"
         await at.command("stat sum")
         assert at.status == "figures are sums" and at.frame.address == "sample.json?view=ranks"
-
-
-@pytest.mark.sweep
-async def test_places_and_texts_are_remembered_up_to_a_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(screens, "_MAX_HISTORY", 3)
-    monkeypatch.setattr(footer, "_MAX_HISTORY", 3)
-    async with explorer() as at:
-        for number in range(5):
-            at.explore.entries.append((at.frame.view, at.explore.here))
-            at.explore.left[number] = at.explore.here[-1]
-            await at.command(f"filter {number}")
-        known = at.app.screen.query_one(footer.Prompt).query_one(footer.PromptLine).history
-        assert known == ["filter 2", "filter 3", "filter 4"]
-        assert len(at.explore.entries) <= 3 and len(at.explore.left) <= 3

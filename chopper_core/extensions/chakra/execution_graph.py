@@ -274,7 +274,8 @@ class _GpuNodes:
             elif kind[place] == Kind.COMM:
                 name, rule = _collective(self._types[place], comm_types[place], kernel, callers)
             else:
-                operator = next((each for each in reversed(callers) if _is_operator(each)), "")
+                operators = filter(_OPERATOR.match, reversed(callers))
+                operator = next((each for each in operators if not _WRAPPER.match(each)), "")
                 rule = Rule.HOST_OPERATOR if operator else Rule.KERNEL_NAME
                 name = operator or kernel_class(kernel)
             labels.codes[place], labels.rules[place] = names[name], rule
@@ -315,10 +316,6 @@ class _GpuNodes:
             if len(rules) == len(RULES) and min(rules) >= 0:
                 found[:, place] = rules
         return found
-
-
-def _is_operator(name: str) -> bool:
-    return _OPERATOR.match(name) is not None and _WRAPPER.match(name) is None
 
 
 def _collective(

@@ -20,7 +20,7 @@ from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.run import Run
 from chopper_core.model.units import drawn_in
 from chopper_core.model.view import RUN_LEVEL, View
-from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
+from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import run_frame
@@ -63,7 +63,7 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
     split = "" if by == RUN_LEVEL or spec.by_of_runs else by
     seen: list[_Seen] = []
     notes: list[str] = []
-    misfit: UsageError | None = None
+    misfit: ChopperError | None = None
     for row in rows:
         asked = replace(_plain(view, row), by=split)
         if row.status == FAILED:
@@ -78,15 +78,12 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
                 )
             columns = view.columns[:1] if split else view.columns
             seen.append(_Seen(row, _with_columns(own, asked, columns)))
-        except UsageError as error:
+        except ChopperError as error:
             misfit = misfit or error
             notes.append(f"{row.name} is left out: {error}")
-        except (NothingToShow, NoSuchNode, DataError) as error:
-            notes.append(f"{row.name} is left out: {error}")
     if not seen:
-        if misfit is not None:
-            raise misfit
-        raise NothingToShow(notes[0] if notes else f"no run to show in the view {spec.name}")
+        nothing = notes[0] if notes else f"no run to show in the view {spec.name}"
+        raise misfit or NothingToShow(nothing)
     if reading.waiting:
         notes.append(f"{reading.waiting} runs are still being read")
     make = _rows if by == RUN_LEVEL else _matrix
