@@ -12,6 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from chopper_core.model.run import Run
+from chopper_core.model.units import significant
 from chopper_core.model.view import View
 from chopper_core.render import FORMATS, render
 from chopper_core.render.cells import column_texts, level_title
@@ -27,7 +28,6 @@ _TEXT_WIDTH: Final = 120
 _CHART_LINES: Final = 12
 _MOST_ROWS: Final = 1000
 """Of a table for people; without a limit CSV and JSON have all."""
-_DIGITS: Final = 4
 _ISSUE_ROWS: Final = 30
 _ISSUE_LINES: Final = 60
 BENCHMARKS: Final = ("hipblaslt", "torch")
@@ -101,7 +101,7 @@ def row_text(frame: Frame, row: int) -> Escaped:
         if column.is_word or number is None:
             cells.append(column.cell(values, row, UNICODE))
         else:
-            cells.append(_four_digits(number / column.scale.divisor))
+            cells.append(significant(number / column.scale.divisor))
     cells.append(clean(frame.addresses(row)))
     return escape_lines("\t".join(heads) + "\n" + "\t".join(cells))
 
@@ -123,12 +123,6 @@ def benchmark_line(run: Run, frame: Frame, row: int, tool: str = "") -> Escaped:
     if not lines:
         raise UsageError(f"no {' or '.join(names)} command runs {frame.labels[row]}")
     return escape_lines(lines[0])
-
-
-def _four_digits(number: float) -> str:
-    decimals = max(_DIGITS - len(f"{abs(number):.0f}"), 0)
-    text = f"{number:.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def issue_text(run: Run, frame: Frame) -> Escaped:

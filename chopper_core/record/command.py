@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from chopper_core.model.units import Unit, scaled_text
 from chopper_core.record import counters, manifest
 from chopper_core.record.hooks.state import (
     TRIGGER,
@@ -31,7 +31,6 @@ from chopper_core.record.states import (
     count_text,
     overhead,
     problems,
-    size_text,
     summary,
     windows_of,
 )
@@ -206,12 +205,7 @@ def sampling(run: Path) -> Iterator[None]:
         yield
     finally:
         if sampler is not None:
-            sampler.terminate()
-            try:
-                sampler.wait(_SAMPLER_END_S)
-            except subprocess.TimeoutExpired:
-                sampler.kill()
-                sampler.wait()
+            counters.end(sampler, _SAMPLER_END_S)
 
 
 def run_command(
@@ -263,7 +257,7 @@ class _ProgressLines:
         windows, ranks = windows_of(states), count_text(len(states), "rank")
         for first, last, written, size in windows:
             if (first, last, written, size) not in self._known and written in (0, len(states)):
-                how = f"wrote {size_text(size)} of" if written else "record"
+                how = f"wrote {scaled_text(size, Unit.BYTES)} of" if written else "record"
                 self._say(f"{ranks}: {how} steps {first}–{last}")
         self._known = windows
         if now_s - self._began_s >= self._due_s:

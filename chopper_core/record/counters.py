@@ -241,10 +241,10 @@ def _run_pass(
     try:
         code = process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        _end(process)
+        end(process, _END_S)
         return f"no end after {limit_s:.0f} s"
     except KeyboardInterrupt:
-        _end(process)
+        end(process, _END_S)
         raise
     expected = known.returncode or 0
     if code != expected:
@@ -262,11 +262,11 @@ def _run_pass(
     return ""
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes], wait_s: float) -> None:
     """End a process, which writes its output at SIGTERM, and kill it where it stays."""
     process.terminate()
     try:
-        process.wait(_END_S)
+        process.wait(wait_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

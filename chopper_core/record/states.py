@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from chopper_core.model.units import Unit, scaled_text
 from chopper_core.record.hooks.state import EXPORTS, LOADED, PROCESSES
 from chopper_core.record.manifest import Manifest, RecordedProcess, RecordedWindow
 
@@ -61,20 +62,14 @@ def summary(run: Path, manifest: Manifest) -> str:
     held += ["telemetry"] if any(node.samples for node in manifest.nodes) else []
     passes = sum(each.state == "done" for each in manifest.passes.values())
     held += [count_text(passes, "counter pass")] if passes else []
-    size = size_text(sum(path.stat().st_size for path in run.rglob("*") if path.is_file()))
+    size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+    at = f"{run} ({scaled_text(size, Unit.BYTES)})"
     if not held:
-        return f"nothing recorded but the processes and clocks, in {run} ({size})"
+        return f"nothing recorded but the processes and clocks, in {at}"
     opens = f"chopper {run} opens it"
     if not with_gpu and not own:
         opens = "no rank used a GPU, so its traces have host events only, which chopper can't show"
-    return f"run with {', '.join(held)} in {run} ({size}); {opens}"
-
-
-def size_text(size: float) -> str:
-    for least, unit in ((1e9, "GB"), (1e6, "MB")):
-        if size >= least:
-            return f"{size / least:.{1 if unit == 'GB' else 0}f} {unit}"
-    return f"{size / 1e3:.0f} kB"
+    return f"run with {', '.join(held)} in {at}; {opens}"
 
 
 def count_text(number: int, of: str) -> str:

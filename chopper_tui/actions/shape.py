@@ -13,7 +13,6 @@ from chopper_core.metrics import METRICS, column_names, metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import SPLITS, is_split
-from chopper_core.model.units import Unit
 from chopper_core.model.view import STATISTICS, SUM, as_statistic
 from chopper_core.model.view import pivot as pivoted
 from chopper_core.render.cells import (
@@ -441,10 +440,8 @@ async def next_metric(screen: Explorer, _: str) -> None:
 
 
 def _range_of(signal: Signal) -> str:
-    scale = Unit(signal.unit).scale(signal.high, True)
-    low, high = signal.low / scale.divisor, signal.high / scale.divisor
-    decimals = scale.decimals if scale.divisor > 1 else 0
-    return f"{low:.{min(decimals, 1)}f}-{high:.{min(decimals, 1)}f} {scale.text}"
+    scale = signal.scale
+    return f"{scale.number(signal.low)}-{scale.number(signal.high)} {scale.text}"
 
 
 def signal_options(run: Run) -> list[tuple[str, str, str]]:

@@ -8,9 +8,9 @@ import platform
 import shutil
 import sys
 from argparse import Namespace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from chopper_core.record.manifest import package_version
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import escape_lines
 from chopper_tui.commands.output import write
@@ -121,7 +121,4 @@ def _tty(stream: object) -> str:
 
 
 def version_of(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+    return package_version(package) or "not installed"
