@@ -124,6 +124,19 @@ class LaneLines(RowLines, kw_only=True, eq=False):
     def key(self) -> tuple[object, ...]:
         return self.lanes.seen, self.lanes.lanes, self.bins
 
+    def take_over(self, before: RowLines | None) -> None:
+        """Take the lanes that were drawn of the same rows in another order."""
+        if isinstance(before, LaneLines) and self._span == before._span:
+            names = self.lanes.lanes
+            if sorted(names) == sorted(before.lanes.lanes):
+                drawn = {before.lanes.lanes[row]: line for row, line in before.drawn.items()}
+                self.drawn = {row: drawn[name] for row, name in enumerate(names) if name in drawn}
+                self.title = before.title
+
+    @property
+    def _span(self) -> tuple[object, ...]:
+        return self.lanes.seen, self.bins, self.glyphs
+
     def draw(self, rows: Sequence[int]) -> None:
         for row in self.missing(rows):
             self.drawn[row] = lane_line(self.lanes, row, self.bins, self.glyphs)

@@ -1,4 +1,4 @@
-"""The terminal around the app: signals, its environment, terse output, and giving it back whole.
+"""The terminal around the app: signals, its environment, and giving it back whole.
 
 Imported before anything that takes long, so that a signal always ends in a sentence.
 """
@@ -14,7 +14,6 @@ import time
 from _thread import get_ident, start_new_thread
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from queue import Full
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
@@ -173,18 +172,6 @@ _OLD: Final = (*_NARROW_FONTS, "putty", "screen")
 _FILLING: Final = ("xterm", "tmux", "rxvt", "alacritty", "foot", "wezterm", "ghostty")
 _NEW: Final = late(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\x1b\\))")
 """Of keys that tell more (kitty), asking for modes (DECRQM), and the pointer's shape (OSC 22)."""
-_STYLE: Final = late(r"\x1b\[([\d;]*)m")
-_MOVES: Final = late(r"(?:\x1b\[(?:\d+(?:;\d+)?)?[CH]|\r\n?)*")
-"""Moves of the cursor, which paint nothing."""
-_CODE: Final = late(r"[345]8;(?:2;\d+;\d+;\d+|5;\d+)|\d+")
-_COLOURS: Final = ("39", "49")
-_ENDS: Final = {
-    "1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "8": "28", "9": "29",
-    "53": "55",
-    **dict.fromkeys(map(str, (*range(30, 39), *range(90, 98))), "39"),
-    **dict.fromkeys(map(str, (*range(40, 49), *range(100, 108))), "49"),
-}  # fmt: skip
-"""What ends each code of a style: one code ends both bold and dim."""
 
 
 def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -301,58 +288,8 @@ def understood(output: str) -> str:
     return _NEW.sub("", output)
 
 
-def terse(output: str) -> str:
-    """The same on the screen in fewer bytes: of a change of style, only the parts that change."""
-    text, *rest = _STYLE.split(output)
-    pieces, shown, wanted = [text], "", ""
-    for sequence, text in zip(rest[::2], rest[1::2], strict=True):
-        is_reset = sequence in ("", "0") or sequence.startswith("0;")
-        before = "" if is_reset else wanted
-        wanted = ";".join(filter(None, (before, sequence.removeprefix("0").removeprefix(";"))))
-        if wanted != shown and not _MOVES.fullmatch(text):
-            pieces.append(_change(shown, wanted))
-            shown = wanted
-        pieces.append(text)
-    return "".join([*pieces, _change(shown, wanted)])
-
-
-@lru_cache(maxsize=8192)
-def _change(before: str, after: str) -> str:
-    old, new = _codes(before), _codes(after)
-    whole = ";".join(filter(None, ("0" if before else "", after))) or "0"
-    ended = [
-        end
-        for end, codes in old.items()
-        if not codes <= new.get(end, set()) and not (end in _COLOURS and end in new)
-    ]
-    begun = [
-        code
-        for end, codes in new.items()
-        for code in sorted(codes)
-        if end in ended or code not in old.get(end, ())
-    ]
-    if not ended and not begun:
-        return ""
-    change = whole if "0" in ended else min(";".join((*ended, *begun)), whole, key=len)
-    return f"\x1b[{change}m"
-
-
-def _codes(style: str) -> dict[str, set[str]]:
-    """The codes of a style by what ends them; `0` ends one that isn't known."""
-    found: dict[str, set[str]] = {}
-    for code in _CODE.findall(style):
-        end = _ENDS.get(code.partition(";")[0], "0")
-        if code in _COLOURS:
-            found.pop(code, None)
-        elif end in _COLOURS:
-            found[end] = {code}
-        else:
-            found.setdefault(end, set()).add(code)
-    return found
-
-
 class SafeTerminal(LinuxDriver):
-    """Mixed into a driver: writes few bytes, and leaves when its terminal is gone.
+    """Mixed into a driver: leaves when its terminal is gone.
 
     The terminal can vanish, and the process can be stopped and continued, at any moment.
     """
@@ -374,8 +311,7 @@ class SafeTerminal(LinuxDriver):
         loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)
 
     def write(self, data: str) -> None:
-        """Write tersely, since every byte may cross a slow line."""
-        self._queue(terse(understood(data) if self._is_old else data))
+        self._queue(understood(data) if self._is_old else data)
 
     def close(self) -> None:
         if (writer := self._writer_thread) is not None:

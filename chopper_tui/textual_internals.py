@@ -63,16 +63,16 @@ class ShownCells:
         Runs in a style that returns are sent together: a move is shorter than colours.
         """
         # A cleared screen needs no blank cells.
-        sequences, at = ["" if self._lines else "\x1b[2J"], (-1, -1)
+        sequences, at, style = ["" if self._lines else "\x1b[2J"], (-1, -1), ""
         runs = [run for part in parts for run in self._take(*part, console)]
         times = Counter(run.codes for run in runs)
         returning = [each for each in times if len(each) >= _LONG and times[each] >= _OFTEN]
         order = {codes: place for place, codes in enumerate(returning, 1)}
         for run in sorted(runs, key=lambda run: order.get(run.codes, 0)):
-            text = f"\x1b[{run.codes}m{run.text}\x1b[0m" if run.codes else run.text
-            sequences += _move(at, (run.line, run.column)), text
-            at = run.line, run.end
-        return "".join(sequences)
+            move = _move(at, (run.line, run.column))
+            sequences += move, _change_of_style(style, run.codes), run.text
+            at, style = (run.line, run.end), run.codes
+        return "".join([*sequences, _change_of_style(style, "")])
 
     def _take(self, y: int, x: int, strip: Strip, console: Console) -> Iterator[_StyledText]:
         """Remember the cells from a place on; runs of those that differ.
@@ -139,6 +139,8 @@ _GROUND: Final = late(r"(?:^|;)(48;2;\d+;\d+;\d+|48;5;\d+|4[0-7]|10[0-7])$")
 """A background: the last of the codes."""
 _SEEN_WITHOUT_CHARACTER: Final = {"4", "7", "9", "21", "53"}
 """Codes of lines and of reverse."""
+_SETS: Final = {"3": "colour", "9": "colour", "4": "ground", "1": "ground"}
+"""What codes of several digits set, by the first one; the others are attributes."""
 _MOVE_BYTES: Final = 4
 
 
@@ -184,6 +186,22 @@ def _codes(style: Style | None, system: ColorSystem) -> str:
 
 def _attributes(codes: str) -> set[str]:
     return set(_COLOUR.sub("", codes).split(";"))
+
+
+@lru_cache(maxsize=8192)
+def _change_of_style(before: str, after: str) -> str:
+    """What sets a style after another one, which is reset if it has more than the new one sets."""
+    if before == after:
+        return ""
+    is_kept = not after or _parts(before) <= _parts(after)
+    return f"\x1b[{'' if is_kept else ';'}{after}m"
+
+
+def _parts(codes: str) -> set[str]:
+    """What a style sets: attributes, a colour, a background."""
+    colours = {_SETS[found.strip(";")[0]] for found in _COLOUR.findall(codes)}
+    plain = _attributes(codes) - {""}
+    return colours | {_SETS.get(code[0], code) if code[1:] else code for code in plain}
 
 
 @lru_cache(maxsize=1024)

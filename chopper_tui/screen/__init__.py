@@ -301,7 +301,7 @@ class Explorer(ScreenParts):
             return
         if self.view == view and self.run is run:
             # A cursor that still waits on the first row is on the first of the sorted ones.
-            if self.table.cursor or data.frame.sort == self.frame.sort:
+            if self.table.cursor:
                 self.trail = self.here
             self.show(data)
 

@@ -197,7 +197,10 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         wanted: list[Sparks | LaneLines]
         if lanes is not None:
             layout = plan(frame, width, glyphs, lanes=True)
-            wanted = [LaneLines(glyphs, column.cells, lanes=lanes) for column in layout.sparks]
+            lines = [LaneLines(glyphs, column.cells, lanes=lanes) for column in layout.sparks]
+            for each in lines:
+                each.take_over(next(iter(self.sparks), None))
+            wanted = [*lines]
         else:
             shown = self.signals[: self.spark_columns]
             if self.has_chart:

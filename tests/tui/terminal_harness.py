@@ -12,7 +12,8 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import pyte
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 60.0
+_RESTING_S = 0.005
 
 
 class Terminal:
@@ -95,6 +97,23 @@ class Terminal:
             pass
         return len(self.output) - before
 
+    def rest(self) -> int:
+        """Read until nothing comes and nothing is computed; the number of bytes that came."""
+        before, is_resting = len(self.output), False
+        deadline = time.monotonic() + 3 * DEADLINE
+        while not is_resting:
+            assert time.monotonic() < deadline, "it never rests"
+            used = self.processor_s()
+            is_resting = not self._read(0.25) and self.processor_s() - used < _RESTING_S
+            is_resting &= not any(state in "RD" for state in self._states())
+        return len(self.output) - before
+
+    def _states(self) -> Iterator[str]:
+        """The state of each thread: one that has to wait for a processor takes none."""
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            with suppress(FileNotFoundError):
+                yield (task / "stat").read_text().rpartition(")")[2].split()[0]
+
     def bytes_for(self, keys: str) -> int:
         """The bytes that keys bring to the terminal until it is quiet."""
         self.quiet()
@@ -158,8 +177,7 @@ class Terminal:
     @property
     def is_stopped(self) -> bool:
         """Whether the kernel has stopped the process."""
-        status = Path(f"/proc/{self.process.pid}/stat").read_text()
-        return status.rpartition(")")[2].split()[0] == "T"
+        return "T" in self._states()
 
     def is_restored(self) -> bool:
         """Whether the alternate screen, the mouse and the line mode are as before."""

@@ -155,7 +155,7 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
     rows = _gpu_rows(step)
     own, total = _columns(step, rows, slow, base)
     # A screen may have lines for a few rows only: those that lag most come first.
-    has_lags = slow is not None and bool(np.isfinite(slow.lag_ns).any())
+    has_lags = len(step.gpus) > 1 if slow is None else bool(np.isfinite(slow.lag_ns).any())
     result = table_view(
         view,
         rows,
