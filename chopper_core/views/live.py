@@ -88,7 +88,9 @@ def answer(run: Run, view: View) -> ViewResult:
         measured = run.recent.signals((*_LANES, *_FIGURES, "power_cap_w"), seconds)
     gpus = gpus_of(run) if run.is_sampled_only else [gpu.index for gpu in run.gpus]
     steps = None if run.is_sampled_only else step_times(run, View(view.run))
-    curves = [curve for each in measured.values() for curve in each.curves.values()]
+    # A source of other signals, such as memory, may go on for longer: lanes end with their own.
+    lanes_of = [measured[name] for name in _LANES if name in measured] or [*measured.values()]
+    curves = [curve for each in lanes_of for curve in each.curves.values()]
     end_ns = max((int(each.edges_ns[-1]) for each in curves if len(each.edges_ns)), default=0)
     if not end_ns and steps is None:
         raise NothingToShow("no telemetry yet; put a log of amd-smi or nvidia-smi next to the run")

@@ -238,8 +238,13 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
     def body_lines(self, chart: GpuLanes) -> int:
         return _ROWS_AROUND + len(chart.labels) + (_STEP_LINES[0] if chart.steps else 0)
 
+    def _most_lines(self, chart: GpuLanes) -> int:
+        """With the chart of steps as high as it gets: of few of them it says no more by that."""
+        steps = chart.steps.numbers.shape[1] if chart.steps is not None else 0
+        return self.body_lines(chart) + (_STEP_LINES[1] if steps >= _STEP_CELLS else 0)
+
     def fitted(self, chart: GpuLanes, width: int, glyphs: Glyphs, lines: int) -> int:
-        most = self.body_lines(chart) + (_STEP_LINES[1] if chart.steps else 0)
+        most = self._most_lines(chart)
         return min(lines, most) + (_tall(lines - most, chart) - 1) * len(chart.labels)
 
     def followed(self, chart: GpuLanes, cell: Cell, label: str | None) -> Cell:
@@ -255,7 +260,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
 
     def body(self, chart: GpuLanes, on: Canvas) -> None:
         count, columns = len(chart.labels), _lane_columns(chart, on.width)
-        most = self.body_lines(chart) + (_STEP_LINES[1] if chart.steps else 0)
+        most = self._most_lines(chart)
         tall = _tall(on.left - most, chart)
         above = _steps_title(chart.steps) if chart.steps else []
         begin, end = chart.signals[0].x

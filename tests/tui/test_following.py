@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chopper_core.extensions.runs import command as runs_command
@@ -15,7 +16,7 @@ from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
 from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
-from chopper_core.model.charts import Cards
+from chopper_core.model.charts import Cards, GpuLanes
 from chopper_core.model.view import View
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import UsageError
@@ -24,6 +25,7 @@ from chopper_tui.app import ChopperApp
 from chopper_tui.cli import _parser, main
 from chopper_tui.commands import explore
 from chopper_tui.commands.explore import _follower
+from tests.demo import demo_run
 from tests.ingest.test_follow import HEADING, row
 from tests.ingest.test_run_sets import trace
 from tests.ingest.test_windows import STEP_GAP_US, ranks_of, written
@@ -189,6 +191,14 @@ def test_a_rank_whose_window_is_late_has_no_less_work(folder: Path) -> None:
     first.unlink()
     alone = query(open_run(str(folder), jobs=1), View(run.name, name="live"))
     assert frame.headline == alone.headline and cards == alone.charts[-1]
+
+
+def test_lanes_end_with_their_own_samples_where_another_source_goes_on() -> None:
+    """A slower log of other signals goes on for seconds after the last clock of the demo."""
+    lanes, *_ = query(demo_run(), View("demo_data/fsdp2", name="live")).charts
+    assert isinstance(lanes, GpuLanes)
+    last = [np.flatnonzero(np.isfinite(each.numbers).any(axis=0))[-1] for each in lanes.signals]
+    assert max(last) == lanes.signals[0].numbers.shape[1] - 1
 
 
 async def test_the_digit_of_live_opens_it_only_while_the_run_is_followed(folder: Path) -> None:
