@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, column_names, metric_named
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Signal
 from chopper_core.model.table import SPLITS, is_split
 from chopper_core.model.view import STATISTICS, SUM, as_statistic
 from chopper_core.model.view import pivot as pivoted
@@ -439,18 +438,13 @@ async def next_metric(screen: Explorer, _: str) -> None:
         await metric(screen, next_signal(screen.run, screen.frame.signal.name))
 
 
-def _range_of(signal: Signal) -> str:
-    scale = signal.scale
-    return f"{scale.number(signal.low)}-{scale.number(signal.high)} {scale.text}"
-
-
 def signal_options(run: Run) -> list[tuple[str, str, str]]:
     signals = [run.signal(name) for name in run.signal_names]
     widest = max(len(signal.title) for signal in signals)
     return [
         (
             signal.name,
-            f"{signal.title:<{widest}}  {_range_of(signal)}",
+            f"{signal.title:<{widest}} {scale_title(signal).removeprefix(signal.title)}",
             metric_named(signal.name).definition.partition(", mean over")[0]
             if signal.name in run.measured
             else "Share of time in which such work ran, from the trace",
