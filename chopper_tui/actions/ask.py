@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 _TREE: Final = (EXPLORE, "Explore", "the scope's children")
 _key_of: Final = attrgetter("name", "order", "path", "overrides")
 _INFO_CELLS: Final = 105
-_SORTED_AT_ONCE: Final = 500_000
-"""Activities that are sorted by time before a person notices."""
 
 
 @action(ASK, *SCREENS, title="View", takes="NAME", hint="views", gives=tuple(SCREENS))
@@ -215,8 +213,6 @@ async def _show_view(screen: Explorer, name: str) -> None:
 
 async def _start_timeline(screen: Explorer, asked: View) -> None:
     """Put the cursor of a new timeline where the row under the table's cursor starts."""
-    if len(screen.run.table) > _SORTED_AT_ONCE:
-        screen.say("sorting the activities by time, once")
     here = screen.view
     if _key_of(asked) in screen.left or here.name or here.is_leaf or not screen.table.rows:
         return

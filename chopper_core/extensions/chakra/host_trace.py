@@ -122,8 +122,7 @@ class HostTrace(Struct, frozen=True):
 
     def joined(self, trace: Trace) -> tuple[Trace, str]:
         """The Kineto trace of the process with what only this one has, and a sentence on it."""
-        trace, sentence = _joined(trace, self, _record_functions(trace.path))
-        return trace, f"(schema {self.schema}): {sentence}"
+        return _joined(trace, self, _record_functions(trace.path))
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -341,7 +340,7 @@ def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -
         operators=operators,
     )
     return completed, (
-        f"{len(matched):,} of {len(rows):,} operators joined by "
+        f"(schema {host.schema}): {len(matched):,} of {len(rows):,} operators joined by "
         f"{'record-function id' if by_id else 'order'} with its {len(host.nodes):,} nodes "
         f"({len(tensors):,} tensors in {len(storages):,} storages); inputs of {shapes:,} operators "
         f"and arguments of {filled:,} collective calls come from it"
