@@ -5,6 +5,7 @@ And sends and receives whose other end is known, with those of them that are one
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -305,8 +306,8 @@ def transfers(run: Run, rows: Index) -> dict[int, Transfer]:
     table, attributes = run.table, run.side(Attributes)
     if not len(attributes):
         return {}
-    ranks = [gpu.rank for gpu in run.gpus]
-    gpu_of = {gpu.rank: gpu.index for gpu in run.gpus if ranks.count(gpu.rank) == 1}
+    ranks = Counter(gpu.rank for gpu in run.gpus)
+    gpu_of = {gpu.rank: gpu.index for gpu in run.gpus if ranks[gpu.rank] == 1}
     comm = rows[table.kind[rows] == Kind.COMM]
     found = {}
     for row, node in zip(comm.tolist(), nodes_at(table, comm).tolist(), strict=True):

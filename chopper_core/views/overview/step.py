@@ -97,7 +97,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         begins = of_steps(cells, *shape, cells.min("start_ns"), limits.max).min(axis=0)
         return begins, of_steps(cells, *shape, cells.max("end_ns"), limits.min).max(axis=0)
 
-    @property
+    @cached_property
     def gpus(self) -> list[int]:
         return [int(gpu) for gpu in self.times.gpus]
 
@@ -270,8 +270,8 @@ def power_text(watts: float) -> str:
 
 
 def facts_of(step: Step) -> str:
-    run = step.run
-    products = Counter(gpu.hardware or "unknown GPU" for gpu in run.gpus if gpu.index in step.gpus)
+    run, own = step.run, {*step.gpus}
+    products = Counter(gpu.hardware or "unknown GPU" for gpu in run.gpus if gpu.index in own)
     found = [
         f"{count} × {name.removeprefix('AMD Instinct ').removeprefix('NVIDIA ')}"
         for name, count in products.most_common()

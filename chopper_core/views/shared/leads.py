@@ -394,7 +394,7 @@ def _side_by_side(
     seen = distinct(np.concatenate([table.iteration[own.rows[:, 0]] for own in peers]))
     there = tree.split(view.path, ("iteration",)).codes("iteration")
     without = {
-        "gpu": [gpu.index for gpu in run.gpus if gpu.index not in gpus],
+        "gpu": sorted({gpu.index for gpu in run.gpus}.difference(gpus.tolist())),
         "iteration": sorted(set(there.tolist()) - set(seen.tolist())),
     }
     without = {level: codes for level, codes in without.items() if codes}
