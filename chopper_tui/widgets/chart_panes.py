@@ -521,12 +521,16 @@ class CardsPane(Pane, Listing):
         drawn = card_lines(cards.cards, width - 4, glyphs)
         titles = int(not self.is_panel)
         if sum(map(len, drawn)) + titles > height:
-            # The cursor's is seen next to two others.
-            own = max(height - titles - _CUT * min(len(drawn) - 1, 2), _CUT)
-            drawn = [
-                _cut(lines, own if place == self.cursor else _CUT, width - 2, glyphs)
-                for place, lines in enumerate(drawn)
-            ]
+            # The cursor's is seen next to two others; where lines are left, the first are whole.
+            room = height - titles
+            own = max(room - _CUT * min(len(drawn) - 1, 2), _CUT)
+            left = room - sum(min(len(lines), _CUT) for lines in drawn)
+            left -= max(min(len(lines), own) - _CUT for lines in drawn)
+            for place, lines in enumerate(drawn):
+                more = max(len(lines) - _CUT, 0)
+                most = own if place == self.cursor else _CUT + more * (more <= left)
+                left -= more * (more <= left)
+                drawn[place] = _cut(lines, most, width - 2, glyphs)
         gap = int(sum(map(len, drawn)) + len(drawn) <= height + 1 - titles)
         self._first = _first_shown([len(each) + gap for each in drawn], self._first, self.cursor,
                                    height - titles + gap)  # fmt: skip
