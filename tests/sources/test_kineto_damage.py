@@ -19,7 +19,7 @@ from trace_layouts import LAYOUTS, Events
 from chopper_core.ingest.rank import read_rank
 from chopper_core.sources.kineto.events import EventDecoder
 from chopper_core.sources.kineto.reader import read as read_trace
-from chopper_core.sources.kineto.text import EventWalk
+from chopper_core.sources.kineto.text import TraceText
 from chopper_core.sources.trace import Trace
 from chopper_core.tables import bytes as byte_source
 from chopper_core.util.errors import DataError
@@ -373,13 +373,13 @@ def test_endless_text_is_lost_in_bounded_steps(
     text = b'{"traceEvents":[' + _KERNEL + b"," + opening + endless
     path.write_bytes(text)
     steps = Counter[str]()
-    step = EventWalk._step
+    step = TraceText._step
 
-    def counted(walk: EventWalk) -> bool:
+    def counted(walk: TraceText) -> bool:
         steps["steps"] += 1
         return step(walk)
 
-    monkeypatch.setattr(EventWalk, "_step", counted)
+    monkeypatch.setattr(TraceText, "_step", counted)
     trace = read_trace(path, piece_bytes=1 << 14)
     assert len(trace.activities.start_ns) == 1
     assert trace.losses.lost_bytes > len(endless) / 2 or unit in (b",",)

@@ -152,16 +152,6 @@ Number = int | str | float | None
 NOTHING: Final = msgspec.Raw(b"")
 
 
-INSTANT: Final = "i"
-"""The phase of an event without a duration."""
-
-
-class _Instants:
-    """How many instants were decoded in all; it only grows, so that threads can share it."""
-
-    count = 0
-
-
 if TYPE_CHECKING:
     Phase: TypeAlias = str
     Category: TypeAlias = str
@@ -172,7 +162,6 @@ else:
 
         @classmethod
         def _missing_(cls, text: str) -> str:
-            _Instants.count += text == INSTANT
             return text
 
     Phase = _Known("Phase", {name or "NONE": name for name in ("", "X", "s", "f", "M")})
@@ -217,6 +206,13 @@ class Args(msgspec.Struct, gc=False):
     shared_memory: Any = msgspec.field(name="shared memory", default=nan)
     kernel: msgspec.Raw = NOTHING
     """Of a launch on ROCm: the name of its kernel."""
+    size: Number = msgspec.field(name="Bytes", default=ABSENT)
+    """Of an event that allocates or releases memory, as the next five."""
+    address: Number = msgspec.field(name="Addr", default=ABSENT)
+    device_type: Number = msgspec.field(name="Device Type", default=CPU)
+    device_id: Number = msgspec.field(name="Device Id", default=ABSENT)
+    allocated: Number = msgspec.field(name="Total Allocated", default=ABSENT)
+    reserved: Number = msgspec.field(name="Total Reserved", default=ABSENT)
 
 
 FIGURES: Final[Mapping[str, str]] = {
@@ -242,31 +238,13 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-class MemoryArgs(Args, gc=False):
-    """Those of events that allocate or release memory."""
-
-    size: Number = msgspec.field(name="Bytes", default=ABSENT)
-    address: Number = msgspec.field(name="Addr", default=ABSENT)
-    device_type: Number = msgspec.field(name="Device Type", default=CPU)
-    device_id: Number = msgspec.field(name="Device Id", default=ABSENT)
-    allocated: Number = msgspec.field(name="Total Allocated", default=ABSENT)
-    reserved: Number = msgspec.field(name="Total Reserved", default=ABSENT)
-
-
-class MemoryEvent(Event, gc=False):
-    """An event of a piece of text in which some allocate or release memory."""
-
-    args: MemoryArgs | None = None
-
-
 class EventDecoder:
     """Decodes events; switches to exact decimals once a file needs them."""
 
     def __init__(self) -> None:
         self._is_exact = False
-        self._has_memory = False
         self._beyond_repair = 0
-        self._many = self._decoder()
+        self._many = msgspec.json.Decoder(list[Event])
 
     @property
     def has_given_up(self) -> bool:
@@ -278,22 +256,12 @@ class EventDecoder:
 
         Raises one of DECODE_ERRORS if the text is not valid JSON or a field has an odd type.
         """
-        instants = _Instants.count
         events = self._many.decode(text)
-        is_exact = self._is_exact or _has_inexact_times(events)
-        # The arguments of allocations would cost time in all events of files without any.
-        has_memory = self._has_memory or (
-            _Instants.count > instants and any(event.name == MEMORY_EVENT for event in events)
-        )
-        if (is_exact, has_memory) != (self._is_exact, self._has_memory):
-            self._is_exact, self._has_memory = is_exact, has_memory
-            self._many = self._decoder()
+        if not self._is_exact and _has_inexact_times(events):
+            self._is_exact = True
+            self._many = msgspec.json.Decoder(list[Event], float_hook=Decimal)
             events = self._many.decode(text)
         return events
-
-    def _decoder(self) -> msgspec.json.Decoder[list[Any]]:
-        kind: Any = list[MemoryEvent] if self._has_memory else list[Event]
-        return msgspec.json.Decoder(kind, float_hook=Decimal if self._is_exact else None)
 
     def decode_one(self, text: bytes) -> tuple[Event, bool] | None:
         """Decode one JSON object with fields of any type, and repair it if it is invalid.
@@ -376,21 +344,20 @@ def _event_of(fields: Any) -> Event:
     texts = {key: _text(fields.get(key)) for key in ("ph", "cat", "name")}
     numbers = {key: _number(fields.get(key)) for key in ("pid", "tid", "ts", "id")}
     values: dict[str, Any] = {**texts, **numbers, "dur": _number(fields.get("dur", 0))}
-    is_memory = texts["name"] == MEMORY_EVENT
     if isinstance(args, dict):
-        values["args"] = _args_of(args, MemoryArgs if is_memory else Args)
-    return MemoryEvent(**values) if is_memory else Event(**values)
+        values["args"] = _args_of(args)
+    return Event(**values)
 
 
 _RAW: Final = {field.name for field in msgspec.structs.fields(Args) if field.type is msgspec.Raw}
 
 
-def _args_of(fields: Mapping[str, Any], kind: type[Args]) -> Args:
-    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+def _args_of(fields: Mapping[str, Any]) -> Args:
+    names = zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True)
     values = {attribute: fields[key] for attribute, key in names if key in fields}
     for raw in _RAW & values.keys():
         values[raw] = msgspec.Raw(json.dumps(values[raw], default=str).encode())
-    return kind(**values)
+    return Args(**values)
 
 
 def _text(value: Any) -> str:

@@ -30,7 +30,6 @@ from chopper_core.sources.kineto.events import (
     Args,
     Event,
     FrameKinds,
-    MemoryArgs,
     collective_of,
     count_of,
     external_ids,
@@ -316,7 +315,7 @@ class TraceTables:
             event
             for event in events
             if event.name == MEMORY_EVENT
-            and isinstance(event.args, MemoryArgs)
+            and event.args is not None
             and integer(event.args.device_type) != CPU
             and 0 < abs(integer(event.args.size) or 0) < MAX_BYTES
         ]
@@ -325,7 +324,7 @@ class TraceTables:
         time_ns, usable = nanoseconds([event.ts for event in own])
         own, time_ns = self._usable(own, usable), time_ns[usable]
         self._memory_counts.update(event.cat for event in own)
-        args = [event.args for event in own if isinstance(event.args, MemoryArgs)]
+        args = [event.args for event in own if event.args is not None]
         columns: Columns = {
             "device": bounded(int_column([arg.device_id for arg in args]), _INT32_LIMIT),
             "thread": self._thread_codes(own),

@@ -43,8 +43,8 @@ _KEPT_BYTES: Final = 1 << 12
 """Of lost text its end is kept, in which an event may begin."""
 
 _EVENTS_START: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
-_SEPARATOR: Final = re.compile(rb"\s*,\s*")
-_BOUNDARY: Final = re.compile(rb'\}\s*,\s*(?=\{\s*"\w[^"\\]*"\s*:)')
+_FIRST: Final = re.compile(rb'[\s,]*+\{\s*("\w[^"\\]*")\s*:')
+_BOUNDARY: Final = re.compile(rb'\}\s*,\s*(?=\{\s*("\w[^"\\]*")\s*:)')
 """Between two objects; can't match inside a valid string, where the quotes would be escaped."""
 _COMMAS: Final = re.compile(rb"[\s,]*+")
 _MORE_ENDS: Final = re.compile(rb"(?:\]\s*+)+(?=\])")
@@ -66,9 +66,9 @@ class TraceText:
         self._buffer = b""
         self._is_bare = False
         self._is_closed = False
-        self._separator: bytes | None = None
         self._patience_bytes = 0
         self._is_lost = False
+        """Whether the buffer begins within text that was lost."""
 
     def batches(self) -> Iterator[list[Event]]:
         """Yield the events, a piece at a time, in the order of the file.
@@ -145,61 +145,42 @@ class TraceText:
 
     def _whole_events(self, piece: bytes, at_end: bool) -> list[Event]:
         """Take the whole events off the buffer and the piece that follows it."""
-        if self._separator is None:
+        if not at_end and len(self._buffer) + len(piece) < self._patience_bytes:
             self._buffer += piece
-            piece = b""
-            if len(self._buffer) >= self._patience_bytes and not self._is_lost:
-                self._learn_separator()
-        if self._separator is not None:
-            mark = b"}" + self._separator + b"{"
-            cut = piece.rfind(mark) + 1
-            if not cut:
-                self._buffer, piece = b"", self._buffer + piece
-                cut = piece.rfind(mark) + 1
-            with suppress(*DECODE_ERRORS):
-                whole = b"".join((b"[", self._buffer, memoryview(piece)[:cut], b"]"))
-                if cut and (events := self._decoder.decode_many(whole)):
-                    self._buffer = piece[cut + len(self._separator) :]
-                    self._patience_bytes = 0
-                    return events + self._events_one_by_one(at_end) if at_end else events
-            self._buffer += piece
-            if not cut:
-                if not at_end and len(self._buffer) < 4 * self._source.piece_bytes:
-                    return []
-                self._learn_separator()
-        if not at_end and len(self._buffer) < self._patience_bytes:
             return []
-        return self._events_one_by_one(at_end)
+        if first := _FIRST.match(self._buffer or piece):
+            last = _last_boundary(piece, first[1])
+            if last is None:
+                self._buffer, piece = b"", self._buffer + piece
+                last = _last_boundary(piece, first[1])
+            with suppress(*DECODE_ERRORS):
+                cut = last.start() + 1 if last else 0
+                whole = b"".join((b"[", self._buffer, memoryview(piece)[:cut], b"]"))
+                if last and (events := self._decoder.decode_many(whole)):
+                    self._buffer = piece[last.end() :]
+                    self._patience_bytes, self._is_lost = 0, False
+                    return events + self._walk(at_end) if at_end else events
+        self._buffer += piece
+        return self._walk(at_end)
 
-    def _learn_separator(self) -> None:
-        start = skip_space(self._buffer)
-        if self._buffer[start : start + 1] != b"{":
-            return
-        end = element_end(self._buffer, start, start + MAX_EVENT_BYTES)
-        if end == INCOMPLETE:
-            return
-        match = _SEPARATOR.match(self._buffer, end)
-        if match and self._buffer[match.end() : match.end() + 1] == b"{":
-            self._separator = match.group()
+    def _walk(self, at_end: bool) -> list[Event]:
+        """Pass the elements of the buffer one by one, up to one that continues beyond it.
 
-    def _events_one_by_one(self, at_end: bool) -> list[Event]:
-        walk = EventWalk(
-            self._buffer,
-            self._decoder,
-            at_end=at_end,
-            had_damage_before=self._losses.repaired_pieces > 0 or self._source.problem is not None,
-            is_lost=self._is_lost,
-        )
-        self._is_lost = walk.is_lost
-        self._is_closed = walk.is_closed
+        An event that can't be repaired is lost, and the pass continues at the next text that looks
+        like the start of an event.
+        """
+        self._events: list[Event] = []
+        self._at_end, self._position = at_end, 0
+        self._is_after_damage, self._is_lost = self._is_lost, False
+        self._had_damage = self._has_no_boundary = False
+        while self._step():
+            pass
         self._patience_bytes = (
-            0 if walk.position else min(2 * len(self._buffer), _MAX_OPEN_BYTES + 1)
+            0 if self._position else min(2 * len(self._buffer), _MAX_OPEN_BYTES + 1)
         )
-        self._buffer = self._buffer[walk.position :]
-        self._losses.repaired_pieces += walk.had_damage
-        self._losses.unreadable_events += walk.unreadable_events
-        self._losses.lost_bytes += walk.lost_bytes
-        return walk.events
+        self._buffer = self._buffer[self._position :]
+        self._losses.repaired_pieces += self._had_damage
+        return self._events
 
     def _close(self) -> None:
         """Read the keys after the events, and note how the text ends."""
@@ -242,50 +223,15 @@ class TraceText:
             self._losses.lost_bytes += extra
             self._losses.notes.append(f"{extra:,} bytes follow the end of the trace.")
 
-
-class EventWalk:
-    """One pass over text that starts inside a list of events, at an element or before a comma.
-
-    An event that can't be repaired is lost, and the pass continues at the next text that looks
-    like the start of an event. `is_lost` says that the text begins within what was lost.
-    """
-
-    def __init__(
-        self,
-        text: bytes,
-        decoder: EventDecoder,
-        *,
-        at_end: bool,
-        had_damage_before: bool,
-        is_lost: bool = False,
-    ) -> None:
-        self.events: list[Event] = []
-        self.position = 0
-        """Start of the rest: after the list, or at an element that continues beyond the text."""
-        self.is_closed = False
-        self.is_lost = False
-        """Whether all was lost up to the rest."""
-        self.had_damage = False
-        self.unreadable_events = 0
-        self.lost_bytes = 0
-        self._text = text
-        self._decoder = decoder
-        self._at_end = at_end
-        self._had_damage_before = had_damage_before
-        self._is_after_damage = is_lost
-        self._has_no_boundary = False
-        while self._step():
-            pass
-
     def _step(self) -> bool:
         """Pass one element or mark; False at the end of the list or of the readable text."""
-        text = self._text
-        self.position = skip_space(text, self.position)
-        mark = text[self.position : self.position + 1]
+        text = self._buffer
+        self._position = skip_space(text, self._position)
+        mark = text[self._position : self._position + 1]
         if mark == b"":
             return False
         if mark == b",":
-            self.position = _end(_COMMAS, text, self.position)
+            self._position = _end(_COMMAS, text, self._position)
             return True
         if mark == b"{":
             return self._step_over_object()
@@ -294,24 +240,24 @@ class EventWalk:
         if self._is_after_damage:
             return self._lose_up_to_next_event() or self._lose_up_to_object()
         if mark in (b"}", b":", b"["):
-            return self._lose_up_to(self.position + 1)
-        end = element_end(text, self.position)
+            return self._lose_up_to(self._position + 1)
+        end = element_end(text, self._position)
         if end != INCOMPLETE:
             return self._lose_up_to(end)
         return self._lose_up_to_next_event() or self._lose_all(_MAX_OPEN_BYTES)
 
     def _step_over_object(self) -> bool:
-        if self._is_after_damage and self._text.find(_PHASE_KEY, self.position) == -1:
+        if self._is_after_damage and self._buffer.find(_PHASE_KEY, self._position) == -1:
             return self._lose_all(0)
-        boundary = _BOUNDARY.search(self._text, self.position)
+        boundary = _BOUNDARY.search(self._buffer, self._position)
         if boundary and self._take(boundary.start() + 1):
             return True
         if boundary and self._decoder.has_given_up:
-            self.unreadable_events += 1
+            self._losses.unreadable_events += 1
             return self._lose_up_to(boundary.start() + 1)
-        end = element_end(self._text, self.position, self.position + MAX_EVENT_BYTES)
+        end = element_end(self._buffer, self._position, self._position + MAX_EVENT_BYTES)
         if end == INCOMPLETE:
-            if not self._at_end and len(self._text) - self.position < MAX_EVENT_BYTES:
+            if not self._at_end and len(self._buffer) - self._position < MAX_EVENT_BYTES:
                 return False
         elif self._take(end):
             return True
@@ -319,70 +265,80 @@ class EventWalk:
             end = boundary.start() + 1
         if end == INCOMPLETE:
             return self._lose_all(MAX_EVENT_BYTES if self._is_after_damage else _MAX_OPEN_BYTES)
-        self.unreadable_events += 1
+        self._losses.unreadable_events += 1
         return self._lose_up_to(end)
 
     def _step_over_list_end(self) -> bool:
         """Close the list, unless the text after the bracket shows that it is part of damage."""
-        if self.had_damage or self._had_damage_before:
+        if self._had_damage or self._losses.repaired_pieces or self._source.problem:
             if self._lose_up_to_next_event():
                 return True
-            if not self._at_end and len(self._text) - self.position < MAX_EVENT_BYTES:
+            if not self._at_end and len(self._buffer) - self._position < MAX_EVENT_BYTES:
                 return False
-        follows = skip_space(self._text, self.position + 1)
-        if self._text[follows : follows + 1] == b",":
-            follows = skip_space(self._text, follows + 1)
-        if follows == len(self._text) and not self._at_end:
+        follows = skip_space(self._buffer, self._position + 1)
+        if self._buffer[follows : follows + 1] == b",":
+            follows = skip_space(self._buffer, follows + 1)
+        if follows == len(self._buffer) and not self._at_end:
             return False
-        if _LIST_END.match(self._text, self.position) is None:
-            more = _end(_MORE_ENDS, self._text, self.position)
-            return self._lose_up_to(max(more, self.position + 1))
-        self.is_closed = True
-        self.position += 1
+        if _LIST_END.match(self._buffer, self._position) is None:
+            more = _end(_MORE_ENDS, self._buffer, self._position)
+            return self._lose_up_to(max(more, self._position + 1))
+        self._is_closed = True
+        self._position += 1
         return False
 
     def _take(self, end: int) -> bool:
-        decoded = self._decoder.decode_one(self._text[self.position : end])
+        decoded = self._decoder.decode_one(self._buffer[self._position : end])
         if decoded is None or (self._is_after_damage and not decoded[0].ph):
             return False
         event, was_repaired = decoded
-        self.events.append(event)
-        self.had_damage |= was_repaired
+        self._events.append(event)
+        self._had_damage |= was_repaired
         self._is_after_damage = False
-        self.position = end
+        self._position = end
         return True
 
     def _lose_up_to_next_event(self) -> bool:
         """Go to the next object that looks like an event; False if there is none."""
         if self._has_no_boundary:
             return False
-        for boundary in _BOUNDARY.finditer(self._text, self.position):
+        for boundary in _BOUNDARY.finditer(self._buffer, self._position):
             start = boundary.end()
-            if self._text.find(_PHASE_KEY, start, start + _PHASE_WITHIN_BYTES) != -1:
+            if self._buffer.find(_PHASE_KEY, start, start + _PHASE_WITHIN_BYTES) != -1:
                 return self._lose_up_to(start)
         self._has_no_boundary = True
         return False
 
     def _lose_up_to_object(self) -> bool:
         """Go to the next object or end of a list; without any, lose all but the end."""
-        match = _OBJECT_OR_END.search(self._text, self.position)
+        match = _OBJECT_OR_END.search(self._buffer, self._position)
         return self._lose_up_to(match.start()) if match else self._lose_all(0)
 
     def _lose_all(self, from_bytes: int) -> bool:
         """Lose all but the end of a text of at least `from_bytes`, unless no more text follows."""
-        end = len(self._text) - _KEPT_BYTES
-        if not self._at_end and end > self.position + from_bytes:
+        end = len(self._buffer) - _KEPT_BYTES
+        if not self._at_end and end > self._position + from_bytes:
             self._lose_up_to(end)
-            self.is_lost = True
+            self._is_lost = True
         return False
 
     def _lose_up_to(self, end: int) -> bool:
-        self.lost_bytes += end - self.position
-        self.position = end
-        self.had_damage = self._is_after_damage = True
+        self._losses.lost_bytes += end - self._position
+        self._position = end
+        self._had_damage = self._is_after_damage = True
         return True
 
 
 def _end(pattern: re.Pattern[bytes], text: bytes, position: int) -> int:
     match = pattern.match(text, position)
     return match.end() if match else position
+
+
+def _last_boundary(text: bytes, key: bytes) -> re.Match[bytes] | None:
+    """The last place between two objects of which the second one begins with a key."""
+    end = len(text)
+    while (end := text.rfind(b"}", 0, end)) >= 0:
+        match = _BOUNDARY.match(text, end)
+        if match and match[1] == key:
+            return match
+    return None
