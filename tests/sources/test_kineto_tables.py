@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from kineto_oracle import REAL_DATA, expected_tables, tables_of, text_of
 from trace_layouts import BARE_LAYOUTS, LAYOUTS, Events
 
+from chopper_core.align.rank import align_rank
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.sources.ranks import find_traces
 from chopper_core.sources.trace import ActivityCategory
@@ -306,3 +308,28 @@ def test_random_events_in_any_layout_and_any_pieces(
     trace = read_trace(write(text), piece_bytes=piece_bytes)
     assert tables_of(trace) == expected_tables(text.encode())
     assert not (trace.losses.truncated or trace.losses.repaired_pieces or trace.losses.lost_bytes)
+
+
+@pytest.mark.parametrize("largest", [2**31 - 1, 2**31, 2**62])
+def test_ids_of_any_size_keep_their_number(largest: int, tmp_path: Path) -> None:
+    """They are held in half as many bytes where all of a column fit."""
+    events: Events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mul", "pid": 7, "tid": 7, "ts": 1, "dur": 9,
+         "args": {"External id": largest, "Sequence number": largest, "Fwd thread id": 0}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "pid": 7, "tid": 7, "ts": 2,
+         "dur": 3, "args": {"correlation": largest}},
+        {"ph": "X", "cat": "kernel", "name": "mul", "pid": 2, "tid": 0, "ts": 7, "dur": 4,
+         "args": {"device": 2, "stream": 0, "correlation": largest, "External id": largest}},
+    ]  # fmt: skip
+    path = tmp_path / "rank0.json"
+    path.write_bytes(json.dumps({"traceEvents": events}).encode())
+    trace = read_trace(path)
+    for ids in (
+        trace.ranges.external_id,
+        trace.ranges.sequence,
+        trace.launches.correlation,
+        trace.activities.correlation,
+        trace.activities.external_id,
+    ):
+        assert ids.tolist() == [largest] and ids.itemsize == (4 if largest < 2**31 else 8)
+    assert align_rank(trace).table.launch_ns.tolist() == [2000]
