@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -137,16 +138,6 @@ class Selection(Struct, frozen=True, eq=False):
         return "gpu"
 
 
-class Answer(Struct, frozen=True, eq=False):
-    """The step times of a question, as replayed."""
-
-    expected: Predicted
-    saving_ns: float
-    low_ns: float
-    high_ns: float
-    notes: tuple[str, ...] = ()
-
-
 class Steady(Struct, frozen=True, eq=False):
     """The steps of a scope, to compare replays by."""
 
@@ -174,6 +165,11 @@ class Steady(Struct, frozen=True, eq=False):
 
     def mean_ns(self, predicted: Predicted) -> float:
         return self.replays.mean(self.replays.times_ns(predicted.replayed))
+
+    def saved_ns(self, predicted: Predicted) -> Int64:
+        """Of each step that counts."""
+        now = self.replays.times_ns(self.predictor.identity.replayed)
+        return now - self.replays.times_ns(predicted.replayed)
 
     def replayed(self, work_ns: Int64, lag_ns: Int64 | None = None) -> float:
         graph = self.predictor.graph
@@ -331,39 +327,52 @@ def question_about(view: View, frame: Frame, row: int) -> str:
     return " ".join([*known, "as peers"]) if known else ""
 
 
-def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
-    """The saving of some changes together.
+class Answer(Struct, frozen=True, eq=False, dict=True):
+    """What some changes together save, as replayed."""
 
-    Its range has the spread of what each change leaves open, of the changed steps and of the GPUs,
-    and the replay's error.
-    """
-    predictor = steady.predictor
-    expected = predictor.predict(changes)
-    others = [predictor.predict(changes, side, expected) for side in (LEAST, MOST)]
-    replays, now = steady.replays, steady.mean_ns(predictor.identity)
-    saved = replays.times_ns(predictor.identity.replayed) - replays.times_ns(expected.replayed)
-    saving, error = replays.mean(saved), replays.error(saved)
-    found = [saving, *(now - steady.mean_ns(each) for each in others)]
-    lag = predictor.doubtful_lag_ns
-    if lag is not None:
-        graph = predictor.graph
-        both, key = np.minimum(lag, expected.lag_ns), ("without doubtful waits", predictor)
-        sure = predictor.run.memo(key, lambda: replay(graph, graph.work_ns, lag), keep=1)
-        least = steady.mean_ns(Predicted(graph.work_ns, lag, sure))
-        found.append(least - steady.replayed(expected.work_ns, both))
-    nodes = np.concatenate([change.nodes for change in changes])
-    steps = replays.steps.iteration[replays.own]
-    changed = np.isin(steps, predictor.graph.iteration[nodes]) | (not len(nodes))
-    by_step = means_of(saved[changed].astype(np.float64), ranked(steps[changed])[1])
-    spread = 0.0
-    if len(by_step) > 1:
-        share = float(replays.weight[changed].sum())
-        spread = 2 * share * float(by_step.std()) / len(by_step) ** 0.5
-    doubt = max(spread, error) + abs(saving * steady.error_ns) / steady.times.mean_ns
-    notes = tuple(note for change in changes for note in change.notes)
-    low, high = min(found) - doubt, max(*found, float(replays.by_gpu(saved).max())) + doubt
-    # A step takes no less than no time.
-    return Answer(expected, saving, low, min(high, max(steady.times.mean_ns, saving)), notes)
+    steady: Steady
+    changes: Sequence[Change]
+    expected: Predicted
+    saving_ns: float
+
+    @cached_property
+    def range_ns(self) -> tuple[float, float]:
+        """The least and the most that it may be, which takes as many replays again.
+
+        It has the spread of what each change leaves open, of the changed steps and of the GPUs,
+        and the replay's error.
+        """
+        steady, expected, saving = self.steady, self.expected, self.saving_ns
+        predictor, replays = steady.predictor, steady.replays
+        now = steady.mean_ns(predictor.identity)
+        others = (predictor.predict(self.changes, side, expected) for side in (LEAST, MOST))
+        found = [saving, *(now - steady.mean_ns(each) for each in others)]
+        lag = predictor.doubtful_lag_ns
+        if lag is not None:
+            graph = predictor.graph
+            both, key = np.minimum(lag, expected.lag_ns), ("without doubtful waits", predictor)
+            sure = predictor.run.memo(key, lambda: replay(graph, graph.work_ns, lag), keep=1)
+            least = steady.mean_ns(Predicted(graph.work_ns, lag, sure))
+            found.append(least - steady.replayed(expected.work_ns, both))
+        saved = steady.saved_ns(expected)
+        nodes = np.concatenate([change.nodes for change in self.changes])
+        steps = replays.steps.iteration[replays.own]
+        changed = np.isin(steps, predictor.graph.iteration[nodes]) | (not len(nodes))
+        by_step = means_of(saved[changed].astype(np.float64), ranked(steps[changed])[1])
+        spread = 0.0
+        if len(by_step) > 1:
+            share = float(replays.weight[changed].sum())
+            spread = 2 * share * float(by_step.std()) / len(by_step) ** 0.5
+        measured = steady.times.mean_ns
+        doubt = max(spread, replays.error(saved)) + abs(saving * steady.error_ns) / measured
+        low, high = min(found) - doubt, max(*found, float(replays.by_gpu(saved).max())) + doubt
+        # A step takes no less than no time.
+        return low, min(high, max(measured, saving))
+
+
+def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
+    expected = steady.predictor.predict(changes)
+    return Answer(steady, changes, expected, steady.replays.mean(steady.saved_ns(expected)))
 
 
 def predicted(run: Run, view: View) -> Run:
@@ -435,12 +444,11 @@ def answer(run: Run, view: View) -> ViewResult:
         answers[_ALL] = answer_of(steady, changes)
     labels = ["as measured", *answers]
     measured = steady.times.mean_ns
-    nothing = Answer(steady.predictor.identity, np.nan, 0.0, 0.0)
-    every = [nothing, *answers.values()]
+    every = [Answer(steady, (), steady.predictor.identity, np.nan), *answers.values()]
     saving = np.array([each.saving_ns for each in every])
     step = measured - np.nan_to_num(saving)
-    low = measured - np.array([each.high_ns for each in every])
-    high = measured - np.array([each.low_ns for each in every])
+    ranges = [(0.0, 0.0), *(each.range_ns for each in answers.values())]
+    high, low = measured - np.array(ranges).T
     now = steady.mean_ns(steady.predictor.identity)
     slowdown = [
         now / max(now - each.saving_ns, 1.0) if label == DEFAULTS[0] else None
@@ -519,7 +527,12 @@ def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
     if graph.unlaunched:
         activities = count(graph.unlaunched, "activity")
         notes.append(f"{activities} have no launch record: their host's work isn't replayed")
-    every = [f"{label}: {note}" for label, each in answers.items() for note in each.notes]
+    every = [
+        f"{label}: {note}"
+        for label, each in answers.items()
+        for change in each.changes
+        for note in change.notes
+    ]
     return (*notes, *dict.fromkeys(each for each in every if not each.startswith(_ALL)))
 
 

@@ -28,7 +28,7 @@ SIZES: tuple[tuple[int, int], tuple[int, int]] = ((80, 24), (200, 60))
 
 
 _ROWS_STAND: Final = re.compile(r"\d+ of \d+ rows")
-_LANE: Final = re.compile(r"^\s*\d+ .*[▀-█]{20} *│? *$")
+_LANE: Final = re.compile(r"^[\s│▌]*\d+ .*[▀-█]{20} *│? *$")
 
 
 @dataclass(frozen=True, slots=True)

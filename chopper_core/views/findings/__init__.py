@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Values, column, numbered, worded
@@ -94,14 +95,43 @@ REMEDY: Final = column("""remedy | | what if
     missing: no replay removes it""")
 
 
+class Checked(Struct, frozen=True, eq=False):
+    """The findings of a scope in groups, before what takes as long again: their ranges."""
+
+    context: FindingsContext
+    worth: Worth | None
+    placed: list[tuple[Found, int | None]]
+
+    def range_ns(self, rule: FindingRule, finding: Finding) -> tuple[float | None, float | None]:
+        """The ends of the potential saving's range, which is at most the step."""
+        if (saving := finding.saving_ns) is None:
+            return None, None
+        least, most = rule.holds_replayed if finding.is_replayed else rule.holds
+        worth, step_ns = self.worth, self.context.step_ns
+        ends = (finding.low_ns, finding.high_ns) if worth is None else worth.range_ns(finding)
+        low, high = (saving if end is None else end for end in ends)
+        return min(max(least * low, 0.0), step_ns), min(most * high, step_ns)
+
+
+def checked(run: Run, view: View) -> Checked:
+    """The findings of a view's scope, checked once; raises NothingToShow."""
+
+    def made() -> Checked:
+        context = context_of(run, view)
+        worth = None if run.is_sampled_only else Worth.of(context)
+        return Checked(context, worth, _find(context, worth))
+
+    key = ("findings", view.path, view.order, view.signal, view.overrides, view.cut)
+    return run.memo(key, made, keep=1)
+
+
 def answer(run: Run, view: View) -> ViewResult:
-    context = context_of(run, view)
-    worth = None if run.is_sampled_only else Worth.of(context)
-    placed = _find(context, worth)
+    known = checked(run, view)
+    context, worth, placed = known.context, known.worth, known.placed
     found = [each for each, _ in placed]
     findings = [finding for _, finding in found]
     savings = [each.saving_ns for each in findings]
-    ranges = [_range(*each, context.step_ns) for each in found]
+    ranges = [known.range_ns(*each) for each in found]
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
     unknown = replace(SAVING, missing_because="without a trace no time can be attributed to it")
     return ViewResult(
@@ -162,18 +192,6 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
     if worth is not None:
         found = [(rule, worth.of_finding(each)) for rule, each in found]
     return in_groups(context, found, worth)
-
-
-def _range(
-    rule: FindingRule, finding: Finding, step_ns: float
-) -> tuple[float | None, float | None]:
-    """The ends of the potential saving's range, which is at most the step."""
-    if (saving := finding.saving_ns) is None:
-        return None, None
-    least, most = rule.holds_replayed if finding.is_replayed else rule.holds
-    low = saving if finding.low_ns is None else finding.low_ns
-    high = saving if finding.high_ns is None else finding.high_ns
-    return min(max(least * low, 0.0), step_ns), min(most * high, step_ns)
 
 
 def _basis(finding: Finding) -> str | None:

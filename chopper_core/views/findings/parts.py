@@ -152,7 +152,7 @@ def _hide(
         for whole in groups:
             both = [each.finding.remedy for each in (one, whole) if each.finding.is_replayed]
             if len(both) == 2:
-                saved = worth.saving_ns(both) - whole.saving_ns
+                saved = worth.saving_ns(both, both[1]) - whole.saving_ns
                 if context.share(saved) >= SMALLEST_SAVING.share:
                     whole.parts.append(one)
                     break
@@ -174,7 +174,8 @@ def _shared(
         own = both / max(float(one.removed_ns.sum()), 1.0)
         if worth is not None and _TOUCHES < own < EXPLAINED.share:
             # Some of it saves nothing: what it saves once the other is gone tells.
-            together = worth.saving_ns((one.finding.remedy, whole.finding.remedy))
+            largest = whole.finding.remedy
+            together = worth.saving_ns((one.finding.remedy, largest), largest)
             own = max(own, 1 - (together - whole.saving_ns) / max(one.saving_ns, 1.0))
         return own, own * one.saving_ns / max(whole.saving_ns, 1.0)
     if not is_alike:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -29,7 +29,7 @@ class Worth(Struct, frozen=True, eq=False):
 
     context: FindingsContext
     steady: Steady
-    answers: dict[str, tuple[Steady, Answer] | None] = {}
+    answers: dict[str, Answer | None] = {}
     changes: dict[tuple[Predictor, str], Change] = {}
     """Of each question of some steps: others ask it too, together with their own."""
 
@@ -55,22 +55,24 @@ class Worth(Struct, frozen=True, eq=False):
             return None
         return cls(context, steady)
 
-    def answer(self, remedy: str) -> tuple[Steady, Answer] | None:
-        """The answer to some questions together, and the steps that it is about: of a long run
-        other ones are replayed for a question of some iterations. None where the run lacks what
-        they need."""
+    def answer(self, remedy: str) -> Answer | None:
+        """The answer to some questions together; of a long run other steps are replayed for a
+        question of some iterations. None where the run lacks what they need."""
         if remedy not in self.answers:
             try:
-                steady, changes = self._asked([remedy])
-                self.answers[remedy] = steady, answer_of(steady, changes)
+                self.answers[remedy] = answer_of(*self._asked([remedy]))
             except NothingToShow:
                 self.answers[remedy] = None
         return self.answers[remedy]
 
-    def saving_ns(self, remedies: Iterable[str]) -> float:
-        """What some remedies save together."""
+    def saving_ns(self, remedies: Sequence[str], near: str = "") -> float:
+        """What some remedies save together; of several that are compared, with the waits without
+        the largest, `near`, since to find their own takes four replays."""
         steady, changes = self._asked(remedies)
-        replayed = steady.predictor.predict(changes)
+        found = self.answer(near) if near else None
+        is_same = found is not None and found.steady.predictor is steady.predictor
+        start = found.expected if found is not None and is_same else None
+        replayed = steady.predictor.predict(changes, start=start)
         return steady.mean_ns(steady.predictor.identity) - steady.mean_ns(replayed)
 
     def _asked(self, remedies: Iterable[str]) -> tuple[Steady, list[Change]]:
@@ -83,27 +85,23 @@ class Worth(Struct, frozen=True, eq=False):
         return steady, [known[predictor, each] for each in asked]
 
     def of_finding(self, finding: Finding) -> Finding:
-        """A finding with its remedy, and the saving and range of that."""
+        """A finding with its remedy, and the saving of that."""
         remedy = finding.remedy or question_of(self.context, finding)
         if not remedy or finding.saving_ns is None or (found := self.answer(remedy)) is None:
             return finding
-        _, answer = found
-        return replace(
-            finding,
-            remedy=remedy,
-            is_replayed=True,
-            saving_ns=answer.saving_ns,
-            low_ns=answer.low_ns,
-            high_ns=answer.high_ns,
-        )
+        return replace(finding, remedy=remedy, is_replayed=True, saving_ns=found.saving_ns)
+
+    def range_ns(self, finding: Finding) -> tuple[float | None, float | None]:
+        found = self.answer(finding.remedy) if finding.is_replayed else None
+        return (finding.low_ns, finding.high_ns) if found is None else found.range_ns
 
     def removed_ns(self, finding: Finding) -> Float64 | None:
         """What a finding's remedy takes from the work of each node, and from each edge's lag; None
         where it isn't known of the same steps as that of the others."""
         found = self.answer(finding.remedy) if finding.is_replayed else None
-        if found is None or found[0].predictor is not self.steady.predictor:
+        if found is None or found.steady.predictor is not self.steady.predictor:
             return None
-        graph, expected = self.steady.predictor.graph, found[1].expected
+        graph, expected = self.steady.predictor.graph, found.expected
         lag = graph.lag_ns - np.maximum(expected.lag_ns, 0)
         work = graph.work_ns - expected.work_ns
         removed: Float64 = np.maximum(np.concatenate([work, lag]), 0).astype(np.float64)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, heat_of, is_measured
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Composition
-from chopper_core.model.column_names import EDGE, PART_OF
+from chopper_core.model.column_names import EDGE
 from chopper_core.model.glossary import TERMS
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
@@ -39,27 +39,26 @@ _FEW: Final = 3
 
 def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """Findings, then opportunities where there are few, and one line of what isn't known."""
-    from chopper_core.views.findings.rule import Confidence
-    from chopper_core.views.query import answer
+    from chopper_core.views.findings import checked
 
-    found = answer(run, with_view(view, "findings"))
-    columns = {metric.name: values for metric, values in found.columns}
-    rules = [columns["rule"].cell(row) for row in range(len(found.labels))]
-    shares = columns["saving_pct"].known(missing=0.0)
-    cards, limits = [], []
-    for row, sentence in enumerate(found.labels):
-        if rules[row] == _LIMIT:
-            limits.append(sentence.partition(": ")[0].partition(", ")[0])
+    found = checked(run, view)
+    cards, limits = list[Card](), []
+    for (rule, finding), whose in found.placed:
+        if rule.name == _LIMIT:
+            limits.append(finding.sentence.partition(": ")[0].partition(", ")[0])
             continue
-        saving, share = columns["saving_ns"].at(row), columns["saving_pct"].at(row)
-        figures = () if saving is None or share is None else (f"{share:.1f} %", time(saving))
-        indent = "└ " if columns[PART_OF].present()[row] else ""
-        text, opens = indent + sentence, address.render(found.opens(row))
-        sure = Confidence[str(columns["confidence"].cell(row)).upper()]
-        cards.append(Card(figures, text, opens, "", share or 0.0, sure, str(rules[row])))
-    is_quiet = not run.is_sampled_only and int((shares >= _REAL_PCT).sum()) < _FEW
+        saving = finding.saving_ns
+        share = 0.0 if saving is None else 100 * found.context.share(saving)
+        figures = () if saving is None else (f"{share:.1f} %", time(round(saving)))
+        text, opens = (
+            "└ " * (whose is not None) + finding.sentence,
+            address.render(finding.evidence),
+        )
+        cards.append(Card(figures, text, opens, "", share, finding.confidence, rule.name))
+    is_quiet = not run.is_sampled_only and sum(each.share_pct >= _REAL_PCT for each in cards) < _FEW
     if is_quiet:
-        cards += opportunities(step_of(run, view), has_products="products" in rules)
+        has_products = any(rule.name == "products" for (rule, _), _ in found.placed)
+        cards += opportunities(step_of(run, view), has_products=has_products)
     shown = address.render(replace(with_view(view, "findings"), filter=f"rule:{_LIMIT}"))
     if is_quiet and len(cards) < _FEW:
         notes = [f"limit: {each}{_told_by(each)}" for each in limits]
@@ -114,34 +113,28 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
 
 def explained_finding(run: Run, view: View, card: Card) -> Explained:
     """What the rule of a finding looks for, its thresholds, and what its saving is."""
-    from chopper_core.views.findings import rules_of
-    from chopper_core.views.query import answer
+    from chopper_core.views.findings import checked
 
-    lines = [("enter", f"opens the evidence, {card.address}")]
-    found = answer(run, with_view(replace(view, baseline=None), "findings"))
-    columns = {metric.name: values for metric, values in found.columns}
-    if card.text.removeprefix("└ ") not in found.labels:
-        return lines
-    row = list(found.labels).index(card.text.removeprefix("└ "))
-    rule = next(each for each in rules_of(run) if each.name == columns["rule"].cell(row))
-    low, high = (columns[f"saving_{end}_ns"].at(row) for end in ("low", "high"))
-    known = low is not None and high is not None
-    ends = f"; here {time(low or 0)} to {time(high or 0)}" if known else ""
-    lines = [(f"rule {rule.name}", rule.looks_for), ("saving", rule.saving + ends), *lines]
-    return [
-        *lines,
-        *((each.name, f"{each.value:g} {each.unit}: {each.why}") for each in rule.thresholds),
-    ]
+    lines, known = [("enter", f"opens the evidence, {card.address}")], checked(run, view)
+    for (rule, finding), _ in known.placed:
+        if finding.sentence != card.text.removeprefix("└ "):
+            continue
+        low, high = known.range_ns(rule, finding)
+        is_known = low is not None and high is not None
+        ends = f"; here {time(round(low or 0))} to {time(round(high or 0))}" if is_known else ""
+        found = [(f"rule {rule.name}", rule.looks_for), ("saving", rule.saving + ends), *lines]
+        return [*found, *((e.name, f"{e.value:g} {e.unit}: {e.why}") for e in rule.thresholds)]
+    return lines
 
 
 def remedy_of(run: Run, view: View, sentence: str) -> str:
     """The what-if question of a finding of the run; empty where no replay removes it."""
-    from chopper_core.views.query import answer
+    from chopper_core.views.findings import checked
 
-    found = answer(run, View(view.run, name="findings", overrides=view.overrides))
-    labels, values = list(found.labels), {metric.name: each for metric, each in found.columns}
+    found = checked(run, View(view.run, overrides=view.overrides)).placed
     text = sentence.removeprefix("└ ")
-    return str(values["remedy"].cell(labels.index(text)) or "") if text in labels else ""
+    named = (each.remedy for (_, each), _ in found if each.sentence == text and each.is_replayed)
+    return next(named, "")
 
 
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
