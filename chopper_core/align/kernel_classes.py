@@ -119,7 +119,7 @@ gemm           (?:^|_)Cijk_|(?<!fb)gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|m
                |marlin(?!_repack)|machete|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe
                |moe_(?:ck|mm|stage)|dot_kernel|(?<![a-z\d])[aw]\d{1,2}_?[aw]\d{1,2}(?!\d)
                |weight_only|[bs]gmv|flatmm|rnn_blockpersist|persistrnn
-               |lora_(?:shrink|expand|[ab]_)|spmm|sddmm
+               |lora_(?:shrink|expand|[ab]_)|spmm|sddmm|wmma_
 elementwise    moe::dev::activation
 moe            (?<![a-z])moe(?![a-z])|expert
 quantize       quant(?!ile)|\bamax_|absmax|convert_fp8|per_token_group|cvt_\w{0,30}to_fp\d
@@ -135,7 +135,7 @@ copy           ^copy(?!right)|_copy\b|roll_cuda|flip_cuda|(?:reflection|replicat
                |pixel_(?:un)?shuffle|memory_?copy|copyBuffer|fillBuffer
                |n(?:chw|hwc)\w{0,9}to_?n(?:chw|hwc)|memset|CatArray|concat_|split_with_sizes
                |chunk_cat|copy_kernel|direct_copy|veccopy|\bcpy_|transpose(?!Params)
-               |tensorTransform|permute|repack|StackArray|multi_(?:un)?padding|repeat_interleave
+               |tensorTransform|permute|repack|StackArray|multi_(?:un)?padding|repeat_interleave|compute_cuda_kernel<
                |pack_seq|a2a_(?:un)?pack
                |^(?:loop|input|wrapped)_(?:(?:copy|bitcast|pad|concatenate|slice|dynamic|update|broadcast|reverse)_?)+(?:fusion|\d|$)
 reduction      reduce_kernel|^(?:loop|input)_\w{0,99}reduce_\w{0,99}fusion
@@ -146,7 +146,7 @@ random         distribution_|multinomial|randperm|bernoulli|philox|dropout|rando
 sort           (?<!ten)sort|top_?k|rejection_|radix|scan|cub::|rocprim|thrust|sampling|bincount
                |unique|median|histogram|kth_?value|write_indices|(?<![a-z])nms_|build_tree
                |spec_info|recovered_tokens|min_p_|penalt(?:y|ies)|gumbel|eagle_|spec_?decod
-elementwise    elementwise|mul_broadcast|pointwise|tensor_apply|foreach|\bfill|vector_add|_and_mul
+elementwise    elementwise|mul_broadcast|pointwise|tensor_apply|foreach|\bfill|vector_?add|_and_mul
                |silu|gelu|swiglu|geglu|^(?:loop|input)_\w{0,99}fusion|^wrapped_|SubTensorOp
                |epilogue::|unary_|bin_bcast|scale_f32|scal_kernel|amp_update|arange|tensorOp
                |optensor|clamp|where_kernel|relu_|fused_add|gated_act|masked_fill|triu_tril
