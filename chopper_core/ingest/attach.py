@@ -24,7 +24,6 @@ from chopper_core.ingest.untraced import (
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
-from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.registry import Family, FoundFiles, discover
@@ -61,6 +60,9 @@ def attach_sources(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) 
 
 
 def attach_counters(run: Run, opening: RunInputs, ranges: Sequence[Path]) -> Run:
+    # The readers of counters take long to import.
+    from chopper_core.sources.counters.files import find_counters, read_found
+
     paths, progress = opening.paths, opening.progress
     found = find_counters(paths, ranges)
     run = _skipping(run, found)

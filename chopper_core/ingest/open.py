@@ -43,7 +43,6 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.parallel import layout_of_settings
 from chopper_core.model.run import Run, located
 from chopper_core.model.table import NO_TIME, KernelTable, empty_table
-from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import (
     HostFile,
@@ -217,6 +216,9 @@ def _of_ranges(opening: RunInputs, ranges: list[Path], failed: list[tuple[str, s
 
 def _counted(opening: RunInputs, ranges: Sequence[Path] = ()) -> Run | None:
     """The run of counters or kernel traces; `ranges` are traces that hold CUPTI ranges."""
+    # The readers of counters take long to import.
+    from chopper_core.sources.counters.files import find_counters, read_found
+
     found = find_counters(opening.paths, ranges)
     dispatch_runs = read_found(found, opening.paths, opening.progress)
     if not dispatch_runs:
