@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.memory import is_out_of_memory, out_of_memory
+from chopper_core.util.progress import work_while
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,7 +20,10 @@ LOADING: Final = "loading…"
 
 
 def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
-    """Run a function in a thread that, unlike an executor's, never delays leaving the program."""
+    """Run a function in a thread that, unlike an executor's, never delays leaving the program.
+
+    What nothing waits for any more ends at the next value that it looks up.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -29,6 +33,7 @@ def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Aw
 
     def run() -> None:
         outcome: tuple[Callable[[Any], None], Any]
+        work_while(lambda: not answer.cancelled())
         try:
             outcome = answer.set_result, work(*args, **kwargs)
         except BaseException as raised:

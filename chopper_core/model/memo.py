@@ -9,6 +9,8 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field
 
+from chopper_core.util.progress import stop_unwanted
+
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 _MOST: Final = 256
@@ -39,7 +41,8 @@ class Memo:
         return entry is not None and entry.is_done
 
     def __call__(self, key: tuple[Hashable, ...], make: Callable[[], T], keep: int = 0) -> T:
-        """The value of a key, computed on first use; an error of `make` is not cached.
+        """The value of a key, computed on first use; an error of `make` is not cached. Raises
+        Cancelled in a thread whose work isn't wanted any more.
 
         The most recently used values stay, and `keep` of the same owner; 0: any number.
         """
@@ -55,6 +58,7 @@ class Memo:
                     self._entries.pop(each, None)
         with entry.lock:
             if not entry.is_done:
+                stop_unwanted()
                 entry.value = make()
                 entry.is_done = True
         value: T = entry.value

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct
 
 from chopper_core.util.errors import ChopperError, DataError, UsageError
+from chopper_core.util.progress import Cancelled
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -76,7 +77,7 @@ class Plugin(Struct, frozen=True):
         """Call a function of it; its own errors become a DataError that names it."""
         try:
             return function(*args)
-        except ChopperError:
+        except (ChopperError, Cancelled):
             raise
         except Exception as error:
             raise DataError(f"{self.title} failed: {type(error).__name__}: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import local
 from typing import Any, Final, Protocol
 
 _MIN_UNITS: Final = 10
@@ -11,6 +12,21 @@ _MIN_UNITS: Final = 10
 
 class Cancelled(Exception):
     """The user cancelled this work."""
+
+
+_thread: Final = local()
+
+
+def work_while(is_wanted: Callable[[], bool]) -> None:
+    """Let the work of this thread end at the next value that it looks up, once it isn't wanted."""
+    _thread.is_wanted = is_wanted
+
+
+def stop_unwanted() -> None:
+    """Raise Cancelled in a thread whose work isn't wanted any more."""
+    is_wanted = getattr(_thread, "is_wanted", None)
+    if is_wanted is not None and not is_wanted():
+        raise Cancelled
 
 
 class Progress(Protocol):

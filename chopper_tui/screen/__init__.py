@@ -295,7 +295,8 @@ class Explorer(ScreenParts):
         """Show the rest of a frame when it is there; nothing moves but rows sorted by the rest."""
         run, view = self.run, self.view
         try:
-            data = await run_in_thread(screen_data.screen_data, run, view, is_complete=True)
+            made = run_in_thread(screen_data.screen_data, run, view, is_complete=True)
+            data = await asyncio.shield(made)  # It is wanted again by who comes back.
         except ChopperError as error:
             self.say(str(error), error=True)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, permutations
-from threading import Barrier
+from threading import Barrier, Thread
 
 import pytest
 
@@ -12,6 +12,7 @@ from chopper_core.model.memo import Memo
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
 from chopper_core.util.errors import NoSuchNode, NothingToShow
+from chopper_core.util.progress import Cancelled, work_while
 from chopper_core.views.query import query
 from tests.support import Row, run_of
 
@@ -75,3 +76,23 @@ def test_a_reason_for_showing_nothing_holds_none_of_what_was_looked_at() -> None
         query(run, view)
     assert run.memo.has(("view", view))
     assert run.memo(("view", view), NothingToShow).__traceback__ is None
+
+
+def test_unwanted_work_ends_where_it_looks_something_up() -> None:
+    memo, ended = Memo(), list[BaseException]()
+
+    def work() -> None:
+        wanted = iter((True, False))
+        work_while(lambda: next(wanted))
+        try:
+            memo(("whole",), lambda: memo(("part",), lambda: 1))
+        except Cancelled as error:
+            ended.append(error)
+
+    thread = Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(ended) == 1 and not memo.has(("whole",))
+    assert memo(("whole",), lambda: memo(("part",), lambda: 2)) == 2, (
+        "others make it for themselves"
+    )
