@@ -157,6 +157,11 @@ class TableLayout(Struct, frozen=True):
     inks: Sequence[str] = ()
     """Of the bar of each row; empty: what the rows are has no ink of its own."""
 
+    @property
+    def used(self) -> int:
+        """The cells of its columns."""
+        return PREFIX + self.name_width + _cells(self.columns, self.sparks)
+
     def legend(self, width: int) -> Line:
         """The names of the parts of bars, as many as fit next to the title of a table."""
         parts = next((each.parts for each in self.columns if each.parts is not None), None)

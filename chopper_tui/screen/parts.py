@@ -27,6 +27,7 @@ from chopper_tui.config import CHART_SIZES, Config, save_splits
 from chopper_tui.draw.canvas import UNLIMITED, WHOLE, Cell, Lens
 from chopper_tui.draw.charts import drawer_of, lines_filled, lines_wanted, most_lines_below, seen
 from chopper_tui.draw.figures import detail as detail_of
+from chopper_tui.draw.table import plan
 from chopper_tui.draw.timeline import bins_of
 from chopper_tui.keymap import Action
 from chopper_tui.screen_data import ScreenData, on_every_gpu
@@ -61,6 +62,8 @@ _LEAST_EVIDENCE: Final = 4
 """Lines of a panel of evidence: a heading and three rows."""
 _TALL: Final = 24
 """Lines from which two curves stand below each other."""
+_SIDE: Final = 46
+"""Columns of the detail next to a table that needs no more than the others."""
 _SECOND: Final = 9
 """Lines of a second table below the detail."""
 _FEW_ROWS: Final = 12
@@ -449,6 +452,10 @@ class ScreenParts(SteadyScreen[None]):
         picture, has_curves = self._picture_room(body, frame), bool(after) and self.chart != "off"
         # Below a table without pictures the detail has all of the width, until both have it.
         stacked = bool(frame) and not sizes["-large"] and (is_tree or not picture.wanted)
+        if stacked and not is_tree and sizes["-wide"]:
+            width = self._fitted_to.width
+            used = plan(self.frame, width, self.table.glyphs).used
+            stacked = used > width - _SIDE
         side = [Room("#side", spare, _DETAIL if is_tree else spare, _DETAIL)] * stacked
         evidences = [evidence] * bool(frame and self.lanes is None)
         upper, middle, last = picture, [picture, *side], [*evidences, *after * (not stacked)]

@@ -303,3 +303,14 @@ def test_a_scope_without_compute_has_no_matched_kernels() -> None:
     run = run_of([*comm, Row(90, 5, iteration=4)])
     spreads = steadiness(run, view).values["kernel_spread_pct"]
     assert np.isnan(spreads).all() and len(query(run, view)) == 1
+
+
+def test_a_row_leads_to_the_kernels_that_differ_most_from_step_to_step() -> None:
+    run = sample_run(gpus=2, iterations=3)
+    inside = query(run, parse(query(run, parse("R?view=determinism")).addresses(1)))
+    assert inside.level == "kernel" and inside.view.path == ("1",)
+    spreads = inside.values["elapsed_ns"].known(missing=0.0).tolist()
+    assert spreads == sorted(spreads, reverse=True) and spreads[0] > 0
+    # Without another step there is no spread to open.
+    alone = sample_run(gpus=2, iterations=1)
+    assert parse(query(alone, parse("R?view=determinism")).addresses(1)).stat == ""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import column, numbered, worded
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
+from chopper_core.model.view import View, as_statistic, pivot
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.util.grouping import median_of
@@ -120,13 +120,23 @@ def answer(run: Run, view: View) -> ViewResult:
         labels, own = _by_figure(ours, compared)
     else:
         labels, own = _by_gpu(run, by, ours, base)
+
+    def opens(row: int) -> View:
+        """The kernels of the row's GPU whose time differs most from iteration to iteration."""
+        inside = view if by == "figure" else child_of(view, by, labels[row])
+        spread = ours.values.get("kernel_spread_pct")
+        if by != "gpu" or spread is None or not np.isfinite(spread).any():
+            return inside
+        kernels = as_statistic(pivot(inside, "kernel"), "spread", ("iteration",))
+        return replace(kernels, sort="-elapsed_ns")
+
     is_few = by != "figure" and base is not None
     first = [name for each in _SHOWN for name in (each, f"{each}_base")] if is_few else ()
     return ViewResult(
         level=by,
         labels=labels,
         columns=tuple(own),
-        opens=lambda row: view if by == "figure" else child_of(view, by, labels[row]),
+        opens=opens,
         shown=known_of(own, first),
         headline=_headline(ours, base, compared, view),
         notes=_notes(ours, base),

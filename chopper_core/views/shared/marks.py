@@ -159,20 +159,22 @@ def tints(frame: Frame, column: Metric) -> Int8:
     numbers = values.known()
     if column.signed:
         return _of_changes(frame, column, numbers)
-    if column.name in _HEATS:
+    # A spread of use, heat or power is none itself.
+    name = "" if frame.view.stat == "spread" else column.name
+    if name in _HEATS:
         warm, hot = _limits.hot_c
         return _chosen(none, (numbers >= warm, Tint.HIGH), (numbers >= hot, Tint.TOO_HIGH))
-    if column.name in _UTILISATIONS:
+    if name in _UTILISATIONS:
         good, fair = _limits.util_pct
         return _chosen(none, (numbers < good, Tint.POOR), (numbers < fair, Tint.VERY_POOR))
-    if column.name in _ROOFS and (shares := frame.values.get("kernel_pct")) is not None:
+    if name in _ROOFS and (shares := frame.values.get("kernel_pct")) is not None:
         counts, (poor, very_poor) = shares.known(missing=0.0) >= _COUNTS_PCT, _limits.roof_pct
         return _chosen(
             none,
             (counts & (numbers < poor), Tint.POOR),
             (counts & (numbers < very_poor), Tint.VERY_POOR),
         )
-    if column.name in _POWERS and (caps := frame.values.get(_LIMIT)) is not None:
+    if name in _POWERS and (caps := frame.values.get(_LIMIT)) is not None:
         near, reached = (100 * numbers >= pct * caps.known() for pct in _limits.power_pct)
         if near.any():
             return _chosen(none, (near, Tint.HIGH), (reached, Tint.TOO_HIGH))
