@@ -21,6 +21,8 @@ from chopper_core.util.grouping import (
     stable_order,
 )
 
+_FEW_ROWS: Final = 1 << 16
+"""Pieces of fewer rows take longer to hand out than to go through."""
 _PIECE: Final = 1 << 18
 _SIZES: Final = (CALL_SHAPE, FLOPS)
 _MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -284,13 +286,15 @@ def elapsed_of_rows(table: KernelTable, rows: Selection) -> Int64:
 
 
 def gpu_by_gpu(table: KernelTable, rows: Selection) -> list[Selection]:
-    """Rows split by GPU; in one piece where a GPU's rows aren't contiguous."""
+    """Rows split into pieces of whole GPUs, one of them or, of small ones, several; in one piece
+    where a GPU's rows aren't contiguous."""
     if not isinstance(rows, slice):
         return [rows]
     gpu = table.gpu[rows]
     first = run_starts(gpu)
     if (np.diff(gpu[first]) < 0).any():
         return [rows]
+    first = first[run_starts(first // _FEW_ROWS)]
     edges = [rows.start, *(first[1:] + rows.start).tolist(), rows.stop]
     return [slice(begin, end) for begin, end in pairwise(edges)]
 
