@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from math import prod
-from operator import attrgetter
+from operator import attrgetter, not_
 from typing import Any, Final
 
 import numpy as np
@@ -76,9 +76,6 @@ _INT32_LIMIT: Final = 2**31
 _MAX_THREADS: Final = 2**62
 """A launch has fewer: three sizes of 31 bits at most, of which two are smaller than 2^16."""
 _UNSEEN: Final = -1
-_IN_TABLES: Final = frozenset(
-    (*ACTIVITY_CATEGORIES, *LAUNCH_CATEGORIES, *RANGE_CATEGORIES, FRAME_CATEGORY)
-) | {category for category, kind in FLOW_CATEGORIES.items() if kind == FORWARD_BACKWARD}
 _TABLE_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(ACTIVITY_CATEGORIES, "activities"),
     **dict.fromkeys(LAUNCH_CATEGORIES, "launches"),
@@ -145,7 +142,6 @@ class TraceTables:
         self._tables = {name: GrowingColumns(column_types(kind)) for name, kind in _TABLES.items()}
         self._frames = GrowingColumns(column_types(HostRanges))
         self._figures = GrowingColumns(dict.fromkeys(FIGURES, np.float64))
-        self._memory_counts: Counter[str] = Counter()
         self._flow_ends = {
             kind: GrowingColumns(_FLOW_END_TYPES) for kind in (HOST_DEVICE, FORWARD_BACKWARD)
         }
@@ -217,9 +213,9 @@ class TraceTables:
 
     def _unused_events(self) -> dict[str, int]:
         counts = {
-            category: self._unused_counts[category]
-            if category in _IN_TABLES
-            else count - self._memory_counts[category]
+            category: count
+            if _TABLE_OF.get(category, HOST_DEVICE) == HOST_DEVICE
+            else self._unused_counts[category]
             for category, count in self.event_counts.items()
         }
         return {category: count for category, count in counts.items() if count}
@@ -311,19 +307,19 @@ class TraceTables:
         self._tables["flows"].add(columns)
 
     def _add_allocations(self, events: Sequence[Event]) -> None:
-        own: Sequence[Event] = [
-            event
-            for event in events
-            if event.name == MEMORY_EVENT
+        is_own = [
+            event.name == MEMORY_EVENT
             and event.args is not None
             and integer(event.args.device_type) != CPU
             and 0 < abs(integer(event.args.size) or 0) < MAX_BYTES
+            for event in events
         ]
+        own: Sequence[Event] = list(compress(events, is_own))
+        self._count_unused(compress(events, map(not_, is_own)))
         if not own:
             return
         time_ns, usable = nanoseconds([event.ts for event in own])
         own, time_ns = self._usable(own, usable), time_ns[usable]
-        self._memory_counts.update(event.cat for event in own)
         args = [event.args for event in own if event.args is not None]
         columns: Columns = {
             "device": bounded(int_column([arg.device_id for arg in args]), _INT32_LIMIT),
