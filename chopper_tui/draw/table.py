@@ -67,7 +67,7 @@ _MIN_NAME: Final = 16
 _NAME_SHARE: Final = {"operation": 25, "kernel": 20, "shape": 36, "finding": 75}
 """Percentage of the width that names may take before columns are dropped."""
 _ENOUGH: Final = 9
-"""Columns from which on names have what they need before further columns."""
+"""Columns of kernels from which on their names have what they need before further columns."""
 _MIN_OF_KERNELS: Final = 6, 12
 """Columns of kernels that are worth more than a bar, and than a sparkline."""
 _KERNELS: Final = ("kernels", "overview")
@@ -295,9 +295,10 @@ def plan(
     sparks: Sequence[SparkColumn] = ()
     if frame.sparks and len(frame):
         sparks = [_spark_column(each, wide) for each in signals]
-    # Names are worth more than what is beyond so many columns.
-    spare = width - PREFIX - _cells(columns[:_ENOUGH], ()) - 1
-    room = width - PREFIX - min(longest, max(_MIN_NAME, share, spare)) - 1
+    # Names of kernels are worth more than what is beyond so many columns.
+    if frame.level == "kernel":
+        share = max(share, width - PREFIX - _cells(columns[:_ENOUGH], ()) - 1)
+    room = width - PREFIX - min(longest, max(_MIN_NAME, share)) - 1
     if frame.view.name and not lanes and any(each.name in _HEATS for each in columns):
         # Where figures of the GPU are the question, their meters are worth more.
         columns = [_metered(frame, each, full) if each.name in _FIRST else each for each in columns]

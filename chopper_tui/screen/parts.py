@@ -456,6 +456,7 @@ class ScreenParts(SteadyScreen[None]):
             width = self._fitted_to.width
             used = plan(self.frame, width, self.table.glyphs).used
             stacked = used > width - _SIDE
+            rows = rows if stacked else max(rows, spare)  # The detail is next to it.
         side = [Room("#side", spare, _DETAIL if is_tree else spare, _DETAIL)] * stacked
         evidences = [evidence] * bool(frame and self.lanes is None)
         upper, middle, last = picture, [picture, *side], [*evidences, *after * (not stacked)]
