@@ -170,7 +170,7 @@ def many(ranks: int, kernels: int) -> Case:
     store = str(store_of(ranks, kernels, parts=True))
     keys = tuple((name, key.format(start=store)) for name, key in _OVER_RANKS)
     title = f"{ranks:,} ranks × {kernels:,} kernels"
-    return Case(title, (*_CHOPPER, store), f"{ranks} of {ranks} rows", keys)
+    return Case(title, (*_CHOPPER, store), "  potential saving", keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ _KEYS: Final = (
     *_STEPS[:2],
     ("filter as typed", "/1"),
     ("filter kept", "\r"),
-    ("filter taken back", ":filter\r"),
+    ("filter taken back", "\x1b"),
     ("zoom in", "+"),
     ("zoom out", "-"),
     ("next signal", "M"),
