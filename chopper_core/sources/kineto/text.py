@@ -42,6 +42,7 @@ _MAX_OPEN_BYTES: Final = 16 << 20
 _KEPT_BYTES: Final = 1 << 12
 """Of lost text its end is kept, in which an event may begin."""
 
+_EVENTS_START: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST: Final = re.compile(rb'[\s,]*+\{\s*("\w[^"\\]*")\s*:')
 _BOUNDARY: Final = re.compile(rb'\}\s*,\s*(?=\{\s*("\w[^"\\]*")\s*:)')
 """Between two objects; can't match inside a valid string, where the quotes would be escaped."""
@@ -98,12 +99,15 @@ class TraceText:
             return
         if buffer[start : start + 1] != b"{":
             raise DataError(f"{path} is not JSON; a trace of the PyTorch profiler is expected.")
-        while (events_start := self._find_events(buffer, start + 1)) == INCOMPLETE:
+        while True:
+            events_start = self._find_events(buffer, start + 1)
+            if events_start != INCOMPLETE:
+                break
             longer = self._read_up_to(buffer, 2 * len(buffer))
             if len(longer) == len(buffer) or len(buffer) >= MAX_KEYS_BYTES:
-                raise DataError(
-                    f"{path} holds no {EVENTS_KEY}; a trace of the PyTorch profiler is expected."
-                )
+                buffer = longer
+                events_start = self._find_events_in_damage(buffer, start)
+                break
             buffer = longer
         self._buffer = buffer[events_start:]
 
@@ -119,6 +123,17 @@ class TraceText:
             if member.end != INCOMPLETE:
                 self.members[member.key] = buffer[member.start : member.end]
         return INCOMPLETE
+
+    def _find_events_in_damage(self, buffer: bytes, start: int) -> int:
+        is_whole = element_end(buffer, start) != INCOMPLETE
+        match = None if is_whole else _EVENTS_START.search(buffer)
+        if match is None:
+            raise DataError(
+                f"{self._source.path} holds no {EVENTS_KEY}; "
+                "a trace of the PyTorch profiler is expected."
+            )
+        self._losses.notes.append("The keys before the events are damaged.")
+        return match.end()
 
     def _read_up_to(self, buffer: bytes, wanted: int) -> bytes:
         parts = [buffer]
