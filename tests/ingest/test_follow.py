@@ -458,7 +458,7 @@ def test_of_a_large_file_the_samples_near_traces_are_those_of_the_whole(
 
 
 _DAY = """
-import resource, sys
+import re, sys
 from chopper_core.ingest.follow import Follower
 follower = Follower(sys.argv[1], jobs=1)
 line = "{},{},{},{},60,{},99,30,1300,1024,196592,12,3,N/A\\n"
@@ -472,7 +472,8 @@ with open(sys.argv[1] + "/power.csv", "a") as log:
                 follower.open()
             follower.tail()
             follower._read_run(lambda *_: None)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+# The largest resident set of the rusage is also that of the process that started this one.
+print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024)
 follower.close()
 """
 
