@@ -60,6 +60,8 @@ _MIN_SPARE: Final = 7
 """Lines from which curves, or the evidence of a row, are worth a place."""
 _LEAST_EVIDENCE: Final = 4
 """Lines of a panel of evidence: a heading and three rows."""
+_MOST_EVIDENCE: Final = 14
+"""On a large screen: each move to another row sends its lines."""
 _TALL: Final = 24
 """Lines from which two curves stand below each other."""
 _SIDE: Final = 46
@@ -486,7 +488,7 @@ class ScreenParts(SteadyScreen[None]):
         is_large = self._sizes.get("-large", False)
         is_short = (self.shows_sentences or self.view.name == WHATIF) and not is_large
         wanted, rows = _DETAIL - frame * is_short, range(min(len(self.frame), _FEW_ROWS))
-        most = _MAX_CURVES if is_large and not self.shows_sentences else wanted
+        most = _MOST_EVIDENCE if is_large and not self.shows_sentences else wanted
         targets = [self._evidence_of(self.frame, row) for row in rows]
         if all(target is not None and not target.name for target in targets):
             children = (

@@ -538,7 +538,7 @@ class CardsPane(Pane, Listing):
         for place in range(self._first, len(drawn)):
             for number, line in enumerate([*drawn[place], *([[]] * gap)]):
                 is_own = self.has_keys and place == self.cursor and number < len(drawn[place])
-                lines.append([(glyphs.cursor if is_own else " ", "chosen"), (" ", "text"), *line])
+                lines.append([(glyphs.cursor if is_own else " ", "strong"), (" ", "text"), *line])
                 owners.append(place)
         self._owners = owners[:height]
         shown = len({owner for owner in self._owners if owner >= 0})

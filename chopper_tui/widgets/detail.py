@@ -76,7 +76,7 @@ class DetailPane(Pane, Listing):
         height -= not self.is_panel
         self._first = max(min(self._first, len(lines) - height), 0)
         shown = lines[self._first : self._first + height]
-        bar = (glyphs.cursor if self.has_keys else " ", "chosen")
+        bar = (glyphs.cursor if self.has_keys else " ", "strong")
         drawn = [[bar, *line] for line in shown]
         hidden = len(lines) - len(shown)
         if hidden:

@@ -152,3 +152,13 @@ def test_what_a_terminal_is_sent_by_every_view(
     assert codes(output) <= allowed
     if "LC_ALL" in environment:
         assert output.isascii() and "\\u" not in output
+
+
+async def test_the_margin_of_a_detail_is_blank_in_16_colours() -> None:
+    async with explorer((120, 36), measured_run(), View("sample.json")) as at:
+        await at.command("theme ansi")
+        side = at.explore.side
+        strips = [side.render_line(y) for y in range(side.size.height)]
+        assert side.display and any(strip.text.strip() for strip in strips)
+        blank = [each for strip in strips for each in strip if not each.text.strip()]
+        assert not any(each.style.underline for each in blank if each.style is not None)
