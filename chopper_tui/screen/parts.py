@@ -60,7 +60,7 @@ _MIN_SPARE: Final = 7
 """Lines from which curves, or the evidence of a row, are worth a place."""
 _LEAST_EVIDENCE: Final = 4
 """Lines of a panel of evidence: a heading and three rows."""
-_MOST_EVIDENCE: Final = 14
+_MOST_EVIDENCE: Final = 13
 """On a large screen: each move to another row sends its lines."""
 _TALL: Final = 24
 """Lines from which two curves stand below each other."""
