@@ -187,6 +187,8 @@ class Predictor(Struct, frozen=True, eq=False):
         is_kept = np.zeros(len(graph), np.bool_)
         is_kept[self.kept] = True
         lag = np.where(is_kept[graph.target], graph.lag_ns, lag)
+        if np.array_equal(lag, graph.lag_ns):
+            lag = graph.lag_ns  # Answers are kept, most of which change no lag.
         shares = self.shares
         times = start.replayed if start is not None else None
         whole = graph.work_ns
