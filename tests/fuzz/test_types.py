@@ -19,6 +19,8 @@ _SEEDS = (
     "rocprofv3 json", "rocprofv3 csv", "device samples", "amd-smi csv", "amd-smi json",
     "rocm-smi csv", "nvidia-smi csv", "dcgm csv", "zeus", "own sampler", "own sampler parquet",
     "cpu csv", "cpu parquet", "straggler analysis", "trace", "rocpd", "rpd", "nsys",
+    "chakra feeder", "host trace 1.0.1", "host trace 1.1.1", "primus", "manifest json",
+    "amd-smi monitor", "nvidia-smi alone", "charllm",
 )  # fmt: skip
 _STEP = 97
 """Of the changes of a file one in this many is tried."""
