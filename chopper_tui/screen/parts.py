@@ -454,7 +454,8 @@ class ScreenParts(SteadyScreen[None]):
         picture, has_curves = self._picture_room(body, frame), bool(after) and self.chart != "off"
         # Below a table without pictures the detail has all of the width, until both have it.
         stacked = bool(frame) and not sizes["-large"] and (is_tree or not picture.wanted)
-        if stacked and not is_tree and sizes["-wide"]:
+        # To plan the table of a view with many columns, which takes all of the width, costs a key.
+        if stacked and not is_tree and sizes["-wide"] and len(self.frame.columns) <= _FEW_ROWS:
             width = self._fitted_to.width
             used = plan(self.frame, width, self.table.glyphs).used
             stacked = used > width - _SIDE
