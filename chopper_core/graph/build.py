@@ -83,13 +83,14 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
         iteration = None if is_whole else run.table.iteration[timed.rows]
         edges, latency, unseen = _with_unseen_waits(timed, iteration, edges, known, latency)
     follows = np.flatnonzero(hosts.gpu[1:] == hosts.gpu[:-1]) + 1
+    behind = np.maximum(hosts.time[hosts.follows] - timed.end[hosts.followed], 0)
     parts = (
         _between_gpus(run, timed),
         EdgeRows(edges.source, enters[edges.target], edges.evidence, edges.lag_ns),
         _edges(host + launched[known], enters[known], Evidence.LAUNCH, latency),
         _edges(host + follows - 1, host + follows, Evidence.SEQUENCE),
         _edges(hosts.awaited, host + hosts.returns, Evidence.BLOCKED, wakes),
-        _edges(hosts.followed, host + hosts.follows, Evidence.FOLLOWED, _behind(hosts, timed)),
+        _edges(hosts.followed, host + hosts.follows, Evidence.FOLLOWED, behind),
         _edges(enters[member], meeting, Evidence.MEETING),
         _edges(meeting, member, Evidence.MEETING),
         _edges(leads, enters[led], Evidence.LAUNCH),
@@ -277,12 +278,6 @@ def _with_unseen_waits(
     latency = np.where(alone, (timed.start - timed.launch)[launched], latency)
     waits = int((timed.start - ready)[is_late].sum())
     return replace(edges, lag_ns=np.where(own, gap, edges.lag_ns)), latency, waits
-
-
-def _behind(hosts: HostNodes, timed: TimedRows) -> Int64:
-    """The host's work between the end of an activity and the launch that follows it."""
-    found: Int64 = np.maximum(hosts.time[hosts.follows] - timed.end[hosts.followed], 0)
-    return found
 
 
 def _wakes(hosts: HostNodes, timed: TimedRows) -> tuple[Int64, HostNodes]:

@@ -8,7 +8,7 @@ roles take the terminal's own 16 colours, so that they suit its background; scal
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 HEAT_LEVELS: Final = 16
@@ -120,20 +120,6 @@ def plain(text: str, ink: str) -> str:
     return text
 
 
-def painted(text: str, ink: str) -> str:
-    """Text in an ink; blank text and unknown inks stay as they are."""
-    return _painted(text, ink, None)
-
-
-def painted_on_dark(text: str, ink: str) -> str:
-    """The same in true colors, on a dark ground."""
-    return _painted(text, ink, 0)
-
-
-def painted_on_light(text: str, ink: str) -> str:
-    return _painted(text, ink, 1)
-
-
 def paint_for(is_terminal: bool, environment: Mapping[str, str]) -> Paint:
     """Colours on a terminal that has them and unless NO_COLOR is set."""
     has_none = environment.get("NO_COLOR") or environment.get("TERM", "dumb") in ("dumb", "vt100")
@@ -145,9 +131,17 @@ def paint_for(is_terminal: bool, environment: Mapping[str, str]) -> Paint:
     return painted_on_light if is_light_ground else painted_on_dark
 
 
-def _painted(text: str, ink: str, ground: int | None) -> str:
+def painted(text: str, ink: str, ground: int | None = None) -> str:
+    """Text in an ink; blank text and unknown inks stay as they are.
+
+    In true colors on a dark ground (0) or a light one (1), else in the terminal's own.
+    """
     code = _code(ink, ground)
     return f"\x1b[{code}m{text}\x1b[0m" if code and (text.strip() or "8;" in code) else text
+
+
+painted_on_dark: Final = partial(painted, ground=0)
+painted_on_light: Final = partial(painted, ground=1)
 
 
 @cache

@@ -28,10 +28,6 @@ Number = int | float
 Cell = int | float | str
 
 
-def no_attributes(row: int) -> Mapping[str, TypedValue]:
-    return {}
-
-
 def no_means(rows: Index, bins: int) -> Float64:
     return np.full((len(rows), bins), np.nan)
 
@@ -83,7 +79,7 @@ class Frame(Struct, frozen=True, eq=False):
     left_out: tuple[int, ...] = ()
     """Those of them that take no part in the figures of other rows and in the total, and NO_LABEL
     where what runs outside of iterations doesn't."""
-    attributes: Callable[[int], Mapping[str, TypedValue]] = no_attributes
+    attributes: Callable[[int], Mapping[str, TypedValue]] = lambda row: {}
     """Attributes of a row's activity next to its figures; none for rows of several."""
     base: str = ""
     """What figures that add up are, such as `per step and GPU`; empty: each row is itself."""

@@ -441,10 +441,9 @@ def _samples(run: Run, view: View) -> Iterator[Chart]:
         for gpu, curve in signal.curves.items():
             begins, ends = curve.edges_ns[::2], curve.edges_ns[1::2]
             middle, on_gpu = begins + (ends - begins) // 2, rows[table.gpu[rows] == gpu]
-            busy, shared = (
-                _runs_at(table, on_gpu[table.kind[on_gpu] == kind], middle)
-                for kind in (Kind.COMPUTE, Kind.COMM)
-            )
+            rows_of = (on_gpu[table.kind[on_gpu] == kind] for kind in (Kind.COMPUTE, Kind.COMM))
+            spans = (TimeSpans.running(table.start_ns[o], table.duration_ns[o]) for o in rows_of)
+            busy, shared = (each.within(middle, middle + 1) > 0 for each in spans)
             sampled = curve.interval_values()
             known = busy & np.isfinite(sampled)
             values[_ALONE].append(sampled[known & ~shared])
@@ -456,12 +455,6 @@ def _samples(run: Run, view: View) -> Iterator[Chart]:
             y = tuple(Series(label, np.linspace(0.0, 100.0, 101)) for label in lines)
             title = f"samples with at most this much {signal.title}"
             yield LineChart(title, "%", signal.title, signal.unit.value, x, y)
-
-
-def _runs_at(table: KernelTable, rows: Index, times_ns: Int64) -> Mask:
-    """Whether any of the activities runs at each time."""
-    spans = TimeSpans.running(table.start_ns[rows], table.duration_ns[rows])
-    return spans.within(times_ns, times_ns + 1) > 0
 
 
 def _against_duration(run: Run, found: Overlaps) -> Chart:

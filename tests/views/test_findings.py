@@ -917,7 +917,7 @@ def test_a_clock_that_drops_from_an_iteration_on() -> None:
     run = run_of(rows(2, 6))
     low = (run.table.gpu == 1) & (run.table.iteration >= 4)
     row = only(clocked(run, "gfx_mhz", np.where(low, 1800.0, 2000.0)), "clock-drop")
-    assert row["said"].startswith("GPU 1's clock drops by 10.0 % from iteration 4 on")
+    assert row["said"].startswith("GPU 1's clock drops by 10.0 % since iteration 4")
     assert row["saving_ns"] == pytest.approx(36 * MS * 0.1 * 2 / 6, rel=1e-6)
     noise = np.random.default_rng(1).normal(2000, 5, len(run.table))
     assert found(clocked(run, "gfx_mhz", noise), "clock-drop") == []

@@ -10,19 +10,16 @@ from msgspec import Struct
 
 from chopper_core.metrics import Metric, column
 from chopper_core.model.column_names import integral_of, known_of
-from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, TimeSpans
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import distinct, median_of, ratios, runs_of
-from chopper_core.views.shared.matched_kernels import same_kernels
+from chopper_core.util.grouping import median_of, ratios, runs_of
+from chopper_core.views.shared.matched_kernels import compared_iterations, same_kernels
 from chopper_core.views.shared.samples import busy_curve, sampled, spans_of_samples
 from chopper_core.views.shared.step_times import step_times
 
-MAX_COMPARED_ROWS: Final = 1 << 18
-"""With more activities, evenly chosen iterations are compared."""
 _CACHED_SCOPES: Final = 4
 _SIGNALS: Final = (
     ("gfx_mhz", "MHz", "gfx", "clock of the compute units", "clock"),
@@ -137,11 +134,13 @@ def sampled_steadiness(run: Run) -> Steadiness:
 
 def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     tree = run.tree_of(view)
-    node, steps = tree.node(view.path), tree.split(view.path, ("gpu", "iteration"))
+    steps = tree.split(view.path, ("gpu", "iteration"))
     gpu_of, number_of = (steps.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
     numbers, gpus = set(number_of.tolist()) - {NO_LABEL}, gpus_of(run, view)
     complete = tuple(sorted(numbers - (frozenset() if view.cut else run.cut_iterations)))
-    compared = _chosen(node, complete)
+    few = compared_iterations(run, view)
+    compared = tuple(number for number in complete if not few or number in few)
+    compared = compared if len(compared) > 1 else complete[:2]
     times = step_times(run, view)
     took = times.times_ns.astype(np.float64)[:, np.isin(times.iterations, complete)]
     spans = np.stack([steps.min("start_ns"), steps.max("end_ns")], axis=1).astype(np.int64)
@@ -223,16 +222,6 @@ def _without_overlap(spans: Int64) -> TimeSpans:
     ends = ordered[:, 1].copy()
     ends[:-1] = np.minimum(ends[:-1], ordered[1:, 0])
     return TimeSpans(ordered[:, 0], ends)
-
-
-def _chosen(node: Groups, whole: tuple[int, ...]) -> tuple[int, ...]:
-    """The complete iterations, or evenly chosen ones if there are too many activities."""
-    size = int(node.sizes()[0])
-    if size <= MAX_COMPARED_ROWS or len(whole) < 3:
-        return whole
-    count = max(2, min(len(whole), len(whole) * MAX_COMPARED_ROWS // size))
-    places = distinct(np.linspace(0, len(whole) - 1, count).round().astype(np.intp))
-    return tuple(whole[place] for place in places.tolist())
 
 
 def _signal_at(table: KernelTable, signal: str, rows: Index) -> Float64:

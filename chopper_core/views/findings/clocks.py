@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from chopper_core.align.kernel_classes import MATRIX_CLASSES
-from chopper_core.graph.process_groups import nodes_of
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.groups import work_of
@@ -22,7 +21,6 @@ from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
-    interval_text,
     low_interval,
     rule,
     threshold,
@@ -238,14 +236,13 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
     for (first, end), own in drops.items():
         numbers, gpus = context.iterations[first:end], [context.gpus[place] for place, _ in own]
         lost = [float((context.busy_ns[place, first:end] * drop).sum()) for place, drop in own]
-        when = interval_text(numbers, is_last=end == count)
+        when = recurrence(range(first, end), context.iterations)
         saving, most = max(lost) / count, percent(max(drop for _, drop in own))
         which = f"GPU {gpus[0]}'s clock drops by {most}"
         if len(gpus) > 1:
-            of_node = _node(context, gpus)
-            which = f"the clocks of {by_number('GPU', gpus)}{of_node} drop by up to {most}"
+            which = f"the clocks of {by_number('GPU', gpus)} drop by up to {most}"
         yield context.finding(
-            f"{which} {when}, in the same operations; {time(saving)}{context.each}",
+            f"{which}{when}, in the same operations; {time(saving)}{context.each}",
             context.with_signal("gfx_mhz", "mean_gfx_mhz"),
             Cost.CLOCK,
             saving,
@@ -253,13 +250,6 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
             gpu=gpus[0] if len(gpus) == 1 else None,
             cells=context.cells_of(iteration=numbers, gpu=gpus),
         )
-
-
-def _node(context: FindingsContext, gpus: list[int]) -> str:
-    """The node of some GPUs, if it is one of several."""
-    everywhere, _ = nodes_of(context.run, context.gpus)
-    own = {everywhere[context.gpus.index(gpu)] for gpu in gpus}
-    return f" ({own.pop()})" if len(own) == 1 < len(set(everywhere)) else ""
 
 
 def _by_iteration(context: FindingsContext, place: int) -> Float64:

@@ -32,14 +32,13 @@ from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
-    interval_text,
     largest_parts,
     low_interval,
     rule,
     threshold,
 )
 from chopper_core.views.overlap import effect, overlaps_in
-from chopper_core.views.shared.phrases import by_number, listed, percent, time
+from chopper_core.views.shared.phrases import by_number, listed, percent, recurrence, time
 from chopper_core.views.whatif import Steady
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
@@ -181,9 +180,9 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
             continue
         named = listed(text for _, text, _ in sorted(parts, key=lambda part: -part[0]))
         whole_ns = float(longer.sum()) / count
-        since = interval_text(context.iterations[first:end], is_last=end == count)
+        since = recurrence(range(first, end), context.iterations)
         yield context.finding(
-            f"collectives transfer slower {since} than in the other "
+            f"collectives transfer slower{since} than in the other "
             f"iterations: {named}; {time(whole_ns)}{context.each}, {time(saving)} of that exposed",
             context.with_view("comms", "iteration", sort="bus_gbps"),
             Cost.COMMUNICATION,

@@ -26,7 +26,6 @@ from chopper_core.views.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
-    interval_text,
     low_interval,
     outlier_limit,
     rule,
@@ -35,7 +34,7 @@ from chopper_core.views.findings.rule import (
 from chopper_core.views.shared.filter import only
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.leads import ALWAYS
-from chopper_core.views.shared.phrases import by_number, listed, percent, time
+from chopper_core.views.shared.phrases import by_number, listed, percent, recurrence, time
 from chopper_core.views.shared.step_times import more_work, step_times
 
 LONGER: Final = threshold("""longer iteration | 3 | % of the median
@@ -180,8 +179,8 @@ def _of_two_lengths(
             f"{factor:.1f} times as long as the other{'s' if many else ''}"
         )
         if is_interval:
-            when = interval_text(which, is_last=which[-1] == numbers[-1])
-            text = f"they take {percent(factor - 1)} longer {when}"
+            when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
+            text = f"they take {percent(factor - 1)} longer{when}"
         cost, mostly, changes = _explained(times, at, lambda ns: float(ns[is_other].mean()))
         is_first = which == [_first_of_run(context, max(which))]
         lost = float((each[long] - usual).sum())

@@ -194,11 +194,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return self.split("gpu", "iteration")
 
     @cached_property
-    def elapsed_ns(self) -> Float64:
-        """As GPUs x iterations."""
-        return self.by_gpu_and_iteration(lambda nodes: nodes.elapsed_ns)
-
-    @cached_property
     def busy_ns(self) -> Float64:
         """The time with compute, as GPUs x iterations."""
         return self.by_gpu_and_iteration(
@@ -446,13 +441,6 @@ def low_interval(relative: Float64) -> tuple[int, int, float]:
     return int(first[best]), int(end[best]), float(drop[best])
 
 
-def interval_text(numbers: Sequence[int], *, is_last: bool) -> str:
-    """Neighbouring iterations: `in iteration 5`, `from iteration 3 on`, `from iteration 2 to 4`."""
-    if len(numbers) == 1:
-        return f"in iteration {numbers[0]}"
-    return f"from iteration {numbers[0]} {'on' if is_last else f'to {numbers[-1]}'}"
-
-
 def weighted_medians(values: Float64, weights: Float64) -> Float64:
     """The median of each column by weight, of its known values; 1 without any."""
     found = np.ones(values.shape[1])
@@ -552,10 +540,6 @@ class Finding(Struct, frozen=True):
 Find = Callable[[FindingsContext], Iterable[Finding]]
 
 
-def _nothing(context: FindingsContext) -> Iterable[Finding]:
-    return ()
-
-
 class FindingRule(Struct, frozen=True):
     """A rule: as a decorator, it takes the function from the context to findings."""
 
@@ -574,7 +558,7 @@ class FindingRule(Struct, frozen=True):
     """Whether durations alone show it, also where times are reconstructed."""
     of_samples: bool = False
     """Whether it is of telemetry without a trace, and only of that."""
-    find: Find = _nothing
+    find: Find = lambda context: ()
     looks_for: str = ""
     """The first paragraph of the function's docstring."""
 

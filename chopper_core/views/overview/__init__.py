@@ -149,7 +149,7 @@ def _slow_key(view: View) -> tuple[str, View]:
 def _result(step: Step, slow: _Slow | None) -> ViewResult:
     """The result with what takes long; None: it is being computed."""
     view, run = step.view, step.run
-    base = _baseline_step(run, view)
+    base = None if view.baseline is None else step_of(*baseline_of(run, view))
     if _is_of_operations(step):
         return _of_operations(step, base, slow)
     rows = _gpu_rows(step)
@@ -236,12 +236,6 @@ def _opens(step: Step, rows: GpuRows, row: int) -> View:
         return child_of(plain, rows.level, rows.labels[row])
     gpus = ",".join(str(step.gpus[place]) for place in rows.members[row].tolist())
     return replace(plain, name="ranks", by="gpu", filter=f"gpu:{gpus}")
-
-
-def _baseline_step(run: Run, view: View) -> Step | None:
-    if view.baseline is None:
-        return None
-    return step_of(*baseline_of(run, view))
 
 
 def _columns(

@@ -226,8 +226,11 @@ def _by_label(
         (OF_STEPS["charged_power_w"], quotient(joules, elapsed.known() * 1e-9)),
     ]
     if by == "iteration":
-        token_mj = _token_energy(run, view, rows.labels, options.tokens)
-        own.append((OF_STEPS["token_energy_mj"], numbered(token_mj)))
+        iterations, each_j, tokens = _of_steps(run, view, options.tokens)
+        each_mj = 1e3 * ratios(each_j.sum(axis=0), tokens.sum(axis=0))
+        known_mj = dict(zip(iterations, each_mj.tolist(), strict=True))
+        per_token = numbered([known_mj.get(label) for label in rows.labels])
+        own.append((OF_STEPS["token_energy_mj"], per_token))
     divisors = base_of(run, view).of_rows({by: rows.labels})
     shown = known_of(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
     known = np.isfinite(joules).all()
@@ -254,13 +257,6 @@ def _step_energy(run: Run, view: View, given: float | None) -> tuple[Float64, Fl
     count = whole.sum(axis=1)
     energy, used = (np.where(whole, each, 0.0).sum(axis=1) for each in (joules, tokens))
     return ratios(energy, count), 1e3 * ratios(energy, used)
-
-
-def _token_energy(run: Run, view: View, labels: list[str], given: float | None) -> Float64:
-    """mJ per token of each iteration of the labels, over all GPUs; NaN where not known."""
-    iterations, joules, tokens = _of_steps(run, view, given)
-    found = dict(zip(iterations, 1e3 * ratios(joules.sum(axis=0), tokens.sum(axis=0)), strict=True))
-    return np.array([found.get(label, np.nan) for label in labels])
 
 
 def _of_steps(run: Run, view: View, given: float | None) -> tuple[list[str], Float64, Float64]:

@@ -290,7 +290,11 @@ def _are_found(pattern: str, texts: Sequence[str]) -> Sequence[bool]:
         return [plain in text.lower() for text in texts]
     from pyarrow import ArrowInvalid, array, compute, string
 
-    pattern, *texts = (_valid(text) for text in (pattern, *texts))
+    # Halves of surrogate pairs stand for bytes of another encoding.
+    pattern, *texts = (
+        each.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        for each in (pattern, *texts)
+    )
     try:
         found = compute.match_substring_regex(array(texts, string()), pattern, ignore_case=True)
     except ArrowInvalid as error:
@@ -298,11 +302,6 @@ def _are_found(pattern: str, texts: Sequence[str]) -> Sequence[bool]:
         raise UsageError(f"invalid regular expression {pattern!r}: {reason}") from error
     listed: list[bool] = found.to_pylist()
     return listed
-
-
-def _valid(text: str) -> str:
-    """Text without halves of surrogate pairs, which stand for bytes of another encoding."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _worded(values: Values, wanted: str) -> Mask:
@@ -316,7 +315,8 @@ def _compare(rows: FilterRows, term: Term) -> Mask:
     found = _NUMBER.fullmatch(term.value)
     if found is None:
         raise UsageError(f"the filter {term.text!r} compares {column} with no number")
-    unit, own, number = found["unit"].lower(), _unit_of(column), float(found["number"])
+    unit, number = found["unit"].lower(), float(found["number"])
+    own = str(METRICS[column].unit) if column in METRICS else ""
     scale, of = WRITTEN.get(unit, (1.0, None))
     is_known = unit in WRITTEN and (of is None or own in ("", str(of)))
     if not is_known and unit != own.lower():
@@ -328,10 +328,6 @@ def _compare(rows: FilterRows, term: Term) -> Mask:
     values = rows.values(column)
     bound = number * (scale if unit else term.divisor or 1.0)
     return _OPERATORS[term.operator](values.numbers, bound) & values.present()
-
-
-def _unit_of(column: str) -> str:
-    return str(METRICS[column].unit) if column in METRICS else ""
 
 
 def _column(rows: FilterRows, text: str) -> tuple[str, float]:

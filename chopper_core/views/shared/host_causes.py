@@ -196,10 +196,6 @@ def _known_cause(stack: HostStack) -> HostCause | None:
     return None
 
 
-def _is_known(stack: HostStack) -> bool:
-    return _known_cause(stack) is not None or bool(_WAITS.search(stack.call))
-
-
 def host_charges(run: Run) -> HostCharges:
     return run.memo(("host causes",), lambda: charges_of(run, np.arange(len(run.table))))
 
@@ -236,7 +232,7 @@ def charges_of(run: Run, rows: Index) -> HostCharges:
         # The call that a gap begins in, and when it ends.
         opening = np.repeat(np.arange(len(first)), run_sizes(run_starts(row), len(row)))
         call, ended = pieces.stack[order[first]][opening], end[first][opening]
-        known = np.array([_is_known(each) for each in pieces.stacks], np.bool_)
+        known = waits | [_known_cause(each) is not None for each in pieces.stacks]
         soon = start < ended + AFTERMATH_NS
         stack = np.where(waits[call] & soon & ~known[stack], call, stack)
     causes: dict[HostCause, int] = {}
