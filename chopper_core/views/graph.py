@@ -145,7 +145,7 @@ def answer(run: Run, view: View) -> ViewResult:
     return replace(
         found,
         headline=_headline(scope, steps),
-        notes=_notes(run, scope, steps),
+        notes=_notes(scope),
         charts=_charts(run, scope, steps),
         base=base.itself if view.by == NODE else base,
     )
@@ -359,16 +359,13 @@ def _headline(scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
     )
 
 
-def _notes(run: Run, scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
+def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
     graph = scope.graph
-    counts = counts_of(node_types(run.table, scope.rows), len(TYPES)) / steps
-    mix = [f"{amount(n)} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
     edges = counts_of(graph.evidence, len(Evidence)).tolist()
     total = max(len(graph.evidence), 1)
     known = [(each, n) for each, n in zip(Evidence, edges, strict=True) if n]
     parts = [f"{n} {each.text} ({percent(n / total)})" for each, n in known]
     notes = [f"waits: {'; '.join(parts)}" if parts else "no activity waits for another"]
-    notes.append(f"nodes: {', '.join(mix)}")
     if graph.unlaunched:
         notes.append(
             f"{graph.unlaunched} activities have no launch record: what their hosts did before "

@@ -401,8 +401,6 @@ def _notes(found: Overlaps) -> tuple[str, ...]:
     sentences = []
     if (found.masked_ns != found.comm_ns).any():
         sentences.append("FSDP's own operations have no rows: they count as communication")
-    if not found.comm_ns.any():
-        sentences.append("no collective overlaps with compute")
     unlayered = int((found.codes("layer") == NO_LABEL).sum())
     if unlayered:
         sentences.append(

@@ -93,7 +93,6 @@ def test_the_mix_counts_each_type() -> None:
         "collective": 10,
         "send/receive": 10,
     }
-    assert "nodes: 1 compute, 2 memory, 1 collective, 1 send/receive" in frame.notes
 
 
 def test_a_serial_run_has_no_chart_of_rounding() -> None:

@@ -284,7 +284,7 @@ def test_without_communication_nothing_is_claimed() -> None:
     row = found.row(0)
     assert row["overlap_pct"] == 0 and row["instances"] == 1
     assert row["slowdown_x"] is row["pearson_r"] is row["cosine"] is None
-    assert any("no collective overlaps" in note for note in found.notes)
+    assert found.headline[0] == "no communication overlaps with the operations"
     only = run_of([Row(0, 10, Kind.COMM, operation="all_reduce")])
     with pytest.raises(UsageError, match="no overlap: the scope has no compute"):
         query(only, parse("R?view=overlap"))

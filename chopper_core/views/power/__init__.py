@@ -142,7 +142,7 @@ def answer(run: Run, view: View) -> ViewResult:
             (OF_STEPS["iteration_energy_j"], numbered(energy_j)),
             (OF_STEPS["token_energy_mj"], numbered(token_mj)),
         ]
-    notes = _notes(found, options)
+    notes = _notes(found)
     if others:
         alone = f"{len(others)} of {len(found)} GPUs have telemetry alone"
         notes = (f"{alone}: their figures are over the time of the run", *notes)
@@ -245,7 +245,7 @@ def _by_label(
         sort="-energy_j" if by in ("operation", "kernel") else "",
         shown=(*shown, "elapsed_ns"),
         headline=_headline(found, *_step_energy(run, view, options.tokens)),
-        notes=_notes(found, options),
+        notes=_notes(found),
         charts=energy_bars(by, rows.labels, joules / divisors),
     )
 
@@ -314,15 +314,12 @@ def _headline(
     return tuple(filter(None, (facts(*first), facts(*second))))
 
 
-def _notes(found: list[GpuSamples], options: Options) -> tuple[str, ...]:
+def _notes(found: list[GpuSamples]) -> tuple[str, ...]:
     periods = [own.period_ns() for gpu in found for own in gpu.signals.values() if len(own) > 1]
     notes = []
     if periods:
         period_ms = median_of(np.array(periods)) / 1e6
         notes.append(f"a sample every {period_ms:.3g} ms; shorter events aren't visible")
-    sizes = {gpu.signals["gfx_mhz"].window(options.window_ns) for gpu in found}
-    if max(sizes) == 1:
-        notes.append("a rolling window holds one sample: its quantiles are the samples themselves")
     if not any("power_cap_w" in gpu.signals for gpu in found):
         if any(np.isfinite(gpu.limit_w) for gpu in found):
             notes.append("no power cap in the telemetry: the limit is the product's TDP")
