@@ -122,9 +122,6 @@ class Parallel(Struct, frozen=True):
     """Where they come from: `--parallel`, the process groups, or the file with the settings."""
     notes: tuple[str, ...] = ()
 
-    def at(self, rank: int, dimension: str) -> int | None:
-        return self.coordinates.get(rank, {}).get(dimension)
-
     @property
     def text(self) -> str:
         return " × ".join(f"{name} {self.sizes[name]}" for name in reversed(tuple(self.sizes)))

@@ -191,9 +191,6 @@ class Signal(Struct, frozen=True):
     def scale(self) -> UnitScale:
         return self.unit.axis(self.low, self.high)
 
-    def shares(self, values: Float64) -> Float64:
-        return (values - self.low) / max(self.high - self.low, 1e-9)
-
 
 def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
     """A curve of samples, each valid for the times nearest to it, at most `reach_ns` away.
@@ -274,10 +271,6 @@ class TimeSpans(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _before_ns(self) -> Int64:
         return np.concatenate([[0], np.cumsum(self.ends_ns - self.starts_ns)])
-
-    @property
-    def total_ns(self) -> int:
-        return int(self._before_ns[-1])
 
     def until(self, times_ns: Int64) -> Int64:
         if not len(self.starts_ns):

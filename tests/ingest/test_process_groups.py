@@ -68,7 +68,7 @@ def test_a_trace_names_its_groups(folder: Path) -> None:
         assert run.parallel is not None
         assert run.parallel.origin == FROM_GROUPS
         assert dict(run.parallel.sizes) == {"pp": 4, "tp": 2}
-        assert [run.parallel.at(rank, "pp") for rank in run.ranks] == [0, 1, 2, 3]
+        assert [run.parallel.coordinates[rank]["pp"] for rank in run.ranks] == [0, 1, 2, 3]
         # The group of all ranks says nothing, the others are kept once.
         assert len(run.groups) == 4 + 1 + 1
         assert run.world == 8
@@ -110,7 +110,7 @@ def test_collectives_name_groups_too(tmp_path: Path) -> None:
     run = open_run(str(tmp_path), jobs=1)
     assert run.parallel is not None
     assert run.parallel.sizes["tp"] == 2
-    assert [run.parallel.at(rank, "tp") for rank in run.ranks] == [0, 1, 0, 1]
+    assert [run.parallel.coordinates[rank]["tp"] for rank in run.ranks] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("listed", ['"[broken"', "[1, 2]", '[{"ranks": ["a"]}]', "{}", "null"])
@@ -137,7 +137,16 @@ def test_settings_beside_the_files_give_a_layout(name: str, text: str, tmp_path:
     for run in (open_run(str(tmp_path), jobs=1), open_cached(str(tmp_path))):
         assert run.parallel is not None
         assert run.parallel.origin == FROM_SETTINGS
-        assert [run.parallel.at(rank, "pp") for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert [run.parallel.coordinates[rank]["pp"] for rank in range(8)] == [
+            0,
+            0,
+            1,
+            1,
+            2,
+            2,
+            3,
+            3,
+        ]
     # Settings of another number of ranks say nothing of these.
     (tmp_path / name).write_text(text.replace("4", "5"))
     assert open_run(str(tmp_path), jobs=1).parallel is None

@@ -9,8 +9,8 @@ import pytest
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.findings import RULES, _find
+from chopper_core.views.findings.parts import Worth
 from chopper_core.views.findings.rule import EXPLAINED, SMALLEST_SAVING, context_of
-from chopper_core.views.findings.worth import Worth
 from chopper_core.views.overheads import parts_of
 from chopper_core.views.query import query
 from tests.bench import causes as bench

@@ -20,7 +20,7 @@ from chopper_core.model.view import View
 from chopper_core.util import plugins
 from chopper_core.util.plugins import Plugin
 from chopper_core.views.base import base_of_steps
-from chopper_core.views.findings.parts import Found, in_groups
+from chopper_core.views.findings.parts import Found, Worth, in_groups
 from chopper_core.views.findings.rule import (
     CONFIDENCE,
     IRREGULAR,
@@ -30,7 +30,6 @@ from chopper_core.views.findings.rule import (
     FindingsContext,
     context_of,
 )
-from chopper_core.views.findings.worth import Worth
 from chopper_core.views.shared.phrases import by_number, count, facts, percent, time
 from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
