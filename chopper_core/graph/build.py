@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.graph.collectives import collectives_of, transfer_pairs
-from chopper_core.graph.dependencies import Evidence, Stated, dependencies, stated, time_order
+from chopper_core.graph.dependencies import Evidence, dependencies, stated, time_order
 from chopper_core.graph.host_nodes import (
     HostMoment,
     HostNodes,
@@ -122,8 +122,8 @@ def _between_gpus(run: Run, timed: TimedRows) -> EdgeRows:
     found = stated(run, timed.rows)
     if found is None:
         return _edges(np.zeros(0, np.intp), np.zeros(0, np.intp), Evidence.STATED)
-    other = timed.gpu[found.before] != timed.gpu[found.after]
-    return _edges(found.before[other], found.after[other], Evidence.STATED)
+    edges = found[0].take(timed.gpu[found[0].source] != timed.gpu[found[0].target])
+    return _edges(edges.source, edges.target, Evidence.STATED)
 
 
 def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None]:
@@ -136,7 +136,7 @@ def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None]:
     table = run.table
     rows = time_order(table, rows)
     found = stated(run, rows) if len(rows) else None
-    edges = dependencies(table, rows) if found is None else _stated_edges(found, table.gpu[rows])
+    edges = dependencies(table, rows) if found is None else _forward(found[0], table.gpu[rows])
     start, launch = table.start_ns[rows], table.launch_ns[rows]
     end = start + table.duration_ns[rows]
     in_stream = edges.take(edges.evidence == Evidence.STREAM)
@@ -147,18 +147,16 @@ def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None]:
     timed = TimedRows(rows, gpu, stream, table.kind[rows], start, end, launch, queued)
     timed = with_lost_launches(run, timed)
     if found is not None:
-        return timed, edges, found.lead_ns
+        return timed, edges, found[1]
     is_inferred = np.isin(edges.evidence, (Evidence.QUEUED, Evidence.UNKNOWN))
     waits = inferred_waits(table, timed, edges.take(is_inferred))
     kept = edges.take(~is_inferred & (edges.evidence != Evidence.HOST))
     return timed, joined_edges([kept, waits]), None
 
 
-def _stated_edges(found: Stated, gpu: Int32) -> EdgeRows:
-    """Those that lead forward between rows of one GPU, with the host's work between both ends."""
-    own = (gpu[found.before] == gpu[found.after]) & (found.before < found.after)
-    kinds = np.where(found.is_control, Evidence.CONTROL, Evidence.STATED).astype(np.int8)
-    edges = EdgeRows(found.before, found.after, kinds, found.host_ns).take(own)
+def _forward(edges: EdgeRows, gpu: Int32) -> EdgeRows:
+    """Those that lead forward between rows of one GPU, in the order of their targets."""
+    edges = edges.take((gpu[edges.source] == gpu[edges.target]) & (edges.source < edges.target))
     return edges.take(np.lexsort((edges.source, edges.target)))
 
 

@@ -93,19 +93,10 @@ def time_order(table: KernelTable, rows: Index) -> Index:
     return rows[np.lexsort([each[rows] for each in keys])]
 
 
-class Stated(Struct, frozen=True, eq=False):
-    """The dependencies that the trace states among some rows, as places among these."""
-
-    after: Index
-    before: Index
-    host_ns: Int64
-    is_control: Mask
-    lead_ns: Int64
-    """For each row the host's work before it from the start."""
-
-
-def stated(run: Run, rows: Index) -> Stated | None:
-    """The dependencies among rows as their traces state them; None for a run without."""
+def stated(run: Run, rows: Index) -> tuple[EdgeRows, Int64] | None:
+    """The dependencies among rows as their traces state them, with the host's work between both
+    ends as their lag, and the host's work before each row from the start; None for a run without.
+    """
     edges = run.side(StatedEdges)
     if not len(edges):
         return None
@@ -121,7 +112,8 @@ def stated(run: Run, rows: Index) -> Stated | None:
     leads = (after >= 0) & (edges.before == NO_NODE)
     lead[after[leads]] = edges.host_ns[leads]
     own = (after >= 0) & (before >= 0)
-    return Stated(after[own], before[own], edges.host_ns[own], edges.is_control[own] > 0, lead)
+    kind = np.where(edges.is_control[own] > 0, Evidence.CONTROL, Evidence.STATED)
+    return EdgeRows(before[own], after[own], kind.astype(np.int8), edges.host_ns[own]), lead
 
 
 def _key(gpu: Int32, node: Int64) -> Int64:

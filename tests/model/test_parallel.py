@@ -68,8 +68,7 @@ def test_only_dimensions_of_several_ranks_are_known() -> None:
     found = parallel_of_layout(parse_layout("tp=2,pp=4"), range(8), 8)
     assert found.sizes == {"pp": 4, "tp": 2}
     assert found.text == "tp 2 × pp 4"
-    assert found.at(7, "pp") == 3
-    assert found.at(7, "dp") is None
+    assert found.coordinates[7] == {"pp": 3, "tp": 1}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,7 @@ def test_expert_groups_lie_within_the_replicas() -> None:
     found = parallel_of_groups(groups, range(8), 8)
     assert found is not None
     assert found.sizes == {"dp": 4, "ep": 2, "tp": 2}
-    assert [found.at(rank, "ep") for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert [found.coordinates[rank]["ep"] for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
 
 
 def test_shards_and_replicas_are_both_data_parallel() -> None:
@@ -176,7 +175,7 @@ def test_groups_in_no_order_count_by_their_place() -> None:
     found = parallel_of_groups(groups, range(5), 4)
     assert found is not None
     assert found.notes
-    assert [found.at(rank, "tp") for rank in range(5)] == [0, 0, 1, 1, None]
+    assert [found.coordinates.get(rank, {}).get("tp") for rank in range(5)] == [0, 0, 1, 1, None]
 
 
 def test_groups_without_a_dimension_say_nothing() -> None:

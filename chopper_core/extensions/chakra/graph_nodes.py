@@ -130,13 +130,12 @@ def _needs(run: Run, rows: Index, ids: list[int]) -> tuple[list[list[Need]], lis
     if found is None:
         deps = dependencies(run.table, rows)
         ends = zip(deps.target.tolist(), deps.source.tolist(), strict=True)
-        edges = zip(ends, deps.evidence.tolist(), strict=True)
-        for (after, before), evidence in edges:
+        for (after, before), evidence in zip(ends, deps.evidence.tolist(), strict=True):
             needs[after].append(Need(ids[before], _KINDS[evidence]))
         return needs, None
-    order = np.lexsort((found.before, found.after))
-    columns = (found.after, found.before, found.is_control, found.host_ns)
-    for after, before, control, host_ns in zip(*(c[order].tolist() for c in columns), strict=True):
-        kind = Evidence.CONTROL if control else Evidence.STATED
-        needs[after].append(Need(ids[before], _KINDS[kind], host_ns))
-    return needs, found.lead_ns.tolist()
+    edges, lead = found[0].take(np.lexsort((found[0].source, found[0].target))), found[1]
+    ends = zip(edges.target.tolist(), edges.source.tolist(), strict=True)
+    rest = zip(edges.evidence.tolist(), edges.lag_ns.tolist(), strict=True)
+    for (after, before), (evidence, host_ns) in zip(ends, rest, strict=True):
+        needs[after].append(Need(ids[before], _KINDS[evidence], host_ns))
+    return needs, lead.tolist()
