@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 
 from chopper_core.metrics import METRICS, Scope, is_measured, numbered
 from chopper_core.metrics.metric import quotient
@@ -91,38 +90,25 @@ _SUMS: Final = ("mean_power_w", "iteration_energy_j", "energy_j")
 """What adds up over the GPUs, where all have it: a sum over some of them is no total."""
 _MEASURED: Final = ("gfx_mhz", "mem_mhz", "power_w", "hotspot_c", "throttle_pct")
 _UNKNOWN: Final = np.full(1, np.nan)
+_OPTIONS: Final = ("window", "burst", "tokens", "samples")
+"""Of an address: ms of rolling quantiles, the level of bursts in W, tokens of a GPU and iteration,
+and samples of training in the window of a run of telemetry alone."""
 _NO_TELEMETRY: Final = (
     "no telemetry of power, clocks or temperatures on the run's clock; put a log of amd-smi, "
     "rocm-smi or nvidia-smi next to the traces (docs/telemetry.md)"
 )
 
 
-class Options(Struct, frozen=True):
-    """The options of an address."""
-
-    window: float = WINDOW_NS / 1e6
-    """Of rolling quantiles, in ms."""
-    burst: float | None = None
-    """The level of bursts, in W."""
-    tokens: float | None = None
-    """Per GPU and iteration."""
-    samples: float | None = None
-    """Of training, in the window of a run of telemetry alone."""
-
-    @property
-    def window_ns(self) -> float:
-        return self.window * 1e6
-
-
 def answer(run: Run, view: View) -> ViewResult:
-    given = options_of(view, SPEC, **dict.fromkeys(Options.__struct_fields__, POSITIVE))
-    options = Options(**{name: float(text) for name, text in given.items()})
+    given = options_of(view, SPEC, **dict.fromkeys(_OPTIONS, POSITIVE))
+    options = {name: float(text) for name, text in given.items()}
+    window_ns = 1e6 * options.get("window", WINDOW_NS / 1e6)
     if run.is_sampled_only:
-        return result_of_samples(run, view, _of_samples(run, view, options))
+        return result_of_samples(run, view, _of_samples(run, view, options, window_ns))
     if not any(name in run.measured for name in SIGNALS):
         raise NothingToShow(_NO_TELEMETRY)
     by = view.by or "gpu"
-    found = samples_of(run, view, options.window_ns if by == "gpu" else None)
+    found = samples_of(run, view, window_ns if by == "gpu" else None)
     if by != "gpu":
         return _by_label(run, view, found, options, by)
     # GPUs without a trace have telemetry over the run's time, and no iterations.
@@ -131,12 +117,12 @@ def answer(run: Run, view: View) -> ViewResult:
     others, energy_j, token_mj = dict.fromkeys(untraced, span), _UNKNOWN, _UNKNOWN
     rows: LabelledRows = Partition.of(run.tree_of(view), view, "gpu")
     if others:
-        found = [*found, *samples_of(run, view, options.window_ns, others)]
+        found = [*found, *samples_of(run, view, window_ns, others)]
         found.sort(key=lambda each: each.gpu)
         rows = LabelledRows("gpu", [str(each.gpu) for each in found])
     own = _columns(run, view, found, options)
     if isinstance(rows, Partition):
-        energy_j, token_mj = _step_energy(run, view, options.tokens)
+        energy_j, token_mj = _step_energy(run, view, options.get("tokens"))
         own += [
             (METRICS["energy_j"], METRICS["energy_j"].compute(rows.scope(run))),
             (OF_STEPS["iteration_energy_j"], numbered(energy_j)),
@@ -162,14 +148,14 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _columns(run: Run, view: View, found: list[GpuSamples], options: Options) -> Own:
+def _columns(run: Run, view: View, found: list[GpuSamples], options: Mapping[str, float]) -> Own:
     related = correlations(run, view, found)
-    own = columns_of_samples(run, found, options.burst)
+    own = columns_of_samples(run, found, options.get("burst"))
     return [*own, *((metric, related[name]) for name, metric in CORRELATED.items())]
 
 
-def _of_samples(run: Run, view: View, options: Options) -> ViewResult:
-    found = samples_of(run, view, options.window_ns)
+def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: float) -> ViewResult:
+    found = samples_of(run, view, window_ns)
     own, sampled = {}, columns_of(run)
     if sampled:
         # The curves of the view lack the last sample's value, which the summaries have.
@@ -183,13 +169,14 @@ def _of_samples(run: Run, view: View, options: Options) -> ViewResult:
     }
     headline = _headline(found, known_means=means)
     joules, window = (own.get(name) for name in ("sampled_energy_j", "window_ns"))
-    if options.samples and joules and window and joules[1].present().all() and not run.status:
+    samples = options.get("samples")
+    if samples and joules and window and joules[1].present().all() and not run.status:
         # The window of the first rank, as CharLLM-PPT takes it.
         energy_j = joules[1].numbers.sum()
-        speed = options.samples / (window[1].numbers[0] * 1e-9)
+        speed = samples / (window[1].numbers[0] * 1e-9)
         headline += (
             f"{speed:.4f} samples/s, {speed / (energy_j * 1e-6):.4f} samples/(s·MJ), "
-            f"{energy_j / options.samples:,.1f} J/sample",
+            f"{energy_j / samples:,.1f} J/sample",
         )
     return table_view(
         view,
@@ -215,7 +202,7 @@ def _sums_of_all(view: View, own: Own) -> Own:
 
 
 def _by_label(
-    run: Run, view: View, found: list[GpuSamples], options: Options, by: str
+    run: Run, view: View, found: list[GpuSamples], options: Mapping[str, float], by: str
 ) -> ViewResult:
     rows = Partition.of(run.tree_of(view), view, by)
     energy, elapsed = (METRICS[n].compute(rows.scope(run)) for n in ("energy_j", "elapsed_ns"))
@@ -226,7 +213,7 @@ def _by_label(
         (OF_STEPS["charged_power_w"], quotient(joules, elapsed.known() * 1e-9)),
     ]
     if by == "iteration":
-        iterations, each_j, tokens = _of_steps(run, view, options.tokens)
+        iterations, each_j, tokens = _of_steps(run, view, options.get("tokens"))
         each_mj = 1e3 * ratios(each_j.sum(axis=0), tokens.sum(axis=0))
         known_mj = dict(zip(iterations, each_mj.tolist(), strict=True))
         per_token = numbered([known_mj.get(label) for label in rows.labels])
@@ -244,7 +231,7 @@ def _by_label(
         ],
         sort="-energy_j" if by in ("operation", "kernel") else "",
         shown=(*shown, "elapsed_ns"),
-        headline=_headline(found, *_step_energy(run, view, options.tokens)),
+        headline=_headline(found, *_step_energy(run, view, options.get("tokens"))),
         notes=_notes(found),
         charts=energy_bars(by, rows.labels, joules / divisors),
     )
