@@ -224,7 +224,7 @@ def test_the_kinds_of_charts_in_json_are_an_interface() -> None:
     from chopper_core.render.exchange import _KINDS
 
     classes = {each.__name__ for each in get_args(charts.Chart)} | {Interval.__name__}
-    kinds = {"BarChart", "BoxChart", "HeatMap", "Lanes", "LineChart", "Rows", "Stretch"}
+    kinds = {"BarChart", "HeatMap", "Lanes", "LineChart", "Rows", "Stretch"}
     kinds |= {"Cards", "Composition", "GpuLanes", "Icicle", "Roofline"}
     assert {_KINDS.get(name, name) for name in classes} == kinds
 
