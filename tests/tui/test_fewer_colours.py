@@ -68,8 +68,8 @@ def words(text: str) -> list[str]:
 
 
 def plain_fills(text: str) -> str:
-    """Some kinds share one of 16 colours, in patterns."""
-    return text.translate(str.maketrans("▓▒░", "███"))
+    """Some kinds share one of 16 colours, in patterns; a fill can be the color behind a blank."""
+    return text.translate(str.maketrans("█▓▒░", "    "))
 
 
 def name_of(view: View) -> str:
@@ -93,7 +93,9 @@ async def test_fewer_colours_and_ascii_show_the_same(
             continue  # The mark of the sorted column is wider: another column may not fit.
         if "evidence " in line:
             break  # Its columns are those that fit, and the mark of the sorted one is wider.
-        assert all(word in kept for word in re.findall(r"[A-Za-z]{4,}|\d+\.\d+", line)), line
+        # The mark of a cut name is wider, which leaves less of it.
+        whole = re.sub(r"\S*…\S*", "", line)
+        assert all(word in kept for word in re.findall(r"[A-Za-z]{4,}|\d+\.\d+", whole)), line
     for colours in (SIXTEEN, NONE):
         if colours is NONE:
             monkeypatch.setenv("NO_COLOR", "1")
@@ -120,7 +122,9 @@ async def test_what_opens_takes_fewer_colours(
         if colours is NONE:
             monkeypatch.setenv("NO_COLOR", "1")
         text, sent = await shown(view, colours, UNICODE, *keys)
-        assert text == rich and codes(sent) <= _CODES[colours]
+        same = plain_fills(text) == plain_fills(rich)
+        assert same if colours else words(text) == words(rich)
+        assert codes(sent) <= _CODES[colours]
 
 
 @pytest.mark.sweep

@@ -80,7 +80,8 @@ async def test_what_is_taken_is_what_show_prints(view: View, size: tuple[int, in
             headings, row = at.app.clipboard.split("\n")
             name, *cells, address = row.split("\t")
             figures = frame.row(at.explore.table.cursor)
-            assert name == at.label and len(cells) == len(figures)
+            known = [each for each in figures.values() if each is not None]
+            assert name == at.label and len(known) <= len(cells) <= len(figures)
             assert len(headings.split("\t")) == len(cells) + 2
             assert address == frame.addresses(at.explore.table.cursor)
         picture = await taken(at, "svg")
