@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rich.cells import get_character_cell_size
@@ -107,8 +105,7 @@ class ShownCells:
 
     def _runs(self, y: int, x: int, cells: Sequence[_Cell]) -> Iterator[_StyledText]:
         """The runs of cells next to each other; many blank ones are erased."""
-        for codes, run in groupby(cells, itemgetter(1)):
-            text = "".join(char for char, _ in run)
+        for text, codes in _by_style(cells):
             is_erased = self._can_erase and not _SEEN_WITHOUT_CHARACTER & _attributes(codes)
             for piece in _BLANKS.split(text) if is_erased else (text,):
                 if is_erased and _BLANKS.fullmatch(piece):
@@ -151,7 +148,26 @@ def _are_near(cells: list[_Cell]) -> bool:
     """Whether the cells between two that differ take fewer bytes than moving over them."""
     (_, style), *between, _ = cells
     size = sum(len(char.encode()) for char, _ in between)
-    return size <= _MOVE_BYTES and all(own == style for _, own in between)
+    return size <= _MOVE_BYTES and all(_joins(*cell, style) for cell in between)
+
+
+def _joins(char: str, own: str, style: str) -> bool:
+    """Whether a cell can be sent in the style before it: of a blank one the background is seen."""
+    return own == style or (char == " " and own == _of_blanks(style))
+
+
+def _by_style(cells: Sequence[_Cell]) -> Iterator[tuple[str, str]]:
+    """Texts of one style each: a blank cell joins the text that its background is behind."""
+    text, style = "", cells[0][1]
+    for char, own in cells:
+        if not _joins(char, own, style):
+            if text.isspace() and style == _of_blanks(own):
+                text, style = text + char, own
+                continue
+            yield text, style
+            text, style = "", own
+        text += char
+    yield text, style
 
 
 @lru_cache(maxsize=4096)

@@ -455,7 +455,7 @@ def test_bytes_of_every_view(size: tuple[int, int], move: int, alone: int, page:
                     if (sent := terminal.rest()) > limit:
                         over.append(f"{view} {settling} {key!r}: {sent} of {limit}")
         assert terminal.quiet(0.5) == 0
-    assert not over
+    assert not over, "\n".join(over)
 
 
 class _Tty(io.StringIO):
