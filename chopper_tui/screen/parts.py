@@ -574,7 +574,7 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one(Position).put(row=event.row, rows=self.table.rows)
         if self.shows_sentences:
             self.cards.move_to(event.row)
-        elif self.listing is not self.table or self._has_cards:
+        elif self.listing is not self.table or (self._has_cards and self.frame.is_pending):
             self.give_keys(self.table)  # Also once there are findings, which come later.
         self.follow_cursor()
         # The detail of millions of activities takes longer than the next key of a person.
