@@ -111,7 +111,7 @@ class Terminal:
     def _states(self) -> Iterator[str]:
         """The state of each thread: one that has to wait for a processor takes none."""
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, ProcessLookupError):
                 yield (task / "stat").read_text().rpartition(")")[2].split()[0]
 
     def bytes_for(self, keys: str) -> int:
