@@ -126,7 +126,6 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._newest: Run | None = None
         """Its state that isn't shown yet."""
         self.ended_by: signal.Signals | None = None
-        """The signal that ends it: keys that wait are not performed."""
         self._opening = load if isinstance(load, Opening) else Opening(load, start, config.columns)
         self._start = start
         self._loading: LoadingScreen | None = None
@@ -140,6 +139,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.config = config
         self._keys: deque[events.Key | events.Paste] = deque()
         self._performs_keys = False
+        self._is_ending = False
+        """Whether a signal ends it: keys that wait are not performed."""
         self._typed: deque[str] = deque(maxlen=_MAX_TYPED)
         self._crashed_at = start
 
@@ -174,7 +175,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         So it doesn't matter how fast they come: a key that follows one which opens a dialog is
         for that dialog.
         """
-        if isinstance(event, events.InputEvent) and (self.ended_by or not self.screen_stack):
+        if isinstance(event, events.InputEvent) and (self._is_ending or not self.screen_stack):
             return
         if isinstance(event, events.Resize):
             self._shown.forget()
@@ -210,7 +211,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     async def _perform_keys(self) -> None:
         self._performs_keys = True
         try:
-            while self._keys and self.screen_stack and not self.ended_by:
+            while self._keys and self.screen_stack and not self._is_ending:
                 if not self._accepts_keys:
                     self._wait_for_keys()
                     return
@@ -329,6 +330,13 @@ class ChopperApp(App[None], inherit_bindings=False):
     def pop_screen(self) -> AwaitComplete:
         self.delay_update(self.SETTLING / 3)
         return super().pop_screen()
+
+    def hurry(self, number: int, _: object) -> None:
+        """Leave by a signal at once: no further key is handled, and output may stay unread."""
+        self._is_ending = True
+        # Drivers without a terminal have none.
+        if (end := getattr(self._driver, "end_if_stalled", None)) is not None:
+            end(number)
 
     def on_unmount(self) -> None:
         self._left.set()

@@ -62,6 +62,9 @@ async def _run(app: ChopperApp, mouse: bool) -> None:
     before = handlers()
     for number in before:
         loop.add_signal_handler(number, end, signal.Signals(number))
+        # The loop learns of signals from a pipe, whatever is called here.
+        signal.signal(number, app.hurry)
+        signal.siginterrupt(number, False)
     try:
         await app.run_async(mouse=mouse)
     finally:

@@ -14,6 +14,7 @@ import time
 from _thread import get_ident, start_new_thread
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
+from queue import Full
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
@@ -153,6 +154,9 @@ def _raise_again(lost: Any) -> None:
 
 
 HUNG_UP = 129
+_STALLED_S = 2.0
+"""After which a terminal that takes no output isn't waited for by a process that is to end."""
+_SIGNALS_S = 0.2
 _LEAVE = b"\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[?1004l"
 """Mouse, pastes, wrapping, screen, cursor and focus as a shell expects them."""
 _DEFAULTS: Final = {
@@ -307,7 +311,24 @@ class SafeTerminal(LinuxDriver):
         loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)
 
     def write(self, data: str) -> None:
-        super().write(understood(data) if self._is_old else data)
+        self._queue(understood(data) if self._is_old else data)
+
+    def close(self) -> None:
+        if (writer := self._writer_thread) is not None:
+            self._queue(None)
+            while writer.is_alive():
+                writer.join(_SIGNALS_S)
+        super().close()
+
+    def _queue(self, data: str | None) -> None:
+        """Hand output to the writer; while it has too much, look for signals again and again.
+
+        Another thread may have taken one, and then nothing wakes this one up.
+        """
+        assert self._writer_thread is not None, "the terminal isn't taken"
+        while True:
+            with suppress(Full):
+                return self._writer_thread._queue.put(data, timeout=_SIGNALS_S)
 
     def start_application_mode(self) -> None:
         """Take the terminal, and leave once it is gone."""
@@ -350,6 +371,21 @@ class SafeTerminal(LinuxDriver):
             self._must_signal_resume = True
         self.resume_application_mode()
 
+    def end_if_stalled(self, number: int, *_: object) -> None:
+        """Handle a signal that ends the process, in any state of the loop.
+
+        Where nobody reads the terminal, the loop waits to write and never sees the signal.
+        """
+        start_new_thread(self._end_once_stalled, (number,))
+
+    def _end_once_stalled(self, number: int) -> None:
+        while self._file.waits_s < _STALLED_S:
+            time.sleep(0.1)
+        with suppress(OSError, termios.error):
+            termios.tcflush(self.fileno, termios.TCOFLUSH)
+        self._leave_at_once()
+        os._exit(128 + number)
+
     def _leave_at_once(self) -> None:
         """Give the terminal back from any thread, if it takes anything."""
         with suppress(OSError, termios.error):
@@ -382,6 +418,12 @@ class _Output:
     def __init__(self, file: Any, lost: Callable[[], None]) -> None:
         self._file = file
         self._lost = lost
+        self._since: float | None = None
+
+    @property
+    def waits_s(self) -> float:
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
 
     def write(self, text: str) -> None:
         self._attempt(self._file.write, text)
@@ -390,10 +432,12 @@ class _Output:
         self._attempt(self._file.flush)
 
     def _attempt(self, call: Callable[..., object], *text: str) -> None:
+        self._since = time.monotonic()
         try:
             call(*text)
         except (OSError, ValueError):
             self._lost()
+        self._since = None
 
     def fileno(self) -> int:
         return int(self._file.fileno())

@@ -82,6 +82,20 @@ def test_a_signal_over_a_dialog_restores_the_terminal(keys: str) -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_it_although_nobody_reads_its_terminal(number: signal.Signals) -> None:
+    """It waited for a hung client for ever: the loop waits for room, and never sees the signal."""
+    with Terminal(size=(200, 60)) as terminal:
+        terminal.until_text(SHOWN)
+        for _ in range(40):
+            terminal.send("jk1o\x1b?\x1b345678")
+            time.sleep(0.01)
+        time.sleep(1.0)
+        terminal.signal(number)
+        assert terminal.process.wait(30) == 128 + number
+
+
+@pytest.mark.sweep
 @pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
 def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(
     stop: signal.Signals,
