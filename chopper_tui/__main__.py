@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 
 from chopper_tui import terminal
 
+_code: int | None = None
+
 
 def main() -> int:
     """Run the command line; a signal ends it in a sentence, also while modules load."""
+    global _code
+    # Registered first, it is called last.
+    atexit.register(_leave)
     for handle in range(3):
         # A stream that the caller closed: the next file opened would take its place.
         try:
@@ -23,7 +29,8 @@ def main() -> int:
     from chopper_tui import cli
 
     try:
-        return cli.main()
+        _code = cli.main()
+        return _code
     finally:
         for stream in (sys.stdout, sys.stderr):
             # Data was flushed, and its errors reported; the rest would fail once more at the exit.
@@ -31,6 +38,16 @@ def main() -> int:
                 stream.flush()
             except OSError:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _leave() -> None:
+    """End after the explorer before Python takes itself down.
+
+    Its threads may compute on: native code that wakes up in one of them later ends the process
+    with a fatal error.
+    """
+    if _code is not None and "chopper_tui.app" in sys.modules:
+        os._exit(_code)
 
 
 if __name__ == "__main__":

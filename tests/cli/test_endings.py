@@ -251,3 +251,27 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     finally:
         with suppress(TypeError):
             signal.signal(signal.SIGHUP, before)
+
+
+_EXPLORED = """
+import _thread, sys
+from chopper_tui import __main__, cli
+class Last:
+    def __del__(self):
+        print("Python took itself down", flush=True)
+last = Last()
+def explored():
+    import chopper_tui.app
+    _thread.start_new_thread(sum, (iter(int, 1),))
+    print("explored")
+    return 3
+cli.main = explored
+sys.exit(__main__.main())
+"""
+
+
+def test_the_explorer_ends_before_native_code_could_wake_up_in_its_threads() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _EXPLORED], capture_output=True, text=True, timeout=100
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (3, "explored\n", "")
