@@ -254,7 +254,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 
 
 _EXPLORED = """
-import _thread, sys
+import _thread, sys, time
 from chopper_tui import __main__, cli
 class Last:
     def __del__(self):
@@ -262,7 +262,7 @@ class Last:
 last = Last()
 def explored():
     import chopper_tui.app
-    _thread.start_new_thread(sum, (iter(int, 1),))
+    _thread.start_new_thread(time.sleep, (1000,))
     print("explored")
     return 3
 cli.main = explored
