@@ -169,7 +169,12 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def lag_ns(self) -> Float64:
         """How much later than the earliest of its peers each GPU starts a kernel, on average."""
-        return self.by_gpu(lambda own: own.lead_ns.mean(axis=0).max() - own.lead_ns.mean(axis=0))
+
+        def behind(own: Occurrences) -> Float64:
+            lead = own.lead_ns.mean(axis=0)
+            return np.asarray(lead.max() - lead, np.float64)
+
+        return self.by_gpu(behind)
 
     def mean(self, word: str, when: Sequence[int] | Index = ()) -> Float64:
         """One of the times of `each`, mean over some iterations or all."""
