@@ -135,6 +135,8 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
     cores = np.full(len(numbers), -1, np.int64)
     core = _cores(found["core"], found["socket"])
     cores[column] = core
+    if (cores[column] != core).any():
+        notes.append("A CPU is listed with several cores; the last one counts.")
     form = _PARQUET_FORMAT if is_parquet else _CSV_FORMAT
     cpus, times_ns = numbers.astype(np.int64), instants.astype(np.int64)
     return CpuTable(path, form, domain, cpus, cores, times_ns, table, tuple(notes))

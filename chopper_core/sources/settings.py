@@ -22,6 +22,7 @@ MANIFESTS: Final = ("chopper.json", "chopper.yaml", "manifest.json", "manifest.y
 _YAML: Final = (".yaml", ".yml")
 _MAX_BYTES: Final = 1 << 20
 """A longer file is no configuration."""
+_MAX_LINE: Final = 1 << 12
 _MAX_FILES: Final = 20
 _LINE: Final = late(
     r"(?P<indent> *)(?:- +)?['\"]?(?P<key>[\w.\-/]+)['\"]?\s*:(?:\s+(?P<value>.*))?$"
@@ -96,6 +97,8 @@ def _yaml_keys(text: str) -> Iterator[tuple[str, Setting]]:
     """The scalars of block mappings, which is what jobs are configured with; by their indent."""
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
+        if len(line) > _MAX_LINE:
+            continue
         match = _LINE.match(_COMMENT.sub("", line.rstrip()))
         if match is None or line.lstrip().startswith("#"):
             continue

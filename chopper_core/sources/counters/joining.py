@@ -245,9 +245,23 @@ def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
 
 
 def _sampled(base: DispatchRun, there: DispatchRun) -> tuple[SampledCounter, ...]:
-    """The samples of two processes; of a counter of one GPU in both those of the first."""
-    found = {(each.name, each.gpu): each for each in (*there.sampled, *base.sampled)}
+    """The samples of two processes on one clock; of two at one time those of the first."""
+    found = {(each.name, each.gpu): each for each in base.sampled}
+    for other in there.sampled:
+        key = other.name, other.gpu
+        first, later = sorted((found.setdefault(key, other), other), key=_begin)
+        if later.begin_ns[0] >= first.time_ns[-1]:
+            columns = ("begin_ns", "time_ns", "counted")
+            both = {
+                name: np.concatenate((getattr(first, name), getattr(later, name)))
+                for name in columns
+            }
+            found[key] = replace(first, **both)
     return tuple(found.values())
+
+
+def _begin(counter: SampledCounter) -> int:
+    return int(counter.begin_ns[0])
 
 
 def _taken(rows: Dispatches, order: Int64) -> Dispatches:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopper_core.sources.counters.joining import concatenate, join_passes, join_same_process
-from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.dispatches import DispatchRun, SampledCounter
 from tests.sources.counters.counter_writers import made_run
 
 Row = tuple[int, str, int]
@@ -187,3 +188,19 @@ def test_processes_of_one_pass_are_put_together() -> None:
     assert joined.passes == 1 and not joined.join_notes
     shared = concatenate([ones, ones])
     assert "Several processes used the same GPU" in shared.join_notes[0]
+
+
+def test_samples_of_processes_one_after_the_other_are_all_kept() -> None:
+    """Of two that sampled a counter at one time, those of the first."""
+
+    def sampled(start_ns: int, value: float) -> DispatchRun:
+        times = np.array([start_ns, start_ns + 10], np.int64)
+        samples = SampledCounter("X", 0, times, times + 10, np.array([value, value + 1]))
+        return replace(made_run([(0, "a", 64)], {}, f"from {start_ns}"), sampled=(samples,))
+
+    (after,) = concatenate([sampled(0, 1.0), sampled(100, 5.0)]).sampled
+    assert after.begin_ns.tolist() == [0, 10, 100, 110] and after.counted.tolist() == [1, 2, 5, 6]
+    (before,) = concatenate([sampled(100, 5.0), sampled(0, 1.0)]).sampled
+    assert before.time_ns.tolist() == [10, 20, 110, 120] and before.counted.tolist() == [1, 2, 5, 6]
+    (same,) = concatenate([sampled(0, 1.0), sampled(10, 5.0)]).sampled
+    assert same.counted.tolist() == [1, 2]
