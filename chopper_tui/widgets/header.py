@@ -22,7 +22,7 @@ from chopper_core.render.cells import (
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.phrases import BETWEEN_FACTS
+from chopper_core.views.shared.phrases import facts
 from chopper_tui.draw.pieces import Line, Pieces, cut, fit, lead, width_of
 from chopper_tui.keymap import EXPLORE, SCREENS
 from chopper_tui.screen_data import ScreenData, key_line
@@ -196,7 +196,7 @@ class KeyFigures(Pane):
         room = max(width - 2, 20)
         apart, joined = (
             [wrapped(each, room) for each in texts if each]
-            for texts in (sentences, [BETWEEN_FACTS.join(sentences)])
+            for texts in (sentences, [facts(*sentences)])
         )
         shown = joined if sum(map(len, joined)) < sum(map(len, apart)) else apart
         return [
