@@ -34,7 +34,8 @@ _PLAIN_DECIMAL: Final = re.compile(r"\s*\d+\.\d*\s*")
 _EXPONENTS: Final = 99
 Cells = Mapping[str, str]
 """The cells of a row by their headings; '' for others."""
-Split = Callable[[str], list[str]]
+Split = Callable[[str], list[str] | None]
+"""The cells of a line of headings or of a row; None for any other line."""
 _SPACES: Final = (" ,", " \n", " \r", "\n ", "\t", ", ")
 
 
@@ -266,7 +267,7 @@ class TableRows:
     @classmethod
     def of_lines(cls, lines: Sequence[str], width: int, split: Split) -> TableRows:
         """Rows of lines, split one by one; equal lines are split once."""
-        known = {line: [*map(str.strip, split(line))] for line in dict.fromkeys(lines)}
+        known = {line: [*map(str.strip, split(line) or ())] for line in dict.fromkeys(lines)}
         cells = [known[line] for line in lines]
         counts = np.fromiter(map(len, cells), np.int64, len(cells))
         full = [row if len(row) >= width else row + [""] * (width - len(row)) for row in cells]

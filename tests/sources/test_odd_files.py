@@ -36,7 +36,6 @@ from chopper_core.sources import cpu
 from chopper_core.sources.counters import cupti_ranges, rocpd
 from chopper_core.sources.telemetry import charllm, dcgm, nvidia_smi, sampler, table
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.text import FileText
 from chopper_core.util.errors import DataError
 from chopper_tui.cli import main
 from tests.align.traces import TinyTrace
@@ -223,14 +222,6 @@ WORKER: dict[str, list[Any]] = {
 WORKER |= {"optype": ["forward"], "duration": [-1.0]}
 
 
-def _nvidia_dmon(path: Path) -> object:
-    return nvidia_smi._read_dmon(path)
-
-
-def _dcgm_dmon(path: Path) -> object:
-    return dcgm._read_dmon(FileText(path))
-
-
 UNUSABLE: list[tuple[Callable[[Path], Any], str, bytes, str]] = [
     (feeder_json.read, "a.json", b"{", "can't be read as Chakra JSON"),
     (feeder_json.read, "a.json", b'{"workload_graph": 1}', "has no list 'workload_graph' of nodes"),
@@ -250,8 +241,8 @@ UNUSABLE: list[tuple[Callable[[Path], Any], str, bytes, str]] = [
     (sampler.read, "a.parquet", b"PAR1garbage", "can't be read"),
     (sampler.read, "a.parquet", parquet(a=[1]), "is a Parquet file without time_ns and signals"),
     (sampler.read, "a.csv", b"a,b\n1,2\n", "has no headings of a known telemetry format"),
-    (_nvidia_dmon, "dmon.txt", b"# magic\n0 1 2\n", "has no headings of nvidia-smi dmon"),
-    (_dcgm_dmon, "dmon.txt", b"#Entity\nGPU 0 1\n", "has no headings of dcgmi dmon"),
+    (nvidia_smi.read, "dmon.txt", b"# magic\n0 1 2\n", "has no headings of a known telemetry"),
+    (dcgm.read, "dmon.txt", b"#Entity\nGPU 0 1\n", "has no headings of a known telemetry"),
     (charllm.read, "unnamed.csv", b"1,2\n", "unnamed.csv "),
     (rocpd.read, "a.db", b"no database", "file is not a database"),
 ]  # fmt: skip

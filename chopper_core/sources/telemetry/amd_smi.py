@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.signals import SignalName, Telemetry
-from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector, RowLoss
-from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
-from chopper_core.sources.telemetry.table import (
-    TelemetryTable,
-    add_records,
-    first_layout,
-    read_table,
-    recognised_table,
-)
-from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
+from chopper_core.sources.signals import SignalName
+from chopper_core.sources.telemetry.rows import Field, FieldKind
+from chopper_core.sources.telemetry.series import STATUS, throttled_pct
+from chopper_core.sources.telemetry.table import JsonRecords, TelemetryFormat, TelemetryTable
+from chopper_core.tables.text import TEXT_SUFFIXES
 from chopper_core.util.patterns import late
-from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "amd-smi"
 FILES: Final = "`metric` and `monitor`, as CSV or JSON, old and new column names"
@@ -93,46 +85,20 @@ _JSON_KEYS: Final = late(
 )
 
 
-_TABLES: Final = (
-    TelemetryTable("amd-smi monitor CSV", _MONITOR, marks=_MONITOR_ONLY),
-    TelemetryTable("amd-smi metric CSV", _METRIC, marks=_METRIC_ONLY),
-)
-_CSV: Final = first_layout(*_TABLES)
-
-
-def recognise(head: FileHead) -> Recognised | None:
-    if not head.is_json:
-        return recognised_table(head, _CSV)
-    start = None if '"traceEvents"' in head.text else _ROW_START.search(head.text)
-    is_own = start is not None and _JSON_KEYS.search(head.text, start.start())
+def _recognise_json(text: str) -> Recognised | None:
+    start = None if '"traceEvents"' in text else _ROW_START.search(text)
+    is_own = start is not None and _JSON_KEYS.search(text, start.start())
     return Recognised(JSON_FORMAT) if is_own else None
 
 
-def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    return _read_json(path) if FileHead(path).is_json else read_table(path, _CSV)
-
-
-def _read_json(path: Path) -> Telemetry:
-    """Read one list, or one document per snapshot; rows around damage are kept."""
-    text = FileText(path)
-    rows = RowCollector(path, text.losses)
-    name = add_records(rows, _TABLES, map(_flattened, _json_rows(text, rows)))
-    return telemetry_of(name.replace("CSV", "JSON") or JSON_FORMAT, rows)
-
-
-def _json_rows(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of GPUs wherever they start, so that damage costs only the objects hit."""
-    for row in text.objects(_ROW_START):
-        if isinstance(row, str):
-            # The rows of a damaged snapshot follow.
-            rows.row_losses[RowLoss.UNREADABLE] += "gpu_data" not in row
-            continue
-        snapshot = row.get("gpu_data")
-        if not isinstance(snapshot, list):
-            yield row
-            continue
-        shared = {key: value for key, value in row.items() if key == "timestamp"}
-        yield from (shared | member for member in snapshot if isinstance(member, dict))
+def _rows_of(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of GPUs, which may be in a snapshot with its time."""
+    snapshot = found.get("gpu_data")
+    if not isinstance(snapshot, list):
+        yield _flattened(found)
+        return
+    shared = {key: value for key, value in found.items() if key == "timestamp"}
+    yield from (_flattened(shared | member) for member in snapshot if isinstance(member, dict))
 
 
 def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,3 +119,13 @@ def _joined(prefix: str, group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _is_group(value: object) -> bool:
     return type(value) is dict and "value" not in value
+
+
+_FORMAT: Final = TelemetryFormat(
+    (
+        TelemetryTable("amd-smi monitor CSV", _MONITOR, marks=_MONITOR_ONLY),
+        TelemetryTable("amd-smi metric CSV", _METRIC, marks=_METRIC_ONLY),
+    ),
+    JsonRecords(JSON_FORMAT, _recognise_json, _ROW_START, _rows_of),
+)
+recognise, read = _FORMAT.recognise, _FORMAT.read

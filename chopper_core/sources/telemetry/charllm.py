@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.rows import Field
-from chopper_core.sources.telemetry.table import ColumnPositions, TableLines, stamps_at
-from chopper_core.tables.text import FileHead, FileText, split_lines
+from chopper_core.sources.telemetry.table import ColumnPositions, read_table, stamps_at
+from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
@@ -96,23 +96,15 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     file_series, reason = named(path), _why_not(path)
     if file_series is None or reason:
         raise DataError(f"{path} {reason}.")
-    text = FileText(path)
-    table = TableLines(text)
-    table.use(
-        ColumnPositions(
-            format=_FORMAT,
-            width=2,
-            gpu_of=lambda _: GpuName(index=file_series.rank),
-            times_of=stamps_at(0),
-            fields=[(1, file_series.field)],
-            failed=_FAILED_READ,
-        )
+    layout = ColumnPositions(
+        format=_FORMAT,
+        width=2,
+        gpu_of=lambda _: GpuName(index=file_series.rank),
+        times_of=stamps_at(0),
+        fields=[(1, file_series.field)],
+        failed=_FAILED_READ,
     )
-    for block in text.blocks():
-        if "#" in block or not table.add_csv(block):
-            for line in filter(str.strip, split_lines(block)):
-                table.add(line)
-    found = table.finish(_FORMAT)
+    found = read_table(path, lambda _: None, layout=layout)
     return replace(found, is_held=True, by_rank=True, is_of_node=file_series.is_of_node)
 
 

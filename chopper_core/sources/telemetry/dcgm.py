@@ -16,24 +16,17 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.sources.registry import Recognised
+from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Flaw, quantity, whole_number
 from chopper_core.sources.telemetry.nvidia_smi import CORE_C, LIMITED_PCT, limited_pct
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
-    ColumnPositions,
-    TableLines,
+    TelemetryFormat,
     TelemetryTable,
     add_records,
-    fields_in,
-    first_layout,
     numbered_gpu,
-    positions,
-    read_table,
-    recognised_table,
-    stamps_at,
 )
 from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.util.patterns import late
@@ -117,7 +110,6 @@ _UNITS: Final = late(r"(?:.*\s)?Id(?:\s.*)?", re.IGNORECASE)
 _ENTITY: Final = late(
     r"(?P<before>.*?)\b(?P<kind>v?GPU|GPU-C?I|Switch|CPU|Core|Link)\s+(?P<number>\d+)\s+(?P<rest>.*)"
 )
-_GPU_ROW: Final = late(r"[^#]*?\bGPU\s+\d+\s")
 _STOPPED: Final = "dmon was stopped"
 _SAMPLE: Final = late(
     r"(?:amd_)?(?P<name>(?:DCGM_FI|gpu)_\w+?)(?:_total)?\{(?P<labels>.*)\}\s+(?P<value>\S+)"
@@ -127,35 +119,31 @@ _LABEL: Final = late(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _COMMENT: Final = late(r"#\s*(?:HELP|TYPE|EOF|UNIT)\b")
 
 
-def recognise(head: FileHead) -> Recognised | None:
-    if head.is_json:
-        return None
-    lines = head.lines[:HEADING_LINES]
-    if any(map(_dmon_layout, lines)):
-        return Recognised(DMON)
-    exporter = next(filter(None, map(_exporter, lines)), None)
-    return Recognised(exporter) if exporter else recognised_table(head, _LAYOUT)
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    return _FORMAT.recognise(head) or _exporter(head)
 
 
-def _exporter(line: str) -> str | None:
-    """The exporter that writes such a line."""
-    sample = _SAMPLE.fullmatch(line.strip())
-    if sample is None or sample["name"].startswith("DCGM"):
-        return sample and EXPORTER
-    return AMD_EXPORTER if "gpu_id" in _labels(sample["labels"]) else None
+def _exporter(head: FileHead) -> Recognised | None:
+    """The exporter that writes such lines."""
+    for line in () if head.is_json else head.lines[:HEADING_LINES]:
+        if sample := _SAMPLE.fullmatch(line.strip()):
+            if sample["name"].startswith("DCGM"):
+                return Recognised(EXPORTER)
+            if "gpu_id" in _labels(sample["labels"]):
+                return Recognised(AMD_EXPORTER)
+    return None
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read a log of DCGM; raises DataError without any usable sample, or with several hosts."""
-    found = recognise(FileHead(path))
-    if found is not None and found.format == DMON:
-        return _read_dmon(FileText(path))
-    if found is not None and found.format in (EXPORTER, AMD_EXPORTER):
-        text = FileText(path)
-        rows = RowCollector(path, text.losses)
-        add_records(rows, [_SCRAPED], _scraped(text, rows))
-        return telemetry_of(found.format, rows)
-    return read_table(path, _LAYOUT)
+    head = FileHead(path)
+    exporter = None if _FORMAT.recognise(head) else _exporter(head)
+    if exporter is None:
+        return _FORMAT.read(path)
+    text = FileText(path)
+    rows = RowCollector(path, text.losses)
+    add_records(rows, [_SCRAPED], _scraped(text, rows))
+    return telemetry_of(exporter.format, rows)
 
 
 def _gpu(cells: Cells) -> GpuName | None:
@@ -165,52 +153,17 @@ def _gpu(cells: Cells) -> GpuName | None:
     return None if number is None or number < 0 else GpuName(index=number)
 
 
-def _dmon_layout(line: str) -> ColumnPositions | None:
-    match = _HEADINGS.fullmatch(line.rstrip())
-    if match is None:
+def _dmon_cells(line: str) -> list[str] | None:
+    """What is before a row or headings, the GPU, and the fields; of other entities without GPU."""
+    if headings := _HEADINGS.fullmatch(line.rstrip()):
+        return ["time" if headings["before"].strip() else "", "gpu", *headings["names"].split()]
+    if _STOPPED in line or _UNITS.fullmatch(line):
         return None
-    headings = match["names"].split()
-    found = fields_in(positions(headings), _SHORT)
-    if not found:
-        return None
-    return ColumnPositions(
-        format=DMON,
-        width=2 + len(headings),
-        fields=[(2 + column, field) for column, field in found],
-        gpu_of=numbered_gpu,
-        named_by={"gpu": 1},
-        times_of=stamps_at(0) if match["before"].strip() else None,
-    )
-
-
-def _read_dmon(text: FileText) -> Telemetry:
-    """Read `dmon`, which repeats its headings; rows of other entities than GPUs are counted."""
-    table, headings = TableLines(text, _dmon_cells), ("", False)
-    losses = table.rows.row_losses
-    for line in text.lines():
-        if _GPU_ROW.match(line):
-            table.add(line)
-        elif line.strip() and _STOPPED not in line:
-            match, entity = _HEADINGS.fullmatch(line.rstrip()), _ENTITY.fullmatch(line)
-            named = (match["names"], bool(match["before"].strip())) if match else ("", False)
-            if match and named == headings:
-                continue
-            if found := _dmon_layout(line):
-                table.use(found)
-                headings = named
-            elif entity is None:
-                losses[RowLoss.FOREIGN] += table.layout is None or not _UNITS.fullmatch(line)
-            elif entity["kind"] == "GPU" or table.layout is None:
-                table.add(line)
-            else:
-                losses[RowLoss.NO_DATA] += 1
-    return table.finish(DMON)
-
-
-def _dmon_cells(line: str) -> list[str]:
     entity = _ENTITY.fullmatch(line)
-    assert entity is not None
-    return [entity["before"], entity["number"], *entity["rest"].split()]
+    if entity is None:
+        return [line]
+    gpu = entity["number"] if entity["kind"] == "GPU" else ""
+    return [entity["before"], gpu, *entity["rest"].split()]
 
 
 @lru_cache(maxsize=1 << 12)
@@ -269,19 +222,22 @@ def _scraped_gpu(cells: Cells) -> GpuName | None:
 _SCRAPED: Final = TelemetryTable(
     EXPORTER, _SCRAPED_FIELDS, also_named_by=("pci_bus_id",), gpu_of=_scraped_gpu, time=("time",)
 )
-_LAYOUT: Final = first_layout(
-    *(
-        TelemetryTable(
-            TABLE,
-            columns,
-            gpu=_GPU,
-            may_be_nameless=True,
-            gpu_of=_gpu,
-            time=_TIME,
-            host=_HOST,
-            marks=frozenset(marks),
-        )
-        for columns, marks in ((_LONG, ()), (_SHORT, ("tmptr", "smclk", "gputl", "fbusd")))
+_FORMAT: Final = TelemetryFormat(
+    (
+        TelemetryTable(DMON, _SHORT, time=("time",), split=_dmon_cells),
+        *(
+            TelemetryTable(
+                TABLE,
+                columns,
+                gpu=_GPU,
+                may_be_nameless=True,
+                gpu_of=_gpu,
+                time=_TIME,
+                host=_HOST,
+                marks=frozenset(marks),
+            )
+            for columns, marks in ((_LONG, ()), (_SHORT, ("tmptr", "smclk", "gputl", "fbusd")))
+        ),
     )
 )
-"""Columns named as fields of DCGM, with one row per GPU."""
+"""Besides `dmon`, columns named as fields of DCGM, with one row per GPU."""

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.sources.registry import Recognised
-from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.cells import Stamps, whole_number
+from chopper_core.sources.signals import GpuName, SignalName
+from chopper_core.sources.telemetry.cells import whole_number
 from chopper_core.sources.telemetry.rows import Field
-from chopper_core.sources.telemetry.table import (
-    ColumnPositions,
-    TableLines,
-    TelemetryTable,
-    columns_of,
-    fields_in,
-    named,
-    numbered_gpu,
-    positions,
-)
-from chopper_core.tables.text import HEADING_LINES, TEXT_SUFFIXES, FileHead, FileText
-from chopper_core.util.arrays import Int64
-from chopper_core.util.progress import Progress, silent
+from chopper_core.sources.telemetry.table import TelemetryFormat, TelemetryTable, columns_of
+from chopper_core.tables.text import TEXT_SUFFIXES
 
 if TYPE_CHECKING:
-    from chopper_core.tables.column import Cells, TableRows
+    from chopper_core.tables.column import Cells
 
 
 NAME: Final = "nvidia-smi"
@@ -111,58 +98,12 @@ _BUS: Final = ("pci.bus_id", "gpu_bus_id")
 _IDENTIFIER: Final = ("uuid", "gpu_uuid", "serial", "gpu_serial")
 
 
-def recognise(head: FileHead) -> Recognised | None:
-    return Recognised(DMON_FORMAT) if _is_dmon(head) else _CSV.recognise(head)
-
-
-def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    return _read_dmon(path) if _is_dmon(FileHead(path)) else _CSV.read(path)
-
-
-def _dmon_layout(line: str) -> ColumnPositions | None:
-    if not line.startswith("#"):
-        return None
-    headings = _dmon_cells(line.lstrip("#"))
-    columns = positions(headings)
-    fields = fields_in(columns, _DMON)
-    if "gpu" not in columns or not fields:
-        return None
-    stamp = named(columns, ("date", "time"))
-
-    def times_of(stamps: Stamps, rows: TableRows) -> Int64:
-        from chopper_core.tables.column import TableColumn
-
-        found = rows.values_of(stamp, lambda cells: " ".join(cells.values()).strip())
-        return stamps.read_column(TableColumn.of(found.distinct))[found.codes]
-
-    return ColumnPositions(
-        format=DMON_FORMAT,
-        width=len(headings),
-        fields=fields,
-        gpu_of=numbered_gpu,
-        named_by=named(columns, ["gpu"]),
-        times_of=times_of if "time" in stamp else None,
-    )
-
-
-def _read_dmon(path: Path) -> Telemetry:
-    text = FileText(path)
-    table, headings = TableLines(text, _dmon_cells), ""
-    for line in text.lines():
-        if line and line[0] != "#" and not line.isspace():
-            table.add(line)
-        elif line != headings and (found := _dmon_layout(line)):
-            table.use(found)
-            headings = line
-    return table.finish(DMON_FORMAT)
-
-
-def _is_dmon(head: FileHead) -> bool:
-    return any(map(_dmon_layout, head.lines[:HEADING_LINES]))
-
-
-def _dmon_cells(line: str) -> list[str]:
-    return line.replace(",", " ").split()
+def _dmon_cells(line: str) -> list[str] | None:
+    """The cells of `dmon`, whose headings are in a comment; a line without a number is no row."""
+    cells = line.lstrip("# ").replace(",", " ").split()
+    if line.startswith("#"):
+        return cells if "gpu" in map(str.casefold, cells) else None
+    return cells if any(map(str.isdigit, cells)) else [line]
 
 
 def _gpu(cells: Cells) -> GpuName | None:
@@ -176,11 +117,17 @@ def _gpu(cells: Cells) -> GpuName | None:
     return GpuName(index=-1 if number is None else number, pci=pci)
 
 
-_CSV: Final = TelemetryTable(
-    "nvidia-smi CSV",
-    _QUERY,
-    gpu=(*_INDEX, *_BUS, *_IDENTIFIER),
-    gpu_of=_gpu,
-    may_be_nameless=True,
-    has_units=True,
+_FORMAT: Final = TelemetryFormat(
+    (
+        TelemetryTable(DMON_FORMAT, _DMON, time=("date time", "time"), split=_dmon_cells),
+        TelemetryTable(
+            "nvidia-smi CSV",
+            _QUERY,
+            gpu=(*_INDEX, *_BUS, *_IDENTIFIER),
+            gpu_of=_gpu,
+            may_be_nameless=True,
+            has_units=True,
+        ),
+    )
 )
+recognise, read = _FORMAT.recognise, _FORMAT.read

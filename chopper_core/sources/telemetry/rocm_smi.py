@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.signals import GpuName, SignalName, Telemetry
+from chopper_core.sources.signals import GpuName, SignalName
 from chopper_core.sources.telemetry.cells import whole_number
-from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
-from chopper_core.sources.telemetry.series import telemetry_of
-from chopper_core.sources.telemetry.table import (
-    TelemetryTable,
-    add_records,
-    first_layout,
-    read_table,
-    recognised_table,
-)
-from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
+from chopper_core.sources.telemetry.rows import Field
+from chopper_core.sources.telemetry.table import JsonRecords, TelemetryFormat, TelemetryTable
+from chopper_core.tables.text import TEXT_SUFFIXES
 from chopper_core.util.patterns import late
-from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
     from chopper_core.tables.column import Cells
@@ -71,38 +62,21 @@ _JSON_CARD: Final = late(r'"card\d+"\s*:\s*\{')
 _CARD: Final = late(r"card\d+")
 
 
-def recognise(head: FileHead) -> Recognised | Unusable | None:
-    if not head.is_json:
-        return recognised_table(head, _LAYOUT)
-    if not (_DOCUMENT.search(head.text) and _JSON_CARD.search(head.text)):
+def _recognise_json(text: str) -> Recognised | Unusable | None:
+    if not (_DOCUMENT.search(text) and _JSON_CARD.search(text)):
         return None
-    text = head.text.casefold()
+    text = text.casefold()
     if any(f'"{heading}"' in text for heading in _FIELDS):
         return Recognised(_JSON_FORMAT)
     return Unusable("is rocm-smi JSON without power, clock, temperature, use or memory")
 
 
-def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    return _read_json(path) if FileHead(path).is_json else read_table(path, _LAYOUT)
-
-
-def _read_json(path: Path) -> Telemetry:
-    """Read one document per sample, which has a stamp and the cards."""
-    text = FileText(path)
-    rows = RowCollector(path, text.losses)
-    add_records(rows, _TABLES[:1], _records(text, rows))
-    return telemetry_of(_JSON_FORMAT, rows)
-
-
-def _records(text: FileText, rows: RowCollector) -> Iterator[dict[str, object]]:
-    for document in text.objects(_DOCUMENT):
-        if isinstance(document, str):
-            rows.row_losses[RowLoss.UNREADABLE] += 1
-            continue
-        stamp: dict[str, object] = {key: document[key] for key in _STAMPS if key in document}
-        for card, values in document.items():
-            if _CARD.fullmatch(card) and isinstance(values, dict):
-                yield {**stamp, "device": card, **values}
+def _rows_of(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The cards of a sample, with its stamp."""
+    stamp = {key: document[key] for key in _STAMPS if key in document}
+    for card, values in document.items():
+        if _CARD.fullmatch(card) and isinstance(values, dict):
+            yield {**stamp, "device": card, **values}
 
 
 def _card(cells: Cells) -> GpuName | None:
@@ -115,19 +89,22 @@ def _card(cells: Cells) -> GpuName | None:
     return GpuName(kfd_node=-1 if number is None else number, card=card, pci=bus)
 
 
-_TABLES: Final = tuple(
-    TelemetryTable(
-        name,
-        columns,
-        gpu=_NAMES[:1],
-        also_named_by=_NAMES[1:],
-        time=_STAMPS,
-        gpu_of=_card,
-        ignored=_ACCUMULATORS,
-    )
-    for name, columns in (
-        ("rocm-smi CSV", _FIELDS),
-        ("CSV derived from rocm-smi", _DERIVED_FIELDS),
-    )
+_FORMAT: Final = TelemetryFormat(
+    [
+        TelemetryTable(
+            name,
+            columns,
+            gpu=_NAMES[:1],
+            also_named_by=_NAMES[1:],
+            time=_STAMPS,
+            gpu_of=_card,
+            ignored=_ACCUMULATORS,
+        )
+        for name, columns in (
+            ("rocm-smi CSV", _FIELDS),
+            ("CSV derived from rocm-smi", _DERIVED_FIELDS),
+        )
+    ],
+    JsonRecords(_JSON_FORMAT, _recognise_json, _DOCUMENT, _rows_of),
 )
-_LAYOUT: Final = first_layout(*_TABLES)
+recognise, read = _FORMAT.recognise, _FORMAT.read

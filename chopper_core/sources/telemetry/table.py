@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.sources.registry import Recognised
+from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
-from chopper_core.tables.text import FileHead, FileText, csv_cells, split_lines
+from chopper_core.tables.text import HEADING_LINES, FileHead, FileText, csv_cells, split_lines
 from chopper_core.util.arrays import Codes, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -96,8 +96,23 @@ def fields_in(columns: Mapping[str, int], known: Columns) -> list[tuple[int, Fie
     return chosen
 
 
-def stamps_at(column: int) -> TimesOf:
-    return lambda stamps, rows: stamps.read_column(rows.column(column))
+def stamps_at(*columns: int) -> TimesOf:
+    """The stamps in a column, or in several with a space between them: date and time of day."""
+
+    def times_of(stamps: Stamps, rows: TableRows) -> Int64:
+        if len(columns) == 1:
+            return stamps.read_column(rows.column(*columns))
+        from chopper_core.tables.column import TableColumn
+
+        parts = {str(column): column for column in columns}
+        found = rows.values_of(parts, lambda cells: " ".join(cells.values()).strip())
+        return stamps.read_column(TableColumn.of(found.distinct))[found.codes]
+
+    return times_of
+
+
+def csv_line(line: str) -> list[str] | None:
+    return None if line.startswith("#") else csv_cells(line)
 
 
 def numbered_gpu(cells: Cells) -> GpuName | None:
@@ -120,7 +135,7 @@ class TelemetryTable(Struct, frozen=True):
     has_units: bool = False
     """Whether headings have their unit in brackets: `power.draw [W]`."""
     time: Sequence[str] = ("timestamp",)
-    """Headings of the time; the first that there is."""
+    """Headings of the time; the first that there is, or two with a space between them."""
     host: Sequence[str] = ()
     """Headings of the host; the first that there is."""
     marks: frozenset[str] = frozenset()
@@ -129,6 +144,7 @@ class TelemetryTable(Struct, frozen=True):
     """Finds the GPU of a row; by default its number below `gpu`."""
     ignored: Sequence[str] = ()
     """Headings of columns in an unknown unit."""
+    split: Split = csv_line
 
     def layout(self, headings: Sequence[str]) -> ColumnPositions | None:
         """The columns below some headings; None for those of another format."""
@@ -148,7 +164,8 @@ class TelemetryTable(Struct, frozen=True):
         is_named = not columns.keys().isdisjoint(self.gpu)
         if not is_named and not self.may_be_nameless:
             return None
-        time, *_ = *named(columns, self.time).values(), None
+        times = (each.split() for each in self.time)
+        time = next((each for each in times if columns.keys() >= set(each)), ())
         host, *_ = *named(columns, self.host).values(), None
         ignored = [name for name in headings if name.casefold() in self.ignored]
         return ColumnPositions(
@@ -157,120 +174,177 @@ class TelemetryTable(Struct, frozen=True):
             fields=fields,
             gpu_of=self.gpu_of if is_named else None,
             named_by=named(columns, (*self.gpu, *self.also_named_by)),
-            times_of=None if time is None else stamps_at(time),
+            times_of=stamps_at(*(columns[each] for each in time)) if time else None,
             host=host,
             notes=[f"{name} {_UNKNOWN}" for name in ignored],
         )
 
-    def recognise(self, head: FileHead) -> Recognised | None:
-        return recognised_table(head, self.layout)
+    def recognise(self, head: FileHead) -> Recognised | Unusable | None:
+        return TelemetryFormat((self,)).recognise(head)
+
+    def read(self, path: Path, progress: Progress = silent) -> Telemetry:
+        return TelemetryFormat((self,)).read(path, progress)
+
+
+class JsonRecords(Struct, frozen=True):
+    """How a tool writes its tables as JSON, whose keys are the headings."""
+
+    name: str
+    recognise: Callable[[str], Recognised | Unusable | None]
+    """Recognises a file by the text of its start."""
+    begin: re.Pattern[str]
+    """How its objects begin."""
+    rows_of: Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]
+    """The rows of an object."""
+
+
+class TelemetryFormat(Struct, frozen=True):
+    """What a tool writes, as lines or as JSON: recognises and reads its files."""
+
+    tables: Sequence[TelemetryTable]
+    json: JsonRecords | None = None
+
+    def recognise(self, head: FileHead) -> Recognised | Unusable | None:
+        if head.is_json:
+            return self.json.recognise(head.text) if self.json else None
+        return next(filter(None, (recognised_table(head, *each) for each in self._layouts())), None)
 
     def read(self, path: Path, _progress: Progress = silent) -> Telemetry:
-        return read_table(path, self.layout)
+        """Raises DataError if the file has no headings, or no usable sample."""
+        head = FileHead(path)
+        if self.json and head.is_json:
+            return self._read_json(self.json, path)
+        layouts = self._layouts()
+        known = (each for each in layouts if recognised_table(head, *each))
+        layout_of, split = next(known, layouts[-1])
+        return read_table(path, layout_of, split=split)
+
+    def _layouts(self) -> list[tuple[LayoutOf, Split]]:
+        """The layout of headings, by how their line is split."""
+        by_split: dict[Split, list[TelemetryTable]] = {}
+        for each in self.tables:
+            by_split.setdefault(each.split, []).append(each)
+        return [(_first_layout(tables), split) for split, tables in by_split.items()]
+
+    def _read_json(self, json: JsonRecords, path: Path) -> Telemetry:
+        text = FileText(path)
+        rows = RowCollector(path, text.losses)
+
+        def records() -> Iterator[Mapping[str, Any]]:
+            for found in text.objects(json.begin):
+                if isinstance(found, dict):
+                    yield from json.rows_of(found)
+                else:
+                    # The rows of a damaged list of them follow.
+                    rows.row_losses[RowLoss.UNREADABLE] += "gpu_data" not in found
+
+        name = add_records(rows, self.tables, records())
+        return telemetry_of(name.replace("CSV", "JSON") or json.name, rows)
 
 
-def first_layout(*formats: TelemetryTable) -> LayoutOf:
-    return lambda headings: next(
-        (layout for each in formats if (layout := each.layout(headings))), None
-    )
+def _first_layout(tables: Sequence[TelemetryTable]) -> LayoutOf:
+    return lambda headings: next(filter(None, (each.layout(headings) for each in tables)), None)
 
 
-def recognised_table(head: FileHead, layout_of: LayoutOf) -> Recognised | None:
+def recognised_table(
+    head: FileHead, layout_of: LayoutOf, split: Split = csv_line
+) -> Recognised | None:
     """Return the format of a table, by the headings near its start."""
-    layouts = map(layout_of, head.rows)
+    lines = head.rows if split is csv_line else map(split, head.lines[:HEADING_LINES])
+    layouts = (layout_of(cells) for cells in lines if cells)
     return next((Recognised(layout.format) for layout in layouts if layout), None)
 
 
-class TableLines:
-    """Reads the lines of a file below headings, which may come again or change."""
+def read_table(
+    path: Path,
+    layout_of: LayoutOf,
+    stamps: Stamps | None = None,
+    split: Split = csv_line,
+    layout: ColumnPositions | None = None,
+) -> Telemetry:
+    """Read the rows of a file below its headings, which may come again or change.
 
-    def __init__(
-        self, text: FileText, split: Split = csv_cells, stamps: Stamps | None = None
-    ) -> None:
-        self.layout: ColumnPositions | None = None
-        self.rows = RowCollector(text.path, text.losses, stamps)
-        self._waiting: list[str] = []
-        """Rows below these headings that aren't read yet."""
-        self._split = split
-        self._headings = 0
-
-    def use(self, layout: ColumnPositions) -> None:
-        """Read the lines that follow by other headings; raises DataError for too many of them."""
-        self.flush()
-        self.layout = layout
-        self._headings += 1
-        if self._headings > _MAX_HEADINGS:
-            raise DataError(f"The file changes its headings more than {_MAX_HEADINGS:,} times.")
-
-    def add(self, line: str) -> None:
-        """Add a row; before any headings it is foreign."""
-        if self.layout is None:
-            self.rows.row_losses[RowLoss.FOREIGN] += 1
-        else:
-            self._waiting.append(line)
-            if len(self._waiting) == _WAITING_LINES:
-                self.flush()
-
-    def flush(self) -> None:
-        if self.layout is None or not self._waiting:
-            return
-        from chopper_core.tables.column import TableRows
-
-        lines, self._waiting = self._waiting, []
-        add_rows(self.rows, self.layout, TableRows.of_lines(lines, self.layout.width, self._split))
-
-    def add_csv(self, text: str) -> bool:
-        """Add whole lines of CSV at once; False where a line has to be split by itself."""
-        from chopper_core.tables.column import TableRows
-
-        block = TableRows.of_csv(text, self.layout.width, is_spaced=True) if self.layout else None
-        if self.layout is None or block is None:
-            return False
-        self.flush()
-        add_rows(self.rows, self.layout, block)
-        return True
-
-    def finish(self, tool: str) -> Telemetry:
-        """The signals of all rows; raises DataError without headings, or any usable sample."""
-        self.flush()
-        if self.layout is None:
-            raise DataError(f"{self.rows.path} has no headings of {tool}.")
-        return telemetry_of(self.layout.format, self.rows, self.layout.notes)
-
-
-def read_table(path: Path, layout_of: LayoutOf, stamps: Stamps | None = None) -> Telemetry:
-    """Read a CSV file whose headings have a layout.
-
-    Raises DataError if it holds no usable sample.
+    A file without headings has the `layout` that is given. Raises DataError without any usable
+    sample.
     """
     text = FileText(path)
-    table, headings = TableLines(text, stamps=stamps), [""]
-    losses = table.rows.row_losses
-    row_starts: frozenset[str] = frozenset()
+    lines = _TableLines(RowCollector(path, text.losses, stamps), layout_of, split, layout)
     for block in text.blocks():
-        if not _may_have_headings(block, headings[0]) and table.add_csv(block):
-            continue
+        lines.add(block)
+    if lines.layout is None:
+        raise DataError(f"{path} has no headings of a known telemetry format.")
+    return telemetry_of(lines.layout.format, lines.rows, lines.layout.notes)
+
+
+class _TableLines:
+    """Collects the rows among the lines of a file."""
+
+    def __init__(
+        self,
+        rows: RowCollector,
+        layout_of: LayoutOf,
+        split: Split,
+        layout: ColumnPositions | None,
+    ) -> None:
+        self.rows = rows
+        self.layout = layout
+        self._layout_of, self._split = layout_of, split
+        self._is_csv = split is csv_line
+        self._headings: list[str] | None = None
+        self._changes = 0
+        self._row_starts: frozenset[str] = frozenset()
+        """How lines begin that are no headings."""
+        self._waiting: list[str] = []
+        """Rows below these headings that aren't read yet."""
+
+    def add(self, block: str) -> None:
+        """Add whole lines; raises DataError where headings change too often."""
+        from chopper_core.tables.column import TableRows
+
+        if self._is_csv and self.layout and not _may_have_headings(block, self._headings):
+            at_once = TableRows.of_csv(block, self.layout.width, is_spaced=True)
+            if at_once is not None:
+                add_rows(self.rows, self.layout, at_once)
+                return
         for line in split_lines(block):
-            if line[:1] in row_starts:
-                table.add(line)
-                continue
-            if not line.strip() or line.startswith("#"):
-                continue
-            cells = csv_cells(line)
-            if table.layout is None or "".join(cells[:1]).casefold() == headings[0].casefold():
-                is_same = cells == headings
-                # No tool has a number as a heading.
-                is_row = table.layout is not None and any(cell.isdigit() for cell in cells)
-                found = None if is_same or is_row else layout_of(cells)
-                losses[RowLoss.REPEATED_HEADER] += is_same or bool(found and table.layout)
-                if found is not None:
-                    table.use(found)
-                    headings = cells
-                    row_starts = _DIGITS - {cells[0][:1]}
-                if is_same or found is not None:
-                    continue
-            table.add(line)
-    return table.finish("a known telemetry format")
+            if line[:1] in self._row_starts or self._is_row(line):
+                self._waiting.append(line)
+        self._flush()
+
+    def _is_row(self, line: str) -> bool:
+        cells = self._split(line) if line.strip() else None
+        if cells is None or cells == self._headings:
+            self.rows.row_losses[RowLoss.REPEATED_HEADER] += self._is_csv and cells is not None
+            return False
+        found = self._layout_of(cells) if self._may_be_headings(cells) else None
+        if found is None:
+            self.rows.row_losses[RowLoss.FOREIGN] += self.layout is None
+            return self.layout is not None
+        self._flush()
+        self.rows.row_losses[RowLoss.REPEATED_HEADER] += self.layout is not None
+        self.layout, self._headings = found, cells
+        self._row_starts = _DIGITS - {cells[0][:1]} if self._is_csv else frozenset()
+        self._changes += 1
+        if self._changes > _MAX_HEADINGS:
+            raise DataError(f"The file changes its headings more than {_MAX_HEADINGS:,} times.")
+        return False
+
+    def _may_be_headings(self, cells: Sequence[str]) -> bool:
+        if self.layout is None:
+            return True
+        # No tool has a number as a heading.
+        first = "".join(cells[:1]).casefold()
+        is_like = self._headings is not None and first == self._headings[0].casefold()
+        return is_like and not any(map(str.isdigit, cells))
+
+    def _flush(self) -> None:
+        from chopper_core.tables.column import TableRows
+
+        if self.layout is not None and self._waiting:
+            lines, self._waiting = self._waiting, []
+            add_rows(
+                self.rows, self.layout, TableRows.of_lines(lines, self.layout.width, self._split)
+            )
 
 
 def add_records(
@@ -302,10 +376,10 @@ def add_records(
     return found
 
 
-def _may_have_headings(text: str, heading: str) -> bool:
+def _may_have_headings(text: str, headings: Sequence[str] | None) -> bool:
     """Whether lines may be comments, or begin like the headings."""
     # Few texts have the heading anywhere, which is found faster than where it is.
-    if "#" in text or heading.casefold() not in text.lower():
+    if headings is None or "#" in text or (heading := headings[0]).casefold() not in text.lower():
         return "#" in text
     start = re.compile(rf'^[\s"]*{re.escape(heading)}', re.IGNORECASE | re.MULTILINE)
     return start.search(text) is not None
