@@ -16,7 +16,7 @@ from chopper_core.model.inputs import Gpu
 from chopper_core.model.overrides import Overrides, overrides_of, parse_clock, parse_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.settings import given_settings
-from chopper_core.model.signals import BusyCurve, share_running
+from chopper_core.model.signals import BusyCurve
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
 from chopper_core.util.plugins import extension_part
@@ -210,10 +210,7 @@ class OpenRun:
             raise UsageError(f"{name} is unknown for GPU {gpu}; GPUs that have it: {there}")
         curve = signal.curves[gpu]
         if isinstance(curve, BusyCurve) and not bins:
-            rows = self.run.tree().node((str(gpu),)).selection
-            table, span = self.run.table, curve.edges_ns
-            start_ns, duration_ns = table.start_ns[rows], table.duration_ns[rows]
-            curve = share_running(start_ns, duration_ns, (int(span[0]), int(span[-1])))
+            curve = curve.with_all_edges()
         edges = curve.edges_ns
         if bins:
             edges = np.linspace(int(edges[0]), int(edges[-1]), bins + 1).astype(np.int64)

@@ -38,7 +38,7 @@ _SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 """Candidates for the signal next to the chosen one, the best first."""
 
 _FULL: Final[Mapping[str, float]] = {Unit.PERCENT: 100.0, Unit.CELSIUS: 105.0}
-_COMPARED: Final = 64
+_COMPARED: Final = 32
 """Parts of the time that two signals are compared in."""
 _SAME_PCT: Final = 1.0
 _FLAT: Final = 0.01

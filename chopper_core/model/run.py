@@ -348,8 +348,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def _share_running(self, name: str, title: str, kinds: tuple[Kind, ...]) -> Signal:
         def curve(gpu: int) -> IntegralCurve:
-            if len(kinds) == len(Kind):
-                return self._busy_curve(gpu)
+            if kinds != (Kind.COMM,):
+                return self._busy_curve(gpu, kinds)
             rows = self.tree().node((str(gpu),)).selection
             start, duration = self.table.start_ns[rows], self.table.duration_ns[rows]
             span = (int(start.min()), int((start + duration).max()))
@@ -361,20 +361,26 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         )
         return Signal(name, title, Unit.PERCENT, LazyMap(gpus, curve), 0.0, 100.0)
 
-    def _busy_curve(self, gpu: int) -> BusyCurve:
-        parts = self.tree().children((str(gpu),)).groups
+    def _busy_curve(self, gpu: int, kinds: tuple[Kind, ...]) -> BusyCurve:
+        parts, table = self.tree().split((str(gpu),), ("iteration",)), self.table
+        is_idle = len(kinds) == len(Kind)
+        state, *others = ("idle_ns",) if is_idle else ("compute_ns", "overlap_ns")
 
         def activities(part: int) -> tuple[Int64, Int64, Int64]:
-            rows, table = parts.part(part), self.table
-            return (
-                table.start_ns[rows],
-                table.start_ns[rows] + table.duration_ns[rows],
-                table.idle_ns[rows],
-            )
+            rows = parts.part(part)
+            starts, charged = table.start_ns[rows], table.column(state)[rows]
+            for other in others:
+                charged = charged + table.column(other)[rows]
+            ends = starts + table.duration_ns[rows]
+            if is_idle:
+                return starts, ends, charged
+            own = table.kind[rows] == kinds[0]
+            return starts[own], ends[own], charged[own]
 
         starts, ends = parts.min("start_ns"), parts.max("end_ns")
-        idle = parts.sum("idle_ns")
-        return BusyCurve.of(BusyParts(starts, ends, idle, activities, self._unseen(gpu)))
+        charged = parts.sum(state) + sum(parts.sum(other) for other in others)
+        unseen = self._unseen(gpu)
+        return BusyCurve.of(BusyParts(starts, ends, charged, is_idle, activities, unseen))
 
     def _unseen(self, gpu: int) -> TimeSpans:
         """The time of a GPU between two windows of the profiler."""

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.signals import IntegralCurve, Signal, between
-from chopper_core.model.table import NO_LABEL, KernelTable
+from chopper_core.model.table import NO_LABEL, KernelTable, Selection
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64
 from chopper_core.util.grouping import distinct, stable_order
@@ -188,7 +188,7 @@ class HostTime(SideTable, frozen=True, eq=False):
     def stacks(self) -> Sequence[HostStack]:
         return self.names
 
-    def owners(self, table: KernelTable, rows: Index) -> Index:
+    def owners(self, table: KernelTable, rows: Selection) -> Index:
         """The row that each piece is charged to, of some rows of the table; -1 for others'.
 
         A gap ends where the activity starts that it is charged to.
@@ -202,7 +202,9 @@ class HostTime(SideTable, frozen=True, eq=False):
             charged = charged_ns[rows] if len(pieces) else np.empty(0, np.int64)
             if not charged.any():
                 continue
-            own, length = rows[charged > 0], charged[charged > 0]
+            own = np.flatnonzero(charged > 0)
+            length = charged[own]
+            own = own + rows.start if isinstance(rows, slice) else rows[own]
             starts, wanted = table.start_ns[own], self.start_ns[pieces]
             is_copy = HostState.COPYING in states
             begins = starts if is_copy else starts - length

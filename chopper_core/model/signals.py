@@ -118,23 +118,27 @@ def bounds_of(begin_ns: int, end_ns: int, bins: int) -> Int64:
 
 
 class BusyParts(Struct, frozen=True):
-    """A GPU's activities in parts, such as iterations: first start, last end, idle time."""
+    """A GPU's activities in parts, such as iterations: first start, last end, time of a state."""
 
     starts_ns: Int64
     ends_ns: Int64
-    idle_ns: Int64
+    charged_ns: Int64
+    """The time in which compute runs, or in which nothing does, as the accounting charges it."""
+    is_idle: bool
     activities: Callable[[int], tuple[Int64, Int64, Int64]]
-    """A part's number → start, end and idle time of each of its activities."""
+    """A part's number → start, end and charged time of each of its activities."""
     unseen: TimeSpans
     """The time between two windows of the profiler, which is charged to nothing."""
 
 
 class BusyCurve(IntegralCurve, frozen=True):
-    """The share of time (in %) in which anything ran, from the accounting's idle time.
+    """The share of time (in %) in which anything ran, or any compute, from the accounting.
 
     Idle time is charged to the activity that starts next. So the idle time up to an instant is
-    that of all activities started by then, plus the time since the last of them ended. Only parts
-    that contain an instant are read: a large GPU is never processed as a whole.
+    that of all activities started by then, plus the time since the last of them ended. Compute is
+    charged to the running one that started first: up to an instant it is that of all that started
+    by then, less the time until the last of them ends. Only parts that contain an instant are read:
+    a large GPU is never processed as a whole.
     """
 
     parts: BusyParts
@@ -143,6 +147,13 @@ class BusyCurve(IntegralCurve, frozen=True):
     def of(cls, parts: BusyParts) -> BusyCurve:
         span = np.array([parts.starts_ns.min(), parts.ends_ns.max()], np.int64)
         return cls(span, np.zeros(2), (span - span[0]).astype(np.float64), parts)
+
+    def with_all_edges(self) -> IntegralCurve:
+        """The curve with an edge wherever its value changes."""
+        every = map(self.parts.activities, range(len(self.parts.starts_ns)))
+        starts, ends, _ = (np.concatenate(each) for each in zip(*every, strict=True))
+        begin, end = self.edges_ns.tolist()
+        return share_running(starts, ends - starts, (begin, end), self.parts.unseen)
 
     def integrals(self, times_ns: Numbers) -> tuple[Float64, Float64]:
         begin, end = (int(edge) for edge in self.edges_ns)
@@ -157,20 +168,24 @@ class BusyCurve(IntegralCurve, frozen=True):
     def _busy(self, at_ns: Int64) -> Float64:
         times, parts = at_ns.ravel(), self.parts
         over = parts.ends_ns <= times[:, None]
-        idle = np.where(over, parts.idle_ns, 0).sum(axis=1)
+        charged = np.where(over, parts.charged_ns, 0).sum(axis=1)
         latest = np.where(over, parts.ends_ns, self.edges_ns[0]).max(axis=1)
         holds = ~over & (parts.starts_ns <= times[:, None])
         for number in np.flatnonzero(holds.any(axis=0)):
-            starts, ends, idles = parts.activities(int(number))
+            starts, ends, own = parts.activities(int(number))
             if (starts[1:] < starts[:-1]).any():
                 order = np.argsort(starts, kind="stable")
-                starts, ends, idles = starts[order], ends[order], idles[order]
-            own = np.flatnonzero(holds[:, number])
-            last = np.searchsorted(starts, times[own], "right") - 1
-            idle[own] += np.cumsum(idles)[last]
-            latest[own] = np.maximum(latest[own], np.maximum.accumulate(ends)[last])
-        unseen = self.parts.unseen.passed(times)
-        gone = times - self.edges_ns[0] - idle - unseen - np.maximum(times - latest, 0)
+                starts, ends, own = starts[order], ends[order], own[order]
+            inside = np.flatnonzero(holds[:, number])
+            begun = np.searchsorted(starts, times[inside], "right")
+            inside, last = inside[begun > 0], begun[begun > 0] - 1
+            charged[inside] += np.cumsum(own)[last]
+            latest[inside] = np.maximum(latest[inside], np.maximum.accumulate(ends)[last])
+        if parts.is_idle:
+            gone = times - self.edges_ns[0] - charged - np.maximum(times - latest, 0)
+            gone -= parts.unseen.passed(times)
+        else:
+            gone = charged - np.maximum(latest - times, 0)
         busy: Float64 = gone.reshape(at_ns.shape).astype(np.float64)
         return busy
 

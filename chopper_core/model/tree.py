@@ -126,15 +126,22 @@ class Tree:
 
         cells = None
         is_node = len(path) <= len(self.order)
+        excluded = dict(more)
         if is_node and self._cubes is not None and not self._is_small(wanted):
-            excluded = dict(more)
             if self._left_out and _ITERATION not in wanted:
                 excluded[_ITERATION] = [*more.get(_ITERATION, ()), *self._left_out]
             cells = self._cubes.cells(wanted, levels, excluded)
         if cells is None or not len(cells.at):
             return Groups(self.table, *found())
-        around = self._narrowed(wanted, [*takewhile(lambda level: level in wanted, LEVELS)])
-        return Groups(self.table, None, None, cells, found, slice(*around))
+        around = slice(*self._narrowed(wanted, [*takewhile(lambda each: each in wanted, LEVELS)]))
+        sizes, named = cells.sum("activities"), (*wanted, *levels)
+
+        def in_turn() -> tuple[Selection, Index]:
+            return around, np.cumsum(sizes) - sizes
+
+        # In the order of the levels the groups lie one behind the other.
+        is_in_turn = not excluded and named == LEVELS[: len(named)]
+        return Groups(self.table, None, None, cells, in_turn if is_in_turn else found, around)
 
     def rows_without(self, path: Sequence[str], iterations: Sequence[int]) -> Selection:
         """The rows of a node, in the order of the table, without some iterations."""

@@ -17,8 +17,8 @@ from chopper_core.model.address import parse
 from chopper_core.model.cubes import HIGHEST, LOWEST, SUMMED, Cubes, summarise
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import share_running
-from chopper_core.model.table import LEVELS, KernelTable
+from chopper_core.model.signals import BusyCurve, share_running
+from chopper_core.model.table import LEVELS, KernelTable, Kind
 from chopper_core.model.tree import Tree, in_order, level_order
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, NoSuchNode
@@ -267,8 +267,11 @@ def test_only_cubes_that_save_something_are_made() -> None:
     assert summarise(table, 1 << 20, len(table) + 1) == []
 
 
+@pytest.mark.parametrize("name", ["busy_pct", "compute_pct"])
 @given(st.lists(rows, min_size=1, max_size=40), st.data())
-def test_the_busy_share_is_that_of_the_union(made: list[Row], data: st.DataObject) -> None:
+def test_the_busy_share_is_that_of_the_union(
+    name: str, made: list[Row], data: st.DataObject
+) -> None:
     run = measured(run_of(made))
     table = run.table
     # Without any times there is no busy share.
@@ -277,12 +280,16 @@ def test_the_busy_share_is_that_of_the_union(made: list[Row], data: st.DataObjec
         own = table.gpu == gpu.index
         starts, durations = table.start_ns[own], table.duration_ns[own]
         span = (int(starts.min()), int((starts + durations).max()))
-        slow = share_running(starts, durations, span)
+        counted = (table.kind[own] == Kind.COMPUTE) | (name == "busy_pct")
+        slow = share_running(starts[counted], durations[counted], span)
         times = np.array(sorted(data.draw(st.lists(st.floats(-100, 6_000), min_size=2))))
-        fast = run.signal("busy_pct").curves[gpu.index]
+        fast = run.signal(name).curves[gpu.index]
         for ours, theirs in zip(fast.integrals(times), slow.integrals(times), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
         np.testing.assert_allclose(fast.means(times), slow.means(times), atol=1e-6)
+        assert isinstance(fast, BusyCurve)
+        exact = fast.with_all_edges()
+        np.testing.assert_array_equal(exact.integral[-1], slow.integral[-1])
 
 
 @pytest.mark.parametrize("limit", ["MAX_SPARKLINE_GPUS", "MAX_SPARKLINE_ACTIVITIES"])

@@ -75,7 +75,7 @@ def answer(run: Run, view: View) -> ViewResult:
         )
     if not idle_ns:
         raise NothingToShow("the GPUs are never idle in the scope")
-    charges = charges_of(run, node.rows)
+    charges = charges_of(run, node.selection)
     charges = charges.take(charges.state != HostState.COPYING)
     states, places = _idle_by_cause(run, node, charges)
     total = places.sum(axis=1)

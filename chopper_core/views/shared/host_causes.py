@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostStack, HostState, HostSteps, HostTime, span_of
-from chopper_core.model.table import ACTIVITY, NO_LABEL, NO_TIME, values_of
+from chopper_core.model.table import ACTIVITY, NO_LABEL, NO_TIME, Selection, values_of
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Numbers
 from chopper_core.util.grouping import (
@@ -197,10 +197,10 @@ def _known_cause(stack: HostStack) -> HostCause | None:
 
 
 def host_charges(run: Run) -> HostCharges:
-    return run.memo(("host causes",), lambda: charges_of(run, np.arange(len(run.table))))
+    return run.memo(("host causes",), lambda: charges_of(run, slice(0, len(run.table))))
 
 
-def charges_of(run: Run, rows: Index) -> HostCharges:
+def charges_of(run: Run, rows: Selection) -> HostCharges:
     """The idle and copy time of some activities of a run by cause, in the order of row and time."""
     table, pieces = run.table, run.side(HostTime)
     row = pieces.owners(table, rows)
