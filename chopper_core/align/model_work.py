@@ -35,6 +35,7 @@ from chopper_core.model.hardware import ElementType
 from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Kind, Phase
+from chopper_core.tables.columns import MAX_BYTES, MAX_FLOPS
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import (
@@ -306,11 +307,18 @@ def _works(host: Host) -> Works:
     for code, row in enumerate(shaped[example].tolist()):
         texts = host.trace.inputs[int(ranges.inputs[row])]
         inputs = Inputs.parsed(texts.shapes, texts.types, texts.values, texts.strides)
-        if work := operator_work(names[int(ranges.name[row])], inputs):
+        work = operator_work(names[int(ranges.name[row])], inputs)
+        if work and not _is_beyond(work):
             place[code] = len(found)
             found.append(work)
     has_work = place[number] != NOWHERE
     return Works(shaped[has_work], place[number[has_work]], found)
+
+
+def _is_beyond(work: Work) -> bool:
+    """Whether no GPU can do it: a recorded size is damaged."""
+    flops = (work.flops, work.dense)
+    return any(each > MAX_FLOPS for each in flops) or work.bytes > MAX_BYTES
 
 
 def _carriers(

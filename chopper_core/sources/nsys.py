@@ -139,7 +139,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
                  for of, rest in _ACTIVITIES.items()]  # fmt: skip
         calls = timed(_KIND + "RUNTIME", _CALLS, 5)
         spans = timed("NVTX_EVENTS", _RANGES, 5)
-        own = rows("NVTX_EVENTS", _OWN_TEXTS)
+        own = {row: text for row, text in rows("NVTX_EVENTS", _OWN_TEXTS).items() if text}
     start, took, device, stream, correlation, process, kind, name, size, grid, block, *figures = (
         np.concatenate(columns) for columns in zip(*parts, strict=True)
     )
@@ -159,7 +159,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
     has_text = np.isin(spans[4], [*own]) | np.isin(spans[3], [*texts])
     spans = [column[has_text] for column in spans]
     titles = [
-        own.get(row) or texts[code]
+        own[row] if row in own else texts[code]
         for code, row in zip(spans[3].tolist(), spans[4].tolist(), strict=True)
     ]
     operators = [_OPERATOR.match(title) for title in titles]

@@ -26,6 +26,8 @@ _INT32_LIMIT: Final = 2**31
 _INT64_LIMIT: Final = 2**63
 MAX_BYTES: Final = 1 << 42
 """No GPU has more memory, so none moves more at once."""
+MAX_FLOPS: Final = 1 << 60
+"""No GPU computes more in ten minutes, so no kernel does."""
 MAX_DURATION_NS: Final = 1 << 53
 """Nothing on a GPU takes 104 days."""
 MAX_RANKS: Final = 1 << 20

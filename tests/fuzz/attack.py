@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from functools import cache
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -28,8 +30,15 @@ from chopper_tui.actions import ACTIONS
 from chopper_tui.config import read_config, saved_columns, saved_splits
 from tests.fuzz.damage import damage
 from tests.fuzz.seeds import OWN, SEEDS
+from tests.fuzz.types import changes
 
 _VIEWS_EACH: Final = 3
+_SHARES: Final = (
+    "busy_pct", "share_pct", "gfx_util_pct", "mem_util_pct", "sm_active_pct", "tensor_active_pct",
+    "throttle_pct",
+)  # fmt: skip
+_NO_NUMBER: Final = re.compile(r"\b(nan|inf) ?(%|[nµm]?s|W|J|MHz|°C|[MGT]?B|TB/s|TFLOP/s)\b", re.I)
+_SHARE: Final = re.compile(r"busy ([\d.]+) %|([\d.]+) % busy")
 
 
 def attack(seed: str, number: int) -> str:
@@ -44,6 +53,17 @@ def attack(seed: str, number: int) -> str:
         damage(path, random)
         views = random.sample([*VIEWS, "explore"], _VIEWS_EACH)
         return hold(Path(folder), beside="rank" not in path.name, views=views)
+
+
+def attack_cells(seed: str, step: int) -> Iterator[tuple[str, Callable[[], str]]]:
+    """One in `step` changes of a seed's file: what is changed, and the attempt."""
+    with TemporaryDirectory(prefix="fuzz") as folder:
+        path = SEEDS[seed](Path(folder))
+        each = islice(enumerate(changes(path)), len(seed) % step, None, step)
+        for number, (what, write) in each:
+            write()
+            views = [[*VIEWS, "explore"][number % (len(VIEWS) + 1)]] if number % 8 == 0 else []
+            yield what, partial(hold, Path(folder), beside="rank" not in path.name, views=views)
 
 
 def attack_own(name: str, number: int) -> str:
@@ -89,17 +109,28 @@ def hold(folder: Path, *, beside: bool, views: Iterable[str] = (*VIEWS, "explore
     if beside:
         assert _times(run) == _times_of_good_trace(), "a damaged file changes the trace's figures"
     if run.is_sampled_only:
-        assert as_text(run)
+        _is_sane(as_text(run))
         return "opened"
     _accounts(run)
-    assert as_text(run)
+    _is_sane(as_text(run))
     for name in views:
         try:
             frame = query(run, parse(f"R?view={name}&cut=1"))
         except UsageError:
             continue
         json.loads(as_json(frame), parse_constant=_no_constant)
+        _is_sane(" ".join((*frame.headline, *frame.notes)))
+        for column, values in frame.values.items():
+            if column in _SHARES:
+                assert not (values.known() > 100 + 1e-9).any(), f"{column} above 100 %"
     return "opened"
+
+
+def _is_sane(text: str) -> None:
+    """No share above the whole, and no number that is none."""
+    assert not _NO_NUMBER.search(text), text
+    for share in _SHARE.finditer(text):
+        assert float(share[1] or share[2]) <= 100, text
 
 
 def _times(run: Run) -> list[tuple[Any, ...]]:

@@ -127,6 +127,7 @@ def test_damaged_rows_cost_themselves(tmp_path: Path) -> None:
         db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 5 WHERE rowid = 1")
         db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = 'many', demangledName = 99 "
                    "WHERE rowid = 2")  # fmt: skip
+        db.execute("UPDATE NVTX_EVENTS SET text = '' WHERE rowid = 1")
     db.close()
     run = open_run(str(path), jobs=1)
     assert (run.table.category == Category.KERNEL).sum() == 3

@@ -52,7 +52,7 @@ from chopper_core.model.table import (
     Rule,
 )
 from chopper_core.sources.trace import Collective
-from chopper_core.tables.columns import Interner
+from chopper_core.tables.columns import MAX_FLOPS, Interner
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64
 from chopper_core.util.errors import DataError
@@ -303,9 +303,10 @@ class _GpuNodes:
         if not self.is_own or "num_ops" not in self._graph.attributes:
             return {}
         flops = self.numbers("num_ops").astype(np.float64)
+        flops[(flops < 0) | (flops > MAX_FLOPS)] = np.nan
         known = {each.name: float(each) for each in ElementType}
         element = np.array([known.get(text, np.nan) for text in self._texts("num_ops_type")])
-        return {FLOPS: np.where(flops >= 0, flops, np.nan), FLOPS_TYPE: element}
+        return {FLOPS: flops, FLOPS_TYPE: element}
 
     def stated_rules(self) -> Int8:
         """Levels x nodes: the rule of each level that the nodes state, -1 where one states none."""

@@ -40,6 +40,7 @@ IO_SIDES: Final = ("inputs.", "outputs.")
 """The prefixes of a node's inputs and outputs among its attributes: `inputs.shapes`."""
 _LONG_CYCLE: Final = 5
 _INT64: Final = range(-(2**63), 2**63)
+_MOST_DIGITS: Final = 20
 
 
 class AttributeColumn(Struct, frozen=True):
@@ -110,7 +111,7 @@ class ExecutionGraph(Struct, frozen=True):
         found = np.full(len(self), missing, np.int64)
         if column := self.attributes.get(name):
             for node, value in zip(column.nodes, column.values, strict=True):
-                if isinstance(value, str) and value.isdecimal():
+                if isinstance(value, str) and value.isdecimal() and len(value) <= _MOST_DIGITS:
                     value = int(value)
                 if isinstance(value, int) and value in _INT64:
                     found[node] = value
