@@ -210,7 +210,9 @@ class Kept(Struct, frozen=True):
         text = json_of(figures)
         with suppress(OSError):
             atomic.make_private(self.file.parent)
-            atomic.publish(self.file, self._digest(text) + b"\n" + text, mode=0o600)
+            # A torn file isn't of its digest, and costs reading the run again.
+            whole = self._digest(text) + b"\n" + text
+            atomic.publish(self.file, whole, mode=0o600, is_synced=False)
 
     def _digest(self, text: bytes) -> bytes:
         state = self.state.encode("utf-8", "surrogateescape")

@@ -23,7 +23,7 @@ from chopper_core.model.address import nothing_at
 from chopper_core.model.settings import in_name
 from chopper_core.record.manifest import read_manifest
 from chopper_core.sources.ranks import captures_among, process_in_name, rank_in_name
-from chopper_core.sources.registry import Family, family_of, natural_key
+from chopper_core.sources.registry import Family, family_of, natural_key, shape_of_name
 from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
@@ -41,7 +41,6 @@ _MAX_LOOSE: Final = 64
 _MAX_NAMED: Final = 3
 _DISTRIBUTED: Final = re.compile(r'"distributedInfo"\s*:\s*\{.{0,4000}', re.DOTALL)
 _DEVICE: Final = re.compile(r'"deviceProperties"\s*:\s*\[\s*\{[^}]*?"name"\s*:\s*"([^"]+)"')
-_NUMBER: Final = re.compile(r"\d+")
 _GENERIC: Final = re.compile(
     r"traces?|kineto|profil\w*|telemetry|counters?|logs?|power|output|tensorboard|plugins?"
     r"|\d+_?(?:kineto|chakra)|(?:rank|node|host|worker)[-_.]?\d+",
@@ -183,8 +182,8 @@ def _below(
         if not found:
             without.append(path)
         elif len(found) == 1:
-            shapes.add(_shape(path.name))
-    without_data += [path for path in without if _shape(path.name) in shapes]
+            shapes.add(shape_of_name(path.name))
+    without_data += [path for path in without if shape_of_name(path.name) in shapes]
     is_one = len(parts) > 1 and not own and _are_one(parts)
     if len(parts) == 1 and not without_data:
         is_one = not is_root and _GENERIC.fullmatch(parts[0].path.name) is not None
@@ -245,7 +244,7 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     names = [*windows]
     named = [rank_in_name(name) for name in names]
     are_ranks = None not in named and len(set(named)) == len(named)
-    if not 1 < len(names) <= _MAX_LOOSE or (are_ranks and len(set(map(_shape, names))) == 1):
+    if not 1 < len(names) <= _MAX_LOOSE or (are_ranks and len(set(map(shape_of_name, names))) == 1):
         return [[*chain(*windows.values())]]
     names = [name for name in names if family_of(folder / name) is Family.TRACE]
     places = {name: _place(folder / name) for name in names}
@@ -256,7 +255,7 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     runs: dict[tuple[object, ...], list[str]] = {}
     times: Counter[tuple[object, ...]] = Counter()
     for name, (rank, job) in places.items():
-        like = (_shape(name), job)
+        like = (shape_of_name(name), job)
         runs.setdefault((*like, times[*like, rank] if rank is not None else 0), []).extend(
             windows[name]
         )
@@ -322,8 +321,3 @@ def _are_one(parts: Sequence[_Part]) -> bool:
     have_ranks = all(part.ranks for part in parts if Family.TRACE in part.families)
     telemetry = sum(part.families == {Family.TELEMETRY} for part in parts)
     return have_ranks and len(ranks) == len(set(ranks)) and telemetry <= 1
-
-
-def _shape(name: str) -> str:
-    """A name without its numbers: `llama_1_mbs4` and `llama_2_mbs8` have the same."""
-    return _NUMBER.sub("#", name)

@@ -18,6 +18,7 @@ from chopper_core.tables.text import FileHead
 from chopper_core.util import plugins
 from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import evenly
 from chopper_core.util.memory import internal_error, is_out_of_memory, reading
 from chopper_core.util.patterns import late
 from chopper_core.util.plugins import Plugin
@@ -236,7 +237,7 @@ class ListedPaths(tuple[Path, ...]):
     @cached_property
     def _listed(self) -> tuple[list[tuple[Path, Path]], list[SkippedFile]]:
         skipped: list[SkippedFile] = []
-        return list(files_at(self, skipped)), skipped
+        return _without_masses(list(files_at(self, skipped)), skipped), skipped
 
     @cached_property
     def _found(self) -> dict[Family, FoundFiles]:
@@ -348,6 +349,27 @@ def files_at(paths: Sequence[Path], skipped: list[SkippedFile]) -> Iterator[tupl
                 yield root, file
 
 
+def _without_masses(
+    listed: list[tuple[Path, Path]], skipped: list[SkippedFile]
+) -> list[tuple[Path, Path]]:
+    """The files without those of more names like each other than a run has, none of which is read
+    as some of them tell; one entry of `skipped` stands for them."""
+    alike: dict[tuple[Path, str], list[Path]] = {}
+    for root, path in listed:
+        if path != root:
+            alike.setdefault((path.parent, shape_of_name(path.name)), []).append(path)
+    left_out: set[Path] = set()
+    for paths in alike.values():
+        if len(paths) > _MOST_ALIKE and not any(map(family_of, evenly(paths, _PROBED))):
+            left_out.update(paths)
+            reason = (
+                f"and {len(paths) - 1:,} more of such names are not read: none of {_PROBED} that "
+                "were tried is data of a run; give one by its name to try it"
+            )
+            skipped.append(SkippedFile(paths[0], reason))
+    return [each for each in listed if each[1] not in left_out] if left_out else listed
+
+
 def _files_below(directory: Path, skipped: list[SkippedFile]) -> list[Path]:
     found: list[Path] = []
     failed: list[OSError] = []
@@ -369,6 +391,13 @@ def _files_below(directory: Path, skipped: list[SkippedFile]) -> list[Path]:
 
 
 _DIGITS: Final = late(r"(\d+)")
+_MOST_ALIKE: Final = 2_000
+_PROBED: Final = 50
+
+
+def shape_of_name(name: str) -> str:
+    """A name without its numbers: `llama_1_mbs4` and `llama_2_mbs8` have the same."""
+    return _DIGITS.sub("#", name)
 
 
 def natural_key(name: Path | str) -> list[tuple[int, str]]:

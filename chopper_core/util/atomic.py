@@ -232,24 +232,28 @@ def read_small(path: str | Path) -> bytes:
     return bytes(content)
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes, *, is_synced: bool = True) -> None:
     with path.open("wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        if is_synced:
+            os.fsync(file.fileno())
 
 
-def publish(path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = False) -> None:
+def publish(
+    path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = False, is_synced: bool = True
+) -> None:
     """Write a file in one step, with a `mode` less the umask; raises OSError.
 
-    Where it has to be `is_new`, an existing one stays: FileExistsError.
+    Where it has to be `is_new`, an existing one stays: FileExistsError. Unless `is_synced`, a power
+    cut may leave it empty or torn.
     """
     if is_new and path.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     fresh = temporary_path(path.absolute(), "new")
     try:
         os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-        write_file(fresh, content)
+        write_file(fresh, content, is_synced=is_synced)
         if not is_new:
             os.replace(fresh, path)
             return

@@ -107,32 +107,39 @@ def _outcomes(
     """
     left = set(range(len(paths)))
     if executor is not None or workers > 1:
-        from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
+        from concurrent.futures import BrokenExecutor
+        from queue import Empty, SimpleQueue
 
         is_own = executor is None
         with _submitted(paths, reader, workers, limit, executor) as (futures, done):
-            waiting = set(futures)
+            ended: SimpleQueue[Future[Any]] = SimpleQueue()
+            number_of = {future: number for number, future in enumerate(futures)}
+            waiting = dict(zip(range(len(futures)), sizes, strict=False))
+            for future in futures:
+                future.add_done_callback(ended.put)
             while waiting:
-                ended, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
-                read = (
-                    size if future not in waiting else done[number]
-                    for number, (future, size) in enumerate(zip(futures, sizes, strict=True))
-                )
-                step = f"read and align {len(futures) - len(waiting)} of {len(futures)} ranks"
-                progress(step, sum(read), sum(sizes))
-                for number in [futures.index(future) for future in ended]:
-                    outcome = futures[number].exception() or futures[number].result()
-                    if isinstance(outcome, BaseException):
-                        lacks_memory = memory.is_out_of_memory(outcome)
-                        if is_own and (lacks_memory or isinstance(outcome, BrokenExecutor)):
-                            continue
-                        if not isinstance(outcome, ChopperError):
-                            if is_own:
-                                raise outcome
-                            why = str(outcome) or type(outcome).__name__
-                            outcome = DataError(f"{paths[number]} was not read: {why}")
-                    left.remove(number)
-                    yield number, outcome
+                number = -1
+                with suppress(Empty):
+                    number = number_of[ended.get(timeout=_POLL_SECONDS)]
+                    del waiting[number]
+                if progress is not silent:
+                    read = sum(sizes) - sum(size - done[at] for at, size in waiting.items())
+                    step = f"read and align {len(futures) - len(waiting)} of {len(futures)} ranks"
+                    progress(step, read, sum(sizes))
+                if number < 0:
+                    continue
+                outcome = futures[number].exception() or futures[number].result()
+                if isinstance(outcome, BaseException):
+                    lacks_memory = memory.is_out_of_memory(outcome)
+                    if is_own and (lacks_memory or isinstance(outcome, BrokenExecutor)):
+                        continue
+                    if not isinstance(outcome, ChopperError):
+                        if is_own:
+                            raise outcome
+                        why = str(outcome) or type(outcome).__name__
+                        outcome = DataError(f"{paths[number]} was not read: {why}")
+                left.remove(number)
+                yield number, outcome
     for number in sorted(left):
         part = _part(progress, sum(sizes[:number]), sum(sizes))
         yield number, _read(paths[number], reader, part)

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from chopper_core.sources import registry
-from chopper_core.sources.registry import FORMATS, Family, SourceFormat, formats, natural_key
+from chopper_core.sources.registry import (
+    FORMATS,
+    Family,
+    ListedPaths,
+    SourceFormat,
+    formats,
+    natural_key,
+)
+from tests.sources.telemetry.telemetry_texts import DMON
 
 SOURCES = Path(registry.__file__).parent
 MEMBERS = ("recognise", "read")
@@ -40,3 +48,23 @@ def test_names_sort_by_their_numbers_of_any_length() -> None:
     names = ["rank10", "rank9", "rank007", "rank8b", "rank8a", f"rank{'9' * 5000}"]
     expected = ["rank007", "rank8a", "rank8b", "rank9", "rank10", f"rank{'9' * 5000}"]
     assert sorted(names, key=natural_key) == expected
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_of_thousands_of_like_names_some_tell_whether_all_are_read(
+    is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_MOST_ALIKE", 20)
+    for number in range(60):
+        text = DMON if is_read else "step 1, loss 2.0\n"
+        (tmp_path / f"log_{number}.txt").write_text(text)
+    (tmp_path / "other.txt").write_text(DMON)
+    found = ListedPaths([tmp_path]).found(Family.TELEMETRY)
+    names = {file.path.name for file in found.files}
+    assert "other.txt" in names and len(names) == (61 if is_read else 1)
+    if not is_read:
+        (skipped,) = found.skipped
+        assert skipped.path.name == "log_0.txt"
+        assert skipped.reason.startswith("and 59 more of such names are not read: none of 50")
+        named = ListedPaths([tmp_path / "log_7.txt"]).found(Family.TELEMETRY)
+        assert [*named.unknown] == [tmp_path / "log_7.txt"]
