@@ -23,7 +23,7 @@ from chopper_core.graph.contention import Contention, contention_of
 from chopper_core.graph.dependencies import INFERRED, Evidence
 from chopper_core.graph.step_graph import NodeKind, Replayed, StepGraph, replay
 from chopper_core.model.column_names import FLOPS, MICROBATCH, integral_of, known_of
-from chopper_core.model.groups import elapsed_of_rows, work_of
+from chopper_core.model.groups import work_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
@@ -32,6 +32,7 @@ from chopper_core.util.grouping import (
     combined,
     counts_of,
     distinct,
+    first_equal,
     means_of,
     median_of,
     nth_of,
@@ -519,13 +520,15 @@ def exposed_transfers(run: Run, rows: Index) -> tuple[Index, Float64]:
     What a transfer takes longer than like ones is a slow link's, and not to be hidden.
     """
     table, found = run.table, collectives_of(run)
-    waits, usual = np.zeros(len(table)), np.full(len(table), np.inf)
+    alone = table.exposed_comm_ns[rows].astype(np.float64)
     if found is not None:
-        waits[found.rows] = found.member_exposed_ns
+        place = first_equal(found.rows, rows)
+        matched = np.flatnonzero(place >= 0)
+        place = place[matched]
         like = combined([found.kind, found.bytes, found.size])[1]
         fast = quantiles_of(found.transfer_ns, like, int(like.max()) + 1, (_USUAL,))[like, 0]
-        usual[found.rows] = fast[found.member_set]
-    alone = np.clip(table.exposed_comm_ns[rows] - waits[rows], 0.0, usual[rows])
+        least = alone[matched] - found.member_exposed_ns[place]
+        alone[matched] = np.clip(least, 0.0, fast[found.member_set[place]])
     own = np.flatnonzero(~np.isin(table.phase[rows], (Phase.OPTIMIZER, Phase.DATA)))
     if len(own):
         order = rows[own]
@@ -534,7 +537,7 @@ def exposed_transfers(run: Run, rows: Index) -> tuple[Index, Float64]:
         last = np.append(first[1:], len(own)) - 1
         nearest = (first, np.minimum(first + 1, last), last, np.maximum(last - 1, first))
         ends = own[distinct(np.concatenate(nearest))]
-        most = _ENDS * float(elapsed_of_rows(table, slice(None)).sum())
+        most = _ENDS * float(run.tree().node(()).elapsed_ns.sum())
         alone[ends] *= max(1.0 - most / max(float(alone[ends].sum()), 1.0), 0.0)
     return rows, alone
 

@@ -353,7 +353,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             rows = self.tree().node((str(gpu),)).selection
             start, duration = self.table.start_ns[rows], self.table.duration_ns[rows]
             span = (int(start.min()), int((start + duration).max()))
-            running = np.isin(self.table.kind[rows], kinds)
+            running = self.table.kind[rows] == Kind.COMM
             return share_running(start[running], duration[running], span, self._unseen(gpu))
 
         gpus = tuple(

@@ -145,9 +145,22 @@ class Tree:
 
     def rows_without(self, path: Sequence[str], iterations: Sequence[int]) -> Selection:
         """The rows of a node, in the order of the table, without some iterations."""
+        if self._places is None and not self._left_out:
+            return self._complete(tuple(path), iterations)
         rows = self.node(path).selection
         rows = rows if isinstance(rows, slice) else np.sort(rows)
         return _without(rows, self.table.iteration, iterations)
+
+    def _complete(self, path: tuple[str, ...], left_out: Sequence[int]) -> Selection:
+        """The places of a node's rows without those of some iterations."""
+        places, rest = self._places_of(path), LEVELS[len(path) : 2]
+        if self._places is None and rest and self._is_default(self.order[: len(path)]):
+            # Of millions of rows the labels of each take ten times as long as those of groups.
+            parts = self.without(()).split(path, rest)
+            kept = np.repeat(~np.isin(parts.codes(_ITERATION), left_out), parts.sizes())
+            assert isinstance(places, slice)
+            return contiguous(places.start + np.flatnonzero(kept))
+        return _without(places, self._key(_ITERATION), left_out)
 
     def codes_of(self, level: str) -> AnyArray:
         cube = None if self._cubes is None else self._cubes.by_levels.get(frozenset([level]))
@@ -195,13 +208,12 @@ class Tree:
         """A node's rows without the iterations that take no part in it."""
         if len(path) > len(self.order):
             return self._activity(path)
-        places, left_out = self._places_of(path), self._left_out
+        left_out = self._left_out
         if left_out and _ITERATION not in self.order[: len(path)]:
-            places = self._memo(
-                ("kept", path, left_out),
-                lambda: _without(places, self._key(_ITERATION), left_out),
-                _CACHED_NODES,
-            )
+            key = ("kept", path, left_out)
+            places = self._memo(key, lambda: self._complete(path, left_out), _CACHED_NODES)
+        else:
+            places = self._places_of(path)
         return places if self._places is None else self._places[places]
 
     def _places_of(self, path: tuple[str, ...]) -> Selection:

@@ -216,7 +216,9 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     waiting = context.per_iteration(float(chosen.member_exposed_ns.sum()))
     each = context.per_iteration(total)
     rows, alone = exposed_transfers(context.run, np.flatnonzero(context.table.kind == Kind.COMM))
-    saving = context.per_iteration(float(alone[np.isin(rows, context.node.rows)].sum()))
+    inside = np.zeros(len(context.table), np.bool_)
+    inside[context.node.selection] = True
+    saving = context.per_iteration(float(alone[inside[rows]].sum()))
     if context.share(saving) < EXPOSED.share:
         return
     names, owner = context.together("operation", "phase")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Final
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL
-from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.grouping import (
     distinct,
     first_equal,
@@ -111,9 +111,10 @@ def _by_reason(times: _TimeByKind, slow: Index) -> Iterator[Index]:
     """Iterations that take longer for the same reason: the kind of time that grows most, and what
     their hosts do."""
     others = np.setdiff1d(np.arange(len(times.context.took_ns)), slow)
+    usual = {part: median_of(each[others]) for part, each in times.kinds.items()}
     reasons: dict[tuple[Cost, str], list[int]] = {}
     for place in slow.tolist():
-        cost, doing, _ = _grown(times, np.array([place]), lambda ns: median_of(ns[others]))
+        cost, doing, _ = _grown(times, np.array([place]), usual)
         reasons.setdefault((cost, doing), []).append(place)
     return map(np.array, reasons.values())
 
@@ -221,16 +222,16 @@ def slow_iterations(context: FindingsContext) -> Index:
 
 
 def _first_of_run(context: FindingsContext, without: int) -> int:
-    numbers: Int64 = context.run.table.iteration.astype(np.int64)
-    return int(numbers.min(where=numbers != NO_LABEL, initial=without))
+    numbers = context.run.pairs.codes("iteration")
+    return min(numbers[numbers != NO_LABEL].tolist(), default=without)
 
 
 def _grown(
-    times: _TimeByKind, slow: Index, usual: Callable[[Float64], float]
+    times: _TimeByKind, slow: Index, usual: Mapping[Cost, float]
 ) -> tuple[Cost, str, dict[Cost, float]]:
     """The kind of time that slow iterations have most more of, what their hosts do then, and how
     much more of each."""
-    grown = {part: float((each[slow] - usual(each)).mean()) for part, each in times.kinds.items()}
+    grown = {part: float(each[slow].mean() - usual[part]) for part, each in times.kinds.items()}
     cost, charges = max(grown, key=lambda part: grown[part]), host_charges(times.context.run)
     is_host = cost == Cost.HOST and charges.causes
     return cost, charges.doing(times.by_host[slow].mean(axis=0)) if is_host else "", grown
@@ -241,7 +242,8 @@ def _explained(
 ) -> tuple[Cost, str, str]:
     """The kind of time that slow iterations have most more of, how much, mean over GPUs; and the
     steps without."""
-    context, (cost, doing, grown) = times.context, _grown(times, slow, usual)
+    context, kinds = times.context, times.kinds
+    cost, doing, grown = _grown(times, slow, {part: usual(kinds[part]) for part in kinds})
     mostly = f"mostly {_PARTS[cost][0]}{doing}, {time(grown[cost])} more per GPU"
     changes = changes_of(grown)
     if _more(context, slow, cost):
