@@ -91,8 +91,8 @@ def _is_ours(names: Iterable[str]) -> bool:
 def read(path: Path, _progress: Progress = silent) -> CpuTable:
     """Read a file; unusable rows are counted in its notes, and raise DataError if all are."""
     is_parquet = FileHead(path).magic.startswith(PARQUET_MAGIC)
-    notes: list[str] = []
-    samples = _Samples(path)
+    losses, samples = Losses(), _Samples(path)
+    notes = losses.notes
     if is_parquet:
         from chopper_core.tables.column import TableColumn
 
@@ -102,21 +102,16 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
         samples.add({normalised(name): TableColumn(each) for name, each in columns})
         clock = (table.schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace")
     else:
-        losses = Losses()
         file = CsvFile(path, losses)
         for batch in file.batches():
             samples.add({name: batch.column(name) for name in file.header})
         clock = declared_clock(file.comments)
-        notes += losses.notes
-        if wrong := losses.unreadable_events:
-            notes.append(f"{wrong} rows have the wrong number of cells and are skipped.")
+        losses.note(losses.unreadable_events, "row", "with the wrong number of cells: skipped")
     domain = clock_named(clock) if samples.time == "time_ns" else ClockDomain.MONOTONIC
     if domain is ClockDomain.UNKNOWN:
         notes.append(_NO_CLOCK)
-    if samples.lost:
-        rows = samples.lost + len(samples.columns)
-        notes.append(f"{samples.lost} of {rows} rows are unusable and skipped.")
     count = len(samples.columns)
+    losses.note(samples.lost, "row", f"of {samples.lost + count:,} unusable: skipped")
     found = samples.columns.joined()
     if not count:
         raise DataError(f"{path} holds no usable CPU sample.")
@@ -129,9 +124,8 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
         )
     table = np.full((len(instants), len(numbers)), np.nan)
     table[row, column] = np.minimum(found["percent"], 100.0)
-    twice = count - int(np.isfinite(table).sum())
-    if twice:
-        notes.append(f"{twice} rows repeat a CPU at the same time; the last one counts.")
+    again = "that has another one of its CPU and time: the last one counts"
+    losses.note(count - int(np.isfinite(table).sum()), "row", again)
     cores = np.full(len(numbers), -1, np.int64)
     core = _cores(found["core"], found["socket"])
     cores[column] = core

@@ -181,9 +181,8 @@ class _RpdReader:
         category = codes_of(kinds, lambda code: _category(texts.get(code, "")))
         is_timed = are_timed(ops[3], ops[4])
         bad = int((~timed).sum()) + int(((category >= 0) & ~is_timed).sum())
-        if bad:
-            self._losses.bad_times += bad
-            self._losses.notes.append(f"{bad:,} events without a valid time left out.")
+        self._losses.bad_times += bad
+        self._losses.note(bad, "event", "without a valid time left out")
         kept = (category >= 0) & is_timed
         activities, shapes = self._activities(
             [column[kept] for column in ops], category[kept], texts

@@ -156,6 +156,15 @@ class ByteSource:
             piece = self._read_any()
         return piece
 
+    def read_all(self, most: int, advice: str = "") -> bytes:
+        """Return the rest of a file of JSON; raises DataError for more than it may have."""
+        data = bytearray()
+        while piece := self.read():
+            data += piece
+            if len(data) > most:
+                raise DataError(f"{self.path} has more than {most:,} bytes of JSON{advice}.")
+        return bytes(data)
+
     def _read_any(self) -> bytes:
         piece = self._read_gzip() if self._inflater else self._read_file(self.piece_bytes)
         if piece[:1] == b"\0" and piece.count(0) == len(piece):

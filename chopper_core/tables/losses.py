@@ -27,6 +27,16 @@ class Losses(Struct):
     notes: list[str] = field(default_factory=list)
     """One sentence per loss."""
 
+    def note(self, count: int, one: str, what: str) -> None:
+        """Add a sentence that so many of something have been lost, unless it is none."""
+        if count:
+            self.notes.append(f"{number_of(count, one)} {what}.")
+
+
+def number_of(count: int, one: str) -> str:
+    """`1 row`, `1,200 rows`, `2 dispatches`."""
+    return f"{count:,} {one}{('es' if one.endswith('ch') else 's') * (count != 1)}"
+
 
 class Repeats:
     """Counts the rows of blocks in which all is of one time, and refuses a file with very many.

@@ -138,10 +138,8 @@ class FileText:
             if len(rest) > MAX_LINE:
                 rest, is_skipping = "", True
         self.too_long += is_skipping
-        if self.too_long:
-            self.losses.unreadable_events += self.too_long
-            lines_are = "1 line is" if self.too_long == 1 else f"{self.too_long:,} lines are"
-            self.losses.notes.append(f"{lines_are} longer than {MAX_LINE >> 10} KiB: skipped.")
+        self.losses.unreadable_events += self.too_long
+        self.losses.note(self.too_long, "line", f"longer than {MAX_LINE >> 10} KiB: skipped")
         if rest and lines > 1 and not rest.endswith("\r"):
             self._ends_early()
         elif rest and not is_skipping:

@@ -53,7 +53,7 @@ def test_a_number_beyond_any_rank_takes_no_memory(rank: int, tmp_path: Path) -> 
     with within(_MOST_BYTES):
         run = open_run(str(path), jobs=1)
     assert {gpu.rank for gpu in run.gpus} == {0, 1}
-    assert any("1 rows without a valid rank" in loss for loss in run.sources[0].losses)
+    assert any("1 row without a valid rank" in loss for loss in run.sources[0].losses)
 
 
 @pytest.mark.few(10)

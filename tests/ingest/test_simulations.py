@@ -250,7 +250,7 @@ def test_a_line_of_any_length_is_skipped(tmp_path: Path, monkeypatch: pytest.Mon
     path.write_text(f"{long}\n{LOGGED}{long}")
     found = simulation.read(path)
     assert len(found.graphs[0]) == 2
-    assert any("2 lines are longer than" in note for note in found.notes)
+    assert any("2 lines longer than" in note for note in found.notes)
 
 
 OLD = """\

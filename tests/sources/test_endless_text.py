@@ -44,7 +44,7 @@ def test_a_line_without_an_end_is_one_row_lost(unit: str, tmp_path: Path) -> Non
     bad.write_text(head + endless + "".join(rows), encoding="utf-8")
     assert powers(bad) == powers(good)
     losses = telemetry(bad).losses
-    assert losses.unreadable_events == 1 and "1 line is longer" in losses.notes[0]
+    assert losses.unreadable_events == 1 and "1 line longer" in losses.notes[0]
 
 
 def test_empty_lines_cost_nothing(tmp_path: Path) -> None:

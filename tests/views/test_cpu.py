@@ -179,7 +179,7 @@ def test_parquet_and_the_original_s_columns_read_alike(tmp_path: Path) -> None:
         assert file.percent[:, 1].tolist() == [50.0, 1.5]
         assert file.percent[0, 0] == 0 and np.isnan(file.percent[1, 0])
         assert file.cores.tolist() == [-1, -1]
-        assert "1 of 4 rows are unusable and skipped." in file.notes
+        assert "1 row of 4 unusable: skipped." in file.notes
 
 
 def test_damaged_rows_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_damaged_rows_are_left_out_and_counted(tmp_path: Path) -> None:
     file = read_cpu(written(tmp_path / "a.csv", *rows))
     assert file.cpus.tolist() == [0, 2]
     assert file.percent.tolist() == [[12.0, 100.0]]
-    assert "2 of 5 rows are unusable and skipped." in file.notes
-    assert "1 rows have the wrong number of cells and are skipped." in file.notes
-    assert any("1 rows repeat a CPU" in note for note in file.notes)
+    assert "2 rows of 5 unusable: skipped." in file.notes
+    assert "1 row with the wrong number of cells: skipped." in file.notes
+    assert any("1 row that has another one of its CPU" in note for note in file.notes)
 
 
 def test_files_without_use_are_refused_by_name(tmp_path: Path) -> None:

@@ -58,16 +58,12 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
 def decoded(path: Path) -> tuple[dict[str, Any], Iterator[Node]]:
     """The metadata and the nodes of a file; raises DataError, at an invalid node once it comes."""
     with ByteSource(path) as source:
-        data = bytearray()
-        while piece := source.read():
-            data += piece
-            if len(data) > _MAX_BYTES:
-                raise DataError(f"{path} has more than {_MAX_BYTES:,} bytes of JSON; give the .et.")
-        problem = source.problem
+        data = source.read_all(_MAX_BYTES, "; give the .et")
     try:
         document = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} can't be read as Chakra JSON: {problem or error}.") from error
+        why = source.problem or error
+        raise DataError(f"{path} can't be read as Chakra JSON: {why}.") from error
     nodes = document.pop(_KEY, None) if isinstance(document, dict) else None
     if not isinstance(nodes, list):
         raise DataError(f"{path} has no list {_KEY!r} of nodes.")

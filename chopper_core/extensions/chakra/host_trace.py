@@ -159,12 +159,7 @@ def read(path: Path, progress: Progress = silent) -> HostTrace:
     """Read a host trace; raises DataError if it can't be decoded or has an unknown schema."""
     progress(f"read {path.name}", 0, 1)
     with ByteSource(path) as source:
-        data = bytearray()
-        while piece := source.read():
-            data += piece
-            if len(data) > _MAX_BYTES:
-                raise DataError(f"{path} has more than {_MAX_BYTES:,} bytes of JSON.")
-        problem = source.problem
+        data = source.read_all(_MAX_BYTES)
     try:
         document = msgspec.json.decode(data, type=_Document)
         if document.schema not in SCHEMAS:
@@ -174,7 +169,8 @@ def read(path: Path, progress: Progress = silent) -> HostTrace:
             )
         nodes = msgspec.json.decode(document.nodes, type=list[HostNode])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} can't be read as a host trace: {problem or error}.") from error
+        why = source.problem or error
+        raise DataError(f"{path} can't be read as a host trace: {why}.") from error
     progress(f"read {path.name}", 1, 1)
     groups = {
         str(group.get("pg_name")): group

@@ -159,8 +159,7 @@ def read_samples(path: Path, progress: Progress = silent) -> tuple[list[SampledC
     found = _increments(list(counters), rows.joined(), losses)
     if not found:
         raise DataError(f"{path} has no counter samples.")
-    if losses.unreadable_events:
-        losses.notes.append(f"{losses.unreadable_events:,} rows could not be read.")
+    losses.note(losses.unreadable_events, "row", "could not be read")
     return found, losses
 
 
@@ -207,10 +206,7 @@ def _increments(names: Sequence[str], rows: Columns, losses: Losses) -> list[Sam
         amounts, is_reset = array_steps(readings)
         set_back += int(is_reset.sum())
         differences[start + 1 : end] = np.where(is_reset, np.nan, amounts)
-    if set_back:
-        losses.notes.append(
-            f"{set_back:,} times a counter was reset; its increment there is unknown."
-        )
+    losses.note(set_back, "time", "a counter was reset; its increment there is unknown")
     is_later = np.ones(len(order), np.bool_)
     is_later[first] = False
     later = np.flatnonzero(is_later)

@@ -371,8 +371,7 @@ class _Reader:
             stray += int((~known).sum())
             codes = codes_of(counters, process.counter)
             process.table.add_values(row[known], codes[known], float_column(values)[known])
-        if stray:
-            self._losses.notes.append(f"{stray:,} counter values belong to no dispatch.")
+        self._losses.note(stray, "counter value", "of no dispatch")
 
 
 def _is_marker(process: _RocpdProcess, category: Any) -> bool:

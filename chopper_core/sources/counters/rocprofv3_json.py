@@ -197,8 +197,8 @@ class _JsonProcess:
             one.kernel_id: one.formatted_kernel_name or one.demangled_kernel_name or one.kernel_name
             for one in known["kernel_symbols"]
         }
-        if nameless := sum(not kernels.get(kernel) for kernel in self._used["name"]):
-            self.losses.notes.append(f"{nameless:,} kernels have no name in the file.")
+        nameless = sum(not kernels.get(kernel) for kernel in self._used["name"])
+        self.losses.note(nameless, "kernel", "without a name in the file")
         gpus = [table.agents.of_id(agents, handle) for handle in self._used["gpu"]]
         codes = [
             table.kernel_code(kernels.get(kernel) or f"kernel {kernel}")

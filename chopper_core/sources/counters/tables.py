@@ -237,7 +237,10 @@ class DispatchTable:
         rows["registers"] = rows["registers"].astype(np.int32)
         rows["grid"] = np.stack([rows.pop(axis) for axis in _GRID], axis=1)
         rows["workgroup"] = np.stack([rows.pop(axis) for axis in _WORKGROUP], axis=1)
-        self._note_losses("/".join(path.parts[-2:]))
+        losses, name = self.losses, "/".join(path.parts[-2:])
+        losses.note(losses.unreadable_events, "row", "could not be read")
+        losses.note(losses.bad_times, "dispatch", "without valid times")
+        losses.notes[:] = [f"{name}: {note}" for note in losses.notes]
         described = {name: info for name, info in (infos or {}).items() if name in columns}
         return DispatchRun(
             paths=(path,),
@@ -265,21 +268,9 @@ class DispatchTable:
             given, values = final.take(code)
             columns[name] = np.full(count, np.nan)
             columns[name][given] = values
-        if repeated := self._values.repeated + final.repeated:
-            self.losses.notes.append(
-                f"{repeated:,} values repeat a counter of the same dispatch with another value; "
-                "the first is used."
-            )
+        repeats = "of a counter and dispatch that have another one: the first is used"
+        self.losses.note(self._values.repeated + final.repeated, "value", repeats)
         return columns
-
-    def _note_losses(self, name: str) -> None:
-        losses = self.losses
-        if count := losses.unreadable_events:
-            losses.notes.append(f"{count:,} {'rows' if count > 1 else 'row'} could not be read.")
-        if count := losses.bad_times:
-            what = "dispatches" if count > 1 else "dispatch"
-            losses.notes.append(f"{count:,} {what} without valid times.")
-        losses.notes[:] = [f"{name}: {note}" for note in losses.notes]
 
 
 def _drop_bad_times(rows: Columns, losses: Losses) -> None:

@@ -139,13 +139,9 @@ def _rank(metadata: Mapping[str, Any]) -> int | None:
 
 
 def _note_counts(losses: Losses) -> None:
-    for count, one, what in (
-        (losses.repaired_pieces, "piece", "of the file had invalid JSON"),
-        (losses.unreadable_events, "event", "could not be read"),
-        (losses.bad_times, "event", "without a valid time left out"),
-    ):
-        if count:
-            losses.notes.append(f"{count:,} {one}{'s' * (count > 1)} {what}.")
+    losses.note(losses.repaired_pieces, "piece", "of the file had invalid JSON")
+    losses.note(losses.unreadable_events, "event", "could not be read")
+    losses.note(losses.bad_times, "event", "without a valid time left out")
 
 
 def launched_kernels(path: Path) -> dict[int, str]:

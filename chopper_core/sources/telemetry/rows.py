@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from chopper_core.sources.signals import COUNTED, GpuName, SignalName
 from chopper_core.sources.telemetry.cells import DIMENSIONS, Flaw, Stamps, quantities
 from chopper_core.tables.columns import GrowingColumns, Interner
-from chopper_core.tables.losses import Losses, Repeats
+from chopper_core.tables.losses import Losses, Repeats, number_of
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Int8, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import (
@@ -130,8 +130,10 @@ class RowCollector:
         self.unstamped_rows = 0
         self._repeats = Repeats(path)
         self._rows = GrowingColumns({"gpu": np.int32, "time_ns": np.int64})
-        self._cells: dict[Field, list[tuple[Int32, AnyArray, Float64]]] = {}
-        """Blocks of readings: the number of the row, the value, its factor."""
+        self._cells: dict[Field, list[tuple[Int32, AnyArray]]] = {}
+        """Blocks of readings: the number of the row, and the value."""
+        self._factors: dict[Field, float] = {}
+        """What the values of an accumulated field count in: the unit of its first one."""
         self._hosts: dict[str, None] = {}
 
     def saw_host(self, name: str) -> None:
@@ -165,16 +167,16 @@ class RowCollector:
                 self.notes[column.note] = None
             for field, own in _members(column, cells):
                 values, flaws, factors = _read(field, own)
+                usable = np.flatnonzero(flaws == Flaw.NONE)
+                if field.is_accumulated and len(usable):
+                    factor = self._factors.setdefault(field, float(factors[usable[0]]))
+                    flaws[usable[factors[usable] != factor]] = Flaw.WRONG_UNIT
                 for flaw, count in enumerate(np.bincount(flaws[is_used]).tolist()):
                     if flaw > Flaw.MISSING and count:
                         self.flaws[field.signal, Flaw(flaw)] += count
                 known = is_used & (flaws == Flaw.NONE)
-                if count := int(known.sum()):
-                    own_factors = (
-                        factors[known] if field.is_accumulated else np.broadcast_to(1.0, count)
-                    )
-                    block = (number[known], values[known], own_factors)
-                    self._cells.setdefault(field, []).append(block)
+                if known.any():
+                    self._cells.setdefault(field, []).append((number[known], values[known]))
 
     def _code(self, gpu: GpuName | None) -> int:
         if gpu is None or gpu in self.gpus:
@@ -196,20 +198,14 @@ class RowCollector:
         found: dict[GpuName, dict[Field, Readings]] = {name: {} for name in self.gpus}
         names, by_gpu = list(self.gpus), stable_order(gpu)
         for field in list(self._cells):
-            numbers, blocks, factors = zip(*self._cells.pop(field), strict=True)
-            at, values, factor_of = map(np.concatenate, (numbers, blocks, factors))
+            at, values = map(np.concatenate, zip(*self._cells.pop(field), strict=True))
+            factor = self._factors.get(field, 1.0)
             owner = gpu[at]
             order = by_gpu if len(at) == len(gpu) else stable_order(owner)
             for own in np.split(order, run_starts(owner[order])[1:]):
-                if owner[own[0]] < 0:
-                    continue
-                factor = float(factor_of[own[0]])
-                is_same = factor_of[own] == factor
-                if not is_same.all():
-                    self.flaws[field.signal, Flaw.WRONG_UNIT] += int((~is_same).sum())
-                    own = own[is_same]
-                readings = Readings(times_ns[at[own]], values[own], factor)
-                found[names[owner[own[0]]]][field] = readings
+                if (gpu_of := owner[own[0]]) >= 0:
+                    readings = Readings(times_ns[at[own]], values[own], factor)
+                    found[names[gpu_of]][field] = readings
         sentences = [*notes, *self.counted(*_KEPT)]
         owner, own_ns = gpu[by_gpu], times_ns[by_gpu]
         is_same = (owner[1:] == owner[:-1]) & (owner[1:] >= 0)
@@ -231,9 +227,7 @@ class RowCollector:
         self.losses.unreadable_events += sum(self.row_losses[loss] for loss in lost) - stamps
         self.losses.notes += self.counted(*lost)
         for (signal, flaw), count in self.flaws.items():
-            self.losses.notes.append(
-                f"{number_of(count, 'value')} of {signal} {_FLAW_TEXTS[flaw]}: skipped."
-            )
+            self.losses.note(count, "value", f"of {signal} {_FLAW_TEXTS[flaw]}: skipped")
 
     def counted(self, *losses: RowLoss) -> list[str]:
         return [
@@ -258,10 +252,6 @@ class RowCollector:
         gpu[nameless] = codes[places]
         self.row_losses[RowLoss.BROKEN_ROUND] += int((places == _BROKEN).sum())
         return [_ROUNDS.format(size) if size > 1 else _ONE_GPU]
-
-
-def number_of(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _read(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64]:

@@ -17,14 +17,9 @@ from chopper_core.sources.signals import (
     SignalSamples,
     Telemetry,
 )
-from chopper_core.sources.telemetry.rows import (
-    Field,
-    FieldKind,
-    Readings,
-    RowCollector,
-    number_of,
-)
+from chopper_core.sources.telemetry.rows import Field, FieldKind, Readings, RowCollector
 from chopper_core.tables.columns import array_steps, array_unwrapped
+from chopper_core.tables.losses import number_of
 from chopper_core.util.arrays import AnyArray, Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, run_mask, run_starts
@@ -81,10 +76,8 @@ def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()
         raise DataError(f"{rows.path} is {format_name}, but holds no usable sample.")
     rows.count_losses()
     for signal, count in resets.items():
-        rows.losses.notes.append(
-            f"{signal} was reset {number_of(count, 'time')}: the amount counted in the meantime is "
-            "unknown and not added."
-        )
+        unknown = "the amount counted in the meantime is unknown and not added"
+        rows.losses.notes.append(f"{signal} was reset {number_of(count, 'time')}: {unknown}.")
     hotspots = (
         f"The hotspot of {number_of(cooler, 'GPU')} is mostly cooler than the edge, which is "
         "impossible: the temperature headings seem to be shifted. The values are used as labelled."

@@ -93,4 +93,4 @@ def test_a_repeated_value_that_differs_is_noted(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows + more)
     run = read_process(counters=path)
     assert run.dispatches.counters["SQ_WAVES"].tolist() == [1, 2, 3]
-    assert "1 values repeat a counter" in " ".join(run.losses.notes)
+    assert "1 value of a counter and dispatch" in " ".join(run.losses.notes)

@@ -44,7 +44,7 @@ def test_wraps_and_resets(tmp_path: Path) -> None:
         "the increment over a reset is unknown"
     )
     assert losses.unreadable_events == 2
-    assert "1 times a counter was reset" in " ".join(losses.notes)
+    assert "1 time a counter was reset" in " ".join(losses.notes)
 
 
 def test_large_values_stay_exact(tmp_path: Path) -> None:

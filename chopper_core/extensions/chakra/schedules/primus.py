@@ -78,8 +78,7 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
             windows[rank, int(text)] = round(min(total, _MAX_MS) * _MS)
     if not rows:
         raise DataError(f"{path} is a {_FORMAT}, but holds no usable step.")
-    if losses.unreadable_events:
-        losses.notes.append(f"{losses.unreadable_events} steps without equal lists of times.")
+    losses.note(losses.unreadable_events, "step", "without equal lists of times")
     step, operation, number, chunk, start, duration = np.array(rows, np.int64).T
     same = np.full(len(rows), rank, np.int32)
     return Schedule(

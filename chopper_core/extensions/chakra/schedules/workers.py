@@ -58,12 +58,10 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
     is_host = np.isin(names, _HOST)
     kept = known & is_placed & ~is_host
     losses = Losses(bad_times=int((~known).sum()))
-    if losses.bad_times:
-        losses.notes.append(f"{losses.bad_times} rows without a valid time.")
+    losses.note(losses.bad_times, "row", "without a valid time")
     losses.unreadable_events = int((known & ~is_placed).sum())
-    if losses.unreadable_events:
-        placed = f"rows without a valid {', '.join(_NUMBERS[:3])} or {_NUMBERS[3]}."
-        losses.notes.append(f"{losses.unreadable_events} {placed}")
+    placed = f"without a valid {', '.join(_NUMBERS[:3])} or {_NUMBERS[3]}"
+    losses.note(losses.unreadable_events, "row", placed)
     if not kept.any():
         raise DataError(f"{path} is a {_FORMAT}, but holds no usable row.")
     operations, codes = np.unique(  # noqa: TID251 (texts)
