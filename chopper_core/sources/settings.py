@@ -8,6 +8,7 @@ the keys that name a known setting count. References such as `${trainer.devices}
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -77,8 +78,11 @@ def _job_files(directory: Path) -> list[Path]:
 
 
 def _in(directory: Path) -> list[Path]:
+    """Its folders and YAML files in the order of their names."""
     try:
-        return sorted(directory.iterdir())
+        with os.scandir(directory) as entries:
+            found = (each for each in entries if each.name.endswith(_YAML) or each.is_dir())
+            return sorted(map(Path, found))
     except OSError:
         return []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
@@ -52,8 +53,10 @@ def main() -> None:
         parser.error(f"no part is called {' or '.join(unknown)}; the parts: {', '.join(PARTS)}")
     conditions, found = Conditions(), {}
     for name in options.part or PARTS:
-        print(f"measuring: {name}", file=sys.stderr, flush=True)
+        print(f"measuring: {name}", end="", file=sys.stderr, flush=True)
+        start = time.monotonic()
         found[name] = section = PARTS[name][1](options)
+        print(f", {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
         print("\n".join([f"## {PARTS[name][0]}", "", *section.lines, ""]), flush=True)
         page = page_of(found, conditions.line())
         if options.output:
@@ -164,7 +167,7 @@ def _ranks(options: argparse.Namespace) -> Section:
 
 
 def _analyses(options: argparse.Namespace) -> Section:
-    return Section([*analyses.report(options.rounds)])
+    return Section([*analyses.report(min(options.rounds, 1))])
 
 
 PARTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Section]]] = {

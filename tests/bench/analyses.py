@@ -26,7 +26,7 @@ from tests.bench.runs import store_of
 MILLION = (8, 125_000)
 _SHORTER = 0.99
 """The kernels of the run that the views are compared with, for each of this one."""
-_AGAIN = 5
+_AGAIN = 2
 
 
 def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[float, ...]]:
@@ -34,13 +34,7 @@ def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[floa
 
     The views that compare are also asked to with another store.
     """
-    names = {
-        f"{each.name}, by {by}" if by else each.name: View(
-            store, name=each.name, by="" if by in each.by[:1] else by
-        )
-        for each in view_specs()
-        for by in each.by or ("",)
-    }
+    names = {each.name: View(store, name=each.name) for each in view_specs()}
     if other:
         names |= {
             f"{name}, beside another run": replace(view, baseline=Baseline(other))

@@ -43,13 +43,16 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
         return lanes, picture.bands(0, 190), picture.strips(0, 190)  # type: ignore[union-attr]
 
     yield "open", opened
+    # Whole ones: the last is cut off, and the rows lie in the order of the levels.
+    last = int(run.table.iteration[-1]) - 1  # type: ignore[union-attr]
+    third, fourth = str(max(min(2, last), 0)), str(max(min(3, last), 0))
     root = View(store)
     yield "first frame", lambda: show(root)
     view = root
-    for label in (str(ranks - 1), "3", "backward", "7", "attn_op", "elementwise_kernel"):
+    for label in (str(ranks - 1), fourth, "backward", "7", "attn_op", "elementwise_kernel"):
         view = enter(view, label)
         yield f"drill to {view.level}", lambda view=view: show(view)
-    layer = enter(enter(enter(enter(root, str(ranks - 2)), "2"), "backward"), "5")
+    layer = enter(enter(enter(enter(root, str(ranks - 2)), third), "backward"), "5")
     yield "another layer", lambda: show(layer)
     for level in LEVELS[1:]:
         yield f"pivot to {level}", lambda level=level: show(pivot(root, level))

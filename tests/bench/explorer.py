@@ -322,7 +322,9 @@ FIRST: Final = (OPENED, "next view of the digit")
 _FIRST_OF_THEM: Final = _KEYS.index(("into the row", "\r"))
 """The keys from this one on lead to another breadcrumb, or to a message."""
 _MOST_S: Final = 1.0
-"""After which a breadcrumb that hasn't changed won't."""
+"""After which a breadcrumb that hasn't changed won't, and what has brought no byte won't."""
+_PAUSE_S: Final = 0.25
+"""Between keys: the detail of a row comes within it."""
 
 
 def walk(ranks: int, kernels: int, size: tuple[int, int], views: Iterable[str]) -> list[Press]:
@@ -338,12 +340,13 @@ def walk(ranks: int, kernels: int, size: tuple[int, int], views: Iterable[str]) 
             for number, (name, key) in enumerate(keys, -1):
                 if not key.startswith("\x1b") and len(key) > 1:
                     terminal.send(key[:-1])
-                    terminal.quiet(0.3)
+                    terminal.quiet(_PAUSE_S)
                     key = key[-1]
                 leads_on = name == OPENED or number >= _FIRST_OF_THEM
                 before = terminal.processor_s()
-                seconds, sent = terminal.timed(key, QUIET_S, 60.0, _answer(terminal, leads_on))
-                follows = terminal.quiet(0.4)
+                is_answer = _answer(terminal, leads_on)
+                seconds, sent = terminal.timed(key, QUIET_S, 60.0, is_answer, _MOST_S)
+                follows = terminal.quiet(_PAUSE_S)
                 took = max(terminal.processor_s() - before, 0.0)
                 found.append(Press(view, name, seconds, took, sent, follows))
     return found
@@ -366,9 +369,10 @@ def report_of_walk(found: list[Press], title: str) -> Iterator[str]:
     """The lines of tables of views and of keys."""
     yield (
         f"{title}, 80×24, one explorer: each view is opened, then the keys of the second table "
-        "come, each 0.4 s after the answer before it. A key's processor time is that of the whole "
-        "process, with all that follows its answer; others on the machine don't lengthen it. The "
-        "last line of the first table leaves out the keys that open a view for the first time."
+        f"come, each {_PAUSE_S:g} s after the answer before it. A key's processor time is that of "
+        "the whole process, with all that follows its answer; others on the machine don't lengthen "
+        "it. The last line of the first table leaves out the keys that open a view for the first "
+        "time."
     )
     yield ""
     yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import pty
 import select
@@ -129,21 +130,26 @@ class Terminal:
         quiet_s: float,
         longest_s: float = 20.0,
         is_answer: Callable[[], bool] = lambda: True,
+        silent_s: float = math.inf,
     ) -> tuple[float, int]:
         """Seconds from keys to the last byte of their answer, and how many bytes came.
 
-        A screen is the answer when it is quiet and `is_answer`. It is worked out when it is quiet:
-        the emulator takes longer than some keys.
+        Keys that nothing follows for `silent_s` change nothing, which takes 0 s. A screen is
+        the answer when it is quiet and `is_answer`. It is worked out when it is quiet: the emulator
+        takes longer than some keys.
         """
         before, pieces = len(self.output), list[bytes]()
         start = last = time.monotonic()
         self.send(keys)
         while (now := time.monotonic()) - start < longest_s:
-            if now - last > quiet_s and (pieces or len(self.output) > before):
+            has_bytes = pieces or len(self.output) > before
+            if now - last > quiet_s and has_bytes:
                 self._take(b"".join(pieces))
                 pieces.clear()
                 if is_answer():
                     break
+            if now - last > silent_s and not has_bytes:
+                break
             if select.select([self._master], [], [], 0.002)[0]:
                 pieces.append(os.read(self._master, 65536))
                 last = time.monotonic()

@@ -48,6 +48,8 @@ FORMAT: Final = "device sampling"
 SAMPLES: Final = "samples"
 KERNELS: Final = "kernels"
 _MOST_NODES: Final = 4096
+_LIMIT: Final = 2.0**64
+"""Of what a counter's register holds."""
 """Larger agent ids are handles, not nodes."""
 _KERNEL_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "agent": ("agent_id",),
@@ -153,7 +155,7 @@ def read_samples(path: Path, progress: Progress = silent) -> tuple[list[SampledC
             "value": counted.floats(),
             "exact": counted.integers(),
         }
-        usable = (columns["time_ns"] >= 0) & ~np.isnan(columns["value"]) & names.is_filled
+        usable = (columns["time_ns"] >= 0) & (np.abs(columns["value"]) < _LIMIT) & names.is_filled
         losses.unreadable_events += int((~usable).sum())
         rows.add({name: column[usable] for name, column in columns.items()})
     found = _increments(list(counters), rows.joined(), losses)
