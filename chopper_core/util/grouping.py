@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
+from math import prod
 from typing import Any, Final, TypeVar, cast, overload
 
 import numpy as np
@@ -354,20 +355,8 @@ def quantiles_along(numbers: Float64, shares: tuple[float, ...]) -> Float64:
 def others_median(values: Numbers) -> Float64:
     """For each value the median of the others along the first axis, NaNs aside."""
     numbers = np.asarray(values, np.float64)
-    known = np.isfinite(numbers)
-    ordered = np.sort(np.where(known, numbers, np.nan), axis=0)
-    count = known.sum(axis=0, keepdims=True)
-
-    def at(place: Index) -> Float64:
-        return np.take_along_axis(ordered, np.clip(place, 0, len(ordered) - 1), 0)
-
-    def without_own(place: Index) -> Float64:
-        # Of equal values it doesn't matter which one is left out.
-        return np.where(numbers > (least := at(place)), least, at(place + 1))
-
-    of_known = (without_own((count - 2) // 2) + without_own((count - 1) // 2)) / 2
-    of_unknown = (at((count - 1) // 2) + at(count // 2)) / 2
-    return np.where(known, np.where(count > 1, of_known, np.nan), of_unknown)
+    owner = np.tile(np.arange(prod(numbers.shape[1:])), len(numbers))
+    return others_median_of(numbers.ravel(), owner).reshape(numbers.shape)
 
 
 def others_median_of(values: Float64, owner: Index) -> Float64:
