@@ -30,6 +30,7 @@ from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import (
     combined,
     distinct,
+    grouped,
     median_of,
     nth_of,
     quantile_of,
@@ -303,9 +304,7 @@ def host_clocks(
     if len(ranks) > 1:
         found = rank_clocks(table, rank_of_gpu)
     if all(host_of_rank.get(rank) for rank in ranks):
-        groups: dict[str, list[int]] = {}
-        for rank in ranks:
-            groups.setdefault(host_of_rank[rank], []).append(rank)
+        groups = grouped(ranks, host_of_rank.__getitem__)
     else:
         parts = _apart(ranks, found)
         groups = {f"clock {number}": part for number, part in enumerate(parts, 1)}

@@ -20,7 +20,7 @@ from chopper_core.model.column_names import BLOCK, CORRELATION, GRID
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import distinct, grouped, ranked
 from chopper_core.util.patterns import late
 
 UNMATCHED: Final = -1
@@ -413,9 +413,8 @@ def with_moved(found: Alignment, first: Launched, second: Launched) -> Alignment
 
 def _by_gap(kernels: Launched, anchor: Mask) -> dict[tuple[int, int], Index]:
     """Kernels that are not anchors, by (number of anchors before, code)."""
-    found: dict[tuple[int, int], list[int]] = {}
     gap = np.cumsum(anchor)
-    for position in np.flatnonzero(~anchor).tolist():
-        place = int(gap[position]), int(kernels.code[position])
-        found.setdefault(place, []).append(position)
+    found = grouped(
+        np.flatnonzero(~anchor).tolist(), lambda at: (int(gap[at]), int(kernels.code[at]))
+    )
     return {place: np.array(positions, np.intp) for place, positions in found.items()}

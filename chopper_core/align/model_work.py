@@ -43,6 +43,7 @@ from chopper_core.util.grouping import (
     counted,
     distinct,
     first_equal,
+    grouped,
     nth_of,
     ranked,
     run_starts,
@@ -335,9 +336,7 @@ def _carriers(
     for _, group in groupby(by_call, key=instance.tolist().__getitem__):
         own = list(group)
         work = works.distinct[works.work[call[own[0]]]]
-        launches: dict[int, list[int]] = {}
-        for row in own:
-            launches.setdefault(name[row], []).append(row)
+        launches = grouped(own, name.__getitem__)
         longest = sorted(launches.values(), key=lambda each: -sum(duration_ns[row] for row in each))
         if len(longest) == 1:
             yield work, min(work.parts, len(own)), own

@@ -28,6 +28,7 @@ from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import grouped
 from chopper_core.util.patterns import group_of
 
 _DATA: Final = re.compile(
@@ -265,9 +266,7 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
 
 def _windows(names: Sequence[str]) -> dict[str, list[str]]:
     """The first of each process's traces, and all of them: profiler windows on one clock."""
-    found: dict[str, list[str]] = {}
-    for name in sorted(names, key=natural_key):
-        found.setdefault(process_in_name(name) or name, []).append(name)
+    found = grouped(sorted(names, key=natural_key), lambda name: process_in_name(name) or name)
     return {each[0]: each for each in found.values()}
 
 

@@ -17,6 +17,7 @@ from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.units import Unit
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.grouping import grouped
 from chopper_core.util.plugins import Plugin, plugins
 
 DEFAULT_COLUMNS: Final = (
@@ -199,9 +200,7 @@ def why_missing(metric: Metric, table: KernelTable, hardware: Hardware | None) -
 def reasons(
     metrics: Iterable[Metric], table: KernelTable, hardware: Hardware | None
 ) -> dict[str, list[Metric]]:
-    found: dict[str, list[Metric]] = {}
-    for each in metrics:
-        found.setdefault(why_missing(each, table, hardware), []).append(each)
+    found = grouped(metrics, lambda each: why_missing(each, table, hardware))
     return found
 
 

@@ -7,7 +7,7 @@ opening a store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any, Final, TypeVar, cast, overload
@@ -19,6 +19,7 @@ from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mas
 
 Array = TypeVar("Array", bound=NDArray[Any])
 Member = TypeVar("Member")
+Key = TypeVar("Key", bound=Hashable)
 _EXACT: Final = 2.0**53
 """Integers below this are exact as doubles."""
 _DIGIT: Final = 16
@@ -267,6 +268,14 @@ def distinct(values: AnyArray) -> AnyArray:
         return (np.flatnonzero(there) + low).astype(values.dtype)
     ordered = np.sort(values)
     return ordered[run_mask(ordered)]
+
+
+def grouped(members: Iterable[Member], of: Callable[[Member], Key]) -> dict[Key, list[Member]]:
+    """The members by their key, in the order in which the keys come first."""
+    found: dict[Key, list[Member]] = {}
+    for each in members:
+        found.setdefault(of(each), []).append(each)
+    return found
 
 
 def united(groups: Iterable[Collection[Member]]) -> list[set[Member]]:

@@ -20,7 +20,7 @@ from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import median_of
+from chopper_core.util.grouping import grouped, median_of
 from chopper_core.views import RUNS
 from chopper_core.views.determinism import LEVEL, adjusted, unpaired
 from chopper_core.views.findings.rule import CONFIDENCE, Confidence, Finding, Threshold
@@ -120,9 +120,7 @@ def findings_of_runs(rows: Sequence[RunRow], view: View) -> list[Finding]:
     by = view.by or MODEL
     if view.by and not any(by in row.settings for row in rows):
         raise UsageError(f"no run has the setting {by!r}")
-    groups: dict[object, list[RunRow]] = {}
-    for row in rows:
-        groups.setdefault(row.settings.get(by), []).append(row)
+    groups = grouped(rows, lambda row: row.settings.get(by))
     found: list[Finding] = []
     for value, own in groups.items():
         is_named = len(groups) > 1 and value is not None

@@ -40,7 +40,7 @@ from chopper_core.sources.registry import (
 )
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, grouped
 from chopper_core.util.memory import reading
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
@@ -135,20 +135,16 @@ def _readers(files: Sequence[SourceFile]) -> Iterator[_Reader]:
     for file in _of(files, pmc_csv.NAME, pmc_csv.COUNTERS):
         near = _nearest(file.path, sysinfos)
         yield file, partial(pmc_csv.read, file.path, sysinfo=near)
-    kernels: dict[tuple[Path, int | None], list[SourceFile]] = {}
-    for file in _of(files, device_samples.NAME, device_samples.KERNELS):
-        kernels.setdefault((file.path.parent, rank_in_name(file.path.name)), []).append(file)
+    kernels = grouped(_of(files, device_samples.NAME, device_samples.KERNELS), _rank_of)
     for file in _of(files, device_samples.NAME, device_samples.SAMPLES):
-        own = kernels.get((file.path.parent, rank_in_name(file.path.name)))
+        own = kernels.get(_rank_of(file))
         path = own.pop(0).path if own else None
         yield file, partial(_listed, device_samples.read_sampled, file.path, path)
     for file in (file for others in kernels.values() for file in others):
         yield file, file.read
-    by_prefix: dict[tuple[Path, str], list[SourceFile]] = {}
-    for file in _of(files, rocprofv3_csv.NAME):
-        by_prefix.setdefault((file.path.parent, _prefix(file.path)), []).append(file)
-    agents = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.AGENTS)
-    for process in by_prefix.values():
+    csv_files = _of(files, rocprofv3_csv.NAME)
+    agents = _of(csv_files, rocprofv3_csv.NAME, rocprofv3_csv.AGENTS)
+    for process in grouped(csv_files, lambda file: _process_of(file.path)).values():
         yield from _csv_readers(process, agents)
 
 
@@ -193,9 +189,13 @@ def _is_layout(folder: str) -> bool:
     return bool(_PASS_FOLDER.fullmatch(folder) or _PART_FOLDER.fullmatch(folder))
 
 
-def _prefix(path: Path) -> str:
-    """Return the name without its domain, which the files of one process have in common."""
-    return _DOMAIN.sub("", _SUFFIXES.sub("", path.name))
+def _process_of(path: Path) -> tuple[Path, str]:
+    """The folder and the name without its domain, which files of one process have in common."""
+    return path.parent, _DOMAIN.sub("", _SUFFIXES.sub("", path.name))
+
+
+def _rank_of(file: SourceFile) -> tuple[Path, int | None]:
+    return file.path.parent, rank_in_name(file.path.name)
 
 
 def _nearest(path: Path, files: Sequence[SourceFile]) -> Path | None:
@@ -218,7 +218,7 @@ def _why_read_already(file: SourceFile, files: Sequence[SourceFile]) -> str | No
                     f"is a pass that accumulates a level, not part of {other.path.name}; open it "
                     "alone to see it"
                 )
-        if other.source.NAME in better and in_folder and _prefix(other.path) == _prefix(path):
+        if other.source.NAME in better and _process_of(other.path) == _process_of(path):
             return f"belongs to the same process as {other.path.name}, which is read instead"
     return None
 
@@ -232,11 +232,11 @@ def _why_of_no_use(file: SourceFile, files: Sequence[SourceFile]) -> str | None:
     if file.role == csv.AGENTS:
         is_used = any(other.path.is_relative_to(path.parent) for other in dispatches)
         return None if is_used else "describes GPUs, but no dispatches of theirs are here"
-    own = (path.parent, _prefix(path))
-    if not any((other.path.parent, _prefix(other.path)) == own for other in dispatches):
+    own = _process_of(path)
+    if not any(_process_of(other.path) == own for other in dispatches):
         return "has API calls of a process whose kernels aren't here"
     calls = [each.path for each in _of(files, csv.NAME, csv.API_TRACE)]
-    if path in csv.host_side([each for each in calls if (each.parent, _prefix(each)) == own]):
+    if path in csv.host_side([each for each in calls if _process_of(each) == own]):
         return None
     return "has API calls, which are read only with roctx ranges (rocprofv3 --marker-trace)"
 
@@ -254,9 +254,7 @@ class ProcessRun(Struct, frozen=True):
 
 def _joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
     ordered = sorted(processes, key=lambda process: natural_key(process.run.paths[0]))
-    folders: dict[tuple[Path, str], list[ProcessRun]] = {}
-    for process in ordered:
-        folders.setdefault((process.folder, process.run.format), []).append(process)
+    folders = grouped(ordered, lambda process: (process.folder, process.run.format))
     groups: dict[tuple[Path, str, str], list[ProcessRun]] = {}
     for (folder, tool), group in folders.items():
         by_host = _hosts_ran_together(group)

@@ -7,7 +7,6 @@ or thread. Values are sums over the instances of a counter.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.model.hardware import Agent, CounterInfo, counter_info
+from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources import rpd
 from chopper_core.sources.counters.references import gpus_by_id
 from chopper_core.sources.counters.tables import DispatchTable
@@ -384,8 +384,5 @@ def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
 
 
 def _object(text: Any) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        return {}
+    value = json_in(str(text))
     return value if isinstance(value, dict) else {}

@@ -22,6 +22,7 @@ from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.tables.text import HEADING_LINES, FileHead, FileText, csv_cells, split_lines
 from chopper_core.util.arrays import Codes, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import grouped
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -221,9 +222,7 @@ class TelemetryFormat(Struct, frozen=True):
 
     def _layouts(self) -> list[tuple[LayoutOf, Split]]:
         """The layout of headings, by how their line is split."""
-        by_split: dict[Split, list[TelemetryTable]] = {}
-        for each in self.tables:
-            by_split.setdefault(each.split, []).append(each)
+        by_split = grouped(self.tables, lambda each: each.split)
         return [(_first_layout(tables), split) for split, tables in by_split.items()]
 
     def _read_json(self, json: JsonRecords, path: Path) -> Telemetry:

@@ -17,6 +17,7 @@ from chopper_core.util.grouping import (
     combined,
     counts_of,
     distinct,
+    grouped,
     median_of,
     medians_along,
     nth_of,
@@ -316,9 +317,7 @@ def _slower(
     context: FindingsContext, parts: Iterable[SlowPart], level: str, slow: list[int] | None = None
 ) -> Iterator[Finding]:
     """A finding of each label of a level; of `slow` ones only where one operation is slower."""
-    found: dict[tuple[int, int], list[SlowPart]] = {}
-    for part in parts:
-        found.setdefault((part.where, part.stage), []).append(part)
+    found = grouped(parts, lambda part: (part.where, part.stage))
     for (where, stage), own in found.items():
         is_one = len({part.operation for part in own}) == 1
         total = sum(part.excess_ns for part in own)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.sources.counters.files import _prefix, find_counters
+from chopper_core.sources.counters.files import _process_of, find_counters
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import (
     counter_rows,
@@ -155,7 +155,7 @@ def test_api_traces_and_agents_that_are_not_used_are_named(tmp_path: Path) -> No
 @pytest.mark.parametrize("prefix", ["1", "out_12", "my_hip_app", "decode"])
 def test_files_of_one_process_share_their_prefix(prefix: str, domain: str) -> None:
     names = (f"{prefix}_kernel_trace.csv", f"{prefix}_{domain}_trace.csv", f"{prefix}_results.db")
-    assert {_prefix(Path(name)) for name in names} == {prefix}
+    assert {_process_of(Path(name))[1] for name in names} == {prefix}
 
 
 COMPUTE_COLUMNS = ["Dispatch_ID", "GPU_ID", "Grid_Size", "Workgroup_Size", "Kernel_Name"]

@@ -177,7 +177,7 @@ def outcome(path: Path) -> str | list[tuple[Any, ...]]:
         assert str(path) in str(error)
         return "refused"
     if any(run.losses.notes for run in runs):
-        assert all("damaged" in note or "belong to no" in note for note in runs[0].losses.notes)
+        assert all("damaged" in note or "of no dispatch" in note for note in runs[0].losses.notes)
         return "noted"
     return [row for run in runs for row in table_of(run)]
 
