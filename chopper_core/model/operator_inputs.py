@@ -126,7 +126,7 @@ def plain_shape(given: Any) -> Shape:
     return given if isinstance(given, list) and set(map(type, given)) <= _WHOLE else []
 
 
-def json_in(text: str) -> Any:
+def json_in(text: str | bytes) -> Any:
     """What a text of JSON holds; None where it is none."""
     try:
         return msgspec.json.decode(text)

@@ -29,9 +29,8 @@ from chopper_core.sources.trace import (
 )
 from chopper_core.tables.columns import Interner, NameInterner, are_timed, codes_of, cut_name
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.tables.text import SQLITE_MAGIC, FileHead
+from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int32, Int64
-from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
@@ -81,17 +80,8 @@ _MAX_GRID: Final = 1 << 50
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    from chopper_core.tables.database import opened_database
-
-    if not head.magic.startswith(SQLITE_MAGIC):
-        return None
-    try:
-        with opened_database(head.path, "an Nsight Systems") as database:
-            tables = database.tables()
-    except DataError:
-        return None
-    has_work = _GRAPHS in tables or _KIND + "KERNEL" in tables
-    return Recognised(NAME) if has_work and "StringIds" in tables else None
+    has_work = not head.tables.isdisjoint((_GRAPHS, _KIND + "KERNEL"))
+    return Recognised(NAME) if has_work and "StringIds" in head.tables else None
 
 
 def read(path: Path, progress: Progress = silent) -> Trace:

@@ -73,6 +73,19 @@ class FileHead:
             return b""
 
     @cached_property
+    def tables(self) -> frozenset[str]:
+        """The tables of an SQLite database; none for other files, or if it can't be read."""
+        if not self.magic.startswith(SQLITE_MAGIC):
+            return frozenset()
+        from chopper_core.tables.database import opened_database
+
+        try:
+            with opened_database(self.path, "an SQLite") as database:
+                return frozenset(database.tables())
+        except DataError:
+            return frozenset()
+
+    @cached_property
     def text(self) -> str:
         """The bytes as text; '' for binary files."""
         return "" if b"\x00" in self.data[:_PROBED_BYTES] else self.data.decode("utf-8", "replace")

@@ -21,6 +21,7 @@ import numpy as np
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
+from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources.kineto.events import COMPLETE, RANGE_CATEGORIES
 from chopper_core.sources.kineto.text import TraceText
 from chopper_core.sources.ranks import HostFile
@@ -194,10 +195,7 @@ def _groups(node: HostNode) -> list[Mapping[str, Any]]:
 
 
 def _json(text: bytes) -> list[Any]:
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return []
+    found = json_in(text)
     return found if isinstance(found, list) else []
 
 

@@ -17,7 +17,7 @@ from chopper_core.sources.signals import (
     Telemetry,
 )
 from chopper_core.tables.losses import Losses
-from chopper_core.tables.text import SQLITE_MAGIC, FileHead
+from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked, sums_of
@@ -68,15 +68,12 @@ _START: Final = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
 def recognise(head: FileHead) -> Recognised | None:
     from chopper_core.tables.database import opened_database
 
-    if not head.magic.startswith(SQLITE_MAGIC):
+    found = next((name for names, name in _TABLES.items() if names <= head.tables), "")
+    if not found:
         return None
     try:
         with opened_database(head.path, "a profiler's") as database:
-            there = set(database.tables())
-            found = next((name for names, name in _TABLES.items() if names <= there), "")
-            filled = found and database.count(
-                "GPU_METRICS" if found == _NSIGHT else "rocpd_monitor"
-            )
+            filled = database.count("GPU_METRICS" if found == _NSIGHT else "rocpd_monitor")
     except DataError:
         return None
     return Recognised(found) if filled else None
