@@ -187,6 +187,8 @@ def _read_run(
     ):
         first = _attached(run, replace(opening, paths=ListedPaths()), None)
         first = described(first, recorded) if recorded else first
+        awaited = bool(opening.paths.found(Family.TELEMETRY).files)
+        first = replace(first, awaits_telemetry=awaited)
         progress.show(located(_with_layout(with_slots(first, paths), paths)))
     run = _attached(run, opening, ranges)
     return _with_layout(with_slots(run, paths), paths)

@@ -253,6 +253,7 @@ class Span(Struct, frozen=True):
     """Text for narrow spans."""
     begins: bool = True
     """Whether it begins here, not before the visible interval."""
+    is_comm: bool = False
 
 
 class LaneCells(Struct, frozen=True, eq=False):
@@ -270,6 +271,8 @@ class LaneCells(Struct, frozen=True, eq=False):
     """The time in which communication waits for the last GPU; None if unknown."""
     computing_ns: Int64 | None = None
     """The time in which the GPU computes, on this lane or another; None: only on this one."""
+    is_tall: bool = False
+    """Whether they are a line of their own, without the other half of the lane."""
 
 
 class Ghost(Struct, frozen=True, eq=False):

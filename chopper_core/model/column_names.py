@@ -103,6 +103,8 @@ NO_TIMES: Final = (
 )
 
 
+AWAITED: Final = "telemetry is being joined"
+"""Why a column has its place before its figures."""
 NO_STARTS: Final = "those of this run are a schedule along dependencies"
 
 

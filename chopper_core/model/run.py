@@ -125,6 +125,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """The number of ranks that the traces name, 0 without any."""
     recordings: tuple[RecordingSummary, ...] = ()
     """How `chopper record` made it, if it did."""
+    awaits_telemetry: bool = False
+    """Whether telemetry joins it later: tables that will have its columns keep their place."""
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:

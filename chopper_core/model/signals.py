@@ -287,6 +287,10 @@ class TimeSpans(Struct, frozen=True, eq=False, dict=True):
     def _before_ns(self) -> Int64:
         return np.concatenate([[0], np.cumsum(self.ends_ns - self.starts_ns)])
 
+    @property
+    def length_ns(self) -> int:
+        return int(self._before_ns[-1])
+
     def until(self, times_ns: Int64) -> Int64:
         if not len(self.starts_ns):
             return np.zeros(times_ns.shape, np.int64)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values
+from chopper_core.model.column_names import AWAITED
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
@@ -113,7 +114,7 @@ def _is_drawn(frame: Frame, metric: Metric) -> bool:
     spec = view_spec(view.name) if view.name else None
     comes_and_goes = spec is not None and (spec.along_time or spec.is_live)
     is_known = frame.total.get(name) is not None or bool(frame.values[name].present().any())
-    return comes_and_goes or is_known
+    return comes_and_goes or is_known or metric.missing_because == AWAITED
 
 
 def _is_whole(frame: Frame, metric: Metric) -> bool:

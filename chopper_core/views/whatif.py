@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Final
 
@@ -420,14 +421,15 @@ def predicted_step(run: Run, view: View, asked: str) -> View:
 
 def answer(run: Run, view: View) -> ViewResult:
     asked = questions_of(view.of)
-    steady = Steady.of(run, view, asked)
     if view.by and view.by != QUESTION:
-        return _by_part(run, view, steady, asked or [DEFAULTS[0]])
+        return _by_part(run, view, Steady.of(run, view, asked), asked or [DEFAULTS[0]])
+    every_question = asked or _default_questions(run, view)
+    steady = Steady.of(run, view, every_question)
     answers: dict[str, Answer] = {}
     notes, changes = [], []
-    for question in asked or DEFAULTS:
+    for question in every_question:
         try:
-            change = change_of(steady.predictor, question)
+            own = [change_of(steady.predictor, each) for each in questions_of(question)]
         except NoCoordinates as reason:
             if len(asked) == 1:
                 raise
@@ -438,8 +440,8 @@ def answer(run: Run, view: View) -> ViewResult:
                 raise NothingToShow(f"{question}: {reason}") from reason
             notes.append(f"{question}: {reason}")
             continue
-        changes.append(change)
-        answers[question] = answer_of(steady, [change])
+        changes += own
+        answers[question] = answer_of(steady, own)
     if len(answers) > 1:
         answers[_ALL] = answer_of(steady, changes)
     labels = ["as measured", *answers]
@@ -473,6 +475,18 @@ def answer(run: Run, view: View) -> ViewResult:
         notes=(*_notes(steady, answers), *notes),
         base=base_of(run, replace(view, is_total=False)).applied,
     )
+
+
+def _default_questions(run: Run, view: View) -> list[str]:
+    """The general ones, and those that the savings of the scope's findings answer, which may be
+    several at once."""
+    from chopper_core.views.findings import checked  # they ask questions themselves
+
+    asked = dict.fromkeys(DEFAULTS)
+    with suppress(NothingToShow):
+        found = [finding for (_, finding), _ in checked(run, view).placed]
+        asked |= dict.fromkeys(each.remedy for each in found if each.is_replayed)
+    return [each for each in asked if each not in _SHORT.values()]
 
 
 def _whole(times_ns: Float64) -> Values:

@@ -48,7 +48,9 @@ _HEAD: Final = 3
 _BANDS_BY_IMPORTANCE: Final[tuple[str, ...]] = ("phase", "layer", "operation", "scope", "iteration")
 """Bands in order of importance, for heights with room for some."""
 _SHORT: Final = {"iteration": "it", "operation": "op"}
-_MAX_STRIP_LINES: Final = 6
+_STRIP_LINES: Final = 6
+_MAX_STRIP_LINES: Final = 10
+_MAX_LANE_LINES: Final = 5
 _MIN_WITH_GHOST: Final = 5
 """Lines of lanes, bands and strips from which a baseline's lane has room."""
 _MIN_WITH_HOST: Final = 9
@@ -93,9 +95,13 @@ class LanesDrawer(Drawer[Lanes]):
 
     follows_cursor = True
     is_alone = True
+    tallest = 8
+
+    def rows(self, chart: Lanes) -> int:
+        return len(chart.lanes)
 
     def body_lines(self, chart: Lanes) -> int:
-        signals = max(chart.signals - (chart.clocks is not None), 0) * _MAX_STRIP_LINES or 1
+        signals = max(chart.signals - (chart.clocks is not None), 0) * _STRIP_LINES or 1
         lanes = len(chart.lanes) * (1 + (chart.ghosts is not None)) + (chart.hosts is not None)
         lanes += len(chart.lanes) * (chart.clocks is not None) + _is_part(chart.seen)
         return _HEAD + lanes + len(_BANDS_BY_IMPORTANCE) + signals
@@ -105,10 +111,11 @@ class LanesDrawer(Drawer[Lanes]):
             return
         glyphs, room, bins = on.glyphs, label_width(chart), bins_of(chart, on.width)
         selected = min(max(on.row, 0), len(chart.lanes) - 1)
-        has = _Parts.of(chart, selected, bins, on.height)
-        drawn = self._drawn(chart, has.lanes, selected, bins, on)
+        has = _Parts.of(chart, selected, bins, on.height, _MAX_LANE_LINES if on.spreads else 1)
+        drawn = self._drawn(chart, has, selected, bins, on)
         scaled = has.strips if has.strip_lines == 1 else ()
-        used = {part for line in drawn for _, ink in line for part in ink.split("/")}
+        lines_drawn = (line for lane in drawn for line in lane)
+        used = {part for line in lines_drawn for _, ink in line for part in ink.split("/")}
         lines = [_map(chart.seen, bins, room, glyphs)] if has.is_mapped else []
         lines.append(_legend(chart, has.lanes, scaled, used, on.width, glyphs))
         lines += _axis(chart.seen, bins, room, glyphs)
@@ -116,8 +123,8 @@ class LanesDrawer(Drawer[Lanes]):
         for band in has.bands:
             name = owner + _SHORT.get(band.title, band.title) if owner else band.title
             lines.append([_label(name, room, glyphs), *_band(band, bins, glyphs)])
-        for row, line in zip(has.lanes, drawn, strict=True):
-            lines += _lane_lines(chart, row, row == selected, line, has, glyphs)
+        for row, lane in zip(has.lanes, drawn, strict=True):
+            lines += _lane_lines(chart, row, row == selected, lane, has, glyphs)
             if row in has.ghosts:
                 lines.append(_ghost(chart, row, bins, room, glyphs))
         if has.host is not None:
@@ -131,15 +138,16 @@ class LanesDrawer(Drawer[Lanes]):
         on.lines += lines
 
     def _drawn(
-        self, chart: Lanes, places: range, selected: int, bins: int, on: Canvas
-    ) -> list[Line]:
-        at, lines = _columns(chart.seen, bins), []
-        for row in places:
+        self, chart: Lanes, has: _Parts, selected: int, bins: int, on: Canvas
+    ) -> list[list[Line]]:
+        at, drawn = _columns(chart.seen, bins), []
+        for row in has.lanes:
             on.check()
             # The cursor is in one lane: a move of it through all of them took many bytes.
             own = at if row == selected else (None, at[1])
-            lines.append(_lane(chart.cells(row, bins), bins, on.glyphs, own))
-        return lines
+            parts = _apart(chart.cells(row, bins), has.lane_lines)
+            drawn.append([_lane(cells, bins, on.glyphs, own) for cells in parts])
+        return drawn
 
     def max_zoom(self, chart: Lanes) -> float | None:
         return None if chart.part is None else MAX_ZOOM
@@ -155,6 +163,7 @@ class _Parts(Struct, frozen=True, eq=False):
     """What of a picture fits into its height."""
 
     lanes: range
+    lane_lines: int
     bands: list[Band]
     strips: tuple[Strip, ...]
     strip_lines: int
@@ -167,7 +176,7 @@ class _Parts(Struct, frozen=True, eq=False):
     """Whether to say why there are no signals."""
 
     @classmethod
-    def of(cls, chart: Lanes, selected: int, bins: int, height: int) -> _Parts:
+    def of(cls, chart: Lanes, selected: int, bins: int, height: int, tallest: int) -> _Parts:
         is_mapped = _is_part(chart.seen) and height >= _MIN_WITH_HOST
         height, count = height - is_mapped, len(chart.lanes)
         bands = chart.bands(selected, bins)
@@ -185,14 +194,15 @@ class _Parts(Struct, frozen=True, eq=False):
             host = chart.hosts(selected, bins)
         is_unmeasured = all(each.title in OF_TRACE for each in strips) and height >= _MIN_WITH_HOST
         rest = height - len(ghosts) - (host is not None) - (is_unmeasured and bool(strips))
-        shown, most_bands, most_strips, lines = _allotted(
-            rest, count, len(bands), max(len(strips), 1)
+        shown, most_bands, most_strips, lines, lane_lines = _allotted(
+            rest, count, len(bands), max(len(strips), 1), tallest
         )
         top = min(max(selected - shown // 2, 0), count - shown)
         titles = {band.title for band in bands}
         kept = [title for title in _BANDS_BY_IMPORTANCE if title in titles][:most_bands]
         return cls(
             range(top, top + shown),
+            lane_lines,
             [each for each in bands if each.title in kept],
             # The queue is beneath the host that fills it.
             tuple(sorted(strips[:most_strips], key=lambda strip: strip.title not in OF_TRACE)),
@@ -207,17 +217,18 @@ class _Parts(Struct, frozen=True, eq=False):
 
 
 def _lane_lines(
-    chart: Lanes, row: int, is_selected: bool, lane: Line, has: _Parts, glyphs: Glyphs
+    chart: Lanes, row: int, is_selected: bool, lane: list[Line], has: _Parts, glyphs: Glyphs
 ) -> list[Line]:
     """A lane with its name and its clock, and the strip of the clock below it."""
     room, clocks = label_width(chart), has.clocks
     sign, ink = (glyphs.cursor, "strong") if is_selected else (" ", "text")
     clock = [] if clocks is None else clocks.text(row, glyphs)
     name, _ = _label(chart.lanes[row], room - 1 - width_of(clock), glyphs)
-    lines: list[Line] = [[(sign + name, ink), *clock, *lane]]
+    below = lane[1:]
     if clocks is not None and has.has_clock_strips and len(clocks.numbers[row]):
-        lines.append([(" " * (room + 1), "dim"), *clocks.strip(row, glyphs)])
-    return lines
+        below.append(clocks.strip(row, glyphs))
+    blank = (" " * (room + 1), "dim")
+    return [[(sign + name, ink), *clock, *lane[0]], *[[blank, *line] for line in below]]
 
 
 def _owner(picture: Lanes, row: int) -> str:
@@ -352,16 +363,21 @@ class _Clocks(Struct, frozen=True, eq=False):
         return inked(texts, [f"heat{level}/text" for level in levels])
 
 
-def _allotted(height: int, lanes: int, bands: int, strips: int) -> tuple[int, int, int, int]:
-    """How many lanes, bands and strips fit, at least one lane; and the lines of each strip."""
+def _allotted(
+    height: int, lanes: int, bands: int, strips: int, tallest: int
+) -> tuple[int, int, int, int, int]:
+    """How many lanes, bands and strips fit, at least one lane; and the lines of strip and lane."""
     room = max(height - _HEAD, 1)
     some = 2 if room >= 8 else 1 if room >= 4 else 0
     strips = min(strips, some + (room >= _MIN_WITH_THREE_STRIPS))
     shown = min(lanes, max(room - strips - min(bands, some), 1))
     bands = max(min(bands, room - strips - shown), 0)
     rest = room - strips - shown - bands
+    # A second line of each strip comes before taller lanes, these before further ones.
+    each = min(1 + max(rest - strips, 0) // shown, tallest) if shown == lanes else 1
+    rest -= (each - 1) * shown
     lines = min(1 + rest // strips, _MAX_STRIP_LINES) if strips else 0
-    return shown, bands, strips, lines
+    return shown, bands, strips, lines, each
 
 
 def _legend(
@@ -464,6 +480,31 @@ def _within(span: Span, width: int, marks: Marks) -> str:
     return (marks.edge + short).ljust(width)
 
 
+def _apart(cells: LaneCells, lines: int) -> list[LaneCells]:
+    """The cells of each line of a lane: in a tall one communication has the last, or all but that
+    where it is alone; names are in its first line."""
+    if lines == 1:
+        return [cells]
+    kinds = [np.zeros_like(cells.kind_ns), cells.kind_ns.copy()]
+    kinds[0][1], kinds[1][1] = cells.kind_ns[1], 0
+    computing = kinds[1].max(axis=0) if cells.computing_ns is None else cells.computing_ns
+    comm, rest = (
+        replace(
+            cells,
+            kind_ns=own,
+            busy_ns=own.max(axis=0),
+            computing_ns=computing,
+            spans=tuple(each for each in cells.spans if each.is_comm is (own is kinds[0])),
+            is_tall=True,
+        )
+        for own in kinds
+    )
+    first, last = (rest, comm) if rest.busy_ns.any() else (comm, rest)
+    # Traces of what is short are in the first line alone.
+    solid = first.busy_ns * (first.busy_ns > cells.width_ns / 4)
+    return [first, *[replace(first, spans=(), busy_ns=solid)] * (lines - 2), last]
+
+
 def _lane(cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns) -> Line:
     """Each cell in two halves: compute or copies above, communication below.
 
@@ -502,7 +543,9 @@ def _in_halves(cells: LaneCells, bins: int, glyphs: Glyphs) -> tuple[list[str], 
         chars[place] = halves[upper + 2 * lower]
         below = WAITING if waits[place] else HIDDEN if hides[place] else EXPOSED
         inks[place] = ink if upper else below
-        if upper and lower and glyphs.has_halves:
+        if cells.is_tall and glyphs.in_colour and (upper or lower):
+            chars[place] = halves[3]
+        elif upper and lower and glyphs.has_halves:
             chars[place], inks[place] = halves[1], f"{ink}/{below}"
         elif not (upper or lower):
             chars[place], inks[place] = _SOME[glyphs.name], "dim"
@@ -523,7 +566,7 @@ def _write_name(span: Span, chars: list[str], inks: list[str], glyphs: Glyphs) -
     if not is_named:
         return
     name, room = display_name(span.text, "kernel"), span.end - span.begin - 3
-    if len(name) > room and span.short:
+    if span.short and (len(name) > room or span.is_comm):
         name = clean(span.short)
     name = elide(name, room, glyphs)
     if len(name) == cell_width(name):

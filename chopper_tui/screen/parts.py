@@ -510,7 +510,7 @@ class ScreenParts(SteadyScreen[None]):
             return Room("PicturePane", 0, 0)
         if self.lanes is not None:
             least = min(wanted, round(body * 2 / 3))
-            return Room("PicturePane", least, wanted)
+            return Room("PicturePane", least, wanted, most_lines_below(charts, width, glyphs))
         share = round(_SHARES[self.chart] * body)
         least = max(share, wanted) if wanted <= body - _MIN_TABLE else share
         most = max(most_lines_below(charts, width, glyphs) + frame, least)

@@ -67,6 +67,20 @@ def test_causes_of_the_demo_cost_what_it_takes_longer_with_them() -> None:
     assert max(TRUTHS.values()) * 0.9 < together / MS <= 1.1 * sum(TRUTHS.values())
 
 
+@pytest.mark.parametrize("name", ["fsdp2", "pipeline_pp8", "mi300x_ddp4"])
+def test_each_saving_of_a_finding_is_that_of_a_default_question(name: str) -> None:
+    if name != "fsdp2" and not (FOLDER / name).is_dir():
+        pytest.skip(f"no {name} in {FOLDER}")
+    run = demo_run(name) if name == "fsdp2" else open_run(str(FOLDER / name), jobs=1)
+    asked, found = answers(run), query(run, View(run.name, name="findings"))
+    saving, remedy = found.values["saving_ns"], found.values["remedy"]
+    rows = [row for row in range(len(found.labels)) if remedy.cell(row)]
+    # The general question is worded in its own way.
+    worded = {"host x0": "no host gaps"}
+    savings = {worded.get(text := str(remedy.cell(row)), text): saving.at(row) for row in rows}
+    assert savings and {each: asked[each]["saving_ns"] for each in savings} == savings
+
+
 def test_a_change_of_nothing_saves_nothing_and_slower_is_never_faster(tmp_path: Path) -> None:
     run = schedule(tmp_path)
     found = answers(run, "stage:1 x1", "stage:1 x1.1")

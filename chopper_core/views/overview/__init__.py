@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Values, columns, heat_of, is_measured, numbered
+from chopper_core.metrics import METRICS, Metric, Values, columns, heat_of, is_measured, numbered
 from chopper_core.model import address
 from chopper_core.model.charts import (
     Band,
@@ -25,7 +25,7 @@ from chopper_core.model.charts import (
     Pointed,
     Series,
 )
-from chopper_core.model.column_names import HEAT, HOTSPOT
+from chopper_core.model.column_names import AWAITED, HEAT, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.model.units import LONG_TIMES, Unit, scaled_text
@@ -252,8 +252,7 @@ def _columns(
         if base.times.mean_ns:
             total[_CHANGE] = 100.0 * (mean_ns - base.times.mean_ns) / base.times.mean_ns
     if slow is None:
-        pending = replace(COLUMNS[_LAG], missing_because=_COMPUTING)
-        own.append((pending, numbered([None] * len(rows.labels))))
+        own.append(_pending(COLUMNS[_LAG], rows, _COMPUTING))
     elif len(step.gpus) > 1:
         own.append((COLUMNS[_LAG], _reduced(rows, slow.lag_ns, "max")))
     table = step.run.table
@@ -264,6 +263,8 @@ def _columns(
             powers = mean_powers(step.run, step.view)
             if np.isfinite(powers).any():
                 own.append((OF_SAMPLES[_POWER], _reduced(rows, powers, "sum")))
+            elif step.run.awaits_telemetry:
+                own.append(_pending(OF_SAMPLES[_POWER], rows, AWAITED))
             if (watts := together(powers)) is not None:
                 total[_POWER] = watts
         elif is_measured(name, table):
@@ -277,7 +278,14 @@ def _columns(
                 own_name, text = f"{how}_{name}", f"{text} over the row's GPUs."
                 metric = replace(metric, name=own_name, reduces="", definition=text)
             own.append((metric, values))
+        elif step.run.awaits_telemetry:
+            own.append(_pending(METRICS[name], rows, AWAITED))
     return own, total
+
+
+def _pending(metric: Metric, rows: GpuRows, reason: str) -> tuple[Metric, Values]:
+    """A column that has its place before its figures."""
+    return replace(metric, missing_because=reason), numbered([None] * len(rows.labels))
 
 
 def _lanes(step: Step, rows: GpuRows) -> Lanes:

@@ -123,7 +123,8 @@ def _named(run: Run, lane: Lane, cut: Int64) -> tuple[Span, ...]:
         operation = int(table.operation[row])
         short = "" if operation == NO_LABEL else table.text_of("operation", operation)
         name, begins = table.names[table.kernel[row]], bool(starts[place] >= begin)
-        spans.append(Span(low, high, name, short=short, begins=begins))
+        is_comm = bool(table.kind[row] == Kind.COMM)
+        spans.append(Span(low, high, name, short=short, begins=begins, is_comm=is_comm))
     return tuple(spans)
 
 

@@ -81,6 +81,8 @@ class Lane(Struct, frozen=True, eq=False):
 
 
 def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
+    """The lanes of a GPU, those that compute most first."""
+
     def found() -> tuple[Lane, ...]:
         rows = _by_start(run, gpu)
         if whole:
@@ -89,10 +91,11 @@ def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
         streams = run.table.stream[by_stream]
         first = run_starts(streams)
         ends = np.append(first[1:], len(rows))
-        return tuple(
+        lanes = (
             lane_of(run.table, by_stream[begin:end], gpu, int(streams[begin]))
             for begin, end in zip(first.tolist(), ends.tolist(), strict=False)
         )
+        return tuple(sorted(lanes, key=lambda lane: -lane.kinds[Kind.COMPUTE].length_ns))
 
     return run.memo(("timeline lanes", gpu, whole), found)
 
