@@ -214,8 +214,8 @@ def _full(run: Run) -> Mapping[str, float]:
 
 def _second_of(run: Run, view: View) -> View | None:
     second = view_spec(view.name).second if view.name else ""
-    has_it = second and run.memo(("comm",), lambda: bool((run.table.kind == Kind.COMM).any()))
-    if not has_it:
+    comm = ("comm",), lambda: bool((run.table.kind == Kind.COMM).any())
+    if not second or (second == "comms" and not run.memo(*comm)):
         return None
     return replace(with_view(view, second), baseline=None)
 

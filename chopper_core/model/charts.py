@@ -52,6 +52,8 @@ class LineChart(Struct, frozen=True, eq=False):
     points: bool = False
     marked: tuple[str, ...] = ()
     """The series that the chart is about; of many, those far from the others stand out else."""
+    is_nested: bool = False
+    """Whether the series are parts of the first one."""
 
     @property
     def has_course(self) -> bool:
@@ -145,6 +147,8 @@ class HeatMap(Struct, frozen=True, eq=False):
     has_own_rows: bool = False
     """Whether its rows differ from those of the table."""
     signed: bool = False
+    kinds: tuple[str, ...] = ()
+    """What -100, 0 and 100 % are, where they differ in kind: shares of less are the one between."""
     labels: tuple[str, ...] = ()
     """The table's rows that these rows show, by label."""
     opens: Callable[[int, int], View] | None = None

@@ -282,6 +282,7 @@ def _charts(run: Run, use: _Use) -> tuple[Chart, ...]:
     lines["work"] = use.work[some]
     times = (use.times_ns[some] - run.origin_ns) / 1e6
     chart = LineChart.over("active processors", "", "time", "ms", times, lines)
+    chart = replace(chart, is_nested=True)
     return (chart, _heat(run, use, threads)) if threads.size else (chart,)
 
 

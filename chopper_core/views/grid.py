@@ -25,6 +25,7 @@ from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
+from chopper_core.model.table import Kind
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
@@ -47,6 +48,7 @@ SPEC: Final = ViewSpec(
 )
 
 _USUAL: Final = (*HEAT, "gfx_mhz", "power_w")
+_FLAT: Final = (*_USUAL, "gfx_util_pct")
 _OTHERWISE: Final = "busy_pct"
 _USUAL_SAMPLED: Final = ("mean_hot_c", "mean_power_w", "mean_gfx_mhz")
 _AND: Final = ","
@@ -77,8 +79,21 @@ _LEAST_DIFFERENCE: Final = 0.001
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    found = _several(run, view) if _AND in view.of else _one(run, view)
+    asked = view if view.of else replace(view, of=_usual_of(run, view))
+    found = _several(run, asked) if _AND in asked.of else _one(run, asked)
     return result_of_samples(run, view, found) if run.is_sampled_only else found
+
+
+def _usual_of(run: Run, view: View) -> str:
+    """GPUs that are all in one place have no layout to show: they differ in several figures."""
+    if run.is_sampled_only:
+        return ""
+    places = places_of(run, run.tree_of(view).split(view.path, ("gpu",)).codes("gpu").tolist())
+    is_flat = not places.dimensions and len(set(places.nodes)) < 2
+    has_comm = bool((run.table.kind == Kind.COMM).any())
+    names = [name for name in _FLAT if is_measured(name, run.table)]
+    names += [_OTHERWISE, *["exposed_comm_ns"] * has_comm]
+    return _AND.join(names) if is_flat and len(places.nodes) > 1 else ""
 
 
 def _one(run: Run, view: View) -> ViewResult:
@@ -148,9 +163,19 @@ def _several(run: Run, view: View) -> ViewResult:
         columns=(*own, *parts[0].columns[2:]) if len(parts[0].labels) == len(gpus) else tuple(own),
         opens=lambda row: _opens(run, view, gpus[row]),
         total={name: value for part in parts for name, value in part.total.items()},
-        headline=tuple(line for part in parts for line in part.headline),
+        headline=tuple(
+            line for row in _most_different(beyond_median)[:2] for line in parts[row].headline
+        ),
         charts=(chart,),
+        base=next((part.base for part in parts if part.base is not None), None),
     )
+
+
+def _most_different(beyond: Float64) -> list[int]:
+    """The rows of a map of differences, that with the largest first."""
+    largest = np.nan_to_num(np.abs(beyond)).max(axis=1)
+    order: list[int] = np.argsort(-largest, kind="stable").tolist()
+    return order
 
 
 def _untraced(run: Run, name: str) -> dict[int, float]:

@@ -293,7 +293,8 @@ def _over_time(run: Run, own: Index, peak: _MemoryPeak) -> LineChart:
     ends = np.maximum(at[1:], begins + 1)
     lines = {
         name: largest_between(values[events], begins, ends) / 1e9
-        for name, values in (("allocated", memory.allocated), ("reserved", memory.reserved))
+        for name, values in (("reserved", memory.reserved), ("allocated", memory.allocated))
         if values[events].any()
     }
-    return LineChart.over(f"memory of GPU {gpu} over time", "GB", "time", "ms", x, lines)
+    chart = LineChart.over(f"memory of GPU {gpu} over time", "GB", "time", "ms", x, lines)
+    return replace(chart, is_nested=True)

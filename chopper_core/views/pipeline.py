@@ -57,6 +57,7 @@ _PARTS: Final = ("microbatch", "chunk")
 LONG: Final = 1.1
 """A stage is too long from this many times the median of the others."""
 _BINS: Final = 96
+_UNITS: Final = ((10**6, "ms"), (10**3, "µs"), (1, "ns"))
 FORWARD, BACKWARD, WEIGHTS = range(3)
 """The work of a block; zero-bubble schedules compute the gradients of weights separately."""
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
@@ -432,18 +433,26 @@ def _chart(found: Pipeline) -> HeatMap:
     gpus = [int(blocks.gpu[found.stage == stage].min()) for stage in stages]
     own = (blocks.iteration == iteration) & np.isin(blocks.gpu, gpus)
     begin, end = int(blocks.start_ns[own].min()), int(blocks.end_ns[own].max())
-    edges = np.linspace(0, end - begin, _BINS + 1)
+    bin_ns = _round_below(max((end - begin) / _BINS, 1.0))
+    edges = np.arange(0, end - begin + bin_ns, bin_ns)
     low, high = (each[own, None] - begin for each in (blocks.start_ns, blocks.end_ns))
     within = np.clip(np.minimum(edges[1:], high) - np.maximum(edges[:-1], low), 0, None)
-    within[blocks.work[own] != FORWARD] *= -1.0
+    within[blocks.work[own] != FORWARD] *= -1
     shares = 100.0 * within / np.diff(edges)
+    unit_ns, unit = next(each for each in _UNITS if each[0] <= bin_ns)
     return HeatMap(
-        f"iteration {iteration} along time: forward (+), backward (-), bubble (0)",
+        f"iteration {iteration} along time",
         "%",
         tuple(f"stage {stage}" for stage in stages),
-        tuple(f"{at / 1e6:.4g}" for at in edges[:-1]),
-        "ms",
+        tuple(str(at // unit_ns) for at in edges[:-1].tolist()),
+        unit,
         np.stack([shares[blocks.gpu[own] == gpu].sum(axis=0) for gpu in gpus]),
         has_own_rows=True,
-        signed=True,
+        kinds=("backward", "idle", "forward"),
     )
+
+
+def _round_below(number: float) -> int:
+    """The largest of 1, 2, 5, 10, 20 ... that isn't above a number."""
+    size = int(10 ** int(np.log10(number)))
+    return max(each * size for each in (1, 2, 5) if each * size <= number)

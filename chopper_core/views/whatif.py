@@ -26,7 +26,7 @@ from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT, 
 from chopper_core.model.view import Baseline, View, complete_order
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import distinct, means_of, median_of, ranked
+from chopper_core.util.grouping import distinct, means_of, median_of, ranked, sums_of
 from chopper_core.views import WHATIF
 from chopper_core.views.base import base_of
 from chopper_core.views.frame import Frame
@@ -44,6 +44,7 @@ SPEC: Final = ViewSpec(
     question="How long would a step take without a cause?",
     by=(QUESTION, "operation", "phase", "layer", "gpu", "iteration"),
     of=f"questions with {SEPARATOR} between them, such as gpu:5 as peers{SEPARATOR}no contention",
+    second="graph",
     no_statistic="has a row per question, of whole steps",
 )
 COLUMNS: Final = columns("""
@@ -423,13 +424,17 @@ def answer(run: Run, view: View) -> ViewResult:
     asked = questions_of(view.of)
     if view.by and view.by != QUESTION:
         return _by_part(run, view, Steady.of(run, view, asked), asked or [DEFAULTS[0]])
-    every_question = asked or _default_questions(run, view)
-    steady = Steady.of(run, view, every_question)
+    known = {} if asked else _default_questions(run, view)
+    steady = Steady.of(run, view, asked or [*known])
     answers: dict[str, Answer] = {}
-    notes, changes = [], []
-    for question in every_question:
+    notes: list[str] = []
+    changes: list[Change] = []
+    for question in asked or known:
+        answer = known.get(question)
         try:
-            own = [change_of(steady.predictor, each) for each in questions_of(question)]
+            if answer is None or answer.steady.predictor is not steady.predictor:
+                asks = (change_of(steady.predictor, each) for each in questions_of(question))
+                answer = answer_of(steady, [*asks])
         except NoCoordinates as reason:
             if len(asked) == 1:
                 raise
@@ -440,8 +445,8 @@ def answer(run: Run, view: View) -> ViewResult:
                 raise NothingToShow(f"{question}: {reason}") from reason
             notes.append(f"{question}: {reason}")
             continue
-        changes += own
-        answers[question] = answer_of(steady, own)
+        changes += answer.changes
+        answers[question] = answer
     if len(answers) > 1:
         answers[_ALL] = answer_of(steady, changes)
     labels = ["as measured", *answers]
@@ -477,16 +482,18 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _default_questions(run: Run, view: View) -> list[str]:
+def _default_questions(run: Run, view: View) -> dict[str, Answer | None]:
     """The general ones, and those that the savings of the scope's findings answer, which may be
     several at once."""
     from chopper_core.views.findings import checked  # they ask questions themselves
 
-    asked = dict.fromkeys(DEFAULTS)
+    asked: dict[str, Answer | None] = dict.fromkeys(DEFAULTS)
     with suppress(NothingToShow):
-        found = [finding for (_, finding), _ in checked(run, view).placed]
-        asked |= dict.fromkeys(each.remedy for each in found if each.is_replayed)
-    return [each for each in asked if each not in _SHORT.values()]
+        found = checked(run, view)
+        for (_, finding), _ in found.placed:
+            if found.worth and finding.is_replayed and finding.remedy not in _SHORT.values():
+                asked[finding.remedy] = found.worth.answer(finding.remedy)
+    return asked
 
 
 def _whole(times_ns: Float64) -> Values:
@@ -557,19 +564,24 @@ def _bottleneck(run: Run, steady: Steady, predicted: Predicted) -> str:
     table = run.table
     took = (times.end_ns - times.begin_ns)[nodes]
     rows = graph.row[nodes]
-    sums: dict[str, int] = {}
-    for row, ns in zip(rows.tolist(), took.tolist(), strict=True):
-        if row >= 0:
-            phase = table.text_of("phase", int(table.phase[row]))
-            name = f"{table.text_of('operation', int(table.operation[row]))} in {phase}"
-        else:
-            name = _HOST
-        sums[name] = sums.get(name, 0) + ns
+    # Operation and phase as one number; that of the host is below all others.
+    operation, phase = (
+        table.column(each)[rows].astype(np.int64) for each in ("operation", "phase")
+    )
+    phases = int(phase.max(initial=0)) + 1 - NO_LABEL
+    named, own = ranked(np.where(rows < 0, -1, (operation - NO_LABEL) * phases + phase - NO_LABEL))
+    sums = sums_of(took, own, len(named))
     whole = int(times.end_ns[nodes[-1]] - times.begin_ns[nodes[0]]) if len(nodes) else 0
-    if not sums or not whole:
+    if not len(sums) or not whole:
         return "none"
-    most = max(sums, key=lambda name: sums[name])
-    return f"{most} {100 * sums[most] / whole:.0f} %"
+    most = int(sums.argmax())
+    codes = divmod(int(named[most]), phases)
+    texts = (
+        table.text_of(level, code + NO_LABEL)
+        for level, code in zip(("operation", "phase"), codes, strict=True)
+    )
+    name = _HOST if named[most] < 0 else " in ".join(texts)
+    return f"{name} {100 * sums[most] / whole:.0f} %"
 
 
 # Parts of a question

@@ -140,7 +140,9 @@ class LineDrawer(Drawer[LineChart]):
     def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
         if (peers := _peers(chart)) is not None:
             names, inks = _named_peers(chart, peers)
-            marks = [glyphs.spark[-1], *[glyphs.steps[len(glyphs.steps) // 2]] * (len(names) - 1)]
+            areas = [glyphs.band, glyphs.spark[-1]][not chart.is_nested :]
+            line = glyphs.steps[len(glyphs.steps) // 2]
+            marks = [*areas, *[line] * (len(names) - len(areas))]
             return title_lines(chart.title, chart.unit, width, legend_entries(names, marks, inks))
         markers = _MARKERS[glyphs.name]
         names = [each.name for each in chart.series]
@@ -196,7 +198,7 @@ _PEER_INKS: Final = ("warning", "strong")
 
 def _peers(chart: LineChart) -> Float64 | None:
     """Many curves over the same places, as rows; None for others."""
-    if chart.points or len(chart.series) < _MIN_PEERS:
+    if chart.points or len(chart.series) < (2 if chart.is_nested else _MIN_PEERS):
         return None
     first = chart.x[0]
     same = all(len(x) == len(first) and np.array_equal(x, first) for x in chart.x)
@@ -213,12 +215,15 @@ def _far_peers(chart: LineChart, peers: Float64) -> list[int]:
 
 
 def _named_peers(chart: LineChart, peers: Float64) -> tuple[list[str], list[str]]:
+    if chart.is_nested:
+        return [each.name for each in chart.series], ["shade", "third", "strong"]
     names = [chart.series[place].name for place in _far_peers(chart, peers)]
     return ["median", *names], ["shade", *_PEER_INKS]
 
 
 def _draw_peers(chart: LineChart, peers: Float64, on: Canvas) -> None:
-    """The median of many curves as an area, and in front of it the two that differ most."""
+    """The median of many curves as an area, and in front of it the two that differ most; of nested
+    ones the first two are areas, and the others lines in front."""
     x, lines = chart.x[0], max(on.left - 2, 1)
     low, high = float(np.nanmin(peers)), float(np.nanmax(peers))
     y_axis = Axis.over(*around(min(low, 0.0) if low >= 0 else low, high), max(lines // 3, 3))
@@ -227,13 +232,13 @@ def _draw_peers(chart: LineChart, peers: Float64, on: Canvas) -> None:
     unit = chart.x_unit or clean(chart.x_title)
     x_axis = Axis.over(float(x[0]), float(x[-1]), max(on.width // _CELLS_PER_TICK, 3), unit)
     at = np.linspace(x[0], x[-1], cells)
-    drawn = [
-        quantiles_along(peers, (0.5,))[0],
-        *(peers[place] for place in _far_peers(chart, peers)),
-    ]
-    median, *others = (shares(np.interp(at, x, each), y_axis) for each in drawn)
-    body = area(median[None], lines, ["shade"] * cells, on.glyphs)
-    body = lines_over(body, [*zip(others, _PEER_INKS, strict=True)][::-1], on.glyphs)
+    far = [] if chart.is_nested else [peers[place] for place in _far_peers(chart, peers)]
+    drawn = peers if chart.is_nested else [quantiles_along(peers, (0.5,))[0], *far]
+    inks, areas = _named_peers(chart, peers)[1], 1 + chart.is_nested
+    heights = np.stack([shares(np.interp(at, x, each), y_axis) for each in drawn])
+    body = area(heights[:areas][::-1], lines, [inks[areas - 1]] * cells, on.glyphs)
+    lines_in_front = zip(heights[areas:], inks[areas:], strict=False)
+    body = lines_over(body, [*lines_in_front][::-1], on.glyphs)
     on.lines += framed(body, y_axis, width, on.glyphs.is_ascii)
     on.add([(" " * width + x_axis.ruler(cells, on.glyphs.is_ascii), "dim")])
     on.add([(" " * (width + 1) + x_axis.line(cells), "dim")])

@@ -5,7 +5,7 @@ Both have a scale and a cursor, whose cell or block is spelled out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Final
@@ -39,7 +39,7 @@ from chopper_tui.draw.canvas import (
     Lens,
     title_lines,
 )
-from chopper_tui.draw.pieces import Line, marked, short_number, width_of
+from chopper_tui.draw.pieces import IDLE, Line, marked, short_number, width_of
 
 _NUMBERED: Final = 7
 _MAX_CELL: Final = 24
@@ -57,7 +57,7 @@ class HeatDrawer(Drawer[HeatMap]):
     tallest = 3
 
     def title(self, chart: HeatMap, width: int, glyphs: Glyphs) -> list[Line]:
-        return title_lines(chart.title, chart.unit, width)
+        return title_lines(chart.title, "" if chart.kinds else chart.unit, width)
 
     def around(self, chart: HeatMap) -> int:
         return 2 + (chart.opens is not None)
@@ -68,7 +68,9 @@ class HeatDrawer(Drawer[HeatMap]):
         # What is outside layers takes far longer than one of them: it doesn't set the scale.
         inside = chart.numbers[:, [each != UNLABELLED for each in chart.columns]]
         scaled = inside if np.isfinite(inside).any() else chart.numbers
-        scale = ColourScale.over(scaled, chart.unit, chart.signed)
+        scale = _OF_KINDS
+        if not chart.kinds:
+            scale = ColourScale.over(scaled, chart.unit, chart.signed)
         row, column = on.cell or (-1, -1)
         is_in = 0 <= row < cells.rows and 0 <= column < columns
         at = (row, column * cells.bins // columns) if is_in else (-1, -1)
@@ -81,7 +83,11 @@ class HeatDrawer(Drawer[HeatMap]):
         here = column if is_in else None
         if columns:
             on.add(_ticks(chart, cells, on, here))
-        on.add(scale.line(chart.numbers, chart.unit, cells.margin, on))
+        on.add(
+            scale.line_of(chart.kinds, cells.margin, on)
+            if chart.kinds
+            else scale.line(chart.numbers, chart.unit, cells.margin, on)
+        )
         if is_in:
             on.add(_cell_line(chart, row, column, on))
 
@@ -217,9 +223,14 @@ class ColourScale(Struct, frozen=True):
     def ink_of(self, number: float) -> str:
         if not np.isfinite(number):
             return "text"
-        return f"{self.ink}{round(self.share(number) * (self.levels - 1))}"
+        level = round(self.share(number) * (self.levels - 1))
+        return f"{self.ink}{level}" if self.ink else _KINDS[level]
 
     def level(self, number: float, on: Canvas) -> str:
+        if not self.ink:
+            full = on.glyphs.spark[-1]
+            fills = full * 3 if on.glyphs.in_colour else (on.glyphs.spark[3], " ", full)
+            return fills[round(self.share(number) * (self.levels - 1))]
         return on.level(self.share(number)) if np.isfinite(number) else " "
 
     def halves(self, upper: Float64, lower: Float64, on: Canvas) -> Line:
@@ -237,6 +248,13 @@ class ColourScale(Struct, frozen=True):
                 line.append((self.level(up, on) * wide, "accent"))
         return line
 
+    def line_of(self, kinds: Sequence[str], margin: int, on: Canvas) -> Line:
+        line: Line = [(" " * margin, "text")]
+        for at, kind in enumerate(kinds):
+            ink = _KINDS[at] if on.glyphs.in_colour else "accent"
+            line += [(self.level(100.0 * (at - 1), on), ink), (f" {kind}  ", "dim")]
+        return line
+
     def line(self, numbers: Float64, unit: str, margin: int, on: Canvas) -> Line:
         known = numbers[np.isfinite(numbers)]
         least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
@@ -251,6 +269,11 @@ class ColourScale(Struct, frozen=True):
         if any(ends):
             line.append((f"  all: {short_number(least)} to {short_number(most)}", "dim"))
         return line
+
+
+_KINDS: Final = ("second", IDLE, "third")
+"""Kinds without a meaning elsewhere, with what is none of them in the middle."""
+_OF_KINDS: Final = ColourScale(-100.0, 100.0, "", len(_KINDS))
 
 
 def _binned(numbers: Float64, bins: int) -> Float64:
@@ -309,7 +332,9 @@ def _ticks(chart: HeatMap, cells: _Grid, on: Canvas, here: int | None) -> Line:
     """The names of columns at even distances, as many as have room; that of the cursor too."""
     names = [display_name(name, chart.x_title) for name in chart.columns]
     is_counted = all(name.isdigit() for name in names[1:])
+    apart = 1
     if is_counted:
+        apart = int(np.gcd.reduce([int(name) for name in names if name.isdigit()] or [1])) or 1
         names = [name if name.isdigit() else on.glyphs.missing for name in names]
     longest = max(map(cell_width, names))
     need = longest + 1 if is_counted else min(longest + 1, _MIN_TICK_NAME)
@@ -324,7 +349,7 @@ def _ticks(chart: HeatMap, cells: _Grid, on: Canvas, here: int | None) -> Line:
     begins = np.searchsorted(cells.places, owners).tolist()
     ticks: dict[int, tuple[str, str]] = {}
     for place, name in enumerate(names):
-        number = int(name) if is_counted and name.isdigit() else place
+        number = int(name) // apart if is_counted and name.isdigit() else place
         if place == here or number % step == 0:
             stop = end if place == here else min(begins[place + step] - 1, end)
             room = stop - begins[place]

@@ -163,7 +163,7 @@ def short_number(value: float) -> str:
     if size >= _MAX_WRITTEN_OUT:
         return f"{value:.3g}"
     if size >= 1000 or value == round(value):
-        return f"{value:.0f}"
+        return f"{value:z.0f}"
     return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
 
 

@@ -390,6 +390,7 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one("#below").set_class(not is_beside, "-stacked")
         detail, curves = lines.get("#side", 0), lines.get("#curves", 0)
         table = lines.get("FrameTable", 0)
+        second = _WHOLE if detail else _SECOND * (table >= 2 * _SECOND)
         has_side = sizes["-wide"] and not self._has_cards and is_open
         in_scope = is_tree and "gpu" in dict(self.view.scope)
         self.query_one("#middle").set_class(bool(detail), "-stacked")
@@ -413,7 +414,7 @@ class ScreenParts(SteadyScreen[None]):
             "#below": _REST if self.shows_sentences else last + cards * (not is_beside),
             "CardsPane": _REST if cards else 0,
             "#last": last,
-            "SecondPane": 0 if self.data.second is None else _WHOLE if detail else _SECOND,
+            "SecondPane": 0 if self.data.second is None else second,
             "EvidencePane": lines.get("EvidencePane", 0),
         }
 
@@ -474,8 +475,9 @@ class ScreenParts(SteadyScreen[None]):
             last = evidences * (not stacked)
         parts = [Room("FrameTable", least, rows, rows), *middle, *last]
         lines = divided(body, *parts)
-        # What nothing else uses is the table's; a person moves the line above it.
-        lines["FrameTable"] += body - sum(lines.values())
+        # What nothing else uses is the detail's below the table, else the table's; a person moves
+        # the line above it.
+        lines["#side" if lines.get("#side") else "FrameTable"] += body - sum(lines.values())
         moved = self.splits.get(self.view.name, 0)
         moved = min(max(moved, -lines.get(upper.part, 0)), lines["FrameTable"] - 2)
         if lines.get(upper.part):
@@ -491,14 +493,15 @@ class ScreenParts(SteadyScreen[None]):
         wanted, rows = _DETAIL - frame * is_short, range(min(len(self.frame), _FEW_ROWS))
         most = _MOST_EVIDENCE if is_large and not self.shows_sentences else wanted
         targets = [self._evidence_of(self.frame, row) for row in rows]
-        if all(target is not None and not target.name for target in targets):
+        if all(target is None or not target.name for target in targets):
             children = (
                 0
                 if each is None or each.is_leaf
                 else len(self.run.tree(each.order).children(each.path).labels)
                 for each in targets
             )
-            most = min(max(children, default=0) + 1 + (frame or 1), most)
+            count = max(children, default=0)
+            most = min(count + 1 + (frame or 1), most) * bool(count)
         least = (spare if self.shows_sentences else _LEAST_EVIDENCE) + frame
         return Room("EvidencePane", min(least, most), min(wanted, most), most)
 

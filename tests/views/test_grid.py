@@ -18,6 +18,7 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import frame_of, query
 from tests.charllm import directory
+from tests.demo import demo_run
 from tests.pipelines import pipeline_run
 
 
@@ -180,3 +181,13 @@ def test_telemetry_alone_splits_by_a_coordinate(dimension: str, tmp_path: Path) 
     assert [int(label) for label in opened.labels] == np.flatnonzero(codes == 1).tolist()
     with pytest.raises(UsageError, match="takes by="):
         frame_of(run, address.parse("R?view=power&by=microbatch"))
+
+
+def test_gpus_in_one_place_differ_in_several_figures() -> None:
+    run = demo_run()
+    found = frame(run)
+    tree = query(run, address.parse("R?columns=hotspot_c,gfx_mhz,exposed_comm_ns"))
+    assert chart(found).rows == ("hot °C", "gfx MHz", "busy W", "util %", "busy %", "exp.comm")
+    for name in ("hotspot_c", "gfx_mhz", "exposed_comm_ns"):
+        assert found.values[name].numbers.tolist() == tree.values[name].numbers.tolist()
+    assert "exp.comm" in found.headline[0] and "GPU 5" in found.headline[1]

@@ -98,9 +98,9 @@ def test_the_peak_is_drawn_and_its_holder_named() -> None:
     assert " of mlp_up · " in frame.headline[1]
     chart = frame.charts[0]
     assert isinstance(chart, LineChart)
-    allocated = chart.series[0].numbers
+    reserved, allocated = (each.numbers for each in chart.series)
     assert allocated.max() * 1e9 == pytest.approx(frame.total["held_bytes"])
-    assert chart.series[1].numbers.min() * 1e9 == 64 << 20
+    assert reserved.min() * 1e9 == 64 << 20
     by_iteration = query(run, parse("R?view=memory&by=iteration"))
     assert "iteration 4" in by_iteration.headline[1]
     for form in ("text", "json", "csv", "markdown"):

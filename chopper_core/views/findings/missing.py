@@ -36,6 +36,7 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.shared.phrases import by_number, count, percent, time
 from chopper_core.views.shared.samples import LOW_CLOCK, THROTTLED, figure, gpus_of, low_clock_pct
+from chopper_core.views.shared.step_times import gap_of_programs
 
 COVERAGE: Final = threshold("""labelled time | 90 | % of the GPUs' time
     statements about phases and layers need labels for most of it""")
@@ -49,8 +50,6 @@ _HIDDEN: Final = {
 }
 """Level → what is unknown without its labels."""
 
-_LEAST_GAP_NS: Final = 10**9
-"""A shorter gap may well be within a program."""
 Gaps = Iterator[tuple[str, View]]
 """A sentence and its evidence for each thing that is missing."""
 
@@ -65,10 +64,8 @@ def missing_data(context: FindingsContext) -> Iterator[Finding]:
 
 def _programs(context: FindingsContext) -> Gaps:
     """Idle time between two programs, which is that of neither."""
-    gap = int(context.table.idle_ns.max(initial=0))
-    elapsed = int(context.split().elapsed_ns.sum()) / max(len(context.gpus), 1)
     is_whole = context.iterations == (NO_LABEL,) and not context.view.path
-    if is_whole and gap > max(elapsed / 2, _LEAST_GAP_NS):
+    if is_whole and (gap := gap_of_programs(context.table)):
         yield (
             f"{time(gap)} is one gap between activities: if two programs ran one after another, "
             "that is idle time of neither",

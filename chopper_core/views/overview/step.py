@@ -34,6 +34,7 @@ from chopper_core.views.shared.phrases import count, facts, time
 from chopper_core.views.shared.samples import mean_powers, together
 from chopper_core.views.shared.step_times import (
     StepTimes,
+    gap_of_programs,
     of_steps,
     replicas_of,
     step_times,
@@ -279,7 +280,9 @@ def facts_of(step: Step) -> str:
     ranks = len({gpu.rank for gpu in run.gpus})
     if run.world > ranks:
         found.append(f"{ranks} of {run.world} ranks")
-    return facts(*found, _iterations(step), _sources(step))
+    gap = 0 if step.times.iterations or step.view.path else gap_of_programs(run.table)
+    between = f"{time(gap)} of it is one gap, as between two programs" if gap else ""
+    return facts(*found, _iterations(step), between, _sources(step))
 
 
 def _iterations(step: Step) -> str:

@@ -18,7 +18,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.parallel import SHARING
 from chopper_core.model.run import Run
 from chopper_core.model.settings import Setting
-from chopper_core.model.table import NO_LABEL
+from chopper_core.model.table import NO_LABEL, KernelTable
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.grouping import distinct, first_equal, median_of, ratios
@@ -27,6 +27,8 @@ from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import percent
 
 _CACHED: Final = 32
+_LEAST_GAP_NS: Final = 10**9
+"""A shorter gap may well be within a program."""
 
 
 def of_steps(
@@ -206,3 +208,9 @@ def more_work(run: Run, gpus: Sequence[int], iterations: Sequence[int], ratio: R
         if more >= 1 + _LEAST:
             return f"{percent(more - 1)} more {word}"
     return ""
+
+
+def gap_of_programs(table: KernelTable) -> int:
+    """Idle time that is most of the run's, as between two programs, in ns; 0 without any."""
+    gap, span = int(table.idle_ns.max(initial=0)), int(np.ptp(table.start_ns)) if len(table) else 0
+    return gap if gap > max(span / 2, _LEAST_GAP_NS) else 0
