@@ -133,7 +133,7 @@ class OpenRun:
         together have one. `by` is a level: what each part of the change brings. Raises UsageError
         for what isn't a question.
         """
-        from chopper_core.views.whatif import SEPARATOR
+        from chopper_core.views.shared.asked import SEPARATOR
 
         return self.frame(View(self.name, name="whatif", of=SEPARATOR.join(questions), by=by))
 
@@ -142,7 +142,8 @@ class OpenRun:
 
         Raises UsageError for what isn't a question or can't be replayed.
         """
-        from chopper_core.views.whatif import DEFAULTS, SEPARATOR
+        from chopper_core.views.shared.asked import SEPARATOR
+        from chopper_core.views.whatif import DEFAULTS
 
         asked = Overrides(predicted=SEPARATOR.join(questions or DEFAULTS[:1]))
         return OpenRun(self._run_of(View(self.name, overrides=asked)))

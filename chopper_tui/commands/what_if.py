@@ -34,7 +34,8 @@ Several are replayed one by one, and all together.
 
 def run(options: Namespace) -> int:
     from chopper_core.views.query import frame_of
-    from chopper_core.views.whatif import SEPARATOR, predicted
+    from chopper_core.views.shared.asked import SEPARATOR
+    from chopper_core.views.whatif import predicted
 
     view = with_view(view_of(options.address, options), "whatif")
     asked = SEPARATOR.join(options.question)

@@ -11,8 +11,8 @@ from chopper_core.graph import window
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
+from chopper_core.views.shared.asked import Steady, change_of
 from chopper_core.views.shared.step_times import step_times
-from chopper_core.views.whatif import Steady, change_of
 from tests.demo import generated_run
 
 QUESTIONS = ("operation:mlp_dp x0.8", "no contention", "comm x0.7")

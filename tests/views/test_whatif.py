@@ -21,17 +21,16 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared.filter import only
-from chopper_core.views.shared.step_times import step_times
-from chopper_core.views.whatif import (
+from chopper_core.views.shared.asked import (
     SEPARATOR,
     Steady,
     change_of,
-    question_about,
     questions_of,
     selected,
-    straggler_metrics,
 )
+from chopper_core.views.shared.filter import only
+from chopper_core.views.shared.step_times import step_times
+from chopper_core.views.whatif import question_about, straggler_metrics
 from tests.demo import demo_run, generated_run
 from tests.realdata.conftest import FOLDER
 from tests.support import Row, run_of

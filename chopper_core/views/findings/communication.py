@@ -38,8 +38,8 @@ from chopper_core.views.findings.rule import (
     threshold,
 )
 from chopper_core.views.overlap import effect, overlaps_in
+from chopper_core.views.shared.asked import Steady
 from chopper_core.views.shared.phrases import by_number, listed, percent, recurrence, time
-from chopper_core.views.whatif import Steady
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
     links of one kind differ by a few percent""")

@@ -32,7 +32,7 @@ from chopper_core.views.findings.rule import (
     FindingsContext,
 )
 from chopper_core.views.overheads import THEORY, parts_of
-from chopper_core.views.whatif import Answer, Steady, answer_of, change_of, questions_of
+from chopper_core.views.shared.asked import Answer, Steady, answer_of, change_of, questions_of
 
 MAX_ERROR: Final = 0.02
 """Of the step: with a larger error of the replay, savings stay estimates."""

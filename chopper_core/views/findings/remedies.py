@@ -11,8 +11,8 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.grouping import combined, distinct
 from chopper_core.views.findings.rule import CELL, Cost, Finding, FindingsContext
+from chopper_core.views.shared.asked import SEPARATOR
 from chopper_core.views.shared.filter import only
-from chopper_core.views.whatif import SEPARATOR
 
 _CHANGES: Final = {
     Cost.COMPUTE: "compute as peers",
