@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Opened = tuple[Run, ScreenData, Columns]
 
+HEAD_START_S: Final = 0.15
+"""Seconds for which a run is opened alone: Textual is imported once it is there, or next to it."""
 _REPORTS_PER_SECOND: Final = 10
 
 

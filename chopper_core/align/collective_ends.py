@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED
 from chopper_core.align.labels import numbered
-from chopper_core.align.operations import RECOMPUTE_SUFFIX
-from chopper_core.model.table import KernelTable, Kind
+from chopper_core.model.table import RECOMPUTE_SUFFIX, KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask, Numbers, Rows
 from chopper_core.util.grouping import distinct, median_of, runs_of, stable_order, united
 from chopper_core.util.patterns import late

@@ -12,7 +12,14 @@ from msgspec import Struct
 from chopper_core.align.host import Host
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, collective_name
 from chopper_core.align.labels import numbered
-from chopper_core.model.attributes import Attributes, TypedValue, attribute_table
+from chopper_core.model.attributes import (
+    NODE_TYPE,
+    RECEIVE,
+    SEND,
+    Attributes,
+    TypedValue,
+    attribute_table,
+)
 from chopper_core.model.column_names import NODE
 from chopper_core.model.hardware import type_bytes
 from chopper_core.model.side_table import empty
@@ -23,10 +30,6 @@ from chopper_core.util.arrays import Float64, Int8, Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, ranked
 from chopper_core.util.patterns import late
 
-NODE_TYPE: Final = "node_type"
-"""The attribute with the kind of a send or a receive."""
-SEND: Final = "COMM_SEND"
-RECEIVE: Final = "COMM_RECV"
 _RANGES: Final = late(
     r"^nccl:|^c10d::|^record_param_comms|^FSDP::(?:all_gather|post_backward_reduce)\b"
     r"|^## all(?:2all|toall)"

@@ -27,12 +27,10 @@ from chopper_core.align.modules import Modules
 from chopper_core.align.phases import SCHEDULED
 from chopper_core.align.repeats import OPERATIONS
 from chopper_core.align.steps import batch_of
-from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
+from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
 from chopper_core.util.grouping import distinct, ranked
 from chopper_core.util.patterns import group_of, late
-
-RECOMPUTE_SUFFIX: Final = " (recompute)"
 
 VOCABULARY: Final = late(
     r"^(?:[fb]_)?(?:ie|ln|lp|lnp|cel|l|ra|dl|GetInputLabels|(?:attn|mlp|ffn|fc|qkv|q|k|v)_[a-z]{1,4})$"

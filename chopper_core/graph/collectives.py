@@ -21,16 +21,21 @@ from chopper_core.align.collective_ends import (
     end_offsets,
 )
 from chopper_core.align.collective_sets import collective_sets, ordered_sets
-from chopper_core.align.collectives import NODE_TYPE, RECEIVE, SEND
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
-from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.graph.process_groups import known_group_sizes, split_groups
-from chopper_core.model.attributes import NO_NODE, Attributes, nodes_at
+from chopper_core.model.attributes import (
+    NO_NODE,
+    NODE_TYPE,
+    RECEIVE,
+    SEND,
+    Attributes,
+    nodes_at,
+)
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
-from chopper_core.model.table import NO_LABEL, KernelTable, Kind
+from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, KernelTable, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     beyond_others,

@@ -25,6 +25,10 @@ from chopper_core.util.grouping import distinct
 TypedValue = tuple[str, Any]
 """A value with its type in Chakra's schema, such as `int64` or `string_list`; '' for any."""
 NO_NODE: Final = -1
+NODE_TYPE: Final = "node_type"
+"""The attribute with the kind of a send or a receive."""
+SEND: Final = "COMM_SEND"
+RECEIVE: Final = "COMM_RECV"
 _SIGNED: Final = ("int32", "int64", "sint32", "sint64", "sfixed32", "sfixed64")
 _UNSIGNED: Final = ("uint32", "uint64", "fixed32", "fixed64")
 _WHOLE: Final = frozenset((*_SIGNED, *_UNSIGNED, "bool"))

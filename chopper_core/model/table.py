@@ -33,6 +33,8 @@ NO_LABEL: Final = -1
 """The code of a missing label, at every level."""
 NO_LABEL_TEXT: Final = "none"
 """How a path spells a missing label; people see `unlabelled`."""
+RECOMPUTE_SUFFIX: Final = " (recompute)"
+"""Ends the operations of forward work that backward repeats."""
 NO_TIME: Final = np.iinfo(np.int64).min
 """An unknown time."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from itertools import takewhile
 from typing import Final
 
@@ -29,12 +30,17 @@ _CACHED_NODES: Final = 32
 _ITERATION: Final = "iteration"
 
 
-class Children(Struct, frozen=True):
-    """The children of a node: their labels and their rows."""
+class Children(Struct, frozen=True, dict=True):
+    """The children of a node: their rows, and their labels."""
 
     level: str
-    labels: Sequence[str]
     groups: Groups
+
+    @cached_property
+    def labels(self) -> Sequence[str]:
+        if self.level == ACTIVITY:
+            return [str(number) for number in range(len(self.groups))]
+        return self.groups.labels(self.level)
 
 
 def level_order(table: KernelTable) -> Index:
@@ -92,11 +98,10 @@ class Tree:
         path = tuple(path)
         if len(path) >= len(self.order):
             rows = self._by_start(path)
-            labels = [str(number) for number in range(len(rows))]
-            return Children(ACTIVITY, labels, Groups(self.table, rows, np.arange(len(rows))))
+            return Children(ACTIVITY, Groups(self.table, rows, np.arange(len(rows))))
         level = self.order[len(path)]
-        groups = (self.without(()) if level == _ITERATION else self).split(path, (level,))
-        return Children(level, groups.labels(level), groups)
+        tree = self.without(()) if level == _ITERATION else self
+        return Children(level, tree.split(path, (level,)))
 
     def split(
         self,

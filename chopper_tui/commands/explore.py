@@ -163,7 +163,7 @@ def show_run(
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_core.util.memory import share_one_heap
     from chopper_tui.config import is_first_start, saved_columns, saved_splits
-    from chopper_tui.opening import Opening
+    from chopper_tui.opening import HEAD_START_S, Opening
     from chopper_tui.terminal import keys_kept, prepare_environment
 
     prepare_environment()
@@ -183,6 +183,8 @@ def show_run(
     with keys_kept():
         opening = Opening(load, view, config.columns)
         opening.begin()
+        # Two threads that import take turns, which costs more than one after the other.
+        opening.is_there(HEAD_START_S)
         try:
             from chopper_tui.app import ChopperApp
             from chopper_tui.play import run_app

@@ -135,6 +135,10 @@ class ScreenParts(SteadyScreen[None]):
         """The panel that was given the keys; None: the main one has them."""
 
     def compose(self) -> ComposeResult:
+        # Before there are parts, so that the style of each is worked out once.
+        self._sizes = size_classes(*self.app.size)
+        self.update_classes(self._sizes, update=False)
+        self.set_class(self.data.curves == 1, "-one-curve", update=False)
         yield TooSmall()
         with PaneRow(id="top"):
             yield Crumbs()
@@ -342,7 +346,6 @@ class ScreenParts(SteadyScreen[None]):
         if sizes != self._sizes:
             self._sizes = sizes
             self.update_classes(sizes, animate=False)
-            self.app.stylesheet.update(self)  # now: the first paint is in the new layout
         heights = self._heights(sizes)
         if heights == self._arranged:
             return
@@ -441,11 +444,11 @@ class ScreenParts(SteadyScreen[None]):
     def _divided(self, body: int, frame: int, sizes: Mapping[str, bool]) -> dict[str, int]:
         """The lines of the parts below one another."""
         spare = _MIN_SPARE + bool(frame)
-        evidence = self._evidence_room(spare, frame)
         signals = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
         after = [signals] * (self.data.curves > 0 and self.lanes is None)
         if self.shows_sentences:
-            return divided(body, self._cards_room(body, frame), evidence, *after)
+            cards, evidence = self._cards_room(body, frame), self._evidence_room(spare, frame)
+            return divided(body, cards, evidence, *after)
         if self.has_table_drawn:
             return self._in_place_of_table(body, frame)
         if self._has_cards:
@@ -462,7 +465,8 @@ class ScreenParts(SteadyScreen[None]):
             stacked = used > width - _SIDE
             rows = rows if stacked else max(rows, spare)  # The detail is next to it.
         side = [Room("#side", spare, _DETAIL if is_tree else spare, _DETAIL)] * stacked
-        evidences = [evidence] * bool(frame and self.lanes is None)
+        has_evidence = frame and self.lanes is None
+        evidences = [self._evidence_room(spare, frame)] if has_evidence else []
         upper, middle, last = picture, [picture, *side], [*evidences, *after * (not stacked)]
         if is_tree:
             share = round(_CURVES[self.chart] * body)
@@ -497,7 +501,7 @@ class ScreenParts(SteadyScreen[None]):
             children = (
                 0
                 if each is None or each.is_leaf
-                else len(self.run.tree(each.order).children(each.path).labels)
+                else len(self.run.tree(each.order).children(each.path).groups)
                 for each in targets
             )
             count = max(children, default=0)
@@ -638,10 +642,10 @@ class ScreenParts(SteadyScreen[None]):
         if target is None or target.run != self.run.name:
             return None
         while not (target.name or target.is_leaf):
-            labels = self.run.tree(target.order).children(target.path).labels
-            if len(labels) != 1 or target.level == "kernel":
+            children = self.run.tree(target.order).children(target.path)
+            if len(children.groups) != 1 or target.level == "kernel":
                 break
-            target = enter(target, labels[0])
+            target = enter(target, children.labels[0])
         return target
 
     def _loaded(self) -> None:

@@ -20,7 +20,6 @@ from msgspec.json import decode as json_decode
 from msgspec.structs import replace
 
 from chopper_core.align.collectives import group_label
-from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.extensions.chakra import feeder_json
 from chopper_core.extensions.chakra.et import EtFile
 from chopper_core.extensions.chakra.graph import cycle_of
@@ -35,7 +34,7 @@ from chopper_core.extensions.chakra.schema import (
 from chopper_core.graph.collectives import Transfer, by_ends
 from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, KernelTable, Kind
+from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, KernelTable, Kind
 from chopper_core.sources.registry import files_at
 from chopper_core.sources.trace import Collective
 from chopper_core.tables.text import FileHead
