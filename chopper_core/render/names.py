@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from os.path import commonprefix
@@ -13,6 +13,7 @@ from chopper_core.model.column_names import PART_OF
 from chopper_core.render.cells import beginning, cell_width, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
+from chopper_core.util.grouping import grouped
 from chopper_core.util.patterns import late
 from chopper_core.views.frame import Frame
 
@@ -86,10 +87,7 @@ def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[s
     short = {name: elide(name, width, glyphs) for name in names}
     cut = [name for name, text in short.items() if text != name]
     for kind in (_template, short.__getitem__):
-        kinds: dict[str, list[str]] = defaultdict(list)
-        for name in cut:
-            kinds[kind(name)].append(name)
-        for several in kinds.values():
+        for several in grouped(cut, kind).values():
             if len(several) > 1 and width >= _MIN_DIFFERENCE_WIDTH:
                 _show_difference(several, 0, width, glyphs, short)
     if len(set(short.values())) < len(short) and all(map(_PLAIN.fullmatch, cut)):
@@ -127,11 +125,9 @@ def _show_difference(
     begin = begin if begin > word else len(shared)
     head = first_cells(shared[:begin], width // 3)
     head += glyphs.ellipsis if len(head) < begin else ""
-    same: dict[str, list[str]] = defaultdict(list)
     for name in names:
         short[name] = head + beginning(name[begin:], width - cell_width(head), glyphs)
-        same[short[name]].append(name)
-    for several in same.values():
+    for several in grouped(names, short.__getitem__).values():
         # No other attempt shows more of them from where they differ.
         if len(several) > 1 and (begin < len(shared) or len(several) < len(names)):
             _show_difference(several, begin, width, glyphs, short)
@@ -139,10 +135,8 @@ def _show_difference(
 
 def _tensile(names: list[str]) -> list[str]:
     """Tensile names as tile and layout; those that share these keep the parameters that differ."""
-    same: dict[str, list[int]] = defaultdict(list)
-    for row, name in enumerate(names):
-        same[_tile_and_layout(name)].append(row)
     short = list(names)
+    same = grouped(range(len(names)), lambda row: _tile_and_layout(names[row]))
     for begin, rows in same.items():
         tokens = [dict.fromkeys(names[row].split("_")) for row in rows]
         shared = set(tokens[0]).intersection(*tokens)
@@ -163,11 +157,9 @@ def _tile_and_layout(name: str) -> str:
 def _templates(names: list[str]) -> list[str]:
     """Template names; instances of one template keep the arguments in which they differ."""
     parsed = [_arguments(name) for name in names]
-    groups: dict[tuple[str, int, str], list[int]] = defaultdict(list)
-    for row, (head, arguments, rest) in enumerate(parsed):
-        groups[head, len(arguments), rest].append(row)
+    keys = [(head, len(arguments), rest) for head, arguments, rest in parsed]
     short = list(names)
-    for (head, count, rest), rows in groups.items():
+    for (head, count, rest), rows in grouped(range(len(keys)), keys.__getitem__).items():
         if count == 0 or len({names[row] for row in rows}) < 2:
             continue
         columns = []

@@ -15,6 +15,7 @@ from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.grouping import (
     distinct,
     first_equal,
+    grouped,
     median_of,
     medians_along,
     ranked,
@@ -112,10 +113,7 @@ def _by_reason(times: _TimeByKind, slow: Index) -> Iterator[Index]:
     their hosts do."""
     others = np.setdiff1d(np.arange(len(times.context.took_ns)), slow)
     usual = {part: median_of(each[others]) for part, each in times.kinds.items()}
-    reasons: dict[tuple[Cost, str], list[int]] = {}
-    for place in slow.tolist():
-        cost, doing, _ = _grown(times, np.array([place]), usual)
-        reasons.setdefault((cost, doing), []).append(place)
+    reasons = grouped(slow.tolist(), lambda place: _grown(times, np.array([place]), usual)[:2])
     return map(np.array, reasons.values())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Int64, Mask
-from chopper_core.util.grouping import combined, distinct
+from chopper_core.util.grouping import combined, distinct, grouped
 from chopper_core.views.findings.rule import CELL, Cost, Finding, FindingsContext
 from chopper_core.views.shared.asked import SEPARATOR
 from chopper_core.views.shared.filter import only
@@ -71,11 +71,12 @@ def _places(context: FindingsContext, cells: Mask) -> Iterator[dict[str, list[st
     if np.array_equal(inside, cells) or "gpu" not in place:
         yield place
         return
-    like: dict[bytes, list[int]] = {}
+    gpu_of = context.codes("gpu")
     others = combined([context.codes(level) for level in CELL[1:]])[1]
-    for gpu in distinct(context.codes("gpu")[cells]).tolist():
-        own = distinct(others[cells & (context.codes("gpu") == gpu)])
-        like.setdefault(own.tobytes(), []).append(gpu)
+    like = grouped(
+        distinct(gpu_of[cells]).tolist(),
+        lambda gpu: distinct(others[cells & (gpu_of == gpu)]).tobytes(),
+    )
     for gpus in like.values():
         yield _place(context, cells & np.isin(context.codes("gpu"), gpus))[0]
 
