@@ -8,19 +8,17 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, heat_of, is_measured
+from chopper_core.metrics import METRICS, heat_of
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Composition
-from chopper_core.model.column_names import EDGE
 from chopper_core.model.glossary import TERMS
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import beyond_others, median_of, others_median
 from chopper_core.views.frame import Frame
 from chopper_core.views.overview.opportunities import opportunities
-from chopper_core.views.overview.step import Step, step_of
-from chopper_core.views.shared.leads import leads
+from chopper_core.views.overview.step import step_of
+from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.phrases import others, time
 
 _LEAST_SHARE: Final = 0.001
@@ -197,20 +195,20 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
     cards = [
         _card(f"GPU {gpu} starts the same kernels {time(lag_ns)} after the first GPU", evidence)
     ]
-    work_ns = ranks.mean("same")
-    usual_ns = float(others_median(work_ns)[place])
-    longer_ns = float(work_ns[place]) - usual_ns
+    longer_ns, peers = float(ranks.extra("same")[place]), ranks.peers_of(place).gpus
     if longer_ns > least_ns:
-        typical = int(np.abs(work_ns - median_of(work_ns)).argmin())
+        work_ns = ranks.mean("same")
+        usual_ns = float(work_ns[place]) - longer_ns
+        typical = min(peers, key=lambda each: abs(work_ns[ranks.gpus.index(each)] - usual_ns))
         text = (
             f"its kernels take {100.0 * longer_ns / usual_ns:.1f} % longer, {time(longer_ns)} per "
-            f"iteration beyond the median of {others(len(ranks.gpus) - 1)}"
+            f"iteration beyond the median of {others(len(peers) - 1)}"
         )
-        baseline = Baseline("", (str(ranks.gpus[typical]),))
+        baseline = Baseline("", (str(typical),))
         of_gpu = replace(root, path=(str(gpu),), name="compare", baseline=baseline)
-        cards += [_card(text, of_gpu), *_hardware(step_of(run, root), gpu, root)]
+        cards += [_card(text, of_gpu), *_hardware(ranks, place, root)]
     for name, when in (("host", "before"), ("launch", "after")):
-        idle_ns = float(beyond_others(ranks.mean(name))[place])
+        idle_ns = float(ranks.extra(name)[place])
         if idle_ns > least_ns:
             text = f"it is idle {time(idle_ns)} per iteration longer {when} launch calls"
             sort = f"-idle_{name}_ns"
@@ -218,29 +216,20 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
     return gpu, tuple(cards)
 
 
-def _hardware(step: Step, gpu: int, root: View) -> Iterator[Card]:
-    table = step.run.table
-
-    def of_gpu(name: str) -> tuple[float, float]:
-        """A figure of the GPU, and the median of the others'; NaN where it isn't measured."""
-        if name not in METRICS or not is_measured(name, table):
-            return np.nan, np.nan
-        values, place = step.figure(name).known(), step.gpus.index(gpu)
-        return float(values[place]), float(others_median(values)[place])
-
-    mhz, usual = of_gpu("gfx_mhz")
+def _hardware(ranks: RankLeads, place: int, root: View) -> Iterator[Card]:
+    mhz, usual = (float(each[place]) for each in (ranks.mhz, ranks.peers_median(ranks.mhz)))
     if mhz < (1 - _LEAST_CLOCK_RATIO) * usual:
         text = f"its clock is {mhz:,.0f} MHz, the others' {usual:,.0f}"
         yield _card(text, _by(root, "gfx_mhz"))
-    throttled, _ = of_gpu("throttle_pct")
+    throttled = float(ranks.metric("throttle_pct")[place])
     if throttled >= _LEAST_THROTTLED_PCT:
         power = replace(root, name="power", signal="throttle_pct", sort="-throttled_pct")
         yield _card(f"it is throttled {throttled:.0f} % of the time", power)
-    heat = heat_of(table)
-    degrees, usual = of_gpu(heat)
-    if degrees - usual >= _LEAST_DEGREES:
-        spot = "edge" if heat == EDGE else "hotspot"
-        text = f"its {spot} has {degrees:.0f} °C, the others' {usual:.0f} °C"
+    beyond, at_edge = ranks.hotter(place)
+    if beyond >= _LEAST_DEGREES:
+        heat = heat_of(ranks.table)
+        degrees, spot = float(ranks.metric(heat)[place]), "edge" if at_edge else "hotspot"
+        text = f"its {spot} has {degrees:.0f} °C, the others' {degrees - beyond:.0f} °C"
         yield _card(text, _by(root, f"-{heat}"))
 
 
