@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Event
@@ -395,9 +396,10 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.call_later(self._announce, "counters and telemetry are in")
 
     def _announce(self, text: str = "", news: str = "") -> None:
+        """Say what joins a run, once the screen shows it."""
         for screen in self._explorers:
-            screen.say(text)
-            screen.tell(news)
+            screen.steps.add(partial(screen.say, text))
+            screen.steps.add(partial(screen.tell, news))
 
     def load(self) -> Run:
         """Read the run again; it is verified again."""
