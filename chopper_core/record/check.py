@@ -14,8 +14,8 @@ from msgspec import Struct
 from chopper_core.record.anchors import take_anchor
 from chopper_core.record.counters import CHECKER, TOOL, answer_of, marker_library
 from chopper_core.record.gpus import open_library
-from chopper_core.record.manifest import package_version
 from chopper_core.record.sampler import TOOLS
+from chopper_core.util.plugins import package_version
 
 _OLDEST_TORCH: Final = 2
 _CAP_PERFMON, _CAP_SYS_ADMIN = 38, 21

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from chopper_core.record.manifest import RecordedGpu, package_version
+from chopper_core.record.manifest import RecordedGpu
+from chopper_core.util.plugins import package_version
 
 Cell = int | float | str
 _UNSUPPORTED: Final = (2**16 - 1, 2**32 - 1, 2**64 - 1)

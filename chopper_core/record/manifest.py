@@ -22,6 +22,7 @@ from msgspec import Struct, field
 from chopper_core.record.anchors import Anchor
 from chopper_core.util.atomic import publish, read_small
 from chopper_core.util.errors import DataError
+from chopper_core.util.plugins import package_version
 
 SCHEMA: Final = "chopper.record/1"
 _MARK: Final = b'"chopper.record/'
@@ -249,17 +250,6 @@ def _read(path: Path, kind: type[T]) -> T:
 
 def _write(path: Path, content: Manifest | RecordedNode | RecordedProcess) -> None:
     publish(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
-
-
-def package_version(name: str) -> str:
-    """The version of an installed distribution, without importing it; '' without one."""
-    # These are imported by what records, not by what reads.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
 
 
 def _versions() -> dict[str, str]:

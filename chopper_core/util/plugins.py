@@ -15,9 +15,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled
@@ -56,7 +54,7 @@ def extension_part(name: str, what: str) -> Any:
     return import_module(modules[name])
 
 
-class Plugin(Struct, frozen=True):
+class Plugin(NamedTuple):
     """One entry point of another distribution."""
 
     entry: EntryPoint
@@ -112,3 +110,13 @@ def loaded(group: str, needs: Iterable[str]) -> list[tuple[Plugin, Any]]:
 def problems() -> tuple[str, ...]:
     """A sentence for each plugin that failed without ending what it was asked for."""
     return tuple(_problems)
+
+
+def package_version(name: str) -> str:
+    """The version of an installed distribution, without importing it; '' without one."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

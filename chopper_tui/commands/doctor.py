@@ -10,9 +10,9 @@ import sys
 from argparse import Namespace
 from typing import Final
 
-from chopper_core.record.manifest import package_version
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import escape_lines
+from chopper_core.util.plugins import package_version
 from chopper_tui.commands.output import write
 
 PACKAGES: Final = (
