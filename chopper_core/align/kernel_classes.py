@@ -9,7 +9,7 @@ NVSHMEM, rocSHMEM, UCC, DeepEP, MORI. They are from these libraries' sources and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -24,20 +24,6 @@ OTHER_CLASS: Final = "other"
 MATRIX_CLASSES: Final = frozenset({"gemm", "convolution", ATTENTION_CLASS})
 """Classes of kernels that the matrix units bound; memory bounds most of the others."""
 
-_COMM: Final = late(
-    # Libraries. Searched in lower case: ignoring the case costs three times as much.
-    r"(?:^|[^a-z])[nr]ccl(?:dev|sym|kernel)|msccl|(?:roc|nv|ro)_?shmem|\bucc_|^[nr]ccl_|\bexecutor_kernel"
-    r"|c10d::symmetric_memory::"
-    # Experts: DeepEP and its kin, plain and mangled; their layout kernels stay on the GPU.
-    r"|deep_?ep\d*(?:::|\d)(?!\w{0,99}layout)|dpsk(?:::|\d+)ep(?:::|\d+)(?!layout)"
-    r"|int(?:er|ra)node(?:_ll)?(?:::|\d+)(?:dispatch|combine|notify|cached_notify|barrier)"
-    r"|\bmori::|\bpplx::|ep(?:dispatch|combine)\w{0,99}kernel"
-    # All-reduces of inference engines, on peers' memory or by the switch.
-    r"|multimem_|cross_device_(?:reduce|store|load)|(?:custom|quick)_?(?:all_?)?reduce"
-    r"|(?:one|two)_?shot_(?:all|reduce)|all_?reduce\w{0,99}(?:kernel|shot|lamport|fusion)"
-    r"|(?:^|::|\s)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}(?:kernel|[<(])"
-    r"|moe_(?:comm|alltoall)::|userbuffers(?:_|::)|hybrid_ep(?:::|\d)|\ball_?reduce::|trt\w{0,9}_all_?reduce"
-)
 _OWN_NAME: Final = 200
 """Characters that hold a kernel's own name; types of kilobytes can follow."""
 _READ_CHARACTERS: Final = 1 << 12
@@ -56,27 +42,62 @@ _MOVES: Final = late(
 """Parts of the operators that only move data, and the separators between them."""
 
 
-def _table(text: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Names and lower-case patterns, a line each; an indented line continues the one before."""
+_Table = Sequence[tuple[str, re.Pattern[str], str]]
+"""A literal that is in all texts in which a pattern occurs, the pattern, and what it tells."""
+
+
+def _table(text: str) -> _Table:
+    """Names and patterns, a line each; an indented line continues the one before."""
     joined = re.sub(r"\n +", "", text.strip())
-    pairs = (line.split(maxsplit=1) for line in joined.splitlines())
-    return tuple((name, late(pattern.lower())) for name, pattern in pairs)
+    pairs = (line.lower().split(maxsplit=1) for line in joined.splitlines())
+    return [(*each, name) for name, pattern in pairs for each in alternatives(pattern)]
 
 
-def _first(table: Iterable[tuple[str, re.Pattern[str]]], text: str) -> str | None:
+def alternatives(pattern: str) -> Iterator[tuple[str, re.Pattern[str]]]:
+    """The alternatives of a pattern, each with its longest literal that nothing makes optional."""
+    plain = pattern
+    for part in (r"\\.", r"\[\^?.[^]]*\]", r"\([^()]*\)"):
+        while plain != (plain := re.sub(part, lambda found: " " * len(found[0]), plain)):
+            pass
+    begin = 0
+    for bar in re.finditer(r"\||$", plain):
+        own = slice(begin, bar.start())
+        literals = re.sub(r".(?:[?*]|\{\d*,?\d*\})|[.^$+]", " ", plain[own]).split(" ")
+        yield max(literals, key=len), late(pattern[own])
+        begin = bar.end()
+
+
+def _first(table: _Table, text: str) -> str | None:
     """The name of the first pattern that occurs in a text's beginning."""
     lowered = text[:_READ_CHARACTERS].lower()
-    found = (name for name, pattern in table if pattern.search(lowered))
-    return next(found, None)
+    for literal, pattern, name in table:
+        # Most literals aren't there, which takes a hundredth of a search.
+        if literal in lowered and pattern.search(lowered):
+            return name
+    return None
 
 
+# Libraries; experts: DeepEP and its kin, plain and mangled, whose layout kernels stay on the GPU;
+# all-reduces of inference engines, on peers' memory or by the switch.
+_COMMUNICATION: Final = _table(r"""
+communication  (?:^|[^a-z])[nr]ccl(?:dev|sym|kernel)|msccl|(?:roc|nv|ro)_?shmem|\bucc_|^[nr]ccl_
+               |\bexecutor_kernel|c10d::symmetric_memory::
+               |deep_?ep\d*(?:::|\d)(?!\w{0,99}layout)|dpsk(?:::|\d+)ep(?:::|\d+)(?!layout)
+               |int(?:er|ra)node(?:_ll)?(?:::|\d+)(?:dispatch|combine|notify|cached_notify|barrier)
+               |\bmori::|\bpplx::|ep(?:dispatch|combine)\w{0,99}kernel
+               |multimem_|cross_device_(?:reduce|store|load)|(?:custom|quick)_?(?:all_?)?reduce
+               |(?:one|two)_?shot_(?:all|reduce)|all_?reduce\w{0,99}(?:kernel|shot|lamport|fusion)
+               |(?:^|::|\s)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}(?:kernel|[<(])
+               |moe_(?:comm|alltoall)::|userbuffers(?:_|::)|hybrid_ep(?:::|\d)|\ball_?reduce::
+               |trt\w{0,9}_all_?reduce
+""")
 _INDUCTOR_OPS: Final = _table(r"""
 attention      flex_attention|scaled_dot_product
 norm           (?:rms|layer|batch|group)_norm
 softmax        softmax|nll_loss|cross_entropy
 pooling        _pool\dd
 """)
-_CLASSES: Final = _table(r"""
+CLASSES: Final = _table(r"""
 kv_cache       reshape_and_cache|dequant_cache|concat_and_cache|store_kv_?cache
                |set_(?:mla_)?kv_buffer|kv_indices|(?:copy|swap)_blocks
                |kv_?cache_(?:copy|append|scatter)|copy_kv|append_?paged_?kv|req_to_token
@@ -110,7 +131,7 @@ convolution    conv(?!er)|xdlops_bwd_weight|implicit_?(?:gemm|con)|igemm_|winogr
                |cudnn.{0,200}[fdw](?:prop|grad)|(?<![a-z])[dw]grad(?:\dd|_engine|_alg)
                |fft\dd_[rc]2[rc]|flip_filter
 norm           rms_?norm|layer_?norm|lrn_|batch_?norm|group_?norm|instance_?norm|l2_?norm|bnorm
-               |qk_?norm|(?<![a-z])[blr]n_?(?:fw|bw)|(?<!de)normali[sz]ation|RowwiseMoments
+               |qk_?norm|(?<![a-z])[blr]n_?fw|(?<![a-z])[blr]n_?bw|(?<!de)normali[sz]ation|RowwiseMoments
                |GammaBeta|ComputeInternalGradients|DsDgamma|weight_norm|fused_ln(?![a-z])
                |Compute(?:\dd)?(?:Backward)?FusedParams|cuComputeGradInput
 embedding      bucketize_sparse|permute_indices|bounds_check_ind
@@ -124,10 +145,11 @@ elementwise    moe::dev::activation
 moe            (?<![a-z])moe(?![a-z])|expert
 quantize       quant(?!ile)|\bamax_|absmax|convert_fp8|per_token_group|cvt_\w{0,30}to_fp\d
                |delayed_scaling|swizzle_\w{0,30}scal|scale_inv|dynamic_\w{0,30}fp\d
-               |(?:to|cast)_?(?:fp8|mxfp)|cast_transpose
+               |(?:to|cast)_?fp8|(?:to|cast)_?mxfp|cast_transpose
 optimizer      \bk\w{0,30}optimizer|adam|adagrad|adafactor|rmsprop|\blamb(?![a-z])|_sgd|sgd_|lion_
                |newton_?schulz
-softmax        soft_?max|nll|cross_?entropy|(?<![a-z])(?:cce|jsd|ctc_loss|focal_loss|kl_?div)_
+softmax        soft_?max|nll|cross_?entropy|(?<![a-z])(?:ctc|focal)_loss_
+               |(?<![a-z])cce_|(?<![a-z])jsd_|(?<![a-z])kl_?div_
 embedding      index_?(?:put|copy|add|fill|func)|take_put|gpu_index_kernel|indexing_backward
                |gather(?!topk|median|kth)|scatter|partials?_(?:per_)?segment|grad_weight
 pooling        pool|adaptive_average|roi_align
@@ -183,7 +205,7 @@ def is_communication(name: str) -> bool:
 
     One that torch.compile fused with a collective's result only reads it.
     """
-    return not name.startswith("triton_") and _COMM.search(name[:_OWN_NAME].lower()) is not None
+    return not name.startswith("triton_") and _first(_COMMUNICATION, name[:_OWN_NAME]) is not None
 
 
 @lru_cache(maxsize=1 << 17)
@@ -193,7 +215,7 @@ def kernel_class(name: str) -> str:
     fused = FUSED.match(name)
     if fused and fused["kind"] in _INDUCTOR_KINDS:
         return _of_fused(fused["kind"], fused["operators"].strip("_"))
-    return _first(_CLASSES, name) or OTHER_CLASS
+    return _first(CLASSES, name) or OTHER_CLASS
 
 
 def _of_fused(kind: str, operators: str) -> str:

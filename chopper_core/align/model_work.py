@@ -498,9 +498,8 @@ def _is_text(host: Host) -> bool:
     """Whether attention is over text: causal, or next to an embedding, and without images."""
     if _has_images(host):
         return False
-    is_causal = host.by_kernel(lambda name: causal_in(name) is True) > 0
     unshaped = host.is_operator & host.named(_EMBEDDING) & (host.ranges.inputs == ABSENT)
-    return bool(is_causal.any() or unshaped.any())
+    return bool(unshaped.any() or host.by_kernel(lambda name: causal_in(name) is True).any())
 
 
 def _runs(host: Host, operator: re.Pattern[str]) -> bool:

@@ -48,17 +48,14 @@ _BACKWARD_WORDS: Final = frozenset(("backward", "bwd", "backprop", "wgrad", "dgr
 _UPLOAD: Final = late(r"^(?:Memcpy HtoD|CopyHostToDevice)")
 
 _BACKWARD_KERNEL: Final = late(
-    r"backward|(?<![a-z])bwd|bwd(?![a-z])|wrw|wgrad|dgrad|bprop|compute_grad|(?<=compute)\w{0,99}grad",
-    re.IGNORECASE,
+    r"backward|(?<![a-z])bwd|bwd(?![a-z])|wrw|wgrad|dgrad|bprop|compute_grad|(?<=compute)\w{0,99}grad"
 )
 _INPUT_GRADIENT: Final = late(r"dgrad|bwd|bprop", re.IGNORECASE)
 _FORWARD_KERNEL: Final = late(
-    r"(?<!std::)forward|(?<![a-z])fwd|fwd(?![a-z])|fprop|nll_loss(?!\w{0,99}backward)|cross_?entropy",
-    re.IGNORECASE,
+    r"(?<!std::)forward|(?<![a-z])fwd|fwd(?![a-z])|fprop|nll_loss(?!\w{0,99}backward)|cross_?entropy"
 )
 _OPTIMIZER_KERNEL: Final = late(
-    r"adam(?:w|_|math|functor|kernel|\b)|adagrad|adafactor|rmsprop|lamb_|(?<![a-z])sgd",
-    re.IGNORECASE,
+    r"adam(?:w|_|math|functor|kernel|\b)|adagrad|adafactor|rmsprop|lamb_|(?<![a-z])sgd"
 )
 _PHASE_WORDS: Final = (
     "ward", "wd", "wrw", "grad", "prop", "adam", "adaf", "lamb", "sgd", "loss", "entropy"
@@ -67,7 +64,7 @@ _PHASE_WORDS: Final = (
 _TRANSPOSED: Final = late(r"conv\w{0,99}_transpose")
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 17)
 def kernel_phase(name: str) -> Phase | None:
     """The phase in a kernel's own name; None for most names.
 
@@ -76,11 +73,11 @@ def kernel_phase(name: str) -> Phase | None:
     plain = name.lower()
     if not any(word in plain for word in _PHASE_WORDS):
         return None
-    if _BACKWARD_KERNEL.search(name):
+    if _BACKWARD_KERNEL.search(plain):
         return Phase.BACKWARD
-    if _OPTIMIZER_KERNEL.search(name) and kernel_class(name) != "embedding":
+    if _OPTIMIZER_KERNEL.search(plain) and kernel_class(name) != "embedding":
         return Phase.OPTIMIZER
-    return Phase.FORWARD if _FORWARD_KERNEL.search(name) else None
+    return Phase.FORWARD if _FORWARD_KERNEL.search(plain) else None
 
 
 @lru_cache(maxsize=1 << 14)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chopper_core.align.kernel_classes import (
+    CLASSES,
     MATRIX_CLASSES,
     OTHER_CLASS,
     UNKNOWN_COLLECTIVE,
+    alternatives,
     is_communication,
     kernel_class,
 )
@@ -214,3 +219,20 @@ def test_nearly_all_time_of_real_traces_has_a_class(name: str) -> None:
     time = np.bincount(table.kernel, weights=table.duration_ns, minlength=len(table.names))
     unknown = np.array([kernel_class(each) == OTHER_CLASS for each in table.names])
     assert time[unknown].sum() <= 0.005 * time.sum()
+
+
+@given(st.data(), st.sampled_from(CLASSES))
+def test_what_matches_a_pattern_has_its_literal(
+    data: st.DataObject, entry: tuple[str, re.Pattern[str], str]
+) -> None:
+    literal, pattern, _ = entry
+    assert literal in data.draw(st.from_regex(re.compile(pattern.pattern, re.ASCII)))
+
+
+def test_literals_leave_out_what_may_be_absent() -> None:
+    found = alternatives(r"ab?cd+(?:ef|gh)*ij|[kl|]m{0,2}\|no|(?:p(?:q|r)|s){2}t.uv")
+    assert [(literal, pattern.pattern) for literal, pattern in found] == [
+        ("cd", r"ab?cd+(?:ef|gh)*ij"),
+        ("no", r"[kl|]m{0,2}\|no"),
+        ("uv", r"(?:p(?:q|r)|s){2}t.uv"),
+    ]
