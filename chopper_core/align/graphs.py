@@ -158,7 +158,7 @@ class _Batches:
         host, launches = self._host, self._host.trace.launches
         rows = host.annotations
         start_ns = launches.start_ns[launch]
-        around = rows[(host.ranges.start_ns[rows] <= start_ns) & (host.end_ns[rows] >= start_ns)]
+        around = rows[(host.ranges.start_ns[rows] <= start_ns) & (host.ends(rows) >= start_ns)]
         sizes = [batch.tokens for row in around if (batch := batch_of(host.text(row)))]
         tokens = max((size for size in sizes if size), default=None)
         if tokens is None:
@@ -177,7 +177,7 @@ class _Batches:
             rows = self._host.operators[ranges.inputs[self._host.operators] != ABSENT]
             inside = np.isin(ranges.thread[rows], capture.thread)
             inside &= (ranges.start_ns[rows] <= capture.time_ns[-1]) & (
-                self._host.end_ns[rows] >= capture.time_ns[0]
+                self._host.ends(rows) >= capture.time_ns[0]
             )
             sizes = Counter[int]()
             codes, counts = counted(ranges.inputs[rows[inside]])
@@ -282,7 +282,7 @@ def _joined(
     other, ranges, launches = host.trace, host.ranges, host.trace.launches
     rows = _within(host, spans)
     names = {name: code for code, name in enumerate(trace.names)}
-    last = max([spans[-1][1], *host.end_ns[rows].tolist()])
+    last = max([spans[-1][1], *host.ends(rows).tolist()])
     tables = (trace.activities, trace.launches, trace.ranges, trace.captured)
     shift = min(int(each.start_ns.min()) for each in tables if len(each)) - _BETWEEN_NS - last
 
@@ -339,7 +339,7 @@ def _joined(
 
 def _within(host: Host, spans: Sequence[tuple[int, int, Index]]) -> Index:
     """The ranges around captures or in them, annotations only in them: others name steps."""
-    ranges, end_ns = host.ranges, host.end_ns
+    ranges, end_ns = host.ranges, host.ends(slice(None))
     begins, ends = (np.array([span[side] for span in spans]) for side in (0, 1))
     before = np.searchsorted(ends, ranges.start_ns, "right")
     overlaps = np.searchsorted(begins, end_ns, "left") > before

@@ -133,10 +133,6 @@ class Host:
         return link(self.trace)
 
     @cached_property
-    def end_ns(self) -> Int64:
-        return self.ranges.start_ns + self.ranges.duration_ns
-
-    @cached_property
     def kind(self) -> Int8:
         """The kind of each activity; memset counts as compute."""
         category = self.trace.activities.category
@@ -166,11 +162,14 @@ class Host:
 
         return captured_points(self)
 
+    def ends(self, rows: Index | slice) -> Int64:
+        return self.ranges.start_ns[rows] + self.ranges.duration_ns[rows]
+
     def intervals(self, rows: Index, values: Index | None = None) -> Intervals:
         return Intervals(
             self.ranges.thread[rows],
             self.ranges.start_ns[rows],
-            self.end_ns[rows],
+            self.ends(rows),
             rows if values is None else values,
         )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.host import Host, Links, matching
-from chopper_core.align.labels import NOWHERE, Intervals, Points, numbered
+from chopper_core.align.labels import BLOCK, NOWHERE, Intervals, Points, numbered
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
 from chopper_core.model.side_table import (
     NEVER,
@@ -24,7 +25,7 @@ from chopper_core.model.side_table import (
     largest_between,
 )
 from chopper_core.model.table import NO_TIME, KernelTable
-from chopper_core.sources.trace import HostCategory, Trace
+from chopper_core.sources.trace import HostCategory, HostRanges, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Rows
 from chopper_core.util.grouping import distinct, first_equal, ranked, run_starts, stable_order
@@ -63,17 +64,17 @@ def host_time(
     part, whose = np.nonzero(lengths > 0)
     if not len(whose):
         return empty(HostTime)
-    begin = begins[part, whose]
+    begin, end = begins[part, whose], (begins + lengths)[part, whose]
+    del begins, lengths, launched, late
     own = links.points.thread[whose]
     last = _last_launching(links, begin)
-    events = _events(trace)
-    pieces = _pieces(events, own, begin, begin + lengths[part, whose])
+    pieces = _pieces(trace, own, begin, end)
     is_alone = (pieces.codes == NOWHERE).all(axis=0) & (own != last)[pieces.gap]
     alone = pieces.take(is_alone)
-    others = _pieces(events, last[alone.gap], alone.start_ns, alone.end_ns)
-    del events
+    others = _pieces(trace, last[alone.gap], alone.start_ns, alone.end_ns)
     others = replace(others, gap=alone.gap[others.gap])
     pieces = pieces.take(~is_alone).joined(others)
+    del alone, others, begin, end
     order = stable_order(pieces.start_ns)
     pieces = pieces.take(order[stable_order(gpu[whose[pieces.gap[order]]])])
     length = pieces.end_ns - pieces.start_ns
@@ -113,19 +114,18 @@ class _HostEvents(Rows, frozen=True):
     name: Int32
 
 
-def _events(trace: Trace) -> _HostEvents:
-    launches, ranges = trace.launches, trace.ranges
-    kind = _KIND_OF[ranges.category]
-    rows = np.flatnonzero((kind != _IGNORED) & ~matching(trace.names, ranges.name, _NO_CAUSE))
-    start = np.concatenate([launches.start_ns, ranges.start_ns[rows]])
-    duration = np.concatenate([launches.duration_ns, ranges.duration_ns[rows]])
-    return _HostEvents(
-        np.concatenate([launches.thread, ranges.thread[rows]]),
-        start,
-        start + duration,
-        np.concatenate([np.zeros(len(launches), np.int8), kind[rows]]),
-        np.concatenate([launches.name, ranges.name[rows]]),
-    )
+def _events(trace: Trace) -> Iterator[_HostEvents]:
+    """The events, a block at a time: they are many, and few are in a gap."""
+    codes = np.arange(len(trace.names))
+    is_cause = ~matching(trace.names, codes, _NO_CAUSE, distinct(trace.ranges.name))
+    for table in (trace.launches, trace.ranges):
+        for begin in range(0, max(len(table), 1), BLOCK):
+            part = table.take(slice(begin, begin + BLOCK))
+            end = part.start_ns + part.duration_ns
+            kind = np.zeros(len(part), np.int8)
+            if isinstance(part, HostRanges):
+                kind = np.where(is_cause[part.name], _KIND_OF[part.category], _IGNORED)
+            yield _HostEvents(part.thread, part.start_ns, end, kind, part.name)
 
 
 class _GapPieces(Rows, frozen=True):
@@ -138,16 +138,21 @@ class _GapPieces(Rows, frozen=True):
     """Codes of names, as fields of `HostStack` x pieces; NOWHERE without one."""
 
 
-def _pieces(events: _HostEvents, thread: Int32, begin: Int64, end: Int64) -> _GapPieces:
+def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces:
     """The gaps, cut where an event of their thread starts or ends, with the innermost events."""
     place = Points(np.tile(thread, 2), np.concatenate([begin, end])).place
     begins, ends = place(thread, begin), place(thread, end)
-    starts, stops = place(events.thread, events.start_ns), place(events.thread, events.end_ns)
     order = stable_order(begins)
-    latest = np.maximum.accumulate(ends[order])
-    over = np.searchsorted(latest, starts, "right")
-    inside = np.searchsorted(begins[order], stops, "left") > over
-    cuts = distinct(np.concatenate([starts[inside], stops[inside]]))
+    ordered, latest = begins[order], np.maximum.accumulate(ends[order])
+    chosen: list[_HostEvents] = []
+    edges: list[Int64] = []
+    for events in _events(trace):
+        starts, stops = place(events.thread, events.start_ns), place(events.thread, events.end_ns)
+        inside = np.searchsorted(ordered, stops, "left") > np.searchsorted(latest, starts, "right")
+        inside &= events.kind != _IGNORED
+        chosen.append(events.take(inside))
+        edges += starts[inside], stops[inside]
+    cuts = distinct(np.concatenate(edges))
     first = np.searchsorted(cuts, begins, "right")
     count = np.searchsorted(cuts, ends, "left") - first + 1
     head = np.cumsum(count) - count
@@ -158,18 +163,14 @@ def _pieces(events: _HostEvents, thread: Int32, begin: Int64, end: Int64) -> _Ga
     start[head] = begin
     stop = np.append(start[1:], 0)
     stop[head + count - 1] = end
+    del place, begins, ends, order, ordered, latest, edges, cuts
     points = Points(thread[gap], start)
-    chosen = events.take(inside)
     codes = np.full((len(HostStack.__struct_fields__), len(gap)), NOWHERE, np.int32)
     for kind, found in enumerate(codes):
-        rows = np.flatnonzero(chosen.kind == kind)
+        own = reduce(_HostEvents.joined, [each.take(each.kind == kind) for each in chosen])
         # No event starts or ends within a piece: one that covers its first instant covers it all.
-        found[:] = Intervals(
-            chosen.thread[rows],
-            chosen.start_ns[rows],
-            chosen.end_ns[rows] - 1,
-            chosen.name[rows].astype(np.intp),
-        ).innermost(points)
+        running = Intervals(own.thread, own.start_ns, own.end_ns - 1, own.name.astype(np.intp))
+        found[:] = running.innermost(points)
     return _GapPieces(gap, start, stop, codes)
 
 
@@ -205,7 +206,7 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
         kinds.astype(np.int8),
         name.astype(np.int32),
         start,
-        duration,
+        duration.astype(np.int64, copy=False),
     )
 
 

@@ -15,7 +15,7 @@ from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Num
 from chopper_core.util.grouping import common_of, ranked, run_mask, stable_order
 
 NOWHERE = -1
-_BLOCK: Final = 1 << 16
+BLOCK: Final = 1 << 16
 """Intervals that are placed at a time."""
 
 
@@ -218,19 +218,20 @@ class Intervals(Rows, frozen=True):
         if any_thread:
             everywhere = replace(self, thread=np.zeros_like(self.thread))
             return everywhere.innermost(points.anywhere)
-        return self._paint(self.start_ns - self.end_ns, points)
+        return self._paint(points, -1)
 
     def outermost(self, points: Points) -> Index:
-        return self._paint(self.end_ns - self.start_ns, points)
+        return self._paint(points, 1)
 
-    def _paint(self, rank: Int64, points: Points) -> Index:
-        """The value of the highest-ranked interval over each point; the last of equal ones."""
+    def _paint(self, points: Points, sign: int) -> Index:
+        """The value of the longest interval over each point, or of the shortest with a negative
+        sign; the last of equal ones."""
         found = np.full(len(points), -1, np.intp)
         rows, _ = points.line
         if not len(self) or not len(rows):
             return found
         covers, low, high = map(np.concatenate, zip(*self._covering(points), strict=True))
-        order = stable_order(rank[covers])
+        order = stable_order(sign * (self.end_ns[covers] - self.start_ns[covers]))
         last = last_over(low[order], high[order], len(rows))
         is_covered = last >= 0
         found[rows[is_covered]] = self.value[covers[order[last[is_covered]]]]
@@ -240,8 +241,8 @@ class Intervals(Rows, frozen=True):
         """The intervals over any point, and where in its line these begin and end; by blocks, since
         a trace has many times more ranges than activities."""
         line = np.append(points.line[1], np.iinfo(np.int64).max)
-        for begin in range(0, len(self), _BLOCK):
-            block = slice(begin, begin + _BLOCK)
+        for begin in range(0, len(self), BLOCK):
+            block = slice(begin, begin + BLOCK)
             end = points.place(self.thread[block], self.end_ns[block])
             low = np.searchsorted(line, points.place(self.thread[block], self.start_ns[block]))
             covers = np.flatnonzero(line[low] <= end)

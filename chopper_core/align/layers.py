@@ -136,7 +136,7 @@ def layer_windows(host: Host) -> Intervals:
         host.ranges.thread[rows].tolist(),
         layers.tolist(),
         host.ranges.start_ns[rows].tolist(),
-        host.end_ns[rows].tolist(),
+        host.ends(rows).tolist(),
         strict=True,
     ):
         if hook > 0:
@@ -183,7 +183,7 @@ def read_shapes(host: Host, layers: Intervals, code: Callable[[str], int]) -> In
 
 def _read_layer(host: Host, operators: Index) -> Iterator[tuple[int, str]]:
     """(Row, operation) of the operators of one layer, sorted by start."""
-    start_ns, end_ns = host.ranges.start_ns, host.end_ns
+    start_ns = host.ranges.start_ns
     is_product = host.named(_PRODUCTS)[operators] & (host.ranges.inputs[operators] >= 0)
     products = operators[is_product]
     attention = operators[host.named(_ATTENTION)[operators]]
@@ -196,14 +196,15 @@ def _read_layer(host: Host, operators: Index) -> Iterator[tuple[int, str]]:
         return
     products = products[: len(names)]
     yield from zip(products.tolist(), names, strict=True)
-    latest_end = np.maximum.accumulate(end_ns[operators])
+    end_ns = host.ends(operators)
+    latest_end = np.maximum.accumulate(end_ns)
     outermost = np.ones(len(operators), np.bool_)
     outermost[1:] = start_ns[operators[1:]] >= latest_end[:-1]
-    rows = operators[outermost]
+    rows, ends = operators[outermost], end_ns[outermost]
     computes = ~host.named(_MOVES)[rows] & (start_ns[rows] < start_ns[attended])
     rotated_ns = int(start_ns[rows[computes]].max(initial=0))
-    for row in rows:
-        holds = (start_ns[products] >= start_ns[row]) & (start_ns[products] < end_ns[row])
+    for row, end in zip(rows, ends, strict=True):
+        holds = (start_ns[products] >= start_ns[row]) & (start_ns[products] < end)
         if holds.any():
             continue
         passed = int((start_ns[products] < start_ns[row]).sum())

@@ -184,13 +184,11 @@ def without_model(host: Host, work: ModelWork) -> dict[str, int]:
     """The time of kernels without a model in µs, by the reason."""
     lacking = np.isnan(work.flops) & np.isnan(work.bytes) & np.isnan(work.shape)
     rows = np.flatnonzero(lacking & (host.kind == Kind.COMPUTE))
-    operators, ranges = host.operators, host.ranges
-    places = np.arange(len(operators))
-    around = host.intervals(operators, places).innermost(host.captured.take(rows))
-    has_inputs = ranges.inputs[operators] != ABSENT
-    modelled = host.by_name(has_model, operators) > 0
-    of_operator = np.append(np.where(modelled, 1 + has_inputs, 3), 0)
-    reason = of_operator[around]
+    around = host.intervals(host.operators).innermost(host.captured.take(rows))
+    inside = around[around != NOWHERE]
+    reason = np.zeros(len(rows), np.intp)
+    modelled = host.by_name(has_model, inside) > 0
+    reason[around != NOWHERE] = np.where(modelled, 1 + (host.ranges.inputs[inside] != ABSENT), 3)
     reason[~host.links.points.known()[rows]] = 4
     reason[is_uncaptured(host)[rows]] = 5
     time_us = np.bincount(reason, host.trace.activities.duration_ns[rows], len(_REASONS)) / 1e3

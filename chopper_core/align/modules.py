@@ -208,7 +208,7 @@ def _calls(host: Host, rows: Index) -> _Calls:
         classes,
         parent,
         host.ranges.start_ns[rows],
-        host.end_ns[rows],
+        host.ends(rows),
         is_block,
         holds & ~is_block,
     )

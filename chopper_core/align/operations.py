@@ -171,6 +171,7 @@ def label_operations(
     around = regions.innermost(points, any_thread=True)
     labels.fill(around, Rule.ANNOTATION, in_backward)
     labels.fill(operators.outermost(points), Rule.HOST_OPERATOR)
+    del custom, operators, regions  # They may be as large as the trace.
     # The work that autograd's nodes run directly.
     is_node = host.is_operator & host.named(_NODE) & host.named(_WRAPPERS) & ~host.named(_COMPILED)
     nodes = host.valued(is_node, lambda name: names.code(group_of(_NODE, name)))

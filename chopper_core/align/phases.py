@@ -160,7 +160,7 @@ def _after_closures(host: Host, speaking: Intervals) -> Intervals:
     """
     backward = np.flatnonzero(host.named(_BACKWARD) & host.is_operator)
     backward = backward[np.argsort(host.ranges.start_ns[backward], kind="stable")]
-    end_ns = np.maximum.accumulate(host.end_ns[backward])
+    end_ns = np.maximum.accumulate(host.ends(backward))
     low, high = (
         np.searchsorted(host.ranges.start_ns[backward], edge_ns)
         for edge_ns in (speaking.start_ns, speaking.end_ns)

@@ -69,14 +69,6 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     devices, gpu = ranked(activities.device)
     host = Host(trace)
     kind, links = host.kind, host.links
-    # First, since both the accounts and the host's ranges take much memory.
-    start, duration, stream = activities.start_ns, activities.duration_ns, activities.stream
-    launched = links.launch_ns
-    columns: dict[str, Any] = gpu_by_gpu(
-        gpu, lambda own: account(start[own], duration[own], kind[own], stream[own], launched[own])
-    )
-    idle = host_time(trace, links, gpu, columns["idle_ns"], columns["exposed_copy_ns"])
-    launching = host_lane(trace, links, gpu)
     modules = read_modules(host)
     collectives = read_collectives(host)
     inference = read_inference(host)
@@ -106,15 +98,22 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     if not np.isfinite(tokens).any():
         tokens = activity_tokens(host, phases.codes, layers.codes, keys)
     requests = on_longest(host, inference.steps, inference.requests)
-    columns |= gpu_by_gpu(
-        gpu,
-        lambda own: launch_overheads(
-            start[own], duration[own], kind[own], launched[own], iterations.codes[own]
-        ),
-    )
     attributes, nodes = activity_attributes(host, collectives.argument)
     lane, sizes, uncaptured = host.lane, launch_sizes(host), int(is_uncaptured(host).sum())
+    # Last, since both the accounts and the host's ranges take much memory.
     del host, modules, keys
+    links = replace(links, points=replace(links.points))  # Without what it has cached.
+    start, duration, stream = activities.start_ns, activities.duration_ns, activities.stream
+    launched = links.launch_ns
+
+    def charged(own: Index) -> dict[str, Int64]:
+        times = start[own], duration[own], kind[own]
+        accounts = account(*times, stream[own], launched[own])
+        return accounts | launch_overheads(*times, launched[own], iterations.codes[own])
+
+    columns: dict[str, Any] = gpu_by_gpu(gpu, charged)
+    idle = host_time(trace, links, gpu, columns["idle_ns"], columns["exposed_copy_ns"])
+    launching = host_lane(trace, links, gpu)
     table = KernelTable(
         names=names,
         operations=operation_names,
@@ -199,6 +198,8 @@ def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:
 
 
 def gpu_by_gpu(gpu: Index, charge: Callable[[Index], dict[str, Int64]]) -> dict[str, Int64]:
+    if not gpu.any():
+        return charge(np.arange(len(gpu)))
     columns: dict[str, Int64] = {}
     for number in range(int(gpu.max(initial=0)) + 1):
         rows = np.flatnonzero(gpu == number)

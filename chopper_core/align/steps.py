@@ -240,8 +240,8 @@ def _optimizer_ends(host: Host) -> list[int]:
     rows = rows[np.argsort(host.ranges.start_ns[rows])]
     backward = np.sort(host.ranges.start_ns[host.named(BACKWARD_NODE)])
     ends: list[int] = []
-    for row in rows:
-        start, end = int(host.ranges.start_ns[row]), int(host.end_ns[row])
+    spans = zip(host.ranges.start_ns[rows].tolist(), host.ends(rows).tolist(), strict=True)
+    for start, end in spans:
         since = ends[-1] if ends else 0
         if ends and np.searchsorted(backward, start) == np.searchsorted(backward, since):
             ends[-1] = max(ends[-1], end)
