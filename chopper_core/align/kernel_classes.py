@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final
 
 from chopper_core.util.patterns import late
@@ -46,7 +46,8 @@ _Table = Sequence[tuple[str, re.Pattern[str], str]]
 """A literal that is in all texts in which a pattern occurs, the pattern, and what it tells."""
 
 
-def _table(text: str) -> _Table:
+@cache
+def table_of(text: str) -> _Table:
     """Names and patterns, a line each; an indented line continues the one before."""
     joined = re.sub(r"\n +", "", text.strip())
     pairs = (line.lower().split(maxsplit=1) for line in joined.splitlines())
@@ -67,10 +68,10 @@ def alternatives(pattern: str) -> Iterator[tuple[str, re.Pattern[str]]]:
         begin = bar.end()
 
 
-def _first(table: _Table, text: str) -> str | None:
-    """The name of the first pattern that occurs in a text's beginning."""
+def _first(table: str, text: str) -> str | None:
+    """The name of the first pattern of a table that occurs in a text's beginning."""
     lowered = text[:_READ_CHARACTERS].lower()
-    for literal, pattern, name in table:
+    for literal, pattern, name in table_of(table):
         # Most literals aren't there, which takes a hundredth of a search.
         if literal in lowered and pattern.search(lowered):
             return name
@@ -79,7 +80,7 @@ def _first(table: _Table, text: str) -> str | None:
 
 # Libraries; experts: DeepEP and its kin, plain and mangled, whose layout kernels stay on the GPU;
 # all-reduces of inference engines, on peers' memory or by the switch.
-_COMMUNICATION: Final = _table(r"""
+_COMMUNICATION: Final = r"""
 communication  (?:^|[^a-z])[nr]ccl(?:dev|sym|kernel)|msccl|(?:roc|nv|ro)_?shmem|\bucc_|^[nr]ccl_
                |\bexecutor_kernel|c10d::symmetric_memory::
                |deep_?ep\d*(?:::|\d)(?!\w{0,99}layout)|dpsk(?:::|\d+)ep(?:::|\d+)(?!layout)
@@ -90,14 +91,14 @@ communication  (?:^|[^a-z])[nr]ccl(?:dev|sym|kernel)|msccl|(?:roc|nv|ro)_?shmem|
                |(?:^|::|\s)\w{0,99}(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w{0,99}(?:kernel|[<(])
                |moe_(?:comm|alltoall)::|userbuffers(?:_|::)|hybrid_ep(?:::|\d)|\ball_?reduce::
                |trt\w{0,9}_all_?reduce
-""")
-_INDUCTOR_OPS: Final = _table(r"""
+"""
+_INDUCTOR_OPS: Final = r"""
 attention      flex_attention|scaled_dot_product
 norm           (?:rms|layer|batch|group)_norm
 softmax        softmax|nll_loss|cross_entropy
 pooling        _pool\dd
-""")
-CLASSES: Final = _table(r"""
+"""
+CLASSES: Final = r"""
 kv_cache       reshape_and_cache|dequant_cache|concat_and_cache|store_kv_?cache
                |set_(?:mla_)?kv_buffer|kv_indices|(?:copy|swap)_blocks
                |kv_?cache_(?:copy|append|scatter)|copy_kv|append_?paged_?kv|req_to_token
@@ -176,8 +177,8 @@ elementwise    elementwise|mul_broadcast|pointwise|tensor_apply|foreach|\bfill|v
                |sigmoid|(?<![a-z])glu_|op\dd?tensor|op_generic_tensor|neuron(?:fwd|bwd)|_assert_
                |(?:^|[_\s:])(?:add|sub|mul|div|exp|tanh|axpb?y|scal|bias|residual)_(?:\w{1,30}_)?kernel
 norm           norm(?!al)
-""")
-_COLLECTIVES: Final = _table(r"""
+"""
+_COLLECTIVES: Final = r"""
 all_gather     all_?gather|userbuffers_\w{0,99}_ag
 reduce_scatter reduce_?scatter|post_backward_reduce|userbuffers_\w{0,99}_rs
 all_reduce     all_?reduce|userbuffers_\w{0,99}_(?:rr|mc|ar)|cross_device_reduce
@@ -192,7 +193,7 @@ combine        combine
 gather         \bgather
 scatter        \bscatter
 reduce         reduce
-""")
+"""
 
 
 def collective_name(text: str) -> str | None:
