@@ -22,6 +22,8 @@ from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
 from chopper_core.util.grouping import first_equal, run_starts, stable_order
 
+MOST_STREAMS: Final = 1_024
+"""Of a GPU whose rows depend on the last of each; there are edges for each pair of streams."""
 STAMP_NS: Final = 1_000
 """Activities of a stream that overlap by no more than this are in order: older profilers write
 whole microseconds."""
@@ -128,7 +130,8 @@ def dependencies(table: KernelTable, rows: Index) -> EdgeRows:
 
     A row depends on the one before it in its stream, and of every other stream of its GPU on the
     last that ended by its start, if that ended later than the one before it in its own. In a
-    stream whose activities overlap (those of a graph) the last that ended counts as before it.
+    stream whose activities overlap (those of a graph) the last that ended counts as before it. Of
+    more than `MOST_STREAMS` it depends on the last that ended in any of them alone.
     """
     gpus = [*run_starts(table.gpu[rows]).tolist(), len(rows)]
     parts = [_of_gpu(table, rows, begin, end) for begin, end in pairwise(gpus)]
@@ -194,9 +197,9 @@ def _across(times: _Times, lanes: list[Index], own_end: Int64) -> list[_Edges]:
     ended = np.searchsorted(ends, times.start, "right") > np.searchsorted(ends, own_end, "right")
     waiting = np.flatnonzero(ended)
     found = []
-    for lane in lanes:
+    for lane in lanes if len(lanes) <= MOST_STREAMS else [np.arange(len(times.start))]:
         place, there = _last_ended(times, lane, waiting)
-        there &= times.stream[waiting] != times.stream[lane[0]]
+        there &= times.stream[waiting] != times.stream[place]
         there &= times.end[place] > own_end[waiting]
         after, before = waiting[there], place[there]
         launch = times.launch[after]

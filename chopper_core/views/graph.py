@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.labels import numbered as combined
 from chopper_core.graph.build import build_graph, step_graph
-from chopper_core.graph.dependencies import INFERRED, Evidence
+from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
 from chopper_core.graph.path import GAPS, longest_path, work_alone
 from chopper_core.graph.slack import MAX_ROWS
 from chopper_core.graph.step_graph import StepGraph, replay
@@ -26,7 +26,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import counts_of, distinct, evenly, sums_of
+from chopper_core.util.grouping import counts_of, distinct, distinct_codes, evenly, sums_of
 from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures
 from chopper_core.views.shared.phrases import amount, facts, percent
@@ -144,7 +144,7 @@ def answer(run: Run, view: View) -> ViewResult:
     return replace(
         found,
         headline=_headline(scope, steps),
-        notes=_notes(scope),
+        notes=_notes(scope, run.table),
         charts=_charts(run, scope, steps),
         base=base.itself if view.by == NODE else base,
     )
@@ -358,7 +358,7 @@ def _headline(scope: _ScopeGraph, steps: int) -> tuple[str, ...]:
     )
 
 
-def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
+def _notes(scope: _ScopeGraph, table: KernelTable) -> tuple[str, ...]:
     graph = scope.graph
     edges = counts_of(graph.evidence, len(Evidence)).tolist()
     total = max(len(graph.evidence), 1)
@@ -377,6 +377,13 @@ def _notes(scope: _ScopeGraph) -> tuple[str, ...]:
         )
     if any(edges[each] for each in INFERRED):
         notes.append("waits for other streams are inferred from the times; some may be coincidence")
+    gpu, stream = table.gpu[scope.rows], table.stream[scope.rows]
+    of_stream, _ = distinct_codes(combined((gpu, stream)))
+    if (most := int(counts_of(gpu[of_stream]).max(initial=0))) > MOST_STREAMS:
+        notes.append(
+            f"a GPU has {most:,} streams: its activities wait for the last that ended in any of "
+            "them, not for that of each"
+        )
     if scope.iteration is not None:
         notes.append(
             f"the run has too many activities: this is the graph of iteration {scope.iteration}"

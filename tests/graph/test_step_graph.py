@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.graph import dependencies
 from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import Evidence
 from chopper_core.graph.step_graph import Replayed, replay, steps_of
@@ -17,6 +18,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane, side_tables
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View
+from chopper_core.views.query import query
 from chopper_core.views.shared.step_times import step_times
 from tests.demo import demo_run
 from tests.support import Row, run_of
@@ -91,6 +93,16 @@ def test_a_collective_waits_for_its_last_member() -> None:
     work = graph.work_ns.copy()
     work[graph.activities[2]] = 20
     assert replay(graph, work).end_ns[graph.activities].tolist() == [30, 60, 30, 60]
+
+
+def test_of_thousands_of_streams_an_activity_waits_for_the_last_that_ended() -> None:
+    count = 2 * dependencies.MOST_STREAMS
+    rows = [Row(10 * place + 10, 8, stream=place, launch=10 * place + 3) for place in range(count)]
+    run = run_of(rows)
+    graph = step_graph(run)
+    assert count <= len(graph.evidence) < 4 * count
+    (note,) = (each for each in query(run, View("R", name="graph")).notes if "streams:" in each)
+    assert note.startswith("a GPU has 2,048 streams")
 
 
 def test_a_wait_between_streams_holds_wherever_the_same_kernels_wait() -> None:

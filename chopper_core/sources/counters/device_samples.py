@@ -48,9 +48,9 @@ FORMAT: Final = "device sampling"
 SAMPLES: Final = "samples"
 KERNELS: Final = "kernels"
 _MOST_NODES: Final = 4096
+"""Larger agent ids are handles, not nodes."""
 _LIMIT: Final = 2.0**64
 """Of what a counter's register holds."""
-"""Larger agent ids are handles, not nodes."""
 _KERNEL_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "agent": ("agent_id",),
     "queue": ("queue_id",),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -124,12 +125,13 @@ class ComparedCompute(Struct, frozen=True):
 
 def _compared(
     context: FindingsContext, pair: Index, pairs: int
-) -> tuple[Float64, ComparedCompute, ComparedCompute]:
+) -> tuple[Float64, ComparedCompute, Callable[[], ComparedCompute]]:
     """The compute by `pair`, the phase and operation of each cell that computes, and GPU.
 
     First its time, then how much longer it takes than that of peers without communication during
-    it, then with it: a collective that transfers slows kernels more than one that waits, and GPUs
-    that lag wait less. Of each operation in a layer and iteration a GPU's peers are the GPUs that
+    it, then what finds that with it, which takes as long: a collective that transfers slows kernels
+    more than one that waits, and GPUs that lag wait less. Of each operation in a layer and
+    iteration a GPU's peers are the GPUs that
     run the same kernels of it, of the same shapes: another stage of a pipeline, a micro-step more,
     or an expert with more tokens is compared with no one.
     """
@@ -159,7 +161,7 @@ def _compared(
 
     took_ns = laid_out(np.where(has_peers, took, 0.0)).sum(axis=2)
     alone = has_peers & (beside <= _MAX_OVERLAP * took)
-    return np.asarray(took_ns, np.float64), compared(alone), compared(has_peers)
+    return np.asarray(took_ns, np.float64), compared(alone), partial(compared, has_peers)
 
 
 @rule(
@@ -176,11 +178,12 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     if len(context.gpus) < 2:
         return
     pairs, pair = context.together("phase", "operation")
-    took_ns, apart, beside = _compared(context, pair[context.computes], len(pairs))
+    took_ns, apart, with_comm = _compared(context, pair[context.computes], len(pairs))
     counts = took_ns >= _MIN_OPERATION * context.step_ns * len(context.iterations)
     alone = counts & (apart.known_ns >= _MIN_COMPARED * took_ns)
     if not alone.any():
         return
+    beside = with_comm() if (counts & ~alone).any() else apart
     own = np.where(alone, apart.ratio, beside.ratio)
     spread = MAD_TO_SIGMA * median_of(np.abs(own[alone] - 1))
     limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
