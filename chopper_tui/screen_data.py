@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS
 from chopper_core.model.charts import BarChart, Composition, Lanes, Series
 from chopper_core.model.column_names import is_part
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import STATE_TITLES, Kind
@@ -292,9 +293,13 @@ def second_signal(run: Run, chosen: str) -> str:
 
 def varies(run: Run, name: str) -> bool:
     """Whether a signal changes over time, or from GPU to GPU: a flat one says nothing."""
-    known = [each[np.isfinite(each)] for each in _means_of(run, name).values()]
-    every = np.concatenate([*known, np.zeros(0)])
-    return bool(len(every)) and bool(np.ptp(every) > _FLAT * np.abs(every).max())
+    is_share, least, most = run.signal(name).unit == Unit.PERCENT, np.inf, -np.inf
+    for means in _means_of(run, name).values():
+        least = min(least, float(np.nanmin(means, initial=np.inf)))
+        most = max(most, float(np.nanmax(means, initial=-np.inf)))
+        if is_share and most - least > _FLAT * _FULL[Unit.PERCENT]:
+            return True  # Whatever the other GPUs do: of many each takes long.
+    return most - least > _FLAT * max(abs(least), abs(most))
 
 
 def _means_of(run: Run, name: str) -> Mapping[int, Float64]:
@@ -303,7 +308,8 @@ def _means_of(run: Run, name: str) -> Mapping[int, Float64]:
     def found() -> Mapping[int, Float64]:
         end = int(run.table.start_ns.max(initial=run.origin_ns + 1))
         cut = np.linspace(run.origin_ns, end, _COMPARED + 1)
-        return {gpu: curve.means(cut) for gpu, curve in run.signal(name).curves.items()}
+        curves = run.signal(name).curves
+        return LazyMap(curves, lambda gpu: curves[gpu].means(cut))
 
     return run.memo(("means of a signal", name), found)
 
@@ -316,8 +322,7 @@ def _is_same(run: Run, name: str, chosen: str) -> bool:
         return False
     differences = (np.abs(one[gpu] - other[gpu]) for gpu in one)
     known = (each[np.isfinite(each)] for each in differences)
-    apart = [float(each.mean()) for each in known if len(each)]
-    return max(apart, default=0.0) < _SAME_PCT
+    return all(each.mean() < _SAME_PCT for each in known if len(each))
 
 
 def next_signal(run: Run, chosen: str) -> str:

@@ -352,11 +352,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         def curve(gpu: int) -> IntegralCurve:
             if kinds != (Kind.COMM,):
                 return self._busy_curve(gpu, kinds)
-            rows = self.tree().node((str(gpu),)).selection
-            start, duration = self.table.start_ns[rows], self.table.duration_ns[rows]
-            span = (int(start.min()), int((start + duration).max()))
-            running = self.table.kind[rows] == Kind.COMM
-            return share_running(start[running], duration[running], span, self._unseen(gpu))
+            node, table = self.tree().node((str(gpu),)), self.table
+            rows, span = node.selection, (*node.min("start_ns"), *node.max("end_ns"))
+            own = np.flatnonzero(table.kind[rows] == Kind.COMM)
+            start, duration = table.start_ns[rows][own], table.duration_ns[rows][own]
+            return share_running(start, duration, span, self._unseen(gpu))
 
         gpus = tuple(
             gpu.index for gpu in self.gpus if self.table.has_times and gpu.index in self.traced
