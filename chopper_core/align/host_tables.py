@@ -103,29 +103,19 @@ def _last_launching(links: Links, at_ns: Int64) -> Int32:
     return np.append(np.int32(NOWHERE), links.points.thread[known])[place]
 
 
-class _HostEvents(Rows, frozen=True):
-    """Host events that may be causes."""
-
-    thread: Int32
-    start_ns: Int64
-    end_ns: Int64
-    kind: Int8
-    """The field of `HostStack`."""
-    name: Int32
-
-
-def _events(trace: Trace) -> Iterator[_HostEvents]:
-    """The events, a block at a time: they are many, and few are in a gap."""
+def _events(trace: Trace) -> Iterator[tuple[Int8, Intervals]]:
+    """The host events by the field of `HostStack`, a block at a time: few are in a gap."""
     codes = np.arange(len(trace.names))
     is_cause = ~matching(trace.names, codes, _NO_CAUSE, distinct(trace.ranges.name))
     for table in (trace.launches, trace.ranges):
         for begin in range(0, max(len(table), 1), BLOCK):
             part = table.take(slice(begin, begin + BLOCK))
-            end = part.start_ns + part.duration_ns
             kind = np.zeros(len(part), np.int8)
             if isinstance(part, HostRanges):
                 kind = np.where(is_cause[part.name], _KIND_OF[part.category], _IGNORED)
-            yield _HostEvents(part.thread, part.start_ns, end, kind, part.name)
+            last_ns = part.start_ns + part.duration_ns - 1
+            name = part.name.astype(np.intp)
+            yield kind, Intervals(part.thread, part.start_ns, last_ns, name)
 
 
 class _GapPieces(Rows, frozen=True):
@@ -144,13 +134,14 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
     begins, ends = place(thread, begin), place(thread, end)
     order = stable_order(begins)
     ordered, latest = begins[order], np.maximum.accumulate(ends[order])
-    chosen: list[_HostEvents] = []
+    chosen: list[tuple[Int8, Intervals]] = []
     edges: list[Int64] = []
-    for events in _events(trace):
-        starts, stops = place(events.thread, events.start_ns), place(events.thread, events.end_ns)
+    for kinds, events in _events(trace):
+        starts = place(events.thread, events.start_ns)
+        stops = place(events.thread, events.end_ns + 1)
         inside = np.searchsorted(ordered, stops, "left") > np.searchsorted(latest, starts, "right")
-        inside &= events.kind != _IGNORED
-        chosen.append(events.take(inside))
+        inside &= kinds != _IGNORED
+        chosen.append((kinds[inside], events.take(inside)))
         edges += starts[inside], stops[inside]
     cuts = distinct(np.concatenate(edges))
     first = np.searchsorted(cuts, begins, "right")
@@ -167,10 +158,9 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
     points = Points(thread[gap], start)
     codes = np.full((len(HostStack.__struct_fields__), len(gap)), NOWHERE, np.int32)
     for kind, found in enumerate(codes):
-        own = reduce(_HostEvents.joined, [each.take(each.kind == kind) for each in chosen])
+        own = reduce(Intervals.joined, [each.take(kinds == kind) for kinds, each in chosen])
         # No event starts or ends within a piece: one that covers its first instant covers it all.
-        running = Intervals(own.thread, own.start_ns, own.end_ns - 1, own.name.astype(np.intp))
-        found[:] = running.innermost(points)
+        found[:] = own.innermost(points)
     return _GapPieces(gap, start, stop, codes)
 
 
