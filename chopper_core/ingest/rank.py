@@ -27,7 +27,7 @@ from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import counts_of
+from chopper_core.util.grouping import counts_of, distinct
 from chopper_core.util.memory import reading
 from chopper_core.util.progress import Progress, silent
 
@@ -38,6 +38,8 @@ JOINED: Final = (HOST_TRACE, CAPTURE)
 MERGED: Final = "args.rank of the events: the file merges several ranks"
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a file that is replaced or written during that time."""
+_MOST_DEVICES: Final = 1_024
+"""Each GPU of a rank has what its host threads do; no process drives more GPUs."""
 _EPOCH_US: Final = 10**15
 _MAX_WORLD: Final = 1 << 20
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
@@ -147,6 +149,11 @@ def table_of(rank: Run, first_gpu: int) -> KernelTable:
 
 
 def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
+    if (count := len(distinct(trace.activities.device))) > _MOST_DEVICES:
+        raise DataError(
+            f"{path} has activities of {count:,} GPUs in one process, and none drives as many; "
+            "leave out those of other processes to open a part."
+        )
     trace, join = _with_host(trace, hosts)
     aligned = align_rank(trace)
     table = aligned.table

@@ -11,6 +11,8 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.column_names import FLOPS
+from chopper_core.util.errors import DataError
+from tests.align.traces import GEMM, TinyTrace
 from tests.fuzz.attack import attack_cells
 from tests.fuzz.seeds import SEEDS, small_trace
 from tests.limited import within
@@ -84,3 +86,11 @@ def test_an_integer_of_thousands_of_digits_is_none(tmp_path: Path) -> None:
     graph["workload_graph"][0]["is_cpu_op"] = "9" * 5000
     path.write_text(json.dumps(graph))
     assert len(open_run(str(path), jobs=1).table)
+
+
+def test_a_process_of_thousands_of_gpus_is_none(tmp_path: Path) -> None:
+    trace = TinyTrace()
+    for gpu in range(1_025):
+        trace.launch(GEMM, 20 * gpu, device=gpu)
+    with pytest.raises(DataError, match="1,025 GPUs in one process, and none drives as many"):
+        open_run(str(trace.write(tmp_path / "rank0.json")), jobs=1)
