@@ -641,7 +641,7 @@ class ScreenParts(SteadyScreen[None]):
             target = None
         if target is None or target.run != self.run.name:
             return None
-        while not (target.name or target.is_leaf):
+        while target.name in ("", "icicle") and not target.is_leaf:
             children = self.run.tree(target.order).children(target.path)
             if len(children.groups) != 1 or target.level == "kernel":
                 break
