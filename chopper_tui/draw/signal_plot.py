@@ -241,7 +241,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
     def _most_lines(self, chart: GpuLanes) -> int:
         """With the chart of steps as high as it gets: of few of them it says no more by that."""
         steps = chart.steps.numbers.shape[1] if chart.steps is not None else 0
-        return self.body_lines(chart) + (_STEP_LINES[1] if steps >= _STEP_CELLS else 0)
+        return self.body_lines(chart) + (_STEP_LINES[1] if steps >= _MANY_STEPS else 0)
 
     def fitted(self, chart: GpuLanes, width: int, glyphs: Glyphs, lines: int) -> int:
         most = self._most_lines(chart)
@@ -365,8 +365,8 @@ _ROWS_AROUND: Final = 2
 """The headings, and the line of all GPUs."""
 _STEP_LINES: Final = 4, 6
 """Of the chart of steps: what it wants, and how many more it takes."""
-_STEP_CELLS: Final = 24
-"""Cells of a step at most."""
+_MANY_STEPS: Final = 24
+"""Steps from which their chart takes more lines."""
 _TALLEST: Final = 4
 """Lines of a GPU at most: then heat has its past above its meter."""
 _LANE_HEIGHT: Final = 0.86
@@ -409,8 +409,7 @@ def _add_steps(steps: SignalRows, on: Canvas, lines: int) -> None:
     width = axis.label_width + 1
     cells = max(on.width - width - 1, 1)
     numbers = numbers[-cells:]
-    used = min(cells, len(numbers) * _STEP_CELLS)
-    places = np.arange(used) * len(numbers) // used
+    places = np.arange(cells) * len(numbers) // cells
     first = steps.numbers.shape[1] - len(numbers)
     inks = ["alarm" if first + at in steps.outliers else "accent" for at in range(len(numbers))]
     shares = axes.shares(numbers[None], axis)[:, places]
@@ -418,7 +417,7 @@ def _add_steps(steps: SignalRows, on: Canvas, lines: int) -> None:
     on.lines += axes.framed(drawn, axis, width, on.glyphs.is_ascii)
     last = f"{_whole(steps.x[1])} {steps.x_title}"
     first_text = _whole(steps.x[0]) if len(numbers) > 1 else ""
-    gap = max(min(used + 1, cells) - len(first_text + last), len(first_text) and 1)
+    gap = max(cells - len(first_text + last), len(first_text) and 1)
     on.add([(" " * (width + 1) + first_text + " " * gap + last, "dim")])
 
 
