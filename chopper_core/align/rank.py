@@ -106,7 +106,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     start, duration, stream = activities.start_ns, activities.duration_ns, activities.stream
     launched = links.launch_ns
 
-    def charged(own: Index) -> dict[str, Int64]:
+    def charged(own: Index | slice) -> dict[str, Int64]:
         times = start[own], duration[own], kind[own]
         accounts = account(*times, stream[own], launched[own])
         return accounts | launch_overheads(*times, launched[own], iterations.codes[own])
@@ -197,9 +197,9 @@ def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:
     }
 
 
-def gpu_by_gpu(gpu: Index, charge: Callable[[Index], dict[str, Int64]]) -> dict[str, Int64]:
+def gpu_by_gpu(gpu: Index, charge: Callable[[Index | slice], dict[str, Int64]]) -> dict[str, Int64]:
     if not gpu.any():
-        return charge(np.arange(len(gpu)))
+        return charge(slice(None))
     columns: dict[str, Int64] = {}
     for number in range(int(gpu.max(initial=0)) + 1):
         rows = np.flatnonzero(gpu == number)

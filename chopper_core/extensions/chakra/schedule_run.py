@@ -112,7 +112,7 @@ def _table(
     stream = np.where(schedule.kind == 0, 0, 1 + schedule.operation).astype(np.int64)
     launch, windows = np.full(count, NO_TIME, np.int64), np.full(count, np.nan)
 
-    def charge(own: Index) -> dict[str, Int64]:
+    def charge(own: Index | slice) -> dict[str, Int64]:
         given = start_ns[own], schedule.duration_ns[own], schedule.kind[own]
         parts = account(*given, stream[own], launch[own])
         return parts | launch_overheads(*given, launch[own], schedule.step[own])
