@@ -15,12 +15,13 @@ from chopper_core.model.charts import (
     Chart,
     Composition,
     HeatMap,
+    Lanes,
     LineChart,
     Roofline,
     Series,
     SignalRows,
 )
-from chopper_core.model.table import STATES
+from chopper_core.model.table import STATES, Kind
 from chopper_core.model.units import Unit, moment_text
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
@@ -49,6 +50,7 @@ from chopper_tui.draw.heat import IcicleDrawer
 from chopper_tui.draw.pieces import series_fills, series_inks
 from chopper_tui.draw.timeline import KIND_INKS
 from tests.demo import demo_run
+from tests.support import Row, run_of
 
 NAN = float("nan")
 
@@ -549,3 +551,56 @@ def test_a_colour_means_the_same_in_every_view() -> None:
     roles = {"text", "dim", "strong", "header", "chosen", "cursor"}
     scales = {*(f"heat{n}" for n in range(16)), *(f"change{n}" for n in range(15))}
     assert used <= {*MEANINGS, *NEUTRAL, *roles, *scales} and {*_NAMES} - seen <= {"hidden"}
+
+
+def test_tall_lanes_have_names_over_compute_and_communication_below() -> None:
+    """Where lines are left, as on a screen; in text each lane has one."""
+    comm = {"kind": Kind.COMM, "stream": 8, "operation": "all_reduce"}
+    rows = [
+        Row(0, 10, stream=7, operation="tiny"),
+        Row(100, 400, stream=9, kernel="gemm_kernel", operation="mlp_up"),
+        Row(300, 500, kernel="ncclDevKernel_Generic", **comm),
+    ]
+    run = run_of(rows)
+    chart = query(run, View(run.name, name="timeline", by="gpu")).charts[0]
+    colours = UNICODE.coloured(True)
+    drawn = draw_below((chart,), 100, 30, colours)
+    texts = ["".join(text for text, _ in line) for line in drawn]
+    top = next(y for y, text in enumerate(texts) if "GPU 0" in text)
+    lane, below = texts[top], texts[top + 4]
+    assert "gemm_kernel" in lane and "all_reduce" in below and "all_reduce" not in lane
+    inks = [{part for _, ink in line for part in ink.split("/")} for line in drawn[top : top + 5]]
+    assert all("gemm" in each and not {"hidden", "exposed"} & each for each in inks[:4])
+    assert {"hidden", "exposed"} <= inks[4] and "gemm" not in inks[4]
+    assert sum("GPU 0" in "".join(text for text, _ in line) for line in drawn) == 1
+    plain = ["".join(text for text, _ in line) for line in lines_of((chart,), 100, colours)]
+    at = next(y for y, text in enumerate(plain) if "GPU 0" in text)
+    assert "█" not in plain[at + 1] and "▀" not in plain[at + 1]
+    streams = query(run, View(run.name, name="timeline", by="stream")).charts[0]
+    assert isinstance(streams, Lanes)
+    assert streams.lanes == ("GPU 0 s9", "GPU 0 s7", "GPU 0 s8"), "what computes most is first"
+
+
+def test_nested_curves_are_areas_and_a_line_in_front() -> None:
+    x = np.arange(10.0)
+    lines = {"all": x + 20, "some": x + 10, "few": x}
+    chart = LineChart.over("title", "", "time", "ms", x, lines)
+    drawn = draw(replace(chart, is_nested=True), 60, 12, UNICODE.coloured(True))
+    inks = {part for line in drawn[1:] for _, ink in line for part in ink.split("/")}
+    assert {"shade", "third", "strong"} <= inks
+    legend = "".join(text for line in drawn[:2] for text, _ in line)
+    assert all(name in legend for name in lines)
+
+
+def test_a_schedule_has_three_fills_and_round_times() -> None:
+    numbers = np.tile([100.0, -100.0, 0.0], (2, 10))
+    at = tuple(str(20 * place) for place in range(30))
+    kinds = ("backward", "idle", "forward")
+    chart = HeatMap("along time", "%", ("stage 0", "stage 1"), at, "ms", numbers, kinds=kinds)
+    drawn = draw(chart, 60, 12, UNICODE.coloured(True))
+    inks = {part for line in drawn[1:3] for _, ink in line for part in ink.split("/")}
+    assert {"second", "idle", "third"} <= inks and not any(ink.startswith("change") for ink in inks)
+    text = "\n".join("".join(text for text, _ in line) for line in drawn)
+    assert all(kind in text for kind in kinds) and "%" not in text
+    times = [int(word) for word in re.findall(r"\b\d+\b", text.split("stage 1")[1])]
+    assert len(times) > 2 and len(set(np.diff(times).tolist())) == 1
