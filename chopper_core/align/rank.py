@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -37,7 +37,7 @@ from chopper_core.model.table import (
     whole_codes,
 )
 from chopper_core.sources.trace import Trace
-from chopper_core.util.arrays import Index, Int32, Int64
+from chopper_core.util.arrays import AnyArray, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, ranked
 
 NO_NAME: Final = "(no name)"
@@ -104,14 +104,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     del host, modules, keys
     links = replace(links, points=replace(links.points))  # Without what it has cached.
     start, duration, stream = activities.start_ns, activities.duration_ns, activities.stream
-    launched = links.launch_ns
-
-    def charged(own: Index | slice) -> dict[str, Int64]:
-        times = start[own], duration[own], kind[own]
-        accounts = account(*times, stream[own], launched[own])
-        return accounts | launch_overheads(*times, launched[own], iterations.codes[own])
-
-    columns: dict[str, Any] = gpu_by_gpu(gpu, charged)
+    launched, step = links.launch_ns, iterations.codes
+    columns: dict[str, Any] = charged(gpu, start, duration, kind, stream, launched, step)
     idle = host_time(trace, links, gpu, columns["idle_ns"], columns["exposed_copy_ns"])
     launching = host_lane(trace, links, gpu)
     table = KernelTable(
@@ -197,15 +191,20 @@ def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:
     }
 
 
-def gpu_by_gpu(gpu: Index, charge: Callable[[Index | slice], dict[str, Int64]]) -> dict[str, Int64]:
-    if not gpu.any():
-        return charge(slice(None))
-    columns: dict[str, Int64] = {}
+def charged(gpu: Index, *columns: AnyArray) -> dict[str, Int64]:
+    """What each activity is charged with on its GPU, by `account` and `launch_overheads`, from
+    columns: start, duration, kind, stream, launch and step."""
+    found: dict[str, Int64] = {}
     for number in range(int(gpu.max(initial=0)) + 1):
-        rows = np.flatnonzero(gpu == number)
-        for name, values in charge(rows).items():
-            columns.setdefault(name, np.zeros(len(gpu), np.int64))[rows] = values
-    return columns
+        own = np.flatnonzero(gpu == number) if gpu.any() else slice(None)
+        start, took, kind, stream, launch, step = (column[own] for column in columns)
+        charges = account(start, took, kind, stream, launch)
+        charges |= launch_overheads(start, took, kind, launch, step)
+        if not gpu.any():
+            return charges
+        for name, values in charges.items():
+            found.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
+    return found
 
 
 def used_names(table: KernelTable) -> KernelTable:

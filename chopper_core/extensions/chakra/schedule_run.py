@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.align.rank import gpu_by_gpu
+from chopper_core.align.rank import charged
 from chopper_core.extensions.chakra.schedule_edges import with_edges
 from chopper_core.extensions.chakra.schedules import EVERYWHERE, NO_MICROBATCH, Schedule
-from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
@@ -20,7 +19,6 @@ from chopper_core.model.table import NO_LABEL, NO_TIME, KernelTable, Kind, Rule,
 from chopper_core.model.tree import level_order
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT
-from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import counts_of, distinct, grouped, ranked
 
@@ -111,13 +109,8 @@ def _table(
     # Operations of one kind follow each other; those of several overlap.
     stream = np.where(schedule.kind == 0, 0, 1 + schedule.operation).astype(np.int64)
     launch, windows = np.full(count, NO_TIME, np.int64), np.full(count, np.nan)
-
-    def charge(own: Index | slice) -> dict[str, Int64]:
-        given = start_ns[own], schedule.duration_ns[own], schedule.kind[own]
-        parts = account(*given, stream[own], launch[own])
-        return parts | launch_overheads(*given, launch[own], schedule.step[own])
-
-    charged: dict[str, Any] = gpu_by_gpu(ranked(schedule.rank)[1], charge)
+    gpu, times = ranked(schedule.rank)[1], (start_ns, schedule.duration_ns)
+    costs: dict[str, Any] = charged(gpu, *times, schedule.kind, stream, launch, schedule.step)
     for (rank, number), window in schedule.windows_ns.items():
         there = np.flatnonzero((schedule.rank == rank) & (schedule.step == number))
         if len(there):
@@ -150,7 +143,7 @@ def _table(
         layer_rule=np.zeros(count, np.int8),
         operation_rule=stated,
         measured=measured,
-        **charged,
+        **costs,
     )
 
 
