@@ -27,6 +27,8 @@ _QUICK: Mapping[str, Any] = {
     "views": ("overview", "kernels", "ranks"),
 }
 """The options of a run of three minutes."""
+_SLOW = ("private",)
+"""Parts that a quick run has only if they are named."""
 _EACH_FIRST = (
     "Through the terminal, each key in turn. A view that needs all activities for the first time "
     "shows that it is loading and can be cancelled; it is quick from then on:"
@@ -52,7 +54,7 @@ def main() -> None:
     if unknown := [name for name in options.part if name not in PARTS]:
         parser.error(f"no part is called {' or '.join(unknown)}; the parts: {', '.join(PARTS)}")
     conditions, found = Conditions(), {}
-    for name in options.part or PARTS:
+    for name in options.part or [name for name in PARTS if not options.quick or name not in _SLOW]:
         print(f"measuring: {name}", end="", file=sys.stderr, flush=True)
         start = time.monotonic()
         found[name] = section = PARTS[name][1](options)

@@ -275,7 +275,7 @@ def _press(terminal: Terminal, key: str) -> tuple[float, int]:
         terminal.quiet(0.3)
         key = key[-1]
     before = terminal.processor_s()
-    _, count = terminal.timed(key, QUIET_S)
+    _, count = terminal.timed(key, QUIET_S, silent_s=_MOST_S)
     # It says so where something takes long, each second anew.
     while LOADING in terminal.text:
         terminal.until(lambda: LOADING not in terminal.text)

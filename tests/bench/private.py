@@ -34,7 +34,9 @@ def measure(case: Case, explorers: int = EXPLORERS) -> tuple[list[float], list[f
         terminals = [stack.enter_context(opened(case, _SIZE)) for _ in range(explorers)]
         for each in terminals:
             each.until(lambda each=each: case.is_complete(each))
-            each.quiet(KEPT_AFTER_S)
+        # The others have kept what the next can recall once the last has.
+        for each in reversed(terminals):
+            each.quiet(KEPT_AFTER_S if each is terminals[-1] else 0.0)
         at_first = [private_mb(each.process.pid) for each in terminals]
         for each in terminals[:_WALKED]:
             for digit in "1234567890":
