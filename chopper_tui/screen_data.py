@@ -166,6 +166,8 @@ class ScreenData(Struct, frozen=True):
     """Unit → the figure that fills a meter."""
     curves: int = 0
     """How many of the signals are worth a chart."""
+    columns_of_signals: int = 2
+    """How many of them are worth a column of sparklines."""
 
     @property
     def has_signals(self) -> bool:
@@ -205,6 +207,7 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
         inks,
         _full(run),
         2 if varies(run, second.name) else int(varies(run, frame.signal.name)),
+        1 + _says_more(run, second.name, frame.signal.name),
     )
 
 
@@ -289,6 +292,13 @@ def second_signal(run: Run, chosen: str) -> str:
     varying = (name for name in known if varies(run, name) and not _is_same(run, name, chosen))
     own = (name for name in known if not _is_same(run, name, chosen))
     return next(chain(varying, own, others))
+
+
+def _says_more(run: Run, name: str, chosen: str) -> bool:
+    """Whether a signal is worth a column next to another: not the same one, not 0 all the time."""
+    if varies(run, name):
+        return True
+    return not _is_same(run, name, chosen) and any(map(np.any, _means_of(run, name).values()))
 
 
 def varies(run: Run, name: str) -> bool:

@@ -155,7 +155,9 @@ def scaled_text(number: float, unit: AnyUnit, sign: str = "") -> str:
         return time_text(number, sign)
     scale = unit.scale(abs(number), is_whole=False)
     text = significant(number / scale.divisor, sign)
-    return f"{f'{number:{sign}.1f}' if unit is Unit.PERCENT else text} {scale.text}".strip()
+    if unit is Unit.PERCENT:
+        text = f"{number:{sign}.1f}" if sign else scale.cell(number)
+    return f"{text} {scale.text}".strip()
 
 
 COUNT: Final = UnitScale(0.0, "")

@@ -18,7 +18,7 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import run_mask
 from chopper_core.views.base import Base, base_of, divided
-from chopper_core.views.shared.phrases import count, facts
+from chopper_core.views.shared.phrases import count, facts, percent
 from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
@@ -137,5 +137,5 @@ def _headline(rows: list[IcicleRow], total: float, words: str) -> str:
     return facts(
         f"{time_text(total)}{words}",
         count(len(times), row.level),
-        f"{time_text(size)} ({share:.1f} %) in {name}",
+        f"{time_text(size)} ({percent(share / 100)}) in {name}",
     )

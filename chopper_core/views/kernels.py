@@ -27,7 +27,7 @@ from chopper_core.views.shared.call_figures import (
     of_shape,
     shape_notes,
 )
-from chopper_core.views.shared.phrases import count, facts
+from chopper_core.views.shared.phrases import count, facts, percent
 from chopper_core.views.shared.table_view import (
     Partition,
     by_kernel_codes,
@@ -201,7 +201,7 @@ def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
         facts(
             f"{every}{base.words}",
             count(len(own), one) if len(own) else "",
-            f"{share:.1f} % in the top {_MAX_TOP}" if len(own) > _MAX_TOP else "",
+            f"{percent(share / 100)} in the top {_MAX_TOP}" if len(own) > _MAX_TOP else "",
             comm if comm_ns and len(own) else "",
         ),
     )

@@ -254,14 +254,15 @@ def _headline(
     most, reserved = int(held.sum()), int(memory.reserved[at])
     moment = time_text(int(memory.time_ns[at]) - run.origin_ns)
     holder, alive = int(held.argmax()), phrases.count(len(peak.alive), "allocation")
-    share, idle = 100.0 * held[holder] / max(most, 1), 100.0 * (reserved - most) / max(reserved, 1)
+    share = phrases.percent(held[holder] / max(most, 1))
+    free = phrases.percent((reserved - most) / max(reserved, 1))
     return (
         phrases.facts(
             f"{size_text(most)} at the peak of GPU {memory.gpu[at]}, {moment} on its host",
-            f"{size_text(reserved)} reserved, {idle:.1f} % of it free" if reserved else "",
+            f"{size_text(reserved)} reserved, {free} of it free" if reserved else "",
         ),
         phrases.facts(
-            f"{size_text(int(held[holder]))} ({share:.1f} %) {_holder(by, labels[holder])}",
+            f"{size_text(int(held[holder]))} ({share}) {_holder(by, labels[holder])}",
             f"{alive} of the trace alive then",
         ),
     )

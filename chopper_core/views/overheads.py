@@ -24,7 +24,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.shared.marks import Coverage
-from chopper_core.views.shared.phrases import facts
+from chopper_core.views.shared.phrases import facts, percent
 from chopper_core.views.shared.table_view import Partition, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
@@ -240,7 +240,7 @@ def _headline(base: Base, whole: TimeParts, words: Mapping[str, str]) -> str:
 
 
 def _amount(part: float, whole: float) -> str:
-    return f"{time_text(part)} ({100 * part / max(whole, 1):.1f} %)"
+    return f"{time_text(part)} ({percent(part / max(whole, 1))})"
 
 
 def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:

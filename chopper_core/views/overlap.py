@@ -39,7 +39,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.base import Base, base_of
 from chopper_core.views.shared.derived import named, reduced
-from chopper_core.views.shared.phrases import facts
+from chopper_core.views.shared.phrases import facts, percent
 from chopper_core.views.shared.table_view import (
     LabelledRows,
     Own,
@@ -375,8 +375,8 @@ def _overall(found: Overlaps) -> str:
     share, with_copies = (values.at(0) or 0.0 for _, values in _totals(found)[:2])
     copies = (found.masked_ns != found.comm_ns).any()
     return facts(
-        f"{share:.1f} % of the operations' time is overlapped",
-        f"{with_copies:.1f} % with FSDP's copies" if copies else "",
+        f"{percent(share / 100)} of the operations' time is overlapped",
+        f"{percent(with_copies / 100)} with FSDP's copies" if copies else "",
     )
 
 

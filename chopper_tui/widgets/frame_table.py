@@ -84,7 +84,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     def show(self, data: ScreenData, row: int, offset: int = 0) -> None:
         """Show a frame with the cursor on a row, `offset` rows below the first one."""
         frame = data.frame
-        self.signals, self.bars, self.inks_of_rows = data.signals, data.bars, data.inks
+        self.signals = data.signals[: data.columns_of_signals]
+        self.bars, self.inks_of_rows = data.bars, data.inks
         self.full = data.full
         if self.frame is None or _columns_of(self.frame) != _columns_of(frame):
             self.first_column = 0

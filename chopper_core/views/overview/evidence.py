@@ -19,7 +19,7 @@ from chopper_core.views.frame import Frame
 from chopper_core.views.overview.opportunities import opportunities
 from chopper_core.views.overview.step import step_of
 from chopper_core.views.shared.leads import RankLeads, leads
-from chopper_core.views.shared.phrases import others, time
+from chopper_core.views.shared.phrases import others, percent, time
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; a smaller change is not worth a card."""
@@ -47,7 +47,7 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
             continue
         saving = finding.saving_ns
         share = 0.0 if saving is None else 100 * found.context.share(saving)
-        figures = () if saving is None else (f"{share:.1f} %", time(round(saving)))
+        figures = () if saving is None else (percent(share / 100), time(round(saving)))
         text, opens = (
             "└ " * (whose is not None) + finding.sentence,
             address.render(finding.evidence),

@@ -26,7 +26,7 @@ from chopper_core.util.grouping import combined, distinct
 from chopper_core.util.patterns import late
 from chopper_core.views.overview.step import Step
 from chopper_core.views.shared.call_figures import by_shape, modelled_figures
-from chopper_core.views.shared.phrases import count, time
+from chopper_core.views.shared.phrases import count, percent, time
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; less is not worth a card."""
@@ -214,5 +214,5 @@ def _of_shapes(view: View, labels: list[str]) -> View:
 
 def _card(step: Step, saved_ns: float, text: str, evidence: View, note: str = "") -> Card:
     share = 100 * saved_ns / max(step.times.mean_ns, 1.0)
-    figures = (f"{share:.1f} %", time(saved_ns))
+    figures = (percent(share / 100), time(saved_ns))
     return Card(figures, text, address.render(evidence), note, share)

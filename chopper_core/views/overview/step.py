@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -70,6 +70,7 @@ _CURVE_CELLS: Final = 12
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 _THOUSANDS: Final = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 _SMALLEST_CHANGE_PCT: Final = 0.05
+_percent: Final = partial(scaled_text, unit=Unit.PERCENT)
 
 
 class Step(Struct, frozen=True, eq=False, dict=True):
@@ -255,10 +256,6 @@ def _curve(times: StepTimes) -> str:
     low, high = highest.min(), highest.max()
     levels = np.rint((highest - low) / max(high - low, 1.0) * (len(_LEVELS) - 1)).astype(int)
     return " " + "".join(_LEVELS[level] for level in levels.tolist())
-
-
-def _percent(number: float) -> str:
-    return f"{number:.1f} %"
 
 
 def _thousands(number: float) -> str:

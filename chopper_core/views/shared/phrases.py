@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.model.units import significant, time_text
+from chopper_core.model.units import Unit, scaled_text, significant, time_text
 
 time: Final = time_text
 _LARGE: Final = 1000
@@ -43,7 +43,7 @@ def differs(one: float, other: float, least: float = 0.01) -> bool:
 
 def percent(share: float) -> str:
     """A share from 0 to 1: `6.2 %`."""
-    return f"{100 * share:.1f} %"
+    return scaled_text(100 * share, Unit.PERCENT)
 
 
 def count(number: int, word: str) -> str:
