@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chopper_core.model.signals import bounds_of
-from chopper_core.model.units import Unit, moment_text, time_text
+from chopper_core.model.units import Unit, moment_text, scaled_text, time_text
 from chopper_core.model.view import parse_time
 
 
@@ -73,3 +73,11 @@ def test_bounds_of_short_times_since_1970_are_told_apart() -> None:
     bounds = bounds_of(begin, begin + 1_760, 24)
     assert (bounds[0], bounds[-1]) == (begin, begin + 1_760)
     assert set(np.diff(bounds).tolist()) == {73, 74}
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0.0 %"), (0.0083, "<0.1 %"), (0.06, "0.1 %"), (62.04, "62.0 %")],
+)
+def test_a_small_share_isnt_zero(share: float, text: str) -> None:
+    assert scaled_text(share, Unit.PERCENT) == text

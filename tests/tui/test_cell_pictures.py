@@ -18,6 +18,7 @@ from chopper_tui.draw.pieces import Pieces
 from chopper_tui.draw.table import plan, repeated_by_columns
 from chopper_tui.screen_data import screen_data, varies
 from tests.demo import demo_run
+from tests.support import Row, run_of
 
 COLOURED = UNICODE.coloured(True)
 
@@ -109,6 +110,14 @@ def test_a_flat_signal_has_no_chart() -> None:
     measured = {**run.measured, "gfx_mhz": replace(signal, curves=steady)}
     assert varies(run, "gfx_mhz")
     assert not varies(replace(run, name="steady", measured=measured, slots={}), "gfx_mhz")
+
+
+def test_a_signal_that_is_0_or_the_same_has_no_column() -> None:
+    rows = [Row(start=start, duration=50) for start in range(0, 10_000, 400)]
+    data = screen_data(run_of(rows), parse("made.json"))
+    assert [each.signal.name for each in data.signals] == ["busy_pct", "comm_pct"]
+    assert data.columns_of_signals == 1
+    assert screen_data(demo_run(), parse("demo_data/fsdp2")).columns_of_signals == 2
 
 
 @given(
