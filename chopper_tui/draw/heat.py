@@ -171,7 +171,7 @@ class _Grid(Struct, frozen=True, eq=False):
         gaps = self.bins == columns and [not name for name in chart.columns]
         for line in range(self.tall):
             is_middle = line == (self.tall - 1) // 2
-            texts = self._texts(top, is_middle, gaps or [], on)
+            texts = self._texts(chart.unit, top, is_middle, gaps or [], on)
             here = at[1] if at[0] == top and is_middle else -1
             cells = _blocks(self.places, self.numbers[top], texts.__getitem__, scale, on, here)
             name = self.labels[top] if is_middle else " " * self.margin
@@ -188,10 +188,12 @@ class _Grid(Struct, frozen=True, eq=False):
         mark, filled = on.glyphs.cursor.ljust(end - begin), scale.ink_of(self.numbers[at])
         return marked(drawn, begin, end, f"strong/{filled}", mark)
 
-    def _texts(self, row: int, is_middle: bool, gaps: list[bool], on: Canvas) -> list[str]:
+    def _texts(
+        self, unit: str, row: int, is_middle: bool, gaps: list[bool], on: Canvas
+    ) -> list[str]:
         before, wide = "" if on.glyphs.in_colour else " ", len(self.places) // max(self.bins, 1)
         return [
-            pad(before + _figure(number), wide - 1) * (is_middle and wide >= _NUMBERED)
+            pad(before + _figure(number, unit), wide - 1) * (is_middle and wide >= _NUMBERED)
             if np.isfinite(number)
             else on.glyphs.missing * (not (gaps and gaps[place]))
             for place, number in enumerate(self.numbers[row].tolist())
@@ -477,7 +479,9 @@ def _name_of(row: IcicleRow, block: int) -> str:
     return display_name(row.labels[block], row.level)
 
 
-def _figure(number: float) -> str:
+def _figure(number: float, unit: str) -> str:
+    if unit == "%":
+        return f"{number:z.1f}"
     return short_number(number if abs(number) >= _LEAST_FIGURE else round(number, 3))
 
 
