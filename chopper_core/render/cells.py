@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values
+from chopper_core.metrics import Metric, Reduces, Values
 from chopper_core.model.column_names import AWAITED
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.signals import Signal
@@ -81,7 +81,9 @@ class ColumnText(Struct, frozen=True):
     @property
     def header(self) -> str:
         title, unit = self.metric.title, self.scale.text
-        has_unit = not unit or title.endswith(unit) or title.startswith(f"{unit} ")
+        # The s of a plural is no unit.
+        ends = title.endswith(unit) and not f"{unit}{title[: -len(unit)][-1:]}".isalpha()
+        has_unit = not unit or ends or title.startswith(f"{unit} ")
         return title if has_unit else f"{title} {unit}"
 
 
@@ -101,7 +103,9 @@ def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
     for column in columns:
         most = largest[column.name] or longest_ns * (column.unit is Unit.NS)
         scale = scale_of(column, most, _is_whole(frame, column))
-        if column.name not in MOMENTS:
+        # The part of a step that is called launch is a length of time.
+        is_part = column.name == "launch_ns" and column.reduces is Reduces.NONE
+        if is_part or column.name not in MOMENTS:
             scale = scale.readable(most)
         made.append(ColumnText(column, scale, frame.values[column.name].words is not None))
     return tuple(made)

@@ -22,6 +22,12 @@ def test_a_long_span_leaves_the_unit_of_other_columns() -> None:
     assert titles == ["time h", "kernel time ms", "idle h"]
 
 
+def test_the_s_of_a_plural_is_no_unit() -> None:
+    run = run_of([Row(0, 5_000_000, iteration=0), Row(60_000_000_000, 2_000_000, iteration=1)])
+    frame = query(run, parse("R?view=timeline&at=60000"))
+    assert "starts s" in [text.header for text in column_texts(frame)]
+
+
 def test_integers_have_no_decimals() -> None:
     frame = query(run_of([Row(0, 10, iteration=0)]), parse("R?columns=kernels"))
     for numbers, total, text in (([168.0], 168.0, "168"), ([168.5], 168.5, "168.5"),
