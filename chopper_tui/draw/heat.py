@@ -44,6 +44,8 @@ from chopper_tui.draw.pieces import IDLE, Line, marked, short_number, width_of
 _NUMBERED: Final = 7
 _MAX_CELL: Final = 24
 _LEAST_FIGURE: Final = 0.01
+_HAIR: Final = 0.001
+"""Of a scale: what is that little beyond its end is at its end."""
 _MIN_TICK_NAME: Final = 8
 _MIN_CHANGE_PCT: Final = 2.0
 """The least end of a scale of differences: smaller ones are noise and must not look large."""
@@ -260,7 +262,8 @@ class ColourScale(Struct, frozen=True):
     def line(self, numbers: Float64, unit: str, margin: int, on: Canvas) -> Line:
         known = numbers[np.isfinite(numbers)]
         least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-        ends = ("<=" if least < self.low else "", ">=" if most > self.high else "")
+        hair = _HAIR * (self.high - self.low)
+        ends = ("<=" if least < self.low - hair else "", ">=" if most > self.high + hair else "")
         line: Line = [(" " * margin, "text"), (f"{ends[0]}{short_number(self.low)} ", "dim")]
         if on.glyphs.in_colour:
             steps = range(self.levels)
@@ -404,7 +407,10 @@ class IcicleDrawer(Drawer[Icicle]):
 
     def body(self, chart: Icicle, on: Canvas) -> None:
         numbers = np.concatenate([row.numbers for row in chart.rows])
-        scale = ColourScale.over(numbers, chart.unit, chart.signed)
+        whole, many = replace(chart, seen=(0.0, 1.0)), range(len(chart.rows))
+        # Many short blocks don't set the scale of a long one.
+        shares = [chart.rows[n].numbers[_owners(whole, n, on.width)] for n in many]
+        scale = ColourScale.over(np.concatenate(shares), chart.unit, chart.signed)
         depth, block = _within(chart, on.cell) if on.cell is not None else (-1, -1)
         levels, room = len(chart.rows), max(on.left - _AROUND, 0)
         edge = "|" if on.glyphs.is_ascii else "▏"
@@ -425,7 +431,7 @@ class IcicleDrawer(Drawer[Icicle]):
                 name = partial(_name_of, row) if not off else "".format
                 line = _blocks(owners, row.numbers, name, scale, on, near, edge)
                 on.add(line, number, 0, owners)
-        on.add(scale.line(chart.rows[0].numbers, chart.unit, 0, on))
+        on.add(scale.line(numbers, chart.unit, 0, on))
         if on.cell is not None:
             on.add(_block_line(chart, depth, block, on))
 
@@ -496,7 +502,8 @@ def _block_line(picture: Icicle, depth: int, block: int, on: Canvas) -> Line:
     share = 100.0 * part / max(int(picture.rows[0].ends_ns[-1]), 1)
     figure = short_number(float(row.numbers[block])) or glyphs.missing
     time = glyphs.spelled(time_text(row.times_ns[block]))
-    value = f": {time}, {share:.1f} %, {figure} {picture.unit}".rstrip()
+    colour = picture.title.rpartition("colour ")[2].removesuffix(f" {picture.unit}")
+    value = f": {time}, {share:.1f} %, {colour} {figure} {picture.unit}".rstrip()
     room = max(on.width - 2 - cell_width(value), 1)
     path = elide(f" {glyphs.crumb} ".join(steps), room, glyphs)
     return [(f"{glyphs.cursor} ", "accent"), (path + value, "strong")]
