@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Final
 
 import numpy as np
@@ -40,6 +40,7 @@ from chopper_tui.draw.pieces import (
 
 _MAX_THICK: Final = 3
 _HAIR: Final = 1e-9
+_LEAST_FIGURE: Final = 0.001
 
 
 _MOST_ROWS: Final = 16
@@ -89,11 +90,13 @@ class BarParts(Struct, frozen=True, eq=False):
         return [(" " * blank, "text"), *reversed(left), *right, (" " * rest, "text")]
 
     def legend(self, glyphs: Glyphs, width: int) -> Line:
-        fills = series_fills(self.inks, glyphs)
-        line: Line = []
-        for entry in legend_entries(self.names, fills, self.inks):
-            line += entry if width_of([*line, *entry]) <= width else []
-        return line
+        """The names of the parts, the largest where not all have room."""
+        entries = legend_entries(self.names, series_fills(self.inks, glyphs), self.inks)
+        kept: set[int] = set()
+        for place in np.argsort(-np.abs(self.parts).sum(axis=1), kind="stable").tolist():
+            if width_of([*entries[place], *chain(*(entries[n] for n in kept))]) <= width:
+                kept.add(place)
+        return [*chain(*(entries[place] for place in sorted(kept)))]
 
 
 class BarDrawer(Drawer[BarChart]):
@@ -104,7 +107,8 @@ class BarDrawer(Drawer[BarChart]):
     tallest = _MAX_THICK
 
     def title(self, chart: BarChart, width: int, glyphs: Glyphs) -> list[Line]:
-        several = len(chart.series) > 1
+        # Each step of a waterfall has its name next to it.
+        several = len(chart.series) > 1 and not _is_waterfall(chart)
         names = [chart.series[place].name for place in _visible(chart)] if several else []
         inks = _inks_of(chart)
         legend = legend_entries(names, series_fills(inks, glyphs), inks)
@@ -124,11 +128,10 @@ class BarDrawer(Drawer[BarChart]):
         before = len(labels[0]) + digits + 1 if labels else 0
         room = max(on.width - before - 1, 1)
         # Steps from one figure to the next are in the inks of their kinds of time.
-        is_waterfall = [each.name for each in chart.series] == ["reached", "adds"]
         thick = min(max(on.left // max(count, 1), 1), _MAX_THICK) if on.spreads else 1
         for row in range(shown):
             own = time_ink(chart.labels[row].partition(" 2/")[0].partition(" 1/")[0])
-            if is_waterfall and own:
+            if own and _is_waterfall(chart):
                 bars = replace(bars, inks=["shade", own])
             drawn = bars.line(row, room, glyphs, glyphs.bar[-1])
             if chart.longest and abs(bars.sums[row]) > chart.longest * (1 + _HAIR):
@@ -143,8 +146,14 @@ class BarDrawer(Drawer[BarChart]):
         return replace(chart, longest=float(sums.max(initial=0.0)) / lens.factor)
 
 
+def _is_waterfall(chart: BarChart) -> bool:
+    return [each.name for each in chart.series] == ["reached", "adds"]
+
+
 def _figure(number: float, unit: str) -> str:
     """A bar's figure; a time in ns has the unit that suits it, which the title has of others."""
+    if unit != "ns" and 0 < number < _LEAST_FIGURE:
+        return f"<{_LEAST_FIGURE}"
     return time_text(number) if unit == "ns" and np.isfinite(number) else short_number(number)
 
 

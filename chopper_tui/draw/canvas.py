@@ -139,9 +139,12 @@ def legend_entries(names: Sequence[str], marks: Sequence[str], inks: Sequence[st
 
 
 def stack_sizes(lengths: Float64) -> Index:
-    ends = np.rint(np.cumsum(np.maximum(lengths, 0.0)))
-    sizes: Index = np.diff(ends, prepend=0).astype(np.intp)
-    return sizes
+    """The cells of the parts of a bar: each cell is the part's that has most of it."""
+    parts = np.maximum(lengths, 0.0)[:, None]
+    ends = np.cumsum(parts)[:, None]
+    cells = np.arange(np.rint(parts.sum()))
+    covered = np.minimum(ends, cells + 1) - np.maximum(ends - parts, cells)
+    return np.bincount(covered.argmax(axis=0), minlength=len(parts))
 
 
 def stack(lengths: Float64, fills: Sequence[str], inks: Sequence[str]) -> Line:

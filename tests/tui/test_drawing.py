@@ -15,6 +15,8 @@ from chopper_core.model.charts import (
     Chart,
     Composition,
     HeatMap,
+    Icicle,
+    IcicleRow,
     Lanes,
     LineChart,
     Roofline,
@@ -33,7 +35,8 @@ from chopper_core.views.overview.step import PARTS, TITLES
 from chopper_core.views.query import query
 from chopper_core.views.throughput import PARTS as STEP_PARTS
 from chopper_tui.draw.axes import time_step
-from chopper_tui.draw.canvas import WHOLE, Canvas, Lens, area
+from chopper_tui.draw.bars import BarParts
+from chopper_tui.draw.canvas import WHOLE, Canvas, Lens, area, stack
 from chopper_tui.draw.charts import (
     DRAWERS,
     _drawer,
@@ -164,6 +167,27 @@ def test_parts_are_as_long_as_they_are_large() -> None:
     line = text(chart)[-1]
     assert line.count("█") == pytest.approx(3 * line.count("▓"), abs=3)
     assert " 40 " in line
+
+
+def test_a_cell_of_a_bar_is_the_part_that_has_most_of_it() -> None:
+    drawn = stack(np.array([1.5, 0.2, 0.9, 0.4]), "abcd", ["w", "x", "y", "z"])
+    assert drawn == [("aa", "w"), ("c", "y")]
+    assert stack(np.array([0.1, 0.2]), "ab", ["w", "x"]) == []
+
+
+def test_a_short_legend_of_a_table_names_the_largest_parts() -> None:
+    series = [Series(name, np.array([size])) for name, size in (("aa", 3.0), ("bb", 1), ("cc", 2))]
+    parts = BarParts.of(BarChart("t", "ms", ("row",), tuple(series)), ("row",))
+    named = "".join(text for text, _ in parts.legend(UNICODE, 13))
+    assert "aa" in named and "cc" in named and "bb" not in named
+
+
+def test_a_waterfall_has_the_names_of_its_steps_alone() -> None:
+    sums = [Series("reached", np.array([0.0, 2.0])), Series("adds", np.array([2.0, 1e-5]))]
+    (head, *_) = text(BarChart("up to", "ms", ("theoretical", "idle"), tuple(sums)))
+    assert head == "up to, ms"
+    small = BarChart("t", "ms", ("a", "b"), (Series("x", np.array([3.0, 7.2e-5])),))
+    assert "<0.001" in text(small)[-1]
 
 
 def test_a_heat_map_of_few_columns_has_its_numbers() -> None:
@@ -478,6 +502,23 @@ def test_blocks_of_an_icicle_have_names_that_say_something(width: int) -> None:
         on = Canvas(width, height, UNICODE.coloured(True), 0, 0)
         IcicleDrawer().body(chart, on)
         assert len(on.lines) == min(height, 42)
+
+
+def test_short_blocks_of_an_icicle_do_not_set_the_scale_of_a_long_one() -> None:
+    ends = np.array([500, *range(510, 1001, 10)])
+    busy = np.array([0.2, *[100.0] * (len(ends) - 1)])
+    rows = [
+        IcicleRow("phase", ("all",), np.zeros(1, int), ends[-1:], np.array([50.0]),
+                  np.full(1, -1), np.ones(1)),
+        IcicleRow("layer", tuple(map(str, range(len(ends)))), np.append(0, ends[:-1]), ends, busy,
+                  np.zeros(len(ends), int), np.ones(len(ends))),
+    ]  # fmt: skip
+    chart = Icicle("time by phase, layer; colour busy %", "%", tuple(rows), lambda *_: View("R"))
+    *_, scale, words = (
+        "".join(text for text, _ in line) for line in draw(chart, 80, 12, UNICODE, 0, 0)
+    )
+    assert scale.startswith("0.2 ") and scale.rstrip().endswith("100 %")
+    assert words.endswith("100.0 %, busy 50 %")
 
 
 NONE = np.zeros(0)
