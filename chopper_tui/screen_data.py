@@ -31,9 +31,9 @@ from chopper_core.views.shared.marks import far_out
 from chopper_core.views.spec import SeveralRuns
 from chopper_core.views.timeline.lanes import classes_of
 from chopper_tui.draw.figures import Figure, figures_of
-from chopper_tui.draw.pieces import CLASS_INKS, EXPOSED, HIDDEN, Pieces, signal_ink
+from chopper_tui.draw.pieces import CLASS_INKS, EXPOSED, HIDDEN, Line, Pieces, signal_ink
 from chopper_tui.draw.table import repeated_by_columns
-from chopper_tui.draw.timeline import lane_line, phases_line
+from chopper_tui.draw.timeline import lane_line, named_inks, phases_line
 
 _SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 """Candidates for the signal next to the chosen one, the best first."""
@@ -120,6 +120,13 @@ class LaneLines(RowLines, kw_only=True, eq=False):
     """The lanes of the rows, with the phases above them as the title."""
 
     lanes: Lanes
+    has_border: bool
+    """Whether the names of the inks are in the table's border, not in the title."""
+    used: Counter[str] = field(default_factory=Counter)
+    """The cells of each ink."""
+
+    def legend(self, room: int) -> Line:
+        return named_inks(self.lanes, self.used, self.glyphs, room)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -132,7 +139,7 @@ class LaneLines(RowLines, kw_only=True, eq=False):
             if sorted(names) == sorted(before.lanes.lanes):
                 drawn = {before.lanes.lanes[row]: line for row, line in before.drawn.items()}
                 self.drawn = {row: drawn[name] for row, name in enumerate(names) if name in drawn}
-                self.title = before.title
+                self.title, self.used = before.title, before.used
 
     @property
     def _span(self) -> tuple[object, ...]:
@@ -142,10 +149,10 @@ class LaneLines(RowLines, kw_only=True, eq=False):
         for row in self.missing(rows):
             self.drawn[row] = lane_line(self.lanes, row, self.bins, self.glyphs)
         if not self.title and self.lanes.lanes:
-            used = Counter[str]()
             for text, ink in chain.from_iterable(self.drawn.values()):
-                used.update({part: len(text) for part in ink.split("/")})
-            self.title = phases_line(self.lanes, 0, self.bins, self.glyphs, used)
+                self.used.update({part: len(text) for part in ink.split("/")})
+            named = {} if self.has_border else self.used
+            self.title = phases_line(self.lanes, 0, self.bins, self.glyphs, named)
 
 
 class ScreenData(Struct, frozen=True):

@@ -261,18 +261,26 @@ def phases_line(
     bands = picture.bands(row, bins)
     line = "".join(text for text, _ in _band(bands[0], bins, glyphs)) if bands else " " * bins
     length = f" over {glyphs.spelled(time_text(picture.seen.length_ns))}"
-    line = line[: max(bins - len(length), 0)] + length[:bins]
+    # A name that the length would cut is left out.
+    line = re.sub(r"\w+$", "", line[: max(bins - len(length), 0)]).ljust(bins - len(length))
+    line += length[:bins]
     rules = [rule.span() for rule in re.finditer("[─-]+", line)]
     begin, end = max(rules, key=lambda span: span[1] - span[0], default=(0, 0))
-    named: Line = []
-    for _, entry in sorted(_named_inks(picture, used, glyphs).items(), key=lambda e: -used[e[0]]):
-        if width_of([*named, *entry]) + _MIN_RULE > end - begin:
-            break
-        named += entry
+    named = named_inks(picture, used, glyphs, end - begin - _MIN_RULE)
     if not named:
         return [(line, "header")]
     begin = end - width_of(named)
     return [(line[: begin - 1] + " ", "header"), *named, (line[end:], "header")]
+
+
+def named_inks(picture: Lanes, used: Mapping[str, int], glyphs: Glyphs, room: int) -> Line:
+    """The names of inks, those of the most cells first, as many as have room."""
+    named: Line = []
+    for _, entry in sorted(_named_inks(picture, used, glyphs).items(), key=lambda e: -used[e[0]]):
+        if width_of([*named, *entry]) > room:
+            break
+        named += entry
+    return [*named[:-1], *((text.rstrip(), ink) for text, ink in named[-1:])]
 
 
 def _named_inks(picture: Lanes, used: Container[str], glyphs: Glyphs) -> dict[str, Line]:

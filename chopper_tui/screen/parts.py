@@ -471,7 +471,9 @@ class ScreenParts(SteadyScreen[None]):
         if is_tree:
             share = round(_CURVES[self.chart] * body)
             upper = Room("#curves", max(share, frame and spare), _MAX_CURVES, UNLIMITED)
-            bar = lines_wanted(self._pictures, self._fitted_to.width - frame, self.table.glyphs)
+            beside = self.scope_tree.styles.width if sizes["-large"] else None
+            width = self._fitted_to.width - frame - (beside.cells or 0 if beside else 0)
+            bar = lines_wanted(self._pictures, width, self.table.glyphs)
             states = (bar + 1) * bool(frame and bar)
             curves = [upper] * has_curves
             middle = [Room("PicturePane", states, states)]

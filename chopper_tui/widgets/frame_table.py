@@ -198,7 +198,10 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         wanted: list[Sparks | LaneLines]
         if lanes is not None:
             layout = plan(frame, width, glyphs, lanes=True)
-            lines = [LaneLines(glyphs, column.cells, lanes=lanes) for column in layout.sparks]
+            lines = [
+                LaneLines(glyphs, column.cells, lanes=lanes, has_border=self.is_panel)
+                for column in layout.sparks
+            ]
             for each in lines:
                 each.take_over(next(iter(self.sparks), None))
             wanted = [*lines]
@@ -224,7 +227,13 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         """Name the panel by its rows, and at its end below how many of them are cut."""
         if self.is_panel and self.layout_plan is not None:
             title, frame = table_title(self.layout_plan.frame), self.layout_plan.frame
-            named = self.layout_plan.legend(self.size.width - len(title) - _AROUND_TITLE)
+            room = self.size.width - len(title) - _AROUND_TITLE
+            lanes = [each for each in self.sparks if isinstance(each, LaneLines)]
+            named = (
+                [("  ", "text"), *lanes[0].legend(room - 2)]
+                if lanes
+                else self.layout_plan.legend(room)
+            )
             below = self.rows - self.scroll_offset.y - self.page
             more = f"{below} more ↓" if below > 0 and self.size.height else ""
             base = "  ".join(filter(None, (clean(frame.base), more)))
@@ -268,6 +277,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             await run_in_thread(_draw, columns, rows)
             self._has_unpainted = False
             if columns is self.sparks:
+                self._name_rows()
                 self._refresh_rows(self.scroll_offset.y - 1, *sorted(set().union(*wanted)))
         if any(sparks.missing(around) for sparks in columns):
             await run_in_thread(_draw, columns, around)

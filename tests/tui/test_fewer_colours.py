@@ -89,6 +89,8 @@ async def test_fewer_colours_and_ascii_show_the_same(
     for line, kept in list(zip(rich.splitlines(), plain.splitlines(), strict=True))[:-1]:
         if re.fullmatch(r"[ \d.]+ (?:[mµ]?s)?", line.rstrip()):
             continue  # A time axis has fewer ticks in ASCII, whose charts have fewer cells.
+        if "█ GEMM" in line:
+            continue  # Lanes without halves of cells have one ink in each, and name those alone.
         if "▼" in line or "▲" in line:
             continue  # The mark of the sorted column is wider: another column may not fit.
         if "evidence " in line:
