@@ -47,7 +47,9 @@ class Places(Struct, frozen=True, eq=False):
     def text(self, place: int) -> str:
         """Coordinates, node and slot: `pp 2, dp 1, tp 0, node 2, rear`."""
         parts = [f"{name} {self.coordinates[name][place]}" for name in self.dimensions]
-        parts += [self.nodes[place], self.slots[place]]
+        # A node that all are on tells none from another.
+        is_shared = len(self.nodes) > 1 and len(set(self.nodes)) == 1
+        parts += ["" if is_shared else self.nodes[place], self.slots[place]]
         return ", ".join(part for part in parts if part)
 
 

@@ -247,8 +247,8 @@ def _together(run: Run, view: View, scope: _ScopeGraph) -> ViewResult:
             (collective_figures.SIZE, Values(size, size < 0)),
         ]
     parts = [metric.name for metric, values in own[4 : 4 + len(GAPS)] if values.numbers.any()]
-    shown: tuple[str, ...] = (ON_PATH.name, OF_PATH.name, NODES.name, "kernel_ns", "activities")
-    shown += (*(("bytes",) if by in ("type", "message") else ()), GAP.name, *parts)
+    shown = (ON_PATH.name, GAP.name, OF_PATH.name, NODES.name, "kernel_ns", "activities")
+    shown += (*(("bytes",) if by in ("type", "message") else ()), *parts)
 
     def opens(row: int) -> View:
         if by == "type":

@@ -190,18 +190,19 @@ def _partition(run: Run, view: View, by: str) -> Partition:
 
 
 def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
-    """How much of the time of kernels the largest rows take, and the time of communication."""
+    """The time of kernels, and how much of it the first rows and communication take."""
     is_comm = collectives_in(rows.nodes)
     kernel_ns = rows.nodes.sum("duration_ns")
     own, comm_ns = np.sort(kernel_ns[~is_comm])[::-1], int(kernel_ns[is_comm].sum())
-    share = 100.0 * own[:_MAX_TOP].sum() / max(int(own.sum()), 1)
+    whole = int(own.sum()) + comm_ns
+    share = 100.0 * own[:_MAX_TOP].sum() / max(whole, 1)
     comm = f"{time_text(base.each(comm_ns))} of communication"
-    every = f"{time_text(base.each(int(own.sum())))} of kernels" if len(own) else comm
+    every = f"{time_text(base.each(whole))} of kernels" if len(own) else comm
     return (
         facts(
             f"{every}{base.words}",
-            count(len(own), one) if len(own) else "",
+            count(len(kernel_ns), one) if len(own) else "",
             f"{percent(share / 100)} in the top {_MAX_TOP}" if len(own) > _MAX_TOP else "",
-            comm if comm_ns and len(own) else "",
+            comm.replace("of comm", "of it comm") if comm_ns and len(own) else "",
         ),
     )

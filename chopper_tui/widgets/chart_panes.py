@@ -408,6 +408,8 @@ def cards_of(frame: Frame) -> Cards | None:
     first = numbers[: 1 + (numbers[0].scale.text == "%")] if numbers else []
     rest = [each for each in columns if each not in first and each.metric.name not in _ORIGINS]
     shares, sure, rules = (frame.values.get(name) for name in ("saving_pct", "confidence", "rule"))
+    # In their own order those that explain another hang below it, as in the overview.
+    owners = None if frame.view.sort else frame.values.get("part_of")
     level = {"low": 1, "medium": 2, "high": 3}
     title = "  ".join(each.metric.title for each in first if each.metric.unit is not Unit.PERCENT)
     return Cards(
@@ -415,7 +417,7 @@ def cards_of(frame: Frame) -> Cards | None:
         tuple(
             Card(
                 tuple(text for each in first if (text := _figure(frame, each.metric, row))),
-                frame.labels[row],
+                "└ " * (owners is not None and owners.at(row) is not None) + frame.labels[row],
                 frame.addresses(row),
                 "  ".join(
                     f"{each.metric.title} {text}"

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse
+from chopper_core.model.units import Unit, scaled_text
 from chopper_core.render.cells import wrapped
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views import VIEWS
@@ -16,7 +17,10 @@ from chopper_core.views.base import base_of
 from chopper_core.views.query import query
 from chopper_core.views.ranks import headline
 from chopper_core.views.shared.leads import RankLeads, Straggler, leads
+from chopper_core.views.shared.marks import tints
+from chopper_core.views.shared.phrases import percent
 from chopper_tui.draw.pieces import lead
+from chopper_tui.widgets.chart_panes import cards_of
 from tests.demo import demo_run
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import measured_run
@@ -85,3 +89,49 @@ def _headline(run: object, name: str) -> tuple[str, ...]:
         return query(run, parse(f"R?view={name}")).headline  # type: ignore[arg-type]
     except NothingToShow:
         return ()
+
+
+def test_the_share_of_the_first_kernels_is_that_of_their_rows() -> None:
+    found = query(demo_run(), parse("R?view=kernels"))
+    first = found.values["kernel_pct"].numbers[:5].sum()
+    total = found.total["kernel_ns"]
+    assert total is not None
+    line = found.headline[0]
+    assert f"{first:.1f} % in the top 5" in line
+    assert line.startswith(f"{scaled_text(total, Unit.NS)} of kernels")
+    assert f"{len(found.labels)} kernels" in line
+
+
+def test_a_share_that_rounds_to_nothing_is_not_zero() -> None:
+    assert [percent(each) for each in (0.0, 0.0004, 0.0005, 0.062)] == [
+        *("0.0 %", "<0.1 %", "0.1 %", "6.2 %")
+    ]
+    assert scaled_text(0.03, Unit.PERCENT) == "<0.1 %"
+
+
+def test_a_node_that_all_gpus_are_on_is_not_named() -> None:
+    assert not any("node" in line for line in _headline(demo_run(), "grid"))
+
+
+def test_candidates_that_take_as_long_have_no_tint() -> None:
+    found = query(demo_run(), parse("R?view=compare"))
+    delta = next(each for each in found.columns if each.signed)
+    assert np.abs(found.values[delta.name].numbers).max() > 0
+    assert not tints(found, delta).any()
+
+
+def test_the_share_of_a_path_is_of_the_work_and_the_gap_beside_it() -> None:
+    found = query(demo_run(), parse("R?view=graph"))
+    names = [each.name for each in found.columns]
+    assert names[:3] == ["path_ns", "path_gap_ns", "path_pct"]
+    work, gap, share = (found.values[name].numbers for name in names[:3])
+    np.testing.assert_allclose(100 * (work + gap) / (work + gap).sum(), share)
+
+
+def test_findings_that_explain_another_hang_below_it() -> None:
+    found = query(demo_run(), parse("R?view=findings"))
+    cards = cards_of(found)
+    assert cards is not None
+    hang = [card.text.startswith("└ ") for card in cards.cards]
+    assert hang == found.values["part_of"].present().tolist()
+    assert any(hang)

@@ -293,9 +293,10 @@ def _headline(
     least, most = int(depth.argmin()), int(depth.argmax())
     queue = ""
     if depth[most] >= _LEAST_QUEUED:
-        queue = f"{depth[most]:.1f} queued"
+        high, low = (f"{each:,.{int(each < 100)}f}" for each in depth[[most, least]].tolist())
+        queue = f"{high} launches queued"
         if len(gpus) > 1:
-            queue += f" on GPU {gpus[most]}, {depth[least]:.1f} on GPU {gpus[least]}"
+            queue += f" on GPU {gpus[most]}, {low} on GPU {gpus[least]}"
     return (
         facts(late or "no late start of compute", largest(parts)),
         facts(f"{idle}, {largest(causes)}" if idle else "never idle", queue),

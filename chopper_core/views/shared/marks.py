@@ -249,7 +249,10 @@ def _of_changes(frame: Frame, column: Metric, numbers: Float64) -> Int8:
     if column.unit is Unit.PERCENT:
         mild, strong = _CHANGE_PCT
     else:
-        floor = _NEGLIGIBLE * frame.parent_ns if column.unit is Unit.NS else 0.0
+        base = frame.values.get("base_ns")
+        # Candidates for a baseline are no parts of the scope, but each has its time.
+        whole = frame.parent_ns or (0.0 if base is None else float(base.known(0.0).max()))
+        floor = _NEGLIGIBLE * whole if column.unit is Unit.NS else 0.0
         mild, strong = (max(share * float(sizes.max()), floor) for share in _OF_LARGEST)
     strong = max(strong, np.finfo(np.float64).tiny)
     below, above = numbers < 0, numbers > 0
