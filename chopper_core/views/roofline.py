@@ -126,15 +126,15 @@ def _sentence(figures: Mapping[str, Values], row: int) -> str:
         number = figures[name].at(row)
         return [] if number is None else [f"{number:.{digits}f} {unit}"]
 
-    parts = [
-        *text("model_intensity", "FLOP/B"),
-        *text("model_tflops", "TFLOP/s"),
-        *text("model_tbps", "TB/s", 2),
-        *text("peak_pct", "% of peak"),
-        *text("model_roof_pct", "% of its roof"),
-    ]
+    parts = text("model_roof_pct", "% of its roof")
     if bound := figures["bound"].cell(row):
         parts.append(f"{bound}-bound")
+    parts += [
+        *text("model_tflops", "TFLOP/s"),
+        *text("model_tbps", "TB/s", 2),
+        *text("model_intensity", "FLOP/B"),
+        *text("peak_pct", "% of peak"),
+    ]
     if measured := [*text("measured_tflops", "TFLOP/s"), *text("intensity", "FLOP/B")]:
         parts.append(f"by counters {' at '.join(measured)}")
     return ", ".join(parts) or "no model"

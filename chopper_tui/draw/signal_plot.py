@@ -70,8 +70,10 @@ def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
         parts.append(f"(GPU {chart.gpus[apart]}, median shaded)")
     elif len(chart.gpus) > 1:
         parts.append("(median, range shaded)")
+    has_legend = parts[-1].startswith("(")
     while len("  ".join(parts)) > width and len(parts) > 1:
-        parts.pop()
+        # What the colours are stays while there are figures to drop.
+        parts.pop(-2 if has_legend and len(parts) > 3 else -1)
     return "  ".join(parts)
 
 

@@ -202,6 +202,9 @@ class TableLayout(Struct, frozen=True):
         for column in self.columns:
             pieces.append((" " * GAP, "header"))
             header = column.text.aligned(column.header, column.cells)
+            if column.bar:
+                # Above its figures, which are before the bar.
+                header = column.header.rjust(column.width).ljust(column.cells)
             ink = "chosen@reverse" if column.name == sort else f"header@sort -{column.name}"
             pieces.append((header, ink))
         for number, spark in enumerate(self.sparks):

@@ -118,7 +118,7 @@ class LanesDrawer(Drawer[Lanes]):
         used = {part for line in lines_drawn for _, ink in line for part in ink.split("/")}
         lines = [_map(chart.seen, bins, room, glyphs)] if has.is_mapped else []
         lines.append(_legend(chart, has.lanes, scaled, used, on.width, glyphs))
-        lines += _axis(chart.seen, bins, room, glyphs)
+        lines += _axis(chart.seen, bins, room, "MHz" * (chart.clocks is not None), glyphs)
         owner = _owner(chart, selected)
         for band in has.bands:
             name = owner + _SHORT.get(band.title, band.title) if owner else band.title
@@ -401,7 +401,8 @@ def _legend(
         whole = f"{places.start + 1}-{places.stop} of {len(picture.lanes)} {picture.title}  "
         line.append((whole, "strong"))
     for entry in _named_inks(picture, used, glyphs).values():
-        line += entry
+        if width_of(line) + width_of(entry) <= width + 2:
+            line += entry
     if not glyphs.in_colour:
         _, upper, lower, both = list(_HALVES[glyphs.name])
         words = f"{upper} {picture.kinds[0]}  {lower} {picture.kinds[1]}  {both} both"
@@ -425,7 +426,8 @@ def _cell(seen: Interval, bins: int, time: int | None) -> int | None:
     return min((time - seen.from_ns) * bins // max(seen.length_ns, 1), bins - 1)
 
 
-def _axis(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
+def _axis(seen: Interval, bins: int, room: int, beside: str, glyphs: Glyphs) -> list[Line]:
+    """The labels and the ruler of time, and the unit of the figures beside the lanes."""
     marks = _MARKS[glyphs.name]
     step, decimals = axes.time_step(seen.from_ns, seen.to_ns, bins)
     ruler, labels = [marks.line] * bins, [" "] * (bins + 1)
@@ -449,7 +451,7 @@ def _axis(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
     unit = "" if is_on_a_clock(seen.to_ns) else "ms"
     return [
         [_label(unit, room, glyphs), ("".join(labels).rstrip(), "dim")],
-        [_label("", room, glyphs), *inked(ruler, inks)],
+        [_label(beside.rjust(room), room, glyphs), *inked(ruler, inks)],
     ]
 
 

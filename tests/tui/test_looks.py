@@ -12,6 +12,7 @@ from textual.strip import Strip
 from chopper_core.model.view import View
 from chopper_tui.app import ChopperApp
 from chopper_tui.widgets.chart_panes import SignalPane
+from tests.demo import demo_run
 from tests.tui.explorer import explorer, measured_run
 
 RUN = "sample.json"
@@ -76,3 +77,11 @@ async def test_what_lies_under_a_dialog_is_dim() -> None:
         bright = {style.color for style in styles(before[0])}
         dim = {style.color for style in styles(under[0])}
         assert under[0].text == before[0].text and bright.isdisjoint(dim)
+
+
+async def test_the_colours_of_a_chart_are_named_in_a_narrow_terminal() -> None:
+    async with explorer((80, 24), run=demo_run()) as at:
+        for view in ("kernels", "compare", "graph"):
+            await at.command(f"view {view}")
+            await at.settle()
+            assert "(GPU 5, median shaded)" in at.text()

@@ -312,9 +312,10 @@ def _headline(seen: Interval) -> str:
     away, mark = seen.at_ns - (seen.mark_ns or 0), ""
     if seen.mark_ns is not None:
         mark = f"{moment(abs(away))} {'after' if away >= 0 else 'before'} mark"
+    part = f"{moment(seen.from_ns)}-{moment(seen.to_ns)} of {end} ({length})"
     return facts(
-        f"{moment(seen.from_ns)}-{moment(seen.to_ns)} of {end} ({length})",
-        f"cursor {moment(seen.at_ns)}",
+        part if seen.length_ns < seen.end_ns else f"all of {end}",
+        f"cursor {moment(seen.at_ns)}{'' if is_long else ' ms'}",
         mark,
     )
 
