@@ -62,6 +62,10 @@ _MIN_WITH_CLOCKS: Final = 4
 _MIN_WITH_THREE_STRIPS: Final = 16
 _HOST_INKS: Final = {KIND_INKS[0]: "shade", KIND_INKS[1]: "strong"}
 """Operators are quieter than the calls that keep the host."""
+_HOST_LEGEND: Final[Line] = [
+    *[("host ", "dim"), ("▀", "shade"), (" operators  ", "dim")],
+    *[("▄", "strong"), (" runtime calls  ", "dim")],
+]
 _MIN_NAMED_WIDTH: Final = 8
 _MIN_RULE: Final = 2
 """Cells of a phase's rule that a legend in it leaves."""
@@ -117,7 +121,9 @@ class LanesDrawer(Drawer[Lanes]):
         lines_drawn = (line for lane in drawn for line in lane)
         used = {part for line in lines_drawn for _, ink in line for part in ink.split("/")}
         lines = [_map(chart.seen, bins, room, glyphs)] if has.is_mapped else []
-        lines.append(_legend(chart, has.lanes, scaled, used, on.width, glyphs))
+        more: list[Line] = [_HOST_LEGEND] if has.host is not None and glyphs.has_halves else []
+        more += [has.clocks.scale(glyphs)] if has.clocks and has.has_clock_strips else []
+        lines.append(_legend(chart, has.lanes, scaled, used, on.width, glyphs, more))
         lines += _axis(chart.seen, bins, room, "MHz" * (chart.clocks is not None), glyphs)
         owner = _owner(chart, selected)
         for band in has.bands:
@@ -360,9 +366,19 @@ class _Clocks(Struct, frozen=True, eq=False):
             return [(f"{sign}{mean:.0f}".rjust(_CLOCK_CELLS) + " ", "warning" if far else "dim")]
         return [(text + " ", "dim")]
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        every = np.concatenate(self.numbers)
+        return axes.scale_ends(every[np.isfinite(every)])
+
+    def scale(self, glyphs: Glyphs) -> Line:
+        low, high = self.ends
+        inks = [f"heat{level}/text" for level in range(HEAT_LEVELS)] if glyphs.has_halves else []
+        text = [("▀", ink) for ink in inks] or [(glyphs.spark, "good")]
+        return [(f"clock {low:.0f} ", "dim"), *text, (f" {high:.0f} MHz  ", "dim")]
+
     def strip(self, row: int, glyphs: Glyphs) -> Line:
-        every, own = np.concatenate(self.numbers), self.numbers[row]
-        low, high = axes.scale_ends(every[np.isfinite(every)])
+        own, (low, high) = self.numbers[row], self.ends
         shares = np.clip((own - low) / max(high - low, 1e-9), 0.0, 1.0)
         if not glyphs.has_halves:
             return [(columns(shares, 1, glyphs)[0], "good")]
@@ -395,6 +411,7 @@ def _legend(
     used: set[str],
     width: int,
     glyphs: Glyphs,
+    more: Sequence[Line],
 ) -> Line:
     line: Line = []
     if len(places) < len(picture.lanes):
@@ -407,6 +424,8 @@ def _legend(
         _, upper, lower, both = list(_HALVES[glyphs.name])
         words = f"{upper} {picture.kinds[0]}  {lower} {picture.kinds[1]}  {both} both"
         line.append((words, "dim"))
+    for entry in more:
+        line += entry if width_of([*line, *entry]) <= width else []
     texts = ["".join(f"  {_scale(strip, units)}" for strip in scaled) for units in (True, False)]
     room = width - width_of(line)
     return [*line, *[(text, "dim") for text in texts if text and len(text) <= room][:1]]

@@ -420,7 +420,7 @@ def test_lanes_have_their_clock_and_a_part_of_the_time_its_place_in_the_run() ->
     lanes = [text for text in texts if text[1:5] == "GPU "]
     assert len(lanes) == 4 and all(re.match(r".GPU \d +▼?\d{4} ", text) for text in lanes)
     # The last GPU's clock is lower; below each lane is a strip of it, on one scale.
-    strips = [line for line in lines if any(ink.startswith("heat") for _, ink in line)]
+    strips = [line for line in lines[1:] if any(ink.startswith("heat") for _, ink in line)]
     levels = [
         np.mean([int(ink[4:].partition("/")[0]) for text, ink in line[1:] for _ in text])
         for line in strips
