@@ -166,7 +166,7 @@ class LineDrawer(Drawer[LineChart]):
             return
         x, y = (np.concatenate([getattr(curve, axis) for curve in curves]) for axis in "xy")
         size = on.width, max(on.left, 3)
-        whole = bool((x == np.floor(x)).all())
+        whole = all((each == np.floor(each))[np.isfinite(each)].all() for each in chart.x)
         across = on.width // _CELLS_PER_TICK
         x_axis = Axis.over(
             x.min(), x.max(), across, chart.x_unit or clean(chart.x_title), whole=whole
@@ -230,12 +230,14 @@ def _draw_peers(chart: LineChart, peers: Float64, on: Canvas) -> None:
     width = y_axis.label_width
     cells = max(on.width - width - 1, 1)
     unit = chart.x_unit or clean(chart.x_title)
-    x_axis = Axis.over(float(x[0]), float(x[-1]), max(on.width // _CELLS_PER_TICK, 3), unit)
-    at = np.linspace(x[0], x[-1], cells)
+    most, whole = max(on.width // _CELLS_PER_TICK, 3), bool((x == np.floor(x)).all())
+    x_axis = Axis.over(float(x[0]), float(x[-1]), most, unit, whole=whole)
+    # Each cell has the nearest number: between two there is none.
+    at = np.searchsorted((x[1:] + x[:-1]) / 2, np.linspace(x[0], x[-1], cells))
     far = [] if chart.is_nested else [peers[place] for place in _far_peers(chart, peers)]
     drawn = peers if chart.is_nested else [quantiles_along(peers, (0.5,))[0], *far]
     inks, areas = _named_peers(chart, peers)[1], 1 + chart.is_nested
-    heights = np.stack([shares(np.interp(at, x, each), y_axis) for each in drawn])
+    heights = np.stack([shares(each[at], y_axis) for each in drawn])
     body = area(heights[:areas][::-1], lines, [inks[areas - 1]] * cells, on.glyphs)
     lines_in_front = zip(heights[areas:], inks[areas:], strict=False)
     body = lines_over(body, [*lines_in_front][::-1], on.glyphs)
@@ -259,6 +261,10 @@ def _curves(picture: LineChart, glyphs: Glyphs) -> list[Curve]:
             curves.append(Curve(x, y, ink, mark))
             continue
         line = mark if glyphs.is_ascii else _QUARTERS
+        if not several and (x == np.floor(x)).all() and (np.diff(x) > 0).all():
+            # Places that are counted have steps: between two there is no number.
+            ends = np.concatenate([x[:1], (x[1:] + x[:-1]) / 2, x[-1:]])
+            x, y = np.repeat(ends, 2)[1:-1], np.repeat(y, 2)
         curves.append(Curve(x, y, ink, line, is_joined=True, is_filled=not several))
         if several and not glyphs.is_ascii:
             step = max(len(x) // _MARKS_ON_A_CURVE, 1)

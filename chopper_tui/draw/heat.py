@@ -42,7 +42,7 @@ from chopper_tui.draw.canvas import (
 from chopper_tui.draw.pieces import IDLE, Line, marked, short_number, width_of
 
 _NUMBERED: Final = 7
-_MAX_CELL: Final = 24
+_MAX_CELL: Final = 48
 _LEAST_FIGURE: Final = 0.01
 _HAIR: Final = 0.001
 """Of a scale: what is that little beyond its end is at its end."""
@@ -59,7 +59,8 @@ class HeatDrawer(Drawer[HeatMap]):
     tallest = 3
 
     def title(self, chart: HeatMap, width: int, glyphs: Glyphs) -> list[Line]:
-        return title_lines(chart.title, "" if chart.kinds else chart.unit, width)
+        # Kinds are named below; the unit is that of their time.
+        return title_lines(chart.title, chart.x_title if chart.kinds else chart.unit, width)
 
     def around(self, chart: HeatMap) -> int:
         return 2 + (chart.opens is not None)
@@ -263,6 +264,8 @@ class ColourScale(Struct, frozen=True):
         known = numbers[np.isfinite(numbers)]
         least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
         hair = _HAIR * (self.high - self.low)
+        if self.high <= self.low:
+            return [(" " * margin, "text"), (f"all {short_number(self.low)} {unit}", "dim")]
         ends = ("<=" if least < self.low - hair else "", ">=" if most > self.high + hair else "")
         line: Line = [(" " * margin, "text"), (f"{ends[0]}{short_number(self.low)} ", "dim")]
         if on.glyphs.in_colour:

@@ -235,7 +235,7 @@ def test_ticks_are_at_even_distances_under_their_columns(wide: int, columns: int
     picture = heat(np.arange(2.0 * columns).reshape(2, columns), columns)
     lines = text(picture, wide, 6)
     room = wide - len("GPU 0 ")
-    used = min(room, 24 * columns)
+    used = min(room, 48 * columns)
     places = {int(m[0]): m.start() - 6 for m in re.finditer(r"\d+", lines[3])}
     numbers = sorted(places)
     assert numbers[0] == 0 and len({b - a for a, b in pairwise(numbers)}) <= 1
@@ -643,5 +643,32 @@ def test_a_schedule_has_three_fills_and_round_times() -> None:
     assert {"second", "idle", "third"} <= inks and not any(ink.startswith("change") for ink in inks)
     text = "\n".join("".join(text for text, _ in line) for line in drawn)
     assert all(kind in text for kind in kinds) and "%" not in text
+    assert text.startswith("along time, ms")
     times = [int(word) for word in re.findall(r"\b\d+\b", text.split("stage 1")[1])]
     assert len(times) > 2 and len(set(np.diff(times).tolist())) == 1
+
+
+def test_places_that_are_counted_have_steps_and_whole_ticks() -> None:
+    x, glyphs = np.arange(4.0), UNICODE.coloured(True)
+    for several in (1, 5):
+        lines = {str(n): np.array([1.0, 9.0, 1.0, 9.0]) for n in range(several)}
+        drawn = draw(LineChart.over("t", "ms", "turn", "", x, lines), 100, 12, glyphs)
+        rows = ["".join(text for text, _ in line) for line in drawn]
+        assert rows[-1].split() == ["0", "1", "2", "3", "turn"]
+        tops = {row.index(word) for row in rows[1:-2] if (word := row.strip("│┤ 0123456789.")[:3])}
+        assert len(tops) <= 3, "a slope has as many beginnings as lines"
+
+
+def test_the_legend_of_a_timeline_has_the_host_and_the_scale_of_the_clocks() -> None:
+    (chart,) = query(demo_run(), View("fsdp2", name="timeline")).charts
+    drawn = draw_below((chart,), 190, 50, UNICODE.coloured(True))
+    line = next(line for line in drawn if any("GEMM" in text for text, _ in line))
+    legend = "".join(text for text, _ in line)
+    assert "host ▀ operators  ▄ runtime calls" in legend
+    assert re.search(r"clock 1\d{3} ▀+ 1\d{3} MHz", legend)
+    assert {f"heat{n}/text" for n in range(16)} <= {ink for _, ink in line}
+
+
+def test_a_map_of_one_number_has_no_scale() -> None:
+    lines = text(heat([[49.9], [49.9]], 1))
+    assert "all 49.9 ms" in lines[-1] and "▁▂" not in lines[-1]
