@@ -514,6 +514,8 @@ def _column_of_figures(
     # The title of a column with bars is over these, too.
     cells += [] if bar_width else [header]
     width = max(map(cell_width, cells))
+    if bar_width:
+        bar_width = max(bar_width, cell_width(header) - width - 1)
     # Bars of time in kernels have the classes' inks, others that of their kind.
     ink = series_inks([chart.series[0].name])[0] if chart and name not in _OF_KERNELS else ""
     longest = max(map(abs, extremes), default=0) or 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,11 @@ from msgspec.structs import replace
 from chopper_core.model.address import parse
 from chopper_core.model.charts import BarChart
 from chopper_core.model.signals import Signal
+from chopper_core.model.view import View, with_view
+from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE
+from chopper_core.util.errors import NothingToShow
+from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_tui.draw.axes import Axis
 from chopper_tui.draw.pieces import Pieces
@@ -129,3 +135,16 @@ def test_an_axis_has_three_ticks_within_it(low: float, span: float, most: int) -
     axis = Axis.over(low, low + span, most)
     assert len(axis.places) >= 3
     assert all(low - 1e-6 * span <= each <= low + span * (1 + 1e-6) for each in axis.places)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_heading_is_above_its_figures_and_no_longer_than_its_column(name: str) -> None:
+    late = [Row(9 * place, 2 + place, iteration=0, operation=f"o{place}") for place in range(4)]
+    for run in (demo_run(), run_of(late)):
+        with suppress(NothingToShow):
+            frame = query(run, with_view(View(run.name), name))
+            for width in range(60, 201, 10):
+                layout = plan(frame, width, COLOURED, bars=repeated_by_columns(frame))
+                for column in layout.columns:
+                    assert cell_width(column.header) <= column.cells
+                assert sum(cell_width(text) for text, _ in layout.header()) <= width
