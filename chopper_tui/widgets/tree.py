@@ -12,7 +12,7 @@ from textual import events
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
-from chopper_core.render.cells import crumb, display_name, pad
+from chopper_core.render.cells import UNLABELLED, crumb, display_name, pad
 from chopper_core.util.escape import clean
 from chopper_core.views.query import query
 from chopper_tui.draw.pieces import Line, Pieces, fit, short_number
@@ -25,6 +25,8 @@ _LEAST = 3
 """Places of a level that are shown at least."""
 _MOST_OPENED = 1 << 20
 """Activities up to which a level that nobody asked for takes no time to speak of."""
+_MOST_PLACES = 8
+"""Places of a level that open by themselves, each at the cost of a query."""
 Row = tuple[View, Line]
 
 
@@ -106,12 +108,16 @@ class ScopeTree(DrawnPane, Listing):
         most = max((height - depth - 1) // (depth + 1), _LEAST)
         scope = replace(plain, path=view.path)
         is_known = len(run.table) <= _MOST_OPENED and not scope.is_leaf
-        labels = self._labels(run, scope)[:most] if is_known else ()
-        within = [replace(plain, path=(*view.path, label)) for label in labels]
-        sizes = [0 if each.is_leaf else len(self._labels(run, each)) for each in within]
-        if sum(sizes) > 0 and sum(sizes) + len(sizes) + (most + 1) * depth < height:
+        within = self._within(run, scope)[:most] if is_known else []
+        used = (most + 1) * depth + len(within)
+        while 0 < len(within) <= _MOST_PLACES:
             # Where all that is inside of the scope's places fits, too, it is in sight.
-            opened |= {each.path for each in within if not each.is_leaf}
+            places, within = within, [row for each in within for row in self._within(run, each)]
+            used += len(within)
+            if within and used < height:
+                opened |= {each.path for each in places if not each.is_leaf}
+            else:
+                break
         shown = frozenset(opened) ^ folded
         name = PurePath(run.name.rstrip("/")).name or run.name
         rows: list[Row] = [(plain, self._row(plain, clean(name), np.nan, width, shown))]
@@ -127,8 +133,11 @@ class ScopeTree(DrawnPane, Listing):
         self.name_panel([("scope", "strong")], "ms per step and GPU")
         return [line for _, line in rows]
 
-    def _labels(self, run: Run, place: View) -> Sequence[str]:
-        return run.tree(place.order).children(place.path).labels
+    def _within(self, run: Run, place: View) -> list[View]:
+        if place.is_leaf:
+            return []
+        labels = run.tree(place.order).children(place.path).labels
+        return [replace(place, path=(*place.path, label)) for label in labels]
 
     def _inside(
         self, run: Run, scope: View, view: View, width: int, most: int,
@@ -144,7 +153,9 @@ class ScopeTree(DrawnPane, Listing):
         first = min(max(here - most // 2, 0), max(len(frame) - most, 0))
         for at in range(first, min(first + most, len(frame))):
             place, ms = frame.target(at), float(frame.elapsed_ns[at]) / 1e6
-            name = display_name(crumb(frame.level, frame.labels[at]), frame.level)
+            name = display_name(frame.labels[at], frame.level)
+            # What is unlabelled has no room for the name of its level.
+            name = name if name == UNLABELLED else crumb(frame.level, name)
             yield place, self._row(place, name, ms, width, shown)
             yield from self._inside(run, place, view, width, most, shown, check)
         if (left := len(frame) - most) > 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATE_TITLES
@@ -14,6 +15,8 @@ from chopper_core.views.query import query
 from chopper_tui.screen_data import run_of
 from chopper_tui.widgets.chart_panes import EvidencePane, PicturePane
 from tests.demo import demo_run
+from tests.support import Row
+from tests.support import run_of as run_of_rows
 from tests.tui.explorer import Driven, explorer, measured_run
 
 RUN = "sample.json"
@@ -164,3 +167,15 @@ async def test_limits_say_from_where_figures_are_marked() -> None:
         finally:
             await at.command("limits default")
         assert "▲98" in at.text() and "hot_c 90 95" in at.status
+
+
+async def test_the_tree_opens_as_deep_as_all_places_fit() -> None:
+    rows = [Row(20 * n, 10, iteration=0, layer=n) for n in range(-1, 30)]
+    run = run_of_rows(rows)
+    async with explorer((200, 60), run, View(run.name)) as at:
+        names = [line.split("│")[1][:24].strip() for line in at.lines() if "│" in line]
+        assert "▾ forward" in names and {"▸ unlabelled", "▸ L0", "▸ L29"} <= {*names}
+    many = run_of_rows([replace(row, gpu=gpu) for row in rows for gpu in range(8)])
+    async with explorer((200, 60), many, View(many.name)) as at:
+        names = [line.split("│")[1][:24].strip() for line in at.lines() if "│" in line]
+        assert "▾ GPU 7" in names and "▸ forward" in names and "▸ L0" not in names
