@@ -305,7 +305,9 @@ def _says_more(run: Run, name: str, chosen: str) -> bool:
     """Whether a signal is worth a column next to another: not the same one, not 0 all the time."""
     if varies(run, name):
         return True
-    return not _is_same(run, name, chosen) and any(map(np.any, _means_of(run, name).values()))
+    return not _is_same(run, name, chosen) and any(
+        np.nan_to_num(means).any() for means in _means_of(run, name).values()
+    )
 
 
 def varies(run: Run, name: str) -> bool:
