@@ -76,6 +76,9 @@ class RowLines(Struct, eq=False):
     title: Pieces = ()
     """Empty until rows are drawn."""
 
+    def legend(self, room: int) -> Line:
+        return []
+
     def missing(self, rows: Sequence[int]) -> list[int]:
         return [row for row in rows if row not in self.drawn]
 
@@ -126,7 +129,7 @@ class LaneLines(RowLines, kw_only=True, eq=False):
     """The cells of each ink."""
 
     def legend(self, room: int) -> Line:
-        return named_inks(self.lanes, self.used, self.glyphs, room)
+        return [("  ", "text"), *named_inks(self.lanes, self.used, self.glyphs, room - 2)]
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -44,8 +44,6 @@ from chopper_tui.draw.pieces import IDLE, Line, marked, short_number, width_of
 _NUMBERED: Final = 7
 _MAX_CELL: Final = 48
 _LEAST_FIGURE: Final = 0.01
-_HAIR: Final = 0.001
-"""Of a scale: what is that little beyond its end is at its end."""
 _MIN_TICK_NAME: Final = 8
 _MIN_CHANGE_PCT: Final = 2.0
 """The least end of a scale of differences: smaller ones are noise and must not look large."""
@@ -263,7 +261,7 @@ class ColourScale(Struct, frozen=True):
     def line(self, numbers: Float64, unit: str, margin: int, on: Canvas) -> Line:
         known = numbers[np.isfinite(numbers)]
         least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-        hair = _HAIR * (self.high - self.low)
+        hair = (self.high - self.low) / 1000
         if self.high <= self.low:
             return [(" " * margin, "text"), (f"all {short_number(self.low)} {unit}", "dim")]
         ends = ("<=" if least < self.low - hair else "", ">=" if most > self.high + hair else "")

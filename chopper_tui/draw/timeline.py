@@ -417,15 +417,13 @@ def _legend(
     if len(places) < len(picture.lanes):
         whole = f"{places.start + 1}-{places.stop} of {len(picture.lanes)} {picture.title}  "
         line.append((whole, "strong"))
-    for entry in _named_inks(picture, used, glyphs).values():
+    for entry in (*_named_inks(picture, used, glyphs).values(), *more):
         if width_of(line) + width_of(entry) <= width + 2:
             line += entry
     if not glyphs.in_colour:
         _, upper, lower, both = list(_HALVES[glyphs.name])
         words = f"{upper} {picture.kinds[0]}  {lower} {picture.kinds[1]}  {both} both"
         line.append((words, "dim"))
-    for entry in more:
-        line += entry if width_of([*line, *entry]) <= width else []
     texts = ["".join(f"  {_scale(strip, units)}" for strip in scaled) for units in (True, False)]
     room = width - width_of(line)
     return [*line, *[(text, "dim") for text in texts if text and len(text) <= room][:1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from textual import events, work
@@ -228,16 +229,11 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         if self.is_panel and self.layout_plan is not None:
             title, frame = table_title(self.layout_plan.frame), self.layout_plan.frame
             room = self.size.width - len(title) - _AROUND_TITLE
-            lanes = [each for each in self.sparks if isinstance(each, LaneLines)]
-            named = (
-                [("  ", "text"), *lanes[0].legend(room - 2)]
-                if lanes
-                else self.layout_plan.legend(room)
-            )
+            named = [self.layout_plan.legend(room), *(each.legend(room) for each in self.sparks)]
             below = self.rows - self.scroll_offset.y - self.page
             more = f"{below} more ↓" if below > 0 and self.size.height else ""
             base = "  ".join(filter(None, (clean(frame.base), more)))
-            self.name_panel([(title, "strong"), *named], base)
+            self.name_panel([(title, "strong"), *chain(*named)], base)
 
     def _draw_again(self) -> None:
         if self.frame is not None:
