@@ -186,10 +186,10 @@ def answer(run: Run, view: View) -> ViewResult:
     ]
     own = [
         ("step_ns", _whole(step)),
-        ("step_low_ns", _whole(low)),
-        ("step_high_ns", _whole(high)),
         ("saving_ns", _whole(saving)),
         ("saving_pct", numbered(100.0 * saving / measured)),
+        ("step_low_ns", _whole(low)),
+        ("step_high_ns", _whole(high)),
         ("tokens_per_s", numbered(_tokens(run, steady) / np.maximum(step, 1.0))),
         ("slowdown", numbered(slowdown)),
         ("next", worded([_bottleneck(run, steady, each.expected) for each in every])),

@@ -64,7 +64,7 @@ _MIN_COLUMNS: Final = 3
 _PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
 """Columns that come after the first two of a level, before its others."""
 _MIN_NAME: Final = 16
-_NAME_SHARE: Final = {"operation": 25, "kernel": 20, "shape": 36, "question": 36, "finding": 75}
+_NAME_SHARE: Final = {"operation": 25, "kernel": 20, "shape": 36, "question": 53, "finding": 75}
 """Percentage of the width that names may take before columns are dropped."""
 _ENOUGH: Final = 9
 """Columns of kernels from which on their names have what they need before further columns."""

@@ -77,3 +77,10 @@ async def test_a_finding_and_its_evidence_lead_to_the_step_without_it() -> None:
         assert app.explore.view.name == "findings"
         await app.press("G", "X")
         assert app.status == "there is nothing here to replay the steps without; :predict asks"
+
+
+async def test_questions_are_read_before_their_ranges_in_a_narrow_terminal() -> None:
+    async with explorer((80, 24), run=demo_run(), view=View("fsdp2", name="whatif")) as at:
+        assert "layer:21 operation:mlp_dp compute as peers" in at.text()
+        heading = next(line for line in at.lines() if "step ms" in line)
+        assert "saving ms" in heading
