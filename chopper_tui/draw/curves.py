@@ -232,7 +232,7 @@ def _draw_peers(chart: LineChart, peers: Float64, on: Canvas) -> None:
     unit = chart.x_unit or clean(chart.x_title)
     most, whole = max(on.width // _CELLS_PER_TICK, 3), bool((x == np.floor(x)).all())
     x_axis = Axis.over(float(x[0]), float(x[-1]), most, unit, whole=whole)
-    # Each cell has the nearest number: between two there is none.
+    # Each cell has the nearest value, without slopes between values.
     at = np.searchsorted((x[1:] + x[:-1]) / 2, np.linspace(x[0], x[-1], cells))
     far = [] if chart.is_nested else [peers[place] for place in _far_peers(chart, peers)]
     drawn = peers if chart.is_nested else [quantiles_along(peers, (0.5,))[0], *far]
@@ -262,7 +262,7 @@ def _curves(picture: LineChart, glyphs: Glyphs) -> list[Curve]:
             continue
         line = mark if glyphs.is_ascii else _QUARTERS
         if not several and (x == np.floor(x)).all() and (np.diff(x) > 0).all():
-            # Places that are counted have steps: between two there is no number.
+            # Counted places have steps: there are no values between them.
             ends = np.concatenate([x[:1], (x[1:] + x[:-1]) / 2, x[-1:]])
             x, y = np.repeat(ends, 2)[1:-1], np.repeat(y, 2)
         curves.append(Curve(x, y, ink, line, is_joined=True, is_filled=not several))
