@@ -424,6 +424,7 @@ def _legend(
         _, upper, lower, both = list(_HALVES[glyphs.name])
         words = f"{upper} {picture.kinds[0]}  {lower} {picture.kinds[1]}  {both} both"
         line.append((words, "dim"))
+    line[-1:] = [(text.rstrip(), ink) for text, ink in line[-1:]]
     texts = ["".join(f"  {_scale(strip, units)}" for strip in scaled) for units in (True, False)]
     room = width - width_of(line)
     return [*line, *[(text, "dim") for text in texts if text and len(text) <= room][:1]]

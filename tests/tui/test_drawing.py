@@ -672,3 +672,12 @@ def test_the_legend_of_a_timeline_has_the_host_and_the_scale_of_the_clocks() -> 
 def test_a_map_of_one_number_has_no_scale() -> None:
     lines = text(heat([[49.9], [49.9]], 1))
     assert "all 49.9 ms" in lines[-1] and "▁▂" not in lines[-1]
+
+
+@pytest.mark.parametrize("width", range(40, 120, 3))
+def test_the_entries_of_a_timeline_s_legend_are_whole(width: int) -> None:
+    (chart,) = query(demo_run(), View("fsdp2", name="timeline")).charts
+    drawn = draw_below((chart,), width, 24, UNICODE.coloured(True))
+    line = next(line for line in drawn if any("GEMM" in text for text, _ in line))
+    legend = "".join(text for text, _ in line)
+    assert "…" not in legend and len(legend) <= width and legend == legend.rstrip()
