@@ -435,6 +435,10 @@ def test_bytes_to_the_terminal(size: tuple[int, int], case: str, move: int, page
         assert terminal.quiet(0.5) == 0
 
 
+_CARD = 2_500
+"""Bytes that a whole card may take, as the detail of a row."""
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("size", "move", "alone", "page"),
@@ -456,9 +460,12 @@ def test_bytes_of_every_view(size: tuple[int, int], move: int, alone: int, page:
             terminal.send(f":go {run}?view={view}\r")
             terminal.rest()
             # Of cards alone the cursor's is whole, which moves those between.
-            alone_here = {"timeline": move, "overview": 3 * alone}.get(view, alone)
+            alone_here = {"timeline": move, "overview": 3 * alone, "findings": _CARD}.get(
+                view, alone
+            )
+            here = _CARD if view == "findings" else move
             for settling, keys in (
-                ("jk", (("j", move), ("k", move), ("\x1b[6~", page), ("\x1b[5~", page))),
+                ("jk", (("j", here), ("k", here), ("\x1b[6~", page), ("\x1b[5~", page))),
                 ("zjk", (("j", alone_here), ("k", alone_here))),
                 ("z", ()),
             ):
