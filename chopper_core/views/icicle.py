@@ -129,13 +129,12 @@ def _headline(rows: list[IcicleRow], total: float, words: str) -> str:
     for label, time in zip(row.labels, (row.ends_ns - row.begins_ns).tolist(), strict=True):
         times[label] = times.get(label, 0) + time
     label = max(times, key=lambda each: times[each])
-    share = 100.0 * times[label] / max(sum(times.values()), 1)
-    size = total * share / 100.0
+    share = times[label] / max(sum(times.values()), 1)
     name = "unlabelled" if label == NO_LABEL_TEXT else label
     if len(times) == 1:
         return f"{time_text(total)}{words}, all of it in {row.level} {name}"
     return facts(
         f"{time_text(total)}{words}",
         count(len(times), row.level),
-        f"{time_text(size)} ({percent(share / 100)}) in {name}",
+        f"{time_text(total * share)} ({percent(share)}) in {name}",
     )

@@ -195,14 +195,13 @@ def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
     kernel_ns = rows.nodes.sum("duration_ns")
     own, comm_ns = np.sort(kernel_ns[~is_comm])[::-1], int(kernel_ns[is_comm].sum())
     whole = int(own.sum()) + comm_ns
-    share = 100.0 * own[:_MAX_TOP].sum() / max(whole, 1)
-    comm = f"{time_text(base.each(comm_ns))} of communication"
-    every = f"{time_text(base.each(whole))} of kernels" if len(own) else comm
+    share = float(own[:_MAX_TOP].sum()) / max(whole, 1)
+    kind = "kernels" if len(own) else "communication"
     return (
         facts(
-            f"{every}{base.words}",
+            f"{time_text(base.each(whole))} of {kind}{base.words}",
             count(len(kernel_ns), one) if len(own) else "",
-            f"{percent(share / 100)} in the top {_MAX_TOP}" if len(own) > _MAX_TOP else "",
-            comm.replace("of comm", "of it comm") if comm_ns and len(own) else "",
+            f"{percent(share)} in the top {_MAX_TOP}" if len(own) > _MAX_TOP else "",
+            f"{time_text(base.each(comm_ns))} of it communication" if comm_ns and len(own) else "",
         ),
     )
