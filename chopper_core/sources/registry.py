@@ -18,7 +18,7 @@ from chopper_core.tables.text import FileHead
 from chopper_core.util import plugins
 from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import evenly
+from chopper_core.util.grouping import evenly, grouped
 from chopper_core.util.memory import internal_error, is_out_of_memory, reading
 from chopper_core.util.patterns import late
 from chopper_core.util.plugins import Plugin
@@ -354,10 +354,8 @@ def _without_masses(
 ) -> list[tuple[Path, Path]]:
     """The files without those of more names like each other than a run has, none of which is read
     as some of them tell; one entry of `skipped` stands for them."""
-    alike: dict[tuple[Path, str], list[Path]] = {}
-    for root, path in listed:
-        if path != root:
-            alike.setdefault((path.parent, shape_of_name(path.name)), []).append(path)
+    below = (path for root, path in listed if path != root)
+    alike = grouped(below, lambda path: (path.parent, shape_of_name(path.name)))
     left_out: set[Path] = set()
     for paths in alike.values():
         if len(paths) > _MOST_ALIKE and not any(map(family_of, evenly(paths, _PROBED))):
