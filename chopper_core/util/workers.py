@@ -10,7 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
+
 from chopper_core.util import debug, memory
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled, Progress, silent
 
@@ -22,7 +25,7 @@ Item = TypeVar("Item")
 Done = TypeVar("Done")
 Reader = Callable[[Path, Progress], Read]
 
-PARALLEL_FROM_BYTES: Final = 4_000_000
+PARALLEL_FROM_BYTES: Final = 8_000_000
 """Compressed size of all files together from which worker processes pay for their start."""
 THREADS_FROM_ROWS: Final = 1 << 18
 _GZIP_FACTOR: Final = 12
@@ -106,6 +109,7 @@ def _outcomes(
     leaves its file to this process, which has all of it once the others are done.
     """
     left = set(range(len(paths)))
+    whole = sum(sizes)
     if executor is not None or workers > 1:
         from concurrent.futures import BrokenExecutor
         from queue import Empty, SimpleQueue
@@ -114,18 +118,16 @@ def _outcomes(
         with _submitted(paths, reader, workers, limit, executor) as (futures, done):
             ended: SimpleQueue[Future[Any]] = SimpleQueue()
             number_of = {future: number for number, future in enumerate(futures)}
-            waiting = dict(zip(range(len(futures)), sizes, strict=False))
             for future in futures:
                 future.add_done_callback(ended.put)
-            while waiting:
+            count = 0
+            while count < len(futures):
                 number = -1
                 with suppress(Empty):
                     number = number_of[ended.get(timeout=_POLL_SECONDS)]
-                    del waiting[number]
-                if progress is not silent:
-                    read = sum(sizes) - sum(size - done[at] for at, size in waiting.items())
-                    step = f"read and align {len(futures) - len(waiting)} of {len(futures)} ranks"
-                    progress(step, read, sum(sizes))
+                    done[number], count = sizes[number], count + 1
+                step = f"read and align {count} of {len(futures)} ranks"
+                progress(step, int(done.sum()), whole)
                 if number < 0:
                     continue
                 outcome = futures[number].exception() or futures[number].result()
@@ -140,9 +142,10 @@ def _outcomes(
                         outcome = DataError(f"{paths[number]} was not read: {why}")
                 left.remove(number)
                 yield number, outcome
+    before = whole - sum(sizes[number] for number in left)
     for number in sorted(left):
-        part = _part(progress, sum(sizes[:number]), sum(sizes))
-        yield number, _read(paths[number], reader, part)
+        yield number, _read(paths[number], reader, _part(progress, before, whole))
+        before += sizes[number]
 
 
 def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | ChopperError:
@@ -169,7 +172,7 @@ def _submitted(
     workers: int,
     limit: int,
     executor: Executor | None,
-) -> Iterator[tuple[list[Future[Any]], Sequence[int]]]:
+) -> Iterator[tuple[list[Future[Any]], Int64]]:
     """The outcomes of worker processes to come, and the bytes that they have read of each file.
 
     An `executor` doesn't say how much it has read. There are none where no process can be started,
@@ -182,7 +185,7 @@ def _submitted(
 
     context = get_context("spawn")
     futures: list[Future[Any]] = []
-    bytes_read: Any = [0] * len(paths)
+    bytes_read: Any = np.zeros(len(paths), np.int64)
     with ExitStack() as stack:
         if executor is not None:
             for path in paths:
@@ -205,7 +208,7 @@ def _submitted(
             debug.note_error(error)
             stack.close()
             futures.clear()
-        yield futures, bytes_read
+        yield futures, np.frombuffer(bytes_read, np.int64)
 
 
 @contextmanager
