@@ -72,9 +72,10 @@ def walk_once(path: str | Path) -> Iterator[tuple[str, list[str], list[str]]]:
 def temporary_path(folder: Path, suffix: str) -> Path:
     """A hidden name next to a folder that no other process uses, on any machine.
 
-    Those that processes left which were killed are removed first.
+    Those that killed processes left there are removed first, once by each process: a folder may
+    hold thousands of files.
     """
-    remove_abandoned(folder.parent, folder.name)
+    _clean(folder.parent)
     own = f"{_machine()}-{os.getpid()}-{os.urandom(6).hex()}"
     return folder.with_name(f".{folder.name}.{own}.{suffix}")
 
@@ -87,15 +88,20 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
 
 
-def remove_abandoned(parent: Path, name: str = "") -> None:
-    """Remove the temporary files and folders of writers that are gone, of one name or of all.
+@cache
+def _clean(parent: Path) -> None:
+    remove_abandoned(parent)
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the temporary files and folders of writers that are gone.
 
     An older folder that was renamed aside stays while nothing took its place: it is the only copy.
     """
     with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             found = _TEMPORARY.fullmatch(entry.name)
-            if found is None or name not in ("", found["name"]):
+            if found is None:
                 continue
             is_only_copy = entry.name.endswith(".old") and not (parent / found["name"]).exists()
             path = Path(entry.path)
