@@ -70,11 +70,13 @@ def host_time(
     last = _last_launching(links, begin)
     pieces = _pieces(trace, own, begin, end)
     is_alone = (pieces.codes == NOWHERE).all(axis=0) & (own != last)[pieces.gap]
-    alone = pieces.take(is_alone)
-    others = _pieces(trace, last[alone.gap], alone.start_ns, alone.end_ns)
-    others = replace(others, gap=alone.gap[others.gap])
-    pieces = pieces.take(~is_alone).joined(others)
-    del alone, others, begin, end
+    if is_alone.any():
+        alone = pieces.take(is_alone)
+        others = _pieces(trace, last[alone.gap], alone.start_ns, alone.end_ns)
+        others = replace(others, gap=alone.gap[others.gap])
+        pieces = pieces.take(~is_alone).joined(others)
+        del alone, others
+    del begin, end
     order = stable_order(pieces.start_ns)
     pieces = pieces.take(order[stable_order(gpu[whose[pieces.gap[order]]])])
     length = pieces.end_ns - pieces.start_ns

@@ -86,8 +86,8 @@ class Order(Struct, frozen=True):
 
 def numbered(columns: Sequence[Codes]) -> Index:
     """A number for each row, from 0 on, equal for rows that are equal in all columns."""
-    numbers = np.zeros(len(columns[0]), np.intp)
-    for column in columns:
+    _, numbers = ranked(columns[0])
+    for column in columns[1:]:
         distinct, codes = ranked(column)
         _, numbers = ranked(numbers * len(distinct) + codes)
     return numbers

@@ -124,7 +124,7 @@ def column_names(texts: Iterable[str], known: Sequence[Metric] = ()) -> tuple[st
     found = []
     for text in texts:
         name = text.removeprefix("-")
-        if name not in METRICS:
+        if name and name not in METRICS:
             column = find_column(name, known) or find_column(name, METRICS.values())
             text = text.replace(name, column[0].name) if column else text
         found.append(text)

@@ -202,7 +202,7 @@ def _figures(parts: TimeParts, of_matrix: Mask) -> dict[str, Values]:
     """All columns; the lost time is unknown where matrix kernels have unknown FLOPs."""
     theory, shares = parts.values[THEORY], {name: parts.share(name) for name in _TERMS}
     lost = Values(parts.elapsed_ns - parts.numbers(THEORY), ~theory.present() & of_matrix)
-    losses = np.stack([np.nan_to_num(shares[name].numbers) for name in LOSSES], axis=1)
+    losses = np.stack([shares[name].known(0.0) for name in LOSSES], axis=1)
     titles = tuple(LOSSES.values())
     largest = [titles[row.argmax()] if row.max(initial=0) > 0 else None for row in losses]
     return {
