@@ -78,10 +78,13 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     known = np.flatnonzero(launched >= 0)
     latency = _latency(timed, edges, known)
     unseen = 0
-    if lead is None and run.world > len({each.rank for each in run.gpus}):
+    if lead is None:
         is_whole = len(timed.rows) == len(run.table)
         iteration = None if is_whole else run.table.iteration[timed.rows]
-        edges, latency, unseen = _with_unseen_waits(timed, iteration, edges, known, latency)
+        has_all = run.world <= len({each.rank for each in run.gpus})
+        edges, latency, unseen = _with_unseen_waits(
+            timed, iteration, edges, known, latency, only_first=has_all
+        )
     follows = np.flatnonzero(hosts.gpu[1:] == hosts.gpu[:-1]) + 1
     behind = np.maximum(hosts.time[hosts.follows] - timed.end[hosts.followed], 0)
     parts = (
@@ -253,10 +256,17 @@ def _with_lags(timed: TimedRows, edges: EdgeRows) -> EdgeRows:
 
 
 def _with_unseen_waits(
-    timed: TimedRows, iteration: Int32 | None, edges: EdgeRows, launched: Index, latency: Int64
+    timed: TimedRows,
+    iteration: Int32 | None,
+    edges: EdgeRows,
+    launched: Index,
+    latency: Int64,
+    *,
+    only_first: bool,
 ) -> tuple[EdgeRows, Int64, int]:
     """The edges and latencies of launches with the waits that nothing in the run explains, and
-    their sum: without all ranks a trace doesn't show what its GPU waits for.
+    their sum: without all ranks a trace doesn't show what its GPU waits for. With all of them that
+    is so for the first activity of a stream only: what ran there before may be in no trace.
 
     Iterations that are left out, by the iteration of each row, are no wait.
     """
@@ -274,6 +284,8 @@ def _with_unseen_waits(
     follows[edges.target[own]] = True
     alone = (is_late & ~follows)[launched]
     latency = np.where(alone, (timed.start - timed.launch)[launched], latency)
+    if only_first:
+        own[:], is_late = False, is_late & ~follows
     waits = int((timed.start - ready)[is_late].sum())
     return replace(edges, lag_ns=np.where(own, gap, edges.lag_ns)), latency, waits
 

@@ -117,7 +117,7 @@ declare(
         missing: no activity of the row has a launch record
     idle_latency_ns | ns | launch lat. | sum
         Launch latency: idle time from the launch call on, before activities that were launched
-        into an empty queue, while nothing ran on the GPU.
+        into an empty queue, while nothing ran on the GPU; at most 1 ms each.
         missing: no activity of the row has a launch record
 """,
     _total,
@@ -128,8 +128,9 @@ declare(
 @metric("idle_queued_ns", Unit.NS, "in queue", source=_ACCOUNTING, missing=_NO_LAUNCH)
 def queued(scope: Scope) -> Values:
     """Idle time in which the next activity waits in the queue: it was launched while earlier work
-    still ran, and didn't start when that ended. The dispatch of the next kernel, or a wait for an
-    event of the host, another stream or another GPU; the trace doesn't tell which."""
+    still ran, and didn't start when that ended, or started over 1 ms after its launch. The dispatch
+    of the next kernel, or a wait for an event of the host, another stream, another GPU or work of
+    before the trace; the trace doesn't tell which."""
     waits = scope.nodes.sum("idle_launch_ns") - scope.nodes.sum("idle_latency_ns")
     return Values(waits, _without_launch(scope))
 

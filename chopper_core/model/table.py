@@ -284,9 +284,14 @@ Selection = slice | Index
 """Rows of a table: a contiguous slice, which is never copied, or any rows."""
 
 
+LONGEST_LATENCY_NS: Final = 1_000_000
+"""A launch reaches an idle GPU within microseconds; a longer time is a wait for something else."""
+
+
 def _latency(idle_launch_ns: AnyArray, start_ns: AnyArray, launch_ns: AnyArray) -> AnyArray:
     """Idle time after a launch call at which nothing ran: it is all the time since that call."""
-    return np.where(idle_launch_ns == start_ns - launch_ns, idle_launch_ns, 0)
+    is_all = (idle_launch_ns == start_ns - launch_ns) & (idle_launch_ns <= LONGEST_LATENCY_NS)
+    return np.where(is_all, idle_launch_ns, 0)
 
 
 DERIVED: Final[Mapping[str, Callable[[Callable[[str], AnyArray]], AnyArray]]] = {

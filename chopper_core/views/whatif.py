@@ -264,7 +264,7 @@ def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
         each = graph.unseen_ns / max(len(steady.replays.steps.gpu), 1)
         notes.append(
             f"{time(each)} per step and GPU are waits for what isn't in the run, such as other "
-            "ranks: they stay as measured"
+            "ranks or work of before the trace: they stay as measured"
         )
     if graph.unlaunched:
         activities = count(graph.unlaunched, "activity")

@@ -128,6 +128,20 @@ def test_a_wait_between_streams_holds_wherever_the_same_kernels_wait() -> None:
     assert ends(run, {3: 4})[5] == 2_000_055_000
 
 
+def test_what_a_stream_waits_for_at_the_start_of_a_trace_stays_as_measured() -> None:
+    launched = [Row(at + 10, 20, launch=at) for at in range(0, 1_000, 100)]
+    first = Row(9_000_000, 500, stream=1, launch=950)
+    # The host waits for that stream, and then launches more.
+    after = Row(9_000_540, 50, launch=9_000_530)
+    waits = [("hipStreamSynchronize", 960, 8_999_560)]
+    run = with_calls(run_of([*launched, first, after]), waits)
+    assert ends(run)[-2:] == [9_000_500, 9_000_590]
+    assert step_graph(run).unseen_ns == 9_000_000 - 960
+    # A later one in that stream has its own stream to wait for: it shows in the model's error.
+    again = Row(19_000_000, 500, stream=1, launch=9_000_600)
+    assert step_graph(run_of([*launched, first, after, again])).unseen_ns == 9_000_000 - 960
+
+
 def test_rows_without_launches_follow_each_other() -> None:
     graph = step_graph(run_of([Row(0, 10), Row(15, 10), Row(100, 10, gpu=1)]))
     assert graph.unlaunched == 3

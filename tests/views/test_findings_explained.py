@@ -16,7 +16,7 @@ from chopper_core.views.query import query
 from tests.bench import causes as bench
 from tests.bench.causes import planted
 from tests.demo import demo_run
-from tests.training import Rank, opened, step
+from tests.training import GEMM, Rank, opened, step
 
 
 def assert_accounted(run: Run) -> None:
@@ -111,3 +111,26 @@ def test_a_replay_values_two_slow_gpus_together_and_neither_alone() -> None:
     assert first.saving_ns == pytest.approx(truth.cost_ns, rel=0.2)
     alone = [each.saving_ns for each in found[1:] if each.rule == "straggler"]
     assert len(alone) == 2 and max(each or 0.0 for each in alone) < 0.2 * truth.cost_ns
+
+
+@pytest.mark.few(1)
+def test_an_estimate_is_not_lost_behind_a_replay_that_saves_next_to_nothing(tmp_path: Path) -> None:
+    """Launch calls that last, as those that load code: no latency, nor a thing unseen."""
+    rank = Rank(0, 1)
+    for number in range(3):
+        begin = rank.now
+        for place in range(40):
+            lasts = 20_000 if place % 10 == 0 else 6
+            rank.launch(GEMM, rank.now, start=rank.now + lasts, duration=500)
+            rank.events[-2]["dur"] = lasts - 1
+            rank.now += lasts + 500
+        rank.note(f"ProfilerStep#{number}", begin, rank.now)
+    run = opened([rank], tmp_path)
+    assert_accounted(run)
+    found = query(run, View(run.name, name="findings"))
+    rules = [found.values["rule"].cell(row) for row in range(len(found))]
+    place = rules.index("queue-bound")
+    assert "the hosts are in launch calls for" in found.labels[place]
+    assert found.row(place)["saving_ns"] == pytest.approx(
+        11 * 20e6 / 3, rel=0.001
+    )  # the first is before the span

@@ -121,6 +121,16 @@ def made() -> Run:
     )
 
 
+def test_a_launch_that_takes_longer_than_any_latency_waits_for_something() -> None:
+    ms = 1_000_000
+    made = [Row(0, 100, launch=-50), Row(5 * ms, 100, operation="late", stream=1, launch=200)]
+    made += [Row(5 * ms + 200 + ms, 9, operation="soon", launch=5 * ms + 200)]
+    found = query(run_of(made), parse("R?view=launch&by=operation"))
+    rows = rows_of(found)
+    assert (rows["late"]["idle_latency_ns"], rows["late"]["idle_queued_ns"]) == (0, 5 * ms - 200)
+    assert (rows["soon"]["idle_latency_ns"], rows["soon"]["idle_queued_ns"]) == (ms, 0)
+
+
 def test_causes_of_a_table_made_by_hand() -> None:
     found = query(made(), parse(f"R?view=launch&columns={COLUMNS},main_cause"))
     rows = rows_of(found)

@@ -30,6 +30,7 @@ from chopper_core.views.findings.rule import (
     threshold,
 )
 from chopper_core.views.shared.host_causes import (
+    LAUNCH_CALLS,
     NEEDLESS,
     WAITING,
     HostCause,
@@ -179,11 +180,13 @@ def _bound(
         doing = _other_causes(context, late, charges)
     elif queued:
         bound, when, cost = "queue-bound", "in which launched work waits", Cost.LAUNCH
-        main, by, sort = None, "", "-idle_queued_ns"
         doing = (
             "; the trace doesn't show what for: an event of another stream, of the host or of "
-            "another GPU, or the dispatch of each kernel"
+            "another GPU, work of before the trace, or the dispatch of each kernel"
         )
+        if main is not None and main.what == LAUNCH_CALLS:
+            doing += f"; the hosts are in {LAUNCH_CALLS} for {_share(charges, main)} of it"
+        main, by, sort = None, "", "-idle_queued_ns"
     else:
         # Where the host doesn't wait for the GPU, it does something else by then.
         main = main if main is not None and main.what in WAITING else None

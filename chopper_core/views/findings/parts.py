@@ -225,10 +225,10 @@ def _add(
     is_cause = one.rule.is_symptom < whole.rule.is_symptom
     is_like = one.finding.is_replayed == whole.finding.is_replayed
     is_like &= is_cause or one.rule.is_symptom == whole.rule.is_symptom
-    # What a replay tells comes before an estimate of the same time.
-    is_surer = one.finding.is_replayed > whole.finding.is_replayed and one.finding.cost.may_be(
-        whole.finding.cost
-    )
+    # What a replay tells comes before an estimate of the same time, unless it says next to nothing.
+    is_surer = one.finding.is_replayed > whole.finding.is_replayed
+    is_surer &= one.finding.cost.may_be(whole.finding.cost)
+    is_surer &= context.share(one.saving_ns) >= SMALLEST_SAVING.share
     is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
     if is_surer or (is_most and (is_cause or is_narrower)):
         level[number] = one
