@@ -41,12 +41,12 @@ def main() -> int:
 
 
 def _leave() -> None:
-    """End after the explorer before Python takes itself down.
+    """End before Python takes itself down, which is a sixth of the time of `chopper show`.
 
-    Its threads may compute on: native code that wakes up in one of them later ends the process
-    with a fatal error.
+    The explorer's threads may compute on: native code that wakes up in one of them later ends the
+    process with a fatal error.
     """
-    if _code is not None and "chopper_tui.app" in sys.modules:
+    if _code is not None:
         os._exit(_code)
 
 

@@ -20,7 +20,7 @@ from chopper_core.util import debug, memory
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.plugins import problems
 from chopper_core.util.progress import Cancelled
-from chopper_tui import terminal
+from chopper_tui import __version__, terminal
 from chopper_tui.commands import COMMANDS, PROGRAM, command_module
 from chopper_tui.commands.output import keep_input, tell, write
 from chopper_tui.terminal import remark
@@ -181,9 +181,8 @@ def _dispatch(given: list[str]) -> int:
     options = _parser().parse_args(given)
     if options.version:
         from chopper_core.util.escape import escape_each
-        from chopper_tui.commands.doctor import version_of
 
-        write(escape_each([f"{PROGRAM} {version_of('chopper-tui')}"]))
+        write(escape_each([f"{PROGRAM} {__version__}"]))
         return 0
     memory.limit_memory(options.max_memory)
     if not options.run:

@@ -34,8 +34,10 @@ from chopper_core.util.atomic import stamp_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
-_LARGE_BYTES: Final = 1 << 25
+_LARGE_BYTES: Final = 1 << 22
 """Size from which a file's checksum is not verified on opening, since that reads all of it."""
+_COUNTED_BYTES: Final = 1 << 25
+"""Size up to which codes are compared with the names that there are."""
 _UNREADABLE: Final = (
     OSError,
     LookupError,
@@ -82,7 +84,7 @@ def _read_files(folder: Path, index: layout.StoreIndex) -> Run:
         places = stored.places
         kernels = contents[layout.KERNELS]
         columns: dict[str, Any] = _columns(KernelTable, kernels, places[layout.KERNELS])
-        if len(kernels) < _LARGE_BYTES:
+        if len(kernels) < _COUNTED_BYTES:
             gpus = max((gpu.index + 1 for gpu in rest.gpus), default=0)
             _check_codes(columns, gpus, stored)
         each_has = "float64", len(columns["gpu"])

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled
@@ -54,10 +54,11 @@ def extension_part(name: str, what: str) -> Any:
     return import_module(modules[name])
 
 
-class Plugin(NamedTuple):
+class Plugin:
     """One entry point of another distribution."""
 
-    entry: EntryPoint
+    def __init__(self, entry: EntryPoint) -> None:
+        self.entry = entry
 
     @property
     def title(self) -> str:

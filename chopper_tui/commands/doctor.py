@@ -13,6 +13,7 @@ from typing import Final
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import escape_lines
 from chopper_core.util.plugins import package_version
+from chopper_tui import __version__
 from chopper_tui.commands.output import write
 
 PACKAGES: Final = (
@@ -42,7 +43,7 @@ def report() -> str:
     logs = sorted(state_directory().glob("crash-*.log"))
     levels, columns_file = ", ".join(saved_columns()), state_path("columns")
     facts = [
-        ("chopper", version_of("chopper-tui")),
+        ("chopper", __version__),
         ("python", f"{platform.python_version()} ({platform.python_implementation()})"),
         ("system", platform.platform()),
         ("processors", str(os.cpu_count())),

@@ -195,7 +195,7 @@ def _ms(seconds: list[float]) -> str:
 def _show(rounds: int) -> tuple[list[Cost], list[Cost]]:
     """Printing the demo run from a store that was written before, and importing alone."""
     store = ROOT / "build" / "bench" / "demo-store"
-    chopper = [sys.executable, "-m", "chopper_tui.cli"]
+    chopper = [sys.executable, "-m", "chopper_tui"]
     runs = [*chopper, "ingest", str(ROOT / "demo_data" / "fsdp2"), "-o", str(store)]
     in_turn({"ingest": runs}, 1)
     commands = {

@@ -49,7 +49,7 @@ class Case:
         return any(self.shown in line for line in lines) and lanes >= self.lanes
 
 
-_CHOPPER = (sys.executable, "-m", "chopper_tui.cli")
+_CHOPPER = (sys.executable, "-m", "chopper_tui")
 _ROWS = (
     ("cursor down", "j"),
     ("cursor up", "k"),
