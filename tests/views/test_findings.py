@@ -609,6 +609,16 @@ def test_steps_that_differ_are_one_finding() -> None:
     assert only(warm_up, "iteration")["saving_ns"] is None
 
 
+def test_steps_that_vary_have_no_two_lengths_whatever_the_first_takes() -> None:
+    def longer(row: Row) -> int:
+        # By up to a third, evenly; the first by 27 times.
+        return 40 * MS if row.iteration == 0 else MS * row.iteration // 48
+
+    row = only(run_of(stretched(rows(1, 16), longer)), "iteration")
+    assert row["said"].startswith("steps take 36.75 ms to 1476 ms: iteration 0 takes 35.1 times")
+    assert row["saving_ns"] is None
+
+
 def test_a_gpu_with_more_work() -> None:
     more = rows(4)
     last = max(row.start for row in more if row.gpu == 2)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL
-from chopper_core.util.arrays import Float64, Index, Mask
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     distinct,
     first_equal,
@@ -75,9 +75,10 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     times, usual = _TimeByKind(context), median_of(took)
     for places in _by_reason(times, own[np.argsort(-took[own], kind="stable")]):
         yield _slow(times, places, usual)
-    found = _uneven(context, [*iterations[slow].tolist(), *delayed])
-    if found is not None:
-        yield from _of_two_lengths(times, *found, is_whole=found[1] or len(own) > 0)
+    known = [*iterations[slow].tolist(), *delayed]
+    while (found := _uneven(context, known)) is not None:
+        yield from _of_two_lengths(times, found, is_whole=found.is_interval or len(own) > 0)
+        known += found.numbers[found.is_long].tolist()
 
 
 class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
@@ -140,16 +141,33 @@ def _slow(times: _TimeByKind, slow: Index, usual: float) -> Finding:
     return replace(found, remedy=changes)
 
 
-def _uneven(context: FindingsContext, known: list[int]) -> tuple[Mask, bool] | None:
-    """The long ones of steps of two lengths, unless they are known, and whether all from one to
-    another are."""
+class _TwoLengths(Struct, frozen=True, eq=False):
+    """Steps of two lengths; whether all from one to another are the long ones."""
+
+    numbers: Int64
+    each_ns: Float64
+    is_long: Mask
+    is_interval: bool = False
+
+
+def _uneven(context: FindingsContext, known: list[int]) -> _TwoLengths | None:
+    """Steps of two lengths among those that no finding is about."""
     step = step_times(context.run, context.view)
-    numbers, each = np.array(step.iterations), step.each_ns
+    numbers, each = np.array(step.iterations, np.int64), step.each_ns
+    rest = ~np.isin(numbers, np.array(known, np.int64))
+    numbers, each = numbers[rest], each[rest]
     if len(each) < 2 or not each.min() > 0:
         return None
-    is_long = each > (1 + UNEVEN.share) * each.min()
-    if is_long[~np.isin(numbers, np.array(known, np.int64))].any():
-        return is_long, False
+    lengths = np.sort(each)
+    is_long = each > (1 + UNEVEN.share) * lengths[0]
+    if len(each) >= FEWEST.value:
+        # Lengths that vary are two where the short ones differ less than the long ones from them.
+        place = int((lengths[1:] / lengths[:-1]).argmax())
+        short, long = lengths[place : place + 2]
+        is_apart = long > short * max(1 + UNEVEN.share, short / lengths[0])
+        is_long = (each > short) & is_apart
+    if is_long.any():
+        return _TwoLengths(numbers, each, is_long)
     if len(each) < FEWEST.value or len(known):
         return None
     first, end, longer = low_interval(1 / each)
@@ -157,18 +175,14 @@ def _uneven(context: FindingsContext, known: list[int]) -> tuple[Mask, bool] | N
     is_clear = min(end - first, (~is_long).sum()) >= 2 and longer >= LONGER.share
     if not is_clear or each[is_long].min() <= each[~is_long].max():
         return None
-    return is_long, True
+    return _TwoLengths(numbers, each, is_long, is_interval=True)
 
 
-def _of_two_lengths(
-    times: _TimeByKind, is_long: Mask, is_interval: bool, *, is_whole: bool
-) -> Iterator[Finding]:
-    context = times.context
-    step = step_times(context.run, context.view)
-    each, numbers = step.each_ns, np.array(step.iterations)
-    usual = float(each[~is_long].mean())
-    is_other = ~np.isin(context.all_iterations, numbers[is_long])
-    places = np.flatnonzero(~is_other)
+def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -> Iterator[Finding]:
+    context, numbers, each = times.context, found.numbers, found.each_ns
+    usual = float(each[~found.is_long].mean())
+    is_other = np.isin(context.all_iterations, numbers[~found.is_long])
+    places = np.flatnonzero(np.isin(context.all_iterations, numbers[found.is_long]))
     for at in [places] if is_whole else _by_reason(times, places):
         long = np.isin(numbers, context.all_iterations[at])
         which = numbers[long].tolist()
@@ -177,23 +191,23 @@ def _of_two_lengths(
             f"{by_number('iteration', which)} {'takes' if len(which) == 1 else 'take'} "
             f"{factor:.1f} times as long as the other{'s' if many else ''}"
         )
-        if is_interval:
+        if found.is_interval:
             when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
             text = f"they take {percent(factor - 1)} longer{when}"
         cost, mostly, changes = _explained(times, at, lambda ns: float(ns[is_other].mean()))
         is_first = which == [_first_of_run(context, max(which))]
         lost = float((each[long] - usual).sum())
-        found = context.finding(
+        finding = context.finding(
             f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly} and long step"
             f"{_more(context, at, cost)}",
             context.with_view("throughput", "iteration", sort="-iteration_ns"),
             cost,
-            None if is_first else lost / len(each),
+            None if is_first else lost / len(context.all_iterations),
             is_repeated=len(which) > 1,
             total_ns=lost * len(context.gpus),
             cells=context.cells_of(iteration=which),
         )
-        yield replace(found, remedy=changes)
+        yield replace(finding, remedy=changes)
 
 
 def _delayed(context: FindingsContext) -> list[int]:
