@@ -243,11 +243,14 @@ def _headline(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
         return ("nothing that was asked can be replayed",)
     last, found = list(answers.items())[-1]
     measured = steady.times.mean_ns
-    share = percent(found.saving_ns / measured)
+    saved, share = time(abs(found.saving_ns)), percent(abs(found.saving_ns) / measured)
+    change = f"{saved} ({share}) {'less' if found.saving_ns > 0 else 'more'} with {last}"
+    if not round(found.saving_ns):
+        change = f"no change with {last}"
     error = abs(steady.error_ns) / measured
     off = f"the replay as measured is off by {percent(error)}" if error > _DOUBTFUL else ""
     step = f"step {time(measured - found.saving_ns)} instead of {time(measured)}, by replay"
-    return (facts(f"{time(found.saving_ns)} ({share}) less with {last}", step, off),)
+    return (facts(change, step, off),)
 
 
 def _notes(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:
