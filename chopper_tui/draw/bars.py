@@ -295,13 +295,21 @@ class CardsDrawer(Drawer[Cards]):
     is_prose = True
 
     def lines(self, chart: Cards, width: int, glyphs: Glyphs) -> int:
-        return sum(map(len, card_lines(chart.cards, width, glyphs))) + len(chart.cards)
+        return len(self._lines(chart, width, glyphs))
 
     def body(self, chart: Cards, on: Canvas) -> None:
-        for card, drawn in zip(
-            chart.cards, card_lines(chart.cards, on.width, on.glyphs), strict=True
-        ):
-            on.lines += [*drawn, [("  " + clean(card.address), "dim")]]
+        on.lines += self._lines(chart, on.width, on.glyphs)
+
+    def _lines(self, chart: Cards, width: int, glyphs: Glyphs) -> list[Line]:
+        """The cards' lines, and the address below the last one that has it."""
+        lines: list[Line] = []
+        follows = [*(card.address for card in chart.cards[1:]), ""]
+        drawn = zip(chart.cards, card_lines(chart.cards, width, glyphs), follows, strict=True)
+        for card, own, after in drawn:
+            lines += own
+            if card.address != after:
+                lines.append([("  " + clean(card.address), "dim")])
+        return lines
 
 
 def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[Line]]:
