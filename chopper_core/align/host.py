@@ -24,6 +24,8 @@ from chopper_core.util.grouping import (
     first_equal,
     last_equal,
     ranked,
+    runs_of,
+    stable_order,
 )
 from chopper_core.util.patterns import late
 
@@ -123,8 +125,8 @@ class Host:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.ranges = trace.ranges
-        self._matching: dict[str, Mask] = {}
-        """Which of the names each pattern occurs in: far fewer than ranges."""
+        self._matching: dict[str, list[int]] = {}
+        """The codes of the names that each pattern occurs in."""
         self.stand_ins: tuple[Index, Index] = np.empty(0, np.intp), np.empty(0, np.intp)
         """Activities without a launch record, and those at their places in another step."""
 
@@ -179,17 +181,23 @@ class Host:
         return self.intervals(rows, self.by_name(value, rows))
 
     def named(self, pattern: re.Pattern[str]) -> Mask:
+        """Which of the ranges have a name that the pattern occurs in; no long Python frame has."""
         found = self._matching.get(pattern.pattern)
         if found is None:
-            codes = np.arange(len(self.trace.names))
-            found = matching(self.trace.names, codes, pattern, self._names)
+            search, names = pattern.search, self.trace.names
+            found = [code for code in self._rows if search(names[code]) is not None]
             self._matching[pattern.pattern] = found
-        return found[self.ranges.name] & np.not_equal(self.ranges.category, HostCategory.FRAME)
+        is_named = np.zeros(len(self.ranges), np.bool_)
+        for code in found:
+            is_named[self._rows[code]] = True
+        return is_named
 
     @cached_property
-    def _names(self) -> Index:
-        """The names of ranges."""
-        return _used(self.trace.names, self.ranges.name)
+    def _rows(self) -> dict[int, Int32]:
+        """The ranges but for frames, by the code of their name: far fewer than ranges."""
+        rows = np.flatnonzero(self.ranges.category != HostCategory.FRAME)
+        rows = rows[stable_order(self.ranges.name[rows])].astype(np.int32)
+        return {code: rows[own] for code, own in runs_of(self.ranges.name[rows])}
 
     def by_name(self, value: Callable[[str], int], rows: Index | None = None) -> Index:
         """A number for each of the ranges, computed once per distinct name."""
@@ -197,7 +205,13 @@ class Host:
         return _by_code(self.trace.names, name, value)
 
     def by_kernel(self, value: Callable[[str], int]) -> Index:
-        return _by_code(self.trace.names, self.trace.activities.name, value)
+        kernel = self.trace.activities.name
+        return _by_code(self.trace.names, kernel, value, self._kernels)
+
+    @cached_property
+    def _kernels(self) -> Index:
+        """The names of activities."""
+        return _used(self.trace.names, self.trace.activities.name)
 
     def calls(self, pattern: re.Pattern[str]) -> Mask:
         return matching(self.trace.names, self.trace.launches.name, pattern)

@@ -15,6 +15,7 @@ from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Num
 from chopper_core.util.grouping import common_of, ranked, run_mask, stable_order
 
 NOWHERE = -1
+_MOST_NUMBERS: Final = 1 << 62
 BLOCK: Final = 1 << 16
 """Intervals that are placed at a time."""
 
@@ -86,11 +87,17 @@ class Order(Struct, frozen=True):
 
 def numbered(columns: Sequence[Codes]) -> Index:
     """A number for each row, from 0 on, equal for rows that are equal in all columns."""
-    _, numbers = ranked(columns[0])
-    for column in columns[1:]:
-        distinct, codes = ranked(column)
-        _, numbers = ranked(numbers * len(distinct) + codes)
-    return numbers
+    numbers, count = np.zeros(len(columns[0]), np.intp), 1
+    for column in columns:
+        low, high = int(column.min(initial=0)), int(column.max(initial=0))
+        if count * (high - low + 1) > _MOST_NUMBERS:
+            distinct, column = ranked(column)
+            low, high = 0, len(distinct)
+            distinct, numbers = ranked(numbers)
+            count = len(distinct)
+        width = high - low + 1
+        numbers, count = numbers * width + (column.astype(np.intp) - low), count * width
+    return ranked(numbers)[1]
 
 
 def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]) -> None:
