@@ -193,7 +193,7 @@ class Host:
         return is_named
 
     @cached_property
-    def _rows(self) -> dict[int, Int32]:
+    def _rows(self) -> dict[int, Codes]:
         """The ranges but for frames, by the code of their name: far fewer than ranges."""
         rows = np.flatnonzero(self.ranges.category != HostCategory.FRAME)
         rows = rows[stable_order(self.ranges.name[rows])].astype(np.int32)

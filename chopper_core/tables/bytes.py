@@ -12,6 +12,7 @@ from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISSOCK
 from typing import IO, Any, Final
 
 from chopper_core.util.errors import DataError
+from chopper_core.util.workers import GZIP_FACTOR
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _WIDE: Final = {
@@ -106,6 +107,7 @@ class ByteSource:
         self.piece_bytes = piece_bytes
         self.problem: str | None = None
         self.bytes_given = 0
+        self._last = b""
         self._zeros = 0
         self._inflater: Any = None
         self._ended = False
@@ -142,6 +144,11 @@ class ByteSource:
         """Bytes read so far of the file on disk."""
         return self._file.tell()
 
+    @property
+    def likely_bytes(self) -> int:
+        """About how long the text is."""
+        return self.size_bytes * (GZIP_FACTOR if self._inflater else 1)
+
     def read(self) -> bytes:
         """Return the next piece; empty at the end."""
         is_first = not self.bytes_given
@@ -154,6 +161,7 @@ class ByteSource:
             if text := self._decode(piece):
                 return text.encode()
             piece = self._read_any()
+        self._last = piece
         return piece
 
     def read_all(self, most: int, advice: str = "") -> bytes:
@@ -164,6 +172,15 @@ class ByteSource:
             if len(data) > most:
                 raise DataError(f"{self.path} has more than {most:,} bytes of JSON{advice}.")
         return bytes(data)
+
+    def piece_before(self, position: int) -> bytes:
+        """Go on to a multiple of `piece_bytes` in the text; the piece before it, if it is there."""
+        if self._inflater is None:
+            self.bytes_given = position - self.piece_bytes
+            self._file.seek(self.bytes_given)
+        while self.bytes_given < position and self.read():
+            pass
+        return self._last
 
     def _read_any(self) -> bytes:
         piece = self._read_gzip() if self._inflater else self._read_file(self.piece_bytes)

@@ -79,6 +79,10 @@ class GrowingColumns:
         for name, column in self._columns.items():
             column.append(columns[name])
 
+    def append(self, name: str, values: AnyArray) -> None:
+        """Add rows to one column, as the caller does to the others."""
+        self._columns[name].append(values)
+
     def column(self, name: str) -> AnyArray:
         """Return the rows of one column; later ones aren't in it."""
         return self._columns[name].whole()

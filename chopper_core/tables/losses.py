@@ -49,13 +49,14 @@ class Repeats:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._rows = 0
+        self.rows = 0
+        """Of blocks in which all is of one time."""
 
     def add(self, rows: int, different: int) -> None:
         """Add a block of rows with so many different times; raises DataError."""
         if rows >= self._PER_TIME * different:
-            self._rows += rows
-        if self._rows > self.MOST:
+            self.rows += rows
+        if self.rows > self.MOST:
             raise DataError(
                 f"{self._path} repeats the same time in more than {self.MOST:,} rows, as no "
                 "profiler or sampler writes."

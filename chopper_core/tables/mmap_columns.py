@@ -7,10 +7,10 @@ would take importing pyarrow, which takes longer than opening a store.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import numpy as np
 from msgspec import Struct
@@ -19,6 +19,8 @@ from chopper_core.util.arrays import AnyArray
 
 ENDS: Final = " ends"
 """Suffix of a list column's name, for the offsets of its rows."""
+
+_ALIGNED: Final = 8
 
 Content = mmap.mmap | bytes
 
@@ -51,6 +53,20 @@ def numbers_at(content: Content, place: ColumnPlace) -> AnyArray:
 
 def columns_of(content: Content, places: Mapping[str, ColumnPlace]) -> dict[str, AnyArray]:
     return {name: numbers_at(content, place) for name, place in places.items()}
+
+
+def write_columns(
+    file: IO[bytes], tables: Sequence[Mapping[str, AnyArray]]
+) -> list[dict[str, ColumnPlace]]:
+    """Write the columns of tables one after the other, for another process; their places."""
+    found: list[dict[str, ColumnPlace]] = []
+    for columns in tables:
+        found.append({})
+        for name, values in columns.items():
+            file.write(bytes(-file.tell() % _ALIGNED))
+            found[-1][name] = ColumnPlace(values.dtype.str, file.tell(), len(values))
+            file.write(values.data)
+    return found
 
 
 def lists_of(columns: Mapping[str, AnyArray], name: str) -> list[AnyArray]:

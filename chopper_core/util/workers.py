@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -27,8 +28,10 @@ Reader = Callable[[Path, Progress], Read]
 
 PARALLEL_FROM_BYTES: Final = 8_000_000
 """Compressed size of all files together from which worker processes pay for their start."""
+_processes: Final = ContextVar("processes", default=1)
+"""How many may read the file at hand."""
 THREADS_FROM_ROWS: Final = 1 << 18
-_GZIP_FACTOR: Final = 12
+GZIP_FACTOR: Final = 12
 """How much a trace grows when it is decompressed, roughly."""
 _POLL_SECONDS: Final = 0.1
 _DASK_TIMEOUT: Final = "20s"
@@ -50,19 +53,23 @@ def read_all(
     """
     sizes = [path.stat().st_size for path in paths]
     packed = [
-        size if path.suffix == ".gz" else size // _GZIP_FACTOR
+        size if path.suffix == ".gz" else size // GZIP_FACTOR
         for path, size in zip(paths, sizes, strict=True)
     ]
     workers, limit = memory.worker_limit(
-        min(jobs or os.cpu_count() or 1, len(paths)), max(packed, default=0) * _GZIP_FACTOR
+        min(jobs or os.cpu_count() or 1, len(paths)), max(packed, default=0) * GZIP_FACTOR
     )
     if jobs is None and sum(packed) < PARALLEL_FROM_BYTES:
         workers = 1
     found: dict[int, Read | ChopperError] = {}
-    for number, outcome in _outcomes(paths, sizes, reader, progress, workers, limit, executor):
-        if isinstance(outcome, memory.OutOfMemory):
-            raise outcome
-        found[number] = outcome
+    before = _processes.set((jobs or os.cpu_count() or 1) // max(len(paths), 1))
+    try:
+        for number, outcome in _outcomes(paths, sizes, reader, progress, workers, limit, executor):
+            if isinstance(outcome, memory.OutOfMemory):
+                raise outcome
+            found[number] = outcome
+    finally:
+        _processes.reset(before)
     return [found[number] for number in range(len(paths))]
 
 
@@ -76,6 +83,23 @@ def read_as_done(
     """
     workers = min(jobs or os.cpu_count() or 1, len(paths))
     return _outcomes(paths, [0] * len(paths), reader, silent, workers)
+
+
+@contextmanager
+def helped(
+    path: Path, work: Reader[Read], size_bytes: int
+) -> Iterator[Sequence[Future[Read | ChopperError]]]:
+    """What other processes will have done that work at the same file, of that size, while this one
+    does; none where this one is to read it alone."""
+    from multiprocessing import current_process
+
+    workers, limit = memory.worker_limit(_processes.get(), size_bytes)
+    if workers < 2 or current_process().daemon:  # It can't have any.
+        yield ()
+        return
+    others = workers - 1
+    with _submitted([path] * others, work, others, limit, None) as (futures, _):
+        yield futures
 
 
 def in_threads(
@@ -197,7 +221,7 @@ def _submitted(
             bytes_read = context.RawArray("q", len(paths))
             stop = context.RawValue("b")
             with _inherited():
-                given = (bytes_read, stop, limit, debug.target)
+                given = (bytes_read, stop, limit, debug.target, _processes.get())
                 pool = ProcessPoolExecutor(workers, context, _start_worker, given)
                 stack.callback(pool.shutdown, cancel_futures=True)
                 stack.callback(setattr, stop, "value", True)
@@ -236,9 +260,12 @@ _shared: tuple[Any, Any] = (), None
 """In a worker: the bytes read of each file, and whether to stop."""
 
 
-def _start_worker(bytes_read: Any, stop: Any, limit: int, debug_target: str) -> None:
+def _start_worker(
+    bytes_read: Any, stop: Any, limit: int, debug_target: str, processes: int
+) -> None:
     global _shared
     _shared = bytes_read, stop
+    _processes.set(processes)
     if limit:
         memory.limit_memory(limit)
         memory.start_libraries()

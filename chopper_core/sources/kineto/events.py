@@ -242,14 +242,25 @@ class EventDecoder:
     """Decodes events; switches to exact decimals once a file needs them."""
 
     def __init__(self) -> None:
-        self._is_exact = False
-        self._beyond_repair = 0
-        self._many = msgspec.json.Decoder(list[Event])
+        self.is_exact = False
+        self.beyond_repair = 0
+        """Bytes of objects that no repair made valid."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether floats are decoded as decimals."""
+        return self._is_exact
+
+    @is_exact.setter
+    def is_exact(self, is_exact: bool) -> None:
+        self._is_exact = is_exact
+        hook = Decimal if is_exact else None
+        self._many = msgspec.json.Decoder(list[Event], float_hook=hook)
 
     @property
     def has_given_up(self) -> bool:
         """Whether repairs failed so often that the file is none of torch's."""
-        return self._beyond_repair > _MAX_BEYOND_REPAIR
+        return self.beyond_repair > _MAX_BEYOND_REPAIR
 
     def decode_many(self, text: bytes) -> list[Event]:
         """Decode a JSON array of events.
@@ -258,8 +269,7 @@ class EventDecoder:
         """
         events = self._many.decode(text)
         if not self._is_exact and _has_inexact_times(events):
-            self._is_exact = True
-            self._many = msgspec.json.Decoder(list[Event], float_hook=Decimal)
+            self.is_exact = True
             events = self._many.decode(text)
         return events
 
@@ -276,7 +286,7 @@ class EventDecoder:
             with suppress(*_LOADS_ERRORS):
                 fields = _loads(repair(text).decode("utf-8", "replace"), strict=False)
                 return _event_of(fields), True
-        self._beyond_repair += len(text)
+        self.beyond_repair += len(text)
         return None
 
 
@@ -303,7 +313,6 @@ def _refuse(_constant: str) -> None:
 
 
 _MAX_BEYOND_REPAIR: Final = 1 << 21
-"""Bytes of objects that no repair made valid."""
 _HAS_ODD_NUMBER: Final = re.compile(rb"nan|inf", re.IGNORECASE)
 # Strings are matched first, to leave what they say. So are escaped quotes outside of them, each of
 # which would otherwise be tried as the start of a string up to the end of the text.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -13,14 +12,14 @@ from typing import Any, Final
 from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources.foreign import what_is, why_no_activity
 from chopper_core.sources.kineto.events import LAUNCH_CATEGORIES
-from chopper_core.sources.kineto.tables import TraceTables
+from chopper_core.sources.kineto.parts import read_text
 from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import Trace
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import integer
 from chopper_core.tables.json_stream import members, skip_space
-from chopper_core.tables.losses import Losses, Repeats
+from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
@@ -67,43 +66,26 @@ def read(path: Path, progress: Progress = silent, *, piece_bytes: int = _PIECE_B
     Damaged events are lost and counted in `Trace.losses`.
     Raises DataError if the file can't be read or is not such a trace.
     """
-    losses = Losses()
-    tables = TraceTables(Repeats(path))
-    with ByteSource(path, piece_bytes) as source, _collector_paused():
-        text = TraceText(source, losses)
-        for events in text.batches():
-            tables.add(events)
-            progress(f"read {path.name}", source.file_position, source.size_bytes)
-        progress(f"read {path.name}", source.size_bytes, source.size_bytes)
+    whole = read_text(path, piece_bytes, progress)
+    tables, losses = whole.tables, whole.losses
+    progress(f"read {path.name}", whole.size_bytes, whole.size_bytes)
     if not any(tables.event_counts.keys()):
         counts = dict(tables.event_counts)
         why = why_no_activity(FileHead(path), counts) if counts else "holds no events."
         raise DataError(f"{path} {why}")
-    metadata = {key: _metadata_value(value) for key, value in text.members.items()}
+    metadata = {key: _metadata_value(value) for key, value in whole.members.items()}
     base_time_ns = _base_time_ns(metadata, losses)
     losses.bad_times = tables.bad_times
     _note_counts(losses)
     return Trace(
         path=path,
-        size_bytes=source.size_bytes,
+        size_bytes=whole.size_bytes,
         metadata=metadata,
         rank=_rank(metadata),
         base_time_ns=base_time_ns,
         losses=losses,
         **tables.finished(base_time_ns or 0),
     )
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Disable Python's cyclic garbage collector, which would scan every new event again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _metadata_value(text: bytes) -> Any:

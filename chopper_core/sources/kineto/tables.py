@@ -11,6 +11,7 @@ from operator import attrgetter, not_
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import DTypeLike
 
 from chopper_core.sources.kineto.events import (
@@ -91,6 +92,8 @@ _OF_HOST: Final = frozenset((*_IDS, "duration_ns"))
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
+_CATEGORY: Final = "the category of an event"
+"""Of which there are no codes, but the order counts."""
 
 
 _TABLES: Final[Mapping[str, type[Rows]]] = {
@@ -127,6 +130,27 @@ class _ThreadCodes(dict[Any, int]):
         return code
 
 
+class Sizes(Struct, frozen=True):
+    """How far tables have grown."""
+
+    rows: Sequence[int]
+    """Of each of the tables."""
+    keys: Sequence[int]
+    """Those with a code, of each kind."""
+
+
+class Share(Struct):
+    """What one process read of a text, whatever parts of it."""
+
+    keys: Mapping[str, Sequence[Any]]
+    """In the order of their codes, by the column of these."""
+    counts: Counter[str]
+    unused_counts: Counter[str]
+    bad_times: int
+    columns: Sequence[Columns]
+    """Of each of the tables; taken out as they are joined."""
+
+
 class TraceTables:
     """The tables of a trace while its events arrive."""
 
@@ -134,7 +158,7 @@ class TraceTables:
         self._repeats = repeats
         self.names: dict[str, int] = NameInterner()
         self.threads: dict[tuple[Any, Any, int], int] = Interner()
-        self._is_merged = False
+        self.is_merged = False
         """Whether events name their rank: the file merges several."""
         self.collectives: dict[Collective, int] = Interner()
         self._launch_shapes: dict[bytes, int] = Interner()
@@ -151,9 +175,10 @@ class TraceTables:
         self._kept_inputs = np.zeros(0, np.int8)
         """The kept inputs of operators (`KeptInputs`), by the code of their name."""
         self._input_codes = _InputCodes()
+        self.has_text_ids = False
 
     def add(self, events: Sequence[Event]) -> None:
-        self._is_merged = self._is_merged or any(
+        self.is_merged = self.is_merged or any(
             event.args is not None and event.args.rank != ABSENT for event in events[:_RANK_SAMPLE]
         )
         own: dict[str, list[Event]] = {table: [] for table in _TABLE_OF.values()}
@@ -178,6 +203,68 @@ class TraceTables:
         for kind in self._flow_ends:
             self._add_flows(kind, own[kind])
         self._add_allocations(own["instants"])
+
+    def sizes(self) -> Sizes:
+        return Sizes([*map(len, self._growing())], [*map(len, self._keys().values())])
+
+    def is_joinable(self) -> bool:
+        """Whether nothing but codes changes when these tables are joined to others."""
+        return not (self.has_text_ids or self._repeats.rows)
+
+    def share(self) -> Share:
+        """All that was added, which the tables no longer have."""
+        return Share(
+            {column: list(keys) for column, keys in self._keys().items()},
+            self.event_counts,
+            self._unused_counts,
+            self.bad_times,
+            [table.joined() for table in self._growing()],
+        )
+
+    def join(self, shares: Sequence[Share], parts: Sequence[tuple[int, Sizes, Sizes]]) -> None:
+        """Add the parts of a text in their order: each the number of its share, and what was in the
+        share before and after it."""
+        found = self._keys() | {_CATEGORY: Interner()}
+        for number, before, after in parts:
+            ends = zip(shares[number].keys.items(), before.keys, after.keys, strict=True)
+            for (column, keys), begin, end in ends:
+                for key in keys[begin:end]:
+                    found[column][key]
+        codes = [
+            {
+                column: np.array([*map(found[column].__getitem__, keys), ABSENT], np.int32)
+                for column, keys in share.keys.items()
+            }
+            for share in shares
+        ]
+        for place, table in enumerate(self._growing()):
+            for column in [*shares[0].columns[place]]:
+                whole = [share.columns[place].pop(column) for share in shares]
+                for number, before, after in parts:
+                    values = whole[number][before.rows[place] : after.rows[place]]
+                    if column in codes[number]:
+                        values = codes[number][column][values]
+                    table.append(column, values)
+        self.event_counts.update(dict.fromkeys(found[_CATEGORY], 0))
+        for share in shares:
+            self.event_counts.update(share.counts)
+            self._unused_counts.update(share.unused_counts)
+            self.bad_times += share.bad_times
+
+    def _growing(self) -> tuple[GrowingColumns, ...]:
+        tables = (*self._tables.values(), *self._flow_ends.values())
+        return (*tables, self._frames, self._figures)
+
+    def _keys(self) -> dict[str, dict[Any, int]]:
+        """The keys with a code, by the column of their codes."""
+        return {
+            "name": self.names,
+            "thread": self.threads,
+            "collective": self.collectives,
+            "launch_shape": self._launch_shapes,
+            "inputs": self._input_codes.texts,
+            _CATEGORY: self.event_counts,
+        }
 
     def finished(self, base_time_ns: int) -> dict[str, Any]:
         """The tables and their codes by the fields of a `Trace`, with times from a base on.
@@ -365,13 +452,13 @@ class TraceTables:
 
     def _thread_codes(self, events: Sequence[Event]) -> Int32:
         processes, threads = [event.pid for event in events], [event.tid for event in events]
-        if not self._is_merged and processes and processes.count(processes[0]) == len(processes):
+        if not self.is_merged and processes and processes.count(processes[0]) == len(processes):
             return _codes(_ThreadCodes(processes[0], self.threads), threads)
         ranks = self._ranks(events).tolist()
         return _codes(self.threads, list(zip(processes, threads, ranks, strict=True)))
 
     def _ranks(self, events: Sequence[Event]) -> Int32:
-        if not self._is_merged:
+        if not self.is_merged:
             return np.full(len(events), ABSENT, np.int32)
         ranks = [ABSENT if event.args is None else event.args.rank for event in events]
         return bounded(int_column(ranks), MAX_RANKS).astype(np.int32)
@@ -410,7 +497,10 @@ class TraceTables:
         number = integer(value)
         if number is not None:
             return number
-        return -2 - self.names[value] if isinstance(value, str) and value else ABSENT
+        if not (isinstance(value, str) and value):
+            return ABSENT
+        self.has_text_ids = True
+        return -2 - self.names[value]
 
 
 def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int32:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 from typing import Final
+
+from msgspec import Struct
 
 from chopper_core.sources.kineto.events import Event, EventDecoder
 from chopper_core.tables.bytes import BYTE_ORDER_MARK, ByteSource
@@ -54,6 +57,17 @@ _PHASE_WITHIN_BYTES: Final = 1 << 9
 _LIST_END: Final = re.compile(rb'\]\s*(?:\}|\Z|,\s*(?:"|\Z))')
 
 
+class TextState(Struct, frozen=True):
+    """What a pass knows of how the events are written."""
+
+    first_key: bytes
+    """Of the event that follows, with its quotes."""
+    is_bare: bool
+    """Whether the text is the list alone."""
+    is_exact: bool
+    """Whether a float can't hold its times."""
+
+
 class TraceText:
     """One pass over the text: iterate over `batches`, then read `members` and the losses."""
 
@@ -69,21 +83,49 @@ class TraceText:
         self._patience_bytes = 0
         self._is_lost = False
         """Whether the buffer begins within text that was lost."""
+        self._is_open = self.is_read = False
 
-    def batches(self) -> Iterator[list[Event]]:
+    def batches(self, stop: float = inf) -> Iterator[list[Event]]:
         """Yield the events, a piece at a time, in the order of the file.
 
-        Raises DataError if the text has no events.
+        A pass ends at the piece that ends at `stop`, or with the text, which then `is_read`. Raises
+        DataError if the text has no events.
         """
-        self._open()
-        piece, at_end = b"", False
-        while True:
-            yield self._whole_events(piece, at_end)
-            if at_end or self._is_closed:
-                break
+        if not self._is_open:
+            self._is_open = True
+            self._open()
+            yield self._whole_events(b"", False)
+        at_end = self.is_read
+        while not (at_end or self._is_closed):
+            if self._source.bytes_given >= stop:
+                return
             piece = self._source.read()
             at_end = not piece
-        self._close()
+            yield self._whole_events(piece, at_end)
+        if not self.is_read:
+            self._close()
+        self.is_read = True
+
+    def resume(self, position: int, like: TextState) -> bool:
+        """Go on behind the last event that ends before a position; False if the text ends before.
+
+        So does a pass from the start, unless something is odd: compare its `place`.
+        """
+        self._is_open, self._is_bare = True, like.is_bare
+        self._decoder.is_exact = like.is_exact
+        piece = self._source.piece_before(position)
+        if last := _last_boundary(piece, like.first_key):
+            self._buffer = piece[last.end() :]
+        return bool(piece)
+
+    def state(self) -> TextState:
+        first = _FIRST.match(self._buffer)
+        return TextState(first[1] if first else b"", self._is_bare, self._decoder.is_exact)
+
+    def place(self) -> int:
+        """The bytes whose events were given; -1 where more than that decides what follows."""
+        is_odd = self._patience_bytes or self._is_lost or self._decoder.beyond_repair
+        return -1 if is_odd else self._source.bytes_given - len(self._buffer)
 
     def _open(self) -> None:
         path = self._source.path

@@ -1,0 +1,239 @@
+"""A trace that several processes read part by part gives the tables that one of them reads."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kineto_oracle import REAL_DATA, tables_of
+from trace_layouts import LAYOUTS, Events
+
+from chopper_core.sources.kineto import parts
+from chopper_core.sources.kineto.reader import read as read_trace
+from chopper_core.sources.trace import Trace
+from chopper_core.tables.bytes import PIECE_BYTES
+from chopper_core.tables.losses import Losses
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Cancelled, Progress, silent
+from chopper_core.util.workers import read_all
+
+PIECES = (997, 2_048, 3_000)
+KEYS = {"deviceProperties": [{"id": 0, "name": "MI300X"}], "baseTimeNanoseconds": 1_000}
+Work = Callable[[Path, Progress], Any]
+
+
+def events(count: int, start_us: float = 0.125) -> Events:
+    """Launches, kernels far behind them, operators, flows, frames and allocations."""
+    found: Events = []
+    for number in range(count):
+        at = {"pid": 7, "tid": number % 3, "ts": start_us + 10 * number}
+        inputs = {"Input Dims": [[number % 11, 4], [4, 4]], "External id": number}
+        collective = {"Collective name": "allreduce", "In msg nelems": number % 7}
+        memory = {"Bytes": 512, "Device Id": 0, "Device Type": 1, "Addr": number}
+        found += [
+            {"ph": "X", "cat": "cpu_op", "name": f"aten::mm_{number % 19}", "dur": 9, **at,
+             "args": {**inputs, "Sequence number": number}},
+            {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "dur": 1, **at,
+             "args": {"correlation": number}},
+            {"ph": "s", "cat": "fwdbwd", "id": number, "name": "fwdbwd", **at},
+            {"ph": "f", "cat": "fwdbwd", "id": max(number - 90, 0), "name": "fwdbwd", **at},
+            {"ph": "X", "cat": "python_function", "name": f"nn.Module: Linear_{number % 23}",
+             "dur": 2, **at},
+            {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", **at, "args": memory},
+            {"ph": "X", "cat": "kernel", "name": f"k{number % 29}", "dur": 1.5, "pid": 2, "tid": 0,
+             "ts": at["ts"] + 5, "args": {"correlation": max(number - 200, 0), "device": 2,
+             "stream": 3, "grid": [number % 13, 1, 1], "block": [64, 1, 1], **collective}},
+            {"ph": "X", "cat": f"other_{number % 5}", "name": "a\\" * (number % 4), **at},
+        ]  # fmt: skip
+    return found
+
+
+@contextmanager
+def first(path: Path, work: Work, _size: int) -> Iterator[Sequence[Future[Any]]]:
+    """Another process that has read all parts it could before this one goes on."""
+    done: Future[Any] = Future()
+    done.set_result(work(path, silent))
+    yield [done]
+
+
+@contextmanager
+def meanwhile(path: Path, work: Work, _size: int) -> Iterator[Sequence[Future[Any]]]:
+    """Two others, and one that finds nothing left."""
+    with ThreadPoolExecutor(2) as threads:
+        yield [threads.submit(work, path, silent) for _ in range(3)]
+
+
+@contextmanager
+def dead(path: Path, work: Work, _size: int) -> Iterator[Sequence[Future[Any]]]:
+    """One that was killed with the parts that it had."""
+    work(path, silent)
+    done: Future[Any] = Future()
+    done.set_exception(OSError("killed"))
+    yield [done]
+
+
+@contextmanager
+def failed(path: Path, work: Work, _size: int) -> Iterator[Sequence[Future[Any]]]:
+    """One that ran out of memory."""
+    work(path, silent)
+    done: Future[Any] = Future()
+    done.set_result(DataError("too much"))
+    yield [done]
+
+
+HELP = (first, meanwhile, dead, failed)
+joined = parts._joined
+
+
+def whole(trace: Trace) -> dict[str, Any]:
+    """All of a trace, with the order of its codes and the types of its columns."""
+    found: dict[str, Any] = {}
+    for name in trace.__struct_fields__:
+        value = getattr(trace, name)
+        if hasattr(value, "take"):
+            for column in value.__struct_fields__:
+                values = getattr(value, column)
+                found[f"{name}.{column}"] = (str(values.dtype), values.tolist())
+        elif name == "figures":
+            found[name] = {column: values.tobytes() for column, values in value.items()}
+        else:
+            found[name] = repr(value)
+    return found
+
+
+@pytest.fixture
+def compare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Trace, list[bool]]]:
+    """Read a text in one and in parts: the trace, and for each reading whether parts made it up."""
+
+    def compare(
+        text: bytes | Path, pieces: Sequence[int] = PIECES, helps: Sequence[Any] = HELP
+    ) -> tuple[Trace, list[bool]]:
+        path = tmp_path / "trace.json" if isinstance(text, bytes) else text
+        if isinstance(text, bytes):
+            path.write_bytes(text)
+        made: list[bool] = []
+
+        def note(*given: Any) -> Any:
+            found = joined(*given)
+            made.append(found is not None)
+            return found
+
+        monkeypatch.setattr(parts, "_joined", note)
+        for piece_bytes in pieces:
+            alone = read_trace(path, piece_bytes=piece_bytes)
+            expected = whole(alone)
+            for helped in helps:
+                with monkeypatch.context() as patch:
+                    patch.setattr(parts, "helped", helped)
+                    assert whole(read_trace(path, piece_bytes=piece_bytes)) == expected
+        return alone, made
+
+    return compare
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parts_of_any_size_are_the_whole(
+    compare: Callable[..., tuple[Trace, list[bool]]], layout: str
+) -> None:
+    text = LAYOUTS[layout](events(400), KEYS).encode()
+    trace, made = compare(text, helps=(first, meanwhile))
+    assert trace.losses == Losses() and len(trace.activities) == 400
+    # An event without the key that begins the others is no place to begin at.
+    assert layout == "uneven" or made == [True] * (2 * len(PIECES))
+
+
+def test_what_a_dead_process_had_is_read_again(
+    compare: Callable[..., tuple[Trace, list[bool]]],
+) -> None:
+    text = LAYOUTS["compact"](events(300), KEYS).encode()
+    _, made = compare(text, PIECES[:1], (dead, failed))
+    assert made == [False]
+
+
+@pytest.mark.parametrize("members", [1, 40])
+def test_members_of_gzip_are_one_text(
+    compare: Callable[..., tuple[Trace, list[bool]]], members: int
+) -> None:
+    text = LAYOUTS["libkineto"](events(300), KEYS).encode()
+    each = len(text) // members + 1
+    packed = [gzip.compress(text[at : at + each]) for at in range(0, len(text), each)]
+    _, made = compare(b"".join(packed), PIECES[:2], (first, meanwhile))
+    assert all(made)
+
+
+CUT = LAYOUTS["compact"](events(300), KEYS).encode()
+ODD = {
+    "cut": CUT[: 2 * len(CUT) // 3],
+    "cut gzip": gzip.compress(CUT)[:-9_000],
+    "zeros": CUT[:90_000] + bytes(3_000) + CUT[93_000:],
+    "damage": CUT[:70_000] + b'}, {"x' + CUT[70_009:],
+    "damage at the end": CUT[:-800] + b'"]]' + CUT[-790:],
+    "exact times later": LAYOUTS["compact"](
+        [*events(200), *events(100, 1106964728033929.125)], KEYS
+    ).encode(),
+    "ranks later": LAYOUTS["compact"](
+        [*events(200), *({**each, "args": {"rank": 1}} for each in events(90))], KEYS
+    ).encode(),
+    "texts as ids": CUT.replace(b'"id": 2', b'"id": "flow 2'.replace(b"flow 2", b"flow\\u0032")),
+    "text after it": CUT + CUT[:50_000],
+    "one time": LAYOUTS["compact"](
+        [{**each, "ts": 5} for each in events(300)], KEYS
+    ).encode(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_text_is_read_in_one(
+    compare: Callable[..., tuple[Trace, list[bool]]], name: str
+) -> None:
+    compare(ODD[name], PIECES[:2], (first, meanwhile))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("path", sorted(REAL_DATA.glob("*.json.gz")), ids=lambda path: path.name)
+def test_real_traces_are_the_same_in_parts(
+    compare: Callable[..., tuple[Trace, list[bool]]], path: Path
+) -> None:
+    compare(path, (9_973, 50_000), (first, meanwhile))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("parts") / "rank0.json"
+    path.write_text(LAYOUTS["compact"](events(1_000), KEYS))
+    return path
+
+
+SMALL = 8_192
+read_small = partial(read_trace, piece_bytes=SMALL)
+
+
+def test_other_processes_read_parts_of_a_large_file(large: Path) -> None:
+    (alone,) = read_all([large], read_small, silent, 1)
+    (shared,) = read_all([large], read_small, silent, 2)
+    assert isinstance(alone, Trace) and isinstance(shared, Trace)
+    assert whole(shared) == whole(alone)
+    assert tables_of(shared) == tables_of(alone)
+    assert large.stat().st_size > parts.LEAST_PARTS * parts.PART_PIECES * SMALL
+    assert large.stat().st_size < parts.LEAST_PARTS * parts.PART_PIECES * PIECE_BYTES
+
+
+def test_reading_in_parts_can_be_cancelled(large: Path) -> None:
+    calls = 0
+
+    def cancel(_step: str, _done: int, _total: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 20:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        read_all([large], read_small, cancel, 2)
