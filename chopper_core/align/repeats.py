@@ -307,7 +307,7 @@ def _of_other_kinds(
     starts: Index, anchors: Index, begins: Index, kernel: Int32, norms: Index, other: Mask
 ) -> None:
     """Put layers with another kind of attention than the first where known layers end; else -1."""
-    known = np.delete(starts, np.union1d(begins, np.flatnonzero(other))).tolist()
+    known = np.delete(starts, np.append(begins, np.flatnonzero(other))).tolist()
 
     def endings(places: list[int], length: int) -> list[bytes]:
         return [kernel[at - length : at].tobytes() for at in places if at >= length]

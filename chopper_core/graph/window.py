@@ -17,7 +17,7 @@ from chopper_core.graph.step_graph import Replayed, Steps, steps_of
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, median_of, ranked, sums_of
+from chopper_core.util.grouping import distinct, distinct_without, median_of, ranked, sums_of
 
 MAX_ROWS: Final = 1 << 18
 """With more activities, some iterations are replayed."""
@@ -68,8 +68,8 @@ class ReplayedSteps(Struct, frozen=True, eq=False):
             raise NothingToShow("no steps to replay: the run has no complete iteration")
         is_sample = np.isin(steps.iteration[own], sample) & (len(sample) < len(iterations))
         # Of more that are unlike the others, those that are replayed stand for these.
-        others = np.setdiff1d(alone, list(named))
-        far = len(np.setdiff1d(numbers[_unlike(numbers, took_ns, ())], list(named)))
+        others = distinct_without(np.asarray(alone), list(named))
+        far = len(distinct_without(numbers[_unlike(numbers, took_ns, ())], list(named)))
         share = max(far, len(others)) / max(len(others), 1) if sample else 1.0
         each = (len(numbers) - len(alone) + len(others) * (1 - share)) / max(len(sample), 1)
         is_other = np.isin(steps.iteration[own], others)
@@ -182,7 +182,7 @@ def _sampled(
     if len(others) > most - len(unlike):
         places = np.linspace(0, len(others) - 1, most - len(unlike))
         others = others[distinct(places.astype(np.intp))]
-    unlike, rest = np.append(unlike, others), np.setdiff1d(np.arange(len(iterations)), order)
+    unlike, rest = np.append(unlike, others), distinct_without(np.arange(len(iterations)), order)
     if count - len(unlike) > 1:
         rest = rest[_evenly(len(rest), count - len(unlike), max(fitting // count - 1, 1))]
     elif len(rest):

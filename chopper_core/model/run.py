@@ -305,8 +305,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def _iterations(self, view: View) -> Set[int]:
         def found() -> Set[int]:
-            codes = self.tree(view.order).split(view.path, ("iteration",)).codes("iteration")
-            return frozenset(codes.tolist()) - {NO_LABEL}
+            groups = self.pairs
+            if view.path:
+                groups = self.tree(view.order).split(view.path, ("iteration",))
+            return frozenset(groups.codes("iteration").tolist()) - {NO_LABEL}
 
         return self.memo(("iterations", view.order, view.path), found, keep=_CACHED_SCOPES)
 

@@ -270,6 +270,12 @@ def distinct(values: AnyArray) -> AnyArray:
     return ordered[run_mask(ordered)]
 
 
+def distinct_without(values: AnyArray, others: Sequence[int] | AnyArray) -> AnyArray:
+    """The different values that aren't among others, in order."""
+    found = distinct(values)
+    return found[~np.isin(found, others)]
+
+
 def grouped(members: Iterable[Member], of: Callable[[Member], Key]) -> dict[Key, list[Member]]:
     """The members by their key, in the order in which the keys come first."""
     found: dict[Key, list[Member]] = {}

@@ -14,6 +14,7 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     distinct,
+    distinct_without,
     first_equal,
     grouped,
     median_of,
@@ -112,7 +113,7 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
 def _by_reason(times: _TimeByKind, slow: Index) -> Iterator[Index]:
     """Iterations that take longer for the same reason: the kind of time that grows most, and what
     their hosts do."""
-    others = np.setdiff1d(np.arange(len(times.context.took_ns)), slow)
+    others = distinct_without(np.arange(len(times.context.took_ns)), slow)
     usual = {part: median_of(each[others]) for part, each in times.kinds.items()}
     reasons = grouped(slow.tolist(), lambda place: _grown(times, np.array([place]), usual)[:2])
     return map(np.array, reasons.values())

@@ -108,7 +108,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         """Whether the scope is a part of iterations, such as a phase."""
         return not {level for level, _ in self.view.scope} <= {"gpu", "iteration"}
 
-    @property
+    @cached_property
     def word(self) -> str:
         """The word for an iteration: inference has steps."""
         if not self.times.iterations:

@@ -128,7 +128,9 @@ def step_times(run: Run, view: View) -> StepTimes:
 
 def _step_times(run: Run, view: View) -> StepTimes:
     view = replace(view, is_total=False)
-    cells, base = run.tree(view.order).split(view.path, ("gpu", "iteration")), base_of(run, view)
+    base, cells = base_of(run, view), run.pairs
+    if view.path:
+        cells = run.tree(view.order).split(view.path, ("gpu", "iteration"))
     gpus, codes = (cells.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
     gpus, found = distinct(gpus), distinct(codes[codes != NO_LABEL])
     steps = distinct(base.cells.codes("iteration")[base.counted]).astype(np.int64)
@@ -182,7 +184,7 @@ def tokens_in(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float
     """
     if TOKENS not in run.table.measured:
         return np.full((len(gpus), len(iterations)), np.nan)
-    steps = run.tree().split((), ("gpu", "iteration"))
+    steps = run.pairs
     found = of_steps(steps, gpus, iterations, steps.known(TOKENS)[0], np.nan)
     for own in found:
         known = distinct(own[own > 0])
