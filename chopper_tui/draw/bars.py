@@ -303,12 +303,11 @@ class CardsDrawer(Drawer[Cards]):
     def _lines(self, chart: Cards, width: int, glyphs: Glyphs) -> list[Line]:
         """The cards' lines, and the address below the last one that has it."""
         lines: list[Line] = []
-        follows = [*(card.address for card in chart.cards[1:]), ""]
-        drawn = zip(chart.cards, card_lines(chart.cards, width, glyphs), follows, strict=True)
-        for card, own, after in drawn:
+        asked = [*(card.address for card in chart.cards), None]
+        for place, own in enumerate(card_lines(chart.cards, width, glyphs)):
             lines += own
-            if card.address != after:
-                lines.append([("  " + clean(card.address), "dim")])
+            if (address := asked[place]) is not None and address != asked[place + 1]:
+                lines.append([("  " + clean(address), "dim")])
         return lines
 
 
