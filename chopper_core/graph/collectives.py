@@ -38,11 +38,11 @@ from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, KernelTable, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
-    beyond_others,
-    counts_of,
+    combined,
     hashes,
     median_of,
     minima_of,
+    others_median_of,
     ranked,
     run_mask,
     run_maxima,
@@ -379,31 +379,41 @@ def delays_in(
     rows, members = scope.rows[chosen], scope.member_place[chosen]
     whose = np.searchsorted(gpus, table.gpu[rows])
     when = np.searchsorted(iterations, table.iteration[rows])
-    teams, team = ranked(team_of[found.member_set[members]])
-    shape = (len(teams), len(gpus), len(iterations))
-    place = (team * shape[1] + whose) * shape[2] + when
-    takes_part = counts_of(team * shape[1] + whose, shape[0] * shape[1]).reshape(shape[:2]) > 0
+    # A GPU has a seat in each team that it takes part in, beside those of its peers there.
+    seats, seat = combined([team_of[found.member_set[members]], whose])
+    (team, place), count = seats.T, len(iterations)
+    side = ranked(team * (int(kin.max()) + 1) + kin[np.array(gpus)[place]])[1]
+    cell = (side[:, None] * count + np.arange(count)).ravel()
+    of_gpu, of_side = stable_order(place), stable_order(side)
+    first, first_of_side = run_starts(place[of_gpu]), run_starts(side[of_side])
+    seated = place[of_gpu[first]]
 
     def most(of_members: Int64) -> Float64:
-        late = sums_of(of_members[members], place, int(np.prod(shape))).reshape(shape)
-        delays = np.zeros(shape[1:])
-        for of_team, there in zip(late, takes_part, strict=True):
-            for number in range(len(peers)):
-                at = np.flatnonzero(there & (kin[list(gpus)] == number))
-                if len(at) >= _MIN_PEERS:
-                    delays[at] = np.maximum(delays[at], beyond_others(of_team[at]))
+        late = sums_of(of_members[members], seat * count + when, len(cell)).astype(np.float64)
+        beyond = np.nan_to_num(late - others_median_of(late, cell)).reshape(-1, count)
+        delays = np.zeros((len(gpus), count))
+        delays[seated] = np.maximum(run_maxima(beyond[of_gpu], first), 0.0)
         return delays
 
     delays, passed_on = map(most, late_ns)
-    alike = kin[list(gpus)][:, None] == kin[list(gpus)]
-    meet = (takes_part.T.astype(np.int64) @ takes_part > 0) & ~alike
-    # The end of an iteration delays the next one.
-    extra_ns = np.maximum(extra_ns, np.pad(extra_ns[:, :-1], ((0, 0), (1, 0))))
-    for at, partners in enumerate(meet):
-        if partners.any():
-            through = np.minimum(passed_on[partners].max(axis=0), extra_ns[at])
-            delays[at] = np.maximum(delays[at], through)
+    of_team = run_starts(team[of_side[first_of_side]])
+    if len(of_team) < len(first_of_side):
+        # The end of an iteration delays the next one.
+        extra_ns = np.maximum(extra_ns, np.pad(extra_ns[:, :-1], ((0, 0), (1, 0))))
+        most_on = run_maxima(passed_on[place[of_side]], first_of_side)
+        through = np.minimum(_most_of_others(most_on, of_team)[side], extra_ns[place])
+        delays[seated] = np.maximum(delays[seated], run_maxima(through[of_gpu], first))
     return delays
+
+
+def _most_of_others(values: Float64, first: Index) -> Float64:
+    """The largest of the other rows of the same run, by column; -inf without any."""
+    most = run_maxima(values, first)
+    run = np.repeat(np.arange(len(first)), run_sizes(first, len(values)))
+    is_most = values == most[run]
+    next_most = run_maxima(np.where(is_most, -np.inf, values), first)
+    several = run_sums(is_most.astype(np.int64), first) > 1
+    return np.where(is_most, np.where(several, most, next_most)[run], most[run])
 
 
 def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64, Int64]:

@@ -151,13 +151,17 @@ class Tree:
     def rows_without(self, path: Sequence[str], iterations: Sequence[int]) -> Selection:
         """The rows of a node, in the order of the table, without some iterations."""
         if self._places is None and not self._left_out:
-            return self._complete(tuple(path), iterations)
+            return self._kept(tuple(path), tuple(iterations))
         rows = self.node(path).selection
         rows = rows if isinstance(rows, slice) else np.sort(rows)
         return _without(rows, self.table.iteration, iterations)
 
-    def _complete(self, path: tuple[str, ...], left_out: Sequence[int]) -> Selection:
+    def _kept(self, path: tuple[str, ...], left_out: tuple[int, ...]) -> Selection:
         """The places of a node's rows without those of some iterations."""
+        key = ("kept", path, left_out)
+        return self._memo(key, lambda: self._complete(path, left_out), _CACHED_NODES)
+
+    def _complete(self, path: tuple[str, ...], left_out: Sequence[int]) -> Selection:
         places, rest = self._places_of(path), LEVELS[len(path) : 2]
         if self._places is None and rest and self._is_default(self.order[: len(path)]):
             # Of millions of rows the labels of each take ten times as long as those of groups.
@@ -215,8 +219,7 @@ class Tree:
             return self._activity(path)
         left_out = self._left_out
         if left_out and _ITERATION not in self.order[: len(path)]:
-            key = ("kept", path, left_out)
-            places = self._memo(key, lambda: self._complete(path, left_out), _CACHED_NODES)
+            places = self._kept(path, left_out)
         else:
             places = self._places_of(path)
         return places if self._places is None else self._places[places]

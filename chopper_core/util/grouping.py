@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import pairwise
-from math import prod
 from typing import Any, Final, TypeVar, cast, overload
 
 import numpy as np
@@ -369,34 +368,48 @@ def quantiles_along(numbers: Float64, shares: tuple[float, ...]) -> Float64:
 
 def others_median(values: Numbers) -> Float64:
     """For each value the median of the others along the first axis, NaNs aside."""
-    numbers = np.asarray(values, np.float64)
-    owner = np.tile(np.arange(prod(numbers.shape[1:])), len(numbers))
-    return others_median_of(numbers.ravel(), owner).reshape(numbers.shape)
+    lines = np.asarray(values, np.float64).reshape(len(values), -1).T
+    return _medians_of_others(np.ascontiguousarray(lines)).T.reshape(values.shape)
 
 
 def others_median_of(values: Float64, owner: Index) -> Float64:
     """For each value the median of its owner's others, NaNs aside."""
-    known = np.isfinite(values)
-    order = np.argsort(np.where(known, values, np.inf))
-    order = order[stable_order(owner[order])]
+    order = stable_order(owner)
     first = run_starts(owner[order])
-    group = np.repeat(np.arange(len(first)), run_sizes(first, len(order)))
-    own = known[order]
-    size = np.bincount(group[own], minlength=len(first))[group]
-    rank = np.arange(len(order)) - first[group]
-    # The place of the cell itself is skipped; one that is unknown is at the end of them.
-    others = size - own
-    ordered = values[order]
-
-    def pick(place: Index) -> Float64:
-        at = first[group] + np.maximum(place, 0) + (place >= rank)
-        found: Float64 = ordered[np.minimum(at, len(order) - 1)]
-        return found
-
-    middle = (pick((others - 1) // 2) + pick(others // 2)) / 2
+    sizes = run_sizes(first, len(order))
     found = np.empty(len(values))
-    found[order] = np.where(others > 0, middle, np.nan)
+    for size in distinct(sizes).tolist():
+        # Owners with as many values lie next to each other as the lines of a table.
+        of_size = first[sizes == size]
+        at = order.reshape(-1, size) if len(of_size) == len(first) else order[
+            of_size[:, None] + np.arange(size)
+        ]
+        found[at] = _medians_of_others(values[at])
     return found
+
+
+def _medians_of_others(lines: Float64) -> Float64:
+    """For each value the median of the others in its line, NaNs aside."""
+    known = np.isfinite(lines)
+    filled = lines if known.all() else np.where(known, lines, np.inf)
+    ordered = np.sort(filled, axis=1)
+    count = known.sum(axis=1)
+    every = np.arange(len(lines))
+
+    def nth(place: Int64) -> Float64:
+        """The value at a place among the others: behind the value itself it is the next one."""
+        low, high = (
+            ordered[every, np.clip(at, 0, lines.shape[1] - 1)][:, None] for at in (place, place + 1)
+        )
+        return np.where(filled <= low, high, low)
+
+    middle = (nth((count - 2) // 2) + nth((count - 1) // 2)) / 2
+    middle[count < 2] = np.nan
+    if filled is not lines:
+        of_all = np.append(ordered, np.full((len(lines), 1), np.nan), axis=1)
+        places = np.where(count > 0, [(count - 1) // 2, count // 2], lines.shape[1])
+        middle = np.where(known, middle, of_all[every, places].mean(axis=0)[:, None])
+    return middle
 
 
 def beyond_others(values: Numbers) -> Float64:

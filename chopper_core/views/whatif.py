@@ -208,6 +208,7 @@ def answer(run: Run, view: View) -> ViewResult:
 def _default_questions(run: Run, view: View) -> dict[str, Answer | None]:
     """The general ones, and those that the savings of the scope's findings answer, which may be
     several at once."""
+    Steady.of(run, view)  # Where steps are too long to replay, nothing is looked for.
     asked: dict[str, Answer | None] = dict.fromkeys(DEFAULTS)
     with suppress(NothingToShow):
         found = checked(run, view)

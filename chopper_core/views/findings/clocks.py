@@ -150,11 +150,13 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
     chip = context.run.hardware
     if chip is None:
         return
-    matrix, others = _compute_ns(context)
-    for signal, nominal in (("gfx_mhz", chip.clock_mhz), ("mem_mhz", chip.memory_mhz)):
-        if not (is_measured(signal, context.table) and np.isfinite(nominal)):
-            continue
-        mhz = _mean(context, signal)
+    clocks = {"gfx_mhz": chip.clock_mhz, "mem_mhz": chip.memory_mhz}
+    measured = [
+        name for name in clocks if is_measured(name, context.table) and np.isfinite(clocks[name])
+    ]
+    matrix, others = _compute_ns(context) if measured else (0.0, 0.0)
+    for signal in measured:
+        mhz, nominal = _mean(context, signal), clocks[signal]
         lower = 1 - mhz / nominal
         if signal == "mem_mhz":
             limit, saving, change = MEMORY_BELOW, others * lower, f"memory x{1 - lower:.4f}"
@@ -198,9 +200,9 @@ def _share_of_cap(context: FindingsContext, chip: Hardware) -> float:
 
 
 def _compute_ns(context: FindingsContext) -> tuple[float, float]:
-    table, rows = context.table, context.node.rows
-    rows = rows[table.kind[rows] == Kind.COMPUTE]
-    took = sums_of(table.duration_ns[rows], table.kernel[rows], len(table.names))
+    table, rows = context.table, context.node.selection
+    durations = np.where(table.kind[rows] == Kind.COMPUTE, table.duration_ns[rows], 0)
+    took = sums_of(durations, table.kernel[rows], len(table.names))
     matrix = float(took[context.of_classes(MATRIX_CLASSES)].sum())
     return context.per_iteration(matrix), context.per_iteration(float(took.sum()) - matrix)
 

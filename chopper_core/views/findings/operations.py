@@ -138,9 +138,14 @@ def _compared(
     cells = np.flatnonzero(context.computes)
     took = context.cells.sum("duration_ns")[cells].astype(np.float64)
     beside = context.cells.sum("overlap_ns")[cells]
-    place = context.together(*LABELLED)[1][cells]
+    labels, label = context.together(*LABELLED)
+    place, work = label[cells], context.cell_work[cells]
+    # Most cells of a label do the same: one number for those tells them from the few others.
+    usual_work = np.zeros(len(labels), np.int64)
+    usual_work[place] = work
+    work = np.where(work == usual_work[place], -1, work)
     stage = context.stage[context.place("gpu")[cells]]
-    like = combined([place, context.cell_work[cells], stage])[1]
+    like = combined([place, work, stage])[1]
     gpus, iterations = len(context.gpus), len(context.iterations)
     at = (pair * gpus + context.place("gpu")[cells]) * iterations + context.place("iteration")[
         cells

@@ -23,13 +23,12 @@ from chopper_core.model.groups import Groups, work_of
 from chopper_core.model.memo import Memo
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
+from chopper_core.model.table import LABELLED, LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
     combined,
-    counts_of,
     distinct,
     median_of,
     run_minima,
@@ -141,7 +140,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def of_classes(self, classes: Collection[str]) -> Mask:
         found = np.zeros(len(self.table.names), np.bool_)
-        used = np.flatnonzero(counts_of(self.table.kernel[self.node.selection]))
+        used = self.split("kernel").codes("kernel")
         found[used] = [kernel_class(self.table.names[code]) in classes for code in used.tolist()]
         return found
 
@@ -150,8 +149,16 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def together(self, *levels: str) -> tuple[Int64, Index]:
         """The distinct combinations of codes at some levels, and the position of each cell's."""
-        codes = [self.codes(level) for level in levels]
-        return self._memo(("together", levels), lambda: combined(codes))
+
+        def found() -> tuple[Int64, Index]:
+            if levels == LABELLED or not set(levels) <= set(LABELLED):
+                return combined([self.codes(level) for level in levels])
+            # Cells are many, and their labels few.
+            labels, label = self.together(*LABELLED)
+            names, place = combined([labels[:, LABELLED.index(level)] for level in levels])
+            return names, place[label]
+
+        return self._memo(("together", levels), found)
 
     @cached_property
     def _memo(self) -> Memo:
