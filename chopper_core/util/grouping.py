@@ -381,9 +381,11 @@ def others_median_of(values: Float64, owner: Index) -> Float64:
     for size in distinct(sizes).tolist():
         # Owners with as many values lie next to each other as the lines of a table.
         of_size = first[sizes == size]
-        at = order.reshape(-1, size) if len(of_size) == len(first) else order[
-            of_size[:, None] + np.arange(size)
-        ]
+        at = (
+            order.reshape(-1, size)
+            if len(of_size) == len(first)
+            else order[of_size[:, None] + np.arange(size)]
+        )
         found[at] = _medians_of_others(values[at])
     return found
 

@@ -27,7 +27,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, STATES
 from chopper_core.model.units import drawn_in, scaled_text
-from chopper_core.model.view import Baseline, View
+from chopper_core.model.view import Baseline, View, complete_order
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.views.base import Base, base_of, baseline_of, divided, other_total
@@ -349,14 +349,31 @@ def _place_label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:
     )
 
 
+class _Candidate(Struct, frozen=True):
+    """A scope and something to compare it with, and the time of both."""
+
+    text: str
+    view: View
+    baseline: Baseline
+    base_ns: float
+    own_ns: float
+
+
 def candidates(run: Run, view: View) -> ViewResult:
-    found = [(name, view, Baseline(name)) for name in run.others]
+    found: list[_Candidate] = []
+    own_ns = _time_of(run, view)
+    for name, other in run.others.items():
+        with suppress(NoSuchNode):
+            found.append(_Candidate(name, view, Baseline(name), _time_of(other, view), own_ns))
     for depth, (level, label) in enumerate(view.scope):
-        siblings = run.tree(view.order).children(view.path[:depth]).labels
-        for text in siblings if level in _STEP else ():
-            path = (*view.path[:depth], text, *view.path[depth + 1 :])
-            if text != label:
-                found.append((f"{level}={text}", view, Baseline("", path)))
+        if level in _STEP:
+            before, after = view.path[:depth], view.path[depth + 1 :]
+            rest = [name for name, _ in view.scope if name != level]
+            parent = replace(view, path=(*before, *after), order=complete_order([*rest, level]))
+            for text, time_ns in _times_of_children(run, parent).items():
+                if text != label:
+                    there = Baseline("", (*before, text, *after))
+                    found.append(_Candidate(f"{level}={text}", view, there, time_ns, own_ns))
     at = view
     found += _among_children(run, at)
     while not found and at.level not in ("operation", "kernel"):
@@ -367,45 +384,53 @@ def candidates(run: Run, view: View) -> ViewResult:
         found = _among_children(run, at)
     if not found:
         raise NothingToShow(f"nothing in the run is like it, to compare with; {HOW}")
-    texts, views, times_ns = [], [], []
-    for text, own, baseline in found:
-        compared = replace(own, baseline=baseline, sort="", filter="", columns=())
-        there = replace(own, path=own.path if baseline.path is None else baseline.path)
-        nodes = ((run.others.get(baseline.run, run), there), (run, own))
-        with suppress(NoSuchNode):
-            whole = ((each.tree_of(at).node(at.path), base_of(each, at)) for each, at in nodes)
-            times_ns.append([base.each(node.elapsed_ns)[0] for node, base in whole])
-            texts.append(text)
-            views.append(compared)
-    base_ns, own_ns = np.array(times_ns, np.float64).reshape(-1, 2).T
+    base_ns, own_ns_of = np.array([(each.base_ns, each.own_ns) for each in found], np.float64).T
+
+    def opens(row: int) -> View:
+        one = found[row]
+        return replace(one.view, baseline=one.baseline, sort="", filter="", columns=())
+
     return ViewResult(
         level="baseline",
-        labels=texts,
-        columns=((_BASE, Values(base_ns)), (_DELTA, Values(own_ns - base_ns))),
-        opens=views.__getitem__,
+        labels=[each.text for each in found],
+        columns=((_BASE, Values(base_ns)), (_DELTA, Values(own_ns_of - base_ns))),
+        opens=opens,
         base=base_of(run, view).applied,
         headline=(f"no baseline yet: Enter takes a row; {HOW}",),
     )
 
 
-def _among_children(run: Run, view: View) -> list[tuple[str, View, Baseline]]:
+def _time_of(run: Run, view: View) -> float:
+    return float(base_of(run, view).each(run.tree_of(view).node(view.path).elapsed_ns)[0])
+
+
+def _times_of_children(run: Run, view: View) -> dict[str, float]:
+    """The time of each child of a scope by its label, all summed at once."""
+    children = run.tree_of(view).children(view.path)
+    divisors = base_of(run, view).of_rows({children.level: children.labels})
+    times = children.groups.elapsed_ns / divisors
+    return dict(zip(children.labels, times.tolist(), strict=True))
+
+
+def _among_children(run: Run, view: View) -> list[_Candidate]:
     """Each GPU and layer next to the one in the middle, each iteration next to the one before."""
     level = view.level
-    found: list[tuple[str, View, Baseline]] = []
-    children = run.tree_of(view).children(view.path)
+    if level not in _ALIKE:
+        return []
     left_out = {NO_LABEL_TEXT}
     left_out |= set(map(str, run.left_out(view))) if level == "iteration" else set()
-    kept = [row for row, label in enumerate(children.labels) if label not in left_out]
-    if level not in _ALIKE or len(kept) < 2:
+    times = _times_of_children(run, view)
+    labels = [label for label in times if label not in left_out]
+    if len(labels) < 2:
         return []
-    labels, times = [children.labels[row] for row in kept], children.groups.elapsed_ns[kept]
-    middle = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
-    for row, label in enumerate(labels):
-        base = row - 1 if level == "iteration" else middle
-        if base not in (row, -1):
-            own = replace(view, path=(*view.path, label))
-            baseline = Baseline("", (*view.path, labels[base]))
-            found.append((f"{level}={label} vs {level}={labels[base]}", own, baseline))
+    middle = sorted(labels, key=times.__getitem__)[(len(labels) - 1) // 2]
+    found: list[_Candidate] = []
+    for label, before in zip(labels, ["", *labels], strict=False):
+        base = before if level == "iteration" else middle
+        if base not in (label, ""):
+            own, there = replace(view, path=(*view.path, label)), Baseline("", (*view.path, base))
+            text = f"{level}={label} vs {level}={base}"
+            found.append(_Candidate(text, own, there, times[base], times[label]))
     return found
 
 
