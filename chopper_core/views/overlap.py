@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -67,6 +68,8 @@ _LIKE: Final = ("gpu", "phase", "operation")
 """The labels in which like instances agree; they run the same kernels, too."""
 _MIN_INSTANCES: Final = 2
 """Instances that a median needs."""
+_AT_A_TIME: Final = 1 << 16
+"""Instances, or those of one GPU, whose durations are compared in one go."""
 _MAX_LISTED: Final = 20_000
 _MAX_POINTS: Final = 1_500
 """With more instances, evenly chosen ones are drawn."""
@@ -168,7 +171,9 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
     def codes(self, level: str) -> Int64:
         return self.table.column(level)[self.row].astype(np.int64)
 
-    def take(self, chosen: Numbers | Mask) -> Overlaps:
+    def take(self, chosen: Numbers | Mask | slice) -> Overlaps:
+        if isinstance(chosen, np.ndarray) and chosen.dtype == np.bool_:
+            chosen = np.flatnonzero(chosen)
         columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
         return Overlaps(self.table, *columns)
 
@@ -217,19 +222,44 @@ def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
     Only like instances are compared: those of the same operation, phase and GPU that run the
     same kernels.
     """
-    labels = (found.codes(level) for level in _LIKE)
-    like = combined([owner, *labels, ranked(found.work)[1]])[1]
-    order = stable_order(like)
-    like, row = like[order], np.asarray(owner, np.int64)[order]
-    share, took = found.share[order], found.elapsed_ns[order].astype(np.float64)
-    relative = took / np.maximum(means_of(took, like), 1e-9)[like]
-    first, number = run_starts(like), np.maximum(counts_of(row, count), 1)
+    gpu = found.codes("gpu")
+    cuts = [0, len(found)]
+    if (gpu[1:] >= gpu[:-1]).all():
+        # A few GPUs at a time stay in the processor's cache.
+        first = run_starts(gpu)
+        cuts = [*first[run_starts(first // _AT_A_TIME)].tolist(), len(found)]
+    parts = [slice(*ends) for ends in pairwise(cuts)]
+    each = (_products(found.take(own), np.asarray(owner[own], np.int64), count) for own in parts)
+    correlated, similar, (slow, fast, more) = np.sum(list(each), axis=0)
+    number = np.maximum(counts_of(owner, count), 1)
 
-    def cosine(x: Float64, y: Float64) -> Float64:
-        xy, xx, yy = (sums_of(each, row, count) for each in (x * y, x * x, y * y))
+    def cosine(products: Float64) -> Float64:
+        xy, xx, yy = products
         size = np.sqrt(xx * yy)
         # A rounding error between equal numbers is not a spread.
         return ratios(xy, np.where(size > 1e-9 * number, size, 0.0))
+
+    return Effect(
+        cosine(correlated), cosine(similar), ratios(slow, fast), np.where(fast > 0, more, np.nan)
+    )
+
+
+def _products(found: Overlaps, owner: Int64, count: int) -> Float64:
+    """Sums by row that the effect of overlap follows from, of instances on GPUs of their own.
+
+    The products of share and duration, each squared, beyond their means and as they are; and the
+    time of like instances with much overlap, with little, and how much longer the first take.
+    """
+    labels = (found.codes(level) for level in _LIKE)
+    like = combined([owner, *labels, ranked(found.work)[1]])[1]
+    order = stable_order(like)
+    like, row = like[order], owner[order]
+    share, took = found.share[order], found.elapsed_ns[order].astype(np.float64)
+    relative = took / np.maximum(means_of(took, like), 1e-9)[like]
+    first = run_starts(like)
+
+    def products(x: Float64, y: Float64) -> list[Float64]:
+        return [sums_of(each, row, count) for each in (x * y, x * x, y * y)]
 
     least, most = run_minima(share, first)[like], run_maxima(share, first)[like]
     quarter, is_wide = (most - least) / 4, most - least >= _MIN_SPREAD
@@ -240,15 +270,13 @@ def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
     )
     both = (lows >= _MIN_INSTANCES) & (highs >= _MIN_INSTANCES)
     weight = counts_of(like)
-    slow, fast, more = (
-        sums_of(each[both], row[first][both], count)
-        for each in (weight * high_ns, weight * low_ns, highs * (high_ns - low_ns))
-    )
-    return Effect(
-        cosine(share - means_of(share, like)[like], relative - 1.0),
-        cosine(share, relative),
-        ratios(slow, fast),
-        np.where(fast > 0, more, np.nan),
+    longer = (weight * high_ns, weight * low_ns, highs * (high_ns - low_ns))
+    return np.array(
+        [
+            products(share - means_of(share, like)[like], relative - 1.0),
+            products(share, relative),
+            [sums_of(each[both], row[first][both], count) for each in longer],
+        ]
     )
 
 
