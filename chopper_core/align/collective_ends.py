@@ -17,7 +17,15 @@ from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED
 from chopper_core.align.labels import numbered
 from chopper_core.model.table import RECOMPUTE_SUFFIX, KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask, Numbers, Rows
-from chopper_core.util.grouping import distinct, median_of, runs_of, stable_order, united
+from chopper_core.util.grouping import (
+    combined,
+    distinct,
+    median_of,
+    places_by,
+    runs_of,
+    stable_order,
+    united,
+)
 from chopper_core.util.patterns import late
 
 SYNCHRONOUS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
@@ -106,8 +114,8 @@ class CommKernels(Rows, frozen=True, eq=False):
         sizes, shared = group_sizes(table.names, group, gpu)
         pairs = [own for own, size in sizes.items() if size == _PAIR]
         most = np.full(len(rows), _FAR)
-        for own in distinct(label[label != UNKNOWN]).tolist():
-            most[label == own] = stated_size(table.names[own]) or _FAR
+        for named, own in places_by(label).items():
+            most[own] = (stated_size(table.names[named]) if named >= 0 else None) or _FAR
         return cls(
             rows=rows,
             gpu=gpu,
@@ -144,8 +152,9 @@ def group_sizes(
     """
     sizes: dict[int, int] = {}
     shared: list[int] = []
-    for code in distinct(group).tolist():
-        seen = len(distinct(gpu[group == code]))
+    pairs = combined([np.asarray(group, np.int64), np.asarray(gpu, np.int64)])[0]
+    for code, own in places_by(pairs[:, 0]).items():
+        seen = len(own)
         size = (stated_size(names[code]) if code >= 0 else None) or seen
         if seen > size:
             shared.append(code)

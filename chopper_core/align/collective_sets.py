@@ -33,6 +33,7 @@ from chopper_core.util.grouping import (
     grouped,
     median_of,
     nth_of,
+    places_by,
     quantile_of,
     ranked,
     run_mask,
@@ -251,9 +252,9 @@ class _Matching:
             matched = matched[sizes[self.sets[matched]] == sizes.max()]
         anchors = np.full(len(rows), UNKNOWN, np.int64)
         gpu = self.kernels.gpu
-        for number in distinct(gpu[rows]).tolist():
-            own = np.flatnonzero(gpu[rows] == number)
-            there = matched[gpu[matched] == number]
+        of_gpu = places_by(gpu[matched])
+        for number, own in places_by(gpu[rows]).items():
+            there = matched[of_gpu.get(number, np.empty(0, np.intp))]
             at = np.searchsorted(self.end[there], self.end[rows[own]], "right") - 1
             anchors[own] = np.where(at >= 0, np.append(self.sets[there], UNKNOWN)[at], UNKNOWN)
         return anchors

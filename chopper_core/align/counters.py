@@ -46,7 +46,7 @@ from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.sources.dispatches import DispatchRun, SampledCounter
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import counted, distinct, median_of, run_mask
+from chopper_core.util.grouping import counted, distinct, median_of, places_by, run_mask
 from chopper_core.util.progress import Progress, silent
 
 RUN_LENGTHS: Final = (6, 4, 2, 1)
@@ -293,13 +293,14 @@ def run_counters(
         for agent, identity in _identities(run, gpus, overrides).items()
     ]
     identities = [identity for _, _, identity in pairs]
+    of_gpu, by_index = places_by(table.gpu), {each.index: each for each in reversed(gpus)}
     for done, (run, agent, identity) in enumerate(pairs):
         progress("match counters", done, len(pairs))
-        gpu = next((each for each in gpus if each.index == identity.gpu), None)
+        gpu = by_index.get(identity.gpu)
         if gpu is None:
             continue
         dispatches = np.flatnonzero(run.dispatches.gpu == agent)
-        rows = np.flatnonzero(table.gpu == gpu.index)
+        rows = of_gpu.get(gpu.index, np.empty(0, np.intp))
         found = match_counters(table, rows, Dispatched.of(run, dispatches, gpu.process))
         hit = found.dispatch != UNMATCHED
         taken = dispatches[found.dispatch[hit]]

@@ -37,7 +37,7 @@ from chopper_core.model.units import Unit
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Int64, column_types
-from chopper_core.util.grouping import distinct, median_of
+from chopper_core.util.grouping import distinct, median_of, places_by
 
 _LONGEST_PERIOD_NS: Final = 86_400 * 10**9
 """A larger gap between stamps is that of a clock that was set, not of a tool that rests."""
@@ -221,14 +221,13 @@ _POWERS: Final = ("energy_rate_w", "power_w")
 def telemetry_columns(table: KernelTable, signals: Mapping[str, Signal]) -> dict[str, Float64]:
     """Integrals of the signals over each activity, and the energy charged to it."""
     columns: dict[str, Float64] = {}
-    end_ns = table.start_ns + table.duration_ns
+    end_ns, of_gpu = table.start_ns + table.duration_ns, places_by(table.gpu)
     for name, signal in signals.items():
         if is_part(name):
             continue
         found = np.full((3, len(table)), np.nan)
         for gpu, curve in signal.curves.items():
-            own = np.flatnonzero(table.gpu == gpu)
-            if not len(own):
+            if (own := of_gpu.get(gpu)) is None:
                 continue  # A GPU that only telemetry has.
             start, end = table.start_ns[own], end_ns[own]
             if name in _CLOCKS:
@@ -253,11 +252,12 @@ def _energy(table: KernelTable, powers: Sequence[Signal]) -> Float64:
     """
     energy = np.full(len(table), np.nan)
     measured = {gpu for power in powers for gpu in power.curves}
-    for gpu in sorted(measured.intersection(distinct(table.gpu).tolist())):
+    for gpu, own in places_by(table.gpu).items():
+        if gpu not in measured:
+            continue
         curves = [power.curves[gpu] for power in powers if gpu in power.curves]
         most = max(len(distinct(curve.edges_ns)) for curve in curves)
         curve = next(each for each in curves if 2 * len(distinct(each.edges_ns)) >= most)
-        own = np.flatnonzero(table.gpu == gpu)
         pieces = cut(
             table.start_ns[own], table.duration_ns[own], table.kind[own], table.stream[own]
         )

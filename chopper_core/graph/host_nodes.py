@@ -26,6 +26,7 @@ from chopper_core.util.grouping import (
     maxima_of,
     minima_of,
     nth_of,
+    places_by,
     quantiles_of,
     run_mask,
     run_starts,
@@ -100,8 +101,8 @@ def with_lost_launches(run: Run, timed: TimedRows) -> TimedRows:
     if not order.size:
         return timed
     is_cut = np.zeros(len(known), np.bool_)
-    for one, cut in run.partial_iterations.items():
-        is_cut |= (gpu == one) & np.isin(iteration, list(cut))
+    for one, own in places_by(gpu).items():
+        is_cut[own] = np.isin(iteration[own], list(run.partial_iterations.get(one, ())))
     lost, key = np.flatnonzero(~known & ~is_cut), spot * count + place
     found, least = np.full(len(lost), NO_TIME), np.full(len(lost), _NEVER)
     for near, own in (order, order[::-1]):
@@ -255,10 +256,10 @@ def _follows(timed: TimedRows, gpu: Int32, time: Int64, launches: Index) -> tupl
     before = np.where(gpu[launches] == gpu[launches - 1], time[launches - 1], time[launches])
     gap = time[launches] - np.where(launches > 0, before, time[launches])
     found: list[tuple[Index, Index]] = [(launches[:0], launches[:0])]
-    for one in distinct(gpu[launches]).tolist():
-        mine = np.flatnonzero(timed.gpu == one)
+    of_gpu = places_by(timed.gpu)
+    for one, own in places_by(gpu[launches]).items():
+        mine = of_gpu[one]
         by_end = mine[stable_order(timed.end[mine])]
-        own = gpu[launches] == one
         at = time[launches[own]]
         last = by_end[np.maximum(np.searchsorted(timed.end[by_end], at + _FOLLOWS_NS) - 1, 0)]
         is_near = np.abs(timed.end[last] - at) <= _FOLLOWS_NS
@@ -278,10 +279,10 @@ def awaited_by_calls(lane: HostLane, timed: TimedRows, until: Int64) -> tuple[In
     matched = [_BLOCKS.search(name) is not None for name in lane.names]
     rows = np.flatnonzero((lane.kind == HostKind.CALL) & np.array([*matched, False])[lane.name])
     pairs: list[tuple[int, int]] = []
-    for gpu in distinct(lane.gpu[rows]).tolist():
-        mine = np.flatnonzero(timed.gpu == gpu)
-        if len(mine):
-            own = rows[lane.gpu[rows] == gpu]
+    of_gpu = places_by(timed.gpu)
+    for gpu, calls in places_by(lane.gpu[rows]).items():
+        if (mine := of_gpu.get(gpu)) is not None:
+            own = rows[calls]
             begun = lane.start_ns[own]
             own = own[(begun >= timed.queued[mine].min()) & (begun <= until[gpu])]
             pairs += _awaited(lane, own, timed, mine)

@@ -29,7 +29,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostLane, HostSteps
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.tree import level_order
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import places_by
 
 _ON_THE_HOST: Final = (HostLane, HostSteps)
 _LABELS: Final = (
@@ -67,8 +67,7 @@ def predicted_run(
     launch[graph.target[edges]] = times.end_ns[graph.source[edges]]
     launched = launch[graph.arrivals]
     columns: dict[str, Any] = {"start_ns": start, "duration_ns": duration, "launch_ns": launched}
-    for gpu in distinct(table.gpu).tolist():
-        own = np.flatnonzero(table.gpu == gpu)
+    for own in places_by(table.gpu).values():
         of_gpu = start[own], duration[own], table.kind[own]
         found = account(*of_gpu, table.stream[own], launched[own])
         found |= launch_overheads(*of_gpu, launched[own], table.iteration[own])

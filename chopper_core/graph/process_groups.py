@@ -20,7 +20,7 @@ from chopper_core.model.parallel import DIMENSIONS, kind_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Numbers
-from chopper_core.util.grouping import distinct, sums_of
+from chopper_core.util.grouping import distinct, places_by, sums_of
 
 _PER_NODE = 8
 """GPUs of a node in CharLLM-PPT's clusters, whose telemetry names ranks alone."""
@@ -271,21 +271,23 @@ def _between_nodes(run: Run, rows: Index) -> Int64:
     node_of = dict(zip(rank_of.values(), nodes_of(run, list(rank_of))[0], strict=True))
     found = np.full(len(rows), NO_LABEL, np.int64)
     group, gpu_of = table.group[rows], table.gpu[rows]
-    for code in distinct(group).tolist():
+    comm = np.flatnonzero(table.kind == Kind.COMM)
+    of_group = places_by(table.group[comm])
+    for code, of_code in places_by(group).items():
         label = table.names[code] if code != NO_LABEL else ""
         size = stated_size(label)
-        for gpu in distinct(gpu_of[group == code]).tolist():
+        members = distinct(table.gpu[comm[of_group.get(code, comm[:0])]]).tolist()
+        for gpu, own in places_by(gpu_of[of_code]).items():
             if size == run.world:
                 ranks = run.ranks
             elif code < len(run.table.names):
                 ranks = _group_of(run, label, rank_of[gpu])[1]
                 size = len(ranks)
             else:
-                members = distinct(table.gpu[table.group == code]).tolist()
                 ranks = tuple(rank_of[member] for member in members)
             places = {node_of.get(rank, "") for rank in ranks}
             if ranks and len(ranks) == size and "" not in places:
-                found[(group == code) & (gpu_of == gpu)] = int(len(places) > 1)
+                found[of_code[own]] = int(len(places) > 1)
     return found
 
 

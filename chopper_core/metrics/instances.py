@@ -20,7 +20,7 @@ from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import (
-    distinct,
+    places_by,
     run_mask,
     run_maxima,
     run_minima,
@@ -161,15 +161,16 @@ def running_ns(
 ) -> Int64:
     """The ns of each span on `gpu` in which any of the `running` rows of the table runs."""
     in_comm = np.zeros(len(start), np.int64)
-    whose = table.gpu[running]
+    whose, places = places_by(table.gpu[running]), places_by(gpu)
     rises = bool((gpu[1:] >= gpu[:-1]).all())
 
     def fill_in(number: int) -> None:
-        of_gpu = running[whose == number]
-        spans = TimeSpans.running(table.start_ns[of_gpu], table.duration_ns[of_gpu])
-        at = np.flatnonzero(gpu == number)
+        if (mine := whose.get(number)) is None:
+            return
+        spans = TimeSpans.running(table.start_ns[running[mine]], table.duration_ns[running[mine]])
+        at = places[number]
         here = slice(int(at[0]), int(at[-1]) + 1) if rises else at
         in_comm[here] = spans.within(start[here], end[here])
 
-    in_threads(fill_in, distinct(gpu).tolist(), len(gpu))
+    in_threads(fill_in, list(places), len(gpu))
     return in_comm

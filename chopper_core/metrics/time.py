@@ -32,7 +32,7 @@ from chopper_core.model.signals import TRACKS
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.util.arrays import Float64, Mask
-from chopper_core.util.grouping import counts_of, ratios
+from chopper_core.util.grouping import counts_of, places_by, ratios
 
 SHARE: Final = "share_pct"
 INSTANCES: Final = "instances"
@@ -301,9 +301,8 @@ def _part_mean(scope: Scope, name: str) -> Values:
     start = nodes.table.start_ns[rows]
     times = np.stack([start, start + nodes.table.duration_ns[rows]])
     sums = np.zeros((3, len(rows)))
-    for gpu, curve in signal.curves.items():
-        on_gpu = np.flatnonzero(nodes.table.gpu[rows] == gpu)
-        if len(on_gpu):
+    for gpu, on_gpu in places_by(nodes.table.gpu[rows]).items():
+        if (curve := signal.curves.get(gpu)) is not None:
             inside = np.searchsorted(curve.edges_ns, times[:, on_gpu])
             sums[:, on_gpu] = np.diff([*curve.integrals(times[:, on_gpu]), inside], axis=1)[:, 0]
     return _means(*np.add.reduceat(sums, nodes.first, axis=1))

@@ -90,6 +90,12 @@ def runs_of(codes: Codes) -> list[tuple[int, slice]]:
     return [(int(codes[begin]), slice(begin, end)) for begin, end in pairwise(bounds)]
 
 
+def places_by(codes: Codes) -> dict[int, Index]:
+    """The places of each of the different codes, in rising order of both."""
+    order = stable_order(codes)
+    return {code: order[own] for code, own in runs_of(codes[order])}
+
+
 def run_sizes(first: Index, count: int) -> Int64:
     """The number of values in each run, by where the runs begin among `count` values."""
     return np.diff(first, append=count).astype(np.int64, copy=False)

@@ -27,7 +27,14 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, NO_LABEL, PHASES, Category, KernelTable, Kind
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.util.arrays import Float64, Index, Int64, encodable
-from chopper_core.util.grouping import distinct, run_maxima, run_starts, runs_of, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    places_by,
+    run_maxima,
+    run_starts,
+    runs_of,
+    stable_order,
+)
 from chopper_core.util.progress import Progress
 
 DESCRIPTION: Final = "a Chrome trace (.json, .json.gz) of all GPUs, for ui.perfetto.dev"
@@ -68,10 +75,10 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
             # Without a name and a time in it: the same run gives the same file.
             file = stack.enter_context(gzip.GzipFile("", "wb", _COMPRESSION, plain, mtime=0))
         file.write(encoder.encode(head)[:-1] + b',"traceEvents":[\n')
-        separator = b""
+        separator, of_gpu = b"", places_by(table.gpu[rows])
         for number, gpu in enumerate(run.gpus):
             progress("write the trace", number, len(run.gpus))
-            own = time_order(table, rows[table.gpu[rows] == gpu.index])
+            own = time_order(table, rows[of_gpu.get(gpu.index, np.empty(0, np.intp))])
             events = _GpuEvents(run, gpu, own, origin_ns).all(flows)
             while chunk := list(islice(events, _CHUNK)):
                 file.write(separator + encoder.encode(chunk)[1:-1])

@@ -9,7 +9,7 @@ import numpy as np
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Int64, Mask
-from chopper_core.util.grouping import combined, distinct, grouped
+from chopper_core.util.grouping import combined, distinct, grouped, places_by
 from chopper_core.views.findings.rule import CELL, Cost, Finding, FindingsContext
 from chopper_core.views.shared.asked import SEPARATOR
 from chopper_core.views.shared.filter import only
@@ -73,10 +73,9 @@ def _places(context: FindingsContext, cells: Mask) -> Iterator[dict[str, list[st
         return
     gpu_of = context.codes("gpu")
     others = combined([context.codes(level) for level in CELL[1:]])[1]
-    like = grouped(
-        distinct(gpu_of[cells]).tolist(),
-        lambda gpu: distinct(others[cells & (gpu_of == gpu)]).tobytes(),
-    )
+    own = np.flatnonzero(cells)
+    of_gpu = {gpu: own[at] for gpu, at in places_by(gpu_of[own]).items()}
+    like = grouped(of_gpu, lambda gpu: distinct(others[of_gpu[gpu]]).tobytes())
     for gpus in like.values():
         yield _place(context, cells & np.isin(context.codes("gpu"), gpus))[0]
 

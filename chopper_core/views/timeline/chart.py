@@ -16,7 +16,7 @@ from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import Interval, View, baseline_view
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.util.grouping import distinct, nth_of, run_starts
+from chopper_core.util.grouping import nth_of, places_by, run_starts
 from chopper_core.views.timeline.lanes import (
     CACHED_SCOPES,
     CLASS_NAMES,
@@ -165,11 +165,10 @@ def _own_by_lane(run: Run, view: View) -> dict[tuple[int, int | None], TimeSpans
     table, rows = run.table, run.tree(view.order).node(view.path).rows
     starts, durations = table.start_ns[rows], table.duration_ns[rows]
     found: dict[tuple[int, int | None], TimeSpans] = {}
-    for gpu in distinct(table.gpu[rows]).tolist():
-        on_gpu = table.gpu[rows] == gpu
+    for gpu, on_gpu in places_by(table.gpu[rows]).items():
         found[gpu, None] = TimeSpans.running(starts[on_gpu], durations[on_gpu])
-        for stream in distinct(table.stream[rows][on_gpu]).tolist():
-            own = on_gpu & (table.stream[rows] == stream)
+        for stream, at in places_by(table.stream[rows][on_gpu]).items():
+            own = on_gpu[at]
             found[gpu, stream] = TimeSpans.running(starts[own], durations[own])
     return found
 
