@@ -157,8 +157,8 @@ class HostCharges(Struct, frozen=True, eq=False):
         positive = np.maximum(ns, 0)
         if not len(ns) or not positive.any():
             return None
-        kinds = [each.what for each in self.causes]
-        kind = np.array([kinds.index(what) for what in kinds])
+        kinds: dict[str, int] = {}
+        kind = np.array([kinds.setdefault(each.what, len(kinds)) for each in self.causes])
         sums = sums_of(positive, kind)[kind]
         largest = int(np.where(sums == sums.max(), positive, -1).argmax())
         return self.causes[largest] if 2 * sums[largest] >= positive.sum() else None
