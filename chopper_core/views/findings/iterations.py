@@ -10,15 +10,17 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
+    combined,
     distinct,
     distinct_without,
     first_equal,
     grouped,
     median_of,
-    medians_along,
+    places_by,
     ranked,
     sums_of,
 )
@@ -101,13 +103,26 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
         return found
 
     @cached_property
-    def by_host(self) -> Float64:
-        """The time by cause that hosts take beyond the usual."""
+    def _by_host(self) -> tuple[Int64, Float64, Float64]:
+        """The iteration and cause of what hosts do late, its time, and the usual time by cause."""
         context, charges = self.context, host_charges(self.context.run)
         inside = np.isin(context.table.gpu[charges.row], context.gpus)
         place = np.where(inside, first_equal(context.all_iterations, charges.iteration), -1)
-        sums = charges.sums(place, len(context.all_iterations))
-        return np.asarray(sums - medians_along(sums, axis=0), np.float64)
+        own = (place >= 0) & (charges.state == HostState.LATE)
+        pairs, owner = combined([charges.cause[own], place[own]])
+        sums = sums_of(charges.ns[own], owner, len(pairs)).astype(np.float64)
+        # Iterations and causes are many, but an iteration has few of these: it has none of others.
+        usual, count = np.zeros(len(charges.causes)), len(context.all_iterations)
+        for cause, at in places_by(pairs[:, 0]).items():
+            if 2 * len(at) >= count:
+                usual[cause] = median_of(np.append(sums[at], np.zeros(count - len(at))))
+        return pairs, sums, usual
+
+    def by_host(self, slow: Index) -> Float64:
+        """The time by cause that hosts take beyond the usual, mean over some iterations."""
+        pairs, sums, usual = self._by_host
+        own = np.isin(pairs[:, 1], slow)
+        return sums_of(sums[own], pairs[own, 0], len(usual)) / len(slow) - usual
 
 
 def _by_reason(times: _TimeByKind, slow: Index) -> Iterator[Index]:
@@ -247,7 +262,7 @@ def _grown(
     grown = {part: float(each[slow].mean() - usual[part]) for part, each in times.kinds.items()}
     cost, charges = max(grown, key=lambda part: grown[part]), host_charges(times.context.run)
     is_host = cost == Cost.HOST and charges.causes
-    return cost, charges.doing(times.by_host[slow].mean(axis=0)) if is_host else "", grown
+    return cost, charges.doing(times.by_host(slow)) if is_host else "", grown
 
 
 def _explained(

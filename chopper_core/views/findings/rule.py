@@ -75,6 +75,8 @@ LEAST_SPREAD: Final = threshold("""smallest spread assumed | 1 | % of the median
 EXPLAINED: Final = threshold("""part of another finding | 60 | % of its time
     two findings of mostly the same time don't add up: the lag of a GPU and its throttling""")
 GENERAL: Final = (SMALLEST_SAVING, EXPLAINED, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
+_MAX_ENDS: Final = 1_000
+"""Places between iterations that are compared pair by pair."""
 _WORK_BITS: Final = (1 << 40) - 1
 CELL: Final = LEVELS[:5]
 """The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
@@ -436,16 +438,29 @@ def outlier_limit(
 def low_interval(relative: Float64) -> tuple[int, int, float]:
     """The neighbouring iterations whose mean is furthest below that of the others, and by how much.
 
-    By the largest difference in standard errors, so that all that are low are taken.
+    By the largest difference in standard errors, so that all that are low are taken. Of many
+    iterations the ends are searched for in steps first, then one by one near the best.
     """
     count, sums = len(relative), np.append(0.0, np.cumsum(relative))
-    first, end = np.triu_indices(count + 1, 1)
-    size, inside = end - first, sums[end] - sums[first]
+    step = -(-count // _MAX_ENDS)
+    ends = np.append(np.arange(0, count, max(step, 1)), count)
+    first, end, drop = _lowest(sums, ends, ends)
+    if step > 1:
+        near = (np.arange(max(at - step, 0), min(at + step, count) + 1) for at in (first, end))
+        first, end, drop = _lowest(sums, *near)
+    return first, end, drop
+
+
+def _lowest(sums: Float64, firsts: Index, ends: Index) -> tuple[int, int, float]:
+    """The interval between some of the places that `low_interval` looks for."""
+    count = len(sums) - 1
+    size, inside = ends - firsts[:, None], sums[ends] - sums[firsts][:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         usual = (sums[-1] - inside) / (count - size)
-    drop = np.where(size < count, 1 - inside / size / usual, 0.0)
-    best = int((drop * np.sqrt(size * (count - size) / count)).argmax())
-    return int(first[best]), int(end[best]), float(drop[best])
+        drop = np.where(size < count, 1 - inside / size / usual, 0.0)
+        apart = np.where(size > 0, drop * np.sqrt(size * (count - size) / count), -np.inf)
+    first, end = np.unravel_index(int(apart.argmax()), apart.shape)
+    return int(firsts[first]), int(ends[end]), float(drop[first, end])
 
 
 def weighted_medians(values: Float64, weights: Float64) -> Float64:
