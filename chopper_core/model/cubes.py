@@ -109,6 +109,17 @@ class Cells(Struct, frozen=True, eq=False):
         looked_up[keys] = number
         return lambda rows: looked_up[_keys(table, levels, sizes, rows)]
 
+    def split(self, levels: Sequence[str], table: KernelTable) -> tuple[Cells, Index] | None:
+        """The groups split by levels, and the group of each part; None where rows tell them."""
+        columns = [self.cube.at_level(level, table) for level in levels]
+        group = np.repeat(np.arange(len(self.first)), run_sizes(self.first, len(self.at)))
+        keys = [group, *(codes[self.at] for codes in columns if codes is not None)]
+        if len(keys) <= len(columns):
+            return None
+        order = np.lexsort(keys[::-1])
+        first = run_starts(*(key[order] for key in keys))
+        return Cells(self.cube, self.at[order], first), group[order][first]
+
     def codes(self, level: str, group: int) -> Int32:
         end = self.first[group + 1] if group + 1 < len(self.first) else len(self.at)
         return self.cube.codes[level][self.at[self.first[group] : end]]

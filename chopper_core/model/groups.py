@@ -203,6 +203,18 @@ class Groups:
 
     def split(self, levels: Sequence[str]) -> tuple[Groups, Index]:
         """The groups split by the labels of levels, and the group of each part."""
+        known = None if self.cells is None else self.cells.split(levels, self.table)
+        if known is None:
+            return self._split_rows(levels)
+
+        def rows() -> tuple[Selection, Index]:
+            parts, _ = self._split_rows(levels)
+            return parts.selection, parts.first
+
+        cells, owner = known
+        return Groups(self.table, None, None, cells, rows, self.around), owner
+
+    def _split_rows(self, levels: Sequence[str]) -> tuple[Groups, Index]:
         group = np.repeat(np.arange(len(self)), self.sizes())
         keys, selection = group.astype(np.int64), self.selection
         columns = [values_of(self.table, level, selection) for level in levels]

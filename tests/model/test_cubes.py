@@ -336,3 +336,24 @@ def test_rows_without_iterations_are_the_others_in_the_order_of_the_table(
         wanted = np.flatnonzero(own & ~np.isin(table.iteration, left_out))
         found = np.arange(len(table))[tree.rows_without(path, left_out)]
         assert found.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("levels", [("operation",), ("phase", "kernel"), ("gpu",)])
+@pytest.mark.parametrize("more", [("gpu",), ("kernel",), ("iteration", "layer")])
+def test_groups_are_split_alike_by_cells_and_by_rows(
+    levels: tuple[str, ...], more: tuple[str, ...]
+) -> None:
+    run = measured(sample_run())
+    by_rows, whose = run.tree().split((), levels).split(more)
+    nodes = summed(run).tree().split((), levels)
+    by_cells, owner = nodes.split(more)
+    assert nodes.cells is not None and by_rows.cells is None
+    assert (by_cells.cells is not None) == (set(more) <= set(nodes.cells.cube.levels))
+    assert more != ("gpu",) or by_cells.cells is not None
+    np.testing.assert_array_equal(owner, whose)
+    for figure in (Groups.sizes, lambda groups: groups.sum("duration_ns")):
+        np.testing.assert_array_equal(figure(by_cells), figure(by_rows))
+    for level in (*levels, *more):
+        np.testing.assert_array_equal(by_cells.codes(level), by_rows.codes(level))
+    for group in range(len(by_rows)):
+        np.testing.assert_array_equal(by_cells.rows_of(group), by_rows.rows_of(group))
