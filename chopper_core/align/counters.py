@@ -293,7 +293,8 @@ def run_counters(
         for agent, identity in _identities(run, gpus, overrides).items()
     ]
     identities = [identity for _, _, identity in pairs]
-    of_gpu, by_index = places_by(table.gpu), {each.index: each for each in reversed(gpus)}
+    of_gpu = places_by(table.gpu)
+    by_index: dict[int | None, Gpu] = {each.index: each for each in reversed(gpus)}
     for done, (run, agent, identity) in enumerate(pairs):
         progress("match counters", done, len(pairs))
         gpu = by_index.get(identity.gpu)
