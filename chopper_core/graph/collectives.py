@@ -159,9 +159,7 @@ def collectives_in(run: Run, scope: Groups, left_out: Sequence[int] = ()) -> Col
     found = collectives_of(run)
     if found is None:
         return None
-    inside = np.zeros(len(run.table), np.bool_)
-    inside[scope.selection] = True
-    taken = inside[found.rows]
+    taken = scope.holds(found.rows)
     if len(left_out):
         taken &= ~np.isin(run.table.iteration[found.rows], left_out)
     return found.take(taken) if taken.any() else None

@@ -88,6 +88,15 @@ class Groups:
         assert self._first is not None
         return self._first
 
+    def holds(self, rows: Index) -> Mask:
+        """Whether each of some rows of the table is in a group."""
+        own = self.selection
+        if isinstance(own, slice):
+            return np.asarray((rows >= own.start) & (rows < own.stop), np.bool_)
+        inside = np.zeros(len(self.table), np.bool_)
+        inside[own] = True
+        return inside[rows]
+
     def pieces(self) -> Iterator[tuple[Selection, Codes]]:
         """Chunks of rows, in any order, with the group number of each row."""
         if self._selection is None and self.cells is not None and self.around is not None:

@@ -203,14 +203,19 @@ def ratios(part: AnyArray, whole: AnyArray) -> Float64:
 
 
 def maxima_of(values: AnyArray, owner: Codes, count: int, least: int = 0) -> Int64:
-    found = np.full(count, least, np.int64)
-    np.maximum.at(found, owner, values)
-    return found
+    return _extremes(np.maximum, values, owner, np.full(count, least, np.int64))
 
 
 def minima_of(values: AnyArray, owner: Codes, count: int, most: int) -> Int64:
-    found = np.full(count, most, np.int64)
-    np.minimum.at(found, owner, values)
+    return _extremes(np.minimum, values, owner, np.full(count, most, np.int64))
+
+
+def _extremes(more: np.ufunc, values: AnyArray, owner: Codes, found: Int64) -> Int64:
+    """Neighbours of one owner come together first: one by one, of two types, takes 50 times as
+    long."""
+    if len(owner):
+        first = run_starts(owner)
+        more.at(found, owner[first], more.reduceat(values, first).astype(np.int64, copy=False))
     return found
 
 

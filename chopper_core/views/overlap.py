@@ -186,9 +186,7 @@ def overlaps_in(run: Run, view: View) -> Overlaps:
     everything = run.memo(("overlaps",), lambda: _found(run, run.tree().node(())))
     if not view.path and not run.uncounted(view):
         return everything
-    inside = np.zeros(len(run.table), np.bool_)
-    inside[node.selection] = True
-    return everything.take(inside[everything.row])
+    return everything.take(node.holds(everything.row))
 
 
 def _found(run: Run, node: Groups) -> Overlaps:

@@ -172,7 +172,8 @@ def answer(run: Run, view: View) -> ViewResult:
         answers[question] = answer
     if len(answers) > 1:
         answers[_ALL] = answer_of(steady, changes)
-    labels = ["as measured", *answers]
+    answered = [*answers]
+    labels = ["as measured", *answered]
     measured = steady.times.mean_ns
     every = [Answer(steady, (), steady.predictor.identity, np.nan), *answers.values()]
     saving = np.array([each.saving_ns for each in every])
@@ -198,7 +199,7 @@ def answer(run: Run, view: View) -> ViewResult:
         level=QUESTION,
         labels=labels,
         columns=tuple((COLUMNS[name], values) for name, values in own),
-        opens=lambda row: _opened(run, view, list(answers), row),
+        opens=lambda row: _opened(run, view, answered, row),
         headline=_headline(steady, answers),
         notes=(*_notes(steady, answers), *notes),
         base=base_of(run, replace(view, is_total=False)).applied,

@@ -99,7 +99,7 @@ def test_what_runs_is_what_a_slow_search_finds(rows: list[Row], at: int, length:
         assert (found is None) == (not running)
         if found is not None:
             assert lane.starts_ns[found] == max(row.start for row in running)
-            assert lane.ends_ns[found] > at
+            assert lane.ends_ns(slice(found, found + 1))[0] > at
         later = [row.start for row in own if row.start > at]
         earlier = [row.start for row in own if row.start < at]
         after, before = lane.after(at), lane.before(at)
@@ -352,7 +352,7 @@ def counted(lane: Lane) -> Lane:
         made.__dict__["_before_ns"] = stretches._before_ns.view(Counted)
         return made
 
-    names = ("starts_ns", "ends_ns", "latest_ns", "last_ns")
+    names = ("starts_ns", "latest_ns")
     return replace(
         lane,
         **{name: getattr(lane, name).view(Counted) for name in names},

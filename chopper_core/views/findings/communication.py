@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,8 +17,9 @@ from chopper_core.graph.collectives import (
 from chopper_core.graph.contention import TRANSFERS
 from chopper_core.graph.questions import exposed_transfers
 from chopper_core.model.column_names import FLOPS
+from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
@@ -215,10 +217,8 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         return
     waiting = context.per_iteration(float(chosen.member_exposed_ns.sum()))
     each = context.per_iteration(total)
-    rows, alone = exposed_transfers(context.run, np.flatnonzero(context.table.kind == Kind.COMM))
-    inside = np.zeros(len(context.table), np.bool_)
-    inside[context.node.selection] = True
-    saving = context.per_iteration(float(alone[inside[rows]].sum()))
+    rows, alone = context.run.memo(("exposed transfers",), partial(_of_all, context.run))
+    saving = context.per_iteration(float(alone[context.node.holds(rows)].sum()))
     if context.share(saving) < EXPOSED.share:
         return
     names, owner = context.together("operation", "phase")
@@ -236,6 +236,10 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         is_measured=is_complete,
         total_ns=total,
     )
+
+
+def _of_all(run: Run) -> tuple[Index, Float64]:
+    return exposed_transfers(run, np.flatnonzero(run.table.kind == Kind.COMM))
 
 
 SLOWED: Final = threshold("""slower during communication | 20 | %

@@ -26,7 +26,6 @@ from chopper_core.util.grouping import (
     others_median_of,
     ranked,
     ratios,
-    run_maxima,
     stable_order,
     sums_of,
 )
@@ -383,9 +382,7 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     duration = context.cells.sum("duration_ns")[chosen].astype(np.float64)
     kernels = context.cells.sizes()[chosen]
     work = context.cell_work[chosen]
-    rule = run_maxima(context.table.layer_rule[context.cells.selection], context.cells.first)[
-        chosen
-    ]
+    rule = context.layer_rule[chosen]
     direct, repeated = rule <= Rule.AUTOGRAD, rule == Rule.REPETITION
     spot, spots = context.place("gpu")[chosen], len(context.gpus)
     if level == "layer":

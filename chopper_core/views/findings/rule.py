@@ -25,12 +25,13 @@ from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import View, complete_order
-from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.arrays import Float64, Index, Int8, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
     combined,
     distinct,
     median_of,
+    run_maxima,
     run_minima,
 )
 from chopper_core.views.shared.host_causes import HostCharges, host_charges, moved_idle
@@ -133,6 +134,11 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     def computes(self) -> Mask:
         kinds = self.table.kind[self.cells.selection]
         return np.asarray(run_minima(kinds, self.cells.first) == Kind.COMPUTE)
+
+    @cached_property
+    def layer_rule(self) -> Int8:
+        """The weakest rule that gives activities of each cell their layer."""
+        return run_maxima(self.table.layer_rule[self.cells.selection], self.cells.first)
 
     @cached_property
     def cell_work(self) -> Int64:

@@ -107,9 +107,7 @@ def compared_iterations(run: Run, view: View) -> tuple[int, ...]:
 
 def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
     """The occurrences with any kernel in a node, on the GPUs that the node has."""
-    inside = np.zeros(len(run.table), np.bool_)
-    inside[node.selection] = True
-    own = inside[found.rows]
+    own = node.holds(found.rows)
     chosen: Mask = np.logical_or.reduce(own, axis=1)
     there: Mask = np.logical_or.reduce(own, axis=0)
     if there.all() or not there.any():

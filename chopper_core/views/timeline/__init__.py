@@ -131,7 +131,7 @@ def answer(run: Run, view: View) -> ViewResult:
     for kind, word in zip(Kind, KIND_NAMES, strict=True):
         taken = within([lane.kinds[kind] for lane in lanes], begin, end)
         found[f"lane_{word}_pct"] = 100.0 * taken / length
-        if not any(len(lane.kind_starts_ns[kind]) for lane in lanes):
+        if not any(len(lane.kinds[kind].starts_ns) for lane in lanes):
             hidden.add(f"lane_{word}_pct")
     found["lane_activities"] = counted(begin, end)
     scoped = own_time(run, view, lanes)
@@ -215,7 +215,7 @@ def next_start(
     if kind is None:
         return nearest(run, view, step, [(own, own.starts_ns)])
     near = [lane for lane in lanes if lane.gpu == own.gpu]
-    return nearest(run, view, step, [(lane, lane.kind_starts_ns[kind]) for lane in near])
+    return nearest(run, view, step, [(lane, lane.starts_of(kind)) for lane in near])
 
 
 def _named(lanes: Sequence[Lane], name: str) -> Lane:
@@ -249,8 +249,8 @@ def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
     place = lane.running(run.origin_ns + interval_of(run, view).at_ns)
     if place is None:
         return None
-    start, end = int(lane.starts_ns[place]), int(lane.ends_ns[place])
-    return start - run.origin_ns, end - run.origin_ns
+    ends = (lane.starts_ns[place], *lane.ends_ns(slice(place, place + 1)))
+    return int(ends[0]) - run.origin_ns, int(ends[1]) - run.origin_ns
 
 
 def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:

@@ -55,7 +55,7 @@ def lanes_chart(
 
     def bands(row: int, bins: int) -> tuple[Band, ...]:
         cut, gpu = edges(begin, end, bins), lanes[row].gpu
-        busy = sum(lane.count(begin, end) for lane in lanes_of(run, gpu))
+        busy = sum(lane.count(begin, end) for lane in lanes if lane.gpu == gpu)
         levels = (*_BANDS, "operation") if busy <= MAX_NAMED_PER_CELL * bins else _BANDS
         found = [_band(run, gpu, level, cut) for level in levels]
         scoped = own_time(run, view, [lane for lane in lanes if lane.gpu == gpu])
@@ -118,7 +118,7 @@ def _named(run: Run, lane: Lane, cut: Int64) -> tuple[Span, ...]:
     first = int(np.searchsorted(lane.latest_ns, begin, "right"))
     last = int(np.searchsorted(lane.starts_ns, end, "left"))
     starts, table, spans = lane.starts_ns[first:last], run.table, []
-    for place, low, high in wide(starts, lane.ends_ns[first:last], cut):
+    for place, low, high in wide(starts, lane.ends_ns(slice(first, last)), cut):
         row = int(lane.rows[first + place])
         operation = int(table.operation[row])
         short = "" if operation == NO_LABEL else table.text_of("operation", operation)
@@ -129,7 +129,7 @@ def _named(run: Run, lane: Lane, cut: Int64) -> tuple[Span, ...]:
 
 
 def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
-    begins_ns, ends_ns, codes = segments_of(run, gpu, level)
+    begins_ns, ends_ns, codes = segments_of(run, gpu)[level]
     middles = (cut[:-1] + cut[1:]) // 2
     places = np.searchsorted(begins_ns, middles, "right") - 1
     there = (places >= 0) & (ends_ns[places] > middles) & (codes[places] != NO_LABEL)

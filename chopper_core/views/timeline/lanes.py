@@ -21,8 +21,15 @@ from chopper_core.model.signals import Queue, TimeSpans
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Index, Int8, Int64
-from chopper_core.util.grouping import distinct, minima_of, run_maxima, run_starts, stable_order
+from chopper_core.util.arrays import Index, Int8, Int32, Int64
+from chopper_core.util.grouping import (
+    distinct,
+    minima_of,
+    run_mask,
+    run_maxima,
+    run_starts,
+    stable_order,
+)
 
 CACHED_SCOPES: Final = 8
 EVERY_STREAM: Final = None
@@ -32,6 +39,7 @@ _MIN_NAMED_CELLS: Final = 2
 _MAX_WITH_SLACK: Final = 1 << 17
 """Activities of a run that are replayed before a person notices."""
 _FAR: Final = np.iinfo(np.int64).max
+_MANY: Final = 1 << 31
 MAX_NAMED_PER_CELL: Final = 2
 """With more activities per cell none is named."""
 
@@ -42,29 +50,37 @@ class Lane(Struct, frozen=True, eq=False):
     Times are on the run's clock.
     """
 
+    table: KernelTable
     gpu: int
     stream: int | None
-    rows: Index
+    rows: Index | Int32
     starts_ns: Int64
-    ends_ns: Int64
     latest_ns: Int64
     """The latest end up to each activity."""
-    last_ns: Int64
-    """The ends in rising order."""
     kinds: tuple[TimeSpans, ...]
-    kind_starts_ns: tuple[Int64, ...]
     busy: TimeSpans
     overlapping: int
     """Activities that start while another one of the lane still runs."""
     coordinate: str = ""
     """`pp 2`, if the lane stands for the GPUs of a coordinate."""
 
+    def ends_ns(self, places: slice) -> Int64:
+        return self.starts_ns[places] + self.table.duration_ns[self.rows[places]]
+
+    def starts_of(self, kind: Kind) -> Int64:
+        return np.compress(self.table.kind[self.rows] == kind, self.starts_ns)
+
+    def _begun(self, at_ns: int) -> tuple[slice, Int64]:
+        """Those that have begun by a moment, from the first that may not be over on; their ends."""
+        begun = int(np.searchsorted(self.starts_ns, at_ns, "right"))
+        places = slice(int(np.searchsorted(self.latest_ns, at_ns, "right")), begun)
+        return places, self.ends_ns(places)
+
     def running(self, at_ns: int) -> int | None:
         """The position of the activity at a moment, of several the one that started last."""
-        begun = int(np.searchsorted(self.starts_ns, at_ns, "right"))
-        first = int(np.searchsorted(self.latest_ns, at_ns, "right"))
-        found = np.flatnonzero(self.ends_ns[first:begun] > at_ns)
-        return first + int(found[-1]) if len(found) else None
+        places, ends = self._begun(at_ns)
+        found = np.flatnonzero(ends > at_ns)
+        return places.start + int(found[-1]) if len(found) else None
 
     def after(self, at_ns: int) -> int | None:
         place = int(np.searchsorted(self.starts_ns, at_ns, "right"))
@@ -75,9 +91,9 @@ class Lane(Struct, frozen=True, eq=False):
         return place if place >= 0 else None
 
     def count(self, begin_ns: int, end_ns: int) -> int:
-        begun = int(np.searchsorted(self.starts_ns, end_ns, "left"))
-        over = int(np.searchsorted(self.last_ns, begin_ns, "right"))
-        return begun - over
+        places, ends = self._begun(begin_ns)
+        over = int(places.start) + int(np.count_nonzero(ends <= begin_ns))
+        return int(np.searchsorted(self.starts_ns, end_ns, "left")) - over
 
 
 def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
@@ -111,31 +127,30 @@ def gpus_of(run: Run, view: View) -> list[int]:
     )
 
 
-def _by_start(run: Run, gpu: int) -> Index:
-    def ordered() -> Index:
+def _by_start(run: Run, gpu: int) -> Index | Int32:
+    def ordered() -> Index | Int32:
         selection = run.tree().node((str(gpu),)).selection
         order = stable_order(run.table.start_ns[selection])
-        return order + selection.start if isinstance(selection, slice) else selection[order]
+        rows = order + selection.start if isinstance(selection, slice) else selection[order]
+        return rows.astype(np.int32) if len(run.table) < _MANY else rows
 
     return run.memo(("timeline rows", gpu), ordered)
 
 
-def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> Lane:
+def lane_of(table: KernelTable, rows: Index | Int32, gpu: int, stream: int | None) -> Lane:
     starts = np.ascontiguousarray(table.start_ns[rows], np.int64)
     durations = table.duration_ns[rows]
     ends = starts + durations
     kinds = [table.kind[rows] == kind for kind in Kind]
     latest = np.maximum.accumulate(ends)
     return Lane(
+        table=table,
         gpu=gpu,
         stream=stream,
         rows=rows,
         starts_ns=starts,
-        ends_ns=ends,
         latest_ns=latest,
-        last_ns=np.sort(ends, kind="stable"),
         kinds=tuple(TimeSpans.running(starts[own], durations[own]) for own in kinds),
-        kind_starts_ns=tuple(starts[own] for own in kinds),
         busy=TimeSpans.running(starts, durations),
         overlapping=int((starts[1:] < latest[:-1]).sum()),
     )
@@ -146,29 +161,27 @@ def edges(begin_ns: int, end_ns: int, bins: int) -> Int64:
     return begin_ns + (end_ns - begin_ns) * np.arange(bins + 1, dtype=np.int64) // max(bins, 1)
 
 
-LEVELS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "iteration": ("iteration",),
-    "phase": ("iteration", "phase"),
-    "layer": ("iteration", "phase", "layer"),
-    "operation": ("iteration", "phase", "layer", "operation"),
-}
-"""Band → the levels whose changes end its segments."""
+SEGMENTED: Final = ("iteration", "phase", "layer", "operation")
+"""The levels of bands: a change of a level, or of one before it, ends a segment."""
 
 
-def segments_of(run: Run, gpu: int, level: str) -> tuple[Int64, Int64, Int64]:
+def segments_of(run: Run, gpu: int) -> Mapping[str, tuple[Int64, Int64, Int64]]:
     """Begins, ends and codes of the intervals in which a GPU computes for one label of a level."""
 
-    def found() -> tuple[Int64, Int64, Int64]:
+    def found() -> dict[str, tuple[Int64, Int64, Int64]]:
         table, rows = run.table, _by_start(run, gpu)
         computes = table.kind[rows] == Kind.COMPUTE
         rows = rows[computes] if computes.any() else rows
-        first = run_starts(*(table.column(name)[rows] for name in LEVELS_OF[level]))
         starts = table.start_ns[rows].astype(np.int64)
-        ends = run_maxima(starts + table.duration_ns[rows], first)
-        codes = table.column(level)[rows[first]].astype(np.int64)
-        return starts[first], ends, codes
+        ends, begins, segments = starts + table.duration_ns[rows], np.zeros(len(rows), np.bool_), {}
+        for level in SEGMENTED:
+            codes = table.column(level)[rows]
+            begins |= run_mask(codes)
+            first = np.flatnonzero(begins)
+            segments[level] = starts[first], run_maxima(ends, first), codes[first].astype(np.int64)
+        return segments
 
-    return run.memo(("timeline segments", gpu, level), found)
+    return run.memo(("timeline segments", gpu), found)
 
 
 CLASS_NAMES: Final = (
@@ -235,8 +248,9 @@ def busy_by_class(run: Run, lane: Lane) -> tuple[TimeSpans, ...]:
     def found() -> tuple[TimeSpans, ...]:
         group = _class_of_names(run)[run.table.kernel[lane.rows]]
         group[run.table.kind[lane.rows] != Kind.COMPUTE] = len(CLASS_NAMES)
+        durations = run.table.duration_ns[lane.rows]
         return tuple(
-            TimeSpans.running(lane.starts_ns[own], lane.ends_ns[own] - lane.starts_ns[own])
+            TimeSpans.running(lane.starts_ns[own], durations[own])
             for own in (group == code for code in range(len(CLASS_NAMES)))
         )
 
@@ -244,18 +258,19 @@ def busy_by_class(run: Run, lane: Lane) -> tuple[TimeSpans, ...]:
 
 
 def waits_of(run: Run, lane: Lane) -> TimeSpans:
-    """When collectives of a lane wait for their last member; cached with the lane."""
-    key = ("timeline waits", lane.gpu, lane.stream, len(lane.rows), int(lane.rows[:1].sum()))
+    """When collectives of a lane's GPU and stream wait for their last member."""
 
     def found() -> TimeSpans:
-        collectives = collectives_of(run)
-        waits_ns = np.zeros(len(run.table), np.int64)
-        if collectives is not None:
-            waits_ns[collectives.rows] = collectives.member_wait_ns
-        own = waits_ns[lane.rows]
-        return TimeSpans.running(lane.starts_ns[own > 0], own[own > 0])
+        collectives, table = collectives_of(run), run.table
+        if collectives is None:
+            return TimeSpans.running(*np.empty((2, 0), np.int64))
+        rows, waits_ns = collectives.rows, collectives.member_wait_ns
+        own = (waits_ns > 0) & (table.gpu[rows] == lane.gpu)
+        if lane.stream is not EVERY_STREAM:
+            own &= table.stream[rows] == lane.stream
+        return TimeSpans.running(table.start_ns[rows[own]], waits_ns[own])
 
-    return run.memo(key, found, _CACHED)
+    return run.memo(("timeline waits", lane.gpu, lane.stream), found, _CACHED)
 
 
 def host_cells(run: Run, gpu: int, begin: int, end: int, bins: int) -> LaneCells | None:
