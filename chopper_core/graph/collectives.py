@@ -372,7 +372,7 @@ def delays_in(
     kin = np.zeros(int(table.gpu.max()) + 1, np.int64)
     for number, own in enumerate(peers):
         kin[list(own)] = number
-    team_of, *late_ns = run.memo(("lateness", peers), lambda: _lateness(found, kin), keep=1)
+    team_of, *late_ns = run.memo(("lateness", peers), lambda: _lateness(found, kin))
     chosen = np.isin(table.gpu[scope.rows], gpus) & np.isin(table.iteration[scope.rows], iterations)
     rows, members = scope.rows[chosen], scope.member_place[chosen]
     whose = np.searchsorted(gpus, table.gpu[rows])

@@ -45,7 +45,6 @@ from chopper_core.util.grouping import (
 )
 
 LEAST, EXPECTED, MOST = range(3)
-_KEPT: Final = 2
 _ROUNDS: Final = 4
 """Replays at most until waits and contention agree: each changes the rest by a tenth."""
 _AGREES: Final = 1e-4
@@ -135,14 +134,12 @@ class Predictor(Struct, frozen=True, eq=False):
         """That of a run, or of iterations of it, some of which change; made once."""
 
         def narrowed() -> Predictor:
-            whole = run.memo(
-                ("predictor", iterations), lambda: cls._made(run, iterations), keep=_KEPT
-            )
+            whole = run.memo(("predictor", iterations), lambda: cls._made(run, iterations))
             labels = whole.graph.iteration
             kept = np.flatnonzero((labels != NO_LABEL) & ~np.isin(labels, changed))
             return replace(whole, kept=kept)
 
-        return run.memo(("predictor", iterations, changed), narrowed, keep=_KEPT)
+        return run.memo(("predictor", iterations, changed), narrowed)
 
     @classmethod
     def _made(cls, run: Run, iterations: tuple[int, ...]) -> Predictor:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from threading import Lock
+from time import monotonic
+from types import FunctionType, ModuleType
 from typing import Any, Final, TypeVar
 
+import numpy as np
 from msgspec import Struct, field
 
 from chopper_core.util.progress import stop_unwanted
 
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
-_MOST: Final = 256
+_MOST: Final = 4096
+"""Values."""
+_MOST_BYTES: Final = 640 << 20
+_KEPT: Final = 0.75
+"""Of either, once there are more: to measure all takes long."""
+_QUICK_S: Final = 0.002
+"""What is made within it takes little memory."""
+_SHARED: Final = (type, ModuleType, str, int, float)
 
 
 class _MemoEntry(Struct, eq=False):
@@ -26,10 +37,13 @@ class _MemoEntry(Struct, eq=False):
 
 
 class Memo:
-    """Values by key; the first item of a key names its owner."""
+    """Values by key; those used last stay, as many as take so much memory at most."""
 
-    def __init__(self, most: int = _MOST) -> None:
-        self._most = most
+    def __init__(self, apart: Iterable[object] = (), most_bytes: int = _MOST_BYTES) -> None:
+        """What is `apart`, such as the table that values are about, is no memory of theirs."""
+        self._apart = frozenset((id(self), *map(id, apart)))
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._lock = Lock()
         self._entries: OrderedDict[tuple[Hashable, ...], _MemoEntry] = OrderedDict()
 
@@ -40,29 +54,55 @@ class Memo:
         entry = self._entries.get(key)
         return entry is not None and entry.is_done
 
-    def __call__(self, key: tuple[Hashable, ...], make: Callable[[], T], keep: int = 0) -> T:
+    def __call__(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
         """The value of a key, computed on first use; an error of `make` is not cached. Raises
-        Cancelled in a thread whose work isn't wanted any more.
-
-        The most recently used values stay, and `keep` of the same owner; 0: any number.
-        """
+        Cancelled in a thread whose work isn't wanted any more."""
         with self._lock:
-            is_known = key in self._entries
             entry = self._entries.setdefault(key, _MemoEntry())
             self._entries.move_to_end(key)
-            if not is_known:
-                dropped = [*self._entries][: -self._most]
-                if keep:
-                    dropped += [each for each in self._entries if each[0] == key[0]][:-keep]
-                for each in dropped:
-                    self._entries.pop(each, None)
         with entry.lock:
             if not entry.is_done:
                 stop_unwanted()
+                begun_s = monotonic()
                 entry.value = make()
                 entry.is_done = True
+                if monotonic() - begun_s > _QUICK_S:
+                    self._bytes += _bytes_held(entry.value, set(self._apart))
+                if self._bytes > self._most_bytes or len(self._entries) > _MOST:
+                    self._trim()
         value: T = entry.value
         return value
+
+    def _trim(self) -> None:
+        """Drop what was used the longest ago: values share arrays, and take some only later."""
+        with self._lock:
+            seen, self._bytes = set(self._apart), 0
+            most_bytes, most = int(_KEPT * self._most_bytes), int(_KEPT * _MOST)
+            for place, (key, entry) in enumerate(reversed([*self._entries.items()])):
+                size = _bytes_held(entry.value, seen) if entry.is_done else 0
+                if place and (place >= most or (size and self._bytes + size > most_bytes)):
+                    del self._entries[key]
+                else:
+                    self._bytes += size
+
+
+def _bytes_held(value: object, seen: set[int]) -> int:
+    """The memory of the arrays that a value holds, by variables of functions too, and that were
+    not seen before; what is mapped from a file takes none."""
+    total, left = 0, [value]
+    while left:
+        each = left.pop()
+        if id(each) in seen or isinstance(each, _SHARED):
+            continue
+        seen.add(id(each))
+        if isinstance(each, np.ndarray):
+            total += each.nbytes if each.base is None else 0
+            left.append(each.base)
+        elif isinstance(each, FunctionType):
+            left += each.__closure__ or ()
+        else:
+            left += gc.get_referents(each)
+    return total
 
 
 class LazyMap(Mapping[Key, T]):

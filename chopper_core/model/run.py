@@ -58,10 +58,6 @@ from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import counted, distinct
 
-_CACHED_SCOPES: Final = 64
-_CACHED_TREES: Final = 16
-"""Orders of the levels: what is computed of each may be as long as the table."""
-
 _RUNNING: Final = {
     "busy_pct": ("busy", tuple(Kind)),
     "compute_pct": ("compute", (Kind.COMPUTE,)),
@@ -227,7 +223,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @cached_property
     def memo(self) -> Memo:
         """Values computed once for this run: `run.memo(key, make)`."""
-        return Memo()
+        table = self.table
+        columns = [getattr(table, name) for name in table.__struct_fields__]
+        measured = (*table.measured.values(), *self.measured.values())
+        return Memo((self, table, self.cubes, self.sources, *columns, *measured))
 
     def tree(self, order: tuple[str, ...] = LEVELS, left_out: tuple[int, ...] = ()) -> Tree:
         """The tree in an order of the levels, without some iterations, made once."""
@@ -237,7 +236,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
                 return self.tree(order).without(left_out)
             return Tree(self.table, order, self.cubes)
 
-        return self.memo(("tree", order, left_out), made, _CACHED_TREES)
+        return self.memo(("tree", order, left_out), made)
 
     def tree_of(self, view: View) -> Tree:
         """The tree that the figures of a view are computed from: truncated iterations take no
@@ -310,7 +309,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
                 groups = self.tree(view.order).split(view.path, ("iteration",))
             return frozenset(groups.codes("iteration").tolist()) - {NO_LABEL}
 
-        return self.memo(("iterations", view.order, view.path), found, keep=_CACHED_SCOPES)
+        return self.memo(("iterations", view.order, view.path), found)
 
     def baseline_run(self, name: str) -> Run:
         if name not in self.others:

@@ -25,7 +25,6 @@ from chopper_core.util.grouping import distinct
 
 _MAX_ADDED_ROWS: Final = 1 << 15
 """Contiguous rows that are summed as fast as cells are looked up."""
-_CACHED_NODES: Final = 32
 """Nodes whose rows are cached, where they are not a slice."""
 _ITERATION: Final = "iteration"
 
@@ -159,7 +158,7 @@ class Tree:
     def _kept(self, path: tuple[str, ...], left_out: tuple[int, ...]) -> Selection:
         """The places of a node's rows without those of some iterations."""
         key = ("kept", path, left_out)
-        return self._memo(key, lambda: self._complete(path, left_out), _CACHED_NODES)
+        return self._memo(key, lambda: self._complete(path, left_out))
 
     def _complete(self, path: tuple[str, ...], left_out: Sequence[int]) -> Selection:
         places, rest = self._places_of(path), LEVELS[len(path) : 2]
@@ -231,7 +230,7 @@ class Tree:
         if self._is_default(tuple(wanted)):
             places = slice(*self._narrowed(wanted, tuple(wanted)))
         else:
-            places = self._memo(("places", path), lambda: self._located(wanted), _CACHED_NODES)
+            places = self._memo(("places", path), lambda: self._located(wanted))
         if not _size(places):
             raise self._missing(path)
         return places

@@ -28,7 +28,6 @@ from chopper_core.util.grouping import distinct, first_equal
 
 NODE: Final = "node"
 """The split by host."""
-_CACHED: Final = 64
 _PAIR: Final = ("gpu", "iteration")
 _WORDS: Final = {"gpu": "GPUs", "iteration": "steps", NODE: "nodes"}
 _CYCLE: Final = "iteration%"
@@ -171,7 +170,7 @@ class Base(Struct, frozen=True, eq=False):
 def base_of(run: Run, view: View) -> Base:
     """The base of a view's figures, found once; raises NoSuchNode."""
     key = ("base", view.order, view.path, view.cut, view.is_total)
-    return run.memo(key, lambda: _base(run, view), keep=_CACHED)
+    return run.memo(key, lambda: _base(run, view))
 
 
 def base_of_steps(run: Run, view: View) -> Base:

@@ -72,7 +72,7 @@ def find(run: Run, view: View, text: str, limit: int = 200) -> Found:
 def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Interval] | None:
     """The cursor of a timeline at the next start of what matches, and the lane; None at the end."""
     wanted = {level: _wanted(run, dictionary, text) for level, dictionary in NAMED}
-    by_lane: dict[tuple[int, int | None], Int64] = run.memo(("timeline names", text), dict, 1)
+    by_lane: dict[tuple[int, int | None], Int64] = run.memo(("timeline names", text), dict)
     lanes = timeline.lanes_in(run, view)[0]
     for lane in lanes:
         if (place := (lane.gpu, lane.stream)) not in by_lane:

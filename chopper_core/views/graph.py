@@ -132,7 +132,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if not run.table.has_times:
         raise NothingToShow(NO_TIMES)
     scope = run.memo(
-        ("graph", view.order, view.path, run.uncounted(view)), lambda: _scope(run, view), keep=2
+        ("graph", view.order, view.path, run.uncounted(view)), lambda: _scope(run, view)
     )
     shown = {NODE: _one_by_one, CAUSE: _by_cause}.get(view.by, _together)
     found, base = shown(run, view, scope), base_of(run, view)

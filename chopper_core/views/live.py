@@ -46,7 +46,6 @@ _LEAST_SHARE: Final = 0.02
 """A clock or use that is nearer to the others' median doesn't stand out."""
 _BINS: Final = 240
 _MAX_STEPS: Final = 240
-_CACHED: Final = 4
 _MOST_FINDINGS: Final = 3
 _MOST_CARDS: Final = 12
 _LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
@@ -113,9 +112,7 @@ def answer(run: Run, view: View) -> ViewResult:
         total={},
         opens=lambda row: (opened if run.is_sampled_only else _gpu)(view, str(gpus[row])),
         shown=known_of(own),
-        headline=run.memo(
-            ("live headline", view.baseline), lambda: _headline(run, view, steps), keep=_CACHED
-        ),
+        headline=run.memo(("live headline", view.baseline), lambda: _headline(run, view, steps)),
         charts=(*(replace(each, steps=_step_row(steps)) for each in lanes), *below),
     )
 

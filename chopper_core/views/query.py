@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -26,11 +26,6 @@ from chopper_core.views.shared.children import (
 )
 from chopper_core.views.shared.filter import only
 from chopper_core.views.spec import Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
-
-_CACHED_RESULTS: Final = 32
-_CACHED_ROWS: Final = 1 << 24
-"""Results times activities of the run that are cached, since some hold rows."""
-_LEAST_CACHED: Final = 8
 
 
 def query(run: Run, view: View) -> Frame:
@@ -148,7 +143,6 @@ def _plain(view: View) -> View:
 def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
     """The result of a view, asked once: sort, filter and columns don't change it."""
     plain = _plain(view)
-    keep = max(_LEAST_CACHED, min(_CACHED_RESULTS, _CACHED_ROWS // max(len(run.table), 1)))
 
     def asked() -> ViewResult | NothingToShow:
         try:
@@ -158,7 +152,7 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
             return NothingToShow(*reason.args)
 
     is_kept = not view_spec(view.name).is_live
-    known = run.memo(("view", plain), asked, keep) if is_kept else asked()
+    known = run.memo(("view", plain), asked) if is_kept else asked()
     if isinstance(known, NothingToShow):
         raise NothingToShow(*known.args)
 

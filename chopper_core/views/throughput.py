@@ -43,7 +43,6 @@ from chopper_core.views.shared.table_view import (
 )
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
-_KEPT: Final = 8
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)
 """The phases whose compute is divided further."""
@@ -418,7 +417,7 @@ class StepParts(Struct, frozen=True, eq=False):
 def steps_of(run: Run, view: View, tokens: int | None = None) -> StepParts:
     """The labelled iterations of the scope's GPUs, whole, whatever else the scope names."""
     key = ("steps", view.order, view.path, view.cut, tokens)
-    return run.memo(key, lambda: _steps_of(run, view, tokens), keep=_KEPT)
+    return run.memo(key, lambda: _steps_of(run, view, tokens))
 
 
 def _steps_of(run: Run, view: View, tokens: int | None) -> StepParts:

@@ -128,7 +128,7 @@ def run_of(run: Run, view: View) -> Run:
             others={**measured.others, MEASURED: measured},
         )
 
-    return measured.memo(("predicted", asked), found, keep=1) if asked else measured
+    return measured.memo(("predicted", asked), found) if asked else measured
 
 
 def predicted_step(run: Run, view: View, asked: str) -> View:

@@ -31,7 +31,6 @@ from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.frame_table import table_title
 from chopper_tui.widgets.pane import Dragging, Listing, Pane, PaneColumn
 
-_CACHED_SIGNALS: Final = 16
 _MIN_SIZE: Final = 8, 1
 """Cells and lines up to which nothing is drawn."""
 
@@ -151,7 +150,7 @@ class SignalPane(DrawnPane, Dragging):
         bins = plot.bins_for(run.signal(view.signal), room)
         # With very many GPUs it takes long.
         make = partial(signal_chart, run, view, bins, check)
-        self._shown = seen = run.memo(("signal chart", view, bins), make, _CACHED_SIGNALS)
+        self._shown = seen = run.memo(("signal chart", view, bins), make)
         axis = self.time_axis
         rows = height - (not self.is_panel)
         lines = plot.draw(seen, room, rows, self.glyphs, time_axis=axis, check=check)

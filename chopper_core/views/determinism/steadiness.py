@@ -20,7 +20,6 @@ from chopper_core.views.shared.matched_kernels import compared_iterations, same_
 from chopper_core.views.shared.samples import busy_curve, sampled, spans_of_samples
 from chopper_core.views.shared.step_times import step_times
 
-_CACHED_SCOPES: Final = 4
 _SIGNALS: Final = (
     ("gfx_mhz", "MHz", "gfx", "clock of the compute units", "clock"),
     ("mem_mhz", "MHz", "mem", "memory clock", "memory clock"),
@@ -123,7 +122,7 @@ def gpus_of(run: Run, view: View) -> tuple[int, ...]:
 
 def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
     key = ("steadiness", view.order, view.path, view.cut, with_cells)
-    return run.memo(key, lambda: _steadiness(run, view, with_cells), _CACHED_SCOPES)
+    return run.memo(key, lambda: _steadiness(run, view, with_cells))
 
 
 def sampled_steadiness(run: Run) -> Steadiness:

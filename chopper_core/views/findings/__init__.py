@@ -121,7 +121,7 @@ def checked(run: Run, view: View) -> Checked:
         return Checked(context, worth, _find(context, worth))
 
     key = ("findings", view.path, view.order, view.signal, view.overrides, view.cut)
-    return run.memo(key, made, keep=1)
+    return run.memo(key, made)
 
 
 def answer(run: Run, view: View) -> ViewResult:

@@ -90,7 +90,7 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
 
 def slow_links(context: FindingsContext) -> list[SlowLink]:
     key = ("slow links", context.view.path, context.view.order)
-    return context.run.memo(key, lambda: _slow_links(context), keep=1)
+    return context.run.memo(key, lambda: _slow_links(context))
 
 
 def _slow_links(context: FindingsContext) -> list[SlowLink]:

@@ -120,7 +120,6 @@ def answer(run: Run, view: View) -> ViewResult:
     gpus, middles, depths, clock_notes = run.memo(
         ("launch queues", view.order, view.path, view.cut),
         lambda: (*_queues(run, view, rows.whole), _clock_notes(run, view)),
-        keep=1,
     )
     is_known = bool(total[PREP].present()[0])
     if by == "gpu":

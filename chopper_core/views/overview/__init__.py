@@ -89,9 +89,6 @@ SPEC: Final = ViewSpec(
 _MAX_GPUS: Final = 64
 """Of more GPUs, rows are nodes, where their hosts are known."""
 _MAX_CARDS: Final = 12
-_CACHED: Final = 32
-"""Scopes whose slow parts are cached."""
-_CACHED_LANES: Final = 128
 _NOTHING: Final = -1
 _UNITS: Final = (*LONG_TIMES, (1e5, 1e6, "ms"), (0.0, 1e3, "µs"))
 """From which time a step is written in units of how many ns, and their name."""
@@ -132,7 +129,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
     step = step_of(run, view)
-    found = run.memo(_slow_key(view), lambda: _Slow(_lag_ns(step), _cards(step)), keep=_CACHED)
+    found = run.memo(_slow_key(view), lambda: _Slow(_lag_ns(step), _cards(step)))
     return _result(step, found)
 
 
@@ -314,7 +311,7 @@ def _lanes_chart(
 
     def lane(row: int) -> Lane:
         key = ("overview lane", gpus[row], first, last)
-        return run.memo(key, lambda: _lane(step, gpus[row], first, last), _CACHED_LANES)
+        return run.memo(key, lambda: _lane(step, gpus[row], first, last))
 
     def cells(row: int, bins: int) -> LaneCells:
         return cells_of(run, lane(row), begin, end, bins)

@@ -61,8 +61,6 @@ COUNTED: Final = ("extra_inst_ns", "mfma_loss_ns", "vector_ns", "contention_ns")
 Parts = Mapping[str, int]
 """Part of the time → its ns."""
 UNATTRIBUTED: Final = "unmodelled_ns"
-_CACHED: Final = 4
-"""Scopes whose step is cached: it may hold the rows of all activities."""
 _LEAST_SPREAD: Final = 0.01
 """Of the longest step: the range of steps that differ by less is not shown."""
 _FEW_STEPS: Final = 3
@@ -192,7 +190,7 @@ def step_of(run: Run, view: View) -> Step:
     def made() -> Step:
         return Step(run, plain, with_parts(run).tree(plain.order), step_times(run, plain))
 
-    return run.memo(("step", plain), made, keep=_CACHED)
+    return run.memo(("step", plain), made)
 
 
 class _Fact(Struct, frozen=True):

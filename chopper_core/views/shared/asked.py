@@ -107,7 +107,7 @@ class Steady(Struct, frozen=True, eq=False):
             named = {each for text in asked for each in _iterations_in(run, text)}
         key = ("replayed steps", tuple(times.gpus.tolist()), tuple(steps), tuple(sorted(named)))
         found = run.memo(
-            key, lambda: ReplayedSteps.of_run(run, times.gpus, steps, times.each_ns, named), keep=4
+            key, lambda: ReplayedSteps.of_run(run, times.gpus, steps, times.each_ns, named)
         )
         return cls(found, times)
 
@@ -288,7 +288,7 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         if lag is not None:
             graph = predictor.graph
             both, key = np.minimum(lag, expected.lag_ns), ("without doubtful waits", predictor)
-            sure = predictor.run.memo(key, lambda: replay(graph, graph.work_ns, lag), keep=1)
+            sure = predictor.run.memo(key, lambda: replay(graph, graph.work_ns, lag))
             least = steady.mean_ns(Predicted(graph.work_ns, lag, sure))
             found.append(least - steady.replayed(expected.work_ns, both))
         saved = steady.saved_ns(expected)

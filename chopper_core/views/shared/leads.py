@@ -71,7 +71,6 @@ _MIN_OF_OTHERS: Final = 0.3
 """The share of a straggler's delay from which on another GPU's, at the same time, counts too."""
 _MIN_LAG_SHARE: Final = 0.002
 """Smaller leads, as a share of the iteration, make no straggler where there are no collectives."""
-_CACHED_SCOPES: Final = 4
 _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
 CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
@@ -370,7 +369,7 @@ def leads(run: Run, view: View) -> tuple[RankLeads, View]:
     view = of_all_gpus(view)
     order = complete_order([level for level, _ in view.scope])
     scope = View(view.run, view.path, order, cut=view.cut)
-    found = run.memo(("leads", scope), lambda: _leads(run, scope), keep=_CACHED_SCOPES)
+    found = run.memo(("leads", scope), lambda: _leads(run, scope))
     return found, view
 
 

@@ -75,7 +75,6 @@ class Occurrences(Struct, frozen=True, eq=False):
         )
 
 
-_CACHED_SETS: Final = 8
 MAX_MATCHED: Final = 1 << 21
 """With more activities, evenly chosen iterations are compared: a first view takes 2 s at most."""
 _PAIR: Final = 2
@@ -89,7 +88,7 @@ def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> tuple[Occurren
     Every GPU with compute is in one set.
     """
     key = ("matched kernels", iterations)
-    return run.memo(key, lambda: _matched(run, iterations), keep=_CACHED_SETS)
+    return run.memo(key, lambda: _matched(run, iterations))
 
 
 def compared_iterations(run: Run, view: View) -> tuple[int, ...]:

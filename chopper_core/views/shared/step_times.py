@@ -26,7 +26,6 @@ from chopper_core.views.base import base_of
 from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import percent
 
-_CACHED: Final = 32
 _LEAST_GAP_NS: Final = 10**9
 """A shorter gap may well be within a program."""
 
@@ -123,7 +122,7 @@ class StepTimes(Struct, frozen=True, eq=False):
 def step_times(run: Run, view: View) -> StepTimes:
     """The step times of a view's scope, computed once; raises NoSuchNode."""
     key = ("step times", view.order, view.path, view.cut)
-    return run.memo(key, lambda: _step_times(run, view), keep=_CACHED)
+    return run.memo(key, lambda: _step_times(run, view))
 
 
 def _step_times(run: Run, view: View) -> StepTimes:

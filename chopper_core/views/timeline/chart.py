@@ -18,7 +18,6 @@ from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import nth_of, places_by, run_starts
 from chopper_core.views.timeline.lanes import (
-    CACHED_SCOPES,
     CLASS_NAMES,
     EVERY_STREAM,
     MAX_NAMED_PER_CELL,
@@ -43,7 +42,6 @@ _SEVERAL: Final = -2
 _NOTHING: Final = -1
 MAX_MATCHED: Final = 1 << 22
 """Activities of a node up to which they are matched."""
-_CACHED: Final = 64
 
 
 def lanes_chart(
@@ -156,7 +154,7 @@ def own_time(run: Run, view: View, lanes: Sequence[Lane]) -> list[TimeSpans] | N
     if all(level == "gpu" for level, _ in view.scope):
         return None
     key = ("timeline scope", view.order, view.path)
-    own = run.memo(key, lambda: _own_by_lane(run, view), CACHED_SCOPES)
+    own = run.memo(key, lambda: _own_by_lane(run, view))
     nothing = TimeSpans(np.empty(0, np.int64), np.empty(0, np.int64))
     return [own.get((lane.gpu, lane.stream), nothing) for lane in lanes]
 
@@ -201,7 +199,7 @@ def ghosts_of(
         if found is None or (not name and dict(base.scope) == {"gpu": str(lane.gpu)}):
             return None
         key = ("timeline ghosts", view.order, view.path, view.baseline, lane.gpu)
-        matched = run.memo(key, lambda: _matched(run, view, lane.gpu, base_run, base, gpu), _CACHED)
+        matched = run.memo(key, lambda: _matched(run, view, lane.gpu, base_run, base, gpu))
         own_ns, base_ns = matched
         first, last = np.searchsorted(own_ns, [begin, end], "left").tolist()
         if last <= first:

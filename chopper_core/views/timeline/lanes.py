@@ -31,7 +31,6 @@ from chopper_core.util.grouping import (
     stable_order,
 )
 
-CACHED_SCOPES: Final = 8
 EVERY_STREAM: Final = None
 """The stream of a lane that holds all of a GPU."""
 _MIN_NAMED_CELLS: Final = 2
@@ -123,7 +122,6 @@ def gpus_of(run: Run, view: View) -> list[int]:
     return run.memo(
         ("timeline gpus", view.order, view.path),
         lambda: [int(gpu) for gpu in tree.split(view.path, ("gpu",)).codes("gpu")],
-        CACHED_SCOPES,
     )
 
 
@@ -200,7 +198,6 @@ _GROUPS: Final = {
     **dict.fromkeys(("norm", "softmax", "reduction"), 3),
     "copy": 4,
 }
-_CACHED: Final = 256
 _MAX_CLASSIFIED: Final = 1 << 20
 """Activities that tell the classes of operations; of more, some at even distances."""
 _OTHER: Final = len(CLASS_NAMES) - 1
@@ -254,7 +251,7 @@ def busy_by_class(run: Run, lane: Lane) -> tuple[TimeSpans, ...]:
             for own in (group == code for code in range(len(CLASS_NAMES)))
         )
 
-    return run.memo(key, found, _CACHED)
+    return run.memo(key, found)
 
 
 def waits_of(run: Run, lane: Lane) -> TimeSpans:
@@ -270,7 +267,7 @@ def waits_of(run: Run, lane: Lane) -> TimeSpans:
             own &= table.stream[rows] == lane.stream
         return TimeSpans.running(table.start_ns[rows[own]], waits_ns[own])
 
-    return run.memo(("timeline waits", lane.gpu, lane.stream), found, _CACHED)
+    return run.memo(("timeline waits", lane.gpu, lane.stream), found)
 
 
 def host_cells(run: Run, gpu: int, begin: int, end: int, bins: int) -> LaneCells | None:
