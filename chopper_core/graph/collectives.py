@@ -34,7 +34,7 @@ from chopper_core.model.attributes import (
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import TimeSpans
+from chopper_core.model.signals import SpansOfGpus
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, KernelTable, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
@@ -50,7 +50,6 @@ from chopper_core.util.grouping import (
     run_sizes,
     run_starts,
     run_sums,
-    runs_of,
     stable_order,
     sums_of,
 )
@@ -275,18 +274,14 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     waiting = np.flatnonzero((exposed > 0) & (table.hidden_ns[rows] > 0))
     if not len(waiting):
         return exposed
-    waiting = waiting[stable_order(table.gpu[rows[waiting]])]
-    for gpu, mine in runs_of(table.gpu[rows[waiting]]):
-        own = waiting[mine]
-        selection = run.tree().node((str(gpu),)).selection
-        # Of all compute that runs during a collective, one activity is charged with the overlap.
-        computes = np.flatnonzero(table.overlap_ns[selection] > 0)
-        spans = TimeSpans.running(
-            table.start_ns[selection][computes], table.duration_ns[selection][computes]
-        )
-        start = table.start_ns[rows[own]]
-        hidden = spans.within(start, start + wait[own])
-        exposed[own] = np.minimum(exposed[own], wait[own] - hidden)
+    # Of all compute that runs during a collective, one activity is charged with the overlap.
+    computes = np.flatnonzero(table.overlap_ns > 0)
+    spans = SpansOfGpus.running(
+        table.gpu[computes], table.start_ns[computes], table.duration_ns[computes]
+    )
+    start, waits = table.start_ns[rows[waiting]], wait[waiting]
+    hidden = spans.within(table.gpu[rows[waiting]], start, start + waits)
+    exposed[waiting] = np.minimum(exposed[waiting], waits - hidden)
     return exposed
 
 

@@ -16,11 +16,10 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from chopper_core.model.groups import Groups, gpu_by_gpu, work_of
-from chopper_core.model.signals import TimeSpans
+from chopper_core.model.signals import SpansOfGpus
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import (
-    places_by,
     run_mask,
     run_maxima,
     run_minima,
@@ -160,17 +159,7 @@ def running_ns(
     end: Int64,
 ) -> Int64:
     """The ns of each span on `gpu` in which any of the `running` rows of the table runs."""
-    in_comm = np.zeros(len(start), np.int64)
-    whose, places = places_by(table.gpu[running]), places_by(gpu)
-    rises = bool((gpu[1:] >= gpu[:-1]).all())
-
-    def fill_in(number: int) -> None:
-        if (mine := whose.get(number)) is None:
-            return
-        spans = TimeSpans.running(table.start_ns[running[mine]], table.duration_ns[running[mine]])
-        at = places[number]
-        here = slice(int(at[0]), int(at[-1]) + 1) if rises else at
-        in_comm[here] = spans.within(start[here], end[here])
-
-    in_threads(fill_in, list(places), len(gpu))
-    return in_comm
+    spans = SpansOfGpus.running(
+        table.gpu[running], table.start_ns[running], table.duration_ns[running]
+    )
+    return spans.within(gpu, start, end)

@@ -17,8 +17,8 @@ from msgspec import Struct
 from chopper_core.model.inputs import SampledFile
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit, UnitScale
-from chopper_core.util.arrays import Float64, Int64, Numbers
-from chopper_core.util.grouping import median_of, quantile_of, ratios
+from chopper_core.util.arrays import Codes, Float64, Int64, Numbers
+from chopper_core.util.grouping import maxima_of, median_of, minima_of, quantile_of, ratios
 
 FEWEST_SAMPLES: Final = 10
 """A monitored run with fewer samples of a GPU was stopped before its step was over."""
@@ -311,6 +311,41 @@ class TimeSpans(Struct, frozen=True, eq=False, dict=True):
     def between(self, times_ns: Int64) -> Int64:
         """How much of the spans lies between neighbouring times."""
         return np.diff(self.until(times_ns))
+
+
+class SpansOfGpus(Struct, frozen=True, eq=False):
+    """The time in which any of some activities runs on their GPU, GPU after GPU on one axis."""
+
+    spans: TimeSpans
+    first_ns: Int64
+    """When the first one starts on each GPU."""
+    length_ns: Int64
+    """How long after that the last one ends."""
+
+    @classmethod
+    def running(cls, gpu: Codes, start_ns: Int64, duration_ns: Int64) -> SpansOfGpus:
+        count = int(gpu.max(initial=-1)) + 1
+        first = minima_of(start_ns, gpu, count, int(start_ns.max(initial=0)))
+        length = maxima_of(start_ns + duration_ns - first[gpu], gpu, count)
+        on_axis = _begins(length)[gpu] + start_ns - first[gpu]
+        return cls(TimeSpans.running(on_axis, duration_ns), first, length)
+
+    def within(self, gpu: Codes, begins_ns: Int64, ends_ns: Int64) -> Int64:
+        """How long any of them runs on the GPU of each span of time."""
+        found, own = np.zeros(len(gpu), np.int64), np.flatnonzero(gpu < len(self.first_ns))
+        whose = gpu[own]
+        first, length = self.first_ns[whose], self.length_ns[whose]
+        begins = _begins(self.length_ns)[whose]
+        # Outside of all activities of its GPU nothing runs.
+        found[own] = self.spans.within(
+            *(begins + np.clip(each[own] - first, 0, length) for each in (begins_ns, ends_ns))
+        )
+        return found
+
+
+def _begins(length_ns: Int64) -> Int64:
+    """Where GPUs begin on the axis: the activities of two never touch."""
+    return np.asarray(np.cumsum(length_ns + 1) - length_ns, np.int64)
 
 
 def while_busy(curve: IntegralCurve, start_ns: Int64, duration_ns: Int64) -> IntegralCurve:

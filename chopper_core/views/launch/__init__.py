@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -13,12 +12,12 @@ from chopper_core.metrics.time import INSTANCE_LEVELS
 from chopper_core.model.charts import BarChart, Chart, LineChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Queue, TimeSpans
+from chopper_core.model.signals import Queue, SpansOfGpus
 from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.grouping import combined, minima_of, runs_of, stable_order, sums_of
+from chopper_core.util.grouping import combined, minima_of, run_starts, run_sums, sums_of
 from chopper_core.views.base import base_of
 from chopper_core.views.launch import by_host
 from chopper_core.views.shared.derived import reduced
@@ -171,17 +170,18 @@ def _instances(nodes: Groups, over: Sequence[str]) -> list[Int64]:
     activities with a launch record, and its sum of each of `OVERHEADS`."""
     table, parts = nodes.table, []
     for rows, node in nodes.pieces():
-        codes = np.stack([node, *(table.column(level)[rows] for level in over)])
-        values = (
-            table.launch_ns[rows] != NO_TIME,
-            *(table.column(each)[rows] for each in OVERHEADS),
-        )
-        parts.append(_added_up(codes, values))
-    codes, *sums = (np.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
-    return _added_up(codes, sums)
+        codes = (node, *(table.column(level)[rows] for level in over))
+        # Activities of an instance follow each other, up to a few.
+        first = run_starts(*codes)
+        linked = (table.launch_ns[rows] != NO_TIME).astype(np.int64)
+        values = (linked, *(table.column(each)[rows].astype(np.int64) for each in OVERHEADS))
+        summed = np.stack([run_sums(each, first) for each in values])
+        parts.append((np.stack([each[first] for each in codes]), summed))
+    codes_of, sums = (np.concatenate(each, axis=1) for each in zip(*parts, strict=True))
+    return _added_up(codes_of, sums)
 
 
-def _added_up(codes: Int64, values: Sequence[Int64]) -> list[Int64]:
+def _added_up(codes: Int64, values: Sequence[Int64] | Int64) -> list[Int64]:
     """The distinct columns of codes, and the sums over each."""
     found, owner = combined(list(codes))
     return [found.T, *(sums_of(each, owner, len(found)) for each in values)]
@@ -219,22 +219,16 @@ def _during_comm(run: Run, rows: Selection) -> Int64:
     table = run.table
     gpu, start, call = table.gpu[rows], table.start_ns[rows], table.call_overhead_ns[rows]
     # Where the GPU stood idle for as long before the start, nothing ran next to the call.
-    waiting = call > table.idle_ns[rows]
+    own = np.flatnonzero(call > table.idle_ns[rows])
     wait = np.zeros(len(gpu), np.int64)
-    places = np.flatnonzero(waiting)
-    places = places[stable_order(gpu[places])]
-    for number, mine in runs_of(gpu[places]):
-        running = run.memo(("communication", number), partial(_comm_of, run, number))
-        own = places[mine]
-        wait[own] = running.within(start[own] - call[own], start[own])
+    running = run.memo(("communication",), lambda: _communication(table))
+    wait[own] = running.within(gpu[own], start[own] - call[own], start[own])
     return wait
 
 
-def _comm_of(run: Run, gpu: int) -> TimeSpans:
-    table = run.table
-    whole = run.tree().node((str(gpu),)).selection
-    comm = np.flatnonzero(table.kind[whole] == Kind.COMM)
-    return TimeSpans.running(table.start_ns[whole][comm], table.duration_ns[whole][comm])
+def _communication(table: KernelTable) -> SpansOfGpus:
+    comm = np.flatnonzero(table.kind == Kind.COMM)
+    return SpansOfGpus.running(table.gpu[comm], table.start_ns[comm], table.duration_ns[comm])
 
 
 def _main_causes(figures: Mapping[str, Values]) -> Values:

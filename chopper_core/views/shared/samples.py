@@ -20,7 +20,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, median_of, quantiles_along, ratios
+from chopper_core.util.grouping import distinct, median_of, places_by, quantiles_along, ratios
 from chopper_core.views.base import base_of
 from chopper_core.views.shared.table_view import ALL_GPUS, GpuRows, Own
 from chopper_core.views.spec import ViewResult
@@ -161,8 +161,7 @@ def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
     node = tree.node(view.path)
     gpu_of, start, duration = (node.values(name) for name in ("gpu", "start_ns", "duration_ns"))
     return {
-        int(gpu): TimeSpans.running(start[gpu_of == gpu], duration[gpu_of == gpu])
-        for gpu in distinct(gpu_of).tolist()
+        gpu: TimeSpans.running(start[own], duration[own]) for gpu, own in places_by(gpu_of).items()
     }
 
 
