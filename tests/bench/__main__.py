@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from chopper_core.views import VIEWS
 from tests.bench import analyses, budgets, engine, explorer, memory, private, reading
 from tests.bench.page import Conditions, Section, page_of
-from tests.bench.processes import ROOT, Cost, in_turn
+from tests.bench.processes import ROOT, Cost, in_turn, run
 from tests.bench.runs import LARGE, MANY
+from tests.fuzz.seeds import small_trace
 
 SMALL, WIDE = explorer.SIZES
 _QUICK: Mapping[str, Any] = {
@@ -23,10 +25,13 @@ _QUICK: Mapping[str, Any] = {
     "large": (8, 60_000),
     "many": (100, 33_000),
     "counters": 0.05,
+    "runs": 300,
     "rounds": 1,
     "views": ("overview", "kernels", "ranks"),
 }
 """The options of a run of three minutes."""
+_CHOPPER = (sys.executable, "-m", "chopper_tui")
+_DEMO = ROOT / "demo_data" / "fsdp2"
 _SLOW = ("private",)
 """Parts that a quick run has only if they are named."""
 _EACH_FIRST = (
@@ -46,6 +51,7 @@ def main() -> None:
     parser.add_argument("--large", type=_shape, default=LARGE, metavar="RANKSxKERNELS")
     parser.add_argument("--many", type=_shape, default=MANY, metavar="RANKSxKERNELS")
     parser.add_argument("--counters", type=float, default=1.0, help="share of the full sizes")
+    parser.add_argument("--runs", type=int, default=3000, help="tiny ones in a directory")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--views", type=_views, default=tuple(VIEWS), metavar="VIEW,…", help="keys")
     if "--quick" in sys.argv:
@@ -117,10 +123,38 @@ def _start(options: argparse.Namespace) -> Section:
     demo, of_large, of_empty, _ = paints.values()
     found = (
         *budgets.of_show(shown, imports),
+        *_commands(options.rounds),
         *budgets.of_paint(demo, of_large, of_empty, large.title),
         *budgets.of_answers(answers, empty.title),
     )
     return Section(lines, found)
+
+
+def _commands(rounds: int) -> Iterator[budgets.Budget]:
+    """A command that opens no run, and the first opening of one with counters and telemetry."""
+    for what, most, words in (
+        ("`chopper --version`", 60, ["--version"]),
+        ("first opening of the demo", 2000, ["show", str(_DEMO), "--no-cache"]),
+    ):
+        spent = [1000 * run([*_CHOPPER, *words]).cpu_s for _ in range(3 * rounds)]
+        yield budgets.at_most(f"{what}, processor time", most, median(spent), "ms", min(spent))
+
+
+def _runs(options: argparse.Namespace) -> Section:
+    """Tiny runs in a directory, never seen and then cached."""
+    folder, found = ROOT / "build" / "bench" / f"tiny-{options.runs}", []
+    for number in range(options.runs):
+        place = folder / f"run{number:05d}"
+        if not place.exists():
+            place.mkdir(parents=True)
+            small_trace().write(place / "rank0.json")
+    with TemporaryDirectory() as cache:
+        for what, most_ms in (("never seen", 2), ("cached", 1)):
+            spent = run(["env", f"XDG_CACHE_HOME={cache}", *_CHOPPER, "runs", str(folder)])
+            name = f"{options.runs:,} tiny runs in a directory, {what}, wall"
+            most = most_ms * options.runs
+            found.append(budgets.at_most(name, most, 1000 * spent.wall_s, "ms"))
+    return Section([], found)
 
 
 def _private(options: argparse.Namespace) -> Section:
@@ -177,6 +211,7 @@ PARTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Section]]] = {
     "huge": ("Reading a trace of a gigabyte", _huge),
     "counters": ("Reading counters", _counters),
     "start": ("Starting", _start),
+    "runs": ("A directory of tiny runs", _runs),
     "private": ("Explorers side by side", _private),
     "explorer": ("The explorer over a pseudo-terminal", _explorer),
     "keys": ("Every key in every view", _keys),
@@ -195,11 +230,9 @@ def _ms(seconds: list[float]) -> str:
 def _show(rounds: int) -> tuple[list[Cost], list[Cost]]:
     """Printing the demo run from a store that was written before, and importing alone."""
     store = ROOT / "build" / "bench" / "demo-store"
-    chopper = [sys.executable, "-m", "chopper_tui"]
-    runs = [*chopper, "ingest", str(ROOT / "demo_data" / "fsdp2"), "-o", str(store)]
-    in_turn({"ingest": runs}, 1)
+    in_turn({"ingest": [*_CHOPPER, "ingest", str(_DEMO), "-o", str(store)]}, 1)
     commands = {
-        "show": [*chopper, "show", str(store)],
+        "show": [*_CHOPPER, "show", str(store)],
         "import": [sys.executable, "-c", "import numpy, msgspec"],
     }
     in_turn(commands, 1)
