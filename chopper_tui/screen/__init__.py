@@ -18,6 +18,7 @@ from chopper_core.model import address
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
+from chopper_core.tables.mmap_columns import let_go
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.memory import give_back
 from chopper_core.views.frame import Frame
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Answer = Callable[[T], Awaitable[None] | None]
-_REST_S: Final = 1.0
+_REST_S: Final = 3.0
 """Once nothing has changed for so long, memory that views no longer need is given back."""
 
 
@@ -288,7 +289,7 @@ class Explorer(ScreenParts):
         if self._rest is not None:
             self._rest.cancel()
         loop = asyncio.get_running_loop()
-        self._rest = loop.call_later(_REST_S, run_in_thread, give_back)
+        self._rest = loop.call_later(_REST_S, run_in_thread, _give_back)
 
     @work(exclusive=True, group="fill", description="fill")
     async def _fill_in(self) -> None:
@@ -398,6 +399,11 @@ class Explorer(ScreenParts):
         prompt = self.prompt
         if prompt.display and prompt.line.question.changed is not None:
             self.steps.add(prompt.line.question.changed)
+
+
+def _give_back() -> None:
+    give_back()
+    let_go()
 
 
 def _row_of(frame: Frame, label: str | None) -> int:
