@@ -16,6 +16,8 @@ from chopper_core.util.grouping import common_of, ranked, run_mask, stable_order
 
 NOWHERE = -1
 _MOST_NUMBERS: Final = 1 << 62
+_FEW: Final = 1 << 14
+"""Ranges times positions below which ranges are written one after the other."""
 BLOCK: Final = 1 << 16
 """Intervals that are placed at a time."""
 
@@ -265,6 +267,10 @@ def last_over(low: Int32, high: Int32, count: int) -> Index:
     on, those of each length are halved.
     """
     last = np.full(count, -1, np.intp)
+    if len(low) * count < _FEW:
+        for place, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+            last[begin:end] = place
+        return last
     power = np.frexp(high - low)[1] - 1
     for exponent in range(int(power.max(initial=-1)), -1, -1):
         of_length = np.flatnonzero(power == exponent)

@@ -204,7 +204,9 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
         return maxima_of(time_ns[of], place[of], len(steps), np.iinfo(np.int64).min)[place]
 
     def has(of: Mask) -> Mask:
-        return np.isin(step, step[of])
+        found = np.zeros(len(steps), np.bool_)
+        found[place[of]] = True
+        return found[place]
 
     def fill(phase: Phase, where: Mask) -> None:
         labels.fill(phase, Rule.STEP_ORDER, where)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chopper_core.align import labels
 from chopper_core.align.labels import NOWHERE, Intervals, Points
 
 # Small numbers, so that ends meet, lengths are equal and points lie on ends.
@@ -38,13 +41,14 @@ def test_points_are_covered_as_one_by_one(
     )
     at_thread, at_time = np.array(points, np.int64).reshape(-1, 2).T
     placed = Points(at_thread.astype(np.int32), at_time + epoch)
-    # One after the other on the same points, which keep their order.
-    for any_thread in (False, True, False):
+    # One after the other on the same points, which keep their order; as few ranges and as many.
+    for any_thread, few in ((False, labels._FEW), (True, 0), (False, 0)):
         shortest = [
             min(over, key=lambda each: (each[0], -each[1]))[1] if over else -1
             for over in (_covering(intervals, point, any_thread) for point in points)
         ]
-        assert laid.innermost(placed, any_thread=any_thread).tolist() == shortest
+        with patch.object(labels, "_FEW", few):
+            assert laid.innermost(placed, any_thread=any_thread).tolist() == shortest
     longest = [
         max(over)[1] if over else -1
         for over in (_covering(intervals, point, False) for point in points)
