@@ -34,7 +34,7 @@ _MAX_WIDTH: Final = 0.25
 """Bounds that are closer are one value: they leave open 5 % of the time at 0.8 of the clock."""
 _MIN_LIKE: Final = 3
 """Kernels of a class needed to tell how others of it respond."""
-_CHUNK: Final = 1 << 18
+_CHUNK: Final = 1 << 16
 
 
 class ClockResponse(Struct, frozen=True):

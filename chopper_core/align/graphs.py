@@ -317,7 +317,7 @@ def _joined(
         external_id=np.full(len(own), ABSENT),
         sequence=np.where(own.sequence >= 0, own.sequence + known, own.sequence),
         forward_thread=moved(own.forward_thread, known),
-        inputs=np.where(own.inputs >= 0, own.inputs + len(trace.inputs), ABSENT).astype(np.int32),
+        inputs=np.where(own.inputs >= 0, own.inputs + np.int32(len(trace.inputs)), ABSENT),
         collective=np.full(len(own), ABSENT, np.int32),
     )
     flows = replace(

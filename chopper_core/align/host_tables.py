@@ -64,11 +64,13 @@ def host_time(
     part, whose = np.nonzero(lengths > 0)
     if not len(whose):
         return empty(HostTime)
-    begin, end = begins[part, whose], (begins + lengths)[part, whose]
-    del begins, lengths, launched, late
+    begin, state = begins[part, whose], states[part]
+    end = begin + lengths[part, whose]
+    del begins, lengths, launched, late, part
     own = links.points.thread[whose]
     last = _last_launching(links, begin)
     pieces = _pieces(trace, own, begin, end)
+    del begin, end
     is_alone = (pieces.codes == NOWHERE).all(axis=0) & (own != last)[pieces.gap]
     if is_alone.any():
         alone = pieces.take(is_alone)
@@ -76,7 +78,6 @@ def host_time(
         others = replace(others, gap=alone.gap[others.gap])
         pieces = pieces.take(~is_alone).joined(others)
         del alone, others
-    del begin, end
     order = stable_order(pieces.start_ns)
     pieces = pieces.take(order[stable_order(gpu[whose[pieces.gap[order]]])])
     length = pieces.end_ns - pieces.start_ns
@@ -93,7 +94,7 @@ def host_time(
         pieces.start_ns,
         length,
         stack.astype(np.int32),
-        states[part[pieces.gap]],
+        state[pieces.gap],
     )
 
 
@@ -146,6 +147,7 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
         chosen.append((kinds[inside], events.take(inside)))
         edges += starts[inside], stops[inside]
     cuts = distinct(np.concatenate(edges))
+    del order, ordered, latest, edges
     first = np.searchsorted(cuts, begins, "right")
     count = np.searchsorted(cuts, ends, "left") - first + 1
     head = np.cumsum(count) - count
@@ -156,7 +158,7 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
     start[head] = begin
     stop = np.append(start[1:], 0)
     stop[head + count - 1] = end
-    del place, begins, ends, order, ordered, latest, edges, cuts
+    del place, begins, ends, cuts
     points = Points(thread[gap], start)
     codes = np.full((len(HostStack.__struct_fields__), len(gap)), NOWHERE, np.int32)
     for kind, found in enumerate(codes):
@@ -188,14 +190,15 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
         ):
             own = rows[np.isin(table.thread[rows], threads)]
             own = own[np.argsort(table.start_ns[own], kind="stable")]
-            labels = np.full((2, len(own)), [[number], [kind]])
-            parts.append((*labels, table.name[own], table.start_ns[own], table.duration_ns[own]))
+            gpus, kinds = np.full(len(own), number, np.int32), np.full(len(own), kind, np.int8)
+            columns = (table.name[own], table.start_ns[own], table.duration_ns[own])
+            parts.append((gpus, kinds, *columns))
     gpus, kinds, codes, start, duration = map(np.concatenate, zip(*parts, strict=True))
     used, name = ranked(codes)
     return HostLane(
         tuple(trace.names[code] for code in used.tolist()),
-        gpus.astype(np.int32),
-        kinds.astype(np.int8),
+        gpus,
+        kinds,
         name.astype(np.int32),
         start,
         duration.astype(np.int64, copy=False),
@@ -204,13 +207,21 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
 
 def _outermost(trace: Trace, threads: Int64) -> Index:
     ranges = trace.ranges
-    rows = np.flatnonzero(ranges.category == HostCategory.OPERATOR)
-    rows = rows[np.isin(ranges.thread[rows], threads)]
+    launches = np.zeros(len(trace.threads), np.bool_)
+    launches[threads] = True
+    rows = np.flatnonzero((ranges.category == HostCategory.OPERATOR) & launches[ranges.thread])
+    # Of each block first: few are left of all.
+    blocks = [rows[begin : begin + BLOCK] for begin in range(0, len(rows), BLOCK)]
+    return _outer(ranges, np.concatenate([rows[:0], *(_outer(ranges, each) for each in blocks)]))
+
+
+def _outer(ranges: HostRanges, rows: Index) -> Index:
+    """Those of the rows that lie in no other one of their thread, thread by thread."""
+    if not len(rows):
+        return rows
     end = ranges.start_ns[rows] + ranges.duration_ns[rows]
     order = np.lexsort((-end, ranges.start_ns[rows], ranges.thread[rows]))
     rows, end = rows[order], end[order]
-    if not len(rows):
-        return rows
     # Ends thread after thread. Where the clock's steps let one end after the one around it, it
     # counts too.
     place = ranges.thread[rows].astype(np.int64) * (np.ptp(end) + 1) + (end - end.min())

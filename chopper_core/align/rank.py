@@ -24,7 +24,7 @@ from chopper_core.align.repeats import label_repeats
 from chopper_core.align.steps import host_steps, label_iterations, read_inference, steps_of
 from chopper_core.model import column_names as col
 from chopper_core.model.accounting import account, launch_overheads
-from chopper_core.model.side_table import SideTables, side_tables
+from chopper_core.model.side_table import HostLane, HostTime, SideTables, side_tables
 from chopper_core.model.table import (
     COLUMNS,
     LEVELS,
@@ -37,8 +37,11 @@ from chopper_core.model.table import (
     whole_codes,
 )
 from chopper_core.sources.trace import Trace
+from chopper_core.tables.columns import narrowed
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.memory import give_back
+from chopper_core.util.workers import THREADS_FROM_ROWS, beside
 
 NO_NAME: Final = "(no name)"
 """The name of an activity without one."""
@@ -74,11 +77,24 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     inference = read_inference(host)
     steps = steps_of(host, inference)
     iterations, partial = label_iterations(host, steps)
+    apart = replace(links, points=replace(links.points))  # Without what labels cache.
+
+    def accounts() -> tuple[dict[str, AnyArray], HostTime, HostLane]:
+        start, took, stream = activities.start_ns, activities.duration_ns, activities.stream
+        found = charged(gpu, start, took, kind, stream, apart.launch_ns, iterations.codes)
+        charges = {name: narrowed(found.pop(name)) for name in [*found]}
+        _give_back(trace)
+        idle = host_time(trace, apart, gpu, charges["idle_ns"], charges["exposed_copy_ns"])
+        _give_back(trace)
+        return charges, idle, host_lane(trace, apart, gpu)
+
+    accounted = beside(accounts, len(trace.ranges))
     host.stand_ins = stand_ins(host, iterations.codes)
     phases = label_phases(host, inference, iterations)
     # The kernels of a graph have the layer and the operation that were captured.
     layers = label_layers(host, modules, iterations, phases)
     places = label_repeats(host, layers, iterations, phases)
+    _give_back(trace)
     operations, operation_names = label_operations(
         host, modules, collectives, iterations, phases, places
     )
@@ -90,7 +106,9 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     around = {col.MODULES: modules.around(host, len(names))} if modules.paths else {}
     names += modules.paths
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
+    group = group.astype(np.int32)
     lenders = (activities.name, operations.codes, phases.codes)
+    _give_back(trace)
     work = model_work(host, lenders, iterations.codes)
     without = without_model(host, work)
     keys = (activities.name, operations.codes, phases.codes, layers.codes)
@@ -99,15 +117,13 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         tokens = activity_tokens(host, phases.codes, layers.codes, keys)
     requests = on_longest(host, inference.steps, inference.requests)
     attributes, nodes = activity_attributes(host, collectives.argument)
-    lane, sizes, uncaptured = host.lane, launch_sizes(host), int(is_uncaptured(host).sum())
-    # Last, since both the accounts and the host's ranges take much memory.
-    del host, modules, keys
-    links = replace(links, points=replace(links.points))  # Without what it has cached.
-    start, duration, stream = activities.start_ns, activities.duration_ns, activities.stream
-    launched, step = links.launch_ns, iterations.codes
-    columns: dict[str, Any] = charged(gpu, start, duration, kind, stream, launched, step)
-    idle = host_time(trace, links, gpu, columns["idle_ns"], columns["exposed_copy_ns"])
-    launching = host_lane(trace, links, gpu)
+    streams = int(host.lane.max(initial=-1)) + 1
+    sizes, uncaptured = launch_sizes(host), int(is_uncaptured(host).sum())
+    # Last without a thread, since both the accounts and the host's ranges take much memory.
+    del host, modules, keys, links
+    _give_back(trace)
+    charges, idle, launching = accounted()
+    columns: dict[str, Any] = {name: charges.pop(name).astype(np.int64) for name in [*charges]}
     table = KernelTable(
         names=names,
         operations=operation_names,
@@ -120,12 +136,12 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         kernel=activities.name,
         kind=kind,
         category=activities.category,
-        stream=stream,
-        start_ns=start,
-        duration_ns=duration,
-        launch_ns=launched,
+        stream=activities.stream,
+        start_ns=activities.start_ns,
+        duration_ns=activities.duration_ns,
+        launch_ns=apart.launch_ns,
         bytes=collectives.bytes,
-        group=group.astype(np.int32),
+        group=group,
         iteration_rule=iterations.rules,
         phase_rule=phases.rules,
         layer_rule=layers.rules,
@@ -146,11 +162,11 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         },
         **columns,
     )
-    memory, memory_columns, unplaced = align_memory(trace, links, devices, table)
+    memory, memory_columns, unplaced = align_memory(trace, apart, devices, table)
     table = table.with_measured(memory_columns)
     side = side_tables(idle, host_steps(steps, len(devices)), memory, launching, attributes)
     findings = {
-        **_unlinked(table, links),
+        **_unlinked(table, apart),
         "collectives without arguments": collectives.without_arguments,
         "attentions without FLOPs (the trace doesn't say whether they are causal)": (
             work.of_unknown_mask
@@ -159,7 +175,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         "kernels of graphs whose capture isn't in the traces": uncaptured,
         "memory events of a device that isn't one of the GPUs": unplaced,
         "communication kernels": int((kind == Kind.COMM).sum()),
-        "streams": int(lane.max()) + 1 if len(lane) else 0,
+        "streams": streams,
     }
     return AlignedRank(
         table=table,
@@ -168,6 +184,12 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         side_tables=side,
         findings=findings,
     )
+
+
+def _give_back(trace: Trace) -> None:
+    """Return the memory of the step before, of a large trace: its holes would remain."""
+    if len(trace.ranges) >= THREADS_FROM_ROWS:
+        give_back()
 
 
 def _put_in_order(table: KernelTable, order: Index) -> None:

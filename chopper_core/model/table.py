@@ -350,6 +350,10 @@ def empty_table() -> KernelTable:
     return KernelTable((), (), **columns)
 
 
+def _whole(parts: Sequence[AnyArray]) -> AnyArray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
     """One table of several, with their dictionaries of texts merged."""
     names: dict[str, int] = {}
@@ -372,13 +376,11 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
             )
         )
     columns: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS
+        name: _whole([getattr(part, name) for part in parts]) for name in COLUMNS
     }
     nothing = [np.full(len(part), np.nan) for part in parts]
     measured = {
-        name: np.concatenate(
-            [part.measured.get(name, no) for part, no in zip(parts, nothing, strict=True)]
-        )
+        name: _whole([part.measured.get(name, no) for part, no in zip(parts, nothing, strict=True)])
         for name in dict.fromkeys(name for part in parts for name in part.measured)
     }
     return KernelTable(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from chopper_core.tables.losses import ABSENT
-from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 
 Columns = dict[str, AnyArray]
 
@@ -146,10 +146,11 @@ def float_column(values: Sequence[Any]) -> Float64:
     return np.where(np.isfinite(found), found, np.nan)
 
 
-def narrowed(values: Int64) -> Int32 | Int64:
-    """The values in half the memory, where they fit."""
+def narrowed(values: AnyArray, kind: type[np.signedinteger[Any]] = np.int32) -> AnyArray:
+    """The values as integers of fewer bytes, where these hold them."""
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
-    return values.astype(np.int32) if low >= -_INT32_LIMIT and high < _INT32_LIMIT else values
+    limits = np.iinfo(kind)
+    return values.astype(kind) if limits.min <= low and high <= limits.max else values
 
 
 def bounded(values: Int64, limit: int) -> Int64:

@@ -102,6 +102,19 @@ def helped(
         yield futures
 
 
+def beside(work: Callable[[], Done], rows: int) -> Callable[[], Done]:
+    """What gives the result of work that is done in a thread meanwhile, if several processors may
+    read the file at hand; else when it is asked for."""
+    if _processes.get() < 2 or rows < THREADS_FROM_ROWS:
+        return work
+    from concurrent.futures import ThreadPoolExecutor
+
+    thread = ThreadPoolExecutor(1)
+    started = thread.submit(work)
+    thread.shutdown(wait=False)
+    return started.result
+
+
 def in_threads(
     work: Callable[[Item], Done], items: Sequence[Item], rows: int = THREADS_FROM_ROWS
 ) -> list[Done]:
