@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from typing import Final
 
@@ -25,7 +25,7 @@ from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import Glyphs, SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
-from chopper_core.views import view_spec
+from chopper_core.views import OVERVIEW, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import far_out
 from chopper_core.views.spec import SeveralRuns
@@ -158,12 +158,16 @@ class LaneLines(RowLines, kw_only=True, eq=False):
             self.title = phases_line(self.lanes, 0, self.bins, self.glyphs, named)
 
 
-class ScreenData(Struct, frozen=True):
-    """A frame, the key figures of its scope, and the signals of its charts and sparklines."""
+class ScreenData(Struct, frozen=True, dict=True):
+    """A frame of a run, the key figures of its scope, and the signals of its charts and sparklines.
 
+    Signals are looked at when a part of the screen has room for them: of a run without telemetry
+    they are shares of time, which millions of activities take long to tell.
+    """
+
+    run: Run
     frame: Frame
-    figures: Mapping[str, Figure]
-    signals: tuple[ScreenSignal, ScreenSignal]
+    figures: Mapping[str, Figure] = {}
     bars: Mapping[str, BarChart] = {}
     """The charts that bars in the cells of a column repeat."""
     second: View | None = None
@@ -174,15 +178,36 @@ class ScreenData(Struct, frozen=True):
     """Of each row, by what takes most of its time; empty where rows have no class."""
     full: Mapping[str, float] = {}
     """Unit → the figure that fills a meter."""
-    curves: int = 0
-    """How many of the signals are worth a chart."""
-    columns_of_signals: int = 2
-    """How many of them are worth a column of sparklines."""
+
+    @cached_property
+    def signals(self) -> tuple[ScreenSignal, ScreenSignal]:
+        """The signal of the view and the one next to it; the same for runs side by side, which have
+        no time in common."""
+        chosen = ScreenSignal(self.frame.signal, self.frame.means)
+        if isinstance(self.run, SeveralRuns):
+            return chosen, chosen
+        second = self.run.signal(second_signal(self.run, chosen.signal.name))
+        return chosen, ScreenSignal(second, _means_later(self.run, self.frame.view, second.name))
+
+    @cached_property
+    def curves(self) -> int:
+        """How many of the signals are worth a chart."""
+        if isinstance(self.run, SeveralRuns):
+            return 0
+        chosen, second = (each.signal.name for each in self.signals)
+        return 2 if varies(self.run, second) else int(varies(self.run, chosen))
+
+    @cached_property
+    def columns_of_signals(self) -> int:
+        """How many of them are worth a column of sparklines."""
+        chosen, second = (each.signal.name for each in self.signals)
+        return 2 if chosen == second else 1 + _says_more(self.run, second, chosen)
 
     @property
     def has_signals(self) -> bool:
         """Whether anything is known over time; runs side by side have no time in common."""
-        return any(len(each.signal.curves) for each in self.signals)
+        is_known = len(self.frame.signal.curves) > 0
+        return is_known or any(len(each.signal.curves) for each in self.signals)
 
 
 def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenData:
@@ -198,27 +223,24 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
     kept = (chart for chart in frame.charts if not any(chart is each for each in plain))
     frame = replace(frame, charts=tuple(kept))
     if isinstance(run, SeveralRuns):
-        # Runs side by side have no time in common.
-        signal = ScreenSignal(frame.signal, frame.means)
-        return ScreenData(frame, {}, (signal, signal), bars)
-    second, inks = run.signal(second_signal(run, frame.signal.name)), _inks_of_rows(run, frame)
+        return ScreenData(run, frame, bars=bars)
+    inks = _inks_of_rows(run, frame)
     # Another view has a headline in their place.
     figures = {} if view.name else figures_of(run, view, {**KEY_FIGURES, **STATE_TITLES})
-    return ScreenData(
+    data = ScreenData(
+        run,
         frame,
         figures,
-        (
-            ScreenSignal(frame.signal, frame.means),
-            ScreenSignal(second, _means_later(run, view, second.name)),
-        ),
         bars if inks else bars | _bars_of_states(frame),
         _second_of(run, view),
         states_of(view, figures),
         inks,
         _full(run),
-        2 if varies(run, second.name) else int(varies(run, frame.signal.name)),
-        1 + _says_more(run, second.name, frame.signal.name),
     )
+    if is_complete or view.name != OVERVIEW:
+        # Here, in a thread: most screens have room for them.
+        _ = data.curves, data.columns_of_signals
+    return data
 
 
 def _full(run: Run) -> Mapping[str, float]:

@@ -138,7 +138,6 @@ class ScreenParts(SteadyScreen[None]):
         # Before there are parts, so that the style of each is worked out once.
         self._sizes = size_classes(*self.app.size)
         self.update_classes(self._sizes, update=False)
-        self.set_class(self.data.curves == 1, "-one-curve", update=False)
         yield TooSmall()
         with PaneRow(id="top"):
             yield Crumbs()
@@ -200,9 +199,9 @@ class ScreenParts(SteadyScreen[None]):
 
     def show_charts(self) -> None:
         self._show_pictures()
-        names = [signal.signal.name for signal in self.data.signals]
         for pane in () if isinstance(self.run, SeveralRuns) else self.signal_panes:
-            pane.show(self.run, replace(self.view, signal=names[pane.number]))
+            name = self.data.signals[pane.number].signal.name
+            pane.show(self.run, replace(self.view, signal=name))
 
     def _show_pictures(self) -> None:
         pane = self.picture_pane
@@ -361,7 +360,8 @@ class ScreenParts(SteadyScreen[None]):
         self.query_one(KeyLine).display = self.has_lines and not self.prompt.display
         self.mark_panels()  # Keys are never for what isn't shown.
         charts = len(self.signal_panes)
-        self.set_class(self.data.curves == 1, "-one-curve")
+        has_curves = bool(heights["#curves"] or heights["#last"])
+        self.set_class(has_curves and self.data.curves == 1, "-one-curve")
         self.table.spark_columns = 2 * self.data.has_signals
         self.table.has_chart = charts == 1
         # Of two charts below each other the lower one has the time axis of both.
@@ -444,15 +444,15 @@ class ScreenParts(SteadyScreen[None]):
     def _divided(self, body: int, frame: int, sizes: Mapping[str, bool]) -> dict[str, int]:
         """The lines of the parts below one another."""
         spare = _MIN_SPARE + bool(frame)
-        signals = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
-        after = [signals] * (self.data.curves > 0 and self.lanes is None)
-        if self.shows_sentences:
-            cards, evidence = self._cards_room(body, frame), self._evidence_room(spare, frame)
-            return divided(body, cards, evidence, *after)
-        if self.has_table_drawn:
+        if self.has_table_drawn and not self.shows_sentences:
             return self._in_place_of_table(body, frame)
         if self._has_cards:
             return self._over_cards(body, frame)
+        signals = Room("#last", _MIN_SPARE + frame, _MIN_SPARE + frame, UNLIMITED)
+        after = [signals] * (self.lanes is None and self.data.curves > 0)
+        if self.shows_sentences:
+            cards, evidence = self._cards_room(body, frame), self._evidence_room(spare, frame)
+            return divided(body, cards, evidence, *after)
         is_tree, rows = not self.view.name, len(self.frame) + 1 + frame
         least = min(rows, (_FEW_ROWS if frame else _MIN_TABLE) + frame)
         picture, has_curves = self._picture_room(body, frame), bool(after) and self.chart != "off"
@@ -552,16 +552,15 @@ class ScreenParts(SteadyScreen[None]):
         below = body - table
         # Where little stands out and no curve is next to it, the row's detail has the lines.
         spare = below - max(cards.wanted, _MIN_SPARE + frame)
-        has_place = not self.data.curves or below <= _MAX_CURVES
-        side = spare * bool(frame and cards.wanted and has_place and spare >= _MIN_SPARE + frame)
+        has_room = bool(frame and cards.wanted and spare >= _MIN_SPARE + frame)
+        side = spare * (has_room and (below <= _MAX_CURVES or not self.data.curves))
         below -= side
         lines = {"PicturePane": picture, "FrameTable": table, "CardsPane": below, "#side": side}
         left = below - cards.wanted
-        if self.data.curves and self.chart != "off":
-            if frame and below <= _MAX_CURVES:
-                lines["#last"] = below
-            elif cards.wanted and left >= _MIN_SPARE:
-                lines |= {"CardsPane": cards.wanted, "#last": left}
+        is_beside = bool(frame and below <= _MAX_CURVES)
+        has_room = is_beside or bool(cards.wanted and left >= _MIN_SPARE)
+        if has_room and self.chart != "off" and self.data.curves:
+            lines |= {"#last": below} if is_beside else {"CardsPane": cards.wanted, "#last": left}
         return lines
 
     def _cards_room(self, body: int, frame: int) -> Room:

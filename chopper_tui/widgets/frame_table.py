@@ -40,7 +40,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             return isinstance(message, FrameTable.Moved)
 
     layout_plan: TableLayout | None = None
-    signals: Sequence[ScreenSignal] = ()
+    data: ScreenData | None = None
     bars: Mapping[str, BarChart] = {}
     full: Mapping[str, float] = {}
     inks_of_rows: Sequence[str] = ()
@@ -85,7 +85,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     def show(self, data: ScreenData, row: int, offset: int = 0) -> None:
         """Show a frame with the cursor on a row, `offset` rows below the first one."""
         frame = data.frame
-        self.signals = data.signals[: data.columns_of_signals]
+        self.data = data
         self.bars, self.inks_of_rows = data.bars, data.inks
         self.full = data.full
         if self.frame is None or _columns_of(self.frame) != _columns_of(frame):
@@ -207,7 +207,10 @@ class FrameTable(ScrollView, Listing, can_focus=False):
                 each.take_over(next(iter(self.sparks), None))
             wanted = [*lines]
         else:
-            shown = self.signals[: self.spark_columns]
+            shown: Sequence[ScreenSignal] = ()
+            if self.data is not None and self.spark_columns:
+                count = min(self.data.columns_of_signals, self.spark_columns)
+                shown = self.data.signals[:count]
             if self.has_chart:
                 # Where there is room for one, it is that which no chart shows.
                 shown = shown[::-1]
