@@ -83,13 +83,14 @@ class LongestPath(Struct, frozen=True, eq=False, dict=True):
 
 def longest_path(graph: StepGraph, replayed: Replayed, among: Index) -> LongestPath:
     """The path to the last end of some nodes of a replayed graph."""
-    leads = replayed.end_ns[graph.source] + graph.lag_ns == replayed.begin_ns[graph.target]
+    end = replayed.end_ns
+    leads = end[graph.source] + graph.lag_ns == replayed.begin_ns[graph.target]
     chosen = np.flatnonzero(leads)[::-1]
     best = np.full(len(graph), -1, np.int64)
     # Of several edges the first one counts: order in the stream before others.
     best[graph.target[chosen]] = chosen
     source = np.where(best >= 0, np.append(graph.source, np.int32(-1))[best], -1).tolist()
-    node = int(among[replayed.end_ns[among].argmax()])
+    node = int(among[end[among].argmax()])
     nodes = []
     while node >= 0:
         nodes.append(node)

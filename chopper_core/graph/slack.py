@@ -24,12 +24,13 @@ def slack_of(graph: StepGraph) -> Int64:
     delay the end of all.
     """
     found = replay(graph)
-    due = np.full(len(graph), found.end_ns.max(initial=0))
+    end = found.end_ns
+    due = np.full(len(graph), end.max(initial=0))
     own = np.flatnonzero((graph.kind == NodeKind.ACTIVITY) & (graph.iteration != NO_LABEL))
     if len(own):
         iteration = graph.iteration[own]
-        due[own] = maxima_of(found.end_ns[own], iteration, int(iteration.max()) + 1)[iteration]
-    return latest_ends(graph, found, due) - found.end_ns
+        due[own] = maxima_of(end[own], iteration, int(iteration.max()) + 1)[iteration]
+    return latest_ends(graph, found, due) - end
 
 
 def row_slack(run: Run) -> Int64 | None:

@@ -131,7 +131,11 @@ class Replayed(Struct, frozen=True, eq=False):
     """When each node of a graph begins and ends."""
 
     begin_ns: Int64
-    end_ns: Int64
+    work_ns: Int64
+
+    @property
+    def end_ns(self) -> Int64:
+        return self.begin_ns + self.work_ns
 
 
 def replay(
@@ -162,13 +166,13 @@ def replay(
     begin = np.empty(len(graph), np.int64)
     junction = np.array(slots).astype(np.int64) + origin
     begin[plan.order] = junction[plan.slot][plan.chain] + inside
-    return Replayed(begin, begin + work)
+    return Replayed(begin, work)
 
 
 def latest_ends(graph: StepGraph, replayed: Replayed, due_ns: Int64) -> Int64:
     """The latest end of each node for which no node ends after it is due."""
     plan = graph.plan
-    work, lag = replayed.end_ns - replayed.begin_ns, graph.lag_ns
+    work, lag = replayed.work_ns, graph.lag_ns
     inside = _inside(plan, work, lag)
     offsets = _offsets(graph, plan, inside, work, lag, graph.begin_ns)
     # When the junction of each chain must begin for each of its nodes to be in time.
@@ -361,11 +365,11 @@ class Steps(Struct, frozen=True, eq=False):
         An iteration ends with its last activity, or while the GPU is idle after that, when its host
         leaves it.
         """
+        every = replayed.end_ns
         start = replayed.begin_ns[graph.arrivals[self.activities]]
-        end = replayed.end_ns[graph.activities[self.activities]]
         starts = np.minimum.reduceat(start, self.first)
-        ends = np.maximum.reduceat(end, self.first)
-        host = np.append(replayed.end_ns, ends.min(initial=0))[self.host_end]
+        ends = np.maximum.reduceat(every[graph.activities[self.activities]], self.first)
+        host = np.append(every, ends.min(initial=0))[self.host_end]
         is_last = np.append(self.gpu[1:] != self.gpu[:-1], True)
         # Of the last step of a run no next one shows when its host is done.
         until = np.where(is_last, np.where(self.is_final, ends, _FAR), np.append(starts[1:], 0))

@@ -7,6 +7,7 @@ stand for the rest. The iteration before each is replayed too: a step begins wit
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,7 @@ _UNLIKE: Final = 0.02
 """An iteration is unlike the others if its time is that far from the median, as a share of it."""
 
 
-class ReplayedSteps(Struct, frozen=True, eq=False):
+class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
     """Steps that are replayed, and how many of a run's each of them stands for."""
 
     predictor: Predictor
@@ -81,6 +82,11 @@ class ReplayedSteps(Struct, frozen=True, eq=False):
     def times_ns(self, replayed: Replayed) -> Int64:
         """The times of the steps that count."""
         return self.steps.times_ns(self.predictor.graph, replayed)[self.own]
+
+    @cached_property
+    def now_ns(self) -> Int64:
+        """The same as measured, by replay."""
+        return self.times_ns(self.predictor.identity.replayed)
 
     def measured(
         self, values: AnyArray, gpus: Sequence[int] | Int64, steps: Sequence[int]

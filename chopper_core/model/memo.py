@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from threading import Lock
@@ -24,6 +25,8 @@ _KEPT: Final = 0.75
 """Of either, once there are more: to measure all takes long."""
 _QUICK_S: Final = 0.002
 """What is made within it takes little memory."""
+_LONG: Final = 256
+"""Of a longer list, the last value tells what all are."""
 _SHARED: Final = (type, ModuleType, str, int, float)
 
 
@@ -98,6 +101,8 @@ def _bytes_held(value: object, seen: set[int]) -> int:
         if isinstance(each, np.ndarray):
             total += each.nbytes if each.base is None else 0
             left.append(each.base)
+        elif type(each) is list and len(each) > _LONG and isinstance(each[-1], _SHARED):
+            total += sys.getsizeof(each[-1]) * len(each)
         elif isinstance(each, FunctionType):
             left += each.__closure__ or ()
         else:

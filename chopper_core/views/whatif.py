@@ -180,7 +180,7 @@ def answer(run: Run, view: View) -> ViewResult:
     step = measured - np.nan_to_num(saving)
     ranges = [(0.0, 0.0), *(each.range_ns for each in answers.values())]
     high, low = measured - np.array(ranges).T
-    now = steady.mean_ns(steady.predictor.identity)
+    now = steady.now_ns
     slowdown = [
         now / max(now - each.saving_ns, 1.0) if label == DEFAULTS[0] else None
         for label, each in zip(labels, every, strict=True)
@@ -288,7 +288,7 @@ def _bottleneck(run: Run, steady: Steady, predicted: Predicted) -> str:
     graph, times = steady.predictor.graph, predicted.replayed
     nodes = longest_path(replace(graph, lag_ns=predicted.lag_ns), times, graph.activities).nodes
     table = run.table
-    took = (times.end_ns - times.begin_ns)[nodes]
+    took = times.work_ns[nodes]
     rows = graph.row[nodes]
     # Operation and phase as one number; that of the host is below all others.
     operation, phase = (
@@ -320,7 +320,7 @@ def _by_part(run: Run, view: View, steady: Steady, asked: list[str]) -> ViewResu
     changed = predictor.predict([change_of(predictor, each) for each in asked])
     codes = _codes(run, predictor, level)
     parts = distinct(codes[codes != NO_LABEL]).tolist()
-    now, ideal = steady.mean_ns(predictor.identity), steady.mean_ns(changed)
+    now, ideal = steady.now_ns, steady.mean_ns(changed)
     differ = (changed.work_ns != graph.work_ns) & (codes != NO_LABEL)
     parts = [code for code in parts if code in set(distinct(codes[differ]).tolist())]
     if not parts:
@@ -385,7 +385,7 @@ def straggler_metrics(run: Run, steady: Steady, ideal: Predicted) -> dict[str, f
     A worker's score is its slowdown, or the smaller one of its stage and its replica.
     """
     predictor, table = steady.predictor, run.table
-    now, least = steady.mean_ns(predictor.identity), steady.mean_ns(ideal)
+    now, least = steady.now_ns, steady.mean_ns(ideal)
     found = {"S": now / least}
     if now <= least:
         return found

@@ -152,7 +152,7 @@ def step_error(run: Run) -> float:
     """The largest deviation of a replayed complete iteration, as a share of the measured one."""
     graph = step_graph(run)
     steps = steps_of(graph, run.table, replay(graph))
-    measured = steps.times_ns(graph, Replayed(graph.begin_ns, graph.end_ns))
+    measured = steps.times_ns(graph, Replayed(graph.begin_ns, graph.work_ns))
     replayed = steps.times_ns(graph, replay(graph))
     errors = []
     times = step_times(run, View("R"))

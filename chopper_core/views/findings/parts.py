@@ -89,7 +89,7 @@ class Worth(Struct, frozen=True, eq=False):
         is_same = found is not None and found.steady.predictor is steady.predictor
         start = found.expected if found is not None and is_same else None
         replayed = steady.predictor.predict(changes, start=start)
-        return steady.mean_ns(steady.predictor.identity) - steady.mean_ns(replayed)
+        return steady.now_ns - steady.mean_ns(replayed)
 
     def _asked(self, remedies: Iterable[str]) -> tuple[Steady, list[Change]]:
         asked = [each for remedy in remedies for each in questions_of(remedy)]

@@ -120,8 +120,12 @@ class Steady(Struct, frozen=True, eq=False):
 
     def saved_ns(self, predicted: Predicted) -> Int64:
         """Of each step that counts."""
-        now = self.replays.times_ns(self.predictor.identity.replayed)
-        return now - self.replays.times_ns(predicted.replayed)
+        return self.replays.now_ns - self.replays.times_ns(predicted.replayed)
+
+    @property
+    def now_ns(self) -> float:
+        """The step time as measured, by replay."""
+        return self.replays.mean(self.replays.now_ns)
 
     def replayed(self, work_ns: Int64, lag_ns: Int64 | None = None) -> float:
         graph = self.predictor.graph
@@ -141,7 +145,7 @@ class Steady(Struct, frozen=True, eq=False):
         """The identity replay's step time less the measured one."""
         times = self.times
         measured = self.replays.measured(times.times_ns, times.gpus, times.iterations)
-        return self.mean_ns(self.predictor.identity) - self.replays.mean(measured)
+        return self.now_ns - self.replays.mean(measured)
 
 
 def questions_of(text: str) -> list[str]:
@@ -281,7 +285,7 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         """
         steady, expected, saving = self.steady, self.expected, self.saving_ns
         predictor, replays = steady.predictor, steady.replays
-        now = steady.mean_ns(predictor.identity)
+        now = steady.now_ns
         others = (predictor.predict(self.changes, side, expected) for side in (LEAST, MOST))
         found = [saving, *(now - steady.mean_ns(each) for each in others)]
         lag = predictor.doubtful_lag_ns
