@@ -88,9 +88,9 @@ def _reading(options: argparse.Namespace) -> Section:
 
 def _huge(options: argparse.Namespace) -> Section:
     if not options.huge:
-        return Section([], [budgets.of_huge(None)])
+        return Section([], [*budgets.of_huge(None)])
     found = reading.measure(options.huge, 1, alone=True)
-    return Section([*reading.lines(found)], [budgets.of_huge(found.costs[reading.TABLE])])
+    return Section([*reading.lines(found)], [*budgets.of_huge(found)])
 
 
 def _counters(options: argparse.Namespace) -> Section:

@@ -9,7 +9,7 @@ from statistics import median
 
 from tests.bench.explorer import FIRST, Press, p95
 from tests.bench.processes import Cost
-from tests.bench.reading import HTA, ORIGINAL, TABLE, TRACELENS, TYPED, Measured
+from tests.bench.reading import HTA, ORIGINAL, SHARED, TABLE, TRACELENS, TYPED, Measured
 
 Presses = Mapping[str, Sequence[tuple[float, int]]]
 
@@ -63,9 +63,16 @@ def of_reading(found: Measured) -> Iterator[Budget]:
     yield at_most(f"peak memory, {found.megabytes:.0f} MB trace", 120, own.peak_mb, "MB")
 
 
-def of_huge(cost: Cost | None) -> Budget:
-    """The memory of a trace of a gigabyte."""
-    return at_most("peak memory, 1 GB trace", 300, cost.peak_mb if cost else None, "MB")
+def of_huge(found: Measured | None) -> Iterator[Budget]:
+    """The memory of a trace of a gigabyte, and what a second process saves."""
+    one, two = (found.costs[name] if found else None for name in (TABLE, SHARED))
+    yield at_most("peak memory, 1 GB trace", 300, one and one.peak_mb, "MB")
+    what = "time of two processes against one, 1 GB trace, wall"
+    if not one or not two:
+        yield Budget(what, "≤ 0.6 ×", NOT_MEASURED, None)
+        return
+    share = two.wall_s / one.wall_s
+    yield Budget(what, "≤ 0.6 ×", f"{share:.2f} ×", share <= 0.6)
 
 
 def of_show(costs: Sequence[Cost], imports: Sequence[Cost]) -> Iterator[Budget]:

@@ -11,6 +11,7 @@ from tests.bench.data import trace, unpacked
 from tests.bench.processes import Cost, can_import, in_turn, middle, python
 
 TABLE = "chopper: to the labelled kernel table"
+SHARED = "chopper: the same, two processes"
 TYPED = "msgspec: typed decoding alone"
 ORIGINAL = "the original Chopper: merge.py"
 HTA = "HolisticTraceAnalysis: load"
@@ -24,7 +25,7 @@ _READ = (
 )
 _TABLE = (
     "import sys, chopper_tui\nfrom chopper_core.ingest.open import open_run\n"
-    "if __name__ == '__main__': open_run(sys.argv[1], jobs=1)"
+    "if __name__ == '__main__': open_run(sys.argv[1], jobs=int(sys.argv[2]))"
 )
 _GUNZIP = "import gzip, sys; data = gzip.open(sys.argv[1]).read()\n"
 _DECODERS = {
@@ -101,12 +102,15 @@ def peers(path: Path) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def measure(megabytes: int, rounds: int, *, alone: bool = False) -> Measured:
-    """Medians of `rounds` runs of each in turn; of Chopper alone where asked for."""
+    """Medians of `rounds` runs of each in turn; of Chopper alone, with two processes too, where
+    asked for."""
     path = trace(megabytes)
     size = unpacked(path).stat().st_size / 1e6
-    commands = {TABLE: python(_TABLE, str(path))}
+    commands = {TABLE: python(_TABLE, str(path), "1")}
     missing: list[str] = []
-    if not alone:
+    if alone:
+        commands[SHARED] = python(_TABLE, str(path), "2")
+    else:
         commands["chopper: events to columns"] = python(_READ, str(path))
         others, missing = peers(path)
         commands |= others
