@@ -29,7 +29,7 @@ from chopper_core.align.repeats import OPERATIONS
 from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import distinct, places_by, ranked
 from chopper_core.util.patterns import group_of, late
 
 VOCABULARY: Final = late(
@@ -210,7 +210,7 @@ def _without_scopes(
 ) -> Intervals:
     kernel = host.trace.activities.name
     texts = list(names.codes)
-    standard = [code for code, text in enumerate(texts) if text.startswith(("opt_", "dl"))]
+    standard = {code for code, text in enumerate(texts) if text.startswith(("opt_", "dl"))}
     steps, number = ranked(step)
     known = points.known()
     in_step = np.bincount(number[known], minlength=len(steps))
@@ -219,9 +219,9 @@ def _without_scopes(
         rows = np.flatnonzero(known & (code != NOWHERE))
         scopes = [
             name
-            for name in distinct(code[rows]).tolist()
+            for name, at in places_by(code[rows]).items()
             if name not in standard
-            and len(distinct(kernel[own := rows[code[rows] == name]])) >= _SCOPE_KERNELS
+            and len(distinct(kernel[own := rows[at]])) >= _SCOPE_KERNELS
             and len(own) > _SCOPE_SHARE * in_step[distinct(number[own])].sum()
         ]
         if not scopes:

@@ -35,7 +35,7 @@ from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind,
 from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.util.escape import Escaped, escape_each
-from chopper_core.util.grouping import counts_of, distinct, ranked, stable_order, sums_of
+from chopper_core.util.grouping import counts_of, distinct, grouped, ranked, stable_order, sums_of
 
 INFO_SCHEMA: Final = "chopper.info/1"
 _OF_SOURCE: Final = (
@@ -376,11 +376,9 @@ def _identity_lines(run: Run, width: int) -> list[str]:
         key = ("", f"{each.format} ({count} files)") if count > _MAX_FILES else key
         by_source.setdefault(key, []).append(each)
     rows = [["GPU", "rank", "trace", *(title for _, title in by_source)]]
+    by_gpu = [grouped(found, lambda each: each.gpu) for found in by_source.values()]
     for gpu in run.gpus:
-        cells = (
-            dict.fromkeys(_device(each) for each in found if each.gpu == gpu.index)
-            for found in by_source.values()
-        )
+        cells = (dict.fromkeys(map(_device, found.get(gpu.index, ()))) for found in by_gpu)
         trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
         rows.append([str(gpu.index), str(gpu.rank), trace, *map(" | ".join, cells)])
     lines = _aligned(rows, width) if by_source else []

@@ -247,12 +247,16 @@ def _chart(
     labels: list[str] = []
     where: dict[tuple[tuple[int, ...], str], int] = {}
     before = -1
-    for key in sorted(set(places.columns)):
-        first = places.columns.index(key)
-        row = np.array(places.rows) == places.rows[first]
+    number_of = {row: number for number, row in enumerate(rows)}
+    nodes_in: dict[str, dict[str, int]] = {}
+    for row, node in zip(places.rows, places.nodes, strict=True):
+        of_row = nodes_in.setdefault(row, {})
+        of_row.setdefault(node, len(of_row))
+    first_of = {key: at for at, key in reversed([*enumerate(places.columns)])}
+    for key in sorted(first_of):
         # The GPUs of a node are side by side; an empty column separates those of two nodes.
-        in_row = dict.fromkeys(np.array(places.nodes)[row].tolist())
-        block = list(in_row).index(places.nodes[first])
+        first = first_of[key]
+        block = nodes_in[places.rows[first]][places.nodes[first]]
         if labels and block != before:
             labels.append(_GAP)
         before = block
@@ -261,7 +265,7 @@ def _chart(
     grid = np.full((len(rows), len(labels)), np.nan)
     owner: dict[tuple[int, int], int] = {}
     for place, gpu in enumerate(gpus):
-        cell = rows.index(places.rows[place]), where[places.columns[place]]
+        cell = number_of[places.rows[place]], where[places.columns[place]]
         grid[cell] = numbers[place]
         owner[cell] = gpu
     if len(labels) == 1 < len(rows):

@@ -45,6 +45,8 @@ LONGER: Final = threshold("""longer iteration | 3 | % of the median
     iterations of a steady run vary by 1 to 2 %, which the deviation from the median allows for""")
 UNEVEN: Final = threshold("""uneven steps | 10 | % of the shortest
     with steps this far apart their mean is the time of none of them""")
+_MAX_APART: Final = 1_000
+"""Iterations of which each may have a reason of its own."""
 STEADY: Final = 0.005
 """The least spread of iterations assumed, as a share of the median."""
 
@@ -121,13 +123,15 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
     def by_host(self, slow: Index) -> Float64:
         """The time by cause that hosts take beyond the usual, mean over some iterations."""
         pairs, sums, usual = self._by_host
-        own = np.isin(pairs[:, 1], slow)
+        own = np.flatnonzero(np.isin(pairs[:, 1], slow))
         return sums_of(sums[own], pairs[own, 0], len(usual)) / len(slow) - usual
 
 
 def _by_reason(times: _TimeByKind, slow: Index) -> Iterator[Index]:
     """Iterations that take longer for the same reason: the kind of time that grows most, and what
-    their hosts do."""
+    their hosts do. Of very many the reason of all is looked for."""
+    if len(slow) > _MAX_APART:
+        return iter([slow])
     others = distinct_without(np.arange(len(times.context.took_ns)), slow)
     usual = {part: median_of(each[others]) for part, each in times.kinds.items()}
     reasons = grouped(slow.tolist(), lambda place: _grown(times, np.array([place]), usual)[:2])
