@@ -48,6 +48,8 @@ _RENAMED: Final = {"unused": "unused_events", "origin": "from", "coordinates": "
 """Fields that the schema calls by another name."""
 _MAX_LISTED_NAMES: Final = 60
 _MAX_UNKNOWN: Final = 10
+_MAX_LINES: Final = 2_000
+"""Of a section; all of what is listed is in JSON."""
 _LINE_WIDTH: Final = 100
 _UNLIMITED: Final = 1 << 16
 _MAX_FILES: Final = 8
@@ -276,7 +278,13 @@ def as_text(run: Run, width: int = 0) -> Escaped:
     found = describe(run)
     lines = _head_lines(run, found)
     for title, texts in _sections(run, found, width):
-        if own := [f"  {text}" for text in texts]:
+        own = [f"  {text}" for text in texts]
+        more = len(own) - _MAX_LINES
+        if more > 0:
+            own[_MAX_LINES:] = [
+                f"  and {more:,} more lines; `chopper info RUN --format json` has all"
+            ]
+        if own:
             lines += ["", *([title] if title else []), *own]
     return escape_each(lines, is_sentence=False)
 

@@ -425,6 +425,32 @@ def _medians_of_others(lines: Float64) -> Float64:
     return middle
 
 
+def medians_without(values: Float64, owner: Index, part: Codes) -> Float64:
+    """For each value the median of its owner's values in other parts; NaN without any."""
+    order = np.lexsort((values, owner))
+    first = run_starts(owner[order])
+    sizes = run_sizes(first, len(order))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order)) - np.repeat(first, sizes)
+    cells, cell = combined([owner, part])
+    whose = ranked(owner)[1]
+    of_cell = np.empty(len(cells), np.intp)
+    of_cell[cell] = whose
+    others = sizes[of_cell] - counts_of(cell, len(cells))
+    # Its own values come between those of the others: how many before one of these?
+    in_cell = np.lexsort((rank, cell))
+    before = np.empty(len(order), np.int64)
+    before[in_cell] = rank[in_cell] - nth_of(cell[in_cell])
+    ordered = values[order]
+
+    def nth(place: Int64) -> Float64:
+        skipped = counts_of(cell[before <= place[cell]], len(cells))
+        return ordered[np.minimum(first[of_cell] + place + skipped, len(ordered) - 1)]
+
+    middle = (nth(np.maximum(others - 1, 0) // 2) + nth(others // 2)) / 2
+    return np.where(others > 0, middle, np.nan)[cell]
+
+
 def beyond_others(values: Numbers) -> Float64:
     return np.asarray(values, np.float64) - others_median(values)
 

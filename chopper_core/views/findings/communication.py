@@ -26,7 +26,8 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     first_equal,
-    means_of,
+    medians_without,
+    places_by,
     quantiles_of,
     sums_of,
 )
@@ -105,31 +106,38 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
     if len(distinct(group)) < 2:
         return []
     kinds = [everything.kind[sets], everything.bytes[sets], everything.size[sets]]
-    names, like = combined(kinds)
+    like = combined(kinds)[1]
     waiting = sums_of(chosen.member_exposed_ns, chosen.member_set, len(chosen))
     exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.member_set, len(chosen))
     per_gpu = (exposed - waiting)[of_set] / np.maximum(everything.size[sets], 1)
+    usual = medians_without(transfer, like, group)
+    slower, compared = transfer > (1 + SLOWER.share) * usual, np.isfinite(usual)
+    # The mean of like ones in other groups.
+    cell = combined([like, group])[1]
+    sums, counts = (
+        of_like[like] - of_cell[cell]
+        for of_like, of_cell in (
+            (sums_of(per_gpu, like), sums_of(per_gpu, cell)),
+            (counts_of(like), counts_of(cell)),
+        )
+    )
+    lost = np.where(compared, transfer - usual, 0.0)
+    beyond = np.where(compared, per_gpu - sums / np.maximum(counts, 1), 0.0)
     found = []
-    for code in distinct(group[group >= 0]).tolist():
-        own = group == code
-        usual = quantiles_of(transfer[~own], like[~own], len(names), (0.5,))[:, 0][like]
-        usual_exposed = means_of(per_gpu[~own], like[~own], len(names))[like]
-        slower = own & (transfer > (1 + SLOWER.share) * usual)
-        compared = own & np.isfinite(usual)
+    for code, own in places_by(group).items():
         # Most of its collectives are slow, not one by chance.
-        if 2 * slower.sum() <= max(int(compared.sum()), 1):
+        if code < 0 or 2 * slower[own].sum() <= max(int(compared[own].sum()), 1):
             continue
-        lost = np.where(compared, transfer - usual, 0.0)
-        beyond = np.where(compared, per_gpu - usual_exposed, 0.0)
         count = len(context.iterations)
         rows = everything.rows[np.isin(everything.member_set, sets[own])]
+        known = own[compared[own]]
         found.append(
             SlowLink(
                 tuple(distinct(table.gpu[rows]).tolist()),
-                table.operations[int(sums_of(lost, everything.kind[sets]).argmax())],
-                float(transfer[compared].sum() / usual[compared].sum() - 1),
-                max(float(beyond.sum()), 0.0) / count,
-                float(lost.sum()) / count,
+                table.operations[int(sums_of(lost[own], everything.kind[sets[own]]).argmax())],
+                float(transfer[known].sum() / usual[known].sum() - 1),
+                max(float(beyond[own].sum()), 0.0) / count,
+                float(lost[own].sum()) / count,
             )
         )
     return found
