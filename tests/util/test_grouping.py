@@ -13,6 +13,9 @@ from chopper_core.util.grouping import (
     last_equal,
     median_of,
     medians_along,
+    medians_without,
+    others_median_of,
+    places_by,
     quantile_of,
     quantiles_of,
     ranked,
@@ -132,3 +135,36 @@ def test_runs_of_nothing_have_no_figures() -> None:
     nothing, first = np.zeros(0, np.int64), np.zeros(0, np.intp)
     for reduce in (grouping.run_sums, grouping.run_maxima, grouping.run_minima):
         assert len(reduce(nothing, first)) == 0
+
+
+_VALUES = st.sampled_from([1.0, 2.0, 2.5, 4.0, -7.0])
+
+
+@given(st.lists(st.tuples(_VALUES | st.just(np.nan), st.integers(-2, 2)), max_size=20))
+def test_medians_of_others_are_those_of_a_loop(rows: list[tuple[float, int]]) -> None:
+    values = np.array([value for value, _ in rows])
+    owner = np.array([own for _, own in rows], np.int64)
+    for place, found in enumerate(others_median_of(values, owner).tolist()):
+        others = [
+            value
+            for at, (value, own) in enumerate(rows)
+            if at != place and own == owner[place] and np.isfinite(value)
+        ]
+        assert found == pytest.approx(np.median(others) if others else np.nan, nan_ok=True)
+
+
+@given(st.lists(st.tuples(_VALUES, st.integers(0, 2), st.integers(-1, 3)), min_size=1, max_size=20))
+def test_medians_without_a_part_are_those_of_a_loop(rows: list[tuple[float, int, int]]) -> None:
+    columns = (np.array(column) for column in zip(*rows, strict=True))
+    found = medians_without(*columns)
+    for (_, owner, part), median in zip(rows, found.tolist(), strict=True):
+        others = [value for value, own, there in rows if own == owner and there != part]
+        assert median == pytest.approx(np.median(others) if others else np.nan, nan_ok=True)
+
+
+@given(st.lists(st.integers(-3, 3), max_size=20))
+def test_places_by_code_are_those_of_a_loop(codes: list[int]) -> None:
+    found = places_by(np.array(codes, np.int64))
+    assert list(found) == sorted(set(codes))
+    for code, places in found.items():
+        assert places.tolist() == [at for at, each in enumerate(codes) if each == code]
