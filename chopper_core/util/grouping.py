@@ -445,7 +445,7 @@ def medians_without(values: Float64, owner: Index, part: Codes) -> Float64:
 
     def nth(place: Int64) -> Float64:
         skipped = counts_of(cell[before <= place[cell]], len(cells))
-        return ordered[np.minimum(first[of_cell] + place + skipped, len(ordered) - 1)]
+        return ordered.take(first[of_cell] + place + skipped, mode="clip")
 
     middle = (nth(np.maximum(others - 1, 0) // 2) + nth(others // 2)) / 2
     return np.where(others > 0, middle, np.nan)[cell]
