@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled, Progress, silent
 from chopper_core.util.workers import read_all
 
-PIECES = (997, 2_048, 3_000)
+PIECES = (997, 1_300, 1_700)
 KEYS = {"deviceProperties": [{"id": 0, "name": "MI300X"}], "baseTimeNanoseconds": 1_000}
 Work = Callable[[Path, Progress], Any]
 
@@ -208,7 +209,7 @@ def test_real_traces_are_the_same_in_parts(
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("parts") / "rank0.json"
-    path.write_text(LAYOUTS["compact"](events(1_000), KEYS))
+    path.write_text(LAYOUTS["compact"](events(1_500), KEYS))
     return path
 
 
@@ -224,6 +225,21 @@ def test_other_processes_read_parts_of_a_large_file(large: Path) -> None:
     assert tables_of(shared) == tables_of(alone)
     assert large.stat().st_size > parts.LEAST_PARTS * parts.PART_PIECES * SMALL
     assert large.stat().st_size < parts.LEAST_PARTS * parts.PART_PIECES * PIECE_BYTES
+
+
+def die(path: Path, progress: Progress, **_given: Any) -> None:
+    progress(f"read {path.name}", 0, 1)
+    os._exit(1)
+
+
+@pytest.mark.sweep
+def test_a_trace_is_read_here_when_the_others_die(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = whole(read_small(large))
+    monkeypatch.setattr(parts, "_help", die)
+    (found,) = read_all([large], read_small, silent, 3)
+    assert isinstance(found, Trace) and whole(found) == expected
 
 
 def test_reading_in_parts_can_be_cancelled(large: Path) -> None:
