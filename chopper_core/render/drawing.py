@@ -7,7 +7,6 @@ piece as wide as its cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
 from typing import Final
 
 from chopper_core.render.cells import cell_width
@@ -77,6 +76,8 @@ def alone(lines: Sequence[Sequence[Piece]], ground: str, text: str) -> str:
 def _line(
     line: Sequence[Piece], y: int, classes: dict[str, str], is_filled: Callable[[str], bool]
 ) -> Iterator[str]:
+    from html import escape  # the explorer draws no pictures at its start
+
     x = 0
     for text, ink in line:
         named = classes.setdefault(ink, f"i{len(classes)}")

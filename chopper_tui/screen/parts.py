@@ -155,7 +155,7 @@ class ScreenParts(SteadyScreen[None]):
                         yield GpuPane()
                         yield DetailPane()
                         yield SecondPane()
-                with PaneRow(id="below"):
+                with PaneRow(id="below", classes="" if self._sizes["-panels"] else "-stacked"):
                     yield CardsPane()
                     yield Curves(SignalPane(), SignalPane(1), id="last")
                 yield EvidencePane()

@@ -175,8 +175,7 @@ def _is_of_operations(step: Step) -> bool:
         return step.view.by == OPERATION
     if len(step.gpus) == 1:
         return True
-    phases = step.tree.split(step.view.path, ("phase",), step.times.excluded).codes("phase")
-    return not {Phase.BACKWARD, Phase.OPTIMIZER} & set(phases.tolist())
+    return not {Phase.BACKWARD, Phase.OPTIMIZER} & step.phases
 
 
 def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewResult:

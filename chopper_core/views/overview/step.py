@@ -107,12 +107,17 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         return not {level for level, _ in self.view.scope} <= {"gpu", "iteration"}
 
     @cached_property
+    def phases(self) -> frozenset[int]:
+        """The phases of the iterations."""
+        parts = self.tree.split(self.view.path, ("phase",), self.times.excluded)
+        return frozenset(parts.codes("phase").tolist())
+
+    @property
     def word(self) -> str:
         """The word for an iteration: inference has steps."""
         if not self.times.iterations:
             return "time"
-        phases = set(self.tree.split(self.view.path, ("phase",)).codes("phase").tolist())
-        return "step" if phases & {Phase.PREFILL, Phase.DECODE} else "iteration"
+        return "step" if self.phases & {Phase.PREFILL, Phase.DECODE} else "iteration"
 
     def scope(self, nodes: Groups) -> Scope:
         return Scope.of(self.run, nodes, self.whole)
