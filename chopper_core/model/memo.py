@@ -20,8 +20,8 @@ Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 _MOST: Final = 4096
 """Values."""
-_MOST_BYTES: Final = 640 << 20
-_KEPT: Final = 0.75
+_MOST_BYTES: Final = 1 << 30
+_KEPT: Final = 0.9
 """Of either, once there are more: to measure all takes long."""
 _QUICK_S: Final = 0.002
 """What is made within it takes little memory."""

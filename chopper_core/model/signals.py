@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -376,19 +377,15 @@ def while_busy(curve: IntegralCurve, start_ns: Int64, duration_ns: Int64) -> Int
 
 
 class Queue(Struct, frozen=True, eq=False):
-    """When work enters a queue and when it leaves it, each in rising order, with running sums."""
+    """When work enters a queue and when it leaves it, each in rising order."""
 
     times_ns: tuple[Int64, Int64]
-    sums_ns: tuple[Int64, Int64]
-    """Sums of the first times, modulo 2^64: differences are exact."""
 
     @classmethod
     def of(cls, enters_ns: Int64, leaves_ns: Int64) -> Queue:
         """Work without an entry (`NO_TIME`), or that leaves before it, is never in the queue."""
         waits = (leaves_ns > enters_ns) & (enters_ns != NO_TIME)
-        times = [np.sort(each[waits]) for each in (enters_ns, leaves_ns)]
-        sums = [np.concatenate([[0], np.cumsum(each)]) for each in times]
-        return cls((times[0], times[1]), (sums[0], sums[1]))
+        return cls((np.sort(enters_ns[waits]), np.sort(leaves_ns[waits])))
 
     def __len__(self) -> int:
         return len(self.times_ns[0])
@@ -396,9 +393,12 @@ class Queue(Struct, frozen=True, eq=False):
     def depths(self, edges_ns: Int64 | Float64) -> Float64:
         """The mean amount of work in the queue between neighbouring edges."""
         since = []
-        for times, sums in zip(self.times_ns, self.sums_ns, strict=True):
+        for times in self.times_ns:
             begun = np.searchsorted(times, edges_ns, "right")
-            since.append(begun * edges_ns - sums[begun])
+            parts = pairwise([0, *begun.tolist()])
+            # Modulo 2^64: differences are exact.
+            sums = np.cumsum([times[first:last].sum() for first, last in parts])
+            since.append(begun * edges_ns - sums)
         waited: Float64 = np.diff(since[0] - since[1])
         return waited / np.maximum(np.diff(edges_ns), 1e-9)
 

@@ -312,7 +312,9 @@ def _clock_notes(run: Run, view: View) -> list[str]:
     """How far host and GPU clocks can disagree, by the shortest time from a launch to a start."""
     nodes = run.tree_of(view).split(view.path, ("gpu",))
     least = _least_ns(run, nodes)
-    early = nodes.sum_of(lambda table, rows: _waited_ns(table, rows) < 0)
+    early = np.zeros(len(nodes), np.int64)
+    if least.min() < 0:
+        early = nodes.sum_of(lambda table, rows: _waited_ns(table, rows) < 0)
     notes = [
         f"GPU {nodes.codes('gpu')[place]}: {early[place]} activities start before their launch, by "
         f"up to {-least[place] / 1e3:.1f} µs: its clock is at least that far behind the host's"

@@ -127,7 +127,7 @@ def _named(run: Run, lane: Lane, cut: Int64) -> tuple[Span, ...]:
 
 
 def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
-    begins_ns, ends_ns, codes = segments_of(run, gpu)[level]
+    begins_ns, ends_ns, codes = segments_of(run, gpu, level)
     middles = (cut[:-1] + cut[1:]) // 2
     places = np.searchsorted(begins_ns, middles, "right") - 1
     there = (places >= 0) & (ends_ns[places] > middles) & (codes[places] != NO_LABEL)

@@ -6,7 +6,7 @@ a kind runs up to a moment is stored at the edges of its intervals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -138,9 +138,9 @@ def _by_start(run: Run, gpu: int) -> Index | Int32:
 def lane_of(table: KernelTable, rows: Index | Int32, gpu: int, stream: int | None) -> Lane:
     starts = np.ascontiguousarray(table.start_ns[rows], np.int64)
     durations = table.duration_ns[rows]
-    ends = starts + durations
     kinds = [table.kind[rows] == kind for kind in Kind]
-    latest = np.maximum.accumulate(ends)
+    latest = np.maximum.accumulate(starts + durations)
+    busy = TimeSpans.running(starts, durations)
     return Lane(
         table=table,
         gpu=gpu,
@@ -148,8 +148,11 @@ def lane_of(table: KernelTable, rows: Index | Int32, gpu: int, stream: int | Non
         rows=rows,
         starts_ns=starts,
         latest_ns=latest,
-        kinds=tuple(TimeSpans.running(starts[own], durations[own]) for own in kinds),
-        busy=TimeSpans.running(starts, durations),
+        # Most streams have activities of one kind.
+        kinds=tuple(
+            busy if own.all() else TimeSpans.running(starts[own], durations[own]) for own in kinds
+        ),
+        busy=busy,
         overlapping=int((starts[1:] < latest[:-1]).sum()),
     )
 
@@ -163,8 +166,10 @@ SEGMENTED: Final = ("iteration", "phase", "layer", "operation")
 """The levels of bands: a change of a level, or of one before it, ends a segment."""
 
 
-def segments_of(run: Run, gpu: int) -> Mapping[str, tuple[Int64, Int64, Int64]]:
+def segments_of(run: Run, gpu: int, level: str) -> tuple[Int64, Int64, Int64]:
     """Begins, ends and codes of the intervals in which a GPU computes for one label of a level."""
+    # There are as many of the last one as of all activities.
+    levels = SEGMENTED if level == SEGMENTED[-1] else SEGMENTED[:-1]
 
     def found() -> dict[str, tuple[Int64, Int64, Int64]]:
         table, rows = run.table, _by_start(run, gpu)
@@ -172,14 +177,14 @@ def segments_of(run: Run, gpu: int) -> Mapping[str, tuple[Int64, Int64, Int64]]:
         rows = rows[computes] if computes.any() else rows
         starts = table.start_ns[rows].astype(np.int64)
         ends, begins, segments = starts + table.duration_ns[rows], np.zeros(len(rows), np.bool_), {}
-        for level in SEGMENTED:
+        for level in levels:
             codes = table.column(level)[rows]
             begins |= run_mask(codes)
             first = np.flatnonzero(begins)
             segments[level] = starts[first], run_maxima(ends, first), codes[first].astype(np.int64)
         return segments
 
-    return run.memo(("timeline segments", gpu), found)
+    return run.memo(("timeline segments", gpu, levels), found)[level]
 
 
 CLASS_NAMES: Final = (
