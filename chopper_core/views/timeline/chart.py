@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import PurePath
 from typing import Final
 
@@ -84,9 +85,10 @@ def lanes_chart(
         owners=tuple(f"GPU {lane.gpu}" for lane in lanes),
         kinds=KIND_NAMES,
         seen=seen,
-        cells=lambda row, bins: cells_of(run, lanes[row], begin, end, bins),
-        bands=bands,
-        strips=strips,
+        # A move of the cursor draws all of it again.
+        cells=cache(lambda row, bins: cells_of(run, lanes[row], begin, end, bins)),
+        bands=cache(bands),
+        strips=cache(strips),
         signals=sum(map(bool, (signal.curves for signal in signals))) + sum(map(bool, of_trace)),
         clocks=clocks if clock else None,
         hosts=lambda row, bins: host_cells(run, lanes[row].gpu, begin, end, bins),

@@ -175,7 +175,7 @@ def segments_of(run: Run, gpu: int, level: str) -> tuple[Int64, Int64, Int64]:
         table, rows = run.table, _by_start(run, gpu)
         computes = table.kind[rows] == Kind.COMPUTE
         rows = rows[computes] if computes.any() else rows
-        starts = table.start_ns[rows].astype(np.int64)
+        starts = table.start_ns[rows].astype(np.int64, copy=False)
         ends, begins, segments = starts + table.duration_ns[rows], np.zeros(len(rows), np.bool_), {}
         for level in levels:
             codes = table.column(level)[rows]
