@@ -13,7 +13,6 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import VIEWS
-from chopper_core.views import query as query_module
 from chopper_core.views.query import cached, query
 from chopper_core.views.spec import ViewResult
 from tests.support import sample_run
@@ -92,14 +91,6 @@ def test_what_is_raised_is_raised_again(run: Run) -> None:
     assert len(asked) == 2
 
 
-def test_only_the_last_answers_are_kept(run: Run) -> None:
-    asked, ask = counted()
-    views = [replace(KERNELS, of=str(number)) for number in range(40)]
-    for view in (*views, views[-1], views[0]):
-        cached(run, view, ask)
-    assert asked == [*views, views[0]]
-
-
 def test_who_asks_the_same_at_once_waits_for_the_answer(run: Run) -> None:
     asked, ask = counted()
     begun, go_on = Event(), Event()
@@ -135,20 +126,3 @@ def test_the_second_time_shows_what_the_first_did(run: Run, name: str) -> None:
         except ChopperError as error:
             texts.append(str(error))
     assert texts[0] == texts[1]
-
-
-def test_of_a_large_run_the_last_results_are_kept(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(query_module, "_CACHED_ROWS", 1)
-    run = replace(run)
-    asked: list[View] = []
-
-    def ask(view: View) -> ViewResult:
-        asked.append(view)
-        return ViewResult("thing", ["a"], (), lambda row: view)
-
-    views = [replace(KERNELS, by=f"level {number}") for number in range(9)]
-    for view in (*views, *views[1:], views[0]):
-        cached(run, view, ask)
-    assert asked == [*views, views[0]]
