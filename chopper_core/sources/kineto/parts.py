@@ -17,6 +17,7 @@ from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.sources.kineto.tables import Share, Sizes, TraceTables
 from chopper_core.sources.kineto.text import TextState, TraceText
@@ -43,13 +44,6 @@ class TraceRead(Struct):
     size_bytes: int
 
 
-class _StateAt(Struct, frozen=True):
-    """What earlier events tell about how to read later ones."""
-
-    text: TextState
-    is_merged: bool
-
-
 class _TextPart(Struct):
     """A part of the text, and where it is in what its process has read."""
 
@@ -65,13 +59,8 @@ class _TextPart(Struct):
     members: dict[str, bytes]
 
 
-class _PartsRead(Struct):
-    """What another process has read; its columns are in a file."""
-
-    parts: list[_TextPart]
-    share: Share
-    file: Path
-    places: list[dict[str, ColumnPlace]]
+Given = tuple[list[_TextPart], Share]
+"""What a process has read."""
 
 
 def read_text(path: Path, piece_bytes: int, progress: Progress) -> TraceRead:
@@ -100,20 +89,18 @@ def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead
             if not futures:
                 return own.rest()
             own.take(folder, state)
-            given = [future.result() for future in futures if future.exception() is None]
             shares = [(own.parts, own.tables.share())]
-            for each in given:
-                if not isinstance(each, _PartsRead):
+            for future in futures:
+                if future.exception() or not isinstance(given := future.result(), tuple):
                     return None
-                content = content_of(each.file)
-                each.share.columns = [columns_of(content, places) for places in each.places]
-                shares.append((each.parts, each.share))
+                (parts, share), file, places = given
+                content = content_of(file)
+                share.columns = [columns_of(content, each) for each in places]
+                shares.append((parts, share))
             return _joined(source, shares)
 
 
-def _joined(
-    source: ByteSource, shares: Sequence[tuple[Sequence[_TextPart], Share]]
-) -> TraceRead | None:
+def _joined(source: ByteSource, shares: Sequence[Given]) -> TraceRead | None:
     parts = {part.number: (at, part) for at, (own, _) in enumerate(shares) for part in own}
     order: list[tuple[int, Sizes, Sizes]] = []
     members: dict[str, bytes] = {}
@@ -135,9 +122,9 @@ def _joined(
 
 
 def _help(
-    path: Path, progress: Progress, piece_bytes: int, folder: Path, state: _StateAt
-) -> _PartsRead:
-    """Read parts of a text until none is left, as other processes do."""
+    path: Path, progress: Progress, piece_bytes: int, folder: Path, state: TextState
+) -> tuple[Given, Path, list[dict[str, ColumnPlace]]]:
+    """Read parts of a text until none is left, as other processes do; columns go to a file."""
     with _collector_paused(), ByteSource(path, piece_bytes) as source:
         own = _PartReader(source, progress)
         own.take(folder, state, first=1)
@@ -145,7 +132,7 @@ def _help(
     with NamedTemporaryFile(dir=folder, delete=False) as file:
         places = write_columns(file, share.columns)
     share.columns = ()
-    return _PartsRead(own.parts, share, Path(file.name), places)
+    return (own.parts, share), Path(file.name), places
 
 
 class _PartReader:
@@ -159,17 +146,17 @@ class _PartReader:
         self._losses = Losses()
         self._text = TraceText(source, self._losses)
 
-    def state(self) -> _StateAt | None:
+    def state(self) -> TextState | None:
         """How the events are written, by the first ones; None if no part can be read by itself."""
         self._add(_FIRST_PIECES * self._source.piece_bytes)
-        state = _StateAt(self._text.state(), self.tables.is_merged)
+        state = self._text.state(self.tables.is_merged)
         return state if self._end(state) >= 0 else None
 
     def rest(self) -> TraceRead:
         self._add(inf)
         return TraceRead(self.tables, self._losses, self._text.members, self._source.size_bytes)
 
-    def take(self, folder: Path, state: _StateAt, first: int = 0) -> None:
+    def take(self, folder: Path, state: TextState, first: int = 0) -> None:
         """Read the parts from a first one on that no other process has taken, which it notes."""
         size = PART_PIECES * self._source.piece_bytes
         for number in count(first):
@@ -181,7 +168,7 @@ class _PartReader:
             if number:
                 self._losses = Losses()
                 self._text = TraceText(self._source, self._losses)
-                if not self._text.resume(number * size, state.text):
+                if not self._text.resume(number * size, state):
                     return
                 before, begin = self.tables.sizes(), self._text.place()
             self._add((number + 1) * size)
@@ -205,11 +192,10 @@ class _PartReader:
             self.tables.add(events)
             self._progress(f"read {source.path.name}", source.file_position, source.size_bytes)
 
-    def _end(self, state: _StateAt) -> int:
+    def _end(self, state: TextState) -> int:
         """Where the text that was read ends, if what follows is read as that after the state."""
-        is_same = self._text.state().is_exact == state.text.is_exact
-        is_same &= self.tables.is_merged == state.is_merged
-        is_plain = is_same and self._losses == Losses() and self.tables.is_joinable()
+        now = replace(self._text.state(self.tables.is_merged), first_key=state.first_key)
+        is_plain = now == state and self._losses == Losses() and self.tables.is_joinable()
         return self._text.place() if is_plain else -1
 
 

@@ -58,7 +58,7 @@ _LIST_END: Final = re.compile(rb'\]\s*(?:\}|\Z|,\s*(?:"|\Z))')
 
 
 class TextState(Struct, frozen=True):
-    """What a pass knows of how the events are written."""
+    """What earlier events tell about how to read later ones."""
 
     first_key: bytes
     """Of the event that follows, with its quotes."""
@@ -66,6 +66,8 @@ class TextState(Struct, frozen=True):
     """Whether the text is the list alone."""
     is_exact: bool
     """Whether a float can't hold its times."""
+    is_merged: bool
+    """Whether its events name their rank."""
 
 
 class TraceText:
@@ -118,9 +120,10 @@ class TraceText:
             self._buffer = piece[last.end() :]
         return bool(piece)
 
-    def state(self) -> TextState:
+    def state(self, is_merged: bool) -> TextState:
         first = _FIRST.match(self._buffer)
-        return TextState(first[1] if first else b"", self._is_bare, self._decoder.is_exact)
+        key = first[1] if first else b""
+        return TextState(key, self._is_bare, self._decoder.is_exact, is_merged)
 
     def place(self) -> int:
         """The bytes whose events were given; -1 where more than that decides what follows."""
