@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from chopper_core.graph.step_graph import StepGraph
 from chopper_core.model.groups import work_of
 from chopper_core.model.run import Run
-from chopper_core.model.signals import TimeSpans
+from chopper_core.model.signals import SpansOfGpus
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
@@ -65,18 +65,14 @@ class Contention(Struct, frozen=True, eq=False):
         `kind` is that of all rows of the graph's activities.
         """
         acts = graph.activities
-        starts, ends, arrived = begin[acts], end[acts], begin[graph.arrivals]
-        # The GPUs one after the other, so that all are measured at once.
-        length = ends.max() - arrived.min() + 1
-        apart = graph.gpu[acts].astype(np.int64) * length
-        for times in (starts, ends, arrived):
-            times += apart
-        comm = kind == Kind.COMM
-        transfers = TimeSpans.running(starts[comm], (ends - starts)[comm])
-        every = TimeSpans.running(arrived[comm], (ends - arrived)[comm])
-        begins, ends = starts[self.place], ends[self.place]
-        during = transfers.within(begins, ends)
-        waits = every.within(begins, ends) - during
+        gpu, starts, ends = graph.gpu[acts], begin[acts], end[acts]
+        comm = np.flatnonzero(kind == Kind.COMM)
+        own = gpu[self.place], starts[self.place], ends[self.place]
+        during, every = (
+            SpansOfGpus.running(gpu[comm], since[comm], (ends - since)[comm]).within(*own)
+            for since in (starts, begin[graph.arrivals])
+        )
+        begins, ends, waits = *own[1:], every - during
         found: Float64 = np.stack([waits, during]) / np.maximum(ends - begins, 1)
         return found
 

@@ -346,12 +346,15 @@ def is_same_work(table: KernelTable, parts: Sequence[Index]) -> Mask:
 
 def work_of(table: KernelTable, rows: Selection) -> Int64:
     """A number per activity, equal for the same kernel; sums differ where the kernels do."""
-    found = hashes(len(table.names))[table.kernel[rows]]
+    of_name, most = hashes(len(table.names)), np.iinfo(np.int64).max
+    if not knows_sizes(table):
+        return ((of_name & most) >> _SPARE_BITS)[table.kernel[rows]]
+    found = of_name[table.kernel[rows]]
     if CALL_SHAPE in table.measured:
         # FLOPs follow from the shape of a call and the kernel.
         shape = np.nan_to_num(table.measured[CALL_SHAPE][rows], nan=-1.0).astype(np.int64) + 1
         found = found + (hashes(int(shape.max(initial=0)) + 1) * _SHAPE_FACTOR)[shape]
-    elif FLOPS in table.measured:
+    else:
         flops = np.nan_to_num(table.measured[FLOPS][rows], nan=-1.0).view(np.uint64)
         found = found + ((flops * _MIXER) >> np.uint64(1)).astype(np.int64)
-    return (found & np.iinfo(np.int64).max) >> _SPARE_BITS
+    return (found & most) >> _SPARE_BITS

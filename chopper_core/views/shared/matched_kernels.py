@@ -10,7 +10,7 @@ algorithm 1, over every occurrence).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Final
 
@@ -22,7 +22,7 @@ from chopper_core.graph.collectives import PAIRWISE, Collectives
 from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.groups import Groups, is_same_work
 from chopper_core.model.run import Run
-from chopper_core.model.signals import TimeSpans
+from chopper_core.model.signals import SpansOfGpus
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
@@ -275,48 +275,38 @@ def matched_work(
     """Durations of the same compute, GPUs x iterations; and without waiting collectives."""
     plain = np.zeros((len(gpus), len(iterations)))
     unhindered = np.zeros(plain.shape)
-    waits_of = _waits_of_gpus(collectives) if collectives is not None else {}
+    waits = None if collectives is None else _waits_of(collectives)
     for own in (each.take(each.is_same) for each in peers):
         if not len(own):
             continue
         when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
         took, places = own.durations_ns(), np.searchsorted(gpus, own.gpus)
         plain[places] = unhindered[places] = sums_by(when, took, len(iterations)).T
-        if not waits_of.keys().isdisjoint(own.gpus):
-            waiting, other = _shares_during_comm(own, took, waits_of)
+        if waits is not None:
+            waiting, other = _shares_during_comm(own, took, waits)
             fair = took / np.exp(_slowdown_during_waits(own, took, waiting, other) * waiting)
             unhindered[places] = sums_by(when, fair, len(iterations)).T
     return plain, unhindered
 
 
-def _waits_of_gpus(collectives: Collectives) -> dict[int, TimeSpans]:
-    """The time in which collectives of each GPU wait for other GPUs."""
-    table = collectives.members.table
-    waits = np.flatnonzero(collectives.member_wait_ns > 0)
-    gpu = table.gpu[collectives.rows[waits]]
-    order = stable_order(gpu)
-    first = run_starts(gpu[order])
-    found = {}
-    for own in np.split(waits[order], first[1:]) if len(waits) else ():
-        rows = collectives.rows[own]
-        spans = TimeSpans.running(table.start_ns[rows], collectives.member_wait_ns[own])
-        found[int(table.gpu[rows[0]])] = spans
-    return found
+def _waits_of(collectives: Collectives) -> SpansOfGpus | None:
+    """The time in which collectives of each GPU wait for other GPUs; None without any."""
+    table, waits = collectives.members.table, np.flatnonzero(collectives.member_wait_ns > 0)
+    rows, wait = collectives.rows[waits], collectives.member_wait_ns[waits]
+    return SpansOfGpus.running(table.gpu[rows], table.start_ns[rows], wait) if len(rows) else None
 
 
 def _shares_during_comm(
-    found: Occurrences, took_ns: Int64, waits_of: Mapping[int, TimeSpans]
+    found: Occurrences, took_ns: Int64, waits: SpansOfGpus
 ) -> tuple[Float64, Float64]:
     """The shares of each occurrence during waiting and during other communication, as GPUs x
     occurrences."""
     table, rows = found.table, found.rows.T
     whole = np.minimum(table.overlap_ns[rows], took_ns)
-    waiting = np.zeros_like(whole)
-    for place, gpu in enumerate(found.gpus):
-        if (spans := waits_of.get(gpu)) is not None:
-            start = table.start_ns[rows[place]]
-            within = spans.within(start, start + took_ns[place])
-            waiting[place] = np.minimum(within, whole[place])
+    waiting, at = np.zeros_like(whole), np.nonzero(whole)
+    start = table.start_ns[rows[at]]
+    within = waits.within(np.array(found.gpus)[at[0]], start, start + took_ns[at])
+    waiting[at] = np.minimum(within, whole[at])
     length = np.maximum(took_ns, 1)
     return waiting / length, (whole - waiting) / length
 
