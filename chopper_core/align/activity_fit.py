@@ -16,7 +16,7 @@ from msgspec import Struct
 from chopper_core.model.signals import REACH_PERIODS, IntegralCurve, nearest, share_running
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import SignalSamples
-from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import median_of, medians_along
 
 _ALIKE: Final = 0.99
@@ -40,27 +40,26 @@ class Recorded:
     """The samples of a signal of some GPUs, and the rows of their activities."""
 
     def __init__(
-        self, table: KernelTable, samples: Sequence[SignalSamples], rows: Sequence[Mask]
+        self, table: KernelTable, samples: Sequence[SignalSamples], rows: Sequence[Index]
     ) -> None:
         self.samples = samples
         self.period_ns = _period_of(samples)
-        used = np.logical_or.reduce(rows)
-        end_ns = (table.start_ns + table.duration_ns)[used]
-        self.span = int(table.start_ns[used].min()), int(end_ns.max())
+        used = np.concatenate(rows)
+        start_ns = table.start_ns[used]
+        self.span = int(start_ns.min()), int((start_ns + table.duration_ns[used]).max())
         """From the first start to the last end of the activities."""
         self._table, self._rows = table, rows
 
     @cached_property
     def work(self) -> list[tuple[IntegralCurve, IntegralCurve]]:
         """Of each GPU the shares of time in which anything ran, and in which compute did."""
-        computes = np.equal(self._table.kind, Kind.COMPUTE)
         found = []
         for rows in self._rows:
-            own = rows & computes
-            found.append((self._running(rows), self._running(own if own.any() else rows)))
+            own = rows[self._table.kind[rows] == Kind.COMPUTE]
+            found.append((self._running(rows), self._running(own if len(own) else rows)))
         return found
 
-    def _running(self, rows: Mask) -> IntegralCurve:
+    def _running(self, rows: Index) -> IntegralCurve:
         return share_running(self._table.start_ns[rows], self._table.duration_ns[rows], self.span)
 
 

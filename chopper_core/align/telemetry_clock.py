@@ -23,6 +23,7 @@ from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import KernelTable
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
+from chopper_core.util.grouping import places_by
 
 _ACTIVITY_SIGNALS: Final = (SignalName.POWER_W, SignalName.GFX_UTIL_PCT, SignalName.GFX_MHZ)
 """Signals that follow GPU work, the best first."""
@@ -239,10 +240,10 @@ class Recording(Struct, frozen=True):
 
     def _recorded(self, signal: SignalName) -> Recorded | None:
         """The samples of a signal; None where no GPU has enough."""
-        every, rows_of = [], []
+        every, rows_of, of_gpu = [], [], places_by(self.table.gpu)
         for number, gpu in self.gpus.items():
-            samples, rows = _own_figure(self.telemetry, number, signal), self.table.gpu == gpu
-            if samples is not None and len(samples) > 2 and rows.any():
+            samples, rows = _own_figure(self.telemetry, number, signal), of_gpu.get(gpu)
+            if samples is not None and len(samples) > 2 and rows is not None:
                 every.append(samples)
                 rows_of.append(rows)
         return Recorded(self.table, every, rows_of) if every else None

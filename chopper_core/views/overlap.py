@@ -28,6 +28,7 @@ from chopper_core.util.grouping import (
     combined,
     counts_of,
     means_of,
+    places_by,
     quantile_of,
     quantiles_of,
     ranked,
@@ -462,9 +463,11 @@ def _samples(run: Run, view: View) -> Iterator[Chart]:
         if not name.startswith(f"{SAMPLED}.") or signal.unit is not Unit.PERCENT:
             continue
         values: dict[str, list[Float64]] = {_ALONE: [], _TOGETHER: []}
-        for gpu, curve in signal.curves.items():
+        for gpu, at in places_by(table.gpu[rows]).items():
+            if (curve := signal.curves.get(gpu)) is None:
+                continue
             begins, ends = curve.edges_ns[::2], curve.edges_ns[1::2]
-            middle, on_gpu = begins + (ends - begins) // 2, rows[table.gpu[rows] == gpu]
+            middle, on_gpu = begins + (ends - begins) // 2, rows[at]
             rows_of = (on_gpu[table.kind[on_gpu] == kind] for kind in (Kind.COMPUTE, Kind.COMM))
             spans = (TimeSpans.running(table.start_ns[o], table.duration_ns[o]) for o in rows_of)
             busy, shared = (each.within(middle, middle + 1) > 0 for each in spans)
@@ -472,7 +475,7 @@ def _samples(run: Run, view: View) -> Iterator[Chart]:
             known = busy & np.isfinite(sampled)
             values[_ALONE].append(sampled[known & ~shared])
             values[_TOGETHER].append(sampled[known & shared])
-        lines = {label: np.concatenate(each) for label, each in values.items()}
+        lines = {label: np.concatenate(each) for label, each in values.items() if each}
         lines = {label: each for label, each in lines.items() if len(each)}
         if lines:
             x = tuple(quantile_of(each, shares) for each in lines.values())

@@ -15,7 +15,15 @@ from chopper_core.model.hardware import Hardware
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.grouping import distinct, means_of, median_of, ranked, ratios, sums_of
+from chopper_core.util.grouping import (
+    distinct,
+    means_of,
+    median_of,
+    places_by,
+    ranked,
+    ratios,
+    sums_of,
+)
 from chopper_core.views.findings.rule import (
     ROBUST_Z,
     Cost,
@@ -227,8 +235,8 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
     if not is_measured("gfx_mhz", context.table) or not 4 <= count <= _MAX_COMPARED:
         return
     drops: dict[tuple[int, int], list[tuple[int, float]]] = {}
-    for place in range(len(context.gpus)):
-        relative = _by_iteration(context, place)
+    for place, cells in places_by(context.place("gpu")).items():
+        relative = _by_iteration(context, cells)
         if not np.isfinite(relative).all():
             continue
         first, end, drop = low_interval(relative)
@@ -254,9 +262,9 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
         )
 
 
-def _by_iteration(context: FindingsContext, place: int) -> Float64:
-    """A GPU's clock in each iteration, relative to its highest usual one in the same operations."""
-    own = context.place("gpu") == place
+def _by_iteration(context: FindingsContext, own: Index) -> Float64:
+    """The clock of a GPU's cells in each iteration, relative to its highest usual one in the same
+    operations."""
     count = len(context.iterations)
     _, same = ranked(context.together("phase", "operation")[1][own])
     cell = same * count + context.place("iteration")[own]
