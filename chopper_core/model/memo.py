@@ -24,7 +24,8 @@ _MOST_BYTES: Final = 1 << 30
 _KEPT: Final = 0.9
 """Of either, once there are more: to measure all takes long."""
 _QUICK_S: Final = 0.002
-"""What is made within it takes little memory."""
+_QUICK_BYTES: Final = 1 << 18
+"""What is made within that time is taken to hold so much, until all is measured."""
 _LONG: Final = 256
 """Of a longer list, the last value tells what all are."""
 _SHARED: Final = (type, ModuleType, str, int, float)
@@ -69,8 +70,9 @@ class Memo:
                 begun_s = monotonic()
                 entry.value = make()
                 entry.is_done = True
-                if monotonic() - begun_s > _QUICK_S:
-                    self._bytes += _bytes_held(entry.value, set(self._apart))
+                is_quick = monotonic() - begun_s < _QUICK_S
+                own = _QUICK_BYTES if is_quick else _bytes_held(entry.value, set(self._apart))
+                self._bytes += own
                 if self._bytes > self._most_bytes or len(self._entries) > _MOST:
                     self._trim()
         value: T = entry.value
@@ -116,7 +118,7 @@ class LazyMap(Mapping[Key, T]):
     def __init__(self, keys: Iterable[Key], make: Callable[[Key], T]) -> None:
         self._keys = dict.fromkeys(keys)
         self._make = make
-        self._memo = Memo()
+        self._memo = Memo(most_bytes=_MOST_BYTES >> 2)
 
     def __getitem__(self, key: Key) -> T:
         if key not in self._keys:
