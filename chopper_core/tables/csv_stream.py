@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_COMMENTS: Final = 100
 """Lines before the headings."""
-_MAX_COLUMNS: Final = 10_000
+MAX_COLUMNS: Final = 10_000
 """No profiler writes more: some 2,000 are the counters of each channel of a cache."""
 _PARSED_PER_BYTE: Final = 4
 """What parsing takes at most of the text's size: a copy, and an offset of 4 bytes per cell."""
@@ -69,7 +69,7 @@ class CsvFile:
         self._first = csv_cells(self._line)
         if not any(self._first):
             raise DataError(f"{path} is empty.")
-        if len(self._first) > _MAX_COLUMNS:
+        if len(self._first) > MAX_COLUMNS:
             columns = f"{len(self._first):,} columns"
             raise DataError(f"{path} has {columns}, more than any profiler writes.")
         self.columns = [name.strip("\ufeff") for name in self._first]

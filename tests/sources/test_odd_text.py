@@ -53,10 +53,20 @@ def test_settings_may_be_in_a_wide_encoding(name: str, tmp_path: Path) -> None:
 
 def test_a_table_of_more_columns_than_any_profiler_writes_is_refused(tmp_path: Path) -> None:
     small_trace().write(tmp_path / "rank0.json")
-    more = csv_stream._MAX_COLUMNS
+    more = csv_stream.MAX_COLUMNS
     heads = "Kernel_Name,Counter_Name,Counter_Value,Dispatch_Id,Agent_Id"
     rows = (f"{heads}{',c' * more}\n", f"k,SQ_WAVES,3,1,0{',1' * more}\n" * 3)
     (tmp_path / "1_counter_collection.csv").write_text("".join(rows))
     run = open_run(str(tmp_path), jobs=1)
     assert len(run.table) == 16
     assert any("has 10,005 columns, more than any profiler writes." in why for _, why in run.failed)
+
+
+def test_more_counters_than_any_profiler_writes_are_refused(tmp_path: Path) -> None:
+    small_trace().write(tmp_path / "rank0.json")
+    heads = "Kernel_Name,Counter_Name,Counter_Value,Dispatch_Id,Agent_Id\n"
+    rows = (f"k,C{number},3,{number % 5},0\n" for number in range(csv_stream.MAX_COLUMNS + 5))
+    (tmp_path / "1_counter_collection.csv").write_text(heads + "".join(rows))
+    run = open_run(str(tmp_path), jobs=1)
+    assert len(run.table) == 16 and not run.counters
+    assert any("has 10,005 counters, more than any profiler" in why for _, why in run.failed)

@@ -21,8 +21,10 @@ from chopper_core.tables.columns import (
     are_timed,
     bounded,
 )
+from chopper_core.tables.csv_stream import MAX_COLUMNS
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64, Mask
+from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
 from chopper_core.util.patterns import late
 
@@ -218,6 +220,9 @@ class DispatchTable:
 
         `counters` are the names of counters that were added by numbers.
         """
+        named = counters or list(self.counter_names)
+        if len(named) > MAX_COLUMNS:
+            raise DataError(f"{path} has {len(named):,} counters, more than any profiler writes.")
         rows = self._rows.joined()
         first, place = _dispatch_groups(rows)
         for name in rows:
@@ -228,7 +233,7 @@ class DispatchTable:
             rows[name] = rows[name][order]
         row_of = np.empty(len(order), np.int32)
         row_of[order] = np.arange(len(order), dtype=np.int32)
-        columns = self._dense(counters or list(self.counter_names), row_of[place], len(order))
+        columns = self._dense(named, row_of[place], len(order))
         region, by_gpu_time = self.host.regions(rows)
         rows["region"] = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
         del rows["thread"]
