@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,14 @@ from chopper_core.model.inputs import SampledFile
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.util.arrays import Codes, Float64, Int64, Numbers
-from chopper_core.util.grouping import maxima_of, median_of, minima_of, quantile_of, ratios
+from chopper_core.util.grouping import (
+    maxima_of,
+    median_of,
+    minima_of,
+    quantile_of,
+    ratios,
+    run_sums,
+)
 
 FEWEST_SAMPLES: Final = 10
 """A monitored run with fewer samples of a GPU was stopped before its step was over."""
@@ -396,10 +402,12 @@ class Queue(Struct, frozen=True, eq=False):
         since = []
         for times in self.times_ns:
             begun = np.searchsorted(times, edges_ns, "right")
-            parts = pairwise([0, *begun.tolist()])
+            first = np.append(0, begun[:-1])
+            some = np.flatnonzero(first < begun)
+            sums = np.zeros(len(begun), np.int64)
+            sums[some] = run_sums(times[: begun[-1]], first[some])
             # Modulo 2^64: differences are exact.
-            sums = np.cumsum([times[first:last].sum() for first, last in parts])
-            since.append(begun * edges_ns - sums)
+            since.append(begun * edges_ns - np.cumsum(sums))
         waited: Float64 = np.diff(since[0] - since[1])
         return waited / np.maximum(np.diff(edges_ns), 1e-9)
 
