@@ -180,24 +180,28 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
 
 
 def overlaps_in(run: Run, view: View) -> Overlaps:
-    """The instances of a view's scope; those of the whole run are found once."""
-    node = run.tree_of(view).node(view.path)
-    if {"kernel", ACTIVITY} & {level for level, _ in view.scope}:
-        return _found(run, node)
-    everything = run.memo(("overlaps",), lambda: _found(run, run.tree().node(())))
-    if not view.path and not run.uncounted(view):
+    """The instances of a view's scope; those of the whole run, or of its GPU, are found once."""
+    node, scope = run.tree_of(view).node(view.path), dict(view.scope)
+    is_known = "gpu" not in scope or run.memo.has(("overlaps", ()))
+    whose = () if is_known else (scope["gpu"],)
+    if {"kernel", ACTIVITY} & scope.keys():
+        return _found(run, node, whose)
+    own = run.tree().node(whose)
+    everything = run.memo(("overlaps", whose), lambda: _found(run, own, whose))
+    if int(node.sizes()[0]) == int(own.sizes()[0]):
         return everything
     return everything.take(node.holds(everything.row))
 
 
-def _found(run: Run, node: Groups) -> Overlaps:
-    table = run.table
+def _found(run: Run, node: Groups, whose: tuple[str, ...]) -> Overlaps:
+    """The instances of a node of the run, or of its GPU."""
+    table, own = run.table, run.tree().node(whose)
     # The code of a missing operation is -1: no name.
     copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
-    whole = run.memo(("instances",), lambda: instances(run.tree().node(())))
-    visit = run.memo(("visits",), lambda: visits(whole, table, copies))
+    whole = run.memo(("instances", whose), lambda: instances(own))
+    visit = run.memo(("visits", whose), lambda: visits(whole, table, copies))
     copying = copies[table.operation] & (table.kind != Kind.COMM) if copies.any() else None
-    is_whole = visit is None and copying is None and int(node.sizes()[0]) == len(table)
+    is_whole = visit is None and copying is None and node.sizes()[0] == own.sizes()[0]
     found = whole if is_whole else instances(node, visit, copying)
     every = Overlaps(
         table, found.row, found.start_ns, found.busy_ns, found.overlapped_ns, found.masked_ns,

@@ -17,7 +17,9 @@ from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.util.errors import UsageError
+from chopper_core.views.overlap import Overlaps, overlaps_in
 from chopper_core.views.query import query
+from tests.demo import demo_run
 from tests.support import Row, run_of
 from tests.views.conftest import DEMO
 
@@ -390,3 +392,17 @@ def test_like_instances_have_equal_shapes() -> None:
     sized = replace(run, table=run.table.with_measured({"model_flops": flops}))
     for each, slowed in ((run, 2.0), (sized, None)):
         assert query(each, parse("R?view=overlap")).row(0).get("slowdown_x") == slowed
+
+
+@pytest.mark.parametrize(
+    "path", ["gpu=1", "gpu=1/iteration=11", "gpu=0/iteration=11/phase=backward"]
+)
+def test_a_gpu_has_the_same_instances_by_itself_and_among_all(path: str) -> None:
+    view = parse(f"R:{path}?view=overlap")
+    alone = overlaps_in(replace(demo_run()), view)
+    together = replace(demo_run())
+    overlaps_in(together, parse("R?view=overlap"))
+    among = overlaps_in(together, view)
+    assert len(alone)
+    for name in Overlaps.__struct_fields__[1:]:
+        assert np.array_equal(getattr(alone, name), getattr(among, name)), name
