@@ -31,6 +31,7 @@ from chopper_core.views.shared.table_view import (
     table_view,
 )
 from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views.timeline.lanes import edges
 
 SPEC: Final = ViewSpec(
     name="memory",
@@ -286,11 +287,11 @@ def _over_time(run: Run, own: Index, peak: _MemoryPeak) -> LineChart:
     moments = [*(memory.time_ns[inside[[0, -1]]].tolist() if len(inside) else [])]
     moments += [] if peak.event < 0 else [int(memory.time_ns[peak.event])]
     begin, end = min(moments), max(max(moments), min(moments) + _BINS)
-    edges = begin + (end - begin) * np.arange(_BINS + 1, dtype=np.int64) // _BINS
+    cut = edges(begin, end, _BINS)
     # The last edge belongs to the last part.
-    at = np.searchsorted(times, np.append(edges[:-1], edges[-1] + 1), "left")
+    at = np.searchsorted(times, np.append(cut[:-1], cut[-1] + 1), "left")
     begins = np.maximum(at[:-1] - 1, 0)
-    x = ((edges[:-1] + edges[1:]) / 2 - run.origin_ns) / 1e6
+    x = ((cut[:-1] + cut[1:]) / 2 - run.origin_ns) / 1e6
     ends = np.maximum(at[1:], begins + 1)
     lines = {
         name: largest_between(values[events], begins, ends) / 1e9

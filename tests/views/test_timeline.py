@@ -532,3 +532,9 @@ def test_a_long_run_has_no_lane_of_slack(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("chopper_core.views.timeline.lanes._MAX_WITH_SLACK", 10)
     run = demo_run()
     assert slack_strip(run, 0, run.origin_ns, run.origin_ns + 1000, 4) is None
+
+
+def test_cells_divide_a_span_of_years() -> None:
+    begin, end = 130_000, 2**63 - 10**9
+    cut = edges(begin, end, 512).tolist()
+    assert cut == [begin + (end - begin) * place // 512 for place in range(513)]

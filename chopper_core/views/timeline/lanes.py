@@ -159,7 +159,10 @@ def lane_of(table: KernelTable, rows: Index | Int32, gpu: int, stream: int | Non
 
 def edges(begin_ns: int, end_ns: int, bins: int) -> Int64:
     """The edges of cells that divide an interval as equally as ns allow."""
-    return begin_ns + (end_ns - begin_ns) * np.arange(bins + 1, dtype=np.int64) // max(bins, 1)
+    # In two parts, as the product of a span of years is larger than 64 bits.
+    each, rest = divmod(end_ns - begin_ns, max(bins, 1))
+    place = np.arange(bins + 1, dtype=np.int64)
+    return begin_ns + each * place + rest * place // max(bins, 1)
 
 
 SEGMENTED: Final = ("iteration", "phase", "layer", "operation")
