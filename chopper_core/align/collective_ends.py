@@ -88,9 +88,7 @@ class CommKernels(Rows, frozen=True, eq=False):
         """Iteration → the places of its first kernels, as many as are used to search for an
         offset.
         """
-        order = stable_order(self.iteration)
-        runs = runs_of(self.iteration[order])
-        return {number: order[own][:_MAX_ENDS] for number, own in runs}
+        return {number: own[:_MAX_ENDS] for number, own in places_by(self.iteration).items()}
 
     @classmethod
     def of(cls, table: KernelTable, rows: Index | None = None) -> CommKernels:

@@ -39,7 +39,6 @@ from chopper_core.util.grouping import (
     run_mask,
     run_sizes,
     run_starts,
-    runs_of,
     stable_order,
 )
 
@@ -148,8 +147,7 @@ def _universes(kernels: CommKernels, end: Int64, order: Index, tolerance: int) -
     gpu, kind = kernels.gpu[order], kernels.kind[order]
     ends = end[order]
     labelled = np.flatnonzero(group != UNKNOWN)
-    labelled = labelled[stable_order(group[labelled])]
-    for _, there in runs_of(group[labelled]):
+    for there in places_by(group[labelled]).values():
         own = labelled[there]
         members = distinct(gpu[own])
         ours = np.flatnonzero(np.isin(gpu[open_rows], members))

@@ -22,8 +22,8 @@ from chopper_core.util.grouping import (
     first_equal,
     maxima_of,
     nth_of,
+    places_by,
     ranked,
-    runs_of,
     stable_order,
 )
 
@@ -73,17 +73,16 @@ def _ruled(
     key = timed.gpu.astype(np.int64) * width + (timed.queued - low)
     place = np.empty(len(key), np.intp)
     pairs = ranked(waiting[near.target] * (int(awaited.max()) + 1) + awaited[near.source])[1]
-    by_pair = stable_order(pairs)
     found, follows = [near.take(slice(0))], np.zeros(len(pairs), np.bool_)
-    for _, own in runs_of(pairs[by_pair]):
-        some = near.take(by_pair[own])
+    for own in places_by(pairs).values():
+        some = near.take(own)
         sources = of_awaited[int(awaited[some.source[0]])]
         place[sources] = np.arange(len(sources))
         waits = _rule(
             timed, recorded, key, some, of_waiting[int(waiting[some.target[0]])], sources, place
         )
         if waits is not None:
-            follows[by_pair[own]] = True
+            follows[own] = True
             found.append(waits)
     return joined_edges([*found, near.take(follows)]), near.take(~follows)
 

@@ -25,7 +25,6 @@ from chopper_core.util.grouping import distinct
 
 _MAX_ADDED_ROWS: Final = 1 << 15
 """Contiguous rows that are summed as fast as cells are looked up."""
-"""Nodes whose rows are cached, where they are not a slice."""
 _ITERATION: Final = "iteration"
 
 

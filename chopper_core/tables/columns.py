@@ -22,7 +22,6 @@ Columns = dict[str, AnyArray]
 
 MAX_NAME: Final = 1 << 14
 """Characters of the longest name; those of templates in templates have some 10,000."""
-_INT32_LIMIT: Final = 2**31
 _INT64_LIMIT: Final = 2**63
 MAX_BYTES: Final = 1 << 42
 """No GPU has more memory, so none moves more at once."""

@@ -41,7 +41,7 @@ from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, places_by
 
 GROUP_FILE: Final = "comm_group.json"
 """The members of each process group but the world, as ASTRA-sim's option takes them."""
@@ -420,12 +420,13 @@ def communicators(run: Run, rows: Index) -> list[Communicator]:
     sizes, shared = known_group_sizes(run, table.group[comm], table.gpu[comm])
     named = _members(run)
     found: list[Communicator] = []
-    for code in distinct(table.group[comm]).tolist():
-        own = comm[table.group[comm] == code]
+    for code, at in places_by(table.group[comm]).items():
+        own = comm[at]
         label = table.names[code] if code >= 0 else ""
         gpus = named.get(label) or tuple(distinct(table.gpu[own]).tolist())
         gpus = everyone if code < 0 else gpus
-        of_gpu = tuple(own[table.gpu[own] == gpu] for gpu in gpus)
+        by_gpu = places_by(table.gpu[own])
+        of_gpu = tuple(own[by_gpu.get(gpu, np.empty(0, np.intp))] for gpu in gpus)
         size = sizes.get(code, 0)
         if code in shared:
             wrong = "the trace gives several groups this name, so its members are not known"

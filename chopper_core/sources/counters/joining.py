@@ -96,8 +96,8 @@ def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
     joined, *others = parts
     for other in others:
         there = _in_terms_of(joined, other)
-        ours, theirs = distinct(joined.dispatches.gpu), distinct(there.dispatches.gpu)
-        shared = ours[np.isin(ours, theirs)]
+        ours = distinct(joined.dispatches.gpu)
+        shared = ours[np.isin(ours, there.dispatches.gpu)]
         rows = _in_order(_merged(joined.dispatches, there.dispatches))
         note = (
             f"Several processes used the same GPU ({len(shared):,} of them); occurrences are "

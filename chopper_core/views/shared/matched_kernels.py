@@ -32,10 +32,10 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     evenly,
+    places_by,
     ranked,
     run_sizes,
     run_starts,
-    runs_of,
     stable_order,
     united,
 )
@@ -321,10 +321,8 @@ def _slowdown_during_waits(
     GPU and operation. 0 where the shares don't differ enough.
     """
     code = ranked(found.table.operation[found.rows[:, 0]])[1]
-    order = stable_order(code)
     rates = np.zeros(len(code))
-    for _, own in runs_of(code[order]):
-        at = order[own]
+    for at in places_by(code).values():
         values = [np.take(each, at, axis=1) for each in (took_ns, waiting, other)]
         logs = np.stack([np.log(np.maximum(values[0], 1)), *values[1:]])
         logs -= logs.mean(axis=1, keepdims=True)

@@ -20,11 +20,11 @@ from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     distinct,
+    places_by,
     quantile_of,
     quantiles_along,
     quantiles_of,
     run_starts,
-    runs_of,
     stable_order,
 )
 from chopper_core.views.base import NODE, Base, node_names
@@ -181,9 +181,8 @@ def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64
         return quantiles_of(values, owner, len(groups), shares)
     parts: list[list[AnyArray]] = [[] for _ in range(len(groups))]
     for rows, group in groups.pieces():
-        order = stable_order(group)
-        values = values_of(groups.table, column, rows)[order]
-        for number, own in runs_of(group[order]):
+        values = values_of(groups.table, column, rows)
+        for number, own in places_by(group).items():
             parts[number].append(values[own])
     return np.array([quantile_of(np.concatenate(own), shares) for own in parts])
 
