@@ -17,11 +17,14 @@ from numpy.typing import DTypeLike
 
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
+from chopper_core.util.patterns import late
 
 Columns = dict[str, AnyArray]
 
 MAX_NAME: Final = 1 << 14
 """Characters of the longest name; those of templates in templates have some 10,000."""
+_AT: Final = " object at 0x"
+_ADDRESS: Final = late(_AT + "[0-9a-fA-F]+")
 _INT64_LIMIT: Final = 2**63
 MAX_BYTES: Final = 1 << 42
 """No GPU has more memory, so none moves more at once."""
@@ -105,11 +108,17 @@ def codes_of(ids: Sequence[Any], code_of: Callable[[Any], int]) -> Int64:
 
 
 class NameInterner(Interner):
-    """Numbers distinct names; a longer one than compilers write is cut, with a digest of it all."""
+    """Numbers distinct names; a longer one than compilers write is cut, with a digest of it all.
+
+    The address of an object, which differs from process to process, is no part of a name.
+    """
 
     def __missing__(self, key: Any) -> int:
-        if isinstance(key, str) and len(key) > MAX_NAME:
-            return self[cut_name(key)]
+        if isinstance(key, str):
+            if len(key) > MAX_NAME:
+                return self[cut_name(key)]
+            if _AT in key and (name := _ADDRESS.sub("", key)) != key:
+                return self[name]
         return super().__missing__(key)
 
 

@@ -336,6 +336,18 @@ def test_a_log_of_nvidia_smi_is_a_run(tmp_path: Path) -> None:
     assert any("GPU 2 runs at up to 11.8 % lower clocks" in each for each in found.labels)
 
 
+def test_idle_gpus_are_called_idle_and_not_slow(tmp_path: Path) -> None:
+    lines = ["timestamp, index, power.draw [W], clocks.sm [MHz], utilization.gpu [%]"]
+    for second in range(30):
+        for gpu in range(6):
+            watts, mhz, used = (90, 300, second == 7) if gpu in (1, 4) else (650 + gpu, 1700, 97)
+            stamp = f"2025/01/02 10:00:{second:02d}.000"
+            lines.append(f"{stamp}, {gpu}, {watts}.00 W, {mhz} MHz, {int(used)} %")
+    (tmp_path / "gpu.csv").write_text("\n".join([*lines, ""]))
+    found = frame(open_run(str(tmp_path), jobs=1), "findings")
+    assert found.labels == ["GPUs 1 and 4 are idle: the mean utilization is below 1.0 %"]
+
+
 LOGS = [
     ("nvidia.csv", NVIDIA_CSV, {0: 131.17}),
     ("dmon.txt", DMON, {0: 131, 1: 132}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from collections import Counter
 from decimal import Decimal
 from math import prod
@@ -155,6 +156,7 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
             kind = 1
         if category == "python_function":
             kind = frame_kind(name, event.get("dur"))
+            name = re.sub(r" object at 0x[0-9a-fA-F]+", "", name)
         if category in (*HOST_DEVICE, *FORWARD_BACKWARD) and phase in ("s", "f"):
             flow = "ac2g" if category in HOST_DEVICE else "fwdbwd"
             flow_ids[flow][phase].add(integer(event.get("id")))

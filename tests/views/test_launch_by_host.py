@@ -341,3 +341,22 @@ def test_causes_that_people_know_are_named(tmp_path: Path) -> None:
         "data loading (enumerate(DataLoader)#_Iter.__next__)",
         "garbage collection (<built-in function collect>)",
     ]
+
+
+def test_a_function_is_one_row_whatever_the_address_of_its_object(tmp_path: Path) -> None:
+    """Processes, and calls, have their objects at other addresses: no two would be compared."""
+    found, at = [], 0
+    for number in range(1, 4):
+        if number > 1:
+            name = f"<built-in method step of Loader object at 0x7f{number:02x}A0>"
+            found.append(event("python_function", name, at, at + 300))
+        at += 310
+        found += [
+            event("cuda_runtime", "hipLaunchKernel", at, at + 4, correlation=number),
+            event("kernel", "k", at + 4, at + 90, device=0, stream=0, correlation=number),
+        ]
+        at += 90
+    assert by_host(opened_events(tmp_path, found)).labels[:2] == [
+        "<built-in method step of Loader>",
+        "untraced code",
+    ]

@@ -22,9 +22,11 @@ from chopper_core.util.plugins import Plugin
 from chopper_core.views.base import base_of_steps
 from chopper_core.views.findings.parts import Found, Worth, in_groups
 from chopper_core.views.findings.rule import (
+    COMPUTES,
     CONFIDENCE,
     IRREGULAR,
     SMALLEST_SAVING,
+    Cost,
     Finding,
     FindingRule,
     FindingsContext,
@@ -102,14 +104,19 @@ class Checked(Struct, frozen=True, eq=False):
     placed: list[tuple[Found, int | None]]
 
     def range_ns(self, rule: FindingRule, finding: Finding) -> tuple[float | None, float | None]:
-        """The ends of the potential saving's range, which is at most the step."""
+        """The ends of the potential saving's range, which is at most the step, and at most what of
+        it isn't compute where that isn't what the finding costs."""
         if (saving := finding.saving_ns) is None:
             return None, None
         least, most = rule.holds_replayed if finding.is_replayed else rule.holds
-        worth, step_ns = self.worth, self.context.step_ns
+        worth, context = self.worth, self.context
         ends = (finding.low_ns, finding.high_ns) if worth is None else worth.range_ns(finding)
         low, high = (saving if end is None else end for end in ends)
-        return min(max(least * low, 0.0), step_ns), min(most * high, step_ns)
+        limit = context.step_ns
+        if finding.cost not in {Cost.UNKNOWN, *COMPUTES}:
+            compute = (context.cells.sum(name).sum() for name in ("compute_ns", "overlap_ns"))
+            limit = max(limit - context.per_iteration(float(sum(compute))), saving)
+        return min(max(least * low, 0.0), limit), min(most * high, limit)
 
 
 def checked(run: Run, view: View) -> Checked:

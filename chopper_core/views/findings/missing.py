@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.column_names import CYCLES
 from chopper_core.model.groups import elapsed_of_rows
+from chopper_core.model.run import Run
 from chopper_core.model.table import (
     MODEL_PHASES,
     NO_LABEL,
@@ -19,7 +20,7 @@ from chopper_core.model.table import (
     Selection,
 )
 from chopper_core.model.view import View, with_view
-from chopper_core.util.arrays import Int64
+from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.grouping import median_of
 from chopper_core.views.findings.clocks import THROTTLED as THROTTLED_SHARE
 from chopper_core.views.findings.clocks import range_of
@@ -161,12 +162,14 @@ def _launches(context: FindingsContext) -> Gaps:
 
 
 _UNKNOWN: Final = "unknown without a trace"
+UNUSED: Final = threshold("""utilization of an idle GPU | 1 | % on average, below that
+    drivers and monitors use a GPU for moments""")
 LOWER_CLOCK: Final = threshold("""clock below that of the other GPUs | 2 | %
     GPUs of one model vary by about a percent""")
 HOTTER: Final = threshold("""temperature above that of the other GPUs | 5 | °C
     neighbouring slots of a node differ by a few degrees""")
 MORE_POWER: Final = threshold("""power below that of the other GPUs | 10 | %
-    idle, or capped""")
+    capped, or with less to do""")
 
 
 @rule("stopped", saving=_UNKNOWN, of_samples=True)
@@ -196,10 +199,27 @@ def sampled_throttling(context: FindingsContext) -> Iterator[Finding]:
     yield _finding(context, gpus, text, column)
 
 
+@rule("sampled-idle", saving=_UNKNOWN, thresholds=(UNUSED,), of_samples=True)
+def sampled_idle(context: FindingsContext) -> Iterator[Finding]:
+    """GPUs that nothing uses."""
+    unused = _unused(context.run)
+    if unused.any():
+        gpus = [gpus_of(context.run)[place] for place in np.flatnonzero(unused).tolist()]
+        verb = "is" if len(gpus) == 1 else "are"
+        text = f"{verb} idle: the mean utilization is below {percent(UNUSED.share)}"
+        yield _finding(context, gpus, text, "mean_gfx_util_pct")
+
+
+def _unused(run: Run) -> Mask:
+    used = figure(run, "mean_gfx_util_pct")
+    return np.isfinite(used) & (used < UNUSED.value)
+
+
 def _far(
     name: str, looks_for: str, sort: str, least: Threshold, verb: tuple[str, str], text: str
 ) -> FindingRule:
-    """A rule: GPUs far from the others in the figure of `sort`, on the side that it puts first.
+    """A rule: of those in use, GPUs far from the others in the figure of `sort`, on the side that
+    it puts first.
 
     The farthest is at least `least` from the median, in its unit or in % of the median. The verb
     is that of one GPU and of several.
@@ -207,7 +227,7 @@ def _far(
 
     def find(context: FindingsContext) -> Iterator[Finding]:
         run, values = context.run, figure(context.run, sort.removeprefix("-"))
-        known = np.flatnonzero(np.isfinite(values))
+        known = np.flatnonzero(np.isfinite(values) & ~_unused(run))
         if len(known) < 3:
             return
         median = median_of(values[known])
