@@ -25,7 +25,10 @@ REAL_DATA = Path(
 )
 
 KERNELS = {"kernel": 0, "Kernel": 0, "gpu_memcpy": 1, "Memcpy": 1, "gpu_memset": 2, "Memset": 2}
-LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
+LAUNCHES = (
+    "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver",
+    "privateuse1_runtime", "Runtime",
+)  # fmt: skip
 RANGES = {"cpu_op": 0, "Operator": 0, "user_annotation": 1}
 FORWARD_BACKWARD = ("fwdbwd", "fwd_bwd", "forward_backward")
 HOST_DEVICE = ("ac2g", "async_gpu", "async_cpu_to_gpu")

@@ -243,8 +243,9 @@ def test_known_facts_of_real_traces() -> None:
 
 
 CATEGORIES = (
-    "kernel", "Kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "hip_driver", "cpu_op",
-    "Operator", "user_annotation", "python_function", "fwdbwd", "ac2g", "Trace", "",
+    "kernel", "Kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "hip_driver",
+    "xpu_runtime", "cpu_op", "Operator", "user_annotation", "python_function", "fwdbwd", "ac2g",
+    "Trace", "",
 )  # fmt: skip
 NAMES = st.one_of(
     st.sampled_from(("aten::mm", "nn.Module: A_0", "k", "torch/utils/checkpoint.py(9): backward")),

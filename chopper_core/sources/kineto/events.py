@@ -46,8 +46,9 @@ ACTIVITY_CATEGORIES: Final[Mapping[str, int]] = {
     "Memset": int(ActivityCategory.MEMSET),
 }
 LAUNCH_CATEGORIES: Final = frozenset(
-    ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
-)
+    ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver",
+     "privateuse1_runtime", "Runtime")
+)  # fmt: skip
 OLD_RANGE: Final = "Operator"
 """The category that torch up to 1.9 gives to operators and to named ranges."""
 RANGE_CATEGORIES: Final[Mapping[str, int]] = {
