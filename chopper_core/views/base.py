@@ -28,7 +28,7 @@ from chopper_core.util.grouping import distinct, first_equal
 
 NODE: Final = "node"
 """The split by host."""
-_PAIR: Final = ("gpu", "iteration")
+PAIR: Final = ("gpu", "iteration")
 _WORDS: Final = {"gpu": "GPUs", "iteration": "steps", NODE: "nodes"}
 _CYCLE: Final = "iteration%"
 Amount = TypeVar("Amount", float, Int64 | Float64)
@@ -85,7 +85,7 @@ class Base(Struct, frozen=True, eq=False):
         """What figures that add up are: `per step and GPU`, `total of 8 GPUs × 2 steps`."""
         if self.is_itself:
             return ""
-        gpus, steps = (distinct(self.cells.codes(level)[self.counted]).tolist() for level in _PAIR)
+        gpus, steps = (distinct(self.cells.codes(level)[self.counted]).tolist() for level in PAIR)
         is_run = steps in ([], [NO_LABEL])
         if self.pairs == 1:
             return "whole run" if is_run else "one step"
@@ -142,7 +142,7 @@ class Base(Struct, frozen=True, eq=False):
         levels = [level for level in labels if is_of_steps(self.run, level)]
         chosen = self.within
         if reduces != Reduces.SUM:
-            chosen, levels = self.others, [each for each in levels if each.startswith(_PAIR[1])]
+            chosen, levels = self.others, [each for each in levels if each.startswith(PAIR[1])]
         if gpus is not None:
             chosen = chosen & np.isin(self.cells.codes("gpu"), list(gpus))
         # An iteration that takes no part in the total has figures of its own.
@@ -189,7 +189,7 @@ def _base(run: Run, view: View) -> Base:
         if is_of_steps(run, level):
             named = cells.codes(level) == run.table.code_of(level, label)
             within &= named
-            others &= named | (not level.startswith(_PAIR[1]))
+            others &= named | (not level.startswith(PAIR[1]))
     steps = cells.codes("iteration")
     cut = () if run.takes_truncated(view) else sorted(run.cut_of(view))
     complete = ~np.isin(steps, np.array(cut, np.int64))
@@ -219,7 +219,7 @@ def other_total(ours: Base, base: Base) -> list[str]:
 
 def is_of_steps(run: Run, level: str) -> bool:
     """Whether GPUs and iterations have labels at a level, not what runs in a step."""
-    return level in (*_PAIR, NODE, *run.table.coordinates) or level.startswith(_CYCLE)
+    return level in (*PAIR, NODE, *run.table.coordinates) or level.startswith(_CYCLE)
 
 
 def node_names(run: Run, gpus: Sequence[int]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -107,15 +107,15 @@ class TimeParts(Struct, frozen=True):
         return np.where(values.present(), values.numbers, 0).astype(np.int64)
 
 
-def parts_of(run: Run, nodes: Groups) -> TimeParts:
+def parts_of(run: Run, nodes: Groups, names: Sequence[str] = _TERMS) -> TimeParts:
     """The parts of each node's elapsed time; those that are known add up to it."""
     scope = Scope.of(run, nodes)
-    values = {name: METRICS[name].compute(scope) for name in _TERMS}
+    values = {name: METRICS[name].compute(scope) for name in names}
     return TimeParts(values, METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64))
 
 
-def covered_parts(coverage: Coverage) -> dict[str, frozenset[int]]:
-    found = {name: coverage.covered(METRICS[name]) for name in _TERMS}
+def covered_parts(coverage: Coverage, names: Sequence[str] = _TERMS) -> dict[str, frozenset[int]]:
+    found = {name: coverage.covered(METRICS[name]) for name in names}
     return {name: gpus for name, gpus in found.items() if gpus is not None}
 
 
@@ -136,6 +136,30 @@ def _covered_ns(
     return {name: found[gpus] for name, gpus in covered.items()}
 
 
+def totals(run: Run, view: View) -> list[tuple[Metric, Values]]:
+    """The shares among the columns of a view, of its node as a whole."""
+    tree = with_parts(run).tree_of(view)
+    names = [name for name, share in SHARES.items() if share.name in view.columns]
+    node = tree.node(view.path)
+    covered = covered_parts(Coverage(run, view, "", node, node), names)
+    whole = _whole(run, view, tree, covered, names)
+    return [(SHARES[name], whole.share(name)) for name in names]
+
+
+def _whole(
+    run: Run,
+    view: View,
+    tree: Tree,
+    covered: Mapping[str, frozenset[int]],
+    names: Sequence[str] = _TERMS,
+) -> TimeParts:
+    """The parts of the time of a view's node."""
+    some = {gpus: without_gpus(tree, gpus) for gpus in covered.values()}
+    of = {gpus: tree.split(view.path, (), left).elapsed_ns for gpus, left in some.items()}
+    whole = parts_of(run, tree.node(view.path), names)
+    return replace(whole, covered_ns={name: of[gpus] for name, gpus in covered.items()})
+
+
 def with_parts(run: Run) -> Run:
     """The run with the columns of the breakdown, which a run built in memory may lack."""
     if all(name in run.table.measured for name in BREAKDOWN):
@@ -152,13 +176,11 @@ def answer(run: Run, view: View) -> ViewResult:
     by = view.by or "operation"
     tree = with_parts(run).tree_of(view)
     rows = Partition.of(tree, view, by)
-    parts, whole = parts_of(run, rows.nodes), parts_of(run, rows.whole)
     coverage = Coverage(run, view, by, rows.nodes, rows.whole)
     covered = covered_parts(coverage)
     covered_ns = _covered_ns(tree, view, rows.nodes, by, covered)
-    parts = replace(parts, covered_ns=covered_ns)
-    of_all = {name: times.sum(keepdims=True) for name, times in covered_ns.items()}
-    whole = replace(whole, covered_ns=of_all)
+    parts = replace(parts_of(run, rows.nodes), covered_ns=covered_ns)
+    whole = _whole(run, view, tree, covered)
     words = {
         name: f"{title} {len(covered[name])}/{coverage.gpus}" if name in covered else title
         for name, title in _TITLES.items()

@@ -78,7 +78,7 @@ def run_preview(run: Run, view: View) -> Frame:
     can_be_quick = view.name and not run.is_sampled_only and view_spec(view.name).has_preview
     if can_be_quick and not run.memo.has(("view", _plain(view))):
         module = cast(Previewed, view_module(view.name))
-        _check(run, view, module.SPEC)
+        check_fits(run, view, module.SPEC)
         found = module.preview(run, view)
     if found is None:
         return run_frame(run, view)
@@ -103,7 +103,7 @@ def without_rows(run: Run, view: View, reason: str) -> Frame:
 def answer(run: Run, view: View) -> ViewResult:
     module = view_module(view.name)
     spec = module.SPEC
-    _check(run, view, spec)
+    check_fits(run, view, spec)
     if view.path:
         run.tree(view.order).node(view.path)  # A view with nothing to show doesn't look for it.
     found = cached(run, view, lambda plain: module.answer(run, plain))
@@ -114,7 +114,8 @@ def answer(run: Run, view: View) -> ViewResult:
     return found
 
 
-def _check(run: Run, view: View, spec: ViewSpec) -> None:
+def check_fits(run: Run, view: View, spec: ViewSpec) -> None:
+    """Raises NothingToShow or UsageError where a view has no answer for a run."""
     if run.is_sampled_only and not spec.takes_samples:
         able = ", ".join(each.name for each in view_specs() if each.takes_samples)
         raise NothingToShow(

@@ -210,13 +210,38 @@ def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> d
     return {metric.name: (metric, values) for metric, values in columns}
 
 
+def totals(run: Run, view: View) -> list[Column]:
+    """The total row by iteration; nothing without a complete one."""
+    steps = steps_of(run, view)
+    return _total(steps, _by_iteration(steps, _every(steps))[steps.steady], "")
+
+
+def _every(steps: StepParts) -> Float64:
+    """GPUs x iterations x (time, tokens, parts)."""
+    return np.stack([steps.times_ns, steps.tokens, *np.moveaxis(steps.parts_ns, 2, 0)], axis=2)
+
+
+def _by_iteration(steps: StepParts, every: Float64) -> Float64:
+    """Iterations x GPUs x (time, tokens, parts); the tokens of truncated ones are unknown."""
+    cells = np.moveaxis(np.where(steps.there[:, :, None], every, np.nan), 1, 0)
+    cells[~steps.steady, :, 1] = np.nan
+    return cells
+
+
+def _total(steps: StepParts, cells: Float64, stat: str) -> list[Column]:
+    """All instances as one row."""
+    if not steps.steady.any():
+        return []
+    together = cells.reshape(1, -1, cells.shape[2])
+    return [*_figures(steps, together, stat, np.array([steps.step_ns])).values()]
+
+
 def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
     """A row per iteration, GPU or coordinate; its instances are GPUs, or iterations."""
-    every = np.stack([steps.times_ns, steps.tokens, *np.moveaxis(steps.parts_ns, 2, 0)], axis=2)
+    every = _every(steps)
     if by == "iteration":
         labels, counted = list(map(str, steps.iterations)), steps.steady
-        cells = np.moveaxis(np.where(steps.there[:, :, None], every, np.nan), 1, 0)
-        cells[~counted, :, 1] = np.nan
+        cells = _by_iteration(steps, every)
     else:
         rows = GpuRows.of(run, steps.gpus, by)
         labels, counted = rows.labels, np.ones(len(rows.labels), np.bool_)
@@ -242,11 +267,7 @@ def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
         own |= {name: (COLUMNS[name], values) for name, values in more.items()}
         first[2:] = ["state", "slowest", "spread_pct", "tokens", "span_ns"]
     columns = [own[name] for name in dict.fromkeys((*first, *own))]
-    if not steps.steady.any():
-        return labels, columns, []
-    together = cells[counted].reshape(1, -1, cells.shape[2])
-    whole = _figures(steps, together, view.stat, np.array([steps.step_ns]))
-    return labels, columns, [*whole.values()]
+    return labels, columns, _total(steps, cells[counted], view.stat)
 
 
 def _by_part(steps: StepParts, stat: str) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,13 +14,14 @@ import pytest
 
 import chopper_core as chopper
 from chopper_core.extensions.runs import run_set as runs
-from chopper_core.extensions.runs.figures import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
+from chopper_core.extensions.runs.figures import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL, TREE
 from chopper_core.extensions.runs.run_set import RunSet, open_runs
 from chopper_core.ingest.discovery import FoundRun, find_runs, holds_runs
+from chopper_core.ingest.open import open_run
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import render
 from chopper_core.model.view import View
-from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.errors import DataError, NothingToShow, UsageError
 from chopper_core.views.compare.gate import INCONCLUSIVE, judge, parse_limit
 from chopper_core.views.query import query
 from chopper_tui.cli import main
@@ -27,7 +29,7 @@ from chopper_tui.commands.explore import address_of
 from tests.align.traces import TinyTrace
 from tests.charllm import directory
 from tests.demo import as_kept, demo_run
-from tests.fuzz.seeds import _workers
+from tests.fuzz.seeds import _workers, small_trace
 from tests.sources.telemetry.telemetry_texts import DCGM_DMON, stamped
 
 RUNS = ("fsdp1", "fsdp2")
@@ -554,6 +556,67 @@ def test_links_lead_to_each_run_once(sweep: Path) -> None:
     (sweep / "loop" / "self").symlink_to("..")
     (sweep / "dangling").symlink_to("nowhere")
     assert [each.name for each in find_runs([str(sweep)])] == ["run one", "tp2"]
+
+
+def check_row(row: runs.RunRow) -> None:
+    """Compare the figures of a row with the views of its run, opened alone, and their reasons."""
+    run = open_run(row.path)
+    for name, each in RUN_COLUMNS.items():
+        if not each.view:
+            continue
+        view = "" if each.view == TREE else each.view
+        asked = View(row.path, name=view, columns=(each.name,), is_total=view != "overheads")
+        try:
+            frame = query(run, asked)
+        except (NothingToShow, UsageError):
+            assert name not in row.figures, (row.name, name)
+            continue
+        number = frame.total.get(each.name)
+        if each.how != TOTAL:
+            values = frame.values[each.name]
+            is_known = len(values) > 0 and values.present().all()
+            number = REDUCTIONS[each.how](values.numbers) if is_known else None
+        if name not in row.figures:
+            # Matrix kernels without FLOPs would make it too small.
+            is_unknown = row.missing[name].endswith("of matrix kernels has unknown FLOPs")
+            assert number is None or is_unknown, (row.name, name)
+            (metric,) = frame.columns
+            assert row.missing[name] == metric.missing_because or is_unknown or not number
+        else:
+            assert row.figures[name] == number, (row.name, name)
+
+
+def test_rows_say_what_the_opened_runs_say(sweep: Path) -> None:
+    """Runs of one and of two ranks, torn, without annotations, calls or shapes, and at random."""
+    for name in ("whole", "both"):
+        (sweep / name).mkdir()
+    whole = json.loads(small_trace().write(sweep / "whole" / "rank0.json").read_text())
+    events = whole["traceEvents"]
+
+    def write(name: str, kept: Sequence[Mapping[str, Any]]) -> None:
+        (sweep / name).mkdir()
+        (sweep / name / "rank0.json").write_text(json.dumps({**whole, "traceEvents": kept}))
+
+    for rank in range(2):
+        small_trace(rank).write(sweep / "both" / f"rank{rank}.json")
+    text = (sweep / "whole" / "rank0.json").read_bytes()
+    for share in (30, 60, 90):
+        (sweep / f"torn{share}").mkdir()
+        (sweep / f"torn{share}" / "rank0.json").write_bytes(text[: len(text) * share // 100])
+    for category in ("user_annotation", "cuda_runtime", "cpu_op", "python_function"):
+        write(f"without_{category}", [each for each in events if each.get("cat") != category])
+    later = [each for each in events if each["ph"] != "X" or each["ts"] > 900]
+    write("late", later)
+    chance = random.Random(38)
+    for number in range(8):
+        write(f"drop{number}", [each for each in events if chance.random() > 0.1 + number / 20])
+    found = open_runs("all", [str(sweep)], jobs=1, use_cache=False)
+    all_rows(found)
+    rows = found.reading(False).rows
+    assert {row.status for row in rows} >= {"ok", "partial", "short"}
+    for row in rows:
+        if row.status != "failed":
+            check_row(row)
 
 
 @pytest.mark.sweep

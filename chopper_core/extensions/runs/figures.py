@@ -6,7 +6,7 @@ mean, smallest or largest of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite, nan
 from pathlib import PurePath
 from typing import Any, Final
@@ -16,13 +16,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.extensions.runs.run_set import OK, PARTIAL, SHORT, RunRow, RunSet
-from chopper_core.metrics import METRICS, Metric, Reduces, column, computed_column, metric_named
+from chopper_core.metrics import (
+    METRICS,
+    Metric,
+    Reduces,
+    Scope,
+    Values,
+    column,
+    computed_column,
+    metric_named,
+)
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting, Settings
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
-from chopper_core.views.query import run_frame
+from chopper_core.views import overheads, throughput
+from chopper_core.views.frame import Number
+from chopper_core.views.query import check_fits, run_frame
 from chopper_core.views.shared.children import figures as root_figures
 from chopper_core.views.shared.step_times import replicas
 from chopper_core.views.throughput import steps_of
@@ -188,6 +199,11 @@ def known_column(name: str) -> Metric:
     return replace(metric, reduces=Reduces.NONE)
 
 
+_OF_WHOLE: Final = {
+    "throughput": (throughput.SPEC, throughput.totals, [*throughput.COLUMNS.values()]),
+    "overheads": (overheads.SPEC, overheads.totals, [*overheads.SHARES.values()]),
+}
+"""Views whose totals take less time without their rows, and their columns."""
 _REDUCTIONS: Final[dict[str, Any]] = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
 _PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "j_per_sample", "samples_per_s_mj")
 _NO_TRACE: Final = "it has telemetry alone, without a trace"
@@ -220,8 +236,11 @@ def figures_of_run(run: Run) -> RunRow:
     else:
         missing = {name: each.metric.missing_because for name, each in RUN_COLUMNS.items()}
         _take(run, {**places, **_STEP_ENERGY}, figures, missing)
-        if (unknown := _unknown_flops(run)) and figures.pop("mfu_pct", None) is not None:
-            missing["mfu_pct"] = unknown
+        if "mfu_pct" in figures:
+            kernels = run.tree_of(View(run.name)).split((), ("operation", "kernel"))
+            if unknown := overheads.unknown_flops(kernels):
+                del figures["mfu_pct"]
+                missing["mfu_pct"] = unknown
         _take_straggler(run, figures, missing)
         if "step_time_ns" in figures:
             steps = steps_of(run, View(run.name))
@@ -255,9 +274,10 @@ def _take_from(
     figures: dict[str, float | str],
     missing: dict[str, str],
 ) -> None:
-    asked = View(run.name, name="" if view == TREE else view, columns=tuple(columns.values()))
+    name, is_total = "" if view == TREE else view, view != "overheads"
+    asked = View(run.name, name=name, columns=tuple(columns.values()), is_total=is_total)
     try:
-        frame = run_frame(run, replace(asked, is_total=view != "overheads"))
+        metrics, total, values = _told(run, asked)
     except NothingToShow as error:
         missing |= dict.fromkeys(columns, str(error))
         return
@@ -268,16 +288,34 @@ def _take_from(
             (name,) = columns
             missing[name] = RUN_COLUMNS[name].metric.missing_because or str(error)
         return
-    because = {column.name: column.missing_because for column in frame.columns}
+    because = {metric.name: metric.missing_because for metric in metrics}
     for name, there in columns.items():
-        values, number = frame.values[there], frame.total.get(there)
+        number: float | None = total.get(there)
         if (how := RUN_COLUMNS[name].how) != TOTAL:
-            is_known = len(values) > 0 and values.present().all()
-            number = _REDUCTIONS[how](values.numbers) if is_known else None
+            own = values[there]
+            is_known = len(own) > 0 and own.present().all()
+            number = _REDUCTIONS[how](own.numbers) if is_known else None
         if number is None or not np.isfinite(number):
             missing[name] = because[there] or "the run lacks it on some of its GPUs"
         else:
             figures[name] = float(number)
+
+
+_Told = tuple[Iterable[Metric], Mapping[str, Number | None], Mapping[str, Values]]
+
+
+def _told(run: Run, view: View) -> _Told:
+    """A view's columns, total row and rows: of what most runs have the total alone."""
+    if view.name in _OF_WHOLE:
+        spec, totals, declared = _OF_WHOLE[view.name]
+        check_fits(run, view, spec)
+        return declared, {each.name: values.at(0) for each, values in totals(run, view)}, {}
+    if not view.name and len(run.table):
+        scope = Scope.of(run, run.tree_of(view).node(view.path))
+        metrics = [metric_named(name, run.table, run.counter_info) for name in view.columns]
+        return metrics, {each.name: each.compute(scope).at(0) for each in metrics}, {}
+    frame = run_frame(run, view)
+    return frame.columns, frame.total, frame.values
 
 
 def _problem(run: Run) -> str:
@@ -290,14 +328,6 @@ def _problem(run: Run) -> str:
         return ""
     more = f" And {len(lost) - 1} more losses." if len(lost) > 1 else ""
     return f"{PurePath(lost[0][0].path).name}: {lost[0][1]}{more}"
-
-
-def _unknown_flops(run: Run) -> str:
-    from chopper_core.views.overheads import unknown_flops
-
-    if not run.table.has_times:
-        return ""
-    return unknown_flops(run.tree_of(View(run.name)).split((), ("operation", "kernel")))
 
 
 def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from chopper_core.model.table import NO_LABEL, KernelTable
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.grouping import distinct, first_equal, median_of, ratios
-from chopper_core.views.base import base_of
+from chopper_core.views.base import PAIR, base_of
 from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import percent
 
@@ -50,26 +50,31 @@ def of_steps(
     return found
 
 
+def _pairs(run: Run, view: View) -> tuple[Groups, Int64, Int64]:
+    """The activities of a view's scope by GPU and iteration, its GPUs and labelled iterations."""
+    cells = run.tree(view.order).split(view.path, PAIR) if view.path else run.pairs
+    gpus, iterations = (distinct(cells.codes(level)).astype(np.int64) for level in PAIR)
+    return cells, gpus, iterations[iterations != NO_LABEL]
+
+
 def whole_steps(run: Run, view: View) -> tuple[Groups, Int64, Int64]:
-    """The GPUs and labelled iterations of a scope, and all their activities by both.
+    """All activities by GPU and iteration; the GPUs and labelled iterations of a scope.
 
     Whatever else the scope names, the iterations are whole.
     """
-    table, tree = run.table, run.tree(view.order)
-    gpus, iterations = (
-        tree.split(view.path, (level,)).codes(level).astype(np.int64)
-        for level in ("gpu", "iteration")
-    )
-    iterations = iterations[iterations != NO_LABEL]
+    cells, gpus, iterations = _pairs(run, view)
+    if not view.path:
+        return cells, gpus, iterations
+    tree = run.tree(view.order)
     without = {
         level: sorted(set(tree.codes_of(level).tolist()) - set(codes.tolist()))
-        for level, codes in (("gpu", gpus), ("iteration", iterations))
+        for level, codes in zip(PAIR, (gpus, iterations), strict=True)
         if len(codes)
     }
     without = {level: codes for level, codes in without.items() if codes}
     # The rows of one GPU lie together.
-    node = (table.text_of("gpu", int(gpus[0])),) if len(gpus) == 1 else ()
-    return run.tree().split(node, ("gpu", "iteration"), without), gpus, iterations
+    node = (run.table.text_of("gpu", int(gpus[0])),) if len(gpus) == 1 else ()
+    return run.tree().split(node, PAIR, without), gpus, iterations
 
 
 class StepTimes(Struct, frozen=True, eq=False):
@@ -127,11 +132,9 @@ def step_times(run: Run, view: View) -> StepTimes:
 
 def _step_times(run: Run, view: View) -> StepTimes:
     view = replace(view, is_total=False)
-    base, cells = base_of(run, view), run.pairs
-    if view.path:
-        cells = run.tree(view.order).split(view.path, ("gpu", "iteration"))
-    gpus, codes = (cells.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
-    gpus, found = distinct(gpus), distinct(codes[codes != NO_LABEL])
+    base = base_of(run, view)
+    cells, gpus, found = _pairs(run, view)
+    codes = cells.codes("iteration").astype(np.int64)
     steps = distinct(base.cells.codes("iteration")[base.counted]).astype(np.int64)
     kept = steps[steps != NO_LABEL]
     others = distinct(codes[~np.isin(codes, steps)]).tolist()
