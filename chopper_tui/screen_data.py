@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain
 from typing import Final
 
@@ -57,7 +57,7 @@ KEY_FIGURES: Final = {
 """Metric → its label in the line, the most important first; the unit labels some."""
 _IF_MEASURED: Final = ("gfx_mhz", "gfx_util_pct", "power_w")
 
-Means = Callable[[Index, int], Float64]
+Means = Callable[[Index, int, Signal], Float64]
 
 
 class ScreenSignal(Struct, frozen=True):
@@ -102,14 +102,14 @@ class Sparks(RowLines, kw_only=True, eq=False):
         if not wanted:
             return
         if self.scale is None:
-            some = self.signal.means(sampled(self.rows), self.bins)
+            some = self.signal.means(sampled(self.rows), self.bins, signal)
             self.scale = SparkScale.of(some)
             self.apart = far_out(some) if self.rows == len(some) else None
             title = self.scale.title(signal)
             short = title.removesuffix(f" {signal.unit}")
             self.title = [(title if len(title) <= self.bins else short, "header")]
         for row, line in zip(
-            wanted, self.signal.means(np.array(wanted, np.intp), self.bins), strict=True
+            wanted, self.signal.means(np.array(wanted, np.intp), self.bins, signal), strict=True
         ):
             text = self.scale.line(line, signal.unit, self.glyphs)
             ink = signal_ink(signal.unit, 0.0 if self.apart is None else float(self.apart[row]))
@@ -187,7 +187,7 @@ class ScreenData(Struct, frozen=True, dict=True):
         if isinstance(self.run, SeveralRuns):
             return chosen, chosen
         second = self.run.signal(second_signal(self.run, chosen.signal.name))
-        return chosen, ScreenSignal(second, _means_later(self.run, self.frame.view, second.name))
+        return chosen, ScreenSignal(second, self.frame.means)
 
     @cached_property
     def curves(self) -> int:
@@ -373,20 +373,6 @@ def next_signal(run: Run, chosen: str) -> str:
     after = run.signal_names.index(chosen) + 1
     later = (*run.signal_names[after:], *run.signal_names)
     return next(name for name in later if not is_part(name))
-
-
-def _means_later(run: Run, view: View, name: str) -> Means:
-    """The means of another signal over the rows of a view, which is asked for it when needed."""
-
-    @cache
-    def frame() -> Frame:
-        from chopper_core.views.query import query
-
-        # Without activities there are the view's own columns alone.
-        columns = () if run.is_sampled_only else ("elapsed_ns",)
-        return query(run, replace(view, columns=columns, signal=name))
-
-    return lambda rows, bins: frame().means(rows, bins)
 
 
 def on_every_gpu(run: Run, view: View, label: str) -> View | None:

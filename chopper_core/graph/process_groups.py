@@ -226,9 +226,12 @@ def kind_of_label(label: str) -> str:
 def group_kinds(run: Run) -> dict[int, str]:
     """Code of a process group in `split_groups`'s names → its dimension, where it is known."""
 
-    table = split_groups(run)
-    codes = [code for code in distinct(table.group).tolist() if code != NO_LABEL]
-    return {code: kind for code in codes if (kind := kind_of_label(table.names[code]))}
+    def found() -> dict[int, str]:
+        table = split_groups(run)
+        codes = [code for code in distinct(table.group).tolist() if code != NO_LABEL]
+        return {code: kind for code in codes if (kind := kind_of_label(table.names[code]))}
+
+    return run.memo(("kinds of groups",), found)
 
 
 def known_group_sizes(run: Run, group: Numbers, gpu: Numbers) -> tuple[dict[int, int], list[int]]:

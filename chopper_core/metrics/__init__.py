@@ -33,4 +33,5 @@ from chopper_core.metrics.metric import (
     computed_column as computed_column,
     numbered as numbered,
     worded as worded,
+    worded_codes as worded_codes,
 )

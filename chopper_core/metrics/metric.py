@@ -22,8 +22,8 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import Selection
 from chopper_core.model.units import AnyUnit, Unit
-from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import sums_of
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.grouping import ranked, sums_of
 
 
 class Reduces(StrEnum):
@@ -116,6 +116,12 @@ def worded(texts: Sequence[str | None]) -> Values:
     places = {word: place for place, word in enumerate(words)}
     numbers = np.array([0 if text is None else places[text] for text in texts], np.int64)
     return Values(numbers, np.array([text is None for text in texts], np.bool_), words=words)
+
+
+def worded_codes(codes: Codes, text_of: Callable[[int], str | None]) -> Values:
+    """The text of each code."""
+    known, place = ranked(codes)
+    return worded([text_of(code) for code in known.tolist()]).take(place)
 
 
 def numbered(numbers: Sequence[float | None] | Numbers) -> Values:

@@ -93,9 +93,12 @@ class Groups:
         own = self.selection
         if isinstance(own, slice):
             return np.asarray((rows >= own.start) & (rows < own.stop), np.bool_)
-        inside = np.zeros(len(self.table), np.bool_)
-        inside[own] = True
-        return inside[rows]
+        low, high = int(own.min()), int(own.max())
+        inside = np.zeros(high - low + 1, np.bool_)
+        inside[own - low if low else own] = True
+        near = (rows >= low) & (rows <= high)
+        near[near] = inside[rows[near] - low]
+        return near
 
     def pieces(self) -> Iterator[tuple[Selection, Codes]]:
         """Chunks of rows, in any order, with the group number of each row."""

@@ -283,12 +283,15 @@ class TimeSpans(Struct, frozen=True, eq=False, dict=True):
         """The time in which any of some activities runs."""
         if not len(start_ns):
             return cls(np.empty(0, np.int64), np.empty(0, np.int64))
-        # A span starts where as many activities have ended as have started before.
-        # Both are nearly sorted, which a stable sort exploits: it takes a tenth of the time.
-        start, end = (np.sort(each, kind="stable") for each in (start_ns, start_ns + duration_ns))
-        opens = np.concatenate([[True], start[1:] > end[:-1]])
-        closes = np.append(np.flatnonzero(opens)[1:] - 1, len(start) - 1)
-        return cls(start[opens], end[closes])
+        start, end = start_ns, start_ns + duration_ns
+        if (start[1:] >= start[:-1]).all():
+            np.maximum.accumulate(end, out=end)
+        else:
+            # A span starts where as many activities have ended as have started before.
+            # Both are nearly sorted, which a stable sort exploits: it takes a tenth of the time.
+            start, end = (np.sort(each, kind="stable") for each in (start, end))
+        opens = np.append(True, start[1:] > end[:-1])
+        return cls(start[opens], end[np.append(opens[1:], True)])
 
     @cached_property
     def _before_ns(self) -> Int64:

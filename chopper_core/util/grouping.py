@@ -25,6 +25,8 @@ _DIGIT: Final = 16
 _MOST_BITS: Final = 48
 """More digits than this are no faster than a comparison of the whole."""
 _FALLS: Final = 5
+_FEW: Final = 16
+"""Places of each of fewer codes are looked for in turn."""
 _MIN_RADIX: Final = 1 << 10
 """Fewer codes than this are compared."""
 _MIN_DENSE: Final = 1 << 16
@@ -45,8 +47,10 @@ def stable_order(codes: Codes) -> Index:
     """
     if len(codes) < _MIN_RADIX:
         return np.argsort(codes, kind="stable")
-    low = int(codes.min())
-    bits = (int(codes.max()) - low).bit_length()
+    low, high = int(codes.min()), int(codes.max())
+    if high - low < _FEW:
+        return np.concatenate([np.flatnonzero(codes == code) for code in range(low, high + 1)])
+    bits = (high - low).bit_length()
     if codes.dtype.itemsize * 8 <= _DIGIT or bits > _MOST_BITS:
         return np.argsort(codes, kind="stable")
     if bits > 2 * _DIGIT and _FALLS * int((codes[1:] < codes[:-1]).sum()) < len(codes):
@@ -269,6 +273,7 @@ def hashes(count: int) -> Int64:
 def distinct(values: AnyArray) -> AnyArray:
     """The different values, none of them NaN, in order."""
     if len(values) > _MIN_DENSE and values.dtype.kind in "iu":
+        values = values[run_mask(values)]
         low = int(values.min())
         width = int(values.max()) - low + 1
         if width > len(values):

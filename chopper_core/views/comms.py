@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.graph.collectives import Collectives, collectives_in, collectives_of
 from chopper_core.graph.process_groups import SPLITS, expert_note, split_groups, split_of
-from chopper_core.metrics import METRICS, Values, numbered, worded
+from chopper_core.metrics import METRICS, Values, numbered, worded_codes
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -31,7 +32,7 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures as columns
-from chopper_core.views.shared.collective_figures import headline, kinds_of, known, notes
+from chopper_core.views.shared.collective_figures import headline, kind_text, known, notes
 from chopper_core.views.shared.phrases import facts
 from chopper_core.views.shared.table_view import (
     Own,
@@ -111,8 +112,8 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
     assert whole is not None
     # The labels are those of a collective's first kernel, which the scope may not have.
     one = whole.rows[whole.members.first[found.number]]
-    numbers, names, kinds = found.number.tolist(), split_groups(run).names, kinds_of(found)
-    groups = [names[code] if code >= 0 else None for code in found.group.tolist()]
+    numbers, names = found.number.tolist(), split_groups(run).names
+    kinds = worded_codes(found.kind, partial(kind_text, found))
     layer, iteration = (table.column(name)[one].astype(np.int64) for name in ("layer", "iteration"))
     times, outlying = columns.outlying(run, found)
     owner, count = found.member_set, len(found)
@@ -125,17 +126,19 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
         *columns.rates(found, np.arange(count), count, owner),
         *columns.shares(found, owner, count),
         (columns.SIZE, Values(found.bytes, found.bytes < 0)),
-        (columns.KIND, worded(kinds)),
-        (columns.PHASE, worded(table.texts_of("phase", table.phase[one]))),
+        (columns.KIND, kinds),
+        (columns.PHASE, worded_codes(table.phase[one], partial(table.text_of, "phase"))),
         (columns.LAYER, Values(layer, layer < 0)),
         (columns.ITERATION, Values(iteration, iteration < 0)),
-        (columns.TIMES, numbered(times)),
-        (columns.OUTLIER, worded(outlying)),
+        (columns.TIMES, times),
+        (columns.OUTLIER, outlying),
         (columns.SEEN, Values(whole.members.sizes()[found.number])),
-        (columns.GROUP, worded(groups)),
+        (columns.GROUP, worded_codes(found.group, lambda code: names[code] if code >= 0 else None)),
         (columns.STARTS, Values(found.first_start_ns - run.origin_ns)),
     ]
-    labels = [f"{kind} {number}" for kind, number in zip(kinds, numbers, strict=True)]
+    words = kinds.words or ()
+    named = zip(kinds.numbers.tolist(), numbers, strict=True)
+    labels = [f"{words[word]} {number}" for word, number in named]
     return table_view(
         view,
         Partition(COLLECTIVE, labels, found.members, Groups.single(table, found.rows)),
@@ -177,7 +180,7 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
 
     skew, transfer = over(found.skew_ns, 0.5, 1.0), over(found.transfer_ns, 0.5, 0.95)
     _, outlying = columns.outlying(run, found)
-    strange = np.array([word is not None for word in outlying], np.bool_)[found.member_set]
+    strange = outlying.present()[found.member_set]
     own: Own = [
         (columns.CALLS, Values(counts_of(member_owner, count))),
         *columns.waits(found, member_owner, count),
@@ -266,7 +269,7 @@ def _members(run: Run, view: View) -> ViewResult:
         Partition("gpu", list(map(str, table.gpu[rows])), nodes, Groups.single(table, rows)),
         own,
         opens=lambda row: activity_view(run, view, int(rows[row])),
-        headline=(f"{kinds_of(one)[0]} {number}: {skew}",),
+        headline=(f"{kind_text(one, int(one.kind[0]))} {number}: {skew}",),
         base=base_of(run, view).itself,
         notes=notes(run, one),
     )

@@ -28,7 +28,7 @@ Number = int | float
 Cell = int | float | str
 
 
-def no_means(rows: Index, bins: int) -> Float64:
+def no_means(rows: Index, bins: int, of: Signal | None = None) -> Float64:
     return np.full((len(rows), bins), np.nan)
 
 
@@ -37,7 +37,8 @@ class Frame(Struct, frozen=True, eq=False):
 
     `values[name]` has one number per row, `total[name]` is the node's own figure. `hidden` rows
     did not match the filter. `means(rows, bins)` gives the mean of `signal` over the rows' GPUs in
-    each bin of each row's time, as an array of rows x bins, NaN where it is unknown.
+    each bin of each row's time, as an array of rows x bins, NaN where it is unknown; with a third
+    argument, that of another signal.
     """
 
     view: View
@@ -51,7 +52,7 @@ class Frame(Struct, frozen=True, eq=False):
     """The view that a row opens."""
     signal: Signal
     """The signal of the sparklines."""
-    means: Callable[[Index, int], Float64] = no_means
+    means: Callable[..., Float64] = no_means
     sort: str = ""
     """The order of the rows: a column, `-column`, or empty for the level's own."""
     hidden: int = 0

@@ -14,7 +14,7 @@ from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
 from chopper_core.graph.path import GAPS, longest_path, work_alone
 from chopper_core.graph.slack import MAX_ROWS
-from chopper_core.graph.step_graph import StepGraph, replay
+from chopper_core.graph.step_graph import Replayed, StepGraph, replay
 from chopper_core.metrics import METRICS, Reduces, Values, column, worded
 from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
@@ -151,26 +151,33 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _scope(run: Run, view: View) -> _ScopeGraph:
-    rows = np.sort(run.tree_of(view).node(view.path).rows)
-    codes, iteration = run.table.iteration, None
+    node, codes, iteration = run.tree_of(view).node(view.path), run.table.iteration, None
     gpus: tuple[int, ...] = ()
     if len(run.table) <= MAX_ROWS:
-        graph = step_graph(run)
+        rows, graph = np.sort(node.rows), step_graph(run)
+        replayed, alone = replay(graph), work_alone(graph)
     else:
-        there = [code for code in distinct(codes[rows]).tolist() if code != NO_LABEL]
+        steps = run.tree_of(view).split(view.path, ("iteration",)).codes("iteration").tolist()
+        there = [code for code in steps if code != NO_LABEL]
         whole = [code for code in there if code not in run.cut_iterations]
         iteration = next(iter(whole or there), None)
-        every = rows if iteration is None else np.flatnonzero(codes == iteration)
-        rows = rows if iteration is None else rows[codes[rows] == iteration]
+        every = np.sort(node.rows) if iteration is None else np.flatnonzero(codes == iteration)
+        rows = every[node.holds(every)]
         gpus = _fitting(run.table.gpu[every], run.table.gpu[rows])
         if gpus:
             every, rows = (own[np.isin(run.table.gpu[own], gpus)] for own in (every, rows))
-        graph = build_graph(run, every)
-    replayed = replay(graph)
+
+        def made() -> tuple[StepGraph, Replayed, Replayed]:
+            graph = build_graph(run, every)
+            return graph, replay(graph), work_alone(graph)
+
+        # All scopes of a step share its graph.
+        whose = (view.order, view.path) if iteration is None else ()
+        graph, replayed, alone = run.memo(("graph of a step", iteration, gpus, whose), made)
     own = graph.activities[np.isin(graph.iteration[graph.activities], distinct(codes[rows]))]
     path = longest_path(graph, replayed, own)
     inside = np.isin(path.rows, rows)
-    alone, places = work_alone(graph), graph.activities
+    places = graph.activities
     places = places[np.searchsorted(graph.row[places], rows)]
     first = alone.begin_ns[places].min()
     return _ScopeGraph(

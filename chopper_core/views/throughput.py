@@ -6,6 +6,8 @@ The parts are GEMM, attention and vector work by phase, the optimizer, and what 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -17,12 +19,12 @@ from chopper_core.metrics import Metric, Values, column, columns, numbered, word
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import PHASES, KernelTable, Phase
+from chopper_core.model.table import PHASES, KernelTable, Phase, Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot, with_view
-from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import ratios, sums_of
+from chopper_core.util.grouping import ratios, runs_of, sums_of
 from chopper_core.views.base import base_of, base_of_steps
 from chopper_core.views.shared.derived import named, reduced_along
 from chopper_core.views.shared.host_causes import moved_idle
@@ -355,33 +357,50 @@ def operation_class(name: str) -> str:
     return next((word for word, known in _OPERATIONS.items() if known.search(name)), "")
 
 
-def _part_of(table: KernelTable, rows: Index | slice) -> Int64:
-    """The part that each activity's compute belongs to, as a place in `PARTS`."""
-    phase, operation, kernel = (table.column(n)[rows] for n in ("phase", "operation", "kernel"))
+def _part_of(table: KernelTable) -> Callable[[Selection], Int64]:
+    """A function from rows to the part that each one's compute belongs to, as a place in
+    `PARTS`."""
     places = {word: place for place, word in enumerate(_CLASSES)}
     # A missing label, -1, is the last place.
     words = [*map(operation_class, table.operations), ""]
-    of_operation = np.array([places.get(word, -1) for word in words], np.int64)[operation]
-    of_kernel = [places[_KERNELS.get(kernel_class(name), "vector")] for name in table.names]
-    kind = np.where(of_operation >= 0, of_operation, np.array(of_kernel, np.int64)[kernel])
+    of_operation = np.array([places.get(word, -1) for word in words], np.int8)
+    classes = [places[_KERNELS.get(kernel_class(name), "vector")] for name in table.names]
+    of_kernel = np.array(classes, np.int8)
     part = np.full((len(_CLASSES), len(Phase) + 1), PARTS.index("other compute"), np.int64)
     for place, each in enumerate(_PHASES):
         part[: len(_BY_PHASE), each] = len(_BY_PHASE) * place + np.arange(len(_BY_PHASE))
     part[:, Phase.OPTIMIZER] = part[places["optimizer"]] = PARTS.index("optimizer")
     part[places["sharding copies"]] = PARTS.index("sharding copies")
-    found: Int64 = part[kind, phase]
+
+    def found(rows: Selection) -> Int64:
+        named = of_operation[table.operation[rows]]
+        kind = np.where(named >= 0, named, of_kernel[table.kernel[rows]])
+        return np.asarray(part[kind, table.phase[rows]])
+
     return found
 
 
-def _parts_of_steps(steps: Groups) -> Int64:
-    table, rows, count = steps.table, steps.selection, len(steps)
-    step = np.repeat(np.arange(count), steps.sizes())
-    computing = table.compute_ns[rows] + table.overlap_ns[rows]
-    places = step * len(PARTS) + _part_of(table, rows)
-    times = sums_of(computing, places, count * len(PARTS)).reshape(count, len(PARTS))
+def _parts_of_steps(run: Run, steps: Groups) -> Int64:
+    """The time of each part of whole iterations of GPUs, added up once for each GPU."""
+    gpus, iterations = (steps.codes(level) for level in ("gpu", "iteration"))
+    found = np.zeros((len(steps), len(PARTS)), np.int64)
+    for gpu, own in runs_of(gpus):
+        codes, parts = run.memo(("parts of steps", gpu), partial(_parts_of_gpu, run, gpu))
+        found[own] = parts[np.searchsorted(codes, iterations[own])]
+    return found
+
+
+def _parts_of_gpu(run: Run, gpu: int) -> tuple[AnyArray, Int64]:
+    table = run.table
+    steps = run.tree().split((table.text_of("gpu", gpu),), ("iteration",))
+    part_of, times = _part_of(table), np.zeros(len(steps) * len(PARTS), np.int64)
+    for rows, step in steps.pieces():
+        computing = table.compute_ns[rows] + table.overlap_ns[rows]
+        times += sums_of(computing, step * len(PARTS) + part_of(rows), len(times))
+    parts = times.reshape(len(steps), len(PARTS))
     for place, name in enumerate(_COLUMNS, len(PARTS) - len(_COLUMNS)):
-        times[:, place] = sums_of(table.column(name)[rows], step, count)
-    return np.rint(times).astype(np.int64)
+        parts[:, place] = steps.sum(name)
+    return steps.codes("iteration"), parts
 
 
 class StepParts(Struct, frozen=True, eq=False):
@@ -462,7 +481,7 @@ def _steps_of(run: Run, view: View, tokens: int | None) -> StepParts:
     whole = np.asarray(own.any(axis=0), np.bool_)
     if not view.cut:
         whole &= ~np.isin(iterations, [*run.cut_iterations])
-    parts = laid_out(_parts_of_steps(steps))
+    parts = laid_out(_parts_of_steps(run, steps))
     moved = moved_idle(run, View(view.run, cut=view.cut), is_whole=True)
     parts[:, :, PARTS.index("launch")] += moved.by_step(run, gpus, iterations).astype(np.int64)
     return StepParts(

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from chopper_core.graph.collectives import (
     PAIRWISE,
-    collectives_in,
     collectives_of,
 )
 from chopper_core.graph.contention import TRANSFERS
@@ -96,7 +95,7 @@ def slow_links(context: FindingsContext) -> list[SlowLink]:
 
 def _slow_links(context: FindingsContext) -> list[SlowLink]:
     everything = collectives_of(context.run)
-    chosen = collectives_in(context.run, context.node)
+    chosen = context.collectives
     if chosen is None or everything is None:
         return []
     table = context.table
@@ -155,7 +154,7 @@ SLOWER_THEN: Final = threshold("""slower transfer in some iterations | 15 | % lo
 )
 def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
     """Collectives that transfer slower in one iteration, or from one on, than like ones before."""
-    chosen, count = collectives_in(context.run, context.node), len(context.iterations)
+    chosen, count = context.collectives, len(context.iterations)
     if chosen is None or not 4 <= count <= _MAX_COMPARED:
         return
     table, sets = context.table, np.flatnonzero(chosen.complete & ~chosen.of_kind(PAIRWISE))
@@ -220,7 +219,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     """Communication that no compute hides."""
     per_cell = context.cells.sum("exposed_comm_ns")
     total = float(per_cell.sum())
-    chosen = collectives_in(context.run, context.node)
+    chosen = context.collectives
     if chosen is None or not total:
         return
     waiting = context.per_iteration(float(chosen.member_exposed_ns.sum()))

@@ -133,9 +133,15 @@ def _by_reason(times: _TimeByKind, slow: Index) -> Iterator[Index]:
     if len(slow) > _MAX_APART:
         return iter([slow])
     others = distinct_without(np.arange(len(times.context.took_ns)), slow)
-    usual = {part: median_of(each[others]) for part, each in times.kinds.items()}
-    reasons = grouped(slow.tolist(), lambda place: _grown(times, np.array([place]), usual)[:2])
-    return map(np.array, reasons.values())
+    kinds = [*times.kinds]
+    grown = np.stack([each[slow] - median_of(each[others]) for each in times.kinds.values()])
+    cost_of = dict(zip(slow.tolist(), grown.argmax(axis=0).tolist(), strict=True))
+
+    def reason(place: int) -> tuple[int, str]:
+        cost = cost_of[place]
+        return cost, _doing(times, np.array([place]), kinds[cost])
+
+    return map(np.array, grouped(slow.tolist(), reason).values())
 
 
 def _slow(times: _TimeByKind, slow: Index, usual: float) -> Finding:
@@ -264,9 +270,14 @@ def _grown(
     """The kind of time that slow iterations have most more of, what their hosts do then, and how
     much more of each."""
     grown = {part: float(each[slow].mean() - usual[part]) for part, each in times.kinds.items()}
-    cost, charges = max(grown, key=lambda part: grown[part]), host_charges(times.context.run)
-    is_host = cost == Cost.HOST and charges.causes
-    return cost, charges.doing(times.by_host(slow)) if is_host else "", grown
+    cost = max(grown, key=lambda part: grown[part])
+    return cost, _doing(times, slow, cost), grown
+
+
+def _doing(times: _TimeByKind, slow: Index, cost: Cost) -> str:
+    """What hosts do in slow iterations that have most more of a kind of time."""
+    charges = host_charges(times.context.run)
+    return charges.doing(times.by_host(slow)) if cost == Cost.HOST and charges.causes else ""
 
 
 def _explained(

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
+from chopper_core.graph.collectives import Collectives, collectives_in
 from chopper_core.metrics import METRICS, Scope, Values, computed_column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups, work_of
@@ -129,6 +130,10 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         sums, _ = self._memo(("sums", name), lambda: self.cells.known_together(columns))
         area, known = (np.where(self.computes, sums[column], 0.0) for column in columns)
         return area, known
+
+    @cached_property
+    def collectives(self) -> Collectives | None:
+        return collectives_in(self.run, self.node)
 
     @cached_property
     def computes(self) -> Mask:

@@ -99,21 +99,25 @@ def signal_chart(
     return SignalChart(signal, start, end, scope, tuple(gpus), stacked)
 
 
-def means_of(signal: Signal, nodes: Groups, shown: Index) -> Callable[[Index, int], Float64]:
-    """The means of a signal over the time of the shown nodes, as `Frame.means`.
+def means_of(
+    signal: Signal, nodes: Groups, shown: Index, has: Callable[[Signal], bool]
+) -> Callable[..., Float64]:
+    """The means of a signal that it `has` over the time of the shown nodes, as `Frame.means`.
 
     NaN for nodes on more than MAX_SPARKLINE_GPUS GPUs, or with more than MAX_SPARKLINE_ACTIVITIES
     activities whose GPUs aren't indexed: they would take too long.
     """
 
-    def means(rows: Index, bins: int) -> Float64:
-        known = nodes.means_of.setdefault((signal.name, bins), {})
+    def means(rows: Index, bins: int, of: Signal = signal) -> Float64:
+        if not has(of):
+            return no_means(rows, bins)
+        known = nodes.means_of.setdefault((of.name, bins), {})
         chosen = shown[rows].tolist()
         asked = [row for row in dict.fromkeys(chosen) if row not in known]
-        known.update(zip(asked, _means(signal, nodes, asked, bins), strict=True))
+        known.update(zip(asked, _means(of, nodes, asked, bins), strict=True))
         return np.array([known[row] for row in chosen]).reshape(-1, bins)
 
-    return means
+    return means if has(signal) else no_means
 
 
 def _means(signal: Signal, nodes: Groups, chosen: Sequence[int], bins: int) -> Float64:
@@ -269,8 +273,6 @@ def framed(
         result.level, result.labels, columns.values, tuple(columns.own), titled, texts,
         run.table.coordinates,
     )  # fmt: skip
-    # How busy a kernel keeps the GPU while it runs says nothing.
-    has_sparks = not view.name or signal.name in run.measured
     sort = view.sort or result.sort
     shown = shown_of(rows, view.filter, sort, counted, result.last)
     places = shown.at.tolist()
@@ -284,7 +286,12 @@ def framed(
         notes=(),
         target=lambda row: result.opens(places[row]),
         signal=signal,
-        means=means_of(signal, nodes, shown.at) if has_sparks and nodes is not None else no_means,
+        # How busy a kernel keeps the GPU while it runs says nothing.
+        means=no_means
+        if nodes is None
+        else means_of(
+            signal, nodes, shown.at, lambda each: not view.name or each.name in run.measured
+        ),
         sort=sort,
         hidden=shown.hidden,
         more=tuple(each for each, _ in own if each not in columns.metrics),

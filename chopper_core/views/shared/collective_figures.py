@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,12 +10,21 @@ from numpy.typing import NDArray
 
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
 from chopper_core.graph.collectives import PAIRWISE, Collectives, collectives_of
-from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.metrics import Metric, Values, column, numbered, worded_codes
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL
 from chopper_core.model.units import time_text
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
-from chopper_core.util.grouping import combined, counts_of, quantiles_of, ratios, sums_of
+from chopper_core.util.grouping import (
+    combined,
+    counted,
+    counts_of,
+    first_equal,
+    quantiles_of,
+    ratios,
+    sums_of,
+)
 from chopper_core.views.base import Base
 from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, MIN_VALUES
 from chopper_core.views.shared.phrases import amount, facts
@@ -134,9 +142,8 @@ def known(found: Collectives, values: Int64) -> Values:
     return Values(values, ~found.complete)
 
 
-def kinds_of(found: Collectives) -> list[str]:
-    names = (*found.table.operations, UNKNOWN_COLLECTIVE)
-    return [names[code] for code in found.kind.tolist()]
+def kind_text(found: Collectives, code: int) -> str:
+    return UNKNOWN_COLLECTIVE if code == NO_LABEL else found.table.operations[code]
 
 
 def rates(found: Collectives, owner: Index, count: int, member_owner: Index) -> Own:
@@ -167,8 +174,13 @@ def rates(found: Collectives, owner: Index, count: int, member_owner: Index) -> 
     ]
 
 
-def outlying(run: Run, found: Collectives) -> tuple[Float64, list[str | None]]:
+def outlying(run: Run, found: Collectives) -> tuple[Values, Values]:
     """Transfer over its median among the run's like collectives, and which are outliers."""
+    times, words = run.memo(("outlying collectives",), lambda: _outlying(run))
+    return times.take(found.number), words.take(found.number)
+
+
+def _outlying(run: Run) -> tuple[Values, Values]:
     whole = collectives_of(run)
     assert whole is not None
     names, code = combined([whole.kind, whole.group, whole.bytes])
@@ -183,11 +195,8 @@ def outlying(run: Run, found: Collectives) -> tuple[Float64, list[str | None]]:
     spread = medians(np.abs(distance))
     enough = own & (counts_of(code[own], len(names))[code] >= MIN_VALUES) & (spread > 0)
     is_outlier = enough & (np.abs(distance) > FACTOR * MAD_TO_SIGMA * spread)
-    words = [
-        ("slow" if distance[each] > 0 else "fast") if is_outlier[each] else None
-        for each in found.number.tolist()
-    ]
-    return ratios(np.where(own, transfer, np.nan), median)[found.number], words
+    words = Values((distance > 0).astype(np.int64), ~is_outlier, words=("fast", "slow"))
+    return numbered(ratios(np.where(own, transfer, np.nan), median)), words
 
 
 def blame(run: Run, found: Collectives, gpus: Int64, owner: Index, unknown: Mask) -> Own:
@@ -222,8 +231,9 @@ def latest(found: Collectives, owner: Index, count: int) -> Own:
 
 
 def gpu_words(gpus: NDArray[np.integer], known: Mask) -> Values:
-    pairs = zip(gpus.tolist(), known.tolist(), strict=True)
-    return worded([f"GPU {gpu}" if sure else None for gpu, sure in pairs])
+    return worded_codes(
+        np.where(known, gpus, NO_LABEL), lambda gpu: None if gpu == NO_LABEL else f"GPU {gpu}"
+    )
 
 
 def waits(found: Collectives, owner: Index, count: int) -> Own:
@@ -253,11 +263,15 @@ def shares(found: Collectives, owner: Index, count: int) -> Own:
 
 def headline(found: Collectives, base: Base, exposed_ms: Mapping[str, float]) -> tuple[str, ...]:
     """What is exposed, before which operation, and who waits for whom."""
-    names, complete = kinds_of(found), found.complete
-    kinds = Counter(names[place] for place in found.member_set.tolist()).most_common(4)
+    kinds, complete = found.kind[found.member_set], found.complete
+    codes, times = counted(kinds)
+    most = np.lexsort((first_equal(kinds, codes), -times))[:4].tolist()
     number = f"{amount(base.each(len(found.rows)))} collectives"
     second = f"{number}{base.words}: "
-    second += ", ".join(f"{amount(base.each(times))} {kind}" for kind, times in kinds)
+    second += ", ".join(
+        f"{amount(base.each(int(times[place])))} {kind_text(found, int(codes[place]))}"
+        for place in most
+    )
     exposed, first = int(found.table.exposed_comm_ns[found.rows].sum()), ""
     if exposed and not found.is_scheduled:
         before = (f"{time_text(1e6 * ms)} before {name}" for name, ms in exposed_ms.items())

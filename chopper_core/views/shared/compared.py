@@ -25,6 +25,7 @@ from chopper_core.metrics import Metric, Reduces, Values, default_columns, numbe
 from chopper_core.model import address
 from chopper_core.model.attributes import TypedValue
 from chopper_core.model.run import Run
+from chopper_core.model.signals import Signal
 from chopper_core.model.table import ACTIVITY, NO_LABEL
 from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index, Int64
@@ -184,10 +185,10 @@ def compared(run: Run, view: View) -> Frame:
         of, places = (ours, at_ours) if at_ours[row] >= 0 else (base, at_base)
         return of.attributes(int(places[row]))
 
-    def means(rows: Index, bins: int) -> Float64:
+    def means(rows: Index, bins: int, of: Signal = ours.signal) -> Float64:
         result = np.full((len(rows), bins), np.nan)
         places = at_ours[rows]
-        result[places >= 0] = ours.means(places[places >= 0], bins)
+        result[places >= 0] = ours.means(places[places >= 0], bins, of)
         return result
 
     return replace(

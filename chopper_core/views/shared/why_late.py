@@ -8,10 +8,9 @@ import numpy as np
 
 from chopper_core.model.groups import knows_sizes
 from chopper_core.model.side_table import HostState
-from chopper_core.util.grouping import medians_along
+from chopper_core.util.grouping import medians_along, sums_of
 from chopper_core.views.shared.host_causes import cause_beyond
 from chopper_core.views.shared.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
-from chopper_core.views.shared.matched_kernels import sums_by
 from chopper_core.views.shared.phrases import percent, time
 
 ONE_PLACE_SHARE: Final = 0.6
@@ -85,10 +84,13 @@ def _where_slower(stand: RankLeads, late: Straggler) -> str:
     iterations = [stand.iterations[at] for at in late.when]
     chosen = found.take(np.isin(table.iteration[first], iterations) & found.is_same)
     first = chosen.rows[:, 0]
-    phase = table.phase[first].astype(np.int64) + 1
-    operations = len(table.operations) + 1
-    for codes in (phase * operations + table.operation[first] + 1, phase * operations):
-        sums = sums_by(codes, chosen.durations_ns(), int(codes.max(initial=0)) + 1)
+    phase, operations = table.phase[first].astype(np.int64) + 1, len(table.operations) + 1
+    count = (int(phase.max(initial=0)) + 1) * operations
+    codes = phase * operations + table.operation[first] + 1
+    every = np.stack([sums_of(own, codes, count) for own in chosen.durations_ns()], axis=1)
+    whole = np.zeros_like(every)
+    whole[::operations] = every.reshape(-1, operations, len(found.gpus)).sum(axis=1)
+    for sums in (every, whole):
         extra = sums[:, column] - medians_along(np.delete(sums, column, axis=1), axis=1)
         most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
         # It means nothing for what takes most of the time anyway.

@@ -270,9 +270,10 @@ def waits_of(run: Run, lane: Lane) -> TimeSpans:
         if collectives is None:
             return TimeSpans.running(*np.empty((2, 0), np.int64))
         rows, waits_ns = collectives.rows, collectives.member_wait_ns
-        own = (waits_ns > 0) & (table.gpu[rows] == lane.gpu)
+        gpus = run.memo(("timeline gpus of collectives",), lambda: table.gpu[rows])
+        own = np.flatnonzero((waits_ns > 0) & (gpus == lane.gpu))
         if lane.stream is not EVERY_STREAM:
-            own &= table.stream[rows] == lane.stream
+            own = own[table.stream[rows[own]] == lane.stream]
         return TimeSpans.running(table.start_ns[rows[own]], waits_ns[own])
 
     return run.memo(("timeline waits", lane.gpu, lane.stream), found)
