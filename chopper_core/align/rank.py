@@ -41,10 +41,12 @@ from chopper_core.tables.columns import narrowed
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, ranked
 from chopper_core.util.memory import give_back
-from chopper_core.util.workers import THREADS_FROM_ROWS, beside
+from chopper_core.util.workers import beside
 
 NO_NAME: Final = "(no name)"
 """The name of an activity without one."""
+_MANY_RANGES: Final = 1 << 20
+"""What aligning them frees is worth the time of giving it back."""
 
 
 class AlignedRank(Struct, frozen=True):
@@ -188,7 +190,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
 
 def _give_back(trace: Trace) -> None:
     """Return the memory of the step before, of a large trace: its holes would remain."""
-    if len(trace.ranges) >= THREADS_FROM_ROWS:
+    if len(trace.ranges) >= _MANY_RANGES:
         give_back()
 
 

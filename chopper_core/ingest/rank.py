@@ -28,7 +28,7 @@ from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import counts_of, distinct
-from chopper_core.util.memory import reading
+from chopper_core.util.memory import keep_freed, reading
 from chopper_core.util.progress import Progress, silent
 
 HOST_TRACE: Final = "host trace"
@@ -80,6 +80,7 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
     `NO_RANK`; a file that merges several ranks gives a source for each. Raises DataError if the
     file can't be read or has no GPU activity.
     """
+    keep_freed()
     trace: Trace | OwnRun = read_source(path, Family.TRACE, progress)
     if not isinstance(trace, Trace):
         return trace.as_run()

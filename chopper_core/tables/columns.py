@@ -57,7 +57,7 @@ class GrowingColumn:
         return len(self._bytes) // self._kind.itemsize
 
     def append(self, values: AnyArray) -> None:
-        more = np.ascontiguousarray(values, self._kind).data.cast("B")
+        more = np.ascontiguousarray(values, self._kind).data
         try:
             self._bytes += more
         except BufferError:  # A view keeps what it shows.
@@ -132,15 +132,17 @@ def cut_name(name: str) -> str:
     return f"{name[: MAX_NAME - 64]}… ({len(name):,} characters, {digest})"
 
 
+def packed(values: Sequence[Any]) -> Int64:
+    """Integers as a column, twice as fast as numpy does; raises struct.error for others."""
+    return np.frombuffer(struct.pack(f"={len(values)}q", *values), np.int64)
+
+
 def int_column(values: Sequence[Any]) -> Int64:
     """Return the values as int64; ABSENT for missing values and for anything but integers."""
-    form = f"={len(values)}q"
-    # Twice as fast as numpy.array.
     with suppress(struct.error):
-        return np.frombuffer(struct.pack(form, *values), np.int64)
+        return packed(values)
     with suppress(struct.error):
-        given = [ABSENT if value is None else value for value in values]
-        return np.frombuffer(struct.pack(form, *given), np.int64)
+        return packed([ABSENT if value is None else value for value in values])
     found = [integer(value) for value in values]
     return np.array([ABSENT if value is None else value for value in found], np.int64)
 

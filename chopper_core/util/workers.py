@@ -91,10 +91,12 @@ def helped(
 ) -> Iterator[Sequence[Future[Read | ChopperError]]]:
     """What other processes will have done that work at the same file, of that size, while this one
     does; none where this one is to read it alone."""
-    from multiprocessing import current_process
-
     workers, limit = memory.worker_limit(_processes.get(), size_bytes)
-    if workers < 2 or current_process().daemon:  # It can't have any.
+    if workers > 1:
+        from multiprocessing import current_process  # Slow to import.
+
+        workers = 1 if current_process().daemon else workers  # It can't have any.
+    if workers < 2:
         yield ()
         return
     others = workers - 1

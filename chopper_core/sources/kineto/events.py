@@ -172,22 +172,26 @@ COMPLETE: Final = Phase("X")
 
 
 class Args(msgspec.Struct, gc=False):
-    """The arguments that the tables need; types differ between versions of the profiler."""
+    """The arguments that the tables need; types differ between versions of the profiler.
+
+    Each is looked for from the one before on: the frequent ones are in the order of most files.
+    """
 
     external_id: Number = msgspec.field(name="External id", default=ABSENT)
-    correlation: Number = ABSENT
-    device: Number = None
-    stream: Number = None
-    bytes: Number = ABSENT
+    record_function: Number = msgspec.field(name="Record function id", default=ABSENT)
     sequence: Number = msgspec.field(name="Sequence number", default=ABSENT)
     forward_thread: Number = msgspec.field(name="Fwd thread id", default=ABSENT)
-    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
-    old_shapes: msgspec.Raw = msgspec.field(name="Input dims", default=NOTHING)
-    types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
     values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NOTHING)
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
+    device: Number = None
+    stream: Number = None
+    correlation: Number = ABSENT
+    bytes: Number = ABSENT
     grid: msgspec.Raw = NOTHING
     block: msgspec.Raw = NOTHING
+    old_shapes: msgspec.Raw = msgspec.field(name="Input dims", default=NOTHING)
     collective: Any = msgspec.field(name="Collective name", default=None)
     in_elements: Number = msgspec.field(name="In msg nelems", default=ABSENT)
     out_elements: Number = msgspec.field(name="Out msg nelems", default=ABSENT)
@@ -199,7 +203,6 @@ class Args(msgspec.Struct, gc=False):
     source_rank: Number = msgspec.field(name="Src Rank", default=ABSENT)
     target_rank: Number = msgspec.field(name="Dst Rank", default=ABSENT)
     old_external_id: Number = msgspec.field(name="external id", default=ABSENT)
-    record_function: Number = msgspec.field(name="Record function id", default=ABSENT)
     rank: Number = ABSENT
     """In a file that merges the traces of several ranks."""
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=nan)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import compress
 from math import prod
 from operator import attrgetter, not_
@@ -62,10 +64,11 @@ from chopper_core.tables.columns import (
     integer,
     nanoseconds,
     narrowed,
+    packed,
 )
 from chopper_core.tables.losses import ABSENT, Repeats
-from chopper_core.util.arrays import Int32, Int64, Mask, Rows, column_types
-from chopper_core.util.grouping import distinct
+from chopper_core.util.arrays import Index, Int32, Int64, Mask, Rows, column_types
+from chopper_core.util.grouping import distinct, run_mask
 
 _FLOW_END_TYPES: Final[Mapping[str, DTypeLike]] = {"id": np.int64, "is_start": np.bool_}
 
@@ -118,17 +121,6 @@ class _InputCodes(dict[bytes, int]):
         compact = joined.translate(None, _JSON_SPACE).decode("utf-8", "replace")
         texts = InputTexts(*compact.split(_BETWEEN_TEXTS.decode()))
         code = self[joined] = self.texts[texts] if texts.shapes else ABSENT
-        return code
-
-
-class _ThreadCodes(dict[Any, int]):
-    """The codes of one process's threads."""
-
-    def __init__(self, process: Any, codes: dict[tuple[Any, Any, int], int]) -> None:
-        self._process, self._codes = process, codes
-
-    def __missing__(self, thread: Any) -> int:
-        code = self[thread] = self._codes[self._process, thread, ABSENT]
         return code
 
 
@@ -323,6 +315,8 @@ class TraceTables:
         return counts
 
     def _add_activities(self, events: Sequence[Event]) -> None:
+        if not events:
+            return
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
         streams, devices = [arg.stream for arg in args], [arg.device for arg in args]
@@ -346,6 +340,8 @@ class TraceTables:
         )
 
     def _add_launches(self, events: Sequence[Event]) -> None:
+        if not events:
+            return
         events, columns = self._timed(events)
         columns["thread"] = self._thread_codes(events)
         columns["correlation"] = int_column(
@@ -364,21 +360,24 @@ class TraceTables:
             return
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
-        names = [event.name for event in events]
-        keys = names
-        if kinds is RANGE_CATEGORIES:
-            is_old = self.event_counts[OLD_RANGE] > 0
-            keys = [old_category(event) if is_old else event.cat for event in events]
+        if kinds is not RANGE_CATEGORIES:
+            keys = [event.name for event in events]
+        elif self.event_counts[OLD_RANGE]:
+            keys = [old_category(event) for event in events]
+        else:
+            keys = [event.cat for event in events]
         columns["category"] = _codes(kinds, keys)
         columns["thread"] = self._thread_codes(events)
         columns["external_id"] = external_ids(args)
         columns["sequence"] = int_column([arg.sequence for arg in args])
         columns["forward_thread"] = int_column([arg.forward_thread for arg in args])
-        columns["inputs"] = self._inputs(names, columns["name"], args)
+        columns["inputs"] = self._inputs(events, columns["name"], args)
         columns["collective"] = self._collective_codes(args)
         table.add(columns)
 
     def _add_flows(self, kind: str, events: Sequence[Event]) -> None:
+        if not events:
+            return
         ends = events
         phases = [event.ph for event in events]
         if phases.count("s") + phases.count("f") < len(events):
@@ -456,10 +455,13 @@ class TraceTables:
 
     def _thread_codes(self, events: Sequence[Event]) -> Int32:
         processes, threads = [event.pid for event in events], [event.tid for event in events]
-        if not self.is_merged and processes and processes.count(processes[0]) == len(processes):
-            return _codes(_ThreadCodes(processes[0], self.threads), threads)
-        ranks = self._ranks(events).tolist()
-        return _codes(self.threads, list(zip(processes, threads, ranks, strict=True)))
+        ranks = self._ranks(events)
+        begins: Index = np.arange(len(events))
+        with suppress(struct.error):  # One is a name.
+            begins = np.flatnonzero(run_mask(packed(processes), packed(threads), ranks))
+        rows, own = begins.tolist(), ranks[begins].tolist()
+        keys = [(processes[row], threads[row], rank) for row, rank in zip(rows, own, strict=True)]
+        return np.repeat(_codes(self.threads, keys), np.diff(begins, append=len(events)))
 
     def _ranks(self, events: Sequence[Event]) -> Int32:
         if not self.is_merged:
@@ -475,12 +477,12 @@ class TraceTables:
                 codes[row] = self.collectives[collective_of(args[row])]
         return codes
 
-    def _inputs(self, names: Sequence[str], name_codes: Int32, args: Sequence[Args]) -> Int32:
+    def _inputs(self, events: Sequence[Event], name_codes: Int32, args: Sequence[Args]) -> Int32:
         unseen = len(self.names) - len(self._kept_inputs)
         self._kept_inputs = np.append(self._kept_inputs, np.full(unseen, _UNSEEN, np.int8))
         kept = self._kept_inputs[name_codes]
         for row in np.flatnonzero(kept == _UNSEEN).tolist():
-            kept[row] = self._kept_inputs[name_codes[row]] = kept_inputs(names[row])
+            kept[row] = self._kept_inputs[name_codes[row]] = kept_inputs(events[row].name)
         codes = np.full(len(args), ABSENT, np.int32)
         rows = np.flatnonzero(kept)
         for row, kind in zip(rows.tolist(), kept[rows].tolist(), strict=True):
