@@ -27,7 +27,14 @@ from chopper_core.sources.trace import (
     Trace,
     blank,
 )
-from chopper_core.tables.columns import Interner, NameInterner, are_timed, codes_of, cut_name
+from chopper_core.tables.columns import (
+    LATEST_NS,
+    Interner,
+    NameInterner,
+    are_timed,
+    codes_of,
+    cut_name,
+)
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int32, Int64
@@ -123,7 +130,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         epoch_ns = 0
         if _SESSION in tables:
             dates = database.integers(_SESSION, f"SELECT utcEpochNs FROM {_SESSION}", 1, losses)[0]
-            epoch_ns = max([0, *dates[:1].tolist()])
+            epoch_ns = max([0, *(date for date in dates[:1].tolist() if date < LATEST_NS)])
         gpus = rows("TARGET_INFO_GPU", "SELECT id, name FROM {}")
         parts = [timed(_KIND + of, f"SELECT {_PLACE}, {rest} FROM {{}}", 13)
                  for of, rest in _ACTIVITIES.items()]  # fmt: skip

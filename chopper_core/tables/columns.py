@@ -38,6 +38,7 @@ FLOAT_EXACT_BELOW_US: Final = float(2**43)
 """A float holds microseconds with three decimals to the nanosecond below this value."""
 _LATEST_US: Final = 2**52
 """142 years; leaves room to add the base time within int64."""
+LATEST_NS: Final = 1000 * _LATEST_US
 _WRAP: Final = 1 << 32
 _LARGEST_STEP_SHARE: Final = 8
 """A fall is a wrap only if the step is below this part of the counter's range, else a reset."""
@@ -170,7 +171,8 @@ def bounded(values: Int64, limit: int) -> Int64:
 
 def are_timed(start_ns: Int64, end_ns: Int64) -> Mask:
     took_ns = end_ns - start_ns
-    return (start_ns >= 0) & (took_ns >= 0) & (took_ns < MAX_DURATION_NS)
+    is_timed = (start_ns >= 0) & (start_ns < LATEST_NS)
+    return is_timed & (took_ns >= 0) & (took_ns < MAX_DURATION_NS)
 
 
 def integer(value: Any) -> int | None:

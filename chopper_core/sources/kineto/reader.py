@@ -17,7 +17,7 @@ from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import Trace
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import integer
+from chopper_core.tables.columns import LATEST_NS, integer
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
@@ -35,7 +35,6 @@ _PIECE_BYTES: Final = 1 << 20
 MAX_METADATA_BYTES: Final = 1 << 18
 """Of a larger value of a top-level key, only numbers and texts are kept."""
 
-_LATEST_BASE_NS: Final = 2**62
 _KINETO_KEYS: Final = frozenset(
     (EVENTS_KEY, "deviceProperties", "distributedInfo", "schemaVersion", "baseTimeNanoseconds")
 )
@@ -108,7 +107,7 @@ def _base_time_ns(metadata: Mapping[str, Any], losses: Losses) -> int | None:
     if "baseTimeNanoseconds" not in metadata:
         return None
     base_time_ns = integer(metadata["baseTimeNanoseconds"])
-    if base_time_ns is None or not 0 <= base_time_ns < _LATEST_BASE_NS:
+    if base_time_ns is None or not 0 <= base_time_ns < LATEST_NS:
         losses.notes.append("baseTimeNanoseconds is not a valid time and was ignored.")
         return None
     return base_time_ns
