@@ -304,13 +304,14 @@ def _executed_ns(table: KernelTable, hardware: Hardware) -> Float64:
     counted = [name for name in col.MATRIX_COUNTERS.values() if name in table.measured]
     total, known = np.zeros(len(table)), is_typed | bool(counted)
     for type_, counter in col.MATRIX_COUNTERS.items():
-        counts = table.measured.get(counter, unknown)
         needed = element == type_
-        if counter in counted:
-            needed |= ~is_typed
-            taken = counts * col.OPS_PER_COUNT / hardware.flop_per_ns(type_)
-            total += np.where(counts > 0, taken, 0.0)
-        known &= np.isfinite(counts) | ~needed
+        if counter not in counted:
+            known &= ~needed
+            continue
+        counts = table.measured[counter]
+        taken = counts * col.OPS_PER_COUNT / hardware.flop_per_ns(type_)
+        total += np.where(counts > 0, taken, 0.0)
+        known &= np.isfinite(counts) | ~(needed | ~is_typed)
     return np.where(known, total, np.nan)
 
 

@@ -22,6 +22,7 @@ from chopper_core.util.arrays import AnyArray, Codes, Index, Int8, Int32, Int64,
 from chopper_core.util.grouping import (
     distinct,
     first_equal,
+    is_one_of,
     last_equal,
     ranked,
     runs_of,
@@ -214,7 +215,12 @@ class Host:
         return _used(self.trace.names, self.trace.activities.name)
 
     def calls(self, pattern: re.Pattern[str]) -> Mask:
-        return matching(self.trace.names, self.trace.launches.name, pattern)
+        return matching(self.trace.names, self.trace.launches.name, pattern, self._called)
+
+    @cached_property
+    def _called(self) -> Index:
+        """The names of runtime calls."""
+        return _used(self.trace.names, self.trace.launches.name)
 
     def of_class(self, *classes: str) -> Mask:
         return self.by_kernel(lambda name: kernel_class(name) in classes) > 0
@@ -259,7 +265,7 @@ class Host:
         own = self.is_annotation & self.named(
             re.compile(r"^(?:ProfilerStep#|Iteration\s?_?#?\d|Optimizer\.)|^enumerate\(DataLoader")
         )
-        return backward[~np.isin(backward, self.ranges.thread[own])]
+        return backward[~is_one_of(backward, self.ranges.thread[own])]
 
 
 class Backward(Struct, frozen=True):

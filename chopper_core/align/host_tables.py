@@ -28,7 +28,14 @@ from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.sources.trace import HostCategory, HostRanges, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Rows
-from chopper_core.util.grouping import distinct, first_equal, ranked, run_starts, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    first_equal,
+    is_one_of,
+    ranked,
+    run_starts,
+    stable_order,
+)
 from chopper_core.util.patterns import late
 
 _NO_CAUSE: Final = late(
@@ -137,14 +144,16 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
     begins, ends = place(thread, begin), place(thread, end)
     order = stable_order(begins)
     ordered, latest = begins[order], np.maximum.accumulate(ends[order])
-    chosen: list[tuple[Int8, Intervals]] = []
+    kinds: list[Int8] = []
+    chosen: list[Intervals] = []
     edges: list[Int64] = []
-    for kinds, events in _events(trace):
+    for kind, events in _events(trace):
         starts = place(events.thread, events.start_ns)
         stops = place(events.thread, events.end_ns + 1)
         inside = np.searchsorted(ordered, stops, "left") > np.searchsorted(latest, starts, "right")
-        inside &= kinds != _IGNORED
-        chosen.append((kinds[inside], events.take(inside)))
+        inside &= kind != _IGNORED
+        kinds.append(kind[inside])
+        chosen.append(events.take(inside))
         edges += starts[inside], stops[inside]
     cuts = distinct(np.concatenate(edges))
     del order, ordered, latest, edges
@@ -161,10 +170,11 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
     del place, begins, ends, cuts
     points = Points(thread[gap], start)
     codes = np.full((len(HostStack.__struct_fields__), len(gap)), NOWHERE, np.int32)
-    for kind, found in enumerate(codes):
-        own = reduce(Intervals.joined, [each.take(kinds == kind) for kinds, each in chosen])
+    own, kind_of = reduce(Intervals.joined, chosen), np.concatenate(kinds)
+    del chosen, kinds
+    for number, found in enumerate(codes):
         # No event starts or ends within a piece: one that covers its first instant covers it all.
-        found[:] = own.innermost(points)
+        found[:] = own.take(kind_of == number).innermost(points)
     return _GapPieces(gap, start, stop, codes)
 
 
@@ -188,7 +198,7 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
             (HostKind.OPERATOR, operators, trace.ranges),
             (HostKind.CALL, calls, trace.launches),
         ):
-            own = rows[np.isin(table.thread[rows], threads)]
+            own = rows[is_one_of(table.thread[rows], threads)]
             own = own[np.argsort(table.start_ns[own], kind="stable")]
             gpus, kinds = np.full(len(own), number, np.int32), np.full(len(own), kind, np.int8)
             columns = (table.name[own], table.start_ns[own], table.duration_ns[own])
@@ -364,7 +374,7 @@ def _bytes_of(events: MemoryEvents, row: Index, links: Links, gpu: Int32) -> dic
             last = rows[-1]
             if links.points.time_ns[last] < ends:
                 peak[last] = max(peak[last], events.allocated[own][at[-1] :].max())
-    alloc[~np.isin(gpu, events.gpu)] = np.nan
+    alloc[~is_one_of(gpu, events.gpu)] = np.nan
     gained = np.flatnonzero((events.bytes > 0) & (row >= 0))
     alloc += np.bincount(row[gained], events.bytes[gained], count)
     return {ALLOC_BYTES: alloc, PEAK_BYTES: peak, FRAGMENTATION_BYTES: fragments}

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Numbers, Rows
-from chopper_core.util.grouping import common_of, ranked, run_mask, stable_order
+from chopper_core.util.grouping import common_of, is_one_of, ranked, run_mask, stable_order
 
 NOWHERE = -1
 _MOST_NUMBERS: Final = 1 << 62
 _FEW: Final = 1 << 14
-"""Ranges times positions below which ranges are written one after the other."""
+"""Intervals times points of which each pair is looked at."""
 BLOCK: Final = 1 << 16
 """Intervals that are placed at a time."""
 
@@ -37,11 +37,13 @@ class Labels(Struct, frozen=True):
 
     def fill(self, codes: Numbers | int, rule: Rule, where: Mask | None = None) -> None:
         """Label activities without a label; NO_LABEL codes are ignored."""
-        codes = np.broadcast_to(codes, self.codes.shape)
-        take = self.missing() & (codes != NO_LABEL)
+        take = self.missing()
         if where is not None:
             take &= where
-        self.codes[take] = codes[take]
+        if not isinstance(codes, int):
+            take &= codes != NO_LABEL
+            codes = codes[take]
+        self.codes[take] = codes
         self.rules[take] = rule
 
     def fill_around(
@@ -108,12 +110,12 @@ def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]
     `agrees(previous, following)` masks the activities that belong with their neighbours.
     """
     known = ~labels.missing()
+    if known.all():
+        return
     previous, following = (order.nearest(known, forwards=way) for way in (False, True))
     both = (previous >= 0) & (following >= 0)
     before = np.where(both, previous, 0)
     after = np.where(both, following, 0)
-    if not len(before):
-        return
     same = both & (labels.codes[before] == labels.codes[after]) & agrees(before, after)
     labels.fill(labels.codes[before], Rule.NEIGHBOUR, same)
 
@@ -122,7 +124,7 @@ REACH: Final = 2
 """Kernels before and after an activity in its context."""
 
 
-def contexts(
+def contexts_of(
     kernel: Int32,
     order: Order,
     phase: Int32 | None = None,
@@ -146,18 +148,19 @@ def contexts(
 
 def like_context(
     labels: Labels,
-    context: Int64,
+    contexts: Callable[[], Int64],
     trusted: tuple[Rule, ...],
     where: Mask | None = None,
 ) -> None:
     """Label activities like others in the same context, where those agree.
 
-    Only labels found by the `trusted` rules count.
+    Only labels found by the `trusted` rules count. Contexts are found if any label is missing.
     """
     missing = labels.missing() if where is None else labels.missing() & where
-    known = ~labels.missing() & np.isin(labels.rules, trusted)
+    known = ~labels.missing() & is_one_of(labels.rules, trusted)
     if not missing.any() or not known.any():
         return
+    context = contexts()
     # The result's type: any other goes through a buffer, 30 times slower.
     codes = labels.codes[known].astype(np.int64)
     agreed = common_of(codes, context[known], int(context.max()) + 1, NO_LABEL)
@@ -202,12 +205,16 @@ class Points(Struct, frozen=True, dict=True):
         return section + np.minimum(np.maximum(time_ns, low - 1), high + 1) - low
 
     @cached_property
+    def rows(self) -> Index:
+        """Those of the known points."""
+        return np.flatnonzero(self.known())
+
+    @cached_property
     def line(self) -> tuple[Index, Int64]:
         """Rows and places of the known points in order, sorted once for all sets of intervals."""
-        rows = np.flatnonzero(self.known())
-        at = self.place(self.thread[rows], self.time_ns[rows])
+        at = self.place(self.thread[self.rows], self.time_ns[self.rows])
         order = np.argsort(at, kind="stable")
-        return rows[order], at[order]
+        return self.rows[order], at[order]
 
 
 class Intervals(Rows, frozen=True):
@@ -236,9 +243,18 @@ class Intervals(Rows, frozen=True):
         """The value of the longest interval over each point, or of the shortest with a negative
         sign; the last of equal ones."""
         found = np.full(len(points), -1, np.intp)
-        rows, _ = points.line
-        if not len(self) or not len(rows):
+        rows, count = points.rows, len(self)
+        if not count or not len(rows):
             return found
+        if count * len(rows) < _FEW:
+            order = stable_order(sign * (self.end_ns - self.start_ns))[:, None]
+            time_ns = points.time_ns[rows]
+            over = self.thread[order] == points.thread[rows]
+            over &= (self.start_ns[order] <= time_ns) & (self.end_ns[order] >= time_ns)
+            last = count - 1 - over[::-1].argmax(axis=0)
+            found[rows] = np.where(over.any(axis=0), self.value[order[last, 0]], -1)
+            return found
+        rows, _ = points.line
         covers, low, high = map(np.concatenate, zip(*self._covering(points), strict=True))
         order = stable_order(sign * (self.end_ns[covers] - self.start_ns[covers]))
         last = last_over(low[order], high[order], len(rows))
@@ -267,10 +283,6 @@ def last_over(low: Int32, high: Int32, count: int) -> Index:
     on, those of each length are halved.
     """
     last = np.full(count, -1, np.intp)
-    if len(low) * count < _FEW:
-        for place, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
-            last[begin:end] = place
-        return last
     power = np.frexp(high - low)[1] - 1
     for exponent in range(int(power.max(initial=-1)), -1, -1):
         of_length = np.flatnonzero(power == exponent)

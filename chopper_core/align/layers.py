@@ -16,7 +16,7 @@ from chopper_core.align.modules import Modules
 from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Index
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, is_one_of
 from chopper_core.util.patterns import group_of, late
 
 _LAYER: Final = late(r"^Layer[ _]?(\d{1,9})$")
@@ -83,7 +83,7 @@ def label_layers(host: Host, modules: Modules, iterations: Labels, phases: Label
     labels.rules[serves == _ROOT_GROUP] = Rule.FSDP
 
     # Only the model's work can take a neighbour's layer.
-    body = np.isin(phases.codes, MODEL_PHASES)
+    body = is_one_of(phases.codes, MODEL_PHASES)
     step = np.where(body, iterations.codes.astype(np.int64) * len(Phase) + phases.codes, -1)
     may = body & ~outside
     between(
@@ -126,6 +126,8 @@ def _served(host: Host) -> Intervals:
 def layer_windows(host: Host) -> Intervals:
     """Windows from FSDP's hook before a layer to its hook after it, valued with the layer."""
     rows = np.flatnonzero(host.is_annotation & host.named(_HOOKS))
+    if not len(rows):
+        return host.intervals(rows)
     rows = rows[np.argsort(host.ranges.start_ns[rows], kind="stable")]
     layers = host.by_name(_layer_of, rows)
     rows, layers = rows[layers >= 0], layers[layers >= 0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from math import isfinite, isnan, prod
 from typing import Final
@@ -35,6 +36,7 @@ from chopper_core.model.hardware import ElementType
 from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Kind, Phase
+from chopper_core.sources.trace import InputTexts
 from chopper_core.tables.columns import MAX_BYTES, MAX_FLOPS
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64, Mask
@@ -44,6 +46,7 @@ from chopper_core.util.grouping import (
     distinct,
     first_equal,
     grouped,
+    is_one_of,
     nth_of,
     ranked,
     run_starts,
@@ -152,7 +155,7 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     moved_bytes = _bytes(found, shape, flops)
     free = ~is_matrix & np.isnan(shape) & np.isnan(flops)
     alone = _moved(host, moves, replay, free, found, (shape, moved_bytes, call_ns))
-    for keys in (lenders, _place_in_step(host, step)):
+    for keys in (lenders, _place_in_step(host, step)) if lacks.any() else ():
         flops, element = lend(flops, keys, lacks), lend(element, keys, lacks)
         whole = lend(np.where(alone, moved_bytes, np.nan), keys, lacks)
         moved_bytes = np.fmax(moved_bytes, whole)
@@ -304,20 +307,22 @@ def _works(host: Host) -> Works:
     place = np.full(len(example), NOWHERE, np.intp)
     found: list[Work] = []
     for code, row in enumerate(shaped[example].tolist()):
-        texts = host.trace.inputs[int(ranges.inputs[row])]
-        inputs = Inputs.parsed(texts.shapes, texts.types, texts.values, texts.strides)
-        work = operator_work(names[int(ranges.name[row])], inputs)
-        if work and not _is_beyond(work):
+        work = _work_of(names[int(ranges.name[row])], host.trace.inputs[int(ranges.inputs[row])])
+        if work is not None:
             place[code] = len(found)
             found.append(work)
     has_work = place[number] != NOWHERE
     return Works(shaped[has_work], place[number[has_work]], found)
 
 
-def _is_beyond(work: Work) -> bool:
-    """Whether no GPU can do it: a recorded size is damaged."""
-    flops = (work.flops, work.dense)
-    return any(each > MAX_FLOPS for each in flops) or work.bytes > MAX_BYTES
+@lru_cache(maxsize=1 << 12)
+def _work_of(name: str, texts: InputTexts) -> Work | None:
+    """The work of an operator's call; None without a model, or where no GPU can do as much."""
+    inputs = Inputs.parsed(texts.shapes, texts.types, texts.values, texts.strides)
+    work = operator_work(name, inputs)
+    if work is None or work.bytes > MAX_BYTES:
+        return None
+    return None if any(each > MAX_FLOPS for each in (work.flops, work.dense)) else work
 
 
 def _carriers(
@@ -361,12 +366,12 @@ def _without_stand_ins(flops: Float64, kernel: Int32, unlinked: Mask) -> None:
     kernel gets its FLOPs back by `lend`.
     """
     lost = distinct(kernel[unlinked])
-    for amount in distinct(flops[np.isfinite(flops)]):
+    for amount in distinct(flops[np.isfinite(flops)]) if len(lost) else ():
         rows = np.flatnonzero(flops == amount)
         names, counts = counted(kernel[rows])
         rare = names[counts * _STAND_IN <= counts.max()]
-        if len(rare) and np.isin(names[counts * _STAND_IN > counts.max()], lost).any():
-            flops[rows[np.isin(kernel[rows], rare)]] = np.nan
+        if len(rare) and is_one_of(names[counts * _STAND_IN > counts.max()], lost).any():
+            flops[rows[is_one_of(kernel[rows], rare)]] = np.nan
 
 
 def lend(values: Float64, keys: Sequence[Codes], lacks: Mask) -> Float64:
@@ -420,7 +425,7 @@ def _attention_backward(
     node = np.full(len(linked), NOWHERE, np.intp)
     node[rows] = numbered((linked[rows], replay[rows]))
     counted = distinct(node[rows[np.isfinite(flops[rows])]])
-    rows = rows[~np.isin(node[rows], counted)]
+    rows = rows[~is_one_of(node[rows], counted)]
     numbers, number = ranked(works.work[of_forward[rows]])
     shape[rows] = len(shapes) + number
     shapes += [works.distinct[each].call.as_backward(BACKWARD_PER_FORWARD) for each in numbers]
@@ -454,7 +459,7 @@ def activity_tokens(host: Host, phase: Int32, layer: Int32, keys: Sequence[Codes
     operators, so both need evidence of a language model (`_reads_tokens`, `_is_text`). Activities
     without a launch record borrow from activities that are equal in `keys`.
     """
-    forward = np.isin(phase, (Phase.FORWARD, *INFERENCE_PHASES))
+    forward = is_one_of(phase, (Phase.FORWARD, *INFERENCE_PHASES))
     found = _of_embedding(host, forward)
     if not np.isfinite(found).any() and _is_text(host):
         found = _of_attention(host, forward, layer)

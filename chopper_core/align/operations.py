@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from chopper_core.align.labels import (
     Intervals,
     Labels,
     Points,
-    contexts,
+    contexts_of,
     like_context,
     parents,
 )
@@ -29,7 +30,7 @@ from chopper_core.align.repeats import OPERATIONS
 from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
-from chopper_core.util.grouping import distinct, places_by, ranked
+from chopper_core.util.grouping import distinct, is_one_of, places_by, ranked
 from chopper_core.util.patterns import group_of, late
 
 VOCABULARY: Final = late(
@@ -139,7 +140,7 @@ def label_operations(
         _fill_innermost(labels, informative, by_module, points, forward)
     if modules.has_roles:
         attends = host.of_class(ATTENTION_CLASS)
-        attends &= np.isin(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
+        attends &= is_one_of(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
         if attends.any():
             labels.codes[attends] = names.code("attn_fa")
     if not host.named(VOCABULARY).any():
@@ -154,7 +155,7 @@ def label_operations(
     in_backward = phases.codes == Phase.BACKWARD
     cut = ~points.known() | (in_backward & ~forward.known() & ~recomputed)
     kernel = host.trace.activities.name
-    by_context = contexts(kernel, host.order, phases.codes)
+    by_context = cache(lambda: contexts_of(kernel, host.order, phases.codes))
     like_context(labels, by_context, _CONTEXT_RULES, cut & computes)
 
     custom = host.valued(
@@ -226,7 +227,7 @@ def _without_scopes(
         ]
         if not scopes:
             break
-        annotated = annotated.take(~np.isin(annotated.value, scopes))
+        annotated = annotated.take(~is_one_of(annotated.value, scopes))
     return annotated
 
 
@@ -289,9 +290,9 @@ def _like_forward(
         return
     forward = phases.codes == Phase.FORWARD
     codes = np.where(forward, labels.codes, NO_LABEL).astype(np.int32)
-    known = Labels(codes, labels.rules.copy())
+    known, kernel = Labels(codes, labels.rules.copy()), host.trace.activities.name
     for before, after in ((REACH, REACH), (REACH, 0), (0, REACH)):
-        context = contexts(host.trace.activities.name, host.order, before=before, after=after)
+        context = partial(contexts_of, kernel, host.order, before=before, after=after)
         like_context(known, context, _CONTEXT_RULES, again)
     labels.fill(known.codes, Rule.CONTEXT, again)
     _mark_recompute(labels, names, again)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from chopper_core.align.host import REPLAYS_GRAPH, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS, kernel_class
-from chopper_core.align.labels import Intervals, Labels, Order, contexts, like_context
+from chopper_core.align.labels import Intervals, Labels, Order, contexts_of, like_context
 from chopper_core.align.steps import InferenceSteps
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, maxima_of, minima_of, ranked
+from chopper_core.util.grouping import distinct, is_one_of, maxima_of, minima_of, ranked
 from chopper_core.util.patterns import late
 
 _OPTIMIZER: Final = late(
@@ -121,7 +121,7 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
     labels.fill(np.where(forward, NO_LABEL, voted), Rule.ANNOTATION)
     labels.fill(Phase.OPTIMIZER, Rule.HOST_OPERATOR, inside(_OPTIMIZER))
     labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, inside(_BACKWARD))
-    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, np.isin(points.thread, host.autograd_threads))
+    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, is_one_of(points.thread, host.autograd_threads))
     labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, host.backward.recompute.innermost(points) >= 0)
     labels.fill(Phase.BACKWARD, Rule.HOST_OPERATOR, inside(_BACKWARD_OPERATOR))
     labels.fill(inference.phases.innermost(points), Rule.ANNOTATION)
@@ -129,7 +129,7 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
     labels.fill(Phase.DATA, Rule.KERNEL_NAME, linked & (uploads > 0))
     labels.fill(Phase.FORWARD, Rule.ANNOTATION, forward)
     # A thread without ranges of its own works for those of another one.
-    elsewhere = ~np.isin(points.thread, distinct(host.ranges.thread[host.annotations]))
+    elsewhere = ~is_one_of(points.thread, distinct(host.ranges.thread[host.annotations]))
     anywhere = speaking.innermost(points, any_thread=True)
     labels.fill(anywhere, Rule.ANNOTATION, elsewhere & (anywhere == Phase.BACKWARD))
 
@@ -147,7 +147,7 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
     _by_order(labels, host, iterations.codes, time_ns, ordered)
     if linked.any():
         # RCCL kernels share one name, so their context is not informative.
-        context = contexts(host.trace.activities.name, host.order)
+        context = partial(contexts_of, host.trace.activities.name, host.order)
         like_context(labels, context, tuple(Rule), ~linked & (host.kind != Kind.COMM))
         _like_neighbours(labels, ~linked, iterations, host.order)
     return labels
@@ -158,6 +158,8 @@ def _after_closures(host: Host, speaking: Intervals) -> Intervals:
 
     The closure, as PyTorch Lightning and LBFGS have one, runs forward and backward in that step.
     """
+    if not (speaking.value == Phase.OPTIMIZER).any():
+        return speaking
     backward = np.flatnonzero(host.named(_BACKWARD) & host.is_operator)
     backward = backward[np.argsort(host.ranges.start_ns[backward], kind="stable")]
     end_ns = np.maximum.accumulate(host.ends(backward))
@@ -166,7 +168,7 @@ def _after_closures(host: Host, speaking: Intervals) -> Intervals:
         for edge_ns in (speaking.start_ns, speaking.end_ns)
     )
     own = (speaking.value == Phase.OPTIMIZER) & (high > low)
-    own &= ~np.isin(speaking.thread, host.autograd_threads)
+    own &= ~is_one_of(speaking.thread, host.autograd_threads)
     start_ns = speaking.start_ns.copy()
     start_ns[own] = np.minimum(end_ns[high[own] - 1], speaking.end_ns[own])
     return replace(speaking, start_ns=start_ns)
@@ -191,7 +193,7 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
     """
     steps, place = ranked(step)
     usable = ordered & (step != NO_LABEL) if (step != NO_LABEL).any() else ordered.copy()
-    recorded = usable & np.isin(host.links.points.thread, distinct(host.ranges.thread))
+    recorded = usable & is_one_of(host.links.points.thread, distinct(host.ranges.thread))
     # The place of a graph's kernels in the order isn't their own.
     called = np.flatnonzero(host.links.launch >= 0)
     usable[called[host.calls(REPLAYS_GRAPH)[host.links.launch[called]]]] = False
@@ -212,7 +214,7 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
         labels.fill(phase, Rule.STEP_ORDER, where)
 
     is_backward = usable & (labels.codes == Phase.BACKWARD)
-    shown = is_backward & np.isin(labels.rules, (Rule.ANNOTATION, Rule.AUTOGRAD))
+    shown = is_backward & is_one_of(labels.rules, (Rule.ANNOTATION, Rule.AUTOGRAD))
     by_host, by_name = has(shown), has(is_backward)
     begin, end = first(is_backward), last(is_backward)
     optimizes = usable & (labels.codes == Phase.OPTIMIZER) & (time_ns > end)
@@ -228,7 +230,7 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
     between = only_names & (time_ns > begin) & (time_ns < end)
     fill(Phase.BACKWARD, between & ~has(names_forward & (time_ns > begin)))
     # Steps without backward work.
-    trains = bool(np.isin(labels.codes, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
+    trains = bool(is_one_of(labels.codes, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
     if shown.any():
         fill(Phase.FORWARD, usable & recorded & ~by_name & ~has(optimizes))
     elif not trains and len(host.operators):
@@ -238,6 +240,8 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
 def _like_neighbours(labels: Labels, where: Mask, iterations: Labels, order: Order) -> None:
     """Unlinked activities take the phase of the nearest linked one in the same step."""
     known = ~labels.missing()
+    if (known | ~where).all():
+        return
     for neighbour in (order.nearest(known, forwards=way) for way in (False, True)):
         same = (neighbour >= 0) & (iterations.codes[neighbour] == iterations.codes)
         labels.fill(labels.codes[neighbour], Rule.NEIGHBOUR, where & same)

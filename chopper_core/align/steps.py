@@ -18,7 +18,7 @@ from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, Points,
 from chopper_core.model.side_table import HostSteps, empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32, Mask
-from chopper_core.util.grouping import counts_of, distinct, run_starts
+from chopper_core.util.grouping import counts_of, distinct, is_one_of, run_starts
 from chopper_core.util.patterns import group_of, late
 
 _VLLM: Final = late(
@@ -272,10 +272,9 @@ def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     a place for: they belong to the step before the first one, or to the first if it is truncated.
     """
     activities = host.trace.activities
-    known = ~labels.missing()
-    if not known.any():
+    known, unlinked = ~labels.missing(), ~host.links.points.known()
+    if not known.any() or not unlinked.any():
         return
-    unlinked = ~host.links.points.known()
     anywhere = Order.of(activities.device.astype(np.int64), activities.start_ns)
     on_stream, on_gpu = (
         [order.nearest(known, forwards=way) for way in (False, True)]
@@ -290,7 +289,7 @@ def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     of_stream = unlinked & (on_stream[0] < 0) & (on_stream[1] >= 0)
     of_stream &= labels.codes[on_stream[1]] == first
     before = host.lane[head | (of_stream & _exceeds_first(of_stream, labels, host))]
-    head |= of_stream & np.isin(host.lane, before)
+    head |= of_stream & is_one_of(host.lane, before)
     if first in partial or first == 0:
         labels.fill(first, Rule.NEIGHBOUR, head)
     elif head.any():

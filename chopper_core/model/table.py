@@ -220,12 +220,12 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
                 self._splits[level] = _SPLIT_CODES[level](self)
         return self._splits[level]
 
-    @property
+    @cached_property
     def is_sampled(self) -> bool:
         """Whether rows are intervals between samples, and not activities."""
         return bool((self.category[:1] == Category.INTERVAL).any())
 
-    @property
+    @cached_property
     def has_times(self) -> bool:
         """Whether any activity has a duration: untimed counters have only an order."""
         return bool(self.duration_ns[:1000].any() or self.duration_ns.any())

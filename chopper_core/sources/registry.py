@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -231,6 +231,9 @@ NEXT_TO_TRACES: Final = (Family.COUNTERS, Family.TELEMETRY, Family.CPU)
 """Who asks for one of these asks for the others: a file's start is read once for all of them."""
 
 
+_MOST_HEADS: Final = 4
+
+
 class ListedPaths(tuple[Path, ...]):
     """The paths of a run, whose folders are listed once for all families."""
 
@@ -243,6 +246,11 @@ class ListedPaths(tuple[Path, ...]):
     def _found(self) -> dict[Family, FoundFiles]:
         return {}
 
+    @cached_property
+    def _head(self) -> Callable[[Path], FileHead]:
+        """The starts of a few files are kept for the next family."""
+        return lru_cache(_MOST_HEADS)(FileHead)
+
     def found(self, family: Family) -> FoundFiles:
         if family not in self._found:
             families = NEXT_TO_TRACES if family in NEXT_TO_TRACES else (family,)
@@ -254,7 +262,7 @@ class ListedPaths(tuple[Path, ...]):
         found: list[tuple[list[SourceFile], list[SkippedFile], list[Path]]]
         found = [([], [*folders], []) for _ in families]
         for root, path in listed:
-            head = FileHead(path)
+            head = self._head(path)
             for family, (files, skipped, unknown) in zip(families, found, strict=True):
                 file = _recognise(head, family, root)
                 if file is None:

@@ -22,6 +22,7 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.grouping import is_one_of
 from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.phrases import facts, percent
@@ -189,7 +190,7 @@ def answer(run: Run, view: View) -> ViewResult:
     of_matrix = np.ones(len(rows.labels), np.bool_)
     if not parts.values[THEORY].present().all():
         kernels = tree.split(view.path, (by, "kernel"))
-        of_matrix = np.isin(rows.nodes.codes(by), kernels.codes(by)[_is_matrix(kernels)])
+        of_matrix = is_one_of(rows.nodes.codes(by), kernels.codes(by)[_is_matrix(kernels)])
     figures = _figures(parts, of_matrix)
     base = base_of(run, view)
     # Rows without FLOPs lack it, so that it doesn't add up.
@@ -307,7 +308,7 @@ def without_flops(kernels: Groups) -> float:
     # Helpers of a kernel with FLOPs (a reduction of its parts, say) have none of their own.
     operation = kernels.codes("operation")[matrix]
     with_peak = kernels.known(AT_PEAK)[1][matrix] > 0
-    known = np.isin(operation, operation[with_peak])
+    known = is_one_of(operation, operation[with_peak])
     return float(100.0 * duration[~known].sum() / duration.sum())
 
 

@@ -27,6 +27,7 @@ from chopper_core.util.grouping import (
     beyond_others,
     distinct,
     first_equal,
+    is_one_of,
     run_sizes,
     run_starts,
     stable_order,
@@ -134,7 +135,7 @@ class HostCharges(Struct, frozen=True, eq=False):
         self, place: Index, count: int, states: tuple[HostState, ...] = (HostState.LATE,)
     ) -> Float64:
         """The time in some states by a place of each piece (-1: none) and by cause."""
-        chosen = (place >= 0) & np.isin(self.state, states)
+        chosen = (place >= 0) & is_one_of(self.state, states)
         code = place[chosen] * len(self.causes) + self.cause[chosen]
         size = count * len(self.causes)
         sums = sums_of(self.ns[chosen], code, size)
@@ -281,7 +282,7 @@ def cause_beyond(
     if not charges.causes:
         return ""
     place = first_equal(np.array(gpus, np.int64), run.table.gpu[charges.row])
-    inside = np.isin(charges.iteration, iterations)
+    inside = is_one_of(charges.iteration, iterations)
     sums = charges.sums(np.where(inside, place, -1), len(gpus), states)
     return charges.doing(beyond_others(sums)[list(gpus).index(gpu)])
 
@@ -300,8 +301,8 @@ def moved_idle(run: Run, view: View, *, is_whole: bool = False) -> HostCharges:
     own = within_scope(run, view, everything.row)
     if is_whole and not view.cut:
         cut = np.array(sorted(run.cut_iterations), np.int64)
-        own &= ~np.isin(run.table.iteration[everything.row], cut)
-        own &= ~np.isin(everything.iteration, cut)
+        own &= ~is_one_of(run.table.iteration[everything.row], cut)
+        own &= ~is_one_of(everything.iteration, cut)
     return everything.take(own)
 
 
@@ -313,5 +314,5 @@ def within_scope(run: Run, view: View, rows: Index) -> Mask:
             continue
         codes = values_of(table, level, rows) if level != ACTIVITY else rows
         wanted = [code for code in distinct(codes).tolist() if table.text_of(level, code) == label]
-        found &= np.isin(codes, wanted)
+        found &= is_one_of(codes, wanted)
     return found
