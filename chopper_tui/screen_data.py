@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Final
 
@@ -57,7 +57,7 @@ KEY_FIGURES: Final = {
 """Metric → its label in the line, the most important first; the unit labels some."""
 _IF_MEASURED: Final = ("gfx_mhz", "gfx_util_pct", "power_w")
 
-Means = Callable[[Index, int, Signal], Float64]
+Means = Callable[[Index, int], Float64]
 
 
 class ScreenSignal(Struct, frozen=True):
@@ -102,14 +102,14 @@ class Sparks(RowLines, kw_only=True, eq=False):
         if not wanted:
             return
         if self.scale is None:
-            some = self.signal.means(sampled(self.rows), self.bins, signal)
+            some = self.signal.means(sampled(self.rows), self.bins)
             self.scale = SparkScale.of(some)
             self.apart = far_out(some) if self.rows == len(some) else None
             title = self.scale.title(signal)
             short = title.removesuffix(f" {signal.unit}")
             self.title = [(title if len(title) <= self.bins else short, "header")]
         for row, line in zip(
-            wanted, self.signal.means(np.array(wanted, np.intp), self.bins, signal), strict=True
+            wanted, self.signal.means(np.array(wanted, np.intp), self.bins), strict=True
         ):
             text = self.scale.line(line, signal.unit, self.glyphs)
             ink = signal_ink(signal.unit, 0.0 if self.apart is None else float(self.apart[row]))
@@ -187,7 +187,7 @@ class ScreenData(Struct, frozen=True, dict=True):
         if isinstance(self.run, SeveralRuns):
             return chosen, chosen
         second = self.run.signal(second_signal(self.run, chosen.signal.name))
-        return chosen, ScreenSignal(second, self.frame.means)
+        return chosen, ScreenSignal(second, partial(self.frame.means, of=second))
 
     @cached_property
     def curves(self) -> int:

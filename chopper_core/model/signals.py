@@ -174,16 +174,18 @@ class BusyCurve(IntegralCurve, frozen=True):
 
     def _busy(self, at_ns: Int64) -> Float64:
         times, parts = at_ns.ravel(), self.parts
-        over = parts.ends_ns <= times[:, None]
-        charged = np.where(over, parts.charged_ns, 0).sum(axis=1)
-        latest = np.where(over, parts.ends_ns, self.edges_ns[0]).max(axis=1)
-        holds = ~over & (parts.starts_ns <= times[:, None])
-        for number in np.flatnonzero(holds.any(axis=0)):
-            starts, ends, own = parts.activities(int(number))
+        by_end = np.argsort(parts.ends_ns, kind="stable")
+        over = np.searchsorted(parts.ends_ns[by_end], times, "right")
+        charged = np.append(0, np.cumsum(parts.charged_ns[by_end]))[over]
+        latest = np.append(self.edges_ns[0], parts.ends_ns[by_end])[over]
+        in_turn = np.argsort(times, kind="stable")
+        holds = np.searchsorted(times[in_turn], np.stack([parts.starts_ns, parts.ends_ns]))
+        for number in np.flatnonzero(holds[1] > holds[0]).tolist():
+            starts, ends, own = parts.activities(number)
             if (starts[1:] < starts[:-1]).any():
                 order = np.argsort(starts, kind="stable")
                 starts, ends, own = starts[order], ends[order], own[order]
-            inside = np.flatnonzero(holds[:, number])
+            inside = in_turn[slice(*holds[:, number].tolist())]
             begun = np.searchsorted(starts, times[inside], "right")
             inside, last = inside[begun > 0], begun[begun > 0] - 1
             charged[inside] += np.cumsum(own)[last]

@@ -116,7 +116,7 @@ _SPLIT: Final = late(SPLIT_PATTERN)
 
 BETWEEN_MODULES: Final = " › "
 """Between the classes of the modules around a launch."""
-SplitCodes = tuple[Int64, Sequence[str]]
+SplitCodes = tuple[AnyArray, Sequence[str]]
 """The code of each activity, -1 where it has none, and the text of each code."""
 _SPLIT_CODES: Final[dict[str, Callable[[KernelTable], SplitCodes]]] = {}
 

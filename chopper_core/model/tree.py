@@ -235,10 +235,12 @@ class Tree:
         return places
 
     def _located(self, wanted: Mapping[str, int]) -> Index:
-        kept = np.ones(len(self.table), np.bool_)
-        for level, code in wanted.items():
-            kept &= self._key(level) == np.int32(code)
-        return np.flatnonzero(kept)
+        above = [*takewhile(lambda each: each in wanted, LEVELS)]
+        low, high = self._narrowed(wanted, above)
+        kept = np.ones(high - low, np.bool_)
+        for level in wanted.keys() - above:
+            kept &= self._key(level)[low:high] == np.int32(wanted[level])
+        return low + np.flatnonzero(kept)
 
     def _by_start(self, path: tuple[str, ...]) -> Index:
         """The rows of a node with a path of full length, in order of start."""

@@ -37,8 +37,8 @@ class Frame(Struct, frozen=True, eq=False):
 
     `values[name]` has one number per row, `total[name]` is the node's own figure. `hidden` rows
     did not match the filter. `means(rows, bins)` gives the mean of `signal` over the rows' GPUs in
-    each bin of each row's time, as an array of rows x bins, NaN where it is unknown; with a third
-    argument, that of another signal.
+    each bin of each row's time, as an array of rows x bins, NaN where it is unknown; with
+    `of`, that of another signal.
     """
 
     view: View

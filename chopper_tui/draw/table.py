@@ -385,10 +385,10 @@ def _repeated_column(frame: Frame, chart: Chart) -> str:
     """The column whose figures a chart's bars repeat, in whatever unit; empty if none does."""
     if not isinstance(chart, BarChart) or not chart.series or not chart.labels:
         return ""
-    several = len(chart.series) > 1
-    places = {label: row for row, label in enumerate(frame.labels)}
+    several, wanted = len(chart.series) > 1, set(chart.labels)
+    places = {label: row for row, label in enumerate(frame.labels) if label in wanted}
     rows = [places[label] for label in chart.labels if label in places]
-    if len(rows) < len(chart.labels) or (several and len(rows) < len(places)):
+    if len(rows) < len(chart.labels) or (several and len(rows) < len(set(frame.labels))):
         return ""
     drawn = np.nansum([each.numbers for each in chart.series], axis=0)
     longest = int(np.abs(drawn).argmax())

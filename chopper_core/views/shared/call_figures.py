@@ -39,7 +39,7 @@ from chopper_core.model.table import (
 )
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.arrays import Float64, Index, Int32
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import combined, maxima_of, ranked, ratios, sums_of
 from chopper_core.views.base import Base
@@ -135,9 +135,9 @@ class ShapeLabels(Struct, frozen=True, eq=False):
 
     shapes: Mapping[str, CallShape | None]
     """The shape of each text, None for activities without one."""
-    of_shape: Int64
+    of_shape: Int32
     """Position among the texts of each of the table's shapes."""
-    of_kernel: Int64
+    of_kernel: Int32
     """The same of each kernel name, for its activities without a shape."""
 
     @classmethod
@@ -148,10 +148,10 @@ class ShapeLabels(Struct, frozen=True, eq=False):
         for text, shape in given:
             shapes.setdefault(text, shape)
         places = {text: place for place, text in enumerate(shapes)}
-        codes = np.array([places[text] for text, _ in given], np.int64)
+        codes = np.array([places[text] for text, _ in given], np.int32)
         return cls(shapes, codes[: len(table.shapes)], codes[len(table.shapes) :])
 
-    def codes(self, table: KernelTable, rows: Selection) -> Int64:
+    def codes(self, table: KernelTable, rows: Selection) -> Int32:
         """The label of each activity, a position among the texts."""
         codes = self.of_kernel[table.kernel[rows]]
         given = table.measured.get(CALL_SHAPE)
@@ -333,7 +333,9 @@ def by_shape(run: Run, view: View) -> Partition:
 def of_shape(run: Run, whole: Groups, label: str) -> Groups:
     """A group's activities of one shape; raises NothingToShow where it has none."""
     code = run.table.code_of(LEVEL, label)
-    rows = whole.rows[run.table.column(LEVEL)[whole.selection] == (-1 if code is None else code)]
+    own = whole.selection
+    places = np.flatnonzero(run.table.column(LEVEL)[own] == (-1 if code is None else code))
+    rows = places + own.start if isinstance(own, slice) else own[places]
     if not len(rows):
         raise NothingToShow(
             f"no activity of the shape {label!r} here; view=kernels&by=shape lists the shapes"
@@ -377,7 +379,7 @@ def shape_notes(run: Run, whole: Groups, base: Base) -> tuple[str, ...]:
 def _classes(table: KernelTable) -> SplitCodes:
     words: dict[str, int] = {}
     of_name = [words.setdefault(kernel_class(name), len(words)) for name in table.names]
-    return np.array(of_name, np.int64)[table.kernel], tuple(words)
+    return np.array(of_name, np.int32)[table.kernel], tuple(words)
 
 
 @add_split("batch")

@@ -17,7 +17,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, Selection, values_of
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
-from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     distinct,
     places_by,
@@ -134,7 +134,7 @@ def total_row(columns: Figures, whole: Figures = ()) -> dict[str, int | float]:
     return total
 
 
-def grouped(parent: Groups, codes: Int64) -> tuple[Int64, Groups]:
+def grouped(parent: Groups, codes: Codes) -> tuple[Int64, Groups]:
     """The different codes in rising order, and the rows of each in their order.
 
     `codes` has one code per row of `parent.rows`.
@@ -148,7 +148,7 @@ def grouped(parent: Groups, codes: Int64) -> tuple[Int64, Groups]:
     return ordered[first].astype(np.int64), Groups(parent.table, rows, first)
 
 
-def by_kernel_codes(parent: Groups, kernels: Groups, codes_of: Int64) -> tuple[Int64, Groups]:
+def by_kernel_codes(parent: Groups, kernels: Groups, codes_of: Codes) -> tuple[Int64, Groups]:
     """As `grouped`, by a code of each kernel name, from the sums of the kernels where known.
 
     `kernels` are the rows of `parent` by kernel.
@@ -170,7 +170,9 @@ def by_kernel_codes(parent: Groups, kernels: Groups, codes_of: Int64) -> tuple[I
         return nodes.selection, nodes.first
 
     of_code = Cells(cells.cube, cells.at[order], first)
-    return codes[first], Groups(parent.table, None, None, of_code, rows, kernels.around)
+    return codes[first].astype(np.int64), Groups(
+        parent.table, None, None, of_code, rows, kernels.around
+    )
 
 
 def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
