@@ -75,9 +75,10 @@ def captured_points(host: Host) -> Points:
     several batch sizes, that of the smallest that holds the replay's tokens counts. Where neither
     decides, the launch of the graph stays.
     """
-    links, series, replays = host.links, _series(host), _replays(host)
+    links, replays = host.links, _replays(host)
+    series = _series(host) if replays else []
     lost, like = host.stand_ins
-    if not (series and replays) and not len(lost):
+    if not series and not len(lost):
         return links.points
     thread, time_ns = links.points.thread.copy(), links.points.time_ns.copy()
     launches, activities = host.trace.launches, host.trace.activities
@@ -244,11 +245,14 @@ def _captures(host: Host) -> list[tuple[int, int, Index]]:
 def _replays(host: Host) -> dict[int, Index]:
     """The kernels of each launch of a graph, in order of their start."""
     activities, links = host.trace.activities, host.links
+    of_launches = host.calls(REPLAYS_GRAPH)
+    if not of_launches.any():
+        return {}
     of_graph = (links.launch >= 0) & (activities.category == Category.KERNEL)
     # HIP's runtime sets and copies memory by kernels of its own, which no capture launches.
     of_graph &= host.by_kernel(lambda name: name.startswith("__amd_rocclr_")) == 0
     rows = np.flatnonzero(of_graph)
-    rows = rows[host.calls(REPLAYS_GRAPH)[links.launch[rows]]]
+    rows = rows[of_launches[links.launch[rows]]]
     rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
     rows = rows[stable_order(links.launch[rows])]
     parts = np.split(rows, run_starts(links.launch[rows])[1:]) if len(rows) else []

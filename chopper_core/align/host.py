@@ -234,8 +234,11 @@ class Host:
 
     def in_nodes(self, rows: Index) -> Mask:
         """Which of the ranges begin in an operator that runs a node of the backward graph."""
-        nodes = np.flatnonzero(self.is_operator & self.named(BACKWARD_NODE))
-        return np.not_equal(self.intervals(nodes).innermost(self.starts(rows)), NOWHERE)
+        return np.not_equal(self._nodes.innermost(self.starts(rows)), NOWHERE)
+
+    @cached_property
+    def _nodes(self) -> Intervals:
+        return self.intervals(np.flatnonzero(self.is_operator & self.named(BACKWARD_NODE)))
 
     @cached_property
     def annotations(self) -> Index:

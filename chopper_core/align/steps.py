@@ -7,6 +7,7 @@ by the names of ranges.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -70,6 +71,7 @@ class Batch(Struct, frozen=True):
     """Whether the range is a step, and not a part of one."""
 
 
+@lru_cache(maxsize=1 << 12)
 def batch_of(name: str) -> Batch | None:
     if match := _VLLM.match(name) or _TENSORRT.match(name):
         new, old = int(match["prefill"]), int(match["decode"])

@@ -26,7 +26,7 @@ from chopper_core.sources.ranks import captures_among, process_in_name, rank_in_
 from chopper_core.sources.registry import Family, family_of, natural_key, shape_of_name
 from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import is_store, paths_of
-from chopper_core.tables.text import FileHead
+from chopper_core.tables.text import head_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import grouped
 from chopper_core.util.patterns import group_of
@@ -282,7 +282,7 @@ _Job = tuple[int | None, str | None]
 
 
 def _place(trace: Path) -> tuple[int | None, _Job]:
-    head = FileHead(trace).text
+    head = head_of(trace).text
     about = group_of(_DISTRIBUTED, head, 0)
     rank, world = (
         int(match[1]) if (match := re.search(rf'"{key}"\s*:\s*(\d+)', about)) else None
@@ -309,14 +309,16 @@ def _are_one(parts: Sequence[_Part]) -> bool:
     """Whether parts are of one job: kinds of data, or ranks, that don't repeat."""
     if len({tuple(sorted(in_name(part.path.name).items())) for part in parts}) > 1:
         return False
+    kinds = [family for part in parts for family in part.families]
+    are_kinds = len(kinds) == len(set(kinds))
+    if not are_kinds:
+        ranks = [rank for part in parts for rank in part.ranks]
+        have_ranks = all(part.ranks for part in parts if Family.TRACE in part.families)
+        telemetry = sum(part.families == {Family.TELEMETRY} for part in parts)
+        if not have_ranks or len(ranks) > len(set(ranks)) or telemetry > 1:
+            return False
+    # Of thousands of runs, what needs no file has told by now.
     if any(has_settings(part.path) for part in parts):
         return False
-    kinds = [family for part in parts for family in part.families]
-    if len(kinds) == len(set(kinds)):
-        return True
-    if _differ([_place(part.trace)[1] for part in parts if part.trace is not None]):
-        return False
-    ranks = [rank for part in parts for rank in part.ranks]
-    have_ranks = all(part.ranks for part in parts if Family.TRACE in part.families)
-    telemetry = sum(part.families == {Family.TELEMETRY} for part in parts)
-    return have_ranks and len(ranks) == len(set(ranks)) and telemetry <= 1
+    traces = [part.trace for part in parts if part.trace is not None]
+    return are_kinds or not _differ([_place(trace)[1] for trace in traces])

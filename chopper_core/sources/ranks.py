@@ -20,7 +20,7 @@ from chopper_core.sources.registry import (
 )
 from chopper_core.tables.columns import MAX_RANKS
 from chopper_core.tables.losses import ABSENT
-from chopper_core.tables.text import FileHead
+from chopper_core.tables.text import head_of
 from chopper_core.util.errors import DataError
 
 FROM_FILE: Final = "distributedInfo"
@@ -117,7 +117,7 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     others.sort(key=lambda file: natural_key(file.path))
     lost = [file for file in others if file.is_damaged and rank_in_name(file.path.name) is not None]
     heads = [
-        cast(Any, source).head_of(FileHead(file.path))
+        cast(Any, source).head_of(head_of(file.path))
         for source in (formats(Family.HOST) if others else ())
         for file in others
         if file.path.name.casefold().endswith(source.SUFFIXES)
@@ -194,7 +194,7 @@ def _claimed(path: Path) -> int | None:
     """The rank of a trace by its name, else by its head."""
     if (rank := rank_in_name(path.name)) is not None:
         return rank
-    match = _RANK_IN_HEAD.search(FileHead(path).text)
+    match = _RANK_IN_HEAD.search(head_of(path).text)
     return int(match[1]) if match else None
 
 
@@ -243,4 +243,4 @@ def _nothing_found(paths: Sequence[Path], skipped: Sequence[SkippedFile]) -> str
 
 
 def _reason(file: SkippedFile) -> str:
-    return file.reason or what_is(FileHead(file.path))
+    return file.reason or what_is(head_of(file.path))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chopper_core.model.address import nothing_at
 from chopper_core.sources.foreign import what_is
-from chopper_core.tables.text import FileHead
+from chopper_core.tables.text import FileHead, head_of
 from chopper_core.util import plugins
 from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
@@ -231,9 +231,6 @@ NEXT_TO_TRACES: Final = (Family.COUNTERS, Family.TELEMETRY, Family.CPU)
 """Who asks for one of these asks for the others: a file's start is read once for all of them."""
 
 
-_MOST_HEADS: Final = 4
-
-
 class ListedPaths(tuple[Path, ...]):
     """The paths of a run, whose folders are listed once for all families."""
 
@@ -246,11 +243,6 @@ class ListedPaths(tuple[Path, ...]):
     def _found(self) -> dict[Family, FoundFiles]:
         return {}
 
-    @cached_property
-    def _head(self) -> Callable[[Path], FileHead]:
-        """The starts of a few files are kept for the next family."""
-        return lru_cache(_MOST_HEADS)(FileHead)
-
     def found(self, family: Family) -> FoundFiles:
         if family not in self._found:
             families = NEXT_TO_TRACES if family in NEXT_TO_TRACES else (family,)
@@ -262,7 +254,7 @@ class ListedPaths(tuple[Path, ...]):
         found: list[tuple[list[SourceFile], list[SkippedFile], list[Path]]]
         found = [([], [*folders], []) for _ in families]
         for root, path in listed:
-            head = self._head(path)
+            head = head_of(path)
             for family, (files, skipped, unknown) in zip(families, found, strict=True):
                 file = _recognise(head, family, root)
                 if file is None:
@@ -319,7 +311,7 @@ def _recognise(
 
 def family_of(path: Path) -> Family | None:
     """The family of a file that some format reads, by its start; None for any other file."""
-    head = FileHead(path)
+    head = head_of(path)
     for family in FORMATS:
         if isinstance(_recognise(head, family, path.parent), SourceFile):
             return family
@@ -331,10 +323,10 @@ def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
 
     Raises DataError if no format recognises it or nothing in it is usable.
     """
-    found = _recognise(FileHead(path), family, path)
+    found = _recognise(head_of(path), family, path)
     if isinstance(found, SourceFile):
         return found.source.read(path, progress)
-    raise DataError(f"{path} {found.reason if found else what_is(FileHead(path))}.")
+    raise DataError(f"{path} {found.reason if found else what_is(head_of(path))}.")
 
 
 def files_at(paths: Sequence[Path], skipped: list[SkippedFile]) -> Iterator[tuple[Path, Path]]:

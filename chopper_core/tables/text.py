@@ -7,7 +7,7 @@ import json
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from chopper_core.tables.bytes import BYTE_ORDER_MARK, ByteSource, not_a_file
 from chopper_core.tables.losses import Losses
+from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
 
 HEAD_BYTES: Final = 1 << 16
@@ -106,6 +107,16 @@ class FileHead:
         if self.is_json:
             return []
         return [csv_cells(line) for line in self.lines[:HEADING_LINES]]
+
+
+def head_of(path: Path) -> FileHead:
+    """The start of a file in its present state, the same for all who ask in turn."""
+    return _head_of(path, state_of(path))
+
+
+@lru_cache(maxsize=4)
+def _head_of(path: Path, _state: FileState) -> FileHead:
+    return FileHead(path)
 
 
 class FileText:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
@@ -351,6 +351,7 @@ def _charts(steps: StepParts) -> tuple[BarChart | LineChart, ...]:
     return bars, LineChart.over("iteration time", "ms", "iteration", "", numbers, mean)
 
 
+@lru_cache(maxsize=1 << 12)
 def operation_class(name: str) -> str:
     """The class of an operation of the vocabulary; empty for others, classed by their kernels."""
     name = name.removesuffix(_RECOMPUTED)

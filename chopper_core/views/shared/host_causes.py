@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -184,6 +185,7 @@ def cause_of(stack: HostStack) -> HostCause:
     return HostCause(kind, "" if kind == LAUNCH_CALLS else stack.call)
 
 
+@lru_cache(maxsize=1 << 12)
 def _known_cause(stack: HostStack) -> HostCause | None:
     texts = {
         "range": (stack.annotation, stack.frame),

@@ -375,7 +375,7 @@ def leads(run: Run, view: View) -> tuple[RankLeads, View]:
 
 def _leads(run: Run, view: View) -> RankLeads:
     node = run.tree_of(view).node(view.path)
-    compared = compared_iterations(run, view)
+    compared = compared_iterations(run, view) if len(run.gpus) > 1 else ()
     peers = occurrences_of(run, compared) if len(run.gpus) > 1 else ()
     if sum(len(own.gpus) for own in peers) < 2:
         raise NothingToShow("the run has compute on one GPU only; ranks compares several")
