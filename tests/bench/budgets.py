@@ -59,7 +59,7 @@ def of_reading(found: Measured) -> Iterator[Budget]:
             yield Budget(what, goal, NOT_MEASURED, None)
     ratio = own.cpu_s / found.costs[TYPED].cpu_s
     what = "time of cold ingest against msgspec's typed decoding alone"
-    yield Budget(what, "≤ 1.5 ×", f"{ratio:.1f} ×", ratio <= 1.5)
+    yield Budget(what, "≤ 1.5 ×", f"{ratio:.2f} ×", ratio <= 1.5)
     yield at_most(f"peak memory, {found.megabytes:.0f} MB trace", 120, own.peak_mb, "MB")
 
 
