@@ -40,13 +40,10 @@ from chopper_core.sources.trace import Trace
 from chopper_core.tables.columns import narrowed
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, ranked
-from chopper_core.util.memory import give_back
 from chopper_core.util.workers import beside
 
 NO_NAME: Final = "(no name)"
 """The name of an activity without one."""
-_MANY_RANGES: Final = 1 << 20
-"""What aligning them frees is worth the time of giving it back."""
 
 
 class AlignedRank(Struct, frozen=True):
@@ -85,9 +82,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         start, took, stream = activities.start_ns, activities.duration_ns, activities.stream
         found = charged(gpu, start, took, kind, stream, apart.launch_ns, iterations.codes)
         charges = {name: narrowed(found.pop(name)) for name in [*found]}
-        _give_back(trace)
         idle = host_time(trace, apart, gpu, charges["idle_ns"], charges["exposed_copy_ns"])
-        _give_back(trace)
         return charges, idle, host_lane(trace, apart, gpu)
 
     accounted = beside(accounts, len(trace.ranges))
@@ -96,7 +91,6 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     # The kernels of a graph have the layer and the operation that were captured.
     layers = label_layers(host, modules, iterations, phases)
     places = label_repeats(host, layers, iterations, phases)
-    _give_back(trace)
     operations, operation_names = label_operations(
         host, modules, collectives, iterations, phases, places
     )
@@ -110,7 +104,6 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     group = group.astype(np.int32)
     lenders = (activities.name, operations.codes, phases.codes)
-    _give_back(trace)
     work = model_work(host, lenders, iterations.codes)
     without = without_model(host, work)
     keys = (activities.name, operations.codes, phases.codes, layers.codes)
@@ -123,7 +116,6 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     sizes, uncaptured = launch_sizes(host), int(is_uncaptured(host).sum())
     # Last without a thread, since both the accounts and the host's ranges take much memory.
     del host, modules, keys, links
-    _give_back(trace)
     charges, idle, launching = accounted()
     columns: dict[str, Any] = {name: charges.pop(name).astype(np.int64) for name in [*charges]}
     table = KernelTable(
@@ -186,12 +178,6 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         side_tables=side,
         findings=findings,
     )
-
-
-def _give_back(trace: Trace) -> None:
-    """Return the memory of the step before, of a large trace: its holes would remain."""
-    if len(trace.ranges) >= _MANY_RANGES:
-        give_back()
 
 
 def _put_in_order(table: KernelTable, order: Index) -> None:

@@ -30,8 +30,7 @@ _OF_JOB: Final = 0.9
 """The share of its job's memory that a process takes by default."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Of mallopt(3), in glibc; elsewhere they do nothing."""
-_KEPT: Final = 16 << 20
-_LARGEST_KEPT: Final = 8 << 20
+_KEPT: Final = 32 << 20
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 _MOST_DESCRIBED: Final = 200
@@ -121,8 +120,8 @@ def share_one_heap() -> None:
 def keep_freed() -> None:
     """Let the heap keep what is freed at its end, and have arrays in it: pages that the system
     gives again are cleared again, which is a tenth of the time of aligning a trace."""
-    _heap("mallopt", _M_MMAP_THRESHOLD, _LARGEST_KEPT)
-    _heap("mallopt", _M_TRIM_THRESHOLD, _KEPT)
+    for threshold in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+        _heap("mallopt", threshold, _KEPT)
 
 
 def give_back() -> None:

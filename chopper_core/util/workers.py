@@ -238,7 +238,7 @@ def _submitted(
             with _inherited():
                 given = (bytes_read, stop, limit, debug.target, _processes.get())
                 pool = ProcessPoolExecutor(workers, context, _start_worker, given)
-                stack.callback(pool.shutdown, cancel_futures=True)
+                stack.callback(_end, pool, futures)
                 stack.callback(setattr, stop, "value", True)
                 for number, path in enumerate(paths):
                     futures.append(pool.submit(_read_in_worker, reader, path, number))
@@ -248,6 +248,11 @@ def _submitted(
             stack.close()
             futures.clear()
         yield futures, np.frombuffer(bytes_read, np.int64)
+
+
+def _end(pool: Executor, futures: Sequence[Future[Any]]) -> None:
+    """Wait for workers that have something to do; others take themselves down meanwhile."""
+    pool.shutdown(wait=not all(each.done() for each in futures), cancel_futures=True)
 
 
 @contextmanager
