@@ -22,7 +22,7 @@ from chopper_core.util.arrays import AnyArray, Codes, Index, Int8, Int32, Int64,
 from chopper_core.util.grouping import (
     distinct,
     first_equal,
-    is_one_of,
+    isin,
     last_equal,
     ranked,
     runs_of,
@@ -268,7 +268,7 @@ class Host:
         own = self.is_annotation & self.named(
             re.compile(r"^(?:ProfilerStep#|Iteration\s?_?#?\d|Optimizer\.)|^enumerate\(DataLoader")
         )
-        return backward[~is_one_of(backward, self.ranges.thread[own])]
+        return backward[~isin(backward, self.ranges.thread[own])]
 
 
 class Backward(Struct, frozen=True):

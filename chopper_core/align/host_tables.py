@@ -28,14 +28,7 @@ from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.sources.trace import HostCategory, HostRanges, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Rows
-from chopper_core.util.grouping import (
-    distinct,
-    first_equal,
-    is_one_of,
-    ranked,
-    run_starts,
-    stable_order,
-)
+from chopper_core.util.grouping import distinct, first_equal, isin, ranked, run_starts, stable_order
 from chopper_core.util.patterns import late
 
 _NO_CAUSE: Final = late(
@@ -198,7 +191,7 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
             (HostKind.OPERATOR, operators, trace.ranges),
             (HostKind.CALL, calls, trace.launches),
         ):
-            own = rows[is_one_of(table.thread[rows], threads)]
+            own = rows[isin(table.thread[rows], threads)]
             own = own[np.argsort(table.start_ns[own], kind="stable")]
             gpus, kinds = np.full(len(own), number, np.int32), np.full(len(own), kind, np.int8)
             columns = (table.name[own], table.start_ns[own], table.duration_ns[own])
@@ -374,7 +367,7 @@ def _bytes_of(events: MemoryEvents, row: Index, links: Links, gpu: Int32) -> dic
             last = rows[-1]
             if links.points.time_ns[last] < ends:
                 peak[last] = max(peak[last], events.allocated[own][at[-1] :].max())
-    alloc[~is_one_of(gpu, events.gpu)] = np.nan
+    alloc[~isin(gpu, events.gpu)] = np.nan
     gained = np.flatnonzero((events.bytes > 0) & (row >= 0))
     alloc += np.bincount(row[gained], events.bytes[gained], count)
     return {ALLOC_BYTES: alloc, PEAK_BYTES: peak, FRAGMENTATION_BYTES: fragments}

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Numbers, Rows
-from chopper_core.util.grouping import common_of, is_one_of, ranked, run_mask, stable_order
+from chopper_core.util.grouping import common_of, isin, ranked, run_mask, stable_order
 
 NOWHERE = -1
 _MOST_NUMBERS: Final = 1 << 62
@@ -157,7 +157,7 @@ def like_context(
     Only labels found by the `trusted` rules count. Contexts are found if any label is missing.
     """
     missing = labels.missing() if where is None else labels.missing() & where
-    known = ~labels.missing() & is_one_of(labels.rules, trusted)
+    known = ~labels.missing() & isin(labels.rules, trusted)
     if not missing.any() or not known.any():
         return
     context = contexts()

@@ -16,7 +16,7 @@ from chopper_core.align.modules import Modules
 from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Index
-from chopper_core.util.grouping import distinct, is_one_of
+from chopper_core.util.grouping import distinct, isin
 from chopper_core.util.patterns import group_of, late
 
 _LAYER: Final = late(r"^Layer[ _]?(\d{1,9})$")
@@ -83,7 +83,7 @@ def label_layers(host: Host, modules: Modules, iterations: Labels, phases: Label
     labels.rules[serves == _ROOT_GROUP] = Rule.FSDP
 
     # Only the model's work can take a neighbour's layer.
-    body = is_one_of(phases.codes, MODEL_PHASES)
+    body = isin(phases.codes, MODEL_PHASES)
     step = np.where(body, iterations.codes.astype(np.int64) * len(Phase) + phases.codes, -1)
     may = body & ~outside
     between(

@@ -46,7 +46,7 @@ from chopper_core.util.grouping import (
     distinct,
     first_equal,
     grouped,
-    is_one_of,
+    isin,
     nth_of,
     ranked,
     run_starts,
@@ -370,8 +370,8 @@ def _without_stand_ins(flops: Float64, kernel: Int32, unlinked: Mask) -> None:
         rows = np.flatnonzero(flops == amount)
         names, counts = counted(kernel[rows])
         rare = names[counts * _STAND_IN <= counts.max()]
-        if len(rare) and is_one_of(names[counts * _STAND_IN > counts.max()], lost).any():
-            flops[rows[is_one_of(kernel[rows], rare)]] = np.nan
+        if len(rare) and isin(names[counts * _STAND_IN > counts.max()], lost).any():
+            flops[rows[isin(kernel[rows], rare)]] = np.nan
 
 
 def lend(values: Float64, keys: Sequence[Codes], lacks: Mask) -> Float64:
@@ -425,7 +425,7 @@ def _attention_backward(
     node = np.full(len(linked), NOWHERE, np.intp)
     node[rows] = numbered((linked[rows], replay[rows]))
     counted = distinct(node[rows[np.isfinite(flops[rows])]])
-    rows = rows[~is_one_of(node[rows], counted)]
+    rows = rows[~isin(node[rows], counted)]
     numbers, number = ranked(works.work[of_forward[rows]])
     shape[rows] = len(shapes) + number
     shapes += [works.distinct[each].call.as_backward(BACKWARD_PER_FORWARD) for each in numbers]
@@ -459,7 +459,7 @@ def activity_tokens(host: Host, phase: Int32, layer: Int32, keys: Sequence[Codes
     operators, so both need evidence of a language model (`_reads_tokens`, `_is_text`). Activities
     without a launch record borrow from activities that are equal in `keys`.
     """
-    forward = is_one_of(phase, (Phase.FORWARD, *INFERENCE_PHASES))
+    forward = isin(phase, (Phase.FORWARD, *INFERENCE_PHASES))
     found = _of_embedding(host, forward)
     if not np.isfinite(found).any() and _is_text(host):
         found = _of_attention(host, forward, layer)

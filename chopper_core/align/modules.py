@@ -16,7 +16,7 @@ from chopper_core.align.labels import NOWHERE, Intervals, Labels, parents
 from chopper_core.align.steps import ANNOTATIONS
 from chopper_core.model.table import BETWEEN_MODULES, NO_LABEL, Rule
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
-from chopper_core.util.grouping import distinct, is_one_of
+from chopper_core.util.grouping import distinct, isin
 from chopper_core.util.patterns import group_of, late
 
 _FRAME: Final = late(r"^nn\.Module: (?P<class>.+)_(?P<number>\d{1,9})$")
@@ -217,7 +217,7 @@ def _calls(host: Host, rows: Index) -> _Calls:
 def _in_backward(host: Host, rows: Index) -> Mask:
     """Which of the ranges run in backward, where modules are called to recompute."""
     starts = host.starts(rows)
-    found: Mask = is_one_of(starts.thread, host.autograd_threads)
+    found: Mask = isin(starts.thread, host.autograd_threads)
     found |= host.backward.recompute.innermost(starts) != NOWHERE
     return found | host.in_nodes(rows)
 

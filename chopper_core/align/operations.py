@@ -30,7 +30,7 @@ from chopper_core.align.repeats import OPERATIONS
 from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
-from chopper_core.util.grouping import distinct, is_one_of, places_by, ranked
+from chopper_core.util.grouping import distinct, isin, places_by, ranked
 from chopper_core.util.patterns import group_of, late
 
 VOCABULARY: Final = late(
@@ -140,7 +140,7 @@ def label_operations(
         _fill_innermost(labels, informative, by_module, points, forward)
     if modules.has_roles:
         attends = host.of_class(ATTENTION_CLASS)
-        attends &= is_one_of(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
+        attends &= isin(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
         if attends.any():
             labels.codes[attends] = names.code("attn_fa")
     if not host.named(VOCABULARY).any():
@@ -227,7 +227,7 @@ def _without_scopes(
         ]
         if not scopes:
             break
-        annotated = annotated.take(~is_one_of(annotated.value, scopes))
+        annotated = annotated.take(~isin(annotated.value, scopes))
     return annotated
 
 

@@ -15,7 +15,7 @@ from chopper_core.align.labels import Intervals, Labels, Order, contexts_of, lik
 from chopper_core.align.steps import InferenceSteps
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, is_one_of, maxima_of, minima_of, ranked
+from chopper_core.util.grouping import distinct, isin, maxima_of, minima_of, ranked
 from chopper_core.util.patterns import late
 
 _OPTIMIZER: Final = late(
@@ -121,7 +121,7 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
     labels.fill(np.where(forward, NO_LABEL, voted), Rule.ANNOTATION)
     labels.fill(Phase.OPTIMIZER, Rule.HOST_OPERATOR, inside(_OPTIMIZER))
     labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, inside(_BACKWARD))
-    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, is_one_of(points.thread, host.autograd_threads))
+    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, isin(points.thread, host.autograd_threads))
     labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, host.backward.recompute.innermost(points) >= 0)
     labels.fill(Phase.BACKWARD, Rule.HOST_OPERATOR, inside(_BACKWARD_OPERATOR))
     labels.fill(inference.phases.innermost(points), Rule.ANNOTATION)
@@ -129,7 +129,7 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
     labels.fill(Phase.DATA, Rule.KERNEL_NAME, linked & (uploads > 0))
     labels.fill(Phase.FORWARD, Rule.ANNOTATION, forward)
     # A thread without ranges of its own works for those of another one.
-    elsewhere = ~is_one_of(points.thread, distinct(host.ranges.thread[host.annotations]))
+    elsewhere = ~isin(points.thread, distinct(host.ranges.thread[host.annotations]))
     anywhere = speaking.innermost(points, any_thread=True)
     labels.fill(anywhere, Rule.ANNOTATION, elsewhere & (anywhere == Phase.BACKWARD))
 
@@ -168,7 +168,7 @@ def _after_closures(host: Host, speaking: Intervals) -> Intervals:
         for edge_ns in (speaking.start_ns, speaking.end_ns)
     )
     own = (speaking.value == Phase.OPTIMIZER) & (high > low)
-    own &= ~is_one_of(speaking.thread, host.autograd_threads)
+    own &= ~isin(speaking.thread, host.autograd_threads)
     start_ns = speaking.start_ns.copy()
     start_ns[own] = np.minimum(end_ns[high[own] - 1], speaking.end_ns[own])
     return replace(speaking, start_ns=start_ns)
@@ -193,7 +193,7 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
     """
     steps, place = ranked(step)
     usable = ordered & (step != NO_LABEL) if (step != NO_LABEL).any() else ordered.copy()
-    recorded = usable & is_one_of(host.links.points.thread, distinct(host.ranges.thread))
+    recorded = usable & isin(host.links.points.thread, distinct(host.ranges.thread))
     # The place of a graph's kernels in the order isn't their own.
     called = np.flatnonzero(host.links.launch >= 0)
     usable[called[host.calls(REPLAYS_GRAPH)[host.links.launch[called]]]] = False
@@ -214,7 +214,7 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
         labels.fill(phase, Rule.STEP_ORDER, where)
 
     is_backward = usable & (labels.codes == Phase.BACKWARD)
-    shown = is_backward & is_one_of(labels.rules, (Rule.ANNOTATION, Rule.AUTOGRAD))
+    shown = is_backward & isin(labels.rules, (Rule.ANNOTATION, Rule.AUTOGRAD))
     by_host, by_name = has(shown), has(is_backward)
     begin, end = first(is_backward), last(is_backward)
     optimizes = usable & (labels.codes == Phase.OPTIMIZER) & (time_ns > end)
@@ -230,7 +230,7 @@ def _by_order(labels: Labels, host: Host, step: Int32, time_ns: Int64, ordered: 
     between = only_names & (time_ns > begin) & (time_ns < end)
     fill(Phase.BACKWARD, between & ~has(names_forward & (time_ns > begin)))
     # Steps without backward work.
-    trains = bool(is_one_of(labels.codes, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
+    trains = bool(isin(labels.codes, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
     if shown.any():
         fill(Phase.FORWARD, usable & recorded & ~by_name & ~has(optimizes))
     elif not trains and len(host.operators):

@@ -27,7 +27,7 @@ from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.align.labels import Labels, numbered
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Category, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
-from chopper_core.util.grouping import counted, distinct, is_one_of, run_starts
+from chopper_core.util.grouping import counted, distinct, isin, run_starts
 from chopper_core.util.patterns import late
 
 MIN_LAYERS: Final = 8
@@ -79,13 +79,13 @@ def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels
     role = host.by_kernel(_role_of)
     role[activities.category != Category.KERNEL] = Role.OTHER
     is_backward = phases.codes == Phase.BACKWARD
-    is_body = is_one_of(phases.codes, MODEL_PHASES)
-    if not is_one_of(phases.codes, (Phase.BACKWARD, Phase.OPTIMIZER)).any():
+    is_body = isin(phases.codes, MODEL_PHASES)
+    if not isin(phases.codes, (Phase.BACKWARD, Phase.OPTIMIZER)).any():
         is_body |= phases.missing()
     attends = (role == Role.ATTENTION) & is_body
     # In backward these run the forward again, for the layer whose backward follows.
     forward = distinct(activities.name[attends & ~is_backward])
-    again = attends & is_backward & is_one_of(activities.name, forward)
+    again = attends & is_backward & isin(activities.name, forward)
     role[again], attends[again] = Role.OTHER, False
     if attends.sum() < MIN_LAYERS or _has_stages(host):
         return operation

@@ -19,7 +19,7 @@ from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, Points,
 from chopper_core.model.side_table import HostSteps, empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32, Mask
-from chopper_core.util.grouping import counts_of, distinct, is_one_of, run_starts
+from chopper_core.util.grouping import counts_of, distinct, isin, run_starts
 from chopper_core.util.patterns import group_of, late
 
 _VLLM: Final = late(
@@ -291,7 +291,7 @@ def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     of_stream = unlinked & (on_stream[0] < 0) & (on_stream[1] >= 0)
     of_stream &= labels.codes[on_stream[1]] == first
     before = host.lane[head | (of_stream & _exceeds_first(of_stream, labels, host))]
-    head |= of_stream & is_one_of(host.lane, before)
+    head |= of_stream & isin(host.lane, before)
     if first in partial or first == 0:
         labels.fill(first, Rule.NEIGHBOUR, head)
     elif head.any():

@@ -28,7 +28,7 @@ from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.table import NO_LABEL, KernelTable, Selection
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64
-from chopper_core.util.grouping import distinct, is_one_of, stable_order
+from chopper_core.util.grouping import distinct, isin, stable_order
 
 _DTYPES: Final = {"Int8": np.int8, "Int32": np.int32, "Int64": np.int64, "Float64": np.float64}
 ALLOCATED: Final = "allocated_bytes"
@@ -198,7 +198,7 @@ class HostTime(SideTable, frozen=True, eq=False):
             ((HostState.LATE, HostState.LAUNCHED), table.idle_ns),
             ((HostState.COPYING,), table.exposed_copy_ns),
         ):
-            pieces = np.flatnonzero(is_one_of(self.state, states))
+            pieces = np.flatnonzero(isin(self.state, states))
             charged = charged_ns[rows] if len(pieces) else np.empty(0, np.int64)
             if not charged.any():
                 continue

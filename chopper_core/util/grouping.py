@@ -287,7 +287,7 @@ def distinct(values: AnyArray) -> AnyArray:
     return ordered[run_mask(ordered)]
 
 
-def is_one_of(values: AnyArray, wanted: Sequence[int] | AnyArray) -> Mask:
+def isin(values: AnyArray, wanted: Sequence[int] | AnyArray) -> Mask:
     """As `np.isin`, which takes long to begin."""
     if len(wanted) > _FEW_WANTED:
         return np.isin(values, wanted)
@@ -300,7 +300,7 @@ def is_one_of(values: AnyArray, wanted: Sequence[int] | AnyArray) -> Mask:
 def distinct_without(values: AnyArray, others: Sequence[int] | AnyArray) -> AnyArray:
     """The different values that aren't among others, in order."""
     found = distinct(values)
-    return found[~is_one_of(found, others)]
+    return found[~isin(found, others)]
 
 
 def grouped(members: Iterable[Member], of: Callable[[Member], Key]) -> dict[Key, list[Member]]:

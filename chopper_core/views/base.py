@@ -24,7 +24,7 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View, baseline_view
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, first_equal, is_one_of
+from chopper_core.util.grouping import distinct, first_equal, isin
 
 NODE: Final = "node"
 """The split by host."""
@@ -63,12 +63,12 @@ class Base(Struct, frozen=True, eq=False):
     def of_iterations(self, iterations: Sequence[int]) -> Base:
         """The base of figures of some of the iterations."""
         return replace(
-            self, complete=self.complete & is_one_of(self.cells.codes("iteration"), iterations)
+            self, complete=self.complete & isin(self.cells.codes("iteration"), iterations)
         )
 
     def of_gpus(self, gpus: Collection[int]) -> Base:
         """The base of figures of some of the GPUs."""
-        there = is_one_of(self.cells.codes("gpu"), list(gpus))
+        there = isin(self.cells.codes("gpu"), list(gpus))
         return replace(self, within=self.within & there, others=self.others & there)
 
     @property
@@ -144,14 +144,14 @@ class Base(Struct, frozen=True, eq=False):
         if reduces != Reduces.SUM:
             chosen, levels = self.others, [each for each in levels if each.startswith(PAIR[1])]
         if gpus is not None:
-            chosen = chosen & is_one_of(self.cells.codes("gpu"), list(gpus))
+            chosen = chosen & isin(self.cells.codes("gpu"), list(gpus))
         # An iteration that takes no part in the total has figures of its own.
         if "iteration" not in levels:
             chosen = chosen & self.complete
         if reduces == Reduces.STEPS:
             there = np.flatnonzero(chosen)
             steps = self.cells.codes("iteration")[there].astype(np.int64)
-            chosen = is_one_of(np.arange(len(chosen)), there[first_equal(steps, distinct(steps))])
+            chosen = isin(np.arange(len(chosen)), there[first_equal(steps, distinct(steps))])
         if not levels:
             return np.full(size, max(int(chosen.sum()), 1))
         found = Counter(compress(zip(*map(self._names, levels), strict=True), chosen.tolist()))
@@ -192,7 +192,7 @@ def _base(run: Run, view: View) -> Base:
             others &= named | (not level.startswith(PAIR[1]))
     steps = cells.codes("iteration")
     cut = () if run.takes_truncated(view) else sorted(run.cut_of(view))
-    complete = ~is_one_of(steps, np.array(cut, np.int64))
+    complete = ~isin(steps, np.array(cut, np.int64))
     # What runs outside of iterations is no step.
     in_steps = complete & (steps != NO_LABEL)
     if (in_steps & within).any():

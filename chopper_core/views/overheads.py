@@ -22,7 +22,7 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
-from chopper_core.util.grouping import is_one_of
+from chopper_core.util.grouping import isin
 from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.phrases import facts, percent
@@ -128,12 +128,13 @@ def without_gpus(tree: Tree, gpus: Collection[int]) -> Mapping[str, list[int]]:
 def _covered_ns(
     tree: Tree, view: View, rows: Groups, by: str, covered: Mapping[str, frozenset[int]]
 ) -> dict[str, Int64]:
-    """The rows' time on the GPUs that have each part, 0 where a row has none there."""
+    """The rows' time, or without `by` all, on the GPUs that have each part; 0 for none there."""
     found: dict[frozenset[int], Int64] = {}
     for gpus in set(covered.values()):
-        some = tree.split(view.path, (by,), without_gpus(tree, gpus))
+        some = tree.split(view.path, (by,) if by else (), without_gpus(tree, gpus))
         found[gpus] = np.zeros(len(rows), np.int64)
-        found[gpus][np.searchsorted(rows.codes(by), some.codes(by))] = some.elapsed_ns
+        place = np.searchsorted(rows.codes(by), some.codes(by)) if by else slice(None)
+        found[gpus][place] = some.elapsed_ns
     return {name: found[gpus] for name, gpus in covered.items()}
 
 
@@ -155,10 +156,9 @@ def _whole(
     names: Sequence[str] = _TERMS,
 ) -> TimeParts:
     """The parts of the time of a view's node."""
-    some = {gpus: without_gpus(tree, gpus) for gpus in covered.values()}
-    of = {gpus: tree.split(view.path, (), left).elapsed_ns for gpus, left in some.items()}
-    whole = parts_of(run, tree.node(view.path), names)
-    return replace(whole, covered_ns={name: of[gpus] for name, gpus in covered.items()})
+    node = tree.node(view.path)
+    covered_ns = _covered_ns(tree, view, node, "", covered)
+    return replace(parts_of(run, node, names), covered_ns=covered_ns)
 
 
 def with_parts(run: Run) -> Run:
@@ -190,7 +190,7 @@ def answer(run: Run, view: View) -> ViewResult:
     of_matrix = np.ones(len(rows.labels), np.bool_)
     if not parts.values[THEORY].present().all():
         kernels = tree.split(view.path, (by, "kernel"))
-        of_matrix = is_one_of(rows.nodes.codes(by), kernels.codes(by)[_is_matrix(kernels)])
+        of_matrix = isin(rows.nodes.codes(by), kernels.codes(by)[_is_matrix(kernels)])
     figures = _figures(parts, of_matrix)
     base = base_of(run, view)
     # Rows without FLOPs lack it, so that it doesn't add up.
@@ -308,7 +308,7 @@ def without_flops(kernels: Groups) -> float:
     # Helpers of a kernel with FLOPs (a reduction of its parts, say) have none of their own.
     operation = kernels.codes("operation")[matrix]
     with_peak = kernels.known(AT_PEAK)[1][matrix] > 0
-    known = is_one_of(operation, operation[with_peak])
+    known = isin(operation, operation[with_peak])
     return float(100.0 * duration[~known].sum() / duration.sum())
 
 

@@ -6,7 +6,7 @@ mean, smallest or largest of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import isfinite, nan
 from pathlib import PurePath
 from typing import Any, Final
@@ -20,7 +20,6 @@ from chopper_core.metrics import (
     METRICS,
     Metric,
     Reduces,
-    Scope,
     Values,
     column,
     computed_column,
@@ -30,10 +29,10 @@ from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting, Settings
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
+from chopper_core.util.errors import ChopperError, NothingToShow
 from chopper_core.views import overheads, throughput
 from chopper_core.views.frame import Number
-from chopper_core.views.query import check_fits, run_frame
+from chopper_core.views.query import answer, check_fits, run_frame
 from chopper_core.views.shared.children import figures as root_figures
 from chopper_core.views.shared.step_times import replicas
 from chopper_core.views.throughput import steps_of
@@ -263,59 +262,48 @@ def _take(
 ) -> None:
     """Figures of a run from the views and columns that have them, or why they are missing."""
     for view in dict.fromkeys(view for view, _ in places.values()):
-        own = {name: there for name, (of, there) in places.items() if of == view}
-        _take_from(run, view, own, figures, missing)
-
-
-def _take_from(
-    run: Run,
-    view: str,
-    columns: Mapping[str, str],
-    figures: dict[str, float | str],
-    missing: dict[str, str],
-) -> None:
-    name, is_total = "" if view == TREE else view, view != "overheads"
-    asked = View(run.name, name=name, columns=tuple(columns.values()), is_total=is_total)
-    try:
-        metrics, total, values = _told(run, asked)
-    except NothingToShow as error:
-        missing |= dict.fromkeys(columns, str(error))
-        return
-    except UsageError as error:
-        for name, there in columns.items() if len(columns) > 1 else ():
-            _take_from(run, view, {name: there}, figures, missing)
-        if len(columns) == 1:
-            (name,) = columns
-            missing[name] = RUN_COLUMNS[name].metric.missing_because or str(error)
-        return
-    because = {metric.name: metric.missing_because for metric in metrics}
-    for name, there in columns.items():
-        number: float | None = total.get(there)
-        if (how := RUN_COLUMNS[name].how) != TOTAL:
-            own = values[there]
-            is_known = len(own) > 0 and own.present().all()
-            number = _REDUCTIONS[how](own.numbers) if is_known else None
-        if number is None or not np.isfinite(number):
-            missing[name] = because[there] or "the run lacks it on some of its GPUs"
-        else:
-            figures[name] = float(number)
+        columns = {name: there for name, (of, there) in places.items() if of == view}
+        try:
+            metrics, total, values = _told(run, view, columns.values())
+        except NothingToShow as error:
+            missing |= dict.fromkeys(columns, str(error))
+            continue
+        because = {metric.name: metric.missing_because for metric in metrics}
+        for name, there in columns.items():
+            number: float | None = total.get(there)
+            if (how := RUN_COLUMNS[name].how) != TOTAL and there in values:
+                own = values[there]
+                is_known = len(own) > 0 and own.present().all()
+                number = _REDUCTIONS[how](own.numbers) if is_known else None
+            if number is not None and np.isfinite(number):
+                figures[name] = float(number)
+            elif there in because:
+                missing[name] = because[there] or "the run lacks it on some of its GPUs"
+            else:
+                missing[name] = RUN_COLUMNS[name].metric.missing_because
 
 
 _Told = tuple[Iterable[Metric], Mapping[str, Number | None], Mapping[str, Values]]
 
 
-def _told(run: Run, view: View) -> _Told:
+def _told(run: Run, name: str, columns: Collection[str]) -> _Told:
     """A view's columns, total row and rows: of what most runs have the total alone."""
-    if view.name in _OF_WHOLE:
-        spec, totals, declared = _OF_WHOLE[view.name]
+    view = View(run.name, name="" if name == TREE else name, is_total=name != "overheads")
+    if name == TREE:
+        metrics = [metric_named(each, run.table, run.counter_info) for each in columns]
+        known = root_figures(run, view, columns)
+        return metrics, {each: values.at(0) for each, values in known.items()}, {}
+    if name in _OF_WHOLE:
+        spec, totals, declared = _OF_WHOLE[name]
         check_fits(run, view, spec)
-        return declared, {each.name: values.at(0) for each, values in totals(run, view)}, {}
-    if not view.name and len(run.table):
-        scope = Scope.of(run, run.tree_of(view).node(view.path))
-        metrics = [metric_named(name, run.table, run.counter_info) for name in view.columns]
-        return metrics, {each.name: each.compute(scope).at(0) for each in metrics}, {}
-    frame = run_frame(run, view)
-    return frame.columns, frame.total, frame.values
+        of_whole = totals(run, replace(view, columns=tuple(columns)))
+        return declared, {each.name: values.at(0) for each, values in of_whole}, {}
+    found = answer(run, view)
+    return (
+        (each for each, _ in found.columns),
+        found.total,
+        {each.name: values for each, values in found.columns},
+    )
 
 
 def _problem(run: Run) -> str:

@@ -28,7 +28,7 @@ from chopper_core.util.grouping import (
     beyond_others,
     distinct,
     first_equal,
-    is_one_of,
+    isin,
     run_sizes,
     run_starts,
     stable_order,
@@ -136,7 +136,7 @@ class HostCharges(Struct, frozen=True, eq=False):
         self, place: Index, count: int, states: tuple[HostState, ...] = (HostState.LATE,)
     ) -> Float64:
         """The time in some states by a place of each piece (-1: none) and by cause."""
-        chosen = (place >= 0) & is_one_of(self.state, states)
+        chosen = (place >= 0) & isin(self.state, states)
         code = place[chosen] * len(self.causes) + self.cause[chosen]
         size = count * len(self.causes)
         sums = sums_of(self.ns[chosen], code, size)
@@ -284,7 +284,7 @@ def cause_beyond(
     if not charges.causes:
         return ""
     place = first_equal(np.array(gpus, np.int64), run.table.gpu[charges.row])
-    inside = is_one_of(charges.iteration, iterations)
+    inside = isin(charges.iteration, iterations)
     sums = charges.sums(np.where(inside, place, -1), len(gpus), states)
     return charges.doing(beyond_others(sums)[list(gpus).index(gpu)])
 
@@ -303,8 +303,8 @@ def moved_idle(run: Run, view: View, *, is_whole: bool = False) -> HostCharges:
     own = within_scope(run, view, everything.row)
     if is_whole and not view.cut:
         cut = np.array(sorted(run.cut_iterations), np.int64)
-        own &= ~is_one_of(run.table.iteration[everything.row], cut)
-        own &= ~is_one_of(everything.iteration, cut)
+        own &= ~isin(run.table.iteration[everything.row], cut)
+        own &= ~isin(everything.iteration, cut)
     return everything.take(own)
 
 
@@ -316,5 +316,5 @@ def within_scope(run: Run, view: View, rows: Index) -> Mask:
             continue
         codes = values_of(table, level, rows) if level != ACTIVITY else rows
         wanted = [code for code in distinct(codes).tolist() if table.text_of(level, code) == label]
-        found &= is_one_of(codes, wanted)
+        found &= isin(codes, wanted)
     return found
