@@ -74,8 +74,6 @@ class Order(Struct, frozen=True):
         """
         count = len(self.rows)
         nearest = np.full(count, -1, np.intp)
-        if not count:
-            return nearest
         stream = np.cumsum(self.new_stream)
         position = np.where(has[self.rows], np.arange(count), count if forwards else -1)
         if forwards:

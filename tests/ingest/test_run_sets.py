@@ -568,8 +568,10 @@ def check_row(row: runs.RunRow) -> None:
         asked = View(row.path, name=view, columns=(each.name,), is_total=view != "overheads")
         try:
             frame = query(run, asked)
-        except (NothingToShow, UsageError):
+        except (NothingToShow, UsageError) as error:
             assert name not in row.figures, (row.name, name)
+            is_reason = isinstance(error, NothingToShow) and not run.is_sampled_only
+            assert not is_reason or row.missing[name] == str(error), (row.name, name)
             continue
         number = frame.total.get(each.name)
         if each.how != TOTAL:
@@ -580,8 +582,8 @@ def check_row(row: runs.RunRow) -> None:
             # Matrix kernels without FLOPs would make it too small.
             is_unknown = row.missing[name].endswith("of matrix kernels has unknown FLOPs")
             assert number is None or is_unknown, (row.name, name)
-            (metric,) = frame.columns
-            assert row.missing[name] == metric.missing_because or is_unknown or not number
+            why = frame.columns[0].missing_because or "the run lacks it on some of its GPUs"
+            assert is_unknown or run.is_sampled_only or row.missing[name] == why, (row.name, name)
         else:
             assert row.figures[name] == number, (row.name, name)
 

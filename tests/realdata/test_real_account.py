@@ -7,7 +7,9 @@ from typing import Final
 
 import pytest
 
+from chopper_core.extensions.runs.figures import figures_of_run
 from chopper_core.model.run import Run
+from tests.ingest.test_run_sets import check_row
 from tests.test_account import disagreements, scopes_of
 
 FILES: Final = (
@@ -25,3 +27,10 @@ def test_a_quantity_of_a_real_run_is_the_same_wherever_it_appears(
 ) -> None:
     run = opened(name)
     assert {scope: wrong for scope in scopes_of(run) if (wrong := disagreements(run, scope))} == {}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_row_of_a_real_run_says_what_its_views_say(
+    name: str, opened: Callable[[str], Run]
+) -> None:
+    check_row(figures_of_run(opened(name)))
