@@ -134,13 +134,16 @@ class Collectives(Struct, frozen=True, eq=False):
 
     def take(self, taken: Mask) -> Collectives:
         """Some of the kernels, with the collectives of which there are any."""
-        numbers, owner = ranked(self.member_set[taken])
+        places = np.flatnonzero(taken)
+        numbers, owner = ranked(self.member_set[places])
         values = {name: getattr(self, name) for name in self.__struct_fields__[1:-3]}
+        # Most scopes have some of the GPUs, which take part in all.
+        own = slice(None) if len(numbers) == len(self) else numbers
         found = {
-            name: each[taken] if name.startswith("member_") else each[numbers]
+            name: each[places if name.startswith("member_") else own]
             for name, each in values.items()
         }
-        members = Groups(self.table, self.rows[taken], run_starts(owner))
+        members = Groups(self.table, self.rows[places], run_starts(owner))
         return replace(self, **(found | {"members": members, "member_set": owner}))
 
 

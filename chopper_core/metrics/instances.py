@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from chopper_core.model.groups import Groups, gpu_by_gpu, work_of
 from chopper_core.model.signals import SpansOfGpus
@@ -99,7 +99,9 @@ def instances(
         # GPU by GPU the columns stay in the processor's cache.
         spans = partial(_spans, table, nodes=None, visit=None, copying=copying)
         parts = map(astuple, in_threads(spans, gpu_by_gpu(table, rows), len(table)))
-        return OperationInstances(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        found = OperationInstances(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        # Where communication alone masks, one column tells both.
+        return found if copying is not None else replace(found, masked_ns=found.overlapped_ns)
     return _spans(table, rows, nodes.first if len(nodes) > 1 else None, visit, copying)
 
 
@@ -134,8 +136,9 @@ def _spans(
 
     begin = run_minima(start, first)
     elapsed = run_maxima(start + took, first) - begin
-    sums = (run_sums(each, first) for each in (took, in_comm, masked, work_of(table, own)))
-    return OperationInstances(node, own[first], begin, elapsed, *sums)
+    busy, overlapped, work = (run_sums(n, first) for n in (took, in_comm, work_of(table, own)))
+    hidden = overlapped if copying is None else run_sums(masked, first)
+    return OperationInstances(node, own[first], begin, elapsed, busy, overlapped, hidden, work)
 
 
 def _during_comm(table: KernelTable, rows: Index) -> Int64:

@@ -100,6 +100,10 @@ class Checked(Struct, frozen=True, eq=False):
     """The findings of a scope in groups, before what takes as long again: their ranges."""
 
     context: FindingsContext
+    """Without the sums that the rules look at, which take more memory than all else."""
+    activities: int
+    compute_ns: float
+    """Per GPU and iteration."""
     worth: Worth | None
     placed: list[tuple[Found, int | None]]
 
@@ -114,8 +118,7 @@ class Checked(Struct, frozen=True, eq=False):
         low, high = (saving if end is None else end for end in ends)
         limit = context.step_ns
         if finding.cost not in {Cost.UNKNOWN, *COMPUTES}:
-            compute = (context.cells.sum(name).sum() for name in ("compute_ns", "overlap_ns"))
-            limit = max(limit - context.per_iteration(float(sum(compute))), saving)
+            limit = max(limit - self.compute_ns, saving)
         return min(max(least * low, 0.0), limit), min(most * high, limit)
 
 
@@ -125,7 +128,17 @@ def checked(run: Run, view: View) -> Checked:
     def made() -> Checked:
         context = context_of(run, view)
         worth = None if run.is_sampled_only else Worth.of(context)
-        return Checked(context, worth, _find(context, worth))
+        placed, node, rest = _find(context, worth), context.node, context.released
+        if run.is_sampled_only:
+            return Checked(rest, 0, 0.0, None, placed)
+        compute = sum(float(node.sum(name)[0]) for name in ("compute_ns", "overlap_ns"))
+        return Checked(
+            rest,
+            int(node.sizes()[0]),
+            context.per_iteration(compute),
+            None if worth is None else replace(worth, context=rest),
+            [((rule, replace(each, cells=None)), whose) for (rule, each), whose in placed],
+        )
 
     key = ("findings", view.path, view.order, view.signal, view.overrides, view.cut)
     return run.memo(key, made)
@@ -157,7 +170,7 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
-        headline=(_headline(context, [whose for _, whose in placed]),),
+        headline=(_headline(known, [whose for _, whose in placed]),),
         base=base_of_steps(run, view),
         notes=(*_together(context, worth, placed), *_notes(context, worth)),
     )
@@ -214,7 +227,8 @@ def _rounded(figures: Sequence[float | None]) -> Values:
     return Values(whole, np.array([each is None for each in figures], np.bool_))
 
 
-def _headline(context: FindingsContext, whose: list[int | None]) -> str:
+def _headline(known: Checked, whose: list[int | None]) -> str:
+    context = known.context
     groups = whose.count(None)
     result = count(groups, "finding") if groups else "nothing stands out"
     if groups < len(whose):
@@ -226,7 +240,7 @@ def _headline(context: FindingsContext, whose: list[int | None]) -> str:
         result,
         f"{time(context.step_ns)}{' per iteration' * context.has_iterations}",
         f"{len(rules_of(context.run))} rules",
-        f"{count(int(context.node.sizes()[0]), 'activity')} checked",
+        f"{count(known.activities, 'activity')} checked",
     )
 
 

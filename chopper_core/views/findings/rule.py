@@ -112,6 +112,12 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     def table(self) -> KernelTable:
         return self.node.table
 
+    @property
+    def released(self) -> FindingsContext:
+        """The same without activities and sums."""
+        none = Groups.single(self.table, slice(0, 0))
+        return replace(self, node=none, by_iteration=none)
+
     @cached_property
     def cells(self) -> Groups:
         return self.node.split(CELL)[0]

@@ -63,12 +63,15 @@ _LINES: Final = 12
 
 def answer(run: Run, view: View) -> ViewResult:
     stand, whole = leads(run, view)
-    by, base = view.by or "gpu", base_of(stand.run, whole).of_iterations(stand.iterations)
-    if by == NODE or by in run.table.coordinates:
-        found = by_part(run, whole, by, stand.gpus, _by_gpu(stand, whole, base))
-    else:
-        found = _by_gpu(stand, whole, base) if by == "gpu" else _by_label(stand, whole, by, base)
+    found = run.memo(("ranks", whole), lambda: _of_all_gpus(stand, whole))
     return replace(found, notes=(*all_gpus_note(view), *found.notes))
+
+
+def _of_all_gpus(stand: RankLeads, view: View) -> ViewResult:
+    by, base = view.by or "gpu", base_of(stand.run, view).of_iterations(stand.iterations)
+    if by == NODE or by in stand.table.coordinates:
+        return by_part(stand.run, view, by, stand.gpus, _by_gpu(stand, view, base))
+    return _by_gpu(stand, view, base) if by == "gpu" else _by_label(stand, view, by, base)
 
 
 def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
