@@ -6,7 +6,8 @@ so its kernels end at about the same time on all GPUs, whatever the profiler los
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect, insort
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -220,18 +221,20 @@ def _place(
     distances: list[Int64],
 ) -> list[int]:
     """Set the offsets of the GPUs of a part; returns those that agree with no other one."""
-    left = sorted(gpus, key=lambda gpu: -len(lanes[gpu]))
-    placed: list[int] = left[:1]
-    left = sorted(left[1:])
+    first, *rest = sorted(gpus, key=lambda gpu: -len(lanes[gpu]))
+    placed, left = _Placed(groups), sorted(rest)
+    placed.add(first)
     failures = 0
     while left:
         waiting = []
         for gpu in left:
-            for base in _closest(gpu, placed, groups) if failures < _MAX_FAILURES else ():
-                own, other = _common(lanes[gpu], groups[base]), _common(lanes[base], groups[gpu])
+            for base in placed.closest(gpu) if failures < _MAX_FAILURES else ():
+                own, other = lanes[gpu], lanes[base]
+                if groups[gpu].keys() != groups[base].keys():
+                    own, other = _common(own, groups[base]), _common(other, groups[gpu])
                 found = _late(own, other, _same_places(own, other))
                 if found is not None:
-                    placed.append(gpu)
+                    placed.add(gpu)
                     late[gpu] = found + late[base]
                     distances.append(np.abs(_nearest(own.end_ns - found, other.end_ns)))
                     break
@@ -244,22 +247,46 @@ def _place(
     return left
 
 
-def _closest(gpu: int, placed: Sequence[int], groups: Mapping[int, Counter[int]]) -> list[int]:
-    """The few GPUs with which another one has most kernels of common groups.
+class _Placed:
+    """The GPUs of known offset, by their number and by process group: of ten thousand GPUs,
+    comparing each with all takes minutes."""
 
-    Kernels without a group count where no known group is common. Neighbours are tried first: of
-    a thousand GPUs, comparing each with all takes seconds.
-    """
-    own = groups[gpu]
-    placed = sorted(placed, key=lambda one: abs(one - gpu))
-    for some in (placed[:_NEIGHBOURS], placed[_NEIGHBOURS:]):
-        both = [own & groups[one] for one in some]
-        shared = {one: each.total() - each[UNKNOWN] for one, each in zip(some, both, strict=True)}
-        known = sorted((one for one in some if shared[one]), key=lambda one: -shared[one])
-        if known:
-            return known[:_MAX_TRIES]
-    may = [one for one in placed if UNKNOWN in own or UNKNOWN in groups[one]]
-    return may[:_MAX_TRIES]
+    def __init__(self, groups: Mapping[int, Counter[int]]) -> None:
+        self._groups = groups
+        self._gpus: list[int] = []
+        self._turn: dict[int, int] = {}
+        self._members: defaultdict[int, list[int]] = defaultdict(list)
+
+    def add(self, gpu: int) -> None:
+        insort(self._gpus, gpu)
+        self._turn[gpu] = len(self._turn)
+        for code in self._groups[gpu]:
+            self._members[code].append(gpu)
+
+    def closest(self, gpu: int) -> list[int]:
+        """The few with which another one has most kernels of common groups, neighbours first.
+
+        Kernels without a group count where no known group is common.
+        """
+
+        def nearest(some: Iterable[int]) -> list[int]:
+            return sorted(some, key=lambda one: (abs(one - gpu), self._turn[one]))
+
+        own, groups, at = self._groups[gpu], self._groups, bisect(self._gpus, gpu)
+        codes = own.keys() - {UNKNOWN}
+        tried = _NEIGHBOURS if codes else _MAX_TRIES
+        near = nearest(self._gpus[max(at - tried, 0) : at + tried])[:tried]
+        members = (one for code in codes for one in self._members[code])
+        for some in (near, members) if codes else ():
+            shared = {
+                one: sum(min(own[code], groups[one][code]) for code in codes)
+                for one in dict.fromkeys(some)
+            }
+            known = nearest(one for one, kernels in shared.items() if kernels)
+            if known:
+                return sorted(known, key=lambda one: -shared[one])[:_MAX_TRIES]
+        may = near if UNKNOWN in own else nearest(self._members[UNKNOWN])
+        return may[:_MAX_TRIES]
 
 
 def _common(kernels: CommKernels, groups: Mapping[int, int]) -> CommKernels:
@@ -326,6 +353,9 @@ def _voted(own: CommKernels, base: CommKernels, same_place: Int64, window_ns: in
 
 def _same_places(own: CommKernels, base: CommKernels) -> Int64:
     """Distances of the n-th ends of an iteration and labels, where both have as many of them."""
+    pairs = zip((*own.labels, own.iteration), (*base.labels, base.iteration), strict=True)
+    if all(np.array_equal(ours, theirs) for ours, theirs in pairs):
+        return own.end_ns - base.end_ns
     both = own.joined(base)
     code = numbered((*both.labels, both.iteration))
     here, there = code[: len(own)], code[len(own) :]

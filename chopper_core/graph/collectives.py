@@ -463,13 +463,14 @@ def _exposed_elsewhere(table: KernelTable, rows: Index, team: Index, hidden: Flo
     before = np.empty(len(rows), np.int64)
     before[order] = sums - np.repeat(sums[first], run_sizes(first, len(order)))
     order = order[stable_order(lane[order])]
-    later = np.flatnonzero(~run_mask(lane[order]))
-    since, last = before.copy(), order[later - 1]
-    since[order[later]] -= before[last] + exposed[last]
-    total = since.tolist()
-    kept = np.flatnonzero(hidden[last] > 0)
-    for at, one, share in zip(
-        order[later][kept].tolist(), last[kept].tolist(), hidden[last[kept]].tolist(), strict=True
-    ):
-        total[at] += round(share * total[one])
-    return np.array(total, np.int64)
+    first = run_starts(lane[order])
+    turn = np.arange(len(order)) - np.repeat(first, run_sizes(first, len(order)))
+    later = np.flatnonzero(turn)
+    last, total = order[later - 1], before
+    total[order[later]] -= before[last] + exposed[last]
+    # Of all lanes at once: what is behind its first collective, its second one, and so on.
+    by_turn = later[stable_order(turn[later])]
+    for own in np.split(by_turn, run_starts(turn[by_turn])[1:]):
+        share, carried = hidden[order[own - 1]], total[order[own - 1]]
+        total[order[own]] += np.rint(share * carried).astype(np.int64)
+    return total

@@ -41,6 +41,7 @@ from chopper_core.util.grouping import (
     ranked,
     ratios,
     run_starts,
+    stable_order,
     sums_of,
 )
 
@@ -528,9 +529,10 @@ def exposed_transfers(run: Run, rows: Index) -> tuple[Index, Float64]:
         alone[matched] = np.clip(least, 0.0, fast[found.member_set[place]])
     own = np.flatnonzero(~np.isin(table.phase[rows], (Phase.OPTIMIZER, Phase.DATA)))
     if len(own):
-        order = rows[own]
-        own = own[np.lexsort((table.start_ns[order], table.iteration[order], table.gpu[order]))]
-        first = run_starts(table.gpu[rows[own]], table.iteration[rows[own]])
+        own = own[stable_order(table.start_ns[rows[own]])]
+        step = combined([table.gpu[rows[own]], table.iteration[rows[own]]])[1]
+        order = stable_order(step)
+        own, first = own[order], run_starts(step[order])
         last = np.append(first[1:], len(own)) - 1
         nearest = (first, np.minimum(first + 1, last), last, np.maximum(last - 1, first))
         ends = own[distinct(np.concatenate(nearest))]

@@ -359,10 +359,9 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             start, duration = table.start_ns[rows][own], table.duration_ns[rows][own]
             return share_running(start, duration, span, self._unseen(gpu))
 
-        gpus = tuple(
-            gpu.index for gpu in self.gpus if self.table.has_times and gpu.index in self.traced
-        )
-        return Signal(name, title, Unit.PERCENT, LazyMap(gpus, curve), 0.0, 100.0)
+        gpus = self.traced if self.table.has_times else ()
+        own = tuple(gpu.index for gpu in self.gpus if gpu.index in gpus)
+        return Signal(name, title, Unit.PERCENT, LazyMap(own, curve), 0.0, 100.0)
 
     def _busy_curve(self, gpu: int, kinds: tuple[Kind, ...]) -> BusyCurve:
         parts, table = self.tree().split((str(gpu),), ("iteration",)), self.table

@@ -331,9 +331,14 @@ def evenly(values: Sequence[Member], count: int) -> tuple[Member, ...]:
 
 def median_of(values: Numbers) -> float:
     """As `numpy.median` of all values; NaN without any, or with one that is NaN."""
-    if not values.size:
+    size = values.size
+    if not size:
         return np.nan
-    return float(medians_along(values.ravel(), 0))
+    ends = ((size - 1) // 2, size // 2)
+    ordered = np.partition(values.ravel(), (*ends, size - 1))
+    low, high, last = (float(ordered[place]) for place in (*ends, -1))
+    # NaN is last in the order.
+    return last if np.isnan(last) else (low + high) / 2
 
 
 def medians_along(values: Numbers, axis: int, *, keepdims: bool = False) -> Float64:

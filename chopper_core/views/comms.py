@@ -294,12 +294,15 @@ def _next_operations(run: Run) -> tuple[Index, Int64]:
     rows = np.flatnonzero(table.kind == Kind.COMM)
     ends = table.start_ns[rows] + table.duration_ns[rows]
     found = np.full(len(rows), NO_LABEL, np.int64)
-    for number, mine in runs_of(table.gpu[rows]):
-        own = run.tree().node((str(number),)).rows
-        own = own[table.kind[own] == Kind.COMPUTE]
-        own = own[stable_order(table.start_ns[own])]
-        place = np.searchsorted(table.start_ns[own], ends[mine])
-        next_operations = np.append(table.operation[own], NO_LABEL)
+    lanes = run.tree().split((), ("gpu",))
+    lane_of = {gpu: lane for lane, gpu in enumerate(lanes.codes("gpu").tolist())}
+    for gpu, mine in runs_of(table.gpu[rows]):
+        own = lanes.part(lane_of[gpu])
+        computes = np.flatnonzero(table.kind[own] == Kind.COMPUTE)
+        start = table.start_ns[own][computes]
+        order = stable_order(start)
+        place = np.searchsorted(start[order], ends[mine])
+        next_operations = np.append(table.operation[own][computes[order]], NO_LABEL)
         found[mine] = next_operations[place]
     return rows, found
 

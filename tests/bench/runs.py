@@ -97,10 +97,10 @@ def kernel_names() -> tuple[str, ...]:
 def table_of(gpu: int, kernels: int, measured: bool = True) -> KernelTable:
     """The kernel table of one GPU with this many activities, in the order of the levels.
 
-    The times of each GPU are those of one of the first few, a little later.
+    The times of each GPU are those of one of the first few, with a clock that is a little later.
     """
     like = _table_of(gpu % _DIFFERENT, kernels, measured)
-    later_ns = 5_000 * gpu
+    later_ns = 100 * (gpu % 20)
     return replace(
         like,
         gpu=np.full(kernels, gpu, np.int32),
@@ -109,21 +109,37 @@ def table_of(gpu: int, kernels: int, measured: bool = True) -> KernelTable:
     )
 
 
+@lru_cache(maxsize=1)
+def _in_lockstep(kernels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and durations of the GPUs whose times are drawn: their collectives end together."""
+    kind, cost = (np.resize(_step()[column], kernels) for column in (4, 5))
+    comm, random = kind == Kind.COMM, np.random.default_rng(kernels)
+    # What communicates starts with the compute that follows it; some of it is exposed.
+    blocks = comm & (random.random(kernels) < 0.2)
+    slower = np.where(np.arange(_DIFFERENT) % 7 == 3, 1.05, 1.0)[:, None]
+    shape = (_DIFFERENT, kernels)
+    duration = (cost * random.uniform(0.9, 1.25, shape) * slower).astype(np.int64)
+    gaps = np.where(random.random(shape) < 0.6, random.integers(500, 6_000, shape), 0)
+    gaps[:, comm] = 0
+    took = np.where(comm & ~blocks, 0, duration)
+    first = np.append(0, np.flatnonzero(blocks) + 1)
+    spent = np.add.reduceat(np.pad(took + gaps, ((0, 0), (0, 1))), first, axis=1)[:, :-1]
+    took[:, blocks] += spent.max(axis=0) - spent
+    start = 1_700_000_000_000_000_000 + np.cumsum(took + gaps, axis=1) - took
+    hidden = comm & ~blocks
+    duration[:, blocks] = took[:, blocks]
+    duration[:, hidden] = (start + duration)[:, hidden].max(axis=0) - start[:, hidden]
+    return start, duration
+
+
 @lru_cache(maxsize=_DIFFERENT)
 def _table_of(gpu: int, kernels: int, measured: bool) -> KernelTable:
     random = np.random.default_rng(gpu)
     step = [np.resize(column, kernels) for column in _step()]
-    phase, layer, operation, kernel, kind, cost = step
+    phase, layer, operation, kernel, kind, _ = step
     iteration = (np.arange(kernels) // len(_step()[0])).astype(np.int32)
-    duration = (cost * random.uniform(0.9, 1.25, kernels) * (1.05 if gpu % 7 == 3 else 1)).astype(
-        np.int64
-    )
+    start, duration = (times[gpu] for times in _in_lockstep(kernels))
     comm = kind == Kind.COMM
-    # What communicates starts with the compute that follows it; some of it is exposed.
-    took = np.where(comm & (random.random(kernels) < 0.8), 0, duration)
-    gaps = np.where(random.random(kernels) < 0.6, random.integers(500, 6_000, kernels), 0)
-    gaps = np.where(comm, 0, gaps)
-    start = 1_700_000_000_000_000_000 + np.cumsum(took + gaps) - took
     stream = np.where(comm, 11, 0).astype(np.int64)
     launch = start - random.integers(2_000, 400_000, kernels)
     times = account(start, duration, kind, stream, launch)

@@ -482,14 +482,14 @@ def _lowest(sums: Float64, firsts: Index, ends: Index) -> tuple[int, int, float]
 
 def weighted_medians(values: Float64, weights: Float64) -> Float64:
     """The median of each column by weight, of its known values; 1 without any."""
-    found = np.ones(values.shape[1])
-    for column, (own, weight) in enumerate(zip(values.T, weights.T, strict=True)):
-        order = np.argsort(own, kind="stable")
-        order = order[np.isfinite(own[order])]
-        sums = np.cumsum(weight[order])
-        if len(order) and sums[-1] > 0:
-            found[column] = own[order[np.searchsorted(sums, sums[-1] / 2)]]
-    return found
+    if not len(values):
+        return np.ones(values.shape[1])
+    order = np.argsort(values, axis=0, kind="stable")
+    known = np.where(np.isfinite(values), weights, 0.0)
+    sums = np.cumsum(np.take_along_axis(known, order, 0), axis=0)
+    middle = (sums < sums[-1] / 2).sum(axis=0)[None]
+    found = np.take_along_axis(values, np.take_along_axis(order, middle, 0), 0)[0]
+    return np.where(sums[-1] > 0, found, 1.0)
 
 
 class Cost(Enum):

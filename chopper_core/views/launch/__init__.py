@@ -253,14 +253,16 @@ def _parts_of_waits(figures: Mapping[str, Values]) -> dict[str, Int64 | Float64]
 
 def _queues(run: Run, view: View, parent: Groups) -> tuple[list[int], Float64, Float64]:
     """The GPUs, the middles of equal parts of the time in ms, and the depth of each queue there."""
+    table, lanes = run.table, run.tree().split((), ("gpu",))
+    lane_of = {gpu: lane for lane, gpu in enumerate(lanes.codes("gpu").tolist())}
     gpus = run.tree_of(view).split(view.path, ("gpu",)).codes("gpu").tolist()
     begin, end = int(parent.min("start_ns")[0]), int(parent.max("end_ns")[0])
     # Times since the epoch are too large for a float to hold them to the nanosecond.
     edges = begin + np.linspace(0, max(end - begin, _BINS), _BINS + 1).astype(np.int64)
     depths = []
     for gpu in gpus:
-        rows = run.tree().node((str(gpu),)).selection
-        launch, start = run.table.launch_ns[rows], run.table.start_ns[rows]
+        rows = lanes.part(lane_of[gpu])
+        launch, start = table.launch_ns[rows], table.start_ns[rows]
         near = (start > begin) & (launch < end)
         depths.append(Queue.of(launch[near], start[near]).depths(edges))
     return gpus, ((edges[:-1] + edges[1:]) / 2 - run.origin_ns) / 1e6, np.stack(depths)
