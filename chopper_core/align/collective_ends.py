@@ -222,7 +222,7 @@ def _place(
 ) -> list[int]:
     """Set the offsets of the GPUs of a part; returns those that agree with no other one."""
     first, *rest = sorted(gpus, key=lambda gpu: -len(lanes[gpu]))
-    placed, left = _LaneRows(groups), sorted(rest)
+    placed, left = _PlacedGpus(groups), sorted(rest)
     placed.add(first)
     failures = 0
     while left:
@@ -247,7 +247,7 @@ def _place(
     return left
 
 
-class _LaneRows:
+class _PlacedGpus:
     """The GPUs of known offset, by their number and by process group: of ten thousand GPUs,
     comparing each with all takes minutes."""
 

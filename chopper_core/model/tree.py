@@ -101,6 +101,11 @@ class Tree:
         tree = self.without(()) if level == _ITERATION else self
         return Children(level, tree.split(path, (level,)))
 
+    def by_gpu(self) -> dict[int, Selection]:
+        """The rows of each GPU."""
+        gpus = self.split((), ("gpu",))
+        return {gpu: gpus.part(place) for place, gpu in enumerate(gpus.codes("gpu").tolist())}
+
     def split(
         self,
         path: Sequence[str],

@@ -294,10 +294,9 @@ def _next_operations(run: Run) -> tuple[Index, Int64]:
     rows = np.flatnonzero(table.kind == Kind.COMM)
     ends = table.start_ns[rows] + table.duration_ns[rows]
     found = np.full(len(rows), NO_LABEL, np.int64)
-    lanes = run.tree().split((), ("gpu",))
-    lane_of = {gpu: lane for lane, gpu in enumerate(lanes.codes("gpu").tolist())}
+    by_gpu = run.tree().by_gpu()
     for gpu, mine in runs_of(table.gpu[rows]):
-        own = lanes.part(lane_of[gpu])
+        own = by_gpu[gpu]
         computes = np.flatnonzero(table.kind[own] == Kind.COMPUTE)
         start = table.start_ns[own][computes]
         order = stable_order(start)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Final
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Values, column, numbered, worded
-from chopper_core.metrics.instances import OperationInstances, instances, visits
+from chopper_core.metrics.instances import instances, visits
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.column_names import SAMPLED
@@ -198,16 +198,11 @@ def _found(run: Run, node: Groups, whose: tuple[str, ...]) -> Overlaps:
     table, own = run.table, run.tree().node(whose)
     # The code of a missing operation is -1: no name.
     copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
-    made: list[OperationInstances] = []
-
-    def visited() -> Int64 | None:
-        made.append(instances(own))
-        return visits(made[0], table, copies)
-
-    visit = run.memo(("visits", whose), visited)
+    whole = cache(lambda: instances(own))
+    visit = run.memo(("visits", whose), lambda: visits(whole(), table, copies))
     copying = copies[table.operation] & (table.kind != Kind.COMM) if copies.any() else None
     is_whole = visit is None and copying is None and node.sizes()[0] == own.sizes()[0]
-    found = made[0] if made and is_whole else instances(node, visit, copying)
+    found = whole() if is_whole else instances(node, visit, copying)
     every = Overlaps(
         table, found.row, found.start_ns, found.busy_ns, found.overlapped_ns, found.masked_ns,
         found.work,

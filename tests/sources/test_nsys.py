@@ -169,11 +169,18 @@ def test_columns_that_a_version_lacks_cost_what_they_say(tmp_path: Path, version
     assert ("mm" in run.table.operations) == (version != "texts in the events")
 
 
-@pytest.mark.parametrize("date", ["NULL", 2**63 - 1, -5])
-def test_a_session_without_a_date_counts_from_its_start(tmp_path: Path, date: object) -> None:
+_SESSION = "TARGET_INFO_SESSION_START_TIME"
+UNDATED = (
+    f"DELETE FROM {_SESSION}",
+    *(f"UPDATE {_SESSION} SET utcEpochNs = {date}" for date in ("NULL", 2**63 - 1, -5)),
+)
+
+
+@pytest.mark.parametrize("change", UNDATED)
+def test_a_session_without_a_date_counts_from_its_start(tmp_path: Path, change: str) -> None:
     path = write(tmp_path / "report.sqlite")
     with sqlite3.connect(path) as db:
-        db.execute(f"UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = {date}")
+        db.execute(change)
         # A time that no clock shows costs its row.
         db.execute(
             "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, end) VALUES (?, ?)", [2**63 - 9] * 2

@@ -311,6 +311,14 @@ def test_a_row_leads_to_its_longest_gap_in_the_timeline(run: Run) -> None:
         assert set(lanes.values["at_kernel"].words or ()) <= {None}
 
 
+def launched(number: int, at: float) -> list[Any]:
+    """A kernel whose launch call begins at a time."""
+    return [
+        event("cuda_runtime", "hipLaunchKernel", at, at + 4, correlation=number),
+        event("kernel", "k", at + 4, at + 90, device=0, stream=0, correlation=number),
+    ]
+
+
 def test_causes_that_people_know_are_named(tmp_path: Path) -> None:
     """A blocking `.item()`, `hipMalloc`, data loading, garbage collection: each with its gap."""
 
@@ -330,10 +338,7 @@ def test_causes_that_people_know_are_named(tmp_path: Path) -> None:
         if inner:
             found.append(event("cuda_runtime", inner, at - 40, at + takes - 10))
         at += takes
-        found += [
-            event("cuda_runtime", "hipLaunchKernel", at, at + 4, correlation=number),
-            event("kernel", "k", at + 4, at + 90, device=0, stream=0, correlation=number),
-        ]
+        found += launched(number, at)
         at += 90
     assert by_host(opened_events(tmp_path, found)).labels[:4] == [
         "reading a value back (aten::item)",
@@ -351,10 +356,7 @@ def test_a_function_is_one_row_whatever_the_address_of_its_object(tmp_path: Path
             name = f"<built-in method step of Loader object at 0x7f{number:02x}A0>"
             found.append(event("python_function", name, at, at + 300))
         at += 310
-        found += [
-            event("cuda_runtime", "hipLaunchKernel", at, at + 4, correlation=number),
-            event("kernel", "k", at + 4, at + 90, device=0, stream=0, correlation=number),
-        ]
+        found += launched(number, at)
         at += 90
     assert by_host(opened_events(tmp_path, found)).labels[:2] == [
         "<built-in method step of Loader>",

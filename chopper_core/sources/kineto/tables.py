@@ -183,10 +183,8 @@ class TraceTables:
             groups[category] = own[_TABLE_OF[category]] if category in _TABLE_OF else []
         # A loop without a step of the interpreter: half of the time.
         any(map(list.append, map(groups.__getitem__, categories), events))
-        if own["activities"]:
-            self._add_activities(own["activities"])
-        if own["launches"]:
-            self._add_launches(own["launches"])
+        self._add_activities(own["activities"])
+        self._add_launches(own["launches"])
         self._add_ranges(self._tables["ranges"], own["ranges"])
         kinds = self._frame_kinds
         frames = [
@@ -196,7 +194,7 @@ class TraceTables:
         ]
         self._unused_counts[FRAME_CATEGORY] += len(own["frames"]) - len(frames)
         self._add_ranges(self._frames, frames, kinds)
-        for kind in filter(own.get, self._flow_ends):
+        for kind in self._flow_ends:
             self._add_flows(kind, own[kind])
         self._add_allocations(own["instants"])
 

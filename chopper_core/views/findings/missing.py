@@ -20,7 +20,7 @@ from chopper_core.model.table import (
     Selection,
 )
 from chopper_core.model.view import View, with_view
-from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import median_of
 from chopper_core.views.findings.clocks import THROTTLED as THROTTLED_SHARE
 from chopper_core.views.findings.clocks import range_of
@@ -162,6 +162,7 @@ def _launches(context: FindingsContext) -> Gaps:
 
 
 _UNKNOWN: Final = "unknown without a trace"
+_BE: Final = ("is", "are")
 UNUSED: Final = threshold("""utilization of an idle GPU | 1 | % on average, below that
     drivers and monitors use a GPU for moments""")
 LOWER_CLOCK: Final = threshold("""clock below that of the other GPUs | 2 | %
@@ -193,21 +194,18 @@ def sampled_throttling(context: FindingsContext) -> Iterator[Finding]:
     slowed = np.flatnonzero(np.nan_to_num(share) >= THROTTLED_SHARE.value)
     if not len(slowed):
         return
-    gpus = [gpus_of(run)[place] for place in slowed.tolist()]
-    verb, whose = ("is", "its") if len(gpus) == 1 else ("are", "their")
-    text = f"{verb} {how.format(whose)} {range_of(share[slowed])} of the time"
-    yield _finding(context, gpus, text, column)
+    whose = "its" if len(slowed) == 1 else "their"
+    text = f"{how.format(whose)} {range_of(share[slowed])} of the time"
+    yield _finding(context, slowed, _BE, text, column)
 
 
 @rule("sampled-idle", saving=_UNKNOWN, thresholds=(UNUSED,), of_samples=True)
 def sampled_idle(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that nothing uses."""
-    unused = _unused(context.run)
-    if unused.any():
-        gpus = [gpus_of(context.run)[place] for place in np.flatnonzero(unused).tolist()]
-        verb = "is" if len(gpus) == 1 else "are"
-        text = f"{verb} idle: the mean utilization is below {percent(UNUSED.share)}"
-        yield _finding(context, gpus, text, "mean_gfx_util_pct")
+    unused = np.flatnonzero(_unused(context.run))
+    if len(unused):
+        text = f"idle: the mean utilization is below {percent(UNUSED.share)}"
+        yield _finding(context, unused, _BE, text, "mean_gfx_util_pct")
 
 
 def _unused(run: Run) -> Mask:
@@ -221,8 +219,7 @@ def _far(
     """A rule: of those in use, GPUs far from the others in the figure of `sort`, on the side that
     it puts first.
 
-    The farthest is at least `least` from the median, in its unit or in % of the median. The verb
-    is that of one GPU and of several.
+    The farthest is at least `least` from the median, in its unit or in % of the median.
     """
 
     def find(context: FindingsContext) -> Iterator[Finding]:
@@ -233,20 +230,20 @@ def _far(
         median = median_of(values[known])
         below = (-1.0 if sort.startswith("-") else 1.0) * (median - values[known])
         is_far = below > ROBUST_Z.value * spread_of(values[known])
-        gpus = [gpus_of(run)[place] for place in known[is_far].tolist()]
+        far = known[is_far]
         limit = least.share * median if least.unit == "%" else least.value
-        if not gpus or len(gpus) > len(known) // 2 or below.max() < limit:
+        if not len(far) or len(far) > len(known) // 2 or below.max() < limit:
             return
         most = float(values[known[below.argmax()]])
         figures = text.format(most=most, median=median, lower=percent(1 - most / median))
-        yield _finding(context, gpus, f"{verb[len(gpus) > 1]} {figures}", sort)
+        yield _finding(context, far, verb, figures, sort)
 
     find.__doc__ = f"{looks_for} by far more than these differ."
     return rule(name, saving=_UNKNOWN, thresholds=(least,), of_samples=True)(find)
 
 
 sampled_heat: Final = _far(
-    "sampled-heat", "GPUs that are hotter than the others", "-mean_hot_c", HOTTER, ("is", "are"),
+    "sampled-heat", "GPUs that are hotter than the others", "-mean_hot_c", HOTTER, _BE,
     "hotter than the others: up to {most:.1f} vs a median of {median:.1f} °C",
 )  # fmt: skip
 sampled_clock: Final = _far(
@@ -260,7 +257,12 @@ sampled_power: Final = _far(
 )  # fmt: skip
 
 
-def _finding(context: FindingsContext, gpus: list[int], text: str, sort: str) -> Finding:
+def _finding(
+    context: FindingsContext, places: Index, verb: tuple[str, str], text: str, sort: str
+) -> Finding:
+    """About the GPUs at some places; the verb is that of one GPU and of several."""
+    every = gpus_of(context.run)
+    gpus = [every[place] for place in places.tolist()]
     named = "all GPUs" if len(gpus) == len(context.run.gpus) > 1 else by_number("GPU", gpus)
     evidence = replace(with_view(context.view, "overview"), sort=sort)
-    return Finding(f"{named} {text}", evidence, Confidence.MEDIUM)
+    return Finding(f"{named} {verb[len(gpus) > 1]} {text}", evidence, Confidence.MEDIUM)

@@ -253,15 +253,14 @@ def _parts_of_waits(figures: Mapping[str, Values]) -> dict[str, Int64 | Float64]
 
 def _queues(run: Run, view: View, parent: Groups) -> tuple[list[int], Float64, Float64]:
     """The GPUs, the middles of equal parts of the time in ms, and the depth of each queue there."""
-    table, lanes = run.table, run.tree().split((), ("gpu",))
-    lane_of = {gpu: lane for lane, gpu in enumerate(lanes.codes("gpu").tolist())}
+    table, by_gpu = run.table, run.tree().by_gpu()
     gpus = run.tree_of(view).split(view.path, ("gpu",)).codes("gpu").tolist()
     begin, end = int(parent.min("start_ns")[0]), int(parent.max("end_ns")[0])
     # Times since the epoch are too large for a float to hold them to the nanosecond.
     edges = begin + np.linspace(0, max(end - begin, _BINS), _BINS + 1).astype(np.int64)
     depths = []
     for gpu in gpus:
-        rows = lanes.part(lane_of[gpu])
+        rows = by_gpu[gpu]
         launch, start = table.launch_ns[rows], table.start_ns[rows]
         near = (start > begin) & (launch < end)
         depths.append(Queue.of(launch[near], start[near]).depths(edges))
