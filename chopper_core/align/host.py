@@ -234,11 +234,8 @@ class Host:
 
     def in_nodes(self, rows: Index) -> Mask:
         """Which of the ranges begin in an operator that runs a node of the backward graph."""
-        return np.not_equal(self._nodes.innermost(self.starts(rows)), NOWHERE)
-
-    @cached_property
-    def _nodes(self) -> Intervals:
-        return self.intervals(np.flatnonzero(self.is_operator & self.named(BACKWARD_NODE)))
+        nodes = np.flatnonzero(self.is_operator & self.named(BACKWARD_NODE))
+        return np.not_equal(self.intervals(nodes).innermost(self.starts(rows)), NOWHERE)
 
     @cached_property
     def annotations(self) -> Index:

@@ -203,16 +203,12 @@ class Points(Struct, frozen=True, dict=True):
         return section + np.minimum(np.maximum(time_ns, low - 1), high + 1) - low
 
     @cached_property
-    def rows(self) -> Index:
-        """Those of the known points."""
-        return np.flatnonzero(self.known())
-
-    @cached_property
     def line(self) -> tuple[Index, Int64]:
         """Rows and places of the known points in order, sorted once for all sets of intervals."""
-        at = self.place(self.thread[self.rows], self.time_ns[self.rows])
+        rows = np.flatnonzero(self.known())
+        at = self.place(self.thread[rows], self.time_ns[rows])
         order = np.argsort(at, kind="stable")
-        return self.rows[order], at[order]
+        return rows[order], at[order]
 
 
 class Intervals(Rows, frozen=True):
@@ -241,10 +237,11 @@ class Intervals(Rows, frozen=True):
         """The value of the longest interval over each point, or of the shortest with a negative
         sign; the last of equal ones."""
         found = np.full(len(points), -1, np.intp)
-        rows, count = points.rows, len(self)
-        if not count or not len(rows):
+        count = len(self)
+        if not count:
             return found
-        if count * len(rows) < _FEW:
+        if count * len(points) < _FEW:
+            rows = np.flatnonzero(points.known())
             order = stable_order(sign * (self.end_ns - self.start_ns))[:, None]
             time_ns = points.time_ns[rows]
             over = self.thread[order] == points.thread[rows]
@@ -253,6 +250,8 @@ class Intervals(Rows, frozen=True):
             found[rows] = np.where(over.any(axis=0), self.value[order[last, 0]], -1)
             return found
         rows, _ = points.line
+        if not len(rows):
+            return found
         covers, low, high = map(np.concatenate, zip(*self._covering(points), strict=True))
         order = stable_order(sign * (self.end_ns[covers] - self.start_ns[covers]))
         last = last_over(low[order], high[order], len(rows))
