@@ -333,3 +333,37 @@ def test_a_gpu_that_waited_for_a_slow_one_is_not_late_behind_a_hidden_collective
         assert late(run) == [(slow, list(range(6)), "kernels")]
         (said,) = findings(run)
         assert said.startswith(f"GPU {slow} has slower kernels")
+
+
+def test_of_many_late_gpus_the_latest_are_explained() -> None:
+    """All that are late are counted, in every form of the views that explain some of them."""
+    behind = range(1, 200, 2)
+    run = job(
+        [[range(300)]],
+        iterations=2,
+        work=lambda gpu, iteration, step: (5 * MS + (200 - gpu) * 1_000) * (gpu in behind),
+    )
+    stand = leads(run, parse("R"))[0]
+    assert [stand.gpus[one.place] for one in stand.stragglers] == list(behind)[:64]
+    sentence = "36 more GPUs are late too: only the 64 that are latest are explained one by one"
+    assert stand.unexplained() == sentence
+    together, rest = findings(run)
+    named = ", ".join(str(gpu) for gpu in list(behind)[:16])
+    assert together.startswith(f"GPUs {named} and 48 more hold the others back: GPU 1 ")
+    assert rest == sentence
+    frame = query(run, parse("R?view=findings"))
+    opened = frame.target(frame.labels.index(sentence))
+    assert (opened.name, opened.sort) == ("ranks", "-delay_ns")
+    assert sentence in query(run, parse("R?view=ranks")).notes
+
+
+def test_where_a_gpu_is_slower_is_of_the_iterations_in_which_it_is() -> None:
+    """One operation takes 20 ms longer in two iterations, another one 2 ms longer in all six."""
+    run = job(
+        [[range(4)]] * 3,
+        work=lambda gpu, iteration, step: (
+            (gpu == 2) * MS * (20 * (step == 1 and iteration in {2, 3}) + 2 * (step == 2))
+        ),
+    )
+    (said,) = findings(run)
+    assert f"{100 * 20 / 22:.1f} % of that in op1 in backward in iterations 2 and 3" in said

@@ -13,13 +13,14 @@ from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import work_of
 from chopper_core.model.table import Kind
 from chopper_core.model.view import pivot
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.grouping import (
     beyond_others,
     combined,
     counts_of,
     distinct,
+    grouped,
     others_median,
     ranked,
     sums_of,
@@ -107,6 +108,9 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
             yield from (each for _, each in turns)
     for late in leads.hidden_stragglers:
         yield replace(_straggler(context, leads, late), needs_replay=True)
+    if more := leads.unexplained():
+        evidence = context.with_view("ranks", sort="-delay_ns")
+        yield context.finding(more, evidence, Cost.UNKNOWN, None)
 
 
 def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:
@@ -137,12 +141,7 @@ def _together(
         late[0][1].evidence,
         late[0][1].cost,
         max(each.saving_ns or 0.0 for _, each in late),
-        cells=np.logical_or.reduce(
-            [
-                context.cells_of(gpu=gpu, iteration=[leads.iterations[at] for at in each.when])
-                for gpu, (each, _) in zip(gpus, late, strict=True)
-            ]
-        ),
+        cells=_cells_of(context, leads, late),
         changes=_changes(leads, late[0][0]),
     )
     # Each has a finding too, which says as much where nothing shows what they cost together.
@@ -158,20 +157,28 @@ def _in_turn(
         f"GPU {each.gpu}{recurrence(late.when, leads.iterations)}" for late, each in turns
     )
     delays = [late.once_ns for late, _ in turns]
-    numbers = leads.gpus, leads.iterations
-    whose = [
-        context.cells_of(gpu=numbers[0][late.place], iteration=[numbers[1][at] for at in late.when])
-        for late, _ in turns
-    ]
     return context.finding(
         f"another GPU in turn {text}: {named}; it delays the others by "
         f"{time(float(np.mean(delays)))} each time",
         first.evidence,
         first.cost,
         sum(each.saving_ns or 0.0 for _, each in turns),
-        cells=np.logical_or.reduce(whose),
+        cells=_cells_of(context, leads, turns),
         changes=_changes(leads, turns[0][0]),
     )
+
+
+def _cells_of(
+    context: FindingsContext, leads: RankLeads, late: list[tuple[Straggler, Finding]]
+) -> Mask:
+    """The cells of stragglers in the iterations in which each has its cause."""
+    found = np.zeros(len(context.cells), np.bool_)
+    for when, own in grouped((each for each, _ in late), lambda each: each.when).items():
+        found |= context.cells_of(
+            gpu=[leads.gpus[each.place] for each in own],
+            iteration=[leads.iterations[at] for at in when],
+        )
+    return found
 
 
 def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> Finding:

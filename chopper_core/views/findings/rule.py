@@ -188,7 +188,9 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         inside = np.ones(len(self.cells), np.bool_)
         for level, each in codes.items():
             wanted = [each] if isinstance(each, int) else list(each)
-            inside &= np.isin(self.codes(level), np.array(wanted, np.int64))
+            names, place = self.together(level)
+            if not (is_wanted := np.isin(names[:, 0], wanted)).all():
+                inside &= is_wanted[place]
         return inside
 
     def cells_about(self, finding: Finding) -> Mask:

@@ -59,6 +59,8 @@ _OFTEN_LAST: Final = 50.0
 """In %: a GPU that starts fewer kernels last delays the others elsewhere."""
 _BINS: Final = 60
 _LINES: Final = 12
+_MOST_NAMED: Final = 16
+"""Peers, and sets of them, in a note."""
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -272,8 +274,12 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
     matched = sum(own.rows.size for own in stand.peers)
     unmatched = int(computes) - matched
     if len(stand.peers) > 1:
-        sets = "; ".join(", ".join(map(str, own.gpus)) for own in stand.peers)
-        sentences.append(f"GPUs are compared with peers that run the same operations: {sets}")
+        named = stand.peers[:_MOST_NAMED]
+        sets = "; ".join(listed(map(str, own.gpus), _MOST_NAMED) for own in named)
+        more = f"; and {len(stand.peers) - len(named)} more sets" * (len(named) < len(stand.peers))
+        sentences.append(f"GPUs are compared with peers that run the same operations: {sets}{more}")
+    if more := stand.unexplained():
+        sentences.append(more)
     if unmatched:
         sentences.append(
             f"{unmatched} of {unmatched + matched} compute activities have no match "

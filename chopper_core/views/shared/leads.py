@@ -19,6 +19,7 @@ from chopper_core.graph.collectives import (
 from chopper_core.metrics import METRICS, Scope, heat_of
 from chopper_core.model.column_names import EDGE
 from chopper_core.model.groups import Groups
+from chopper_core.model.memo import Memo
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.view import View, complete_order
@@ -47,6 +48,7 @@ from chopper_core.views.shared.matched_kernels import (
     sums_by,
     within,
 )
+from chopper_core.views.shared.phrases import count
 from chopper_core.views.shared.step_times import more_work, of_steps
 
 MIN_CAUSE_SHARE: Final = 0.01
@@ -75,6 +77,8 @@ _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
 CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
 """The times of `RankLeads.each` that can make a GPU late."""
+_MAX_EXPLAINED: Final = 64
+"""GPUs whose lag is explained one by one, those that delay the others most."""
 
 
 class Straggler(Struct, frozen=True):
@@ -181,14 +185,27 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return np.asarray(self.each[word][:, at].mean(axis=1), np.float64)
 
     @cached_property
-    def _extras(self) -> dict[tuple[str, tuple[int, ...]], Float64]:
-        return {}
+    def _memo(self) -> Memo:
+        return Memo()
 
     def extra(self, word: str, when: Sequence[int] | Index = ()) -> Float64:
-        asked = word, tuple(when)
-        if asked not in self._extras:  # It is of all GPUs, and asked for each of them.
-            self._extras[asked] = self.beyond_peers(self.mean(word, when))
-        return self._extras[asked]
+        # It is of all GPUs, and asked for each of them.
+        return self._memo((word, *when), lambda: self.beyond_peers(self.mean(word, when)))
+
+    def same_by_operation(self, own: Occurrences) -> tuple[Int64, Float64]:
+        """The phases and operations of compute that is the same on some peers, as codes; and its
+        durations as these x iterations x peers."""
+
+        def summed() -> tuple[Int64, Float64]:
+            table, same = self.table, own.take(own.is_same)
+            first = same.rows[:, 0]
+            names, name = combined([table.phase[first], table.operation[first]])
+            when = np.searchsorted(self.iterations, table.iteration[first])
+            shape = len(names), len(self.iterations)
+            sums = sums_by(name * shape[1] + when, same.durations_ns(), shape[0] * shape[1])
+            return names, sums.reshape(*shape, len(own.gpus))
+
+        return self._memo(own.gpus, summed)
 
     @cached_property
     def _usual_mhz(self) -> Float64:
@@ -214,16 +231,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         """
         if self.delays_ns is None:
             return self._last_by_leads()
-        mean, most = self.delays_ns.mean(axis=1), self.delays_ns.max(axis=1)
-        # Where any GPU is late at times by chance, none is a straggler by less than that. The
-        # lower median: half of the GPUs, or more, are at most as late.
-        least = float(np.sort(mean)[(len(mean) - 1) // 2])
-        usual = quantile_of(self.delays_ns, (_USUAL_DELAY,))[0]
-        always = mean > np.maximum(MIN_DELAY_SHARE * self.typical_ns, _CLEARLY * least)
-        once = most > np.maximum(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
-        chosen = np.flatnonzero(always | once)
-        late: list[Straggler] = []
-        for place in chosen[np.argsort(-mean[chosen], kind="stable")].tolist():
+        mean, late = self.delays_ns.mean(axis=1), list[Straggler]()
+        for place in self._late[:_MAX_EXPLAINED].tolist():
             own = self.delays_ns[place]
             delayed = np.flatnonzero(own > _SAME_DELAY * own.max())
             delay = float(own[delayed].mean())
@@ -234,21 +243,53 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return tuple(late)
 
     @cached_property
+    def _late(self) -> Index:
+        """The places of the GPUs that delay the others, the one that delays them most first."""
+        if self.delays_ns is None:
+            return np.empty(0, np.intp)
+        mean, most = self.delays_ns.mean(axis=1), self.delays_ns.max(axis=1)
+        # Where any GPU is late at times by chance, none is a straggler by less than that. The
+        # lower median: half of the GPUs, or more, are at most as late.
+        least = float(np.sort(mean)[(len(mean) - 1) // 2])
+        usual = quantile_of(self.delays_ns, (_USUAL_DELAY,))[0]
+        always = mean > np.maximum(MIN_DELAY_SHARE * self.typical_ns, _CLEARLY * least)
+        once = most > np.maximum(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
+        chosen = np.flatnonzero(always | once)
+        return np.asarray(chosen[np.argsort(-mean[chosen], kind="stable")], np.intp)
+
+    @cached_property
     def hidden_stragglers(self) -> tuple[Straggler, ...]:
         """GPUs of a pipeline that take longer than their peers, whoever waits for them: other
         stages do, as they do by design."""
-        if len(self.peers) < 2 or self.delays_ns is None:
-            return ()
-        extra = np.nan_to_num([self.extra(word) for word in CAUSES]).max(axis=0)
-        known = {late.place for late in self.stragglers}
-        late = np.flatnonzero(extra > MIN_DELAY_SHARE * self.typical_ns)
-        every = np.arange(len(self.iterations))
-        found = [
-            self._explained(at, 0.0, every, float(extra[at]))
-            for at in late.tolist()
-            if at not in known
-        ]
+        every, longest = np.arange(len(self.iterations)), np.sort(self._hidden[:_MAX_EXPLAINED])
+        found = [self._explained(at, 0.0, every, self._longest[at]) for at in longest.tolist()]
         return tuple(replace(each, delayed=(), once_ns=0.0) for each in found if each.cause)
+
+    @cached_property
+    def _longest(self) -> Float64:
+        extra = [self.extra(word) for word in CAUSES]
+        return np.asarray(np.nan_to_num(extra).max(axis=0), np.float64)
+
+    @cached_property
+    def _hidden(self) -> Index:
+        """The places of other GPUs of a pipeline that take longer than their peers, the one that
+        takes longest first."""
+        if len(self.peers) < 2 or self.delays_ns is None:
+            return np.empty(0, np.intp)
+        late = np.argsort(-self._longest, kind="stable")
+        known = [late.place for late in self.stragglers]
+        is_longer = self._longest[late] > MIN_DELAY_SHARE * self.typical_ns
+        return np.asarray(late[is_longer & ~np.isin(late, known)], np.intp)
+
+    def unexplained(self) -> str:
+        """How many GPUs are late without being explained, as a sentence; empty if none are."""
+        more = sum(max(len(late) - _MAX_EXPLAINED, 0) for late in (self._late, self._hidden))
+        if not more:
+            return ""
+        return (
+            f"{count(more, 'more GPU')} {'is' if more == 1 else 'are'} late too: only the "
+            f"{_MAX_EXPLAINED} that are latest are explained one by one"
+        )
 
     def _explained(self, place: int, mean_ns: float, delayed: Index, delay_ns: float) -> Straggler:
         """A GPU that delays some iterations, why, and in which it takes longer than its peers.
@@ -341,23 +382,23 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         found, table, column = self.found, self.table, self.late_column
         first = found.rows[:, 0]
         names, cell = combined([table.phase[first], table.layer[first]])
-        count = counts_of(cell)
-        mean = sums_of(others_lead(found, column), cell) / count
-        behind = sums_by(cell, found.lead_ns.T, len(count)).argmin(axis=1) == column
+        sizes = counts_of(cell)
+        mean = sums_of(others_lead(found, column), cell) / sizes
+        behind = sums_by(cell, found.lead_ns.T, len(sizes)).argmin(axis=1) == column
         late = behind & (mean >= _ONSET_SHARE * mean.max()) & (mean > 0)
         if not late.any():
             return None
         # The step's order is that of the mean places of the cells in their iterations.
-        since = sums_of(self.places(), cell) / count
+        since = sums_of(self.places(), cell) / sizes
         phase, layer = names[int(np.where(late, since, np.inf).argmin())].tolist()
         return table.text_of("phase", phase), table.text_of("layer", layer)
 
     def places(self) -> Float64:
         """When each occurrence starts on the last GPU, as a share of its iteration's time."""
         iteration = ranked(self.table.iteration[self.found.rows[:, 0]])[1]
-        start, count = self.found.last_start_ns, int(iteration.max()) + 1
-        begin = minima_of(start, iteration, count, int(start.max()))
-        length = np.maximum(maxima_of(start, iteration, count) - begin, 1)
+        start, iterations = self.found.last_start_ns, int(iteration.max()) + 1
+        begin = minima_of(start, iteration, iterations, int(start.max()))
+        length = np.maximum(maxima_of(start, iteration, iterations) - begin, 1)
         return np.asarray((start - begin[iteration]) / length[iteration], np.float64)
 
 

@@ -65,8 +65,12 @@ def amount(number: float) -> str:
     return f"{number:,.0f}" if number >= _LARGE or number % 1 == 0 else significant(number)
 
 
+_MOST_RANGES: Final = 16
+
+
 def by_number(word: str, numbers: Sequence[int]) -> str:
-    """Things by their numbers: `layer 3`, `layers 10 to 12`, `GPUs 1, 4 and 7 to 9`."""
+    """Things by their numbers: `layer 3`, `layers 10 to 12`, `GPUs 1, 4 and 7 to 9`; of many the
+    first, and how many more there are."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][-1] + 1:
@@ -74,8 +78,10 @@ def by_number(word: str, numbers: Sequence[int]) -> str:
         else:
             ranges.append([number])
     texts: list[str] = []
-    for each in ranges:
+    for each in ranges[:_MOST_RANGES]:
         texts += map(str, each) if len(each) < 3 else [f"{each[0]} to {each[-1]}"]
+    if more := sum(map(len, ranges[_MOST_RANGES:])):
+        texts.append(f"{more:,} more")
     text = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
     return f"{word}{'s' if len(numbers) > 1 else ''} {text}"
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from chopper_core.model.groups import knows_sizes
 from chopper_core.model.side_table import HostState
-from chopper_core.util.grouping import medians_along, sums_of
+from chopper_core.model.table import NO_LABEL
+from chopper_core.util.grouping import medians_along, run_starts
 from chopper_core.views.shared.host_causes import cause_beyond
 from chopper_core.views.shared.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
 from chopper_core.views.shared.phrases import percent, time
@@ -78,27 +79,21 @@ def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
 
 def _where_slower(stand: RankLeads, late: Straggler) -> str:
     """The operation or phase that has most of the longer time, as the end of a phrase."""
-    found = stand.peers_of(late.place)
-    column = found.gpus.index(stand.gpus[late.place])
-    table, first = stand.table, found.rows[:, 0]
-    iterations = [stand.iterations[at] for at in late.when]
-    chosen = found.take(np.isin(table.iteration[first], iterations) & found.is_same)
-    first = chosen.rows[:, 0]
-    phase, operations = table.phase[first].astype(np.int64) + 1, len(table.operations) + 1
-    count = (int(phase.max(initial=0)) + 1) * operations
-    codes = phase * operations + table.operation[first] + 1
-    every = np.stack([sums_of(own, codes, count) for own in chosen.durations_ns()], axis=1)
-    whole = np.zeros_like(every)
-    whole[::operations] = every.reshape(-1, operations, len(found.gpus)).sum(axis=1)
-    for sums in (every, whole):
+    own = stand.peers_of(late.place)
+    column = own.gpus.index(stand.gpus[late.place])
+    names, each_ns = stand.same_by_operation(own)
+    every = each_ns[:, list(late.when)].sum(axis=1)
+    first = run_starts(names[:, 0])
+    phases = np.stack([names[first, 0], np.full(len(first), NO_LABEL)], axis=1)
+    for labels, sums in ((names, every), (phases, np.add.reduceat(every, first))):
         extra = sums[:, column] - medians_along(np.delete(sums, column, axis=1), axis=1)
         most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
         # It means nothing for what takes most of the time anyway.
         share, usual = extra[most] / max(positive, 1.0), sums[most].sum() / sums.sum()
         if share >= ONE_PLACE_SHARE and share * (1 - usual) > _ODDS * usual * (1 - share):
-            at_phase, operation = divmod(most, operations)
-            where = table.text_of("phase", at_phase - 1)
-            name = table.text_of("operation", operation - 1) if operation else where
+            phase, operation = labels[most].tolist()
+            where = stand.table.text_of("phase", phase)
+            name = where if operation == NO_LABEL else stand.table.text_of("operation", operation)
             where = where if name == where else f"{name} in {where}"
             return f", {percent(float(share))} of that in {where}"
     return ""
