@@ -490,14 +490,21 @@ def test_a_phase_that_waits_for_its_host() -> None:
     assert row["at"] == "R:phase=forward?view=launch&order=phase&sort=-idle_host_ns"
 
 
-def test_a_phase_that_waits_after_launch_calls() -> None:
+@pytest.mark.parametrize(
+    ("late_ns", "said"),
+    [
+        (100_000, "launch latency is exposed: 3.567 ms of idle time per GPU"),
+        (300_000, "the step is launch-bound: 10.7 ms of idle time per GPU"),
+    ],
+)
+def test_a_phase_that_waits_after_launch_calls(late_ns: int, said: str) -> None:
+    """Less than a tenth of the step doesn't bound it."""
     late = [
-        replace(row, launch=row.start - 100_000)
-        for row in stretched(rows(), lambda row: 100_000, idle=True)
+        replace(row, launch=row.start - late_ns)
+        for row in stretched(rows(), lambda row: late_ns, idle=True)
     ]
     run = run_of(late)
-    row = only(run, "launch-bound")
-    assert row["said"].startswith("the step is launch-bound: 3.567 ms of idle time per GPU")
+    assert only(run, "launch-bound")["said"].startswith(said)
     assert found(run, "host-bound") == []
 
 

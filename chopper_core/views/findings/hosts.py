@@ -56,6 +56,8 @@ LAUNCH_LATE: Final = threshold("""launch latency (idle_latency_ns) | 5 | % of th
     queue runs empty""")
 QUEUED: Final = threshold("""idle while launched work waits (idle_queued_ns) | 10 | % of the phase
     the dispatch of the next kernel takes a few microseconds, some percent of short kernels""")
+BOUNDS: Final = threshold("""idle time that bounds the step | 10 | % of the iteration
+    with less, something else decides how long the step takes; the idle time is named instead""")
 PHASE: Final = threshold("""phase that counts | 2 | % of the iteration
     a shorter phase can't be a problem by itself""")
 CAUSE: Final = threshold("""cause of idle time | 10 | % of the idle time
@@ -84,7 +86,7 @@ class LatePhase(Struct, frozen=True):
     holds=(0.5, 2.2),
     holds_replayed=(0.6, 1.5),
     needs="launch records",
-    thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, PHASE, CAUSE),
+    thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, BOUNDS, PHASE, CAUSE),
 )
 def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
@@ -95,7 +97,7 @@ def host_bound(context: FindingsContext) -> Iterator[Finding]:
     "launch-bound",
     saving="launch latency, mean over GPUs",
     needs="launch records",
-    thresholds=(LAUNCH_LATE, PHASE),
+    thresholds=(LAUNCH_LATE, BOUNDS, PHASE),
 )
 def launch_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits after launch calls, with nothing else in its queue."""
@@ -109,7 +111,7 @@ def launch_bound(context: FindingsContext) -> Iterator[Finding]:
     # The dispatch of each kernel is a part of it that stays.
     holds=(0.0, 1.1),
     needs="launch records",
-    thresholds=(QUEUED, PHASE),
+    thresholds=(QUEUED, BOUNDS, PHASE),
 )
 def queue_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU is idle though work for it was launched in time."""
@@ -176,10 +178,12 @@ def _bound(
     where, inside = _mostly_in(context, charges)
     if state == HostState.LATE:
         bound, when, cost = "host-bound", "before launch calls", Cost.HOST
+        otherwise = "the host is late"
         by, sort = "host" if charges.ns.any() else "", "-idle_host_ns"
         doing = _other_causes(context, late, charges)
     elif queued:
         bound, when, cost = "queue-bound", "in which launched work waits", Cost.LAUNCH
+        otherwise = "work waits in queue"
         doing = (
             "; the trace doesn't show what for: an event of another stream, of the host or of "
             "another GPU, work of before the trace, or the dispatch of each kernel"
@@ -191,13 +195,14 @@ def _bound(
         # Where the host doesn't wait for the GPU, it does something else by then.
         main = main if main is not None and main.what in WAITING else None
         bound, when, cost, doing = "launch-bound", "after launch calls", Cost.LAUNCH, ""
+        otherwise = "launch latency is exposed"
         by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
     total = sum(phase.idle_ns for phase in late)
     saving = context.per_iteration(total)
     mostly = f", {_share(charges, main)} by {main.text}" if main is not None else ""
-    idle = f"{bound}{mostly}{where}: {time(saving)} of idle time{context.per_gpu} {when}"
+    idle = f"{mostly}{where}: {time(saving)} of idle time{context.per_gpu} {when}"
     if len(late) == 1:
-        sentence = f"{context.phase(late[0].code)} is {idle}, {late[0].share}"
+        sentence = f"{context.phase(late[0].code)} is {bound}{idle}, {late[0].share}"
         phase = context.text("phase", late[0].code)
         evidence = context.with_view("launch", by, sort=sort, phase=phase)
     else:
@@ -206,7 +211,9 @@ def _bound(
             f"({phase.share})"
             for phase in late
         )
-        sentence = f"the step is {idle}: {listed(parts)}"
+        bounds = context.share(saving) >= BOUNDS.share
+        what = f"the step is {bound}" if bounds else otherwise
+        sentence = f"{what}{idle}: {listed(parts)}"
         evidence = context.with_view("launch", by or "phase", sort=sort)
     cells = context.cells_of(phase=[phase.code for phase in late])
     if main is not None and main.what in NEEDLESS and inside is not None:
