@@ -44,6 +44,9 @@ _KIND_OF[[HostCategory.OPERATOR, HostCategory.ANNOTATION, HostCategory.FRAME]] =
 _LAUNCHES: Final = late(r"Launch")
 _SHORTEST_CALL_NS: Final = 1_000
 """Shorter calls read a property or record an event; a cell of the timeline doesn't show them."""
+_MOST_ROWS: Final = 1 << 24
+"""Of a table of the host's work: that of a thread which launches for many GPUs is repeated for
+each."""
 
 
 def host_time(
@@ -52,7 +55,7 @@ def host_time(
     """The idle and copy time of a trace's activities by the work of their launching threads.
 
     Where the thread that launches the next activity did nothing, the previous launching thread
-    counts: autograd's thread begins when the main thread calls it.
+    counts: autograd's thread begins when the main thread calls it. Empty if there is too much.
     """
     start = trace.activities.start_ns
     launched = np.where(links.launch_ns == NO_TIME, start - idle_ns, links.launch_ns)
@@ -70,11 +73,15 @@ def host_time(
     own = links.points.thread[whose]
     last = _last_launching(links, begin)
     pieces = _pieces(trace, own, begin, end)
+    if pieces is None:
+        return empty(HostTime)
     del begin, end
     is_alone = (pieces.codes == NOWHERE).all(axis=0) & (own != last)[pieces.gap]
     if is_alone.any():
         alone = pieces.take(is_alone)
         others = _pieces(trace, last[alone.gap], alone.start_ns, alone.end_ns)
+        if others is None:
+            return empty(HostTime)
         others = replace(others, gap=alone.gap[others.gap])
         pieces = pieces.take(~is_alone).joined(others)
         del alone, others
@@ -131,8 +138,9 @@ class _GapPieces(Rows, frozen=True):
     """Codes of names, as fields of `HostStack` x pieces; NOWHERE without one."""
 
 
-def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces:
-    """The gaps, cut where an event of their thread starts or ends, with the innermost events."""
+def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces | None:
+    """The gaps, cut where an event of their thread starts or ends, with the innermost events; None
+    for too many."""
     place = Points(np.tile(thread, 2), np.concatenate([begin, end])).place
     begins, ends = place(thread, begin), place(thread, end)
     order = stable_order(begins)
@@ -152,6 +160,8 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
     del order, ordered, latest, edges
     first = np.searchsorted(cuts, begins, "right")
     count = np.searchsorted(cuts, ends, "left") - first + 1
+    if int(count.sum()) > _MOST_ROWS:
+        return None
     head = np.cumsum(count) - count
     gap = np.repeat(np.arange(len(begin)), count)
     # The first piece of a gap begins with it, the others at a cut.
@@ -174,7 +184,7 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
 def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
     """Outermost operators and runtime calls of the threads that launch each GPU's work.
 
-    A thread that launches for several GPUs is on the lane of each.
+    A thread that launches for several GPUs is on the lane of each. Empty if there is too much.
     """
     known = links.points.known()
     pairs = distinct(gpu[known] * np.int64(len(trace.threads)) + links.points.thread[known])
@@ -184,6 +194,10 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
     launches = matching(trace.names, trace.launches.name, _LAUNCHES)
     # Runtime calls that don't launch and take long enough to be seen.
     calls = np.flatnonzero(~launches & (trace.launches.duration_ns >= _SHORTEST_CALL_NS))
+    lanes = np.bincount(pairs % len(trace.threads), minlength=len(trace.threads))
+    own = (trace.ranges.thread[operators], trace.launches.thread[calls])
+    if sum(int(lanes[threads].sum()) for threads in own) > _MOST_ROWS:
+        return empty(HostLane)
     parts = []
     for number in distinct(pairs // len(trace.threads)).tolist():
         threads = pairs[pairs // len(trace.threads) == number] % len(trace.threads)

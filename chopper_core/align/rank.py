@@ -117,6 +117,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     # Last without a thread, since both the accounts and the host's ranges take much memory.
     del host, modules, keys, links
     charges, idle, launching = accounted()
+    is_idle = bool(charges["idle_ns"].any())
     columns: dict[str, Any] = {name: charges.pop(name).astype(np.int64) for name in [*charges]}
     table = KernelTable(
         names=names,
@@ -168,6 +169,9 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         **without,
         "kernels of graphs whose capture isn't in the traces": uncaptured,
         "memory events of a device that isn't one of the GPUs": unplaced,
+        "GPUs without the work of their hosts, which would repeat for each of them too often": (
+            len(devices) * (is_idle and not len(idle))
+        ),
         "communication kernels": int((kind == Kind.COMM).sum()),
         "streams": streams,
     }

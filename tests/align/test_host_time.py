@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.align import host_tables
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import HostStack, HostState, HostTime
+from chopper_core.model.side_table import HostLane, HostStack, HostState, HostTime
+from chopper_core.model.view import View
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
+from chopper_core.util.errors import NothingToShow
+from chopper_core.views.query import query
 from chopper_core.views.shared.host_causes import UNSEEN, cause_of, host_charges
 from tests.support import opened_events
 
@@ -107,6 +111,30 @@ def assert_whole(run: Run) -> None:
         assert np.array_equal(sums, expected)
     charges = host_charges(run)
     assert charges.ns.sum() == table.idle_ns.sum() + table.exposed_copy_ns.sum()
+
+
+def test_a_thread_that_launches_for_very_many_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its work would repeat for each of them: it is left out, and idle times are as before."""
+    events = [event("cpu_op", "aten::mm", at, at + 9) for at in range(0, 3000, 10)]
+    for device in range(30):
+        for at in (100 + device, 2000 + device):
+            name = 1000 * device + at
+            events.append(launch(at - 5, name))
+            run_on = {"device": device, "stream": 0, "correlation": name}
+            events.append(event("kernel", "k", at, at + 50, device=0) | {"args": run_on})
+    whole = opened_events(tmp_path, events)
+    assert len(whole.side(HostTime)) > 30 * 100 and len(whole.side(HostLane)) == 30 * 300
+    monkeypatch.setattr(host_tables, "_MOST_ROWS", 30 * 100)
+    run = opened_events(tmp_path, events)
+    assert not len(run.side(HostTime)) and not len(run.side(HostLane))
+    assert np.array_equal(run.table.idle_ns, whole.table.idle_ns)
+    assert [30] == [
+        count for what, count in run.sources[0].findings.items() if "work of their hosts" in what
+    ]
+    with pytest.raises(NothingToShow, match="launches for hundreds of GPUs"):
+        query(run, View(run="R", name="launch", by="host"))
 
 
 def test_pieces_add_up_to_the_idle_time(tmp_path: Path) -> None:
