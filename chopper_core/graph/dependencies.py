@@ -22,8 +22,9 @@ from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
 from chopper_core.util.grouping import first_equal, run_starts, stable_order
 
-MOST_STREAMS: Final = 1_024
-"""Of a GPU whose rows depend on the last of each; there are edges for each pair of streams."""
+MOST_STREAMS: Final = 128
+"""Of a GPU whose rows depend on the last of each: no GPU runs more at once, and a row that began
+after work on many has an edge from each."""
 STAMP_NS: Final = 1_000
 """Activities of a stream that overlap by no more than this are in order: older profilers write
 whole microseconds."""

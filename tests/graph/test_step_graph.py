@@ -102,7 +102,7 @@ def test_of_thousands_of_streams_an_activity_waits_for_the_last_that_ended() -> 
     graph = step_graph(run)
     assert count <= len(graph.evidence) < 4 * count
     (note,) = (each for each in query(run, View("R", name="graph")).notes if "streams:" in each)
-    assert note.startswith("a GPU has 2,048 streams")
+    assert note.startswith("a GPU has 256 streams")
 
 
 def test_a_wait_between_streams_holds_wherever_the_same_kernels_wait() -> None:
