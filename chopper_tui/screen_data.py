@@ -89,7 +89,7 @@ class Sparks(RowLines, kw_only=True, eq=False):
     signal: ScreenSignal
     rows: int
     scale: SparkScale | None = None
-    apart: Float64 | None = None
+    deviation: Float64 | None = None
     """How far above their peers the rows are whose means stand out; None if rows are too many."""
 
     @property
@@ -104,7 +104,7 @@ class Sparks(RowLines, kw_only=True, eq=False):
         if self.scale is None:
             some = self.signal.means(sampled(self.rows), self.bins)
             self.scale = SparkScale.of(some)
-            self.apart = far_out(some) if self.rows == len(some) else None
+            self.deviation = far_out(some) if self.rows == len(some) else None
             title = self.scale.title(signal)
             short = title.removesuffix(f" {signal.unit}")
             self.title = [(title if len(title) <= self.bins else short, "header")]
@@ -112,7 +112,9 @@ class Sparks(RowLines, kw_only=True, eq=False):
             wanted, self.signal.means(np.array(wanted, np.intp), self.bins), strict=True
         ):
             text = self.scale.line(line, signal.unit, self.glyphs)
-            ink = signal_ink(signal.unit, 0.0 if self.apart is None else float(self.apart[row]))
+            ink = signal_ink(
+                signal.unit, 0.0 if self.deviation is None else float(self.deviation[row])
+            )
             flat, _, value = text.rpartition(" ")
             # The value of a flat one is text to read, whatever its ink.
             is_flat = flat and value.replace(".", "").isdigit()

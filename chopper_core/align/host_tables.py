@@ -195,8 +195,8 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
     # Runtime calls that don't launch and take long enough to be seen.
     calls = np.flatnonzero(~launches & (trace.launches.duration_ns >= _SHORTEST_CALL_NS))
     lanes = np.bincount(pairs % len(trace.threads), minlength=len(trace.threads))
-    own = (trace.ranges.thread[operators], trace.launches.thread[calls])
-    if sum(int(lanes[threads].sum()) for threads in own) > _MOST_ROWS:
+    threads_of = (trace.ranges.thread[operators], trace.launches.thread[calls])
+    if sum(int(lanes[each].sum()) for each in threads_of) > _MOST_ROWS:
         return empty(HostLane)
     parts = []
     for number in distinct(pairs // len(trace.threads)).tolist():

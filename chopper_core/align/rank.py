@@ -40,7 +40,7 @@ from chopper_core.sources.trace import Trace
 from chopper_core.tables.columns import narrowed
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, ranked
-from chopper_core.util.workers import beside
+from chopper_core.util.workers import concurrently
 
 NO_NAME: Final = "(no name)"
 """The name of an activity without one."""
@@ -76,16 +76,16 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     inference = read_inference(host)
     steps = steps_of(host, inference)
     iterations, partial = label_iterations(host, steps)
-    apart = replace(links, points=replace(links.points))  # Without what labels cache.
+    bare = replace(links, points=replace(links.points))  # Without what labels cache.
 
     def accounts() -> tuple[dict[str, AnyArray], HostTime, HostLane]:
         start, took, stream = activities.start_ns, activities.duration_ns, activities.stream
-        found = charged(gpu, start, took, kind, stream, apart.launch_ns, iterations.codes)
+        found = charged(gpu, start, took, kind, stream, bare.launch_ns, iterations.codes)
         charges = {name: narrowed(found.pop(name)) for name in [*found]}
-        idle = host_time(trace, apart, gpu, charges["idle_ns"], charges["exposed_copy_ns"])
-        return charges, idle, host_lane(trace, apart, gpu)
+        idle = host_time(trace, bare, gpu, charges["idle_ns"], charges["exposed_copy_ns"])
+        return charges, idle, host_lane(trace, bare, gpu)
 
-    accounted = beside(accounts, len(trace.ranges))
+    accounted = concurrently(accounts, len(trace.ranges))
     host.stand_ins = stand_ins(host, iterations.codes)
     phases = label_phases(host, inference, iterations)
     # The kernels of a graph have the layer and the operation that were captured.
@@ -134,7 +134,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         stream=activities.stream,
         start_ns=activities.start_ns,
         duration_ns=activities.duration_ns,
-        launch_ns=apart.launch_ns,
+        launch_ns=bare.launch_ns,
         bytes=collectives.bytes,
         group=group,
         iteration_rule=iterations.rules,
@@ -157,11 +157,11 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         },
         **columns,
     )
-    memory, memory_columns, unplaced = align_memory(trace, apart, devices, table)
+    memory, memory_columns, unplaced = align_memory(trace, bare, devices, table)
     table = table.with_measured(memory_columns)
     side = side_tables(idle, host_steps(steps, len(devices)), memory, launching, attributes)
     findings = {
-        **_unlinked(table, apart),
+        **_unlinked(table, bare),
         "collectives without arguments": collectives.without_arguments,
         "attentions without FLOPs (the trace doesn't say whether they are causal)": (
             work.of_unknown_mask

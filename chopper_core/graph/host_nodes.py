@@ -76,8 +76,8 @@ def queue_times(gpu: Int32, stream: Int64, start: Int64, launch: Int64) -> Int64
     found = np.where(found == _NEVER, start, found)
     order = np.lexsort((start, stream, gpu))
     lane = np.cumsum(run_mask(gpu[order], stream[order]))
-    apart = lane * np.ptp(found) + lane - found.min()
-    latest = np.maximum.accumulate(found[order] + apart) - apart
+    offset = lane * np.ptp(found) + lane - found.min()
+    latest = np.maximum.accumulate(found[order] + offset) - offset
     found[order] = np.where(known[order], found[order], latest)
     return found
 

@@ -203,9 +203,9 @@ def latest_ends(graph: StepGraph, replayed: Replayed, due_ns: Int64) -> Int64:
 
 def minimum_to_end(values: Int64, chain: Int32 | Int64) -> Int64:
     """The least value from each place to the end of its chain."""
-    apart = chain.astype(np.int64) * (np.ptp(values) + 1) - values.min()
-    least = np.minimum.accumulate((values + apart)[::-1])[::-1]
-    return np.asarray(least - apart, np.int64)
+    offset = chain.astype(np.int64) * (np.ptp(values) + 1) - values.min()
+    least = np.minimum.accumulate((values + offset)[::-1])[::-1]
+    return np.asarray(least - offset, np.int64)
 
 
 def _leaving(graph: StepGraph, plan: ReplayPlan) -> Index:

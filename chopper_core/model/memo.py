@@ -43,9 +43,9 @@ class _MemoEntry(Struct, eq=False):
 class Memo:
     """Values by key; those used last stay, as many as take so much memory at most."""
 
-    def __init__(self, apart: Iterable[object] = (), most_bytes: int = _MOST_BYTES) -> None:
-        """What is `apart`, such as the table that values are about, is no memory of theirs."""
-        self._apart = frozenset((id(self), *map(id, apart)))
+    def __init__(self, excluded: Iterable[object] = (), most_bytes: int = _MOST_BYTES) -> None:
+        """What is `excluded`, such as the table that values are about, is no memory of theirs."""
+        self._excluded = frozenset((id(self), *map(id, excluded)))
         self._most_bytes = most_bytes
         self._bytes = 0
         self._lock = Lock()
@@ -71,7 +71,7 @@ class Memo:
                 entry.value = make()
                 entry.is_done = True
                 is_quick = monotonic() - begun_s < _QUICK_S
-                own = _QUICK_BYTES if is_quick else _bytes_held(entry.value, set(self._apart))
+                own = _QUICK_BYTES if is_quick else _bytes_held(entry.value, set(self._excluded))
                 self._bytes += own
                 if self._bytes > self._most_bytes or len(self._entries) > _MOST:
                     self._trim()
@@ -81,7 +81,7 @@ class Memo:
     def _trim(self) -> None:
         """Drop what was used the longest ago: values share arrays, and take some only later."""
         with self._lock:
-            seen, self._bytes = set(self._apart), 0
+            seen, self._bytes = set(self._excluded), 0
             most_bytes, most = int(_KEPT * self._most_bytes), int(_KEPT * _MOST)
             for place, (key, entry) in enumerate(reversed([*self._entries.items()])):
                 size = _bytes_held(entry.value, seen) if entry.is_done else 0

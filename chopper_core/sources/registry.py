@@ -355,9 +355,9 @@ def _without_masses(
     """The files without those of more names like each other than a run has, none of which is read
     as some of them tell; one entry of `skipped` stands for them."""
     below = (path for root, path in listed if path != root)
-    alike = grouped(below, lambda path: (path.parent, shape_of_name(path.name)))
+    by_shape = grouped(below, lambda path: (path.parent, shape_of_name(path.name)))
     left_out: set[Path] = set()
-    for paths in alike.values():
+    for paths in by_shape.values():
         if len(paths) > _MOST_ALIKE and not any(map(family_of, evenly(paths, _PROBED))):
             left_out.update(paths)
             reason = (

@@ -104,9 +104,9 @@ def helped(
         yield futures
 
 
-def beside(work: Callable[[], Done], rows: int) -> Callable[[], Done]:
-    """What gives the result of work that is done in a thread meanwhile, if several processors may
-    read the file at hand; else when it is asked for."""
+def concurrently(work: Callable[[], Done], rows: int) -> Callable[[], Done]:
+    """Return a function that gives the result of work, which a thread does from now on if several
+    processors may read the file at hand; else it is done when the function is called."""
     if _processes.get() < 2 or rows < THREADS_FROM_ROWS:
         return work
     from concurrent.futures import ThreadPoolExecutor
@@ -251,7 +251,7 @@ def _submitted(
 
 
 def _end(pool: Executor, futures: Sequence[Future[Any]]) -> None:
-    """Wait for workers that have something to do; others take themselves down meanwhile."""
+    """Wait for workers that have something to do; others end by themselves."""
     pool.shutdown(wait=not all(each.done() for each in futures), cancel_futures=True)
 
 

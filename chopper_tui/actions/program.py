@@ -275,7 +275,7 @@ STOPS: Final = tuple(
         From the time at the hardware's peak to the time measured: each loss is a step of
         the waterfall.
     5  the straggler | ranks
-        Which GPU the others wait for, since which layer, and what sets it apart. The heat
+        Which GPU the others wait for, since which layer, and how it differs. The heat
         map is one more 5 away.
     8  comparing |
         b makes a scope the baseline of others; space marks two rows and = compares them;

@@ -312,10 +312,10 @@ class CardsDrawer(Drawer[Cards]):
 
 
 def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[Line]]:
-    beside = width >= _BESIDE_FROM
+    in_row = width >= _BESIDE_FROM
     columns = zip_longest(*(card.figures for card in cards), fillvalue="")
     widths = [max(map(len, each)) for each in columns]
-    cells = sum(widths) + _GAP * max(len(widths) - 1, 0) if beside else max(widths, default=0)
+    cells = sum(widths) + _GAP * max(len(widths) - 1, 0) if in_row else max(widths, default=0)
     cells = max(cells, len(glyphs.missing))
     longest = max((card.share_pct for card in cards), default=0.0)
     signs = [_signs(card, longest, glyphs) for card in cards]
@@ -323,7 +323,7 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
     room = max(width - cells - _GAP - taken, 8)
     drawn = []
     for card, sign in zip(cards, signs, strict=True):
-        figures = _figures(card, widths, cells, beside, glyphs)
+        figures = _figures(card, widths, cells, in_row, glyphs)
         indent = "  " * card.text.startswith("└ ")
         words = wrapped(card.text, room - len(indent)) if card.text else []
         text: list[Line] = [lead(line) for line in words[:1]]
@@ -368,10 +368,10 @@ def _signs(card: Card, longest: float, glyphs: Glyphs) -> Line:
     ]
 
 
-def _figures(card: Card, widths: list[int], cells: int, beside: bool, glyphs: Glyphs) -> list[str]:
+def _figures(card: Card, widths: list[int], cells: int, in_row: bool, glyphs: Glyphs) -> list[str]:
     if not card.figures:
         return [glyphs.missing.rjust(cells) if card.text else ""]
-    if beside:
+    if in_row:
         padded = (text.rjust(width) for text, width in zip(card.figures, widths, strict=False))
         return [(" " * _GAP).join(padded).ljust(cells)]
     return [text.rjust(cells) for text in card.figures]

@@ -208,9 +208,9 @@ def _peers(chart: LineChart) -> Float64 | None:
 
 
 def _far_peers(chart: LineChart, peers: Float64) -> list[int]:
-    apart = np.nansum(np.abs(peers - quantiles_along(peers, (0.5,))), axis=1)
+    distance = np.nansum(np.abs(peers - quantiles_along(peers, (0.5,))), axis=1)
     others = [each.name not in chart.marked for each in chart.series]
-    order: list[int] = np.lexsort((-apart, others)).tolist()
+    order: list[int] = np.lexsort((-distance, others)).tolist()
     return order[: len(_PEER_INKS)]
 
 
@@ -247,7 +247,7 @@ def _draw_peers(chart: LineChart, peers: Float64, on: Canvas) -> None:
 
 
 def _curves(picture: LineChart, glyphs: Glyphs) -> list[Curve]:
-    """The series: points, or lines with marks that tell them apart; one alone is filled."""
+    """The series: points, or lines with marks that distinguish them; one alone is filled."""
     curves: list[Curve] = []
     several = len(picture.series) > 1
     for number, (x, series) in enumerate(zip(picture.x, picture.series, strict=True)):

@@ -22,7 +22,7 @@ Line = list[tuple[str, str]]
 
 
 SERIES_INKS: Final = ("accent", "third", "fourth", "second")
-"""Inks of series without a meaning, in order; fills tell those apart that share one."""
+"""Inks of series without a meaning, in order; fills distinguish those that share one."""
 COMPUTE, COPY, HIDDEN, EXPOSED, WAITING, IDLE = (
     *("gemm", "copy", "hidden", "exposed", "waiting", "idle"),
 )
@@ -96,11 +96,11 @@ def series_fills(inks: Sequence[str], glyphs: Glyphs) -> str:
 _MAX_WRITTEN_OUT: Final = 1e15
 
 
-def signal_ink(unit: str, apart: float = 0.0) -> str:
+def signal_ink(unit: str, deviation: float = 0.0) -> str:
     """The ink of a signal over time, so far above its peers: a clock is to be seen if it is low."""
     if unit == Unit.MHZ:
-        return "low_clock" if apart < 0 else "good"
-    return "warning" if apart else "good"
+        return "low_clock" if deviation < 0 else "good"
+    return "warning" if deviation else "good"
 
 
 def inked(chars: Sequence[str], inks: Sequence[str]) -> Line:

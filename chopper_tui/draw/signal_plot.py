@@ -65,9 +65,9 @@ def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
     if len(chart.gpus) > 1:
         parts[0] += f" of {len(chart.gpus)} GPUs"
     parts += _figures(chart, chart.values) or ["not known here"]
-    apart = _apart(chart)
-    if apart is not None:
-        parts.append(f"(GPU {chart.gpus[apart]}, median shaded)")
+    outlier = _outlier(chart)
+    if outlier is not None:
+        parts.append(f"(GPU {chart.gpus[outlier]}, median shaded)")
     elif len(chart.gpus) > 1:
         parts.append("(median, range shaded)")
     has_legend = parts[-1].startswith("(")
@@ -126,14 +126,14 @@ def draw(
     at = np.arange(cells) * values.shape[1] // cells
     axis = _value_axis(chart, lines)
     inside = range(*_scope_cells(chart, cells))
-    apart = _apart(chart)
-    above = 0.0 if apart is None else float(far_out(chart.values)[apart])
+    outlier = _outlier(chart)
+    above = 0.0 if outlier is None else float(far_out(chart.values)[outlier])
     ink, band = signal_ink(chart.signal.unit, above), "shade"
-    if apart is None:
+    if outlier is None:
         drawn = quantiles_along(values, (0.0, 0.5, 1.0) if len(chart.gpus) > 1 else (0.5,))
     else:
         # The one far from the others is in front of their median, or behind where it is above.
-        drawn = np.stack([values[apart], quantiles_along(values, (0.5,))[0]])
+        drawn = np.stack([values[outlier], quantiles_along(values, (0.5,))[0]])
         if np.nanmean(drawn[0]) > np.nanmean(drawn[1]):
             drawn, ink, band = drawn[::-1], "third", ink
     inks = [ink if place in inside else "shade" for place in range(cells)]
@@ -150,7 +150,7 @@ def draw(
     return [cut(line, width, glyphs) for line in body]
 
 
-def _apart(chart: SignalChart) -> int | None:
+def _outlier(chart: SignalChart) -> int | None:
     """The place of the GPU whose mean is farthest from the others', if it stands out."""
     distances = np.abs(far_out(chart.values))
     return int(distances.argmax()) if distances.any() else None
@@ -285,8 +285,8 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
             text += scale * (len(text + scale) < room)
             header.append((pad(text[:room], room), "header"))
         on.add([*header, (chart.last.name if chart.last is not None else "", "header")])
-        apart = {row for signal in chart.signals for row in signal.outliers}
-        order = sorted(range(count), key=lambda row: (row != on.row, row not in apart, row))
+        outliers = {row for signal in chart.signals for row in signal.outliers}
+        order = sorted(range(count), key=lambda row: (row != on.row, row not in outliers, row))
         shown = min((on.left - 1) // tall, count)
         if shown < count:
             shown = max(on.left - 2, 1)
@@ -372,7 +372,7 @@ _MANY_STEPS: Final = 24
 _TALLEST: Final = 4
 """Lines of a GPU at most: then heat has its past above its meter."""
 _LANE_HEIGHT: Final = 0.86
-"""Of a line: lanes of rows one below the other stay apart."""
+"""Of a line: lanes of rows one below the other stay separate."""
 _VALUE: Final = 7
 """Cells of a value, its mark and a space."""
 
@@ -472,8 +472,10 @@ def _add_rows(picture: SignalRows, on: Canvas) -> None:
 
 
 def _row_ink(picture: SignalRows, row: int) -> str:
-    apart = float(picture.means[row]) - median_of(picture.means) if row in picture.outliers else 0.0
-    return signal_ink(picture.unit, apart)
+    outlier = (
+        float(picture.means[row]) - median_of(picture.means) if row in picture.outliers else 0.0
+    )
+    return signal_ink(picture.unit, outlier)
 
 
 def _change(mean: float, usual: float, glyphs: Glyphs) -> str:

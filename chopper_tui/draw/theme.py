@@ -71,7 +71,7 @@ class Inks(Struct, frozen=True):
 
     @property
     def has_colours(self) -> bool:
-        """Whether colours tell kinds and magnitudes apart."""
+        """Whether colours distinguish kinds and magnitudes."""
         return bool(self.heat)
 
     def of(self, name: str) -> Style:

@@ -341,7 +341,7 @@ class _Clocks(Struct, frozen=True, eq=False):
 
     numbers: tuple[Float64, ...]
     means: Float64
-    apart: Float64
+    deviation: Float64
 
     @classmethod
     def of(cls, picture: Lanes, bins: int) -> _Clocks | None:
@@ -361,7 +361,7 @@ class _Clocks(Struct, frozen=True, eq=False):
         """The mean, marked where it stands out among the GPUs."""
         mean, text = float(self.means[row]), " " * _CLOCK_CELLS
         if np.isfinite(mean):
-            far = float(self.apart[row])
+            far = float(self.deviation[row])
             sign = "" if not far else glyphs.up if far > 0 else glyphs.down
             return [(f"{sign}{mean:.0f}".rjust(_CLOCK_CELLS) + " ", "warning" if far else "dim")]
         return [(text + " ", "dim")]
@@ -444,8 +444,8 @@ def _cell(seen: Interval, bins: int, time: int | None) -> int | None:
     return min((time - seen.from_ns) * bins // max(seen.length_ns, 1), bins - 1)
 
 
-def _axis(seen: Interval, bins: int, room: int, beside: str, glyphs: Glyphs) -> list[Line]:
-    """The labels and the ruler of time, and the unit of the figures beside the lanes."""
+def _axis(seen: Interval, bins: int, room: int, unit: str, glyphs: Glyphs) -> list[Line]:
+    """The labels and the ruler of time, and the unit of the figures next to the lanes."""
     marks = _MARKS[glyphs.name]
     step, decimals = axes.time_step(seen.from_ns, seen.to_ns, bins)
     ruler, labels = [marks.line] * bins, [" "] * (bins + 1)
@@ -469,7 +469,7 @@ def _axis(seen: Interval, bins: int, room: int, beside: str, glyphs: Glyphs) -> 
     unit = "" if is_on_a_clock(seen.to_ns) else "ms"
     return [
         [_label(unit, room, glyphs), ("".join(labels).rstrip(), "dim")],
-        [_label(beside.rjust(room), room, glyphs), *inked(ruler, inks)],
+        [_label(unit.rjust(room), room, glyphs), *inked(ruler, inks)],
     ]
 
 

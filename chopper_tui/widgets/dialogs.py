@@ -38,7 +38,7 @@ Options = Sequence[tuple[str, str, str]]
 """(id, title, explanation) of what can be chosen."""
 
 _MIN_OPTION_CELLS: Final = 69
-"""Cells of an option where the screen has them, so that boxes are alike."""
+"""Cells of an option where the screen has them, so that boxes are equally wide."""
 _FRAME_CELLS: Final = 7
 """Cells of the box around an option: its border, its padding, the scrollbar."""
 

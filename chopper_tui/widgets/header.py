@@ -156,7 +156,7 @@ def _strip(
 
 
 class Position(Pane):
-    """The cursor's row of all rows; apart, so that a step repaints these few cells only."""
+    """The cursor's row of all rows; separate, so that a step repaints these few cells only."""
 
     row = 0
     rows = 0
@@ -194,11 +194,11 @@ class KeyFigures(Pane):
         """The lines of a view's sentences, which go on in a line where that takes fewer of them."""
         sentences = self.data.frame.headline if self.data is not None else ()
         room = max(width - 2, 20)
-        apart, joined = (
+        spaced, joined = (
             [wrapped(each, room) for each in texts if each]
             for texts in (sentences, [facts(*sentences)])
         )
-        shown = joined if sum(map(len, joined)) < sum(map(len, apart)) else apart
+        shown = joined if sum(map(len, joined)) < sum(map(len, spaced)) else spaced
         return [
             [(" ", "text"), *([(line, "text")] if at else lead(line))]
             for lines in shown

@@ -130,9 +130,8 @@ def test_a_thread_that_launches_for_very_many_gpus(
     run = opened_events(tmp_path, events)
     assert not len(run.side(HostTime)) and not len(run.side(HostLane))
     assert np.array_equal(run.table.idle_ns, whole.table.idle_ns)
-    assert [30] == [
-        count for what, count in run.sources[0].findings.items() if "work of their hosts" in what
-    ]
+    (count,) = (n for what, n in run.sources[0].findings.items() if "work of their hosts" in what)
+    assert count == 30
     with pytest.raises(NothingToShow, match="launches for hundreds of GPUs"):
         query(run, View(run="R", name="launch", by="host"))
 

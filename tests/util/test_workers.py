@@ -16,7 +16,7 @@ import pytest
 
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled, Progress, silent
-from chopper_core.util.workers import THREADS_FROM_ROWS, beside, in_threads, read_all
+from chopper_core.util.workers import THREADS_FROM_ROWS, concurrently, in_threads, read_all
 from tests.conftest import ROOT
 
 
@@ -154,24 +154,24 @@ def which_thread(path: Path, _progress: Progress) -> list[bool]:
     """Whether work on few and on many rows is done in this thread."""
     rows = (THREADS_FROM_ROWS - 1, THREADS_FROM_ROWS)
     here = threading.get_ident()
-    return [beside(threading.get_ident, count)() == here for count in rows]
+    return [concurrently(threading.get_ident, count)() == here for count in rows]
 
 
 @pytest.mark.parametrize(("jobs", "of_many"), [(1, True), (2, False)])
-def test_a_thread_works_beside_where_a_file_has_several_processors(
+def test_a_thread_works_concurrently_where_a_file_has_several_processors(
     files: list[Path], jobs: int, of_many: bool
 ) -> None:
     assert read_all(files[:1], which_thread, silent, jobs) == [[True, of_many]]
 
 
-def fail_beside(path: Path, _progress: Progress) -> int:
+def fail_concurrently(path: Path, _progress: Progress) -> int:
     def fail() -> int:
         raise DataError(f"{path} is bad")
 
-    return beside(fail, THREADS_FROM_ROWS)()
+    return concurrently(fail, THREADS_FROM_ROWS)()
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_fails_beside_fails_here(files: list[Path], jobs: int) -> None:
-    (error,) = read_all(files[:1], fail_beside, silent, jobs)
+    (error,) = read_all(files[:1], fail_concurrently, silent, jobs)
     assert isinstance(error, DataError) and "is bad" in str(error)

@@ -71,7 +71,8 @@ def answer(run: Run, view: View) -> ViewResult:
     if not len(host):
         raise NothingToShow(
             "the run has no record of its hosts: only traces of the PyTorch profiler show what "
-            "they did while the GPUs were idle, and not where a thread launches for hundreds of GPUs"
+            "they did while the GPUs were idle, and not where a thread launches for hundreds of "
+            "GPUs"
         )
     if not idle_ns:
         raise NothingToShow("the GPUs are never idle in the scope")
