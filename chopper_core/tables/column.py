@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from typing import Any, Final
@@ -213,21 +213,35 @@ def _without_fraction(text: str) -> str:
 def _plain(cells: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The cells as text, int64 or float64 in one piece; text has no nulls."""
     array = cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
-    kind = array.type
     try:
-        if pa.types.is_dictionary(kind):
-            array, kind = array.dictionary_decode(), kind.value_type
-        if kind == pa.string():
-            return array.fill_null("") if array.null_count else array
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        kind = array.type
         if pa.types.is_integer(kind):
             return array.cast(pa.int64())
         if pa.types.is_floating(kind):
             return array.cast(pa.float64())
-        if pa.types.is_large_string(kind):
-            return array.cast(pa.string()).fill_null("")
+        if _is_text_type(kind):
+            array.validate(full=True)
+            array = array.cast(pa.string())
+            return array.fill_null("") if array.null_count else array
     except pa.ArrowException:
-        pass  # Numbers beyond int64, and more text than Arrow's offsets reach.
-    return texts_of([_text(cell) for cell in array.to_pylist()])
+        # Numbers beyond int64, text that is no UTF-8, or more than Arrow's offsets reach.
+        array = array.cast(pa.large_binary()) if _is_text_type(array.type) else array
+    return texts_of([_text(cell) for cell in _values(array)])
+
+
+def _is_text_type(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _values(array: pa.Array) -> Iterator[object]:
+    """The values of an array of any type; None for those that Python can't hold."""
+    for cell in array:
+        try:
+            yield cell.as_py()
+        except (ValueError, OverflowError):
+            yield None
 
 
 def _text(cell: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from chopper_core.tables.bytes import MAX_RATIO, is_bomb
 from chopper_core.util.errors import DataError
@@ -38,14 +38,14 @@ def opened_parquet(path: Path) -> Iterator[ParquetFile]:
     try:
         # Arrow opens no names that aren't UTF-8.
         with path.open("rb") as opened:
-            metadata = ParquetFile(opened).metadata
-            if is_bomb(path.stat().st_size, _decoded_bytes(opened, metadata)):
+            file, size_bytes = ParquetFile(opened), path.stat().st_size
+            if any(is_bomb(size_bytes, decoded) for decoded in _decoded_bytes(file, opened)):
+                about = file.metadata
                 raise DataError(
                     f"{path} unpacks to more than {MAX_RATIO} times its size, as no profiler's "
-                    f"file does: {metadata.num_rows:,} rows of {metadata.num_columns} columns."
+                    f"file does: {about.num_rows:,} rows of {about.num_columns} columns."
                 )
-            opened.seek(0)
-            yield ParquetFile(opened)
+            yield file
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {_first_line(error)}.") from error
 
@@ -55,32 +55,47 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(".")
 
 
-def _decoded_bytes(file: IO[bytes], metadata: Any) -> int:
-    """The memory that the rows of a Parquet file take when they are read, about.
+def _decoded_bytes(file: ParquetFile, opened: IO[bytes]) -> Iterator[int]:
+    """The memory that the rows of a Parquet file take when they are read: about, then better.
 
     A run of equal values takes a few bytes in the file and 8 each when it is read; a text that a
     dictionary holds once is written out in each row.
     """
-    size = 0
-    for group in range(metadata.num_row_groups):
-        for at in range(metadata.num_columns):
-            column = metadata.row_group(group).column(at)
-            encoded, values = column.total_uncompressed_size, column.num_values
-            size += max(encoded, 8 * values)
-            if column.physical_type == "BYTE_ARRAY" and is_bomb(0, encoded * values):
-                size += values * _mean_length(file, group, column.path_in_schema)
-    return size
+    metadata = file.metadata
+    columns = [file.schema.column(at) for at in range(metadata.num_columns)]
+    counts = [
+        _values_in_lists(file, at) if column.max_repetition_level else metadata.num_rows
+        for at, column in enumerate(columns)
+    ]
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    encoded = sum(group.total_byte_size for group in groups)
+    size = max(encoded, 8 * sum(counts))
+    yield size
+    for column, count in zip(columns, counts, strict=True):
+        if column.physical_type == "BYTE_ARRAY" and is_bomb(0, encoded * count):
+            size += count * _mean_length(opened, column.path)
+    yield size
 
 
-def _mean_length(file: IO[bytes], group: int, column: str) -> int:
+def _values_in_lists(file: ParquetFile, at: int) -> int:
+    """The values of a column of lists, of which a row has any number.
+
+    Damaged metadata of a column ends the process when pyarrow shows them; scanning meets the same
+    damage first, and raises.
+    """
+    file.scan_contents([file.schema.column(at).path])
+    groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+    return sum(group.column(at).num_values for group in groups)
+
+
+def _mean_length(opened: IO[bytes], column: str) -> int:
     """Bytes of a text of a column, in the mean, without writing any out."""
     from pyarrow import compute
     from pyarrow.parquet import ParquetFile
 
-    file.seek(0)
-    rows = ParquetFile(file, read_dictionary=[column]).read_row_group(group, columns=[column])
     lengths = []
-    for chunk in rows.column(0).chunks:
+    for batch in ParquetFile(opened, read_dictionary=[column]).iter_batches(columns=[column]):
+        chunk = batch.column(0)
         while not hasattr(chunk, "dictionary"):
             if not hasattr(chunk, "values"):
                 return int(chunk.nbytes / max(len(chunk), 1))

@@ -1,9 +1,13 @@
-"""Kinds of damage: of bytes, of values in JSON, CSV and SQLite; each repeatable by its seed."""
+"""Kinds of damage: of bytes, of values in JSON, CSV and SQLite, of a whole file's form; each
+repeatable by its seed."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
+import re
+import socket
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -177,6 +181,106 @@ def of_rows(path: Path, random: Random) -> None:
     db.close()
 
 
+def of_form(path: Path, random: Random) -> None:
+    """Write the whole in another encoding, packing, unit or shape, or put no file in its place."""
+    data = path.read_bytes()
+    if random.random() < 0.1:
+        path.unlink()
+        random.choice(_PLACES)(path)
+        return
+    is_packed = path.suffix == ".gz"
+    data = gzip.decompress(data) if is_packed else data
+    for _ in range(random.choice((1, 1, 2))):
+        data = random.choice(_FORMS)(data, random)
+    if is_packed or random.random() < 0.2:
+        data = random.choice(_PACKED)(data, random)
+    path.write_bytes(data)
+
+
+def _encoded(data: bytes, random: Random) -> bytes:
+    text = data.decode("utf-8", "replace")
+    names = ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "latin-1", "utf-7")
+    return text.encode(random.choice(names), "replace")
+
+
+def _ended_otherwise(data: bytes, random: Random) -> bytes:
+    return data.replace(b"\n", random.choice((b"\r\n", b"\r", b"\n\n", b"\0\n", b"\x0b\x85", b"")))
+
+
+def _zeroed(data: bytes, random: Random) -> bytes:
+    begin, end = _place(data, random)
+    zeros = bytes(random.choice((1, 4096, 1 << 20)))
+    return random.choice((data + zeros, zeros + data, data[:begin] + zeros + data[end:]))
+
+
+def _headed(data: bytes, random: Random) -> bytes:
+    """Headings twice, without end, or of names without end."""
+    first, end, rest = data.partition(b"\n")
+    heads = first.split(b",")
+    at = random.randrange(len(heads))
+    match random.randrange(4):
+        case 0:
+            heads[at] = random.choice(heads)
+        case 1:
+            heads[at] += b"x" * random.choice((300, 1 << 18))
+        case 2:
+            heads += [b"c"] * random.choice((2, 300, 20_000))
+        case _:
+            heads[at] = random.choice((b"", b'"', b"\0", b"\xff", b" ", b"\x1b[2J"))
+    return b",".join(heads) + end + rest
+
+
+def _nested(data: bytes, random: Random) -> bytes:
+    begin, _ = _place(data, random)
+    opening = random.choice((b"[", b'{"a":', b'"', b"(", b"- ", b"a: "))
+    return data[:begin] + opening * random.choice((60, 3000, 100_000)) + data[begin:]
+
+
+def _scaled(data: bytes, random: Random) -> bytes:
+    """All numbers of so many digits in another unit, negative, or beyond all integers."""
+    change = random.choice((b"%b000", b"-%b", b"%b000000", b"%b.5", b"%be300", b"9%b9999999999"))
+    digits = random.choice((1, 3, 5, 9))
+    pattern = re.compile(rb"(?<![\w.])\d{%d,}(?![\w.])" % digits)
+    return pattern.sub(lambda match: change % match[0], data)
+
+
+def _emptied(data: bytes, random: Random) -> bytes:
+    return random.choice((b"", b"\n", b" ", b"\xef\xbb\xbf", b"\xff\xfe", data[:1]))
+
+
+def _members(data: bytes, random: Random) -> bytes:
+    """Several members of gzip, whole, cut, empty, or with something between or after them."""
+    at = random.randrange(len(data) + 1)
+    first, second, none = (gzip.compress(each, mtime=0) for each in (data[:at], data[at:], b""))
+    cut = first[: random.randrange(len(first) + 1)]
+    half = second[: len(second) // 2]
+    return random.choice(
+        (first + second, first + none + second, cut, cut + second, first + half, first + data[at:],
+         first + b"\0" * 512 + second, first + b"garbage")
+    )  # fmt: skip
+
+
+def _packed_twice(data: bytes, _random: Random) -> bytes:
+    return gzip.compress(gzip.compress(data, mtime=0), mtime=0)
+
+
+def _linked(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def _bound(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+_FORMS: Final = (_encoded, _ended_otherwise, _zeroed, _headed, _nested, _scaled, _emptied)
+_PACKED: Final = (_members, _members, _packed_twice)
+_PLACES: Final[Sequence[Callable[[Path], object]]] = (
+    Path.mkdir, os.mkfifo, _linked, _bound, lambda path: path.symlink_to("/dev/zero"),
+    lambda path: path.symlink_to("gone"), lambda path: path.symlink_to("/proc/self/mem"),
+)  # fmt: skip
+
+
 _OF_SUFFIX: Final[dict[str, Callable[[Path, Random], None]]] = {
     ".json": of_json,
     ".gz": of_json,
@@ -192,4 +296,8 @@ _OF_SUFFIX: Final[dict[str, Callable[[Path, Random], None]]] = {
 def damage(path: Path, random: Random) -> None:
     """Damage a file in a way that suits its format, or its bytes whatever it is."""
     suited = None if ".et" in path.suffixes else _OF_SUFFIX.get(path.suffix)
-    (suited if suited and random.random() < 0.7 else of_bytes)(path, random)
+    kind = random.random()
+    if kind < 0.25:
+        of_form(path, random)
+    else:
+        (suited if suited and kind < 0.75 else of_bytes)(path, random)
