@@ -32,7 +32,7 @@ from chopper_core.model.attributes import (
     nodes_at,
 )
 from chopper_core.model.column_names import MICROBATCH
-from chopper_core.model.groups import Groups
+from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.signals import SpansOfGpus
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, KernelTable, Kind
@@ -104,6 +104,8 @@ class Collectives(Struct, frozen=True, eq=False):
     """Process groups with more GPUs than ranks: they aren't matched."""
     is_scheduled: bool
     """Whether the times are a schedule, in which ranks don't meet: no collective is complete."""
+    iterations: tuple[int, ...] = ()
+    """Those that the run's collectives are matched in; none: all."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -136,7 +138,7 @@ class Collectives(Struct, frozen=True, eq=False):
         """Some of the kernels, with the collectives of which there are any."""
         places = np.flatnonzero(taken)
         numbers, owner = ranked(self.member_set[places])
-        values = {name: getattr(self, name) for name in self.__struct_fields__[1:-3]}
+        values = {name: getattr(self, name) for name in self.__struct_fields__[1:-4]}
         # Most scopes have some of the GPUs, which take part in all.
         own = slice(None) if len(numbers) == len(self) else numbers
         found = {
@@ -147,18 +149,21 @@ class Collectives(Struct, frozen=True, eq=False):
         return replace(self, **(found | {"members": members, "member_set": owner}))
 
 
-def collectives_of(run: Run) -> Collectives | None:
-    """The collectives of a run, matched once; None where it has none.
+def collectives_of(run: Run, iterations: tuple[int, ...] = ()) -> Collectives | None:
+    """The collectives of a run, or of some iterations of a large one, matched once; None where
+    there are none.
 
     Kernels of the GPUs are one collective where they end together and their labels don't contradict
     (`align.collective_sets`); one without labels takes those of its partners.
     """
-    return run.memo(("collectives",), lambda: _matched(run))
+    return run.memo(("collectives", iterations), lambda: _matched(run, iterations))
 
 
-def collectives_in(run: Run, scope: Groups, left_out: Sequence[int] = ()) -> Collectives | None:
+def collectives_in(
+    run: Run, scope: Groups, left_out: Sequence[int] = (), iterations: tuple[int, ...] = ()
+) -> Collectives | None:
     """The collectives of a scope, but those of some iterations; None where it has none."""
-    found = collectives_of(run)
+    found = collectives_of(run, iterations)
     if found is None:
         return None
     taken = scope.holds(found.rows)
@@ -167,11 +172,13 @@ def collectives_in(run: Run, scope: Groups, left_out: Sequence[int] = ()) -> Col
     return found.take(taken) if taken.any() else None
 
 
-def _matched(run: Run) -> Collectives | None:
-    names, kernels = split_groups(run).names, CommKernels.of(split_groups(run))
-    if not len(kernels):
+def _matched(run: Run, iterations: tuple[int, ...]) -> Collectives | None:
+    table, rows = run.table, np.flatnonzero(run.table.kind == Kind.COMM)
+    if iterations:
+        rows = rows[np.isin(table.iteration[rows], iterations)]
+    if not len(rows):
         return None
-    table = run.table
+    names, kernels = split_groups(run).names, CommKernels.of(split_groups(run), rows)
     if MICROBATCH in table.measured:
         found = ordered_sets(kernels, table.operations)
     else:
@@ -216,6 +223,7 @@ def _matched(run: Run) -> Collectives | None:
         spread_ns=int(median_of(spread)) if len(spread) else None,
         shared_labels=tuple(names[code] for code in shared),
         is_scheduled=run.is_reconstructed,
+        iterations=iterations,
     )
 
 
@@ -275,16 +283,18 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     table = run.table
     exposed = np.minimum(wait, table.exposed_comm_ns[rows])
     waiting = np.flatnonzero((exposed > 0) & (table.hidden_ns[rows] > 0))
-    if not len(waiting):
-        return exposed
-    # Of all compute that runs during a collective, one activity is charged with the overlap.
-    computes = np.flatnonzero(table.overlap_ns > 0)
-    spans = SpansOfGpus.running(
-        table.gpu[computes], table.start_ns[computes], table.duration_ns[computes]
-    )
-    start, waits = table.start_ns[rows[waiting]], wait[waiting]
-    hidden = spans.within(table.gpu[rows[waiting]], start, start + waits)
-    exposed[waiting] = np.minimum(exposed[waiting], waits - hidden)
+    waiting = waiting[stable_order(rows[waiting])]
+    for piece in gpu_by_gpu(table, slice(0, len(table))) if len(waiting) else ():
+        assert isinstance(piece, slice)
+        own = waiting[slice(*np.searchsorted(rows[waiting], (piece.start, piece.stop)))]
+        # Of all compute that runs during a collective, one activity is charged with the overlap.
+        computes = piece.start + np.flatnonzero(table.overlap_ns[piece] > 0)
+        spans = SpansOfGpus.running(
+            table.gpu[computes], table.start_ns[computes], table.duration_ns[computes]
+        )
+        start, waits = table.start_ns[rows[own]], wait[own]
+        hidden = spans.within(table.gpu[rows[own]], start, start + waits)
+        exposed[own] = np.minimum(exposed[own], waits - hidden)
     return exposed
 
 
@@ -365,12 +375,13 @@ def delays_in(
     takes longer than its own peers (`extra_ns`, as the delays): the first stage of a pipeline
     delays the second one's peers.
     """
-    found, table = collectives_of(run), run.table
+    found, table = collectives_of(run, scope.iterations), run.table
     assert found is not None
     kin = np.zeros(int(table.gpu.max()) + 1, np.int64)
     for number, own in enumerate(peers):
         kin[list(own)] = number
-    team_of, *late_ns = run.memo(("lateness", peers), lambda: _lateness(found, kin))
+    key = ("lateness", peers, scope.iterations)
+    team_of, *late_ns = run.memo(key, lambda: _lateness(found, kin))
     chosen = np.isin(table.gpu[scope.rows], gpus) & np.isin(table.iteration[scope.rows], iterations)
     rows, members = scope.rows[chosen], scope.member_place[chosen]
     whose = np.searchsorted(gpus, table.gpu[rows])

@@ -511,13 +511,17 @@ def hidden(run: Run, graph: StepGraph, chosen: Mask) -> Change:
     return Change(nodes, lambda work: np.maximum(work[nodes] - taken, 0.0))
 
 
-def exposed_transfers(run: Run, rows: Index) -> tuple[Index, Float64]:
+def exposed_transfers(
+    run: Run, rows: Index, iterations: tuple[int, ...] = ()
+) -> tuple[Index, Float64]:
     """The exposed communication of some rows, without waiting for others, in ns; less what nothing
     can hide: of each step the first two gathers and the last two reductions, up to a part of it.
 
+    Of a large run with the rows of some iterations alone, collectives are matched in these.
+
     What a transfer takes longer than like ones is a slow link's, and not to be hidden.
     """
-    table, found = run.table, collectives_of(run)
+    table, found = run.table, collectives_of(run, iterations)
     alone = table.exposed_comm_ns[rows].astype(np.float64)
     if found is not None:
         place = first_equal(found.rows, rows)
@@ -536,7 +540,9 @@ def exposed_transfers(run: Run, rows: Index) -> tuple[Index, Float64]:
         last = np.append(first[1:], len(own)) - 1
         nearest = (first, np.minimum(first + 1, last), last, np.maximum(last - 1, first))
         ends = own[distinct(np.concatenate(nearest))]
-        most = _ENDS * float(run.tree().node(()).elapsed_ns.sum())
+        steps = run.tree().split((), ("iteration",))
+        own_steps = np.isin(steps.codes("iteration"), iterations) if iterations else slice(None)
+        most = _ENDS * float(steps.elapsed_ns[own_steps].sum())
         alone[ends] *= max(1.0 - most / max(float(alone[ends].sum()), 1.0), 0.0)
     return rows, alone
 

@@ -22,6 +22,31 @@ def starts_of(found: Collectives, number: int) -> dict[int, int]:
     return dict(zip(table.gpu[rows].tolist(), table.start_ns[rows].tolist(), strict=True))
 
 
+def test_collectives_of_some_iterations_are_those_of_the_run(run: Run) -> None:
+    whole, some = collectives_of(run), collectives_of(run, (11,))
+    assert whole is not None and some is not None
+    rows = whole.rows[run.table.iteration[whole.rows] == 11]
+    assert 0 < len(rows) < len(whole.rows)
+
+    def waits(found: Collectives) -> list[tuple[int, ...]]:
+        """Of each kernel of that iteration its partners, and how long it waits for them."""
+        members = [tuple(sorted(found.members.rows_of(at).tolist())) for at in range(len(found))]
+        each = zip(
+            found.rows.tolist(),
+            found.member_set.tolist(),
+            found.member_wait_ns.tolist(),
+            found.member_exposed_ns.tolist(),
+            strict=True,
+        )
+        kept = set(rows.tolist())
+        return sorted(
+            (row, wait, alone, *members[at]) for row, at, wait, alone in each if row in kept
+        )
+
+    assert waits(some) == waits(whole)
+    assert len(some.rows) == len(rows)
+
+
 def test_every_collective_of_the_demo_is_the_planted_one(run: Run) -> None:
     found = collectives_of(run)
     assert found is not None and collectives_of(run) is found

@@ -10,7 +10,13 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.findings import RULES, _find
 from chopper_core.views.findings.parts import Worth
-from chopper_core.views.findings.rule import EXPLAINED, SMALLEST_SAVING, context_of
+from chopper_core.views.findings.rule import (
+    EXPLAINED,
+    SMALLEST_SAVING,
+    Confidence,
+    Finding,
+    context_of,
+)
 from chopper_core.views.overheads import parts_of
 from chopper_core.views.query import query
 from tests.bench import causes as bench
@@ -53,6 +59,21 @@ def assert_answered(run: Run) -> None:
         answer = query(run, View(run.name, name="whatif", of=remedy))
         saving = (answer.row(len(answer) - 1)["saving_ns"], found.row(row)["saving_ns"])
         assert saving[0] == saving[1], (remedy, found.labels[row])
+
+
+def test_the_cells_of_a_finding_are_those_of_its_gpu_and_its_cells() -> None:
+    run = demo_run()
+    context = context_of(run, View(run.name))
+    gpus, phase = context.codes("gpu"), context.codes("phase")
+    for gpu in (None, *context.gpus):
+        for cells in (None, context.cells_of(phase=1)):
+            said = Finding("", context.view, Confidence.LOW, gpu=gpu, cells=cells)
+            expected = [
+                at
+                for at, (whose, when) in enumerate(zip(gpus.tolist(), phase.tolist(), strict=True))
+                if gpu in (None, whose) and (cells is None or when == 1)
+            ]
+            assert context.cells_about(said).tolist() == expected
 
 
 @pytest.mark.few(1)

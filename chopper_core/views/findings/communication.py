@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -94,7 +93,7 @@ def slow_links(context: FindingsContext) -> list[SlowLink]:
 
 
 def _slow_links(context: FindingsContext) -> list[SlowLink]:
-    everything = collectives_of(context.run)
+    everything = collectives_of(context.run, context.compared)
     chosen = context.collectives
     if chosen is None or everything is None:
         return []
@@ -224,7 +223,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         return
     waiting = context.per_iteration(float(chosen.member_exposed_ns.sum()))
     each = context.per_iteration(total)
-    rows, alone = context.run.memo(("exposed transfers",), partial(_of_all, context.run))
+    rows, alone = _transfers(context.run, context.compared)
     saving = context.per_iteration(float(alone[context.node.holds(rows)].sum()))
     if context.share(saving) < EXPOSED.share:
         return
@@ -245,8 +244,14 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     )
 
 
-def _of_all(run: Run) -> tuple[Index, Float64]:
-    return exposed_transfers(run, np.flatnonzero(run.table.kind == Kind.COMM))
+def _transfers(run: Run, iterations: tuple[int, ...]) -> tuple[Index, Float64]:
+    def found() -> tuple[Index, Float64]:
+        rows = np.flatnonzero(run.table.kind == Kind.COMM)
+        if iterations:
+            rows = rows[np.isin(run.table.iteration[rows], iterations)]
+        return exposed_transfers(run, rows, iterations)
+
+    return run.memo(("exposed transfers", iterations), found)
 
 
 SLOWED: Final = threshold("""slower during communication | 20 | %

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from chopper_core.graph.questions import Change, Predictor
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.side_table import HostLane
-from chopper_core.util.arrays import Float64, Mask
+from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, sums_of
 from chopper_core.views.findings.remedies import question_of
@@ -144,13 +144,23 @@ class PlacedFinding(Struct, eq=False):
 
     rule: FindingRule
     finding: Finding
-    cells: Mask
+    at: Index
+    """The places of its cells."""
     costs_ns: Float64
+    """Of these."""
     about_ns: float
     """All time of its kind in its cells, or of the nodes that it is taken from."""
     removed_ns: Float64 | None
     """What a replay removes, by node and edge."""
     parts: list[PlacedFinding] = []
+    sums_ns: dict[bool, Float64] = {}
+    """Its costs by GPU; by GPU and iteration."""
+
+    def holds(self, context: FindingsContext, at: Index) -> Mask:
+        """Whether some cells are among its own."""
+        gpu, cells = self.finding.gpu, self.finding.cells
+        found = np.ones(len(at), np.bool_) if cells is None else cells[at]
+        return found if gpu is None else found & (context.codes("gpu")[at] == gpu)
 
     @property
     def saving_ns(self) -> float:
@@ -190,21 +200,21 @@ def in_groups(
 
 def _placed(context: FindingsContext, found: Found, worth: Worth | None) -> PlacedFinding:
     rule, finding = found
-    cells = context.cells_about(finding)
-    own: Float64 = np.zeros(len(cells))
+    at = context.cells_about(finding)
+    own: Float64 = np.zeros(len(at))
     for name in _COLUMNS.get(finding.cost, ()):
-        own = own + context.cells.sum(name) * cells
+        own = own + context.cells.sum(name)[at]
     if not own.any():
-        own = np.asarray(context.cells.elapsed_ns * cells, np.float64)
+        own = context.cells.elapsed_ns[at].astype(np.float64)
     about = max(float(own.sum()), 1.0)
-    gpus = len(distinct(context.place("gpu")[cells]))
+    gpus = len(distinct(context.place("gpu")[at]))
     total = (finding.saving_ns or 0.0) * gpus * len(context.iterations)
     costs = own * (total / about)
     removed = None if worth is None else worth.removed_ns(finding)
     if worth is not None and removed is not None:
         work = worth.steady.predictor.graph.work_ns
         about = float(work[removed[: len(work)] > 0].sum())
-    return PlacedFinding(rule, finding, cells, costs, about, removed)
+    return PlacedFinding(rule, finding, at, costs, about, removed)
 
 
 def _add(
@@ -276,16 +286,23 @@ def _shared(
         return own, own * one.saving_ns / max(whole.saving_ns, 1.0)
     if not is_alike:
         return 0.0, 0.0
-    place = context.place("gpu") * len(context.iterations)
-    if one.finding.is_replayed == whole.finding.is_replayed:
-        # An estimate next to a replay says little about when its time is lost.
-        place = place + context.place("iteration")
-    sums = (
-        sums_of(ns, place, context.spots) for ns in (one.costs_ns * whole.cells, whole.costs_ns)
-    )
-    both = float(np.minimum(*sums).sum())
+    # An estimate next to a replay says little about when its time is lost.
+    by_step = one.finding.is_replayed == whole.finding.is_replayed
+    if by_step not in whole.sums_ns:
+        whole.sums_ns[by_step] = _sums(context, whole.at, whole.costs_ns, by_step)
+    inside = whole.holds(context, one.at)
+    sums = _sums(context, one.at[inside], one.costs_ns[inside], by_step)
+    both = float(np.minimum(sums, whole.sums_ns[by_step]).sum())
     own, of_whole = (max(float(each.costs_ns.sum()), 1.0) for each in (one, whole))
     return both / own, both / of_whole
+
+
+def _sums(context: FindingsContext, at: Index, costs_ns: Float64, by_step: bool) -> Float64:
+    """Costs of some cells by GPU, or by GPU and iteration."""
+    place = context.place("gpu")[at]
+    if by_step:
+        place = place * len(context.iterations) + context.place("iteration")[at]
+    return sums_of(costs_ns, place, context.spots)
 
 
 def _fitting(context: FindingsContext, groups: list[PlacedFinding]) -> list[PlacedFinding]:

@@ -38,7 +38,8 @@ _MAX_TERMS: Final = 64
 
 def question_of(context: FindingsContext, finding: Finding) -> str:
     """The questions about what a finding costs at its place; empty where no replay removes it."""
-    cells = context.cells_about(finding)
+    cells = np.zeros(len(context.cells), np.bool_)
+    cells[context.cells_about(finding)] = True
     # Iterations far from the others are in no replay.
     places = list(_places(context, cells)) if cells.any() else []
     found: dict[str, None] = {}

@@ -105,6 +105,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     """Complete iterations that take far longer than the others; not analysed."""
     excluded: Mapping[str, Sequence[int]] = {}
     """The codes of the iterations that are not analysed."""
+    compared: tuple[int, ...] = ()
+    """Those of a large run that GPUs are compared in; none: all."""
     sampled_from: int | None = None
     """How many iterations `iterations` were evenly chosen from; None: they are all."""
 
@@ -139,7 +141,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def collectives(self) -> Collectives | None:
-        return collectives_in(self.run, self.node)
+        return collectives_in(self.run, self.node, iterations=self.compared)
 
     @cached_property
     def computes(self) -> Mask:
@@ -193,10 +195,16 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
                 inside &= is_wanted[place]
         return inside
 
-    def cells_about(self, finding: Finding) -> Mask:
-        """The cells whose time a finding costs."""
-        cells = np.ones(len(self.cells), np.bool_) if finding.cells is None else finding.cells
-        return cells if finding.gpu is None else cells & self.cells_of(gpu=finding.gpu)
+    def cells_about(self, finding: Finding) -> Index:
+        """The places of the cells whose time a finding costs."""
+        own = slice(0, len(self.cells))
+        if finding.gpu is not None:
+            # Cells are in the order of their levels, of which the GPU is the first.
+            gpu = self.codes(CELL[0])
+            own = slice(*np.searchsorted(gpu, (finding.gpu, finding.gpu + 1)).tolist())
+        if finding.cells is None:
+            return np.arange(own.start, own.stop)
+        return own.start + np.flatnonzero(finding.cells[own])
 
     @cached_property
     def stage(self) -> Int64:
@@ -400,8 +408,8 @@ def context_of(run: Run, view: View) -> FindingsContext:
     if len(iterations) > FEWEST.value:
         irregular = tuple(iterations[took > IRREGULAR.value * median_of(took)].tolist())
     counted = iterations[~np.isin(iterations, irregular)]
-    compared = np.array(compared_iterations(run, view), np.int64)
-    analysed = counted[np.isin(counted, compared)] if len(compared) else counted
+    compared = compared_iterations(run, view)
+    analysed = counted[np.isin(counted, compared)] if compared else counted
     if not len(analysed):
         analysed = counted[:1]
     excluded = numbers[~np.isin(numbers, analysed)].tolist()
@@ -418,6 +426,7 @@ def context_of(run: Run, view: View) -> FindingsContext:
         iterations=tuple(analysed.tolist()),
         irregular=irregular,
         excluded={"iteration": excluded},
+        compared=compared,
         sampled_from=len(counted) if len(analysed) < len(counted) else None,
     )
 

@@ -452,8 +452,8 @@ def _side_by_side(
         return of_steps(cells, numbers, iterations, total)
 
     elapsed = cells.max("end_ns") - cells.min("start_ns")
-    plain, unhindered = matched_work(peers, gpus, seen, collectives_of(run))
-    chosen = collectives_in(run, node, without.get("iteration", ()))
+    plain, unhindered = matched_work(peers, gpus, seen, collectives_of(run, compared))
+    chosen = collectives_in(run, node, without.get("iteration", ()), compared)
     moved = moved_idle(run, view).by_step(run, numbers, iterations)
     each = {
         "same": plain,
