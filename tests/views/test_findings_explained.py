@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.views.findings import RULES, _find
+from chopper_core.views.findings import RULES, _find, _largest
 from chopper_core.views.findings.parts import Worth
 from chopper_core.views.findings.rule import (
     EXPLAINED,
     SMALLEST_SAVING,
     Confidence,
+    Cost,
     Finding,
+    FindingRule,
+    FindingsContext,
     context_of,
 )
 from chopper_core.views.overheads import parts_of
@@ -74,6 +78,23 @@ def test_the_cells_of_a_finding_are_those_of_its_gpu_and_its_cells() -> None:
                 if gpu in (None, whose) and (cells is None or when == 1)
             ]
             assert context.cells_about(said).tolist() == expected
+
+
+def test_of_a_rule_with_something_on_each_gpu_the_largest_are_listed() -> None:
+    """Those that save most stay, in the order of the rule, and how many more there are is said."""
+    run = demo_run()
+    context = context_of(run, View(run.name))
+    savings = [None, *(((at * 37) % 101 + 1) * 10_000_000.0 for at in range(100)), 1.0]
+
+    def find(context: FindingsContext) -> Iterator[Finding]:
+        for saving in savings:
+            yield context.finding(f"saves {saving}", context.view, Cost.UNKNOWN, saving)
+
+    found = _largest(context, FindingRule("each", find=find), has_replay=False)
+    largest = sorted((each for each in savings if each), reverse=True)[:63]
+    shown = [None, *(each for each in savings if each in largest)]
+    assert [each.sentence for each in found[:-1]] == [f"saves {each}" for each in shown]
+    assert found[-1].sentence == "37 more findings of the rule each that save less: not listed"
 
 
 @pytest.mark.few(1)

@@ -5,8 +5,9 @@ To add a rule, write it into the module of its theme; a new module's name goes t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from heapq import nlargest
 from importlib import import_module
 from typing import Final
 
@@ -89,6 +90,8 @@ TOTAL: Final = column("""gpu_time_ns | ns | total GPU time
     GPU time affected, summed over GPUs and complete iterations.
     missing: no GPU time is attributed to it""")
 _FIRST: Final = 3
+_MOST_OF_RULE: Final = 64
+"""Of thousands of GPUs a rule may find something on each."""
 RULE: Final = column("""rule | | rule
     The rule that found it (docs/findings.md).""")
 REMEDY: Final = column("""remedy | | what if
@@ -202,15 +205,36 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
     found = [
         (rule, finding)
         for rule in rules_of(context.run)
-        for finding in rule.find(context)
-        if finding.saving_ns is None or context.share(finding.saving_ns) >= SMALLEST_SAVING.share
-        if worth is not None or not finding.needs_replay
+        for finding in _largest(context, rule, has_replay=worth is not None)
     ]
     if context.run.is_sampled_only:
         return [(each, None) for each in sorted(found, key=lambda each: -each[1].confidence)]
     if worth is not None:
         found = [(rule, worth.of_finding(each)) for rule, each in found]
     return in_groups(context, found, worth)
+
+
+def _largest(context: FindingsContext, rule: FindingRule, *, has_replay: bool) -> list[Finding]:
+    """The findings of a rule that save most, and how many more there are."""
+    number = 0
+
+    def large() -> Iterator[tuple[int, Finding]]:
+        nonlocal number
+        for each in rule.find(context):
+            share = np.inf if each.saving_ns is None else context.share(each.saving_ns)
+            if share >= SMALLEST_SAVING.share and (has_replay or not each.needs_replay):
+                number += 1
+                yield number, each
+
+    # Not a list of all: each of thousands holds its cells.
+    most = nlargest(_MOST_OF_RULE, large(), key=lambda one: one[1].saving_ns or np.inf)
+    found = [each for _, each in sorted(most, key=lambda one: one[0])]
+    if more := number - len(found):
+        sentence = (
+            f"{count(more, 'more finding')} of the rule {rule.name} that save less: not listed"
+        )
+        found.append(context.finding(sentence, context.at(), Cost.UNKNOWN, None))
+    return found
 
 
 def _basis(finding: Finding) -> str | None:

@@ -245,7 +245,7 @@ def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mas
         return on_gpu, None
     cells = context.cells_of(iteration=[context.iterations[at] for at in large])
     if on_one:
-        cells &= context.cells_of(gpu=context.gpus[most])
+        cells = cells & context.cells_of(gpu=context.gpus[most])
     return on_gpu + recurrence(large.tolist(), context.iterations), cells
 
 

@@ -249,7 +249,7 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
             saving,
             is_repeated=len(context.iterations) > 1,
             gpu=gpu,
-            cells=np.isin(pair, chosen),
+            cells=context.cells_of_pairs(chosen),
         )
 
 

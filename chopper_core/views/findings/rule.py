@@ -186,14 +186,31 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return Memo()
 
     def cells_of(self, **codes: int | Collection[int]) -> Mask:
-        """The cells with these codes of these levels."""
-        inside = np.ones(len(self.cells), np.bool_)
-        for level, each in codes.items():
-            wanted = [each] if isinstance(each, int) else list(each)
-            names, place = self.together(level)
-            if not (is_wanted := np.isin(names[:, 0], wanted)).all():
-                inside &= is_wanted[place]
-        return inside
+        """The cells with these codes of these levels: of as many findings as are about them."""
+        wanted = {
+            level: (each,) if isinstance(each, int) else tuple(each)
+            for level, each in codes.items()
+        }
+
+        def found() -> Mask:
+            inside = np.ones(len(self.cells), np.bool_)
+            for level, each in wanted.items():
+                names, place = self.together(level)
+                if not (is_wanted := np.isin(names[:, 0], each)).all():
+                    inside &= is_wanted[place]
+            inside.flags.writeable = False
+            return inside
+
+        return self._memo(("cells", *wanted.items()), found)
+
+    def cells_of_pairs(self, chosen: Index) -> Mask:
+        """The cells of some of the phases and operations, as places among these `together`."""
+
+        def found() -> Mask:
+            names, pair = self.together("phase", "operation")
+            return np.isin(np.arange(len(names)), chosen)[pair]
+
+        return self._memo(("pairs", *chosen.tolist()), found)
 
     def cells_about(self, finding: Finding) -> Index:
         """The places of the cells whose time a finding costs."""

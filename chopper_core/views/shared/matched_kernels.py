@@ -10,7 +10,7 @@ algorithm 1, over every occurrence).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -264,6 +264,7 @@ _MIN_VARIATION: Final = 0.005
 """The least variance of a share that shows how communication slows a kernel."""
 _MAX_RATE: Final = 0.7
 """Twice as slow: more is not the communication."""
+_PIECE: Final = 1 << 19
 
 
 def matched_work(
@@ -284,9 +285,17 @@ def matched_work(
         plain[places] = unhindered[places] = sums_by(when, took, len(iterations)).T
         if waits is not None:
             waiting, other = _shares_during_comm(own, took, waits)
-            fair = took / np.exp(_slowdown_during_waits(own, took, waiting, other) * waiting)
-            unhindered[places] = sums_by(when, fair, len(iterations)).T
+            rates = _slowdown_during_waits(own, took, waiting, other)
+            for some in _pieces(took) if rates.any() else ():
+                fair = took[some] / np.exp(rates * waiting[some])
+                unhindered[places[some]] = sums_by(when, fair, len(iterations)).T
     return plain, unhindered
+
+
+def _pieces(values: Numbers) -> Iterator[slice]:
+    """Some GPUs at a time: all occurrences of thousands don't fit into the processor's cache."""
+    step = max(_PIECE // max(values.shape[1], 1), 1)
+    yield from (slice(begin, begin + step) for begin in range(0, len(values), step))
 
 
 def _waits_of(collectives: Collectives) -> SpansOfGpus | None:
@@ -301,14 +310,19 @@ def _shares_during_comm(
 ) -> tuple[Float64, Float64]:
     """The shares of each occurrence during waiting and during other communication, as GPUs x
     occurrences."""
-    table, rows = found.table, found.rows.T
-    whole = np.minimum(table.overlap_ns[rows], took_ns)
-    waiting, at = np.zeros_like(whole), np.nonzero(whole)
-    start = table.start_ns[rows[at]]
-    within = waits.within(np.array(found.gpus)[at[0]], start, start + took_ns[at])
-    waiting[at] = np.minimum(within, whole[at])
-    length = np.maximum(took_ns, 1)
-    return waiting / length, (whole - waiting) / length
+    table, gpus, shape = found.table, np.array(found.gpus), took_ns.shape
+    shares = np.zeros(shape), np.zeros(shape)
+    for own in _pieces(took_ns):
+        rows, took = found.rows.T[own], took_ns[own]
+        whole = np.minimum(table.overlap_ns[rows], took)
+        waiting, at = np.zeros_like(whole), np.nonzero(whole)
+        start = table.start_ns[rows[at]]
+        within = waits.within(gpus[own][at[0]], start, start + took[at])
+        waiting[at] = np.minimum(within, whole[at])
+        length = np.maximum(took, 1)
+        np.divide(waiting, length, out=shares[0][own])
+        np.divide(whole - waiting, length, out=shares[1][own])
+    return shares
 
 
 def _slowdown_during_waits(
