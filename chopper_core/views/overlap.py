@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache, cached_property
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from typing import Final
 
@@ -16,13 +16,13 @@ from chopper_core.metrics.instances import instances, visits
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.column_names import SAMPLED
-from chopper_core.model.groups import Groups
+from chopper_core.model.groups import Groups, contiguous
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
-from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, KernelTable, Kind
+from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View, complete_order
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     combined,
@@ -36,6 +36,7 @@ from chopper_core.util.grouping import (
     run_maxima,
     run_minima,
     run_starts,
+    run_sums,
     stable_order,
     sums_of,
 )
@@ -172,7 +173,7 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
     def codes(self, level: str) -> Int64:
         return self.table.column(level)[self.row].astype(np.int64)
 
-    def take(self, chosen: Numbers | Mask | slice) -> Overlaps:
+    def take(self, chosen: Selection | Mask) -> Overlaps:
         if isinstance(chosen, np.ndarray) and chosen.dtype == np.bool_:
             chosen = np.flatnonzero(chosen)
         columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
@@ -190,7 +191,7 @@ def overlaps_in(run: Run, view: View) -> Overlaps:
     everything = run.memo(("overlaps", whose), lambda: _found(run, own, whose))
     if int(node.sizes()[0]) == int(own.sizes()[0]):
         return everything
-    return everything.take(node.holds(everything.row))
+    return everything.take(contiguous(np.flatnonzero(node.holds(everything.row))))
 
 
 def _found(run: Run, node: Groups, whose: tuple[str, ...]) -> Overlaps:
@@ -210,6 +211,9 @@ def _found(run: Run, node: Groups, whose: tuple[str, ...]) -> Overlaps:
     return every if copying is None else every.take(~copies[table.operation[found.row]])
 
 
+_OfLike = tuple[Index, Float64]
+
+
 class Effect(Struct, frozen=True, eq=False):
     """Effect of overlap per row; NaN where it is unknown."""
 
@@ -219,11 +223,14 @@ class Effect(Struct, frozen=True, eq=False):
     cost_ns: Float64
 
 
-def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
+def effect(
+    found: Overlaps, owner: Codes, count: int, once: Callable[..., _OfLike] | None = None
+) -> Effect:
     """How durations go with overlap in the rows to which `owner` gives the instances.
 
     Only like instances are compared: those of the same operation, phase and GPU that run the
-    same kernels.
+    same kernels. Where the instances are all of their GPUs, and like ones of one row, what a GPU
+    has is made `once`.
     """
     gpu = found.codes("gpu")
     cuts = [0, len(found)]
@@ -231,9 +238,14 @@ def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
         # A few GPUs at a time stay in the processor's cache.
         first = run_starts(gpu)
         cuts = [*first[run_starts(first // _AT_A_TIME)].tolist(), len(found)]
-    parts = [slice(*ends) for ends in pairwise(cuts)]
-    each = (_products(found.take(own), np.asarray(owner[own], np.int64), count) for own in parts)
-    correlated, similar, (slow, fast, more) = np.sum(list(each), axis=0)
+    sums = np.zeros((9, count))
+    for begin, end in pairwise(cuts):
+        part, row = found.take(slice(begin, end)), owner[begin:end]
+        make = partial(_of_like, part, row)
+        gpus = int(gpu[begin]), int(gpu[end - 1]), end - begin
+        one, own = make() if once is None else once(gpus, make)
+        sums += [sums_of(each, row[one], count) for each in own]
+    correlated, similar, (slow, fast, more) = sums.reshape(3, 3, count)
     number = np.maximum(counts_of(owner, count), 1)
 
     def cosine(products: Float64) -> Float64:
@@ -247,8 +259,9 @@ def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
     )
 
 
-def _products(found: Overlaps, owner: Int64, count: int) -> Float64:
-    """Sums by row that the effect of overlap follows from, of instances on GPUs of their own.
+def _of_like(found: Overlaps, owner: Codes) -> _OfLike:
+    """One of each group of like instances of a row, and the group's sums that the effect of overlap
+    follows from.
 
     The products of share and duration, each squared, beyond their means and as they are; and the
     time of like instances with much overlap, with little, and how much longer the first take.
@@ -256,13 +269,12 @@ def _products(found: Overlaps, owner: Int64, count: int) -> Float64:
     labels = (found.codes(level) for level in _LIKE)
     like = combined([owner, *labels, ranked(found.work)[1]])[1]
     order = stable_order(like)
-    like, row = like[order], owner[order]
-    share, took = found.share[order], found.elapsed_ns[order].astype(np.float64)
+    like, share, took = like[order], found.share[order], found.elapsed_ns[order].astype(np.float64)
     relative = took / np.maximum(means_of(took, like), 1e-9)[like]
     first = run_starts(like)
 
     def products(x: Float64, y: Float64) -> list[Float64]:
-        return [sums_of(each, row, count) for each in (x * y, x * x, y * y)]
+        return [run_sums(each, first) for each in (x * y, x * x, y * y)]
 
     least, most = run_minima(share, first)[like], run_maxima(share, first)[like]
     quarter, is_wide = (most - least) / 4, most - least >= _MIN_SPREAD
@@ -274,13 +286,12 @@ def _products(found: Overlaps, owner: Int64, count: int) -> Float64:
     both = (lows >= _MIN_INSTANCES) & (highs >= _MIN_INSTANCES)
     weight = counts_of(like)
     longer = (weight * high_ns, weight * low_ns, highs * (high_ns - low_ns))
-    return np.array(
-        [
-            products(share - means_of(share, like)[like], relative - 1.0),
-            products(share, relative),
-            [sums_of(each[both], row[first][both], count) for each in longer],
-        ]
+    sums = (
+        *products(share - means_of(share, like)[like], relative - 1.0),
+        *products(share, relative),
+        *(np.where(both, each, 0.0) for each in longer),
     )
+    return order[first], np.array(sums)
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -304,7 +315,13 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
     codes, owner = ranked(found.codes(by))
     count = len(codes)
     labels = run.table.texts_of(by, codes)
-    known, number = effect(found, owner, count), counts_of(owner, count)
+    is_whole, counted = by in _LIKE and not dict(view.scope).keys() - {"gpu"}, run.uncounted(view)
+
+    def once(gpus: tuple[int, ...], make: Callable[[], _OfLike]) -> _OfLike:
+        return run.memo(("overlap of like instances", gpus, counted), make)
+
+    known = effect(found, owner, count, once if is_whole else None)
+    number, totals = counts_of(owner, count), _totals(found, view.stat)
     figures = _figures(found, owner, count, view.stat)
     low, median, high = 100.0 * quantiles_of(found.share, owner, count, (0.05, 0.5, 0.95)).T
     own: Own = [
@@ -328,11 +345,11 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         view,
         LabelledRows(by, labels),
         own,
-        _totals(found, view.stat),
+        totals,
         opens=opens,
         over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
-        headline=(_overall(found), *_slowest(by, labels, known, base_of(run, view))),
+        headline=(_overall(found, totals), *_slowest(by, labels, known, base_of(run, view))),
     )
 
 
@@ -378,6 +395,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
         )
     codes = {level: found.codes(level) for level in _LEVELS}
     texts = {level: run.table.texts_of(level, own) for level, own in codes.items()}
+    totals = _totals(found)
     own: Own = [
         *_of_each(found),
         (GPU, Values(codes["gpu"])),
@@ -393,17 +411,17 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
         view,
         LabelledRows(INSTANCE, texts["operation"]),
         own,
-        _totals(found),
+        totals,
         opens=lambda row: replace(plain, path=tuple(texts[level][row] for level in _LEVELS)),
-        headline=(_overall(found),),
+        headline=(_overall(found, totals),),
         base=base_of(run, view).itself,
     )
 
 
-def _overall(found: Overlaps) -> str:
+def _overall(found: Overlaps, totals: Own) -> str:
     if not found.comm_ns.any():
         return "no communication overlaps with the operations"
-    share, with_copies = (values.at(0) or 0.0 for _, values in _totals(found)[:2])
+    share, with_copies = (values.at(0) or 0.0 for _, values in totals[:2])
     copies = (found.masked_ns != found.comm_ns).any()
     return facts(
         f"{percent(share / 100)} of the operations' time is overlapped",
