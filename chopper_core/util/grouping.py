@@ -127,8 +127,8 @@ def ranked(codes: Codes) -> tuple[Index, Index]:
     return ordered[is_new], place
 
 
-def combined(columns: Sequence[Codes]) -> tuple[Int64, Index]:
-    """The distinct rows of columns of codes, in order, and the position of each row's."""
+def packed(columns: Sequence[Codes]) -> Int64:
+    """A code for each row of columns of codes, in their order."""
     code = np.zeros(len(columns[0]), np.int64)
     for each in columns:
         low = int(each.min(initial=0))
@@ -136,7 +136,12 @@ def combined(columns: Sequence[Codes]) -> tuple[Int64, Index]:
         if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
             code = ranked(code)[1].astype(np.int64)
         code = code * width + each - low
-    codes, owner = ranked(code)
+    return code
+
+
+def combined(columns: Sequence[Codes]) -> tuple[Int64, Index]:
+    """The distinct rows of columns of codes, in order, and the position of each row's."""
+    codes, owner = ranked(packed(columns))
     first = np.empty(len(codes), np.intp)
     first[owner] = np.arange(len(owner))
     return np.stack([each[first] for each in columns], axis=1).astype(np.int64), owner

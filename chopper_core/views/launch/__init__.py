@@ -16,8 +16,16 @@ from chopper_core.model.signals import Queue, SpansOfGpus
 from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.grouping import combined, minima_of, run_starts, run_sums, sums_of
+from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.grouping import (
+    minima_of,
+    packed,
+    ranked,
+    run_minima,
+    run_starts,
+    run_sums,
+    sums_of,
+)
 from chopper_core.views.base import base_of
 from chopper_core.views.launch import by_host
 from chopper_core.views.shared.derived import reduced
@@ -98,13 +106,12 @@ def answer(run: Run, view: View) -> ViewResult:
         return by_host.answer(run, view)
     rows = Partition.of(run.tree_of(view), view, by)
     over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
-    codes, *sums = _instances(rows.nodes, over)
-    own = _figures(rows.scope(run)) | _statistics(rows.nodes, [codes, *sums])
+    (node, place, *sums), comm_wait, least = _waits(run, rows.nodes, over)
+    own = _figures(rows.scope(run)) | _statistics(rows.nodes, node, sums)
+    _, merged = ranked(place)
+    sums = [sums_of(each, merged) for each in sums]
     total = _figures(rows.whole_scope(run))
-    codes[0] = 0
-    total |= _statistics(rows.whole, _added_up(codes, sums))
-    least = _least_ns(run, rows.nodes)
-    comm_wait = rows.nodes.sum_of(lambda _, some: _during_comm(run, some))
+    total |= _statistics(rows.whole, np.zeros(len(sums[0]), np.intp), sums)
     for figures, wait, latency in (
         (own, comm_wait, least),
         (total, comm_wait.sum(keepdims=True), least.min(keepdims=True)),
@@ -165,30 +172,34 @@ def _figures(scope: Scope) -> dict[str, Values]:
     return {name: METRICS[name].compute(scope) for name in (*OVERHEADS, "idle_ns", *CAUSES)}
 
 
-def _instances(nodes: Groups, over: Sequence[str]) -> list[Int64]:
-    """The node and the codes at some levels of each instance of nodes, in order; the number of its
-    activities with a launch record, and its sum of each of `OVERHEADS`."""
-    table, parts = nodes.table, []
+def _waits(
+    run: Run, nodes: Groups, over: Sequence[str]
+) -> tuple[list[Index | Int64], Int64, Int64]:
+    """Of each instance of nodes, in order, the node and the place among all labels of the levels
+    `over`, how often it has launch records, and its sum of each of `OVERHEADS`; of each node how
+    long communication ran in the call overhead, and the least latency."""
+    table, count, parts = nodes.table, len(nodes), []
+    comm_wait, least = np.zeros(count, np.int64), np.full(count, NEVER, np.int64)
     for rows, node in nodes.pieces():
+        comm_wait += sums_of(_during_comm(run, rows), node, count)
+        waited = _waited_ns(table, rows)
+        least = np.minimum(least, minima_of(waited, node, count, NEVER))
         codes = (node, *(table.column(level)[rows] for level in over))
         # Activities of an instance follow each other, up to a few.
         first = run_starts(*codes)
-        linked = (table.launch_ns[rows] != NO_TIME).astype(np.int64)
-        values = (linked, *(table.column(each)[rows].astype(np.int64) for each in OVERHEADS))
-        summed = np.stack([run_sums(each, first) for each in values])
-        parts.append((np.stack([each[first] for each in codes]), summed))
-    codes_of, sums = (np.concatenate(each, axis=1) for each in zip(*parts, strict=True))
-    return _added_up(codes_of, sums)
+        values = (table.column(each)[rows].astype(np.int64, copy=False) for each in OVERHEADS)
+        is_linked = run_minima(waited, first) != NEVER
+        sums = (run_sums(each, first) for each in values)
+        parts.append((*(each[first] for each in codes), is_linked, *sums))
+    whose, *rest = (np.concatenate(each) for each in zip(*parts, strict=True))
+    labels, place = ranked(packed(rest[: len(over)]))
+    found, owner = ranked(whose * np.int64(len(labels)) + place)
+    added = (sums_of(each, owner) for each in rest[len(over) :])
+    return [found // len(labels), found % len(labels), *added], comm_wait, least
 
 
-def _added_up(codes: Int64, values: Sequence[Int64] | Int64) -> list[Int64]:
-    """The distinct columns of codes, and the sums over each."""
-    found, owner = combined(list(codes))
-    return [found.T, *(sums_of(each, owner, len(found)) for each in values)]
-
-
-def _statistics(nodes: Groups, instances: Sequence[Int64]) -> dict[str, Values]:
-    (owner, *_), linked, *sums = instances
+def _statistics(nodes: Groups, owner: Index, instances: Sequence[Int64]) -> dict[str, Values]:
+    linked, *sums = instances
     has_compute = nodes.sizes() > nodes.sum("collectives") + nodes.sum("copies")
     found = {}
     for title, (name, statistic) in STATISTICS.items():
