@@ -27,6 +27,7 @@ from chopper_core.sources.registry import Family, family_of, natural_key, shape_
 from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import head_of
+from chopper_core.util.atomic import holds
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import grouped
 from chopper_core.util.patterns import group_of
@@ -108,7 +109,7 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
 
 
 def check_is_one(name: str) -> None:
-    if len(paths_of(name)) > 1 and holds_runs(name):
+    if holds_runs(name):
         found = [each.name for each in find_runs([name])]
         named = ", ".join([*found[:_MAX_NAMED], *["…"] * (len(found) > _MAX_NAMED)])
         raise DataError(
@@ -163,7 +164,8 @@ def _below(
     except OSError:
         return [], []
     entries = [each for each in entries if not each.name.startswith(".")]
-    files = [each.name for each in entries if each.is_file()]
+    folders = [Path(each.path) for each in entries if holds(each.is_dir)]
+    files = [each.name for each in entries if holds(each.is_file)]
     parts: list[_Part] = []
     if own := _families(folder, files):
         loose, one = _whole_jobs(folder, files), frozenset((Family.SCHEDULE,))
@@ -176,7 +178,7 @@ def _below(
     without_data: list[Path] = []
     shapes: set[str] = set()
     """Of the names of directories with one run."""
-    for path in (Path(entry.path) for entry in entries if entry.is_dir()):
+    for path in folders:
         found, empty = _below(path, seen)
         parts += found
         without_data += empty

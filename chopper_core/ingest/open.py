@@ -103,7 +103,8 @@ def open_run(
 
         return located(read_store(paths[0], progress), overrides.parallel)
     start_libraries()
-    check_is_one(name)
+    if len(paths_of(name)) > 1:
+        check_is_one(name)
     changed: str | None = None
     for _ in range(_MAX_ATTEMPTS):
         before = {path: state_of(path) for path in files_below(paths)}

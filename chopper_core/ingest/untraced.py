@@ -371,5 +371,6 @@ def _stopped_files(found: FoundFiles) -> list[tuple[Path, int]]:
     return [
         (path, series.rank)
         for path, series in empty
-        if series is not None and not series.is_of_node and not path.stat().st_size
+        if series is not None and not series.is_of_node
+        if path.is_file() and not path.stat().st_size
     ]

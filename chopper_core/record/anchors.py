@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 _TRIES: Final = 20
 _STEP_NS: Final = 100_000
@@ -15,16 +15,18 @@ _STEP_NS: Final = 100_000
 EPOCH: Final = "epoch"
 MONOTONIC: Final = "monotonic"
 BOOTTIME: Final = "boottime"
+Whole = Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)]
+"""An integer of a file: times in ns whose differences fit 64 bits."""
 
 
 class Anchor(Struct, frozen=True):
     """The three clocks at one moment; the two others are read between two reads of the first."""
 
-    epoch_ns: int
+    epoch_ns: Whole
     """CLOCK_REALTIME: the middle of the two reads."""
-    monotonic_ns: int
-    boottime_ns: int
-    width_ns: int
+    monotonic_ns: Whole
+    boottime_ns: Whole
+    width_ns: Whole
     """Between the two reads: the others are off by at most half of it."""
 
     def of(self, clock: str) -> int:

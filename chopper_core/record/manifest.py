@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from chopper_core.record.anchors import Anchor
+from chopper_core.record.anchors import Anchor, Whole
 from chopper_core.util.atomic import publish, read_small
 from chopper_core.util.errors import DataError
 from chopper_core.util.plugins import package_version
@@ -48,13 +48,13 @@ _GIT_S: Final = 5.0
 class RecordedGpu(Struct, frozen=True, omit_defaults=True):
     """A GPU as a library or torch describes it."""
 
-    index: int = -1
+    index: Whole = -1
     """The library's number of it: other libraries and torch count otherwise."""
     pci: str = ""
     """Domain, bus, device and function: `0000:0c:00.0`."""
     uuid: str = ""
     name: str = ""
-    kfd_node: int = -1
+    kfd_node: Whole = -1
 
 
 class RecordedNode(Struct, omit_defaults=True):
@@ -69,7 +69,7 @@ class RecordedNode(Struct, omit_defaults=True):
     period_ms: float = 0.0
     files: list[str] = field(default_factory=list)
     """The files of telemetry and CPU samples, below the run's directory."""
-    samples: int = 0
+    samples: Whole = 0
     notes: list[str] = field(default_factory=list)
     """What couldn't be recorded, and why."""
 
@@ -77,12 +77,12 @@ class RecordedNode(Struct, omit_defaults=True):
 class RecordedWindow(Struct, omit_defaults=True):
     """Steps that a process recorded, from `first` to `last`."""
 
-    first: int = -1
-    last: int = -1
+    first: Whole = -1
+    last: Whole = -1
     state: str = ""
     """How far it got: `written` at best."""
     file: str = ""
-    bytes: int = 0
+    bytes: Whole = 0
     reason: str = ""
     """Why it has no file, or not all of its steps."""
 
@@ -91,19 +91,19 @@ class RecordedProcess(Struct, omit_defaults=True):
     """A process of the run that has the hooks, by itself."""
 
     host: str = ""
-    pid: int = -1
-    rank: int | None = None
+    pid: Whole = -1
+    rank: Whole | None = None
     """None for a process that isn't a rank, such as a launcher."""
-    local_rank: int | None = None
-    world_size: int | None = None
+    local_rank: Whole | None = None
+    world_size: Whole | None = None
     torch: str = ""
     device: RecordedGpu | None = None
     """Its GPU; `index` is torch's."""
     state: str = ""
-    step: int = -1
+    step: Whole = -1
     windows: list[RecordedWindow] = field(default_factory=list)
     layers: dict[str, str] = field(default_factory=dict)
-    step_times: dict[str, int] = field(default_factory=dict)
+    step_times: dict[str, Whole] = field(default_factory=dict)
     """Median times of steps in windows and outside of them."""
     stood_down: str = ""
     """Why it records no windows; '' if it does."""
@@ -127,10 +127,10 @@ class Manifest(Struct, omit_defaults=True):
     command: list[str] = field(default_factory=list)
     directory: str = ""
     host: str = ""
-    started_ns: int = 0
-    ended_ns: int | None = None
+    started_ns: Whole = 0
+    ended_ns: Whole | None = None
     """None if the recording was killed, or is still running."""
-    returncode: int | None = None
+    returncode: Whole | None = None
     versions: dict[str, str] = field(default_factory=dict)
     git: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class Manifest(Struct, omit_defaults=True):
     """Counter passes by the name of their folder."""
     nodes: list[RecordedNode] = field(default_factory=list)
     processes: list[RecordedProcess] = field(default_factory=list)
-    overhead: dict[str, int | float] = field(default_factory=dict)
+    overhead: dict[str, Whole | float] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 

@@ -99,7 +99,9 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
         with opened_parquet(path) as opened:
             table = opened.read()
         columns = zip(table.column_names, table.columns, strict=True)
-        samples.add({normalised(name): TableColumn(each) for name, each in columns})
+        samples.add(
+            {normalised(name): TableColumn.of_another_program(each) for name, each in columns}
+        )
         clock = (table.schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace")
     else:
         file = CsvFile(path, losses)

@@ -15,6 +15,7 @@ from typing import Final
 
 from chopper_core.model.settings import Setting, known_settings, setting_name, value_of
 from chopper_core.tables.bytes import ByteSource
+from chopper_core.util.atomic import holds
 from chopper_core.util.errors import DataError
 from chopper_core.util.patterns import late
 
@@ -81,7 +82,7 @@ def _in(directory: Path) -> list[Path]:
     """Its folders and YAML files in the order of their names."""
     try:
         with os.scandir(directory) as entries:
-            found = (each for each in entries if each.name.endswith(_YAML) or each.is_dir())
+            found = (each for each in entries if each.name.endswith(_YAML) or holds(each.is_dir))
             return sorted(map(Path, found))
     except OSError:
         return []

@@ -52,6 +52,19 @@ class TableColumn:
         return TableColumn(texts_of([_text(cell) for cell in cells]))
 
     @staticmethod
+    def of_another_program(cells: pa.Array | pa.ChunkedArray) -> TableColumn:
+        """The column of an array whose texts may be no UTF-8."""
+        array = cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+        try:
+            array.validate(full=True)
+        except pa.ArrowException:
+            if pa.types.is_dictionary(array.type):
+                array = array.dictionary_decode()
+            if array.type in (pa.string(), pa.large_string()):
+                array = array.cast(pa.large_binary())
+        return TableColumn(array)
+
+    @staticmethod
     def repeated(text: str, rows: int) -> TableColumn:
         return TableColumn(texts_of([text]).take(array_of(np.zeros(rows, np.int64))))
 
@@ -213,26 +226,21 @@ def _without_fraction(text: str) -> str:
 def _plain(cells: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The cells as text, int64 or float64 in one piece; text has no nulls."""
     array = cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+    kind = array.type
     try:
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        kind = array.type
+        if pa.types.is_dictionary(kind):
+            array, kind = array.dictionary_decode(), kind.value_type
+        if kind == pa.string():
+            return array.fill_null("") if array.null_count else array
         if pa.types.is_integer(kind):
             return array.cast(pa.int64())
         if pa.types.is_floating(kind):
             return array.cast(pa.float64())
-        if _is_text_type(kind):
-            array.validate(full=True)
-            array = array.cast(pa.string())
-            return array.fill_null("") if array.null_count else array
+        if pa.types.is_large_string(kind):
+            return array.cast(pa.string()).fill_null("")
     except pa.ArrowException:
-        # Numbers beyond int64, text that is no UTF-8, or more than Arrow's offsets reach.
-        array = array.cast(pa.large_binary()) if _is_text_type(array.type) else array
+        pass  # Numbers beyond int64, and more text than Arrow's offsets reach.
     return texts_of([_text(cell) for cell in _values(array)])
-
-
-def _is_text_type(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _values(array: pa.Array) -> Iterator[object]:

@@ -44,6 +44,14 @@ def header_of(head: FileHead) -> set[str]:
     return set(map(normalised, first)) if len(first) > 1 else set()
 
 
+def refuse_width(path: Path, width: int, what: str) -> None:
+    if width > MAX_COLUMNS:
+        raise DataError(
+            f"{path} has {width:,} {what}, more than any profiler writes; give a file with at most "
+            f"{MAX_COLUMNS:,} of them."
+        )
+
+
 class CsvFile:
     """One pass over a CSV file: its header, then its rows.
 
@@ -69,9 +77,7 @@ class CsvFile:
         self._first = csv_cells(self._line)
         if not any(self._first):
             raise DataError(f"{path} is empty.")
-        if len(self._first) > MAX_COLUMNS:
-            columns = f"{len(self._first):,} columns"
-            raise DataError(f"{path} has {columns}, more than any profiler writes.")
+        refuse_width(path, len(self._first), "columns")
         self.columns = [name.strip("\ufeff") for name in self._first]
         self.header: dict[str, int] = {}
         for index, name in enumerate(self.columns):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISFIFO
 from typing import Final
 
 from chopper_core.util.patterns import late
@@ -224,10 +224,20 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
+def holds(is_kind: Callable[[], bool]) -> bool:
+    """Whether an entry of a folder is of a kind; a link that leads to itself is of none."""
+    try:
+        return is_kind()
+    except OSError:
+        return False
+
+
 def read_small(path: str | Path) -> bytes:
     """The content of a file of settings, keys or names; raises OSError where it is larger than any,
-    as a device is that never ends.
+    as a device is that never ends, and for a pipe, which waits for its writer.
     """
+    if S_ISFIFO(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "It is a pipe, not a file", str(path))
     content = bytearray()
     with open(path, "rb") as file:
         # Python allocates at once as much as is asked for.

@@ -20,6 +20,7 @@ OPTIONS: Final = f"""
 
 def run(options: Namespace) -> int:
     from chopper_core.ingest.cache import verify_run
+    from chopper_core.ingest.discovery import check_is_one
     from chopper_core.render import info
 
     overrides = overrides_of(
@@ -29,5 +30,7 @@ def run(options: Namespace) -> int:
         with progress_line() as progress:
             verify_run(options.run, overrides, progress, again=True)
     opened = open_with_progress(View(options.run, overrides=overrides), options)
+    if not opened.gpus:
+        check_is_one(options.run)
     write((info.as_json if options.format == "json" else info.as_text)(opened))
     return 0

@@ -105,7 +105,8 @@ def hold(folder: Path, *, beside: bool, views: Iterable[str] = (*VIEWS, "explore
         assert not beside, f"a damaged file beside a good trace hides the trace: {error}"
         assert str(error) and "Traceback" not in str(error)
         return "refused"
-    assert "internal error" not in str((run.failed, run.skipped))
+    unread = str((run.failed, run.skipped))
+    assert "internal error" not in unread, unread
     if beside:
         assert _times(run) == _times_of_good_trace(), "a damaged file changes the trace's figures"
     if run.is_sampled_only:

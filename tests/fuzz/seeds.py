@@ -8,13 +8,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from chopper_core.record.anchors import Anchor
+from chopper_core.record.manifest import (
+    MANIFEST,
+    NODES,
+    PROCESSES,
+    SCHEMA,
+    Manifest,
+    RecordedGpu,
+    RecordedNode,
+    RecordedProcess,
+    RecordedWindow,
+)
 from tests import charllm
 from tests.align.traces import ADAM, ADD, GEMM, RCCL, TinyTrace
 from tests.ingest.chakra_files import node, written
+from tests.ingest.test_cupti_ranges import ranges
 from tests.ingest.test_device_sampling import write as write_samples
 from tests.ingest.test_host_traces import host, kineto
 from tests.ingest.test_simulations import LOGGED, PLAIN
@@ -221,6 +235,28 @@ def _charllm(folder: Path) -> Path:
     return sorted(folder.glob("*_0.csv"))[0]
 
 
+def _recording(name: str) -> Seed:
+    """A trace and samples with what `chopper record` says of them, in its three files."""
+
+    def write(folder: Path) -> Path:
+        small_trace().write(folder / "rank0.json")
+        (folder / "own.csv").write_text(OWN_CSV)
+        gpu = RecordedGpu(0, "0000:0c:00.0", name="AMD Instinct MI300X")
+        anchors = [Anchor(START_S * 10**9, 10**12, 10**12 + 7, 400)]
+        window = RecordedWindow(0, 1, "written", "rank0.json", 10_000)
+        manifest = Manifest(SCHEMA, ["train.py"], started_ns=START_S * 10**9, returncode=0)
+        for path, part in {
+            MANIFEST: manifest,
+            f"{NODES}/n1.json": RecordedNode("n1", anchors, [gpu], files=["own.csv"], samples=9),
+            f"{PROCESSES}/n1-100.json": RecordedProcess("n1", 100, 0, 0, 2, windows=[window]),
+        }.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_bytes(msgspec.json.encode(part))
+        return folder / name
+
+    return write
+
+
 def _text(name: str, content: str) -> Seed:
     """A file alone."""
 
@@ -265,6 +301,11 @@ SEEDS: Final[Mapping[str, Seed]] = {
     "dcgm csv": _beside("dcgm.csv", DCGM_CSV),
     "manifest json": _beside("manifest.json", json.dumps(_MANIFEST)),
     "manifest yaml": _beside("chopper.yaml", _JOB_YAML),
+    **{
+        f"recorded {name}": _recording(name)
+        for name in (MANIFEST, f"{NODES}/n1.json", f"{PROCESSES}/n1-100.json")
+    },
+    "cupti ranges": _beside("cupti.json", lambda path: path.write_text(ranges())),
     "job yaml": _beside("job.yaml", _JOB_YAML),
     "trace": _trace,
     "packed trace": _packed_trace,

@@ -34,6 +34,7 @@ from chopper_core.model.run import Run
 from chopper_core.render.info import as_text
 from chopper_core.sources import cpu
 from chopper_core.sources.counters import cupti_ranges, rocpd
+from chopper_core.sources.settings import read_settings
 from chopper_core.sources.telemetry import charllm, dcgm, nvidia_smi, sampler, table
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.util.errors import DataError
@@ -155,6 +156,66 @@ def test_links_that_lead_back_cost_nothing(folder: Path, monkeypatch: pytest.Mon
     (folder / "self").symlink_to("self")
     with pytest.raises(DataError, match="does not exist"):
         open_run(str(folder / "self"))
+
+
+def test_settings_and_runs_beside_a_link_to_itself_are_found(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "loop.json").symlink_to("loop.json")
+    (folder / "job.yaml").write_text("seq_len: 4096\n")
+    assert 4096 in read_settings(folder).values()
+    assert main(["runs", str(folder)]) == 0
+    assert main(["runs", str(folder.parent)]) == 0
+    assert "symbolic" not in capsys.readouterr().err
+
+
+def test_several_runs_are_not_described_as_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(folder / "rank0.json", folder / "other.json")
+    assert main(["info", str(folder)]) == 1
+    assert "is 2 runs: other, rank0; open one of them" in capsys.readouterr().err
+
+
+def test_a_monitor_s_log_that_links_to_itself_is_named(tmp_path: Path) -> None:
+    folder = SEEDS["charllm alone"](tmp_path).parent
+    looped = folder / "gpu_power_0.csv"
+    looped.unlink(missing_ok=True)
+    looped.symlink_to(looped.name)
+    assert "Too many levels of symbolic links" in as_text(open_run(str(folder), jobs=1))
+
+
+@NEEDS_LINUX
+@pytest.mark.parametrize("name", ["chakra", "packed chakra"])
+def test_a_pipe_is_checked_in_no_time(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = SEEDS[name](tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert main(["check", str(tmp_path)]) == 1
+    assert f"{path.name}: is a pipe, not a file" in capsys.readouterr().out
+
+
+@NEEDS_LINUX
+def test_a_part_of_a_recording_that_is_a_pipe_is_named(tmp_path: Path) -> None:
+    path = SEEDS["recorded nodes/n1.json"](tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert "n1.json can't be read: It is a pipe, not a file" in told(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["run.json", "nodes/n1.json", "processes/n1-100.json"])
+@pytest.mark.parametrize("number", [2**62, -(2**63), 10**30])
+def test_a_recording_s_number_beyond_any_time_is_named(
+    part: str, number: int, tmp_path: Path
+) -> None:
+    path = SEEDS[f"recorded {part}"](tmp_path)
+    text, found = re.subn(r"(?<=[:,])\d{2,}(?=[,}])", str(number), path.read_text())
+    path.write_text(text)
+    assert found and f"{path.name} isn't a manifest of a recorded run: Expected `int`" in told(
+        tmp_path
+    )
 
 
 def test_an_unreadable_folder_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

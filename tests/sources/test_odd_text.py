@@ -51,6 +51,16 @@ def test_settings_may_be_in_a_wide_encoding(name: str, tmp_path: Path) -> None:
     assert [key for key, _ in keys_of(tmp_path / name)] == ["seq_len"]
 
 
+def test_telemetry_of_more_columns_than_any_monitor_writes_is_refused(tmp_path: Path) -> None:
+    small_trace().write(tmp_path / "rank0.json")
+    more = csv_stream.MAX_COLUMNS
+    (tmp_path / "own.csv").write_text(f"time_ns,gpu,power_w{',c' * more}\n5,0,7{',1' * more}\n")
+    ((_, why),) = open_run(str(tmp_path), jobs=1).failed
+    assert (
+        "has 10,003 columns, more than any profiler writes; give a file with at most 10,000" in why
+    )
+
+
 def test_a_table_of_more_columns_than_any_profiler_writes_is_refused(tmp_path: Path) -> None:
     small_trace().write(tmp_path / "rank0.json")
     more = csv_stream.MAX_COLUMNS
@@ -59,7 +69,9 @@ def test_a_table_of_more_columns_than_any_profiler_writes_is_refused(tmp_path: P
     (tmp_path / "1_counter_collection.csv").write_text("".join(rows))
     run = open_run(str(tmp_path), jobs=1)
     assert len(run.table) == 16
-    assert any("has 10,005 columns, more than any profiler writes." in why for _, why in run.failed)
+    assert any(
+        "has 10,005 columns, more than any profiler writes; give a" in why for _, why in run.failed
+    )
 
 
 def test_more_counters_than_any_profiler_writes_are_refused(tmp_path: Path) -> None:
@@ -70,4 +82,4 @@ def test_more_counters_than_any_profiler_writes_are_refused(tmp_path: Path) -> N
     run = open_run(str(tmp_path), jobs=1)
     assert len(run.table) == 16 and not run.counters
     ((_, why),) = run.failed
-    assert "has 10,005 counters, more than any profiler writes." in why
+    assert "has 10,005 counters, more than any profiler writes; give a file" in why

@@ -75,7 +75,7 @@ _NO_UTF8 = pa.Array.from_buffers(pa.string(), 2, [None, _ENDS, pa.py_buffer(b"\x
     ],
 )
 def test_cells_that_python_cannot_hold_are_missing(cells: pa.Array, texts: list[str]) -> None:
-    column = TableColumn(cells)
+    column = TableColumn.of_another_program(cells)
     assert column.texts == texts
     assert set(column.integers().tolist()) == {-1}
 

@@ -180,10 +180,10 @@ def _check_file(path: Path) -> _File:
 
 
 def _checked_nodes(file: _File) -> Iterator[Node]:
-    with file.path.open("rb") as plain:
-        if plain.read(2) == b"\x1f\x8b":
-            file.add("compressed", "is compressed, and FeederV3 reads plain files only")
     with EtFile(file.path) as nodes:
+        with file.path.open("rb") as plain:
+            if plain.read(2) == b"\x1f\x8b":
+                file.add("compressed", "is compressed, and FeederV3 reads plain files only")
         if not nodes.metadata.version and not nodes.metadata.attributes:
             file.add("metadata", "starts with empty metadata, where the feeders stop reading")
         for node in nodes:

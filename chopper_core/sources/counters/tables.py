@@ -21,10 +21,9 @@ from chopper_core.tables.columns import (
     are_timed,
     bounded,
 )
-from chopper_core.tables.csv_stream import MAX_COLUMNS
+from chopper_core.tables.csv_stream import refuse_width
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64, Mask
-from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
 from chopper_core.util.patterns import late
 
@@ -221,8 +220,7 @@ class DispatchTable:
         `counters` are the names of counters that were added by numbers.
         """
         named = counters or list(self.counter_names)
-        if len(named) > MAX_COLUMNS:
-            raise DataError(f"{path} has {len(named):,} counters, more than any profiler writes.")
+        refuse_width(path, len(named), "counters")
         rows = self._rows.joined()
         first, place = _dispatch_groups(rows)
         for name in rows:

@@ -80,7 +80,7 @@ class Named(NamedTuple):
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    if not head.data and named(head.path) is not None:
+    if not head.data and not head.problem and named(head.path) is not None:
         return Unusable("is empty: the run was stopped before it wrote its samples", True)
     if not (head.lines and _FIRST_LINE.fullmatch(head.lines[0])):
         return None

@@ -138,7 +138,8 @@ def _read_parquet(path: Path, stamps: Stamps) -> Telemetry:
         if layout is None:
             raise DataError(f"{path} {_NOT_OURS}.")
         for batch in file.iter_batches():
-            add_rows(rows, layout, TableRows([*map(TableColumn, batch.columns)], len(batch)))
+            columns = [*map(TableColumn.of_another_program, batch.columns)]
+            add_rows(rows, layout, TableRows(columns, len(batch)))
     return telemetry_of(_PARQUET_FORMAT, rows, layout.notes)
 
 

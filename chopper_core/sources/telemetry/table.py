@@ -19,6 +19,7 @@ from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.tables.csv_stream import refuse_width
 from chopper_core.tables.text import HEADING_LINES, FileHead, FileText, csv_cells, split_lines
 from chopper_core.util.arrays import Codes, Int64
 from chopper_core.util.errors import DataError
@@ -320,6 +321,7 @@ class _TableLines:
             self.rows.row_losses[RowLoss.FOREIGN] += self.layout is None
             return self.layout is not None
         self._flush()
+        refuse_width(self.rows.path, len(cells), "columns")
         self.rows.row_losses[RowLoss.REPEATED_HEADER] += self.layout is not None
         self.layout, self._headings = found, cells
         self._row_starts = _DIGITS - {cells[0][:1]} if self._is_csv else frozenset()

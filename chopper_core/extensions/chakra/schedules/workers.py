@@ -50,7 +50,8 @@ def read(path: Path, _progress: Progress = silent) -> Schedule:
     with opened_parquet(path) as file:
         table = file.read(list(_COLUMNS))
         given = table.column_names  # Perhaps one of them twice.
-        columns = {name: TableColumn(table.column(given.index(name))) for name in _COLUMNS}
+        cells = [table.column(given.index(name)) for name in _COLUMNS]
+    columns = dict(zip(_COLUMNS, map(TableColumn.of_another_program, cells), strict=True))
     names = np.array(columns["optype"].texts, object)
     start, duration = (columns[key].floats() for key in ("start_ts", "duration"))
     numbers = {name: columns[name].integers(below=_MAX_NUMBER) for name in _NUMBERS}
