@@ -39,6 +39,7 @@ from chopper_core.util.grouping import (
     run_mask,
     run_sizes,
     run_starts,
+    runs_of,
     stable_order,
 )
 
@@ -314,24 +315,26 @@ def host_clocks(
 def rank_clocks(table: KernelTable, rank_of_gpu: Mapping[int, int]) -> dict[int, RankClock]:
     """The offset of each rank to the lowest rank, if collectives connect them."""
     ranks = sorted(set(rank_of_gpu.values()))
-    ends = _ends(table, rank_of_gpu, ranks)
-    reference = ends[0].copy()
-    found = {ranks[0]: RankClock(0, 0, 0, int((reference != _ABSENT).sum()))}
+    ends, count = _ends(table, rank_of_gpu)
+    reference = np.full(count, _ABSENT)
+    nothing = np.empty((2, 0), np.int64)
+    first, own = ends.get(ranks[0], nothing)
+    reference[first] = own
+    found = {ranks[0]: RankClock(0, 0, 0, len(first))}
     left = ranks[1:]
     while left:
         for rank in left:
-            own = ends[ranks.index(rank)]
-            both = (own != _ABSENT) & (reference != _ABSENT)
+            sets, own = ends.get(rank, nothing)
+            both = reference[sets] != _ABSENT
             if both.sum() < _MIN_COLLECTIVES:
                 continue
-            distance = reference[both] - own[both]
+            distance = reference[sets[both]] - own[both]
             correction = int(median_of(distance))
             low, high = quantile_of(distance - correction, (0.1, 0.9))
             count, scatter = int(both.sum()), int((high - low) / 2)
             doubt = max(int(_STANDARD_ERRORS * scatter / count**0.5), _STAMP_NS)
             found[rank] = RankClock(correction, doubt, scatter, count)
-            new = (own != _ABSENT) & (reference == _ABSENT)
-            reference[new] = own[new] + correction
+            reference[sets[~both]] = own[~both] + correction
         connected = [rank for rank in left if rank not in found]
         if connected == left:
             break
@@ -339,21 +342,27 @@ def rank_clocks(table: KernelTable, rank_of_gpu: Mapping[int, int]) -> dict[int,
     return found
 
 
-def _ends(table: KernelTable, rank_of_gpu: Mapping[int, int], ranks: Sequence[int]) -> Int64:
+def _ends(
+    table: KernelTable, rank_of_gpu: Mapping[int, int]
+) -> tuple[dict[int, tuple[Int64, Int64]], int]:
+    """The collectives of each rank, as numbers, with their ends; and how many there are in all."""
     kernels = CommKernels.of(table)
     if not len(kernels):
-        return np.empty((len(ranks), 0), np.int64)
+        return {}, 0
     sets = collective_sets(kernels, end_offsets(kernels))
-    place_of_gpu = np.zeros(int(kernels.gpu.max()) + 1, np.int64)
-    for gpu, number in rank_of_gpu.items():
-        if gpu < len(place_of_gpu):
-            place_of_gpu[gpu] = ranks.index(number)
+    rank_of = np.array([rank_of_gpu.get(gpu, -1) for gpu in range(int(kernels.gpu.max()) + 1)])
     sets[kernels.is_rooted] = int(sets.max()) + 1 + np.arange(int(kernels.is_rooted.sum()))
-    several = np.bincount(sets)[sets] > 1
-    columns, column = ranked(sets[several])
-    ends = np.full((len(ranks), len(columns)), _ABSENT, np.int64)
-    ends[place_of_gpu[kernels.gpu[several]], column] = kernels.end_ns[several]
-    return ends
+    own = np.flatnonzero((np.bincount(sets)[sets] > 1) & (rank_of[kernels.gpu] >= 0))
+    names, number = ranked(sets[own])
+    rank, order = rank_of[kernels.gpu[own]], stable_order(number)
+    order = order[stable_order(rank[order])]
+    # Of several GPUs of a rank the last one counts.
+    order = order[np.append(run_mask(rank[order], number[order])[1:], True)[: len(order)]]
+    of_rank = runs_of(rank[order])
+    return {
+        one: (number[order[at]].astype(np.int64), kernels.end_ns[own[order[at]]])
+        for one, at in of_rank
+    }, len(names)
 
 
 def _apart(ranks: Sequence[int], found: Mapping[int, RankClock]) -> list[list[int]]:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import CommKernels, end_offsets
-from chopper_core.align.collective_sets import labelled_by_partners
+from chopper_core.align.collective_sets import labelled_by_partners, rank_clocks
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.ingest.open import on_one_clock
 from chopper_core.model.overrides import NO_OVERRIDES
@@ -18,7 +18,10 @@ from chopper_core.model.table import KernelTable, Kind, Rule
 from chopper_core.model.tree import in_order
 from tests.align.damaged_collectives import US, Damage, Layout, damaged
 from tests.bench.joins import collectives_of_files
+from tests.limited import within
 from tests.pipelines import pipeline_run
+from tests.support import Row
+from tests.views.test_lateness import grouped
 
 ONE = Layout()
 TENSOR = Layout(gpus=8, layers=12, tensor_parallel=2)
@@ -209,3 +212,24 @@ def test_groups_of_one_label_are_told_apart_by_the_layout() -> None:
     assert members_by_group(shared, kind="all_reduce") == groups
     unlocated = replace(shared, overrides=replace(shared.overrides, parallel=""))
     assert members_by_group(unlocated, kind="all_reduce") == {}
+
+
+def test_clocks_of_many_small_groups_take_the_memory_of_their_kernels() -> None:
+    """Pairs of 1,500 ranks on a ring: each has few of 30,000 collectives, and all are connected."""
+    ranks, rounds = 1_500, 20
+    late_ns = (np.arange(ranks) * 7_919) % 2_000
+    rows, groups = [], []
+    for number in range(2 * rounds):
+        for first in range(number % 2, ranks, 2):
+            end = 1_000_000 * (number + 1) + 300 * first
+            for gpu in (first, (first + 1) % ranks):
+                start = end - 100_000 + int(late_ns[gpu])
+                rows.append(Row(start, 100_000, Kind.COMM, 1, gpu, 1, operation="all_reduce"))
+                groups.append(f"{first} of 2")
+    table = grouped(rows, groups).table
+    with within(96 << 20):
+        found = rank_clocks(table, {gpu: gpu for gpu in range(ranks)})
+    assert {rank: one.correction_ns for rank, one in found.items()} == {
+        rank: int(late_ns[0] - late_ns[rank]) for rank in range(ranks)
+    }
+    assert min(one.collectives for one in found.values()) == rounds

@@ -15,7 +15,7 @@ from chopper_core.views import VIEWS
 from tests.bench import analyses, budgets, engine, explorer, memory, private, reading
 from tests.bench.page import Conditions, Section, page_of
 from tests.bench.processes import ROOT, Cost, in_turn, run
-from tests.bench.runs import LARGE, MANY
+from tests.bench.runs import LARGE, MANY, MOST
 from tests.fuzz.seeds import small_trace
 
 SMALL, WIDE = explorer.SIZES
@@ -24,6 +24,7 @@ _QUICK: Mapping[str, Any] = {
     "huge": 0,
     "large": (8, 60_000),
     "many": (100, 33_000),
+    "most": (500, 4_000),
     "counters": 0.05,
     "runs": 300,
     "rounds": 1,
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--huge", type=int, default=1000, metavar="MB", help="of another; 0: none")
     parser.add_argument("--large", type=_shape, default=LARGE, metavar="RANKSxKERNELS")
     parser.add_argument("--many", type=_shape, default=MANY, metavar="RANKSxKERNELS")
+    parser.add_argument("--most", type=_shape, default=MOST, metavar="RANKSxKERNELS")
     parser.add_argument("--counters", type=float, default=1.0, help="share of the full sizes")
     parser.add_argument("--runs", type=int, default=3000, help="tiny ones in a directory")
     parser.add_argument("--rounds", type=int, default=3)
@@ -202,8 +204,18 @@ def _ranks(options: argparse.Namespace) -> Section:
     return Section(lines, [*budgets.of_ranks(steps, title)])
 
 
+def _most(options: argparse.Namespace) -> Section:
+    views = analyses.views_of(options.most, 1, compares=False)
+    case = explorer.many(*options.most)
+    presses, idle = explorer.pressed(case, SMALL, 2)
+    seen = explorer.Seen(case.title, SMALL, [], presses, idle)
+    lines = [*analyses.report(options.most, views), "", *explorer.report([seen])]
+    return Section(lines, [*budgets.of_most(views, presses, case.title)])
+
+
 def _analyses(options: argparse.Namespace) -> Section:
-    return Section([*analyses.report(min(options.rounds, 1))])
+    found = analyses.views_of(analyses.MILLION, min(options.rounds, 1), compares=True)
+    return Section([*analyses.report(analyses.MILLION, found)])
 
 
 PARTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Section]]] = {
@@ -217,6 +229,7 @@ PARTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Section]]] = {
     "keys": ("Every key in every view", _keys),
     "engine": ("The engine without a screen", _engine),
     "ranks": ("A thousand ranks", _ranks),
+    "most": ("Ten thousand ranks", _most),
     "analyses": ("The views of a run of a million activities", _analyses),
 }
 """Title and measurement of each part, in the order of the page."""

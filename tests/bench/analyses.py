@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -27,6 +27,7 @@ MILLION = (8, 125_000)
 _SHORTER = 0.99
 """The kernels of the run that the views are compared with, for each of this one."""
 _AGAIN = 2
+OPEN = "open the run"
 
 
 def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[float, ...]]:
@@ -41,7 +42,9 @@ def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[floa
             for name, view in names.items()
             if view_spec(view.name).compares
         }
-    found: dict[str, tuple[float, ...]] = {}
+    start = time.process_time()
+    open_cached(store)
+    found: dict[str, tuple[float, ...]] = {OPEN: ((time.process_time() - start) * 1000,) * 2}
     for name in names:
         if not name.startswith(only):
             continue
@@ -67,22 +70,31 @@ def _took(run: Run, view: View) -> float:
     return (time.process_time() - start) * 1000
 
 
-def report(rounds: int, shape: tuple[int, int] = MILLION) -> Iterator[str]:
-    """The lines of a markdown table; each round is a process, with the files in the page cache."""
+def views_of(shape: tuple[int, int], rounds: int, compares: bool) -> dict[str, tuple[float, float]]:
+    """View → ms cold and again, with another run to compare with or without; each round is a
+    process, with the files in the page cache."""
     ranks, kernels = shape
     code = "from tests.bench.analyses import main; main()"
-    store = store_of(ranks, kernels, parts=True)
-    other = store_of(ranks, int(kernels * _SHORTER), parts=True)
-    arguments = [sys.executable, "-c", code, "--store", str(store), "--other", str(other)]
+    arguments = [sys.executable, "-c", code, "--store", str(store_of(ranks, kernels, parts=True))]
+    if compares:
+        arguments += ["--other", str(store_of(ranks, int(kernels * _SHORTER), parts=True))]
     rows = [
         json.loads(subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True).stdout)
         for _ in range(rounds)
     ]
+    return {
+        name: (median(row[name][0] for row in rows), median(row[name][1] for row in rows))
+        for name in rows[0]
+    }
+
+
+def report(shape: tuple[int, int], found: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    """The lines of a markdown table."""
+    ranks, kernels = shape
     heading = f"ms of processor time in the core, {ranks:,} × {kernels:,} kernels"
     yield f"| {heading} | cold | again |"
     yield "| :-- | --: | --: |"
-    for name in rows[0]:
-        cells = (median(row[name][place] for row in rows) for place in range(2))
+    for name, cells in found.items():
         yield f"| {name} | {' | '.join(f'{cell:.0f}' for cell in cells)} |"
     yield ""
     yield (
@@ -106,7 +118,8 @@ def main() -> None:
     if options.store:
         print(json.dumps(measure(str(options.store), options.only, options.other)))
     else:
-        print("\n".join(report(options.rounds, (options.ranks, options.kernels))))
+        shape = options.ranks, options.kernels
+        print("\n".join(report(shape, views_of(shape, options.rounds, compares=True))))
 
 
 if __name__ == "__main__":

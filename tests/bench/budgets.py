@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
+from tests.bench.analyses import OPEN
 from tests.bench.explorer import FIRST, Press, p95
 from tests.bench.processes import Cost
 from tests.bench.reading import HTA, ORIGINAL, SHARED, TABLE, TRACELENS, TYPED, Measured
@@ -157,3 +158,17 @@ def of_ranks(steps: Mapping[str, float], title: str) -> Iterator[Budget]:
     """A run of very many ranks, in the core."""
     yield at_most(f"{title}: open", 50, steps["open"], "ms")
     yield at_most(f"{title}: one iteration of one rank", 10, steps["drill to phase"], "ms")
+
+
+def of_most(
+    views: Mapping[str, tuple[float, float]], presses: Presses, title: str
+) -> Iterator[Budget]:
+    """A run of ten times as many ranks: its views in the core, and its keys."""
+    yield at_most(f"{title}: open", 100, views[OPEN][0], "ms")
+    slowest = max(views, key=lambda name: views[name][0])
+    what = f"{title}: the slowest view, cold, processor time ({slowest})"
+    yield at_most(what, 3_000, views[slowest][0], "ms")
+    # The first press of each opens a view.
+    every = [seconds for _, *again in presses.values() for seconds, _ in again]
+    what = f"{title}: processor time of a key in open views, p95"
+    yield at_most(what, 50, 1000 * p95(every), "ms")

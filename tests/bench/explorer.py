@@ -204,10 +204,10 @@ def report(every: Iterable[Seen]) -> Iterator[str]:
 
 def _table(found: Seen) -> Iterator[str]:
     width, height = found.size
+    paints = [1000 * each for each in found.paints]
+    first = f": first complete screen {median(paints):.0f} ms after the start of the process, "
     yield (
-        f"**{found.title}, {width}×{height}**: first complete screen "
-        f"{median(found.paints) * 1000:.0f} ms after the start of the process, "
-        f"{found.paints[0] * 1000:.0f} at best"
+        f"**{found.title}, {width}×{height}**{f'{first}{paints[0]:.0f} at best' if paints else ''}"
     )
     yield ""
     yield "| key | least ms | median ms | p95 ms | bytes, median | bytes, most |"
