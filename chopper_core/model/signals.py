@@ -182,14 +182,14 @@ class BusyCurve(IntegralCurve, frozen=True):
         holds = np.searchsorted(times[in_turn], np.stack([parts.starts_ns, parts.ends_ns]))
         for number in np.flatnonzero(holds[1] > holds[0]).tolist():
             starts, ends, own = parts.activities(number)
-            if (starts[1:] < starts[:-1]).any():
-                order = np.argsort(starts, kind="stable")
-                starts, ends, own = starts[order], ends[order], own[order]
             inside = in_turn[slice(*holds[:, number].tolist())]
-            begun = np.searchsorted(starts, times[inside], "right")
-            inside, last = inside[begun > 0], begun[begun > 0] - 1
-            charged[inside] += np.cumsum(own)[last]
-            latest[inside] = np.maximum(latest[inside], np.maximum.accumulate(ends)[last])
+            # An activity counts from the first instant on that doesn't come before it.
+            since = np.searchsorted(times[inside], starts)
+            within = np.cumsum(np.bincount(since, own, len(inside) + 1)[:-1])  # exact to 2^53 ns
+            charged[inside] += within.astype(np.int64)
+            ended = np.append(latest[inside], self.edges_ns[0])
+            np.maximum.at(ended, since, ends)
+            latest[inside] = np.maximum.accumulate(ended[:-1])
         if parts.is_idle:
             gone = times - self.edges_ns[0] - charged - np.maximum(times - latest, 0)
             gone -= parts.unseen.passed(times)
