@@ -338,9 +338,9 @@ def _ticks(chart: HeatMap, cells: _Grid, on: Canvas, here: int | None) -> Line:
     """The names of columns at even distances, as many as have room; that of the cursor too."""
     names = [display_name(name, chart.x_title) for name in chart.columns]
     is_counted = all(name.isdigit() for name in names[1:])
-    step = 1
+    spacing = 1
     if is_counted:
-        step = int(np.gcd.reduce([int(name) for name in names if name.isdigit()] or [1])) or 1
+        spacing = int(np.gcd.reduce([int(name) for name in names if name.isdigit()] or [1])) or 1
         names = [name if name.isdigit() else on.glyphs.missing for name in names]
     longest = max(map(cell_width, names))
     need = longest + 1 if is_counted else min(longest + 1, _MIN_TICK_NAME)
@@ -355,7 +355,7 @@ def _ticks(chart: HeatMap, cells: _Grid, on: Canvas, here: int | None) -> Line:
     begins = np.searchsorted(cells.places, owners).tolist()
     ticks: dict[int, tuple[str, str]] = {}
     for place, name in enumerate(names):
-        number = int(name) // step if is_counted and name.isdigit() else place
+        number = int(name) // spacing if is_counted and name.isdigit() else place
         if place == here or number % step == 0:
             stop = end if place == here else min(begins[place + step] - 1, end)
             room = stop - begins[place]

@@ -472,10 +472,9 @@ def _add_rows(picture: SignalRows, on: Canvas) -> None:
 
 
 def _row_ink(picture: SignalRows, row: int) -> str:
-    outlier = (
-        float(picture.means[row]) - median_of(picture.means) if row in picture.outliers else 0.0
-    )
-    return signal_ink(picture.unit, outlier)
+    if row not in picture.outliers:
+        return signal_ink(picture.unit)
+    return signal_ink(picture.unit, float(picture.means[row]) - median_of(picture.means))
 
 
 def _change(mean: float, usual: float, glyphs: Glyphs) -> str:

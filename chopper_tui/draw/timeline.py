@@ -444,7 +444,7 @@ def _cell(seen: Interval, bins: int, time: int | None) -> int | None:
     return min((time - seen.from_ns) * bins // max(seen.length_ns, 1), bins - 1)
 
 
-def _axis(seen: Interval, bins: int, room: int, unit: str, glyphs: Glyphs) -> list[Line]:
+def _axis(seen: Interval, bins: int, room: int, lanes_unit: str, glyphs: Glyphs) -> list[Line]:
     """The labels and the ruler of time, and the unit of the figures next to the lanes."""
     marks = _MARKS[glyphs.name]
     step, decimals = axes.time_step(seen.from_ns, seen.to_ns, bins)
@@ -469,7 +469,7 @@ def _axis(seen: Interval, bins: int, room: int, unit: str, glyphs: Glyphs) -> li
     unit = "" if is_on_a_clock(seen.to_ns) else "ms"
     return [
         [_label(unit, room, glyphs), ("".join(labels).rstrip(), "dim")],
-        [_label(unit.rjust(room), room, glyphs), *inked(ruler, inks)],
+        [_label(lanes_unit.rjust(room), room, glyphs), *inked(ruler, inks)],
     ]
 
 
