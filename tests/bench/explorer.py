@@ -333,6 +333,7 @@ def walk(ranks: int, kernels: int, size: tuple[int, int], views: Iterable[str]) 
     case, found = first_screen(ranks, kernels), list[Press]()
     with opened(case, size) as terminal:
         terminal.until(lambda: case.is_complete(terminal))
+        terminal.rest()
         for view in views:
             digit = VIEWS[view]
             keys = [(OPENED, f":go {store}?view={view}\r")]
