@@ -18,7 +18,7 @@ from textual.widget import Widget
 from chopper_core.model.charts import Chart, Lanes, lanes_of_rows
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, enter
-from chopper_core.render.cells import SENTENCES, crumb, display_name
+from chopper_core.render.cells import SENTENCES, crumb
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import OVERVIEW, WHATIF, view_spec
 from chopper_core.views.frame import Frame
@@ -627,7 +627,7 @@ class ScreenParts(SteadyScreen[None]):
             self.say(str(error), error=True)
             return
         self.query_one(DetailPane).show(detail)
-        name = display_name(crumb(frame.level, frame.labels[row]), frame.level)
+        name = crumb(frame.level, frame.labels[row])
         gpus = on_every_gpu(run, self.view, frame.labels[row])
         self.query_one(GpuPane).show(gpus, f"{name} on every GPU", *self.view.path[:1])
 

@@ -13,7 +13,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from chopper_core.model.charts import BarChart, Lanes, lanes_of_rows
-from chopper_core.render.cells import crumb, display_name, level_title
+from chopper_core.render.cells import crumb, level_title
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
@@ -285,7 +285,7 @@ class FrameTable(ScrollView, Listing, can_focus=False):
 def table_title(frame: Frame) -> str:
     """What the rows are, and of which scope: `operations of L7`."""
     rows = level_title(frame.level) + ("es" if frame.level.endswith("s") else "s")
-    where = [display_name(crumb(*each), each[0]) for each in frame.view.scope[-1:]]
+    where = [crumb(*each) for each in frame.view.scope[-1:]]
     return " of ".join([rows, *where])
 
 

@@ -24,7 +24,7 @@ _QUICK: Mapping[str, Any] = {
     "huge": 0,
     "large": (8, 60_000),
     "many": (100, 33_000),
-    "most": (500, 4_000),
+    "most": (500, 3_730),
     "counters": 0.05,
     "runs": 300,
     "rounds": 1,

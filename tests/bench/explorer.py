@@ -205,10 +205,9 @@ def report(every: Iterable[Seen]) -> Iterator[str]:
 def _table(found: Seen) -> Iterator[str]:
     width, height = found.size
     paints = [1000 * each for each in found.paints]
-    first = f": first complete screen {median(paints):.0f} ms after the start of the process, "
-    yield (
-        f"**{found.title}, {width}×{height}**{f'{first}{paints[0]:.0f} at best' if paints else ''}"
-    )
+    first = ": first complete screen {:.0f} ms after the start of the process, {:.0f} at best"
+    paint = first.format(median(paints), paints[0]) if paints else ""
+    yield f"**{found.title}, {width}×{height}**{paint}"
     yield ""
     yield "| key | least ms | median ms | p95 ms | bytes, median | bytes, most |"
     yield "| :-- | --: | --: | --: | --: | --: |"
