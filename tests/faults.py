@@ -38,6 +38,7 @@ from chopper_core.model.run import Run
 from chopper_core.render.exchange import as_json
 from chopper_core.store.format import is_store, read_index
 from chopper_core.store.reader import read_store, verify
+from chopper_core.util import atomic
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.workers import dask_executor
 from chopper_core.views import VIEWS
@@ -646,6 +647,7 @@ def _root() -> Path:
 
 def _next_writer(place: Place) -> None:
     """The same command once more: it gives the new run, and leaves nothing else."""
+    atomic._clean.cache_clear()  # As in a process of its own.
     ingest_store(str(place.source), place.store, jobs=1)
     if (found := state_of_store(place.store)) != "a":
         raise Broken(f"the next writer's store is {found}")

@@ -7,7 +7,6 @@ process that it was started for. A second one on the same node and run ends at o
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import signal
@@ -31,6 +30,7 @@ from chopper_core.record.manifest import (
     publish_part,
     read_parts,
 )
+from chopper_core.util.atomic import is_running
 
 PERIOD_S: Final = 0.02
 _SLOW_S: Final = 1.0
@@ -269,7 +269,7 @@ class NodeSampler:
 
     def _has_parent(self, parent: int) -> bool:
         """Whether the process lives for which this one samples: the one given, else its parent."""
-        return _is_alive(self._parent) if self._parent else os.getppid() == parent
+        return is_running(self._parent) if self._parent else os.getppid() == parent
 
     def _step(self) -> None:
         """Do what is due, then sleep until the next is."""
@@ -283,14 +283,6 @@ class NodeSampler:
             time.sleep(min(wait_s, _SLOW_S))
 
 
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return error.errno != errno.ESRCH
-    return True
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m chopper_core.record.sampler")
     parser.add_argument("run", type=Path)
@@ -301,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
-    if options.parent and not _is_alive(options.parent):
+    if options.parent and not is_running(options.parent):
         return 0
     with (options.run / f".{host_name()}.lock").open("w") as lock:
         try:

@@ -116,14 +116,22 @@ def remove_abandoned(parent: Path) -> None:
 def _is_abandoned(path: Path, machine: str, process: int) -> bool:
     """Whether its writer is gone: of another machine, whether nothing has changed for long."""
     if machine == _machine():
-        try:
-            os.kill(process, 0)
-        except OSError as error:
-            return error.errno == errno.ESRCH
-        return False
+        return not is_running(process)
     files = [path, *(path.iterdir() if path.is_dir() and not path.is_symlink() else ())]
     newest_s: float = max(file.lstat().st_mtime for file in files)
     return newest_s < time.time() - _ABANDONED_S
+
+
+def is_running(process: int) -> bool:
+    """Whether a process runs: one that was killed has a number until its parent asks for its end,
+    which the first process of many containers never does."""
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return error.errno != errno.ESRCH
+    with suppress(OSError):
+        return b") Z " not in Path(f"/proc/{process}/stat").read_bytes()
+    return True
 
 
 @cache

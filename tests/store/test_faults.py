@@ -25,11 +25,13 @@ def test_a_minute_of_faults() -> None:
     assert outcomes and not failures
 
 
-def test_temporary_folders_of_dead_writers_are_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_reaped", [True, False])
+def test_temporary_folders_of_dead_writers_are_removed(tmp_path: Path, is_reaped: bool) -> None:
+    """Also those of a writer whose parent has not asked for its end."""
     dead = os.fork()
     if not dead:
         os._exit(0)
-    os.waitpid(dead, 0)
+    os.waitid(os.P_PID, dead, os.WEXITED | (0 if is_reaped else os.WNOWAIT))
     own = atomic.temporary_path(tmp_path / "a", "new")
     gone = own.name.replace(f"-{os.getpid()}-", f"-{dead}-")
     elsewhere = own.name.replace(own.name.split(".")[2].split("-")[0], "0123abcd")
@@ -45,3 +47,5 @@ def test_temporary_folders_of_dead_writers_are_removed(tmp_path: Path) -> None:
         os.utime(path, (0, 0))
     atomic.remove_abandoned(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {own.name, "a", ".a.notes.new", "a.new"}
+    if not is_reaped:
+        os.waitpid(dead, 0)
