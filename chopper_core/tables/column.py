@@ -248,7 +248,7 @@ def _values(array: pa.Array) -> Iterator[object]:
     for cell in array:
         try:
             yield cell.as_py()
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, KeyError):  # The last one for an unknown time zone.
             yield None
 
 
