@@ -172,10 +172,15 @@ def collectives_in(
     return found.take(taken) if taken.any() else None
 
 
+def comm_rows(table: KernelTable, iterations: tuple[int, ...]) -> Index:
+    """The communication of all iterations, or of some."""
+    rows = np.flatnonzero(table.kind == Kind.COMM)
+    return rows[np.isin(table.iteration[rows], iterations)] if iterations else rows
+
+
 def _matched(run: Run, iterations: tuple[int, ...]) -> Collectives | None:
-    table, rows = run.table, np.flatnonzero(run.table.kind == Kind.COMM)
-    if iterations:
-        rows = rows[np.isin(table.iteration[rows], iterations)]
+    table = run.table
+    rows = comm_rows(table, iterations)
     if not len(rows):
         return None
     names, kernels = split_groups(run).names, CommKernels.of(split_groups(run), rows)

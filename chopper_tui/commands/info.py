@@ -8,7 +8,7 @@ from typing import Final
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.view import View
 from chopper_tui.commands.arguments import READING
-from chopper_tui.commands.options import open_with_progress, progress_line
+from chopper_tui.commands.options import open_one, progress_line
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "Describe a run: sources, alignment, labels, and files left out."
@@ -20,7 +20,6 @@ OPTIONS: Final = f"""
 
 def run(options: Namespace) -> int:
     from chopper_core.ingest.cache import verify_run
-    from chopper_core.ingest.discovery import check_is_one
     from chopper_core.render import info
 
     overrides = overrides_of(
@@ -29,8 +28,7 @@ def run(options: Namespace) -> int:
     if getattr(options, "verify", False):  # `show` has it not
         with progress_line() as progress:
             verify_run(options.run, overrides, progress, again=True)
-    opened = open_with_progress(View(options.run, overrides=overrides), options)
-    if not opened.gpus:
-        check_is_one(options.run)
+    with progress_line() as progress:
+        opened = open_one(View(options.run, overrides=overrides), options, progress)
     write((info.as_json if options.format == "json" else info.as_text)(opened))
     return 0

@@ -109,6 +109,15 @@ def open_view(
     return run
 
 
+def open_one(view: View, options: Namespace, progress: Progress) -> Run:
+    """The run of a view, as `open_view`; raises DataError where its name is several runs."""
+    if holds_several(view.run, not options.no_cache):
+        from chopper_core.ingest.discovery import check_is_one
+
+        check_is_one(view.run)
+    return open_view(view, options, progress)
+
+
 def _base_of(view: View) -> str:
     """The run to open that a view's is compared with; the measured one is there."""
     is_measured = view.overrides.predicted and view.base_run == MEASURED

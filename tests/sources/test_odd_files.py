@@ -169,11 +169,18 @@ def test_settings_and_runs_beside_a_link_to_itself_are_found(
     assert "symbolic" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command", [["info"], ["report", "-o", "page.html"], ["export", "--to", "perfetto", "-o", "x"]]
+)
 def test_several_runs_are_not_described_as_one(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    command: list[str],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.copy(folder / "rank0.json", folder / "other.json")
-    assert main(["info", str(folder)]) == 1
+    monkeypatch.chdir(folder.parent)
+    assert main([*command, str(folder)]) == 1
     assert "is 2 runs: other, rank0; open one of them" in capsys.readouterr().err
 
 

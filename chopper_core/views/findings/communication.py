@@ -8,16 +8,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.graph.collectives import (
-    PAIRWISE,
-    collectives_of,
-)
+from chopper_core.graph.collectives import PAIRWISE, collectives_of, comm_rows
 from chopper_core.graph.contention import TRANSFERS
 from chopper_core.graph.questions import exposed_transfers
 from chopper_core.model.column_names import FLOPS
-from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, Kind
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.model.table import NO_LABEL
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
@@ -223,7 +219,11 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         return
     waiting = context.per_iteration(float(chosen.member_exposed_ns.sum()))
     each = context.per_iteration(total)
-    rows, alone = _transfers(context.run, context.compared)
+    run, compared = context.run, context.compared
+    rows, alone = run.memo(
+        ("exposed transfers", compared),
+        lambda: exposed_transfers(run, comm_rows(run.table, compared), compared),
+    )
     saving = context.per_iteration(float(alone[context.node.holds(rows)].sum()))
     if context.share(saving) < EXPOSED.share:
         return
@@ -242,16 +242,6 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         is_measured=is_complete,
         total_ns=total,
     )
-
-
-def _transfers(run: Run, iterations: tuple[int, ...]) -> tuple[Index, Float64]:
-    def found() -> tuple[Index, Float64]:
-        rows = np.flatnonzero(run.table.kind == Kind.COMM)
-        if iterations:
-            rows = rows[np.isin(run.table.iteration[rows], iterations)]
-        return exposed_transfers(run, rows, iterations)
-
-    return run.memo(("exposed transfers", iterations), found)
 
 
 SLOWED: Final = threshold("""slower during communication | 20 | %
