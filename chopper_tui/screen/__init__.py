@@ -295,7 +295,6 @@ class Explorer(ScreenParts):
     async def _fill_in(self) -> None:
         """Show the rest of a frame when it is there; nothing moves but rows sorted by the rest."""
         run, view = self.run, self.view
-        await asyncio.sleep(self.DETAIL_DELAY)  # A key that is typed at once is answered first.
         try:
             made = run_in_thread(screen_data.screen_data, run, view, is_complete=True)
             data = await asyncio.shield(made)  # It is wanted again by who comes back.
