@@ -165,6 +165,21 @@ class Host:
 
         return captured_points(self)
 
+    @cached_property
+    def linked(self) -> Index:
+        """The linked backward operator around each activity's launch, NOWHERE without one."""
+        return self.backward.linked.innermost(self.captured)
+
+    @cached_property
+    def forward(self) -> Points:
+        """Where the forward of each activity was launched, for work of the backward alone.
+
+        Work recomputed inside a backward operator does not belong to that operator.
+        """
+        linked, again = self.backward.linked, self.backward.recompute
+        again = replace(again, value=np.full(len(again), NOWHERE, np.intp))
+        return self.backward.forward.take(linked.joined(again).innermost(self.captured))
+
     def ends(self, rows: Index | slice) -> Int64:
         return self.ranges.start_ns[rows] + self.ranges.duration_ns[rows]
 
@@ -277,18 +292,6 @@ class Backward(Struct, frozen=True):
     """The start of the forward operator of each."""
     recompute: Intervals
     """Ranges in backward that recompute forward work."""
-
-    def forward_around(self, points: Points) -> Points:
-        """The forward point of the linked backward operator around each point, else nowhere."""
-        return self.forward.take(self.linked.innermost(points))
-
-    def forward_of(self, points: Points) -> Points:
-        """The forward point of the work of a linked backward operator at each point, else nowhere.
-
-        Work recomputed inside a backward operator does not belong to that operator.
-        """
-        again = replace(self.recompute, value=np.full(len(self.recompute), NOWHERE, np.intp))
-        return self.forward.take(self.linked.joined(again).innermost(points))
 
 
 def link_backward(host: Host) -> Backward:

@@ -46,12 +46,25 @@ class Labels(Struct, frozen=True):
         self.codes[take] = codes
         self.rules[take] = rule
 
+    def fill_by(
+        self,
+        find: Callable[[Points, Mask], Index],
+        points: Points,
+        rule: Rule,
+        where: Mask | None = None,
+    ) -> None:
+        """Label activities without a label by what is found at their points, such as the
+        `innermost` of intervals; the others' aren't looked at."""
+        take = self.missing() if where is None else self.missing() & where
+        if take.any():
+            self.fill(find(points, take), rule, take)
+
     def fill_around(
         self, intervals: Intervals, points: Points, forward: Points, rule: Rule
     ) -> None:
         """Label by the innermost interval around each launch, else around its forward operator."""
-        self.fill(intervals.innermost(points), rule)
-        self.fill(intervals.innermost(forward), Rule.AUTOGRAD)
+        self.fill_by(intervals.innermost, points, rule)
+        self.fill_by(intervals.innermost, forward, Rule.AUTOGRAD)
 
 
 class Order(Struct, frozen=True):
@@ -219,21 +232,23 @@ class Intervals(Rows, frozen=True):
     end_ns: Int64
     value: Index
 
-    def innermost(self, points: Points, *, any_thread: bool = False) -> Index:
+    def innermost(
+        self, points: Points, among: Mask | None = None, *, any_thread: bool = False
+    ) -> Index:
         """The value of the shortest interval over each point, -1 where there is none.
 
-        With `any_thread` the points are compared by time alone. Of equally long intervals the
-        later one wins.
+        With `among` only over those points. With `any_thread` the points are compared by time
+        alone. Of equally long intervals the later one wins.
         """
         if any_thread:
             everywhere = replace(self, thread=np.zeros_like(self.thread))
-            return everywhere.innermost(points.anywhere)
-        return self._paint(points, -1)
+            return everywhere.innermost(points.anywhere, among)
+        return self._paint(points, among, -1)
 
-    def outermost(self, points: Points) -> Index:
-        return self._paint(points, 1)
+    def outermost(self, points: Points, among: Mask | None = None) -> Index:
+        return self._paint(points, among, 1)
 
-    def _paint(self, points: Points, sign: int) -> Index:
+    def _paint(self, points: Points, among: Mask | None, sign: int) -> Index:
         """The value of the longest interval over each point, or of the shortest with a negative
         sign; the last of equal ones."""
         found = np.full(len(points), -1, np.intp)
@@ -241,7 +256,7 @@ class Intervals(Rows, frozen=True):
         if not count:
             return found
         if count * len(points) < _FEW:
-            rows = np.flatnonzero(points.known())
+            rows = np.flatnonzero(points.known() if among is None else points.known() & among)
             order = stable_order(sign * (self.end_ns - self.start_ns))[:, None]
             time_ns = points.time_ns[rows]
             over = self.thread[order] == points.thread[rows]
@@ -249,20 +264,23 @@ class Intervals(Rows, frozen=True):
             last = count - 1 - over[::-1].argmax(axis=0)
             found[rows] = np.where(over.any(axis=0), self.value[order[last, 0]], -1)
             return found
-        rows, _ = points.line
+        rows, line = points.line
+        if among is not None:
+            kept = among[rows]
+            rows, line = rows[kept], line[kept]
         if not len(rows):
             return found
-        covers, low, high = map(np.concatenate, zip(*self._covering(points), strict=True))
+        covers, low, high = map(np.concatenate, zip(*self._covering(points, line), strict=True))
         order = stable_order(sign * (self.end_ns[covers] - self.start_ns[covers]))
         last = last_over(low[order], high[order], len(rows))
         is_covered = last >= 0
         found[rows[is_covered]] = self.value[covers[order[last[is_covered]]]]
         return found
 
-    def _covering(self, points: Points) -> Iterator[tuple[Int32, ...]]:
-        """The intervals over any point, and where in its line these begin and end; by blocks, since
-        a trace has many times more ranges than activities."""
-        line = np.append(points.line[1], np.iinfo(np.int64).max)
+    def _covering(self, points: Points, line: Int64) -> Iterator[tuple[Int32, ...]]:
+        """The intervals over any point of a line, and where in it these begin and end; by blocks,
+        since a trace has many times more ranges than activities."""
+        line = np.append(line, np.iinfo(np.int64).max)
         for begin in range(0, len(self), BLOCK):
             block = slice(begin, begin + BLOCK)
             end = points.place(self.thread[block], self.end_ns[block])

@@ -69,14 +69,16 @@ def label_layers(host: Host, modules: Modules, iterations: Labels, phases: Label
     # FSDP's work for its root group belongs to no layer, wherever it runs.
     points = Points(np.where(serves == _ROOT_GROUP, NOWHERE, points.thread), points.time_ns)
     # Recomputed work belongs to the layer of its backward operator.
-    forward = host.backward.forward_around(points)
+    linked = np.where(serves == _ROOT_GROUP, NOWHERE, host.linked)
+    forward = host.backward.forward.take(linked)
     labels.fill_around(annotated_layers(host), points, forward, Rule.ANNOTATION)
     labels.fill_around(layer_windows(host), points, forward, Rule.FSDP)
     labels.fill_around(modules.layers, points, forward, Rule.MODULE)
 
-    outside = labels.missing() & (modules.holders.innermost(points) != NOWHERE)
+    outside = modules.holders.innermost(points, labels.missing()) != NOWHERE
     labels.rules[outside] = Rule.MODULE
-    of_outside = labels.missing() & ~outside & (modules.holders.innermost(forward) != NOWHERE)
+    rest = labels.missing() & ~outside
+    of_outside = modules.holders.innermost(forward, rest) != NOWHERE
     labels.rules[of_outside] = Rule.AUTOGRAD
     outside |= of_outside
     outside |= serves == _ROOT_GROUP

@@ -144,8 +144,8 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
         call, works, is_matrix, works.are(lambda work: isinstance(work.call.sizes, Fused))
     )
     found = [work.call for work in works.distinct]
-    linked = _attention_backward(flops, element, shape, found, host, replay, works)
-    linked[call != NOWHERE] = NOWHERE
+    _attention_backward(flops, element, shape, found, host, replay, works)
+    linked = np.where(call == NOWHERE, host.linked, NOWHERE)
     _share_time(call_ns, flops, activities.duration_ns, linked, replay)
     lacks = host.links.launch_ns == NO_TIME
     lacks[host.stand_ins[0]] = False
@@ -185,9 +185,10 @@ _REASONS: Final = (
 
 def without_model(host: Host, work: ModelWork) -> dict[str, int]:
     """The time of kernels without a model in µs, by the reason."""
-    lacking = np.isnan(work.flops) & np.isnan(work.bytes) & np.isnan(work.shape)
-    rows = np.flatnonzero(lacking & (host.kind == Kind.COMPUTE))
-    around = host.intervals(host.operators).innermost(host.captured.take(rows))
+    is_lacking = np.isnan(work.flops) & np.isnan(work.bytes) & np.isnan(work.shape)
+    is_lacking &= host.kind == Kind.COMPUTE
+    rows = np.flatnonzero(is_lacking)
+    around = host.intervals(host.operators).innermost(host.captured, is_lacking)[rows]
     inside = around[around != NOWHERE]
     reason = np.zeros(len(rows), np.intp)
     modelled = host.by_name(has_model, inside) > 0
@@ -232,8 +233,8 @@ def _moved(
     """
     activities = host.trace.activities
     shape, moved_bytes, call_ns = columns
-    call = host.intervals(works.rows, np.arange(len(works.rows))).outermost(host.captured)
-    call[~free | (host.kind != Kind.COMPUTE)] = NOWHERE
+    calls = host.intervals(works.rows, np.arange(len(works.rows)))
+    call = calls.outermost(host.captured, free & (host.kind == Kind.COMPUTE))
     rows = np.flatnonzero(call != NOWHERE)
     alone = np.isfinite(moved_bytes)
     if not len(rows):
@@ -408,22 +409,17 @@ def _attention_backward(
     host: Host,
     replay: Index,
     works: Works,
-) -> Index:
-    """Give backward attention kernels without inputs of their own 2.5 times the forward's work.
-
-    Returns the calls that they belong to.
-    """
+) -> None:
+    """Give backward attention kernels without inputs of their own 2.5 times the forward's work."""
     attends = host.of_class(ATTENTION_CLASS)
     forward = np.flatnonzero(host.named(ATTENTION)[works.rows])
-    linked = host.backward.linked.innermost(host.captured)
-    of_forward = host.intervals(works.rows[forward], forward).innermost(
-        host.backward.forward_of(host.captured)
-    )
-    rows = np.flatnonzero(attends & (of_forward != NOWHERE))
+    calls = host.intervals(works.rows[forward], forward)
+    of_forward = calls.innermost(host.forward, attends)
+    rows = np.flatnonzero(of_forward != NOWHERE)
     if not len(rows):
-        return linked
-    node = np.full(len(linked), NOWHERE, np.intp)
-    node[rows] = numbered((linked[rows], replay[rows]))
+        return
+    node = np.full(len(of_forward), NOWHERE, np.intp)
+    node[rows] = numbered((host.linked[rows], replay[rows]))
     counted = distinct(node[rows[np.isfinite(flops[rows])]])
     rows = rows[~isin(node[rows], counted)]
     numbers, number = ranked(works.work[of_forward[rows]])
@@ -432,7 +428,6 @@ def _attention_backward(
     rows = longest_of(host, rows, node)
     flops[rows] = works.numbers("flops")[of_forward[rows]] * BACKWARD_PER_FORWARD
     element[rows] = works.numbers("element")[of_forward[rows]]
-    return linked
 
 
 def longest_of(host: Host, rows: Index, owner: Index) -> Index:

@@ -77,7 +77,7 @@ class Modules(Struct, frozen=True):
         """
         labels, points = Labels.none(len(host.captured)), host.captured
         calls = replace(self.operations, value=self.path)
-        forward = host.backward.forward_around(points)
+        forward = host.backward.forward.take(host.linked)
         labels.fill_around(calls, points, forward, Rule.MODULE)
         return np.where(labels.missing(), np.nan, labels.codes + first)
 

@@ -115,8 +115,7 @@ def label_operations(
     repeated layer, finally kernel names.
     """
     names = OperationNames()
-    points, backward = host.captured, host.backward
-    forward = backward.forward_of(points)
+    points, forward = host.captured, host.forward
     labels = Labels.none(len(points))
     computes = host.kind != Kind.COMM
     _label_collectives(labels, names, collectives, ~computes)
@@ -125,7 +124,7 @@ def label_operations(
     unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
     is_fsdp = host.is_annotation & host.named(_FSDP)
     fsdp = host.valued(is_fsdp, lambda name: names.code(group_of(_FSDP, name)))
-    labels.fill(fsdp.joined(unnamed).innermost(points), Rule.FSDP)
+    labels.fill_by(fsdp.joined(unnamed).innermost, points, Rule.FSDP)
     # Value -1 is a module without an operation.
     codes = np.array([*map(names.code, modules.operation_names), NO_LABEL], np.intp)
     by_module = replace(modules.operations, value=codes[modules.operations.value])
@@ -148,7 +147,7 @@ def label_operations(
         shapes = read_shapes(host, layer_ranges, names.code)
         labels.fill_around(shapes, points, forward, Rule.SHAPE)
 
-    recomputed = backward.recompute.innermost(points) != NOWHERE
+    recomputed = host.backward.recompute.innermost(points) != NOWHERE
     _mark_recompute(labels, names, recomputed)
     _like_forward(labels, names, host, phases, recomputed)
     # Where the profiling window cut off the launch or the forward, other steps are more reliable.
@@ -162,21 +161,21 @@ def label_operations(
         host.is_operator & host.named(_CUSTOM_NODE),
         lambda name: names.code(group_of(_CUSTOM_NODE, name)),
     )
-    labels.fill(custom.innermost(points), Rule.HOST_OPERATOR)
+    labels.fill_by(custom.innermost, points, Rule.HOST_OPERATOR)
     is_operator = host.is_operator & ~host.named(_WRAPPERS)
     operators = host.valued(is_operator, lambda name: names.code(name.removeprefix("aten::")))
-    labels.fill(operators.outermost(forward), Rule.AUTOGRAD)
+    labels.fill_by(operators.outermost, forward, Rule.AUTOGRAD)
     # On any thread, such as the one around backward().
     in_vocabulary = host.is_annotation & host.named(VOCABULARY)
     regions = host.valued(in_vocabulary, lambda name: names.code(normal_name(name)))
-    around = regions.innermost(points, any_thread=True)
-    labels.fill(around, Rule.ANNOTATION, in_backward)
-    labels.fill(operators.outermost(points), Rule.HOST_OPERATOR)
-    del custom, operators, regions  # They may be as large as the trace.
+    around = partial(regions.innermost, any_thread=True)
+    labels.fill_by(around, points, Rule.ANNOTATION, in_backward)
+    labels.fill_by(operators.outermost, points, Rule.HOST_OPERATOR)
+    del custom, operators, regions, around  # They may be as large as the trace.
     # The work that autograd's nodes run directly.
     is_node = host.is_operator & host.named(_NODE) & host.named(_WRAPPERS) & ~host.named(_COMPILED)
     nodes = host.valued(is_node, lambda name: names.code(group_of(_NODE, name)))
-    labels.fill(nodes.innermost(points), Rule.HOST_OPERATOR)
+    labels.fill_by(nodes.innermost, points, Rule.HOST_OPERATOR)
     like_context(labels, by_context, (*_CONTEXT_RULES, Rule.HOST_OPERATOR), computes)
     if places.any():
         in_layers = np.array([*map(names.code, OPERATIONS)], np.intp)
@@ -199,11 +198,12 @@ def _fill_innermost(
     places = replace(both, value=np.arange(len(both)))
     # Position -1 holds NO_LABEL, for points outside all intervals.
     codes = np.append(both.value, NO_LABEL)
-    at = places.innermost(points)
+    at = places.innermost(points, labels.missing())
     labels.fill(codes[at], Rule.ANNOTATION, at < len(annotated))
     labels.fill(codes[at], Rule.MODULE)
     # In a module without an operation of its own, its operators are more specific.
-    labels.fill(codes[places.innermost(forward)], Rule.AUTOGRAD, at == NOWHERE)
+    rest = labels.missing() & (at == NOWHERE)
+    labels.fill(codes[places.innermost(forward, rest)], Rule.AUTOGRAD)
 
 
 def _without_scopes(

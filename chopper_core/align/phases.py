@@ -111,7 +111,7 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
 
     def inside(pattern: re.Pattern[str]) -> Mask:
         rows = np.flatnonzero(host.named(pattern) & host.is_operator)
-        return host.intervals(rows).innermost(points) >= 0
+        return host.intervals(rows).innermost(points, labels.missing()) >= 0
 
     codes = host.by_name(lambda name: _code(range_phase(name)), host.annotations)
     speaking = host.intervals(host.annotations[codes != NO_LABEL], codes[codes != NO_LABEL])
@@ -122,16 +122,17 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
     labels.fill(Phase.OPTIMIZER, Rule.HOST_OPERATOR, inside(_OPTIMIZER))
     labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, inside(_BACKWARD))
     labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, isin(points.thread, host.autograd_threads))
-    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, host.backward.recompute.innermost(points) >= 0)
+    again = host.backward.recompute.innermost(points, labels.missing())
+    labels.fill(Phase.BACKWARD, Rule.AUTOGRAD, again >= 0)
     labels.fill(Phase.BACKWARD, Rule.HOST_OPERATOR, inside(_BACKWARD_OPERATOR))
-    labels.fill(inference.phases.innermost(points), Rule.ANNOTATION)
+    labels.fill_by(inference.phases.innermost, points, Rule.ANNOTATION)
     uploads = host.by_kernel(lambda name: _UPLOAD.search(name) is not None)
     labels.fill(Phase.DATA, Rule.KERNEL_NAME, linked & (uploads > 0))
     labels.fill(Phase.FORWARD, Rule.ANNOTATION, forward)
     # A thread without ranges of its own works for those of another one.
     elsewhere = ~isin(points.thread, distinct(host.ranges.thread[host.annotations]))
-    anywhere = speaking.innermost(points, any_thread=True)
-    labels.fill(anywhere, Rule.ANNOTATION, elsewhere & (anywhere == Phase.BACKWARD))
+    anywhere = speaking.innermost(points, elsewhere & labels.missing(), any_thread=True)
+    labels.fill(anywhere, Rule.ANNOTATION, anywhere == Phase.BACKWARD)
 
     named = host.by_kernel(_code_of_kernel)
     transposed = inside(_TRANSPOSED)
