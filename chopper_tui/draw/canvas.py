@@ -99,16 +99,15 @@ class Canvas(Struct):
         row, begin, columns = self.cells.get(y, (0, 0, np.zeros(0, np.intp)))
         return (row, int(columns[x - begin])) if 0 <= x - begin < len(columns) else None
 
-    def labels(self, names: Sequence[str], level: str = "", least: int = _MIN_LABEL) -> list[str]:
+    def labels(self, names: Sequence[str], level: str = "") -> list[str]:
         """Names shortened and padded to one width, which leaves most of the canvas to the rows."""
         shown = display_names(tuple(names), level) if level else tuple(map(clean, names))
         longest = max((cell_width(each) for each in shown), default=0)
-        width = max(min(longest, _MAX_LABEL, self.width // 3), min(least, longest))
+        width = max(min(longest, _MAX_LABEL, self.width // 3), min(_MIN_LABEL, longest))
         return [pad(each, width) + " " for each in fitting_names(shown, width, self.glyphs)]
 
-    def rows_shown(self, count: int, below: int = 0) -> int:
-        room = max(self.left - below, 0)
-        return count if count <= room else max(room - 1, 0)
+    def rows_shown(self, count: int) -> int:
+        return count if count <= self.left else max(self.left - 1, 0)
 
     def add_rest(self, count: int, shown: int) -> None:
         if shown < count and self.left:

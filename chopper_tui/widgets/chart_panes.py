@@ -171,8 +171,6 @@ class Curves(PaneColumn):
 class PicturePane(DrawnPane, Dragging, Listing):
     """The charts of a view; of a bar whose parts lead on, the cursor is on one of these."""
 
-    place = 0
-    """The part of the bar under the cursor, among those listed."""
     _taken = 0
     """Lines at their top that the border has."""
     _shown: tuple[Sequence[Chart], int, int | None] = (), 0, None
@@ -187,7 +185,7 @@ class PicturePane(DrawnPane, Dragging, Listing):
         if not (pictures and drawing.drawer_of(pictures[0]).follows_cursor):
             selected = 0
         if self.has_keys and (bar := self.bar) is not None:
-            selected, column = 1, bar.listed[self.place]
+            selected, column = 1, bar.listed[self.cursor]
         self.draw(selected, column, *pictures)
 
     def show_cursor(self) -> None:
@@ -207,23 +205,20 @@ class PicturePane(DrawnPane, Dragging, Listing):
         bar = self.bar
         if bar is None or bar.opens is None:
             return None
-        self.place = min(self.place, len(bar.listed) - 1)
-        return bar.opens(bar.listed[self.place])
+        self.cursor = min(self.cursor, len(bar.listed) - 1)
+        return bar.opens(bar.listed[self.cursor])
 
     @property
     def part_name(self) -> str:
         bar = self.bar
-        return bar.series[bar.listed[self.place]].name if bar is not None else ""
+        return bar.series[bar.listed[self.cursor]].name if bar is not None else ""
 
     @property
     def rows(self) -> int:
         return len(self.bar.listed) if self.bar is not None else 0
 
-    def move(self, rows: int) -> None:
-        self.move_to(self.place + rows)
-
     def move_to(self, row: int) -> None:
-        self.place = max(min(row, self.rows - 1), 0)
+        self.cursor = max(min(row, self.rows - 1), 0)
         self.show_cursor()
 
     def _time_cell(self, x: int) -> int | None:
@@ -261,7 +256,7 @@ class PicturePane(DrawnPane, Dragging, Listing):
             if (bar := self.bar) is None:
                 self.explorer.point_at_cell(cell)
             elif cell[1] in bar.listed:
-                self.place = bar.listed.index(cell[1])
+                self.cursor = bar.listed.index(cell[1])
                 self.explorer.give_keys(self)
                 self.explorer.action_perform("enter")
 
@@ -451,7 +446,6 @@ class CardsPane(Pane, Listing):
     """As many cards as fit, the cursor's among them; a bar at the left marks it."""
 
     cards: Cards | None = None
-    cursor = 0
     _last: Cards | None = None
     _first = 0
     _owners: Sequence[int] = ()
@@ -492,9 +486,6 @@ class CardsPane(Pane, Listing):
         if self.cards is None or self.cursor >= len(self.cards.cards):
             return None
         return self.cards.cards[self.cursor]
-
-    def move(self, rows: int) -> None:
-        self.move_to(self.cursor + rows)
 
     def move_to(self, row: int) -> None:
         row = max(min(row, self.rows - 1), 0)

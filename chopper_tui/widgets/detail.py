@@ -33,26 +33,22 @@ class DetailPane(Pane, Listing):
     """The name and the figures of a row."""
 
     detail: Detail | None = None
-    _first = 0
     _lines: Sequence[Pieces] = ()
 
     def show(self, detail: Detail | None) -> None:
         """Show a row's detail, from its first line on if it is another row's."""
         if detail is None or self.detail is None or detail.label != self.detail.label:
-            self._first = 0
+            self.cursor = 0
         self.detail = detail
         self.redraw()
 
     def show_cursor(self) -> None:
         self.redraw()
 
-    def move(self, lines: int) -> None:
-        self.move_to(self._first + lines)
-
     def move_to(self, line: int) -> None:
         line = max(min(line, len(self._lines) - self.page), 0)
-        if line != self._first:
-            self._first = line
+        if line != self.cursor:
+            self.cursor = line
             self.redraw()
 
     @property
@@ -74,13 +70,13 @@ class DetailPane(Pane, Listing):
         lines += [[], *_wrapped(detail.address, room, "dim")]
         self._lines = lines
         height -= not self.is_panel
-        self._first = max(min(self._first, len(lines) - height), 0)
-        shown = lines[self._first : self._first + height]
+        self.cursor = max(min(self.cursor, len(lines) - height), 0)
+        shown = lines[self.cursor : self.cursor + height]
         bar = (glyphs.cursor if self.has_keys else " ", "strong")
         drawn = [[bar, *line] for line in shown]
         hidden = len(lines) - len(shown)
         if hidden:
-            place = f"{self._first + 1}-{self._first + len(shown)} of {len(lines)}"
+            place = f"{self.cursor + 1}-{self.cursor + len(shown)} of {len(lines)}"
             hint = place if self.has_keys else f"{place}, Tab scrolls"
             drawn[-1:] = [[bar, (fit(hint, room, glyphs), "dim")]]
         return self.headed([bar, *name], drawn)

@@ -52,7 +52,6 @@ class FrameTable(ScrollView, Listing, can_focus=False):
     """Whether sparklines may be drawn that are not on the screen."""
     full_names = False
     marked: frozenset[str] = frozenset()
-    cursor = 0
     first_column = 0
     """The first column next to the name: those before it are scrolled out."""
     added = ""
@@ -112,9 +111,6 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             on_screen = range(top, min(top + self.page, self.rows))
             rows = [row for row in on_screen if self.frame.labels[row] in changed]
             self._refresh_rows(*rows)
-
-    def move(self, rows: int) -> None:
-        self.move_to(self.cursor + rows)
 
     def move_to(self, row: int) -> None:
         row = max(min(row, self.rows - 1), 0)

@@ -131,6 +131,8 @@ class Listing(ChopperWidget):
     """Rows that keys and the mouse's wheel move along; one panel of the screen has the keys."""
 
     has_keys = False
+    cursor = 0
+    """The row that has the cursor, or that is shown first where none has."""
 
     @property
     def rows(self) -> int:
@@ -156,7 +158,7 @@ class Listing(ChopperWidget):
         self.refresh()
 
     def move(self, rows: int) -> None:
-        raise NotImplementedError
+        self.move_to(self.cursor + rows)
 
     def move_to(self, row: int) -> None:
         raise NotImplementedError

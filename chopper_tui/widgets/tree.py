@@ -37,7 +37,6 @@ class ScopeTree(DrawnPane, Listing):
     It is a second cursor, at another level than the table's.
     """
 
-    cursor = 0
     _views: Sequence[View] = ()
     _folded: frozenset[tuple[str, ...]] = frozenset()
     """Places that were opened or closed against what is open by itself: the path, and all inside of
@@ -61,9 +60,6 @@ class ScopeTree(DrawnPane, Listing):
 
     def show_cursor(self) -> None:
         self.redraw()
-
-    def move(self, rows: int) -> None:
-        self.move_to(self.cursor + rows)
 
     def move_to(self, row: int) -> None:
         self.cursor = max(min(row, self.rows - 1), 0)
