@@ -22,7 +22,10 @@ from chopper_core.util.grouping import (
     combined,
     distinct,
     median_of,
+    medians_along,
     places_by,
+    run_sizes,
+    run_starts,
     runs_of,
     stable_order,
     united,
@@ -183,7 +186,10 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
     difference of ends that may belong to the same collective, within an iteration.
     """
     late = np.zeros(int(kernels.gpu.max(initial=0)) + 1, np.int64)
-    kernels = kernels.take(~kernels.is_unmatched & ~kernels.is_rooted)
+    if (kernels.is_unmatched | kernels.is_rooted).any():
+        kernels = kernels.take(~kernels.is_unmatched & ~kernels.is_rooted)
+    if (found := _offsets_in_turn(kernels, np.zeros_like(late))) is not None:
+        return found
     lanes = {gpu: kernels.take(own) for gpu, own in runs_of(kernels.gpu)}
     groups = {gpu: Counter(lane.group.tolist()) for gpu, lane in lanes.items()}
     part = np.zeros(len(late), np.int64)
@@ -198,6 +204,29 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
             unmatched.update(gpus)
     scatter = int(median_of(np.concatenate(distances))) if distances else 0
     return EndOffsets(late, frozenset(unmatched), part, scatter)
+
+
+def _offsets_in_turn(kernels: CommKernels, late: Int64) -> EndOffsets | None:
+    """The offsets of GPUs that all run the same collectives, each compared with the one before it;
+    None where it takes a search."""
+    first = run_starts(kernels.gpu)
+    count = len(first)
+    if count < 2 or len(distinct(run_sizes(first, len(kernels)))) > 1:
+        return None
+    for column in (*kernels.labels, kernels.iteration):
+        lines = column.reshape(count, -1)
+        if (lines != lines[0]).any():
+            return None
+    ends = kernels.end_ns.reshape(count, -1)
+    if count * int(np.ptp(ends)) > _FAR // 2:
+        return None
+    own, base = ends[1:], ends[:-1]
+    found, agree = _agreed(own, base, own - base)
+    if not agree.all():
+        return None
+    late[kernels.gpu[first[1:]]] = np.cumsum(found)
+    distances = np.abs(_nearest(own - found[:, None], base))
+    return EndOffsets(late, frozenset(), np.zeros_like(late), int(median_of(distances)))
 
 
 def _parts(groups: Mapping[int, Counter[int]]) -> list[list[int]]:
@@ -236,7 +265,8 @@ def _place(
                 if found is not None:
                     placed.add(gpu)
                     late[gpu] = found + late[base]
-                    distances.append(np.abs(_nearest(own.end_ns - found, other.end_ns)))
+                    near = _nearest(own.end_ns[None] - found, other.end_ns[None])
+                    distances.append(np.abs(near[0]))
                     break
             else:
                 failures += 1
@@ -299,12 +329,9 @@ def _common(kernels: CommKernels, groups: Mapping[int, int]) -> CommKernels:
 
 def _late(own: CommKernels, base: CommKernels, same_place: Int64) -> int | None:
     """How much later the ends are than the base's; None if they don't agree at any offset."""
-    distance = _nearest(own.end_ns, base.end_ns)
-    late, usual = int(median_of(distance)), float(median_of(np.diff(base.end_ns, prepend=0)))
-    if median_of(np.abs(distance)) <= min(_CLOSE * usual, _WINDOWS_NS[-1]) and (
-        len(same_place) < _MIN_VOTES or abs(median_of(same_place) - late) <= _WINDOWS_NS[0]
-    ):
-        return late
+    late, agree = _agreed(own.end_ns[None], base.end_ns[None], same_place[None])
+    if agree[0]:
+        return int(late[0])
     for window in _WINDOWS_NS:
         found = _voted(own, base, same_place, window)
         if found is not None:
@@ -312,11 +339,27 @@ def _late(own: CommKernels, base: CommKernels, same_place: Int64) -> int | None:
     return None
 
 
+def _agreed(ends: Int64, others: Int64, same_place: Int64) -> tuple[Int64, Mask]:
+    """How much later each line of ends is than that of the others, and whether they agree on it."""
+    distance = _nearest(ends, others)
+    late = medians_along(distance, 1).astype(np.int64)
+    usual = medians_along(np.diff(others, prepend=0), 1)
+    agree: Mask = medians_along(np.abs(distance), 1) <= np.minimum(_CLOSE * usual, _WINDOWS_NS[-1])
+    if same_place.shape[1] >= _MIN_VOTES:
+        agree &= np.abs(medians_along(same_place, 1) - late) <= _WINDOWS_NS[0]
+    return late, agree
+
+
 def _nearest(ends: Int64, others: Int64) -> Int64:
-    """The signed distance of each end from the nearest of the others, which rise."""
-    after = np.minimum(np.searchsorted(others, ends), len(others) - 1)
+    """The signed distance of each end from the nearest of the others of its line, which rise."""
+    count, low = others.shape[1], min(int(ends.min()), int(others.min()))
+    line = np.arange(len(ends))[:, None]
+    # Far from each other, all lines are one that rises.
+    shift = line * (max(int(ends.max()), int(others.max())) - low + 1) - low
+    after = np.searchsorted((others + shift).ravel(), ends + shift) - line * count
+    after = np.minimum(after, count - 1)
     before = np.maximum(after - 1, 0)
-    later, earlier = ends - others[before], ends - others[after]
+    later, earlier = (ends - np.take_along_axis(others, at, 1) for at in (before, after))
     return np.where(np.abs(later) < np.abs(earlier), later, earlier)
 
 
