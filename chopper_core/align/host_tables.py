@@ -144,14 +144,16 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
     place = Points(np.tile(thread, 2), np.concatenate([begin, end])).place
     begins, ends = place(thread, begin), place(thread, end)
     order = stable_order(begins)
-    ordered, latest = begins[order], np.maximum.accumulate(ends[order])
+    ordered = np.append(begins[order], np.iinfo(np.int64).max)
+    latest = np.maximum.accumulate(ends[order])
     kinds: list[Int8] = []
     chosen: list[Intervals] = []
     edges: list[Int64] = []
     for kind, events in _events(trace):
         starts = place(events.thread, events.start_ns)
         stops = place(events.thread, events.end_ns + 1)
-        inside = np.searchsorted(ordered, stops, "left") > np.searchsorted(latest, starts, "right")
+        # Before the stop begins a gap, the first of those with one that ends behind the start.
+        inside = ordered[np.searchsorted(latest, starts, "right")] < stops
         inside &= kind != _IGNORED
         kinds.append(kind[inside])
         chosen.append(events.take(inside))

@@ -156,8 +156,9 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     free = ~is_matrix & np.isnan(shape) & np.isnan(flops)
     alone = _moved(host, moves, replay, free, found, (shape, moved_bytes, call_ns))
     for keys in (lenders, _place_in_step(host, step)) if lacks.any() else ():
-        flops, element = lend(flops, keys, lacks), lend(element, keys, lacks)
-        whole = lend(np.where(alone, moved_bytes, np.nan), keys, lacks)
+        group = numbered(keys)
+        flops, element = lend(flops, group, lacks), lend(element, group, lacks)
+        whole = lend(np.where(alone, moved_bytes, np.nan), group, lacks)
         moved_bytes = np.fmax(moved_bytes, whole)
     computes_tf32 = host.by_kernel(lambda kernel: "tf32" in kernel.lower()) > 0
     element[(element == ElementType.FP32) & computes_tf32] = ElementType.TF32
@@ -375,17 +376,13 @@ def _without_stand_ins(flops: Float64, kernel: Int32, unlinked: Mask) -> None:
             flops[rows[isin(kernel[rows], rare)]] = np.nan
 
 
-def lend(values: Float64, keys: Sequence[Codes], lacks: Mask) -> Float64:
-    """Fill values of activities without a launch record from equal activities.
-
-    Activities are equal if their keys (kernel, operation, phase) are, and if all known values of
-    these keys agree.
-    """
+def lend(values: Float64, group: Index, lacks: Mask) -> Float64:
+    """Fill values of activities without a launch record from those of their group, such as those
+    of equal kernel, operation and phase, where all known ones of it agree."""
     wanted = np.flatnonzero(lacks & ~np.isfinite(values))
     known = np.flatnonzero(np.isfinite(values))
     if not len(wanted) or not len(known):
         return values
-    group = numbered(keys)
     agreed = common_of(values[known], group[known], int(group.max()) + 1, np.nan)
     lent = values.copy()
     lent[wanted] = agreed[group[wanted]]
@@ -458,7 +455,8 @@ def activity_tokens(host: Host, phase: Int32, layer: Int32, keys: Sequence[Codes
     found = _of_embedding(host, forward)
     if not np.isfinite(found).any() and _is_text(host):
         found = _of_attention(host, forward, layer)
-    return lend(found, keys, forward & (host.links.launch_ns == NO_TIME))
+    lacks = forward & (host.links.launch_ns == NO_TIME)
+    return lend(found, numbered(keys), lacks) if lacks.any() else found
 
 
 def _of_embedding(host: Host, forward: Mask) -> Float64:
