@@ -453,7 +453,7 @@ class TraceTables:
     def _count_unused(self, events: Iterable[Event]) -> None:
         self._unused_counts.update(event.cat for event in events)
 
-    def _thread_codes(self, events: Sequence[Event]) -> Int32:
+    def _thread_codes(self, events: Sequence[Event]) -> Int64:
         processes, threads = [event.pid for event in events], [event.tid for event in events]
         ranks = self._ranks(events)
         begins: Index = np.arange(len(events))
@@ -477,7 +477,7 @@ class TraceTables:
                 codes[row] = self.collectives[collective_of(args[row])]
         return codes
 
-    def _inputs(self, events: Sequence[Event], name_codes: Int32, args: Sequence[Args]) -> Int32:
+    def _inputs(self, events: Sequence[Event], name_codes: Int64, args: Sequence[Args]) -> Int32:
         unseen = len(self.names) - len(self._kept_inputs)
         self._kept_inputs = np.append(self._kept_inputs, np.full(unseen, _UNSEEN, np.int8))
         kept = self._kept_inputs[name_codes]
@@ -494,10 +494,9 @@ class TraceTables:
 
     def _numbers_or_names(self, values: Sequence[Any]) -> Int64:
         """Return ids as numbers; text that is not a number becomes -2 minus its code in names."""
-        try:
-            return np.fromiter(values, np.int64, len(values))
-        except (TypeError, ValueError, OverflowError):
-            return np.array([self._number_or_name(value) for value in values], np.int64)
+        with suppress(struct.error):
+            return packed(values)
+        return np.array([self._number_or_name(value) for value in values], np.int64)
 
     def _number_or_name(self, value: Any) -> int:
         number = integer(value)
@@ -509,8 +508,8 @@ class TraceTables:
         return -2 - self.names[value]
 
 
-def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int32:
-    return np.fromiter(map(codes.__getitem__, keys), np.int32, len(keys))
+def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int64:
+    return packed([*map(codes.__getitem__, keys)])
 
 
 def _is_long(duration_us: Any) -> bool:
