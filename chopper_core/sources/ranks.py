@@ -218,12 +218,13 @@ def process_in_name(name: str) -> str | None:
 
 def _with_hints(files: Sequence[Path]) -> list[TraceFile]:
     """Read ranks from names; a folder's name counts only if it contains a single trace."""
-    traces_below = Counter(folder for file in files for folder in file.absolute().parents)
+    hints = [rank_in_name(file.name) for file in files]
+    named = files if None in hints else ()
+    traces_below = Counter(folder for file in named for folder in file.absolute().parents)
     traces: list[TraceFile] = []
-    for file in files:
-        hint = rank_in_name(file.name)
+    for file, hint in zip(files, hints, strict=True):
         source = FROM_NAME
-        for folder in file.absolute().parents:
+        for folder in file.absolute().parents if hint is None else ():
             if hint is not None or traces_below[folder] > 1:
                 break
             hint, source = rank_in_name(folder.name), FROM_FOLDER
