@@ -176,8 +176,8 @@ def run_passes(
     passes: Passes,
     environ: Mapping[str, str],
     say: Callable[[str], None],
-) -> int:
-    """Run the passes that a recording lacks; returns how many are there. Raises DataError.
+) -> None:
+    """Run the passes that a recording lacks. Raises DataError.
 
     With hooks in `environ` only their windows are counted, and a pass without one failed. Ctrl-C
     ends the pass that runs and leaves out the others.
@@ -189,11 +189,9 @@ def run_passes(
     if known.ended_ns:
         limit_s = max(limit_s, _SLOWER * (known.ended_ns - known.started_ns) / 1e9)
     names = {tuple(each.counters): name for name, each in known.passes.items()}
-    count = 0
     for at, counters in enumerate(passes, 1):
         name = names.setdefault(counters, f"pass_{len(names) + 1}")
         if name in known.passes and known.passes[name].state == "done":
-            count += 1
             continue
         say(f"counter pass {at} of {len(passes)}: {' '.join(counters)}")
         state = manifest.RecordedPass(list(counters))
@@ -206,12 +204,10 @@ def run_passes(
         state.state, state.reason = "failed" if reason else "done", reason
         state.seconds = round(time.monotonic() - began_s, 1)
         manifest.update(run, passes={name: state})
-        count += not reason
         if reason:
             say(f"counter pass {at} of {len(passes)} failed: {reason}")
         if is_interrupted:
             break
-    return count
 
 
 def _run_pass(

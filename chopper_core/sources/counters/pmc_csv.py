@@ -39,11 +39,10 @@ _NO_COUNTERS: Final = frozenset(
     (
         *(name for headings in CSV_COLUMNS.values() for name in headings),
         *KERNEL,
-        *("gpu_id", "node_id", "queue_index", "lds", "scr", "vgpr", "arch_vgpr", "accum_vgpr"),
-        *("sgpr", "wave_size", "sig", "obj", "dispatchns", "completens", "xcc_index", "kernel_id"),
-        *("lds_per_workgroup", "scratch_per_workitem", "arch_vgpr_count", "accum_vgpr_count"),
-        *("sgpr_count", "vgpr_count", "lds_block_size", "scratch_size", "guid", "counter_name"),
-        *("counter_value", "name", "wave_front_size", ""),
+        *("gpu_id", "node_id", "queue_index", "scr", "sgpr", "wave_size", "sig", "obj", "name"),
+        *("dispatchns", "completens", "xcc_index", "kernel_id", "scratch_per_workitem"),
+        *("sgpr_count", "scratch_size", "guid", "counter_name", "counter_value"),
+        *("wave_front_size", ""),
     )
 )
 _ACCUMULATOR: Final = "SQ_ACCUM_PREV_HIRES"
