@@ -110,8 +110,6 @@ def changed(trail: Trail, view: View) -> Trail:
 
 def to_sibling(trail: Trail, view: View) -> Trail:
     """To a neighbour of the scope; the parent's cursor goes along."""
-    if len(trail) < 2:
-        return trail
     parent = replace(trail[-2], label=view.path[-1])
     return (*trail[:-2], parent, replace(trail[-1], view=view))
 
@@ -166,8 +164,6 @@ Marks = tuple[Mark, ...]
 
 
 def mark_of(view: View, label: str) -> Mark:
-    if view.name:
-        raise UsageError("only rows of the tree can be marked")
     return Mark(view.order, view.path if view.is_leaf else (*view.path, label))
 
 

@@ -80,7 +80,6 @@ def theme(screen: Explorer, argument: str) -> None:
 @action(CHOPPER, "ctrl+l", title="Redraw")
 def redraw(screen: Explorer, _: str) -> None:
     """Draw the whole screen again."""
-    screen.app.clear_notifications()
     screen.app.redraw()  # type: ignore[attr-defined]
 
 

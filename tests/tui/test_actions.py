@@ -17,7 +17,6 @@ from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.shared.marks import RULE
 from chopper_tui.actions import ACTIONS
 from chopper_tui.commands import demo
-from chopper_tui.history import mark_of
 from chopper_tui.keymap import GROUPS, Action, find_command, key_table
 from chopper_tui.screen import Explorer, bindings_of
 from chopper_tui.screen_data import same_on_gpu
@@ -232,9 +231,7 @@ def test_a_demo_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) 
         demo.demo_path()
 
 
-def test_rows_of_views_and_gpus_without_activities_are_refused() -> None:
-    with pytest.raises(UsageError, match="only rows of the tree can be marked"):
-        mark_of(View("R", name="kernels"), "a")
+def test_a_gpu_without_activities_is_refused() -> None:
     run = run_of([Row(0, 5, gpu=0)])
     run = replace(run, gpus=(*run.gpus, replace(run.gpus[0], index=1)))
     with pytest.raises(UsageError, match="GPU 1 has nothing of this scope"):

@@ -41,7 +41,7 @@ from chopper_tui.draw.pieces import (
 )
 from chopper_tui.draw.table import GAP, PREFIX, _cells, plan
 from chopper_tui.draw.theme import GROUNDS, THEMES, inks, to_ascii
-from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
+from chopper_tui.history import child_of, moved, parent_of, trail_to
 from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.pane import Room, divided, size_classes
 from tests.demo import demo_run
@@ -59,10 +59,9 @@ def test_up_undoes_in(labels: list[str], label: str, offset: int) -> None:
     assert parent_of(child_of(trail, label)) == trail
 
 
-def test_the_root_has_no_parent_and_no_sibling() -> None:
+def test_the_root_has_no_parent() -> None:
     trail = trail_to(View("r"))
     assert parent_of(trail) == trail
-    assert to_sibling(trail, View("r", ("1",))) == trail
 
 
 @given(st.text(), st.integers(1, 60))
