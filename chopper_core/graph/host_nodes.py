@@ -34,6 +34,8 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.util.patterns import late
 
+_LONGEST_NS: Final = 1 << 53
+"""Nothing waits longer in a queue than 104 days."""
 _NEVER: Final = np.iinfo(np.int64).max
 _FOLLOWS_NS: Final = 20_000
 """A launch this soon after the end of an activity, or before it, may have waited for it."""
@@ -74,6 +76,7 @@ def queue_times(gpu: Int32, stream: Int64, start: Int64, launch: Int64) -> Int64
     lowest = minima_of(launch[known], gpu[known], int(gpu.max(initial=0)) + 1, _NEVER)
     found = np.where(known, launch, lowest[gpu])
     found = np.where(found == _NEVER, start, found)
+    found = np.clip(found, start - _LONGEST_NS, start + _LONGEST_NS)
     order = np.lexsort((start, stream, gpu))
     lane = np.cumsum(run_mask(gpu[order], stream[order]))
     offset = lane * np.ptp(found) + lane - found.min()

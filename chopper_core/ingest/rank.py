@@ -22,7 +22,7 @@ from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_ac
 from chopper_core.sources.ranks import HostFile, rank_in_name
 from chopper_core.sources.registry import Family, OwnRun, read_source
 from chopper_core.sources.signals import ClockDomain
-from chopper_core.sources.trace import TIMES_SINCE, Trace, by_rank
+from chopper_core.sources.trace import TIMES_SINCE, Trace, by_rank, without_far
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of
@@ -102,7 +102,8 @@ def merged(ranks: Sequence[Run], rank_from: str) -> Run:
     for rank in ranks:
         at = sum(len(part.gpus) for part in parts)
         # Losses are those of the file: once is enough.
-        losses = () if parts else rank.sources[0].losses
+        every = (loss for each in ranks for loss in each.sources[0].losses)
+        losses = () if parts else tuple(dict.fromkeys(every))
         source = replace(rank.sources[0], rank_from=rank_from, losses=losses)
         gpus = tuple(replace(gpu, index=at + gpu.index) for gpu in rank.gpus)
         parts.append(numbered(rank, gpus, (source,)))
@@ -155,7 +156,7 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
             f"{path} has activities of {count:,} GPUs in one process, and none drives as many; "
             "leave out those of other processes to open a part."
         )
-    trace, join = _with_host(trace, hosts)
+    trace, join = _with_host(without_far(trace), hosts)
     aligned = align_rank(trace)
     table = aligned.table
     labelled = table.iteration[table.iteration != NO_LABEL]

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.signals import IntegralCurve, Signal, between
-from chopper_core.model.table import NO_LABEL, KernelTable, Selection
+from chopper_core.model.table import ANY_NUMBER, NO_LABEL, KernelTable, Phase, Selection
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64
 from chopper_core.util.grouping import distinct, isin, stable_order
@@ -51,6 +51,8 @@ class SideTable(Struct, frozen=True, eq=False):
     """The columns of times on the run's clock."""
     ROWS: ClassVar[tuple[str, ...]] = ()
     """The columns of row numbers of the table itself; -1 is none."""
+    KINDS: ClassVar[Mapping[str, type[IntEnum]]] = {}
+    """The columns of an enumeration's members; -1 is none."""
 
     ORDER: ClassVar[tuple[str, ...]] = ()
     """The columns that rows of a GPU are in order of, where parts put together may not be."""
@@ -76,6 +78,13 @@ class SideTable(Struct, frozen=True, eq=False):
             return slice(begin, end)
         low, high = np.searchsorted(getattr(self, column)[begin:end], [value, value + 1]).tolist()
         return slice(begin + low, begin + high)
+
+    def codes(self, gpus: int) -> dict[str, int]:
+        """The columns of codes → how many codes there are; -1 is none."""
+        found = {"gpu": gpus, "iteration": ANY_NUMBER, "layer": ANY_NUMBER}
+        found |= {name: len(kind) for name, kind in self.KINDS.items()}
+        found |= dict.fromkeys(self.ROWS, len(self))
+        return found | dict.fromkeys(self.CODES, len(self.names))
 
     def in_memory(self) -> Self:
         """The same without the file that it may be mapped from."""
@@ -176,13 +185,13 @@ class HostTime(SideTable, frozen=True, eq=False):
     NAME = HostStack
     CODES = ("stack",)
     TIMES = ("start_ns",)
+    KINDS = {"state": HostState}
 
     start_ns: Int64
     duration_ns: Int64
     stack: Int32
     """Code of the stack."""
     state: Int8
-    """Of `HostState`."""
 
     @property
     def stacks(self) -> Sequence[HostStack]:
@@ -261,10 +270,10 @@ class HostLane(SideTable, frozen=True, eq=False):
     FILE = "lane.arrow"
     CODES = ("name",)
     TIMES = ("start_ns",)
+    KINDS = {"kind": HostKind}
     ORDER = ("kind", "start_ns")
 
     kind: Int8
-    """Of `HostKind`."""
     name: Int32
     """Code in `names`."""
     start_ns: Int64
@@ -277,6 +286,7 @@ class MemoryEvents(SideTable, frozen=True, eq=False):
     FILE = "memory.arrow"
     CODES = ("operator", "operation")
     TIMES = ("time_ns",)
+    KINDS = {"phase": Phase}
     ROWS = ("partner",)
 
     time_ns: Int64

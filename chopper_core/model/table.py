@@ -17,7 +17,8 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.model.column_names import CALL_SHAPE, MODULES
+from chopper_core.model.column_names import CALL_SHAPE, FLOPS_TYPE, MODULES
+from chopper_core.model.hardware import ElementType
 from chopper_core.model.shapes import CallShape
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64, column_types
 from chopper_core.util.patterns import late
@@ -31,6 +32,8 @@ ACTIVITY: Final = "activity"
 
 NO_LABEL: Final = -1
 """The code of a missing label, at every level."""
+ANY_NUMBER: Final = 1 << 31
+"""How many codes a level of numbers has."""
 NO_LABEL_TEXT: Final = "none"
 """How a path spells a missing label; people see `unlabelled`."""
 RECOMPUTE_SUFFIX: Final = " (recompute)"
@@ -229,6 +232,15 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
     def has_times(self) -> bool:
         """Whether any activity has a duration: untimed counters have only an order."""
         return bool(self.duration_ns[:1000].any() or self.duration_ns.any())
+
+    def codes(self, gpus: int) -> dict[str, int]:
+        """The columns of codes → how many codes there are; -1 is none."""
+        kinds = {"phase": Phase, "kind": Kind, "category": Category, FLOPS_TYPE: ElementType}
+        found = {name: len(kind) for name, kind in kinds.items()}
+        found |= dict.fromkeys((f"{level}_rule" for level in LABELLED), len(Rule))
+        found |= dict.fromkeys(("kernel", "group", MODULES), len(self.names))
+        found |= {"operation": len(self.operations), CALL_SHAPE: len(self.shapes)}
+        return found | {"gpu": gpus, "iteration": ANY_NUMBER, "layer": ANY_NUMBER}
 
     def with_measured(self, columns: Mapping[str, Float64]) -> KernelTable:
         return replace(self, measured={**self.measured, **columns})

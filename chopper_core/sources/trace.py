@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -23,6 +23,10 @@ from chopper_core.util.grouping import distinct
 
 TIMES_SINCE = "chopper_times_since"
 """The key of `Trace.metadata` that names the clock of times without a date."""
+
+
+_FAR_NS: Final = 1 << 51
+"""26 days; no profile lasts twice as long."""
 
 
 class ActivityCategory(IntEnum):
@@ -236,6 +240,29 @@ class Trace(Struct, frozen=True):
         if isinstance(made_by, Mapping):
             made_by = made_by.get("generator", "a generator")
         return None if made_by is None else str(made_by)
+
+
+def without_far(trace: Trace) -> Trace:
+    """The trace without activities and launches that are weeks from most of their kind, where only
+    a damaged time puts them."""
+    near = {name: _near(getattr(trace, name).start_ns) for name in ("activities", "launches")}
+    count = sum(int((~is_near).sum()) for is_near in near.values())
+    if not count:
+        return trace
+    losses = replace(trace.losses, notes=[*trace.losses.notes])
+    losses.bad_times += count
+    losses.note(count, "event", "weeks from the others left out")
+    kept = {name: getattr(trace, name).take(is_near) for name, is_near in near.items()}
+    figures = {name: values[near["activities"]] for name, values in trace.figures.items()}
+    return replace(trace, losses=losses, figures=figures, **kept)
+
+
+def _near(times_ns: Int64) -> Mask:
+    found = np.ones(len(times_ns), np.bool_)
+    if len(times_ns) and int(times_ns.max()) - int(times_ns.min()) > _FAR_NS:
+        middle = len(times_ns) // 2
+        found = np.abs(times_ns - np.partition(times_ns, middle)[middle]) <= _FAR_NS
+    return found
 
 
 def by_rank(trace: Trace) -> list[Trace]:

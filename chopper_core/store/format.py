@@ -18,6 +18,7 @@ import re
 import sys
 import zlib
 from collections.abc import Mapping
+from errno import EACCES
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -135,7 +136,8 @@ def _looked_up(name: str) -> Path:
     name = named_runs(name)[0]
     try:
         path = Path(name).expanduser()
-        path.exists()
+        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+            raise OSError(EACCES, os.strerror(EACCES))
     except (OSError, RuntimeError) as error:
         short = name if len(name) <= _MAX_SHOWN else f"{name[: _MAX_SHOWN - 1]}…"
         raise DataError(f"{short} can't be read: {getattr(error, 'strerror', error)}.") from error
@@ -166,7 +168,7 @@ def read_index(folder: Path) -> StoreIndex:
         index = msgspec.json.decode(read_small(folder / STORE_INDEX), type=StoreIndex)
         is_whole = index == index.checked()
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
+        raise unreadable(folder, error) from error
     if not set(index.files) <= FILES:
         raise DataError(f"{folder} is a corrupt store (it names other files); {recreate(folder)}")
     if index.schema != SCHEMA or index.fingerprint != fingerprint():
@@ -176,6 +178,13 @@ def read_index(folder: Path) -> StoreIndex:
             f"{folder / STORE_INDEX}: checksum mismatch: the store is corrupt; {recreate(folder)}"
         )
     return index
+
+
+def unreadable(folder: Path, error: Exception) -> DataError:
+    if isinstance(error, OSError):
+        path = error.filename or folder
+        return DataError(f"{path} can't be read: {error.strerror}; {recreate(folder)}")
+    return DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}")
 
 
 def recreate(folder: Path) -> str:

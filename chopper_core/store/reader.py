@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Mapping
-from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 import msgspec
+import numpy as np
 from msgspec.structs import asdict, replace
 
 from chopper_core.model.cubes import Cube, Cubes
@@ -20,7 +20,8 @@ from chopper_core.model.inputs import SampledFile
 from chopper_core.model.run import Run, located
 from chopper_core.model.side_table import SideTable
 from chopper_core.model.signals import CpuSamples, IntegralCurve, Signal
-from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind, Phase, Rule
+from chopper_core.model.table import NO_LABEL, NO_TIME, KernelTable
+from chopper_core.model.tree import in_order
 from chopper_core.store import format as layout
 from chopper_core.tables.mmap_columns import (
     ColumnPlace,
@@ -35,9 +36,9 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 _LARGE_BYTES: Final = 1 << 22
-"""Size from which a file's checksum is not verified on opening, since that reads all of it."""
-_COUNTED_BYTES: Final = 1 << 25
-"""Size up to which codes are compared with the names that there are."""
+"""Size from which a file is not verified on opening, since that reads all of it."""
+_TIMES_NS: Final = -(1 << 60), 1 << 62
+"""The earliest and the latest time: the time between any two fits into int64."""
 _UNREADABLE: Final = (
     OSError,
     LookupError,
@@ -57,7 +58,7 @@ def read_store(folder: Path, progress: Progress = silent) -> Run:
     for _ in range(_MAX_ATTEMPTS):
         index = layout.read_index(folder)
         try:
-            run = _read_files(folder, index)
+            run = _read_files(folder, index, _small(index))
         except DataError:
             if _index_now(folder) == index:
                 raise
@@ -76,17 +77,20 @@ def _index_now(folder: Path) -> layout.StoreIndex | None:
         return None
 
 
-def _read_files(folder: Path, index: layout.StoreIndex) -> Run:
+def _read_files(folder: Path, index: layout.StoreIndex, checked: Collection[str]) -> Run:
+    """Read a run, and check the columns of some of its files."""
     try:
-        contents = {name: _content(folder / name, stamp) for name, stamp in index.files.items()}
+        small = _small(index)
+        contents = {
+            name: _content(folder / name, stamp, is_verified=name in small)
+            for name, stamp in index.files.items()
+        }
         stored = msgspec.json.decode(contents[layout.RUN], type=layout.StoredRun)
         rest = msgspec.json.decode(stored.run, type=_run_type())
         places = stored.places
-        kernels = contents[layout.KERNELS]
-        columns: dict[str, Any] = _columns(KernelTable, kernels, places[layout.KERNELS])
-        if len(kernels) < _COUNTED_BYTES:
-            gpus = max((gpu.index + 1 for gpu in rest.gpus), default=0)
-            _check_codes(columns, gpus, stored)
+        columns: dict[str, Any] = _columns(
+            KernelTable, contents[layout.KERNELS], places[layout.KERNELS]
+        )
         each_has = "float64", len(columns["gpu"])
         measured = places[layout.MEASURED]
         if any((each.kind, each.count) != each_has for each in measured.values()):
@@ -110,14 +114,21 @@ def _read_files(folder: Path, index: layout.StoreIndex) -> Run:
             for kind in layout.SIDE_TABLES
             if kind.FILE in contents
         }
+        gpus = max((gpu.index + 1 for gpu in rest.gpus), default=0)
+        if layout.KERNELS in checked:
+            _check(table, {**columns, **table.measured}, gpus)
+            if not in_order(table):
+                raise ValueError("rows out of order")
+        for side in side_tables.values():
+            if side.FILE in checked:
+                _check(side, side.columns(), gpus)
         own: dict[str, Any] = {
-            "measured": _signals(series, stored.signals),
+            "measured": _signals(series, stored.signals, is_checked=layout.SERIES in checked),
             "cpu": _cpu(cpu, stored.cpu),
             "cubes": Cubes(table, _cubes(cells, stored)),
         }
     except _UNREADABLE as error:
-        way_out = layout.recreate(folder)
-        raise DataError(f"{folder} is a corrupt store ({error}); {way_out}") from error
+        raise layout.unreadable(folder, error) from error
     fields = {name: getattr(rest, name) for name in layout.run_fields()}
     fields |= {"name": str(folder)}
     return located(Run(table=table, side_tables=side_tables, **own, **fields))
@@ -138,19 +149,20 @@ def _columns(
     return columns
 
 
-def _check_codes(columns: Mapping[str, AnyArray], gpus: int, stored: layout.StoredRun) -> None:
-    numbers = {"gpu": gpus, "operation": len(stored.operations)}
-    numbers |= {name: len(stored.names) for name in ("kernel", "group")}
-    kinds: dict[str, type[IntEnum]] = {"phase": Phase, "kind": Kind, "category": Category}
-    numbers |= {name: len(kind) for name, kind in kinds.items()}
-    numbers |= {name: len(Rule) for name in columns if name.endswith("_rule")}
-    for name, count in numbers.items():
-        codes = columns[name]
-        if len(codes) and not (codes.min() >= NO_LABEL and codes.max() < count):
-            raise ValueError(f"the column {name} has codes without a meaning")
+def _check(table: KernelTable | SideTable, columns: Mapping[str, AnyArray], gpus: int) -> None:
+    """Raise ValueError for codes without a meaning, and for times that no run has."""
+    ranges = {name: (NO_LABEL, count - 1) for name, count in table.codes(gpus).items()}
+    ranges |= dict.fromkeys(("start_ns", "time_ns", "launch_ns"), _TIMES_NS)
+    ranges |= {"gpu": (0, gpus - 1), "duration_ns": (0, 1 << 61)}
+    for name, (low, high) in ranges.items():
+        values = columns.get(name, np.empty(0))
+        if name == "launch_ns":
+            values = values[values != NO_TIME]
+        if len(values) and (np.fmin.reduce(values) < low or np.fmax.reduce(values) > high):
+            raise ValueError(f"the column {name} has values without a meaning")
 
 
-def _content(path: Path, stamp: tuple[int, int]) -> Content:
+def _content(path: Path, stamp: tuple[int, int], *, is_verified: bool) -> Content:
     way_out = layout.recreate(path.parent)
     if path.is_symlink():
         raise DataError(f"{path} is a link: a store holds its own files; {way_out}")
@@ -158,27 +170,31 @@ def _content(path: Path, stamp: tuple[int, int]) -> Content:
     if path.stat().st_size != size:
         raise DataError(_mismatch(path))
     content = content_of(path)
-    is_late = path.name != layout.RUN and size >= _LARGE_BYTES
-    if not is_late and zlib.crc32(content) != checksum:
+    if is_verified and zlib.crc32(content) != checksum:
         raise DataError(_mismatch(path))
     return content
 
 
+def _small(index: layout.StoreIndex) -> set[str]:
+    """The files that are verified on opening."""
+    return {name for name, (size, _) in index.files.items() if size < _LARGE_BYTES} | {layout.RUN}
+
+
 def large_files(folder: Path) -> list[str]:
-    """The files of a store whose checksums opening it doesn't verify; raises DataError."""
-    files = layout.read_index(folder).files.items()
-    return [name for name, (size, _) in files if name != layout.RUN and size >= _LARGE_BYTES]
+    """The files of a store that opening it doesn't verify; raises DataError."""
+    index = layout.read_index(folder)
+    return [name for name in index.files if name not in _small(index)]
 
 
 def verify(
     folder: Path, names: Collection[str] = layout.FILES, progress: Progress = silent
 ) -> None:
-    """Verify the checksums of files of a store, by default of all.
+    """Verify the checksums and columns of files of a store, by default of all.
 
     Raises DataError on a mismatch, and where one can't be read.
     """
-    known = layout.read_index(folder).files
-    files = {name: stamp for name, stamp in known.items() if name in names}
+    index = layout.read_index(folder)
+    files = {name: stamp for name, stamp in index.files.items() if name in names}
     whole, done = sum(size for size, _ in files.values()), 0
 
     def report(count: int) -> None:
@@ -194,6 +210,7 @@ def verify(
             raise DataError(f"{path} can't be read: {error.strerror}") from error
         if not is_whole:
             raise DataError(_mismatch(path))
+    _read_files(folder, index, layout.FILES)
 
 
 def _cubes(columns: Mapping[str, AnyArray], stored: layout.StoredRun) -> dict[frozenset[str], Cube]:
@@ -220,12 +237,14 @@ def _mismatch(path: Path) -> str:
 
 
 def _signals(
-    columns: Mapping[str, AnyArray], signals: tuple[layout.StoredSignal, ...]
+    columns: Mapping[str, AnyArray], signals: tuple[layout.StoredSignal, ...], *, is_checked: bool
 ) -> dict[str, Signal]:
     lists = [lists_of(columns, name) for name in IntegralCurve.__struct_fields__]
     curves = list(zip(*lists, strict=True))
     if any(len(set(map(len, curve))) > 1 for curve in curves):
         raise ValueError("curves of different lengths")
+    if is_checked and any((edges[1:] < edges[:-1]).any() for edges, *_ in curves):
+        raise ValueError("curves whose time goes back")
     rows, found = iter(curves), {}
     for each in signals:
         own = {gpu: IntegralCurve(*next(rows)) for gpu in each.gpus}

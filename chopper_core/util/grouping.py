@@ -27,6 +27,8 @@ _MOST_BITS: Final = 48
 _FALLS: Final = 5
 _FEW: Final = 16
 """Places of each of fewer codes are looked for in turn."""
+_WIDEST: Final = 1 << 62
+"""Codes within a wider range are numbered before they are packed."""
 _MIN_RADIX: Final = 1 << 10
 """Fewer codes than this are compared."""
 _MIN_DENSE: Final = 1 << 16
@@ -133,6 +135,8 @@ def packed(columns: Sequence[Codes]) -> Int64:
     for each in columns:
         low = int(each.min(initial=0))
         width = int(each.max(initial=0)) - low + 1
+        if width > _WIDEST:
+            each, low, width = ranked(each)[1], 0, len(each)
         if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
             code = ranked(code)[1].astype(np.int64)
         code = code * width + each - low

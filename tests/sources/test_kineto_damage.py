@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from kineto_oracle import expected_rows, tables_of
 from trace_layouts import LAYOUTS, Events
 
+from chopper_core.ingest.open import open_run
 from chopper_core.ingest.rank import read_rank
+from chopper_core.model.address import parse
 from chopper_core.sources.kineto.events import EventDecoder
 from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.sources.kineto.text import TraceText
@@ -24,6 +26,8 @@ from chopper_core.sources.trace import Trace
 from chopper_core.tables import bytes as byte_source
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled
+from chopper_core.views.query import query
+from tests.fuzz.seeds import small_trace
 
 COUNT = 40
 KEYS = {
@@ -422,3 +426,23 @@ def test_repairs_end_where_nothing_is_repaired(tmp_path: Path) -> None:
     path.write_bytes(b'{"traceEvents":[' + _KERNEL + b"," + broken * 500 + _KERNEL + b"]}")
     trace = read_trace(path)
     assert len(trace.activities.start_ns) == 2 and trace.losses.unreadable_events == 500
+
+
+@pytest.mark.parametrize("far_us", [-4e15, 4e15])
+@pytest.mark.parametrize("category", ["kernel", "cuda_runtime"])
+def test_an_event_weeks_from_the_others_is_left_out(
+    category: str, far_us: float, tmp_path: Path
+) -> None:
+    """GPU after GPU, such times fit on no axis of 64 bits."""
+    for rank in range(8):
+        small_trace(rank).write(tmp_path / f"rank{rank}.json")
+    whole = open_run(str(tmp_path), jobs=1)
+    document = json.loads((tmp_path / "rank3.json").read_bytes())
+    event = next(each for each in document["traceEvents"] if each.get("cat") == category)
+    event["ts"] = far_us
+    (tmp_path / "rank3.json").write_text(json.dumps(document))
+    run = open_run(str(tmp_path), jobs=1)
+    assert len(run.table) == len(whole.table) - (category == "kernel")
+    assert run.end_ns - run.origin_ns == whole.end_ns - whole.origin_ns
+    assert run.sources[3].losses == ("1 event weeks from the others left out.",)
+    assert query(run, parse("R?view=timeline"))

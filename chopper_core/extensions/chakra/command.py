@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
-from pathlib import Path
 from typing import Final
 
 from chopper_tui.commands.output import tell, write
@@ -17,9 +15,10 @@ VIOLATED: Final = 1
 
 def run(options: Namespace) -> int:
     from chopper_core.extensions.chakra.lint import lint
+    from chopper_core.store.format import paths_of
     from chopper_core.util.escape import escape_each
 
-    report = lint([Path(os.path.expanduser(path)) for path in options.dir])
+    report = lint([path for each in options.dir for path in paths_of(each)])
     write(escape_each(report.violations))
     for note in escape_each(report.notes):
         tell(f"note: {note}")

@@ -91,7 +91,7 @@ class Sampled(Struct, frozen=True, eq=False):
     def window(self, window_ns: float) -> int:
         """How many samples a window of this length has, at least one."""
         period = self.period_ns()
-        return max(round(window_ns / period), 1) if np.isfinite(period) else 1
+        return max(round(window_ns / period), 1) if period > 0 else 1
 
     def rolling(self, window_ns: float, share: float) -> tuple[Int64, Float64]:
         """The quantile over each window of neighbouring samples, and the ends of the windows.
