@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from textwrap import wrap
 from typing import Final
@@ -169,6 +169,13 @@ def cell_width(text: str) -> int:
     from wcwidth import wcswidth
 
     return max(wcswidth(text), 0)
+
+
+def longest_width(texts: Sequence[str]) -> int:
+    """The width of the widest text; of tens of thousands, looked at together."""
+    if NARROW.fullmatch("".join(texts)):
+        return max(map(len, texts), default=0)
+    return max(map(cell_width, texts))
 
 
 def pad(text: str, width: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from itertools import compress
 from typing import Final, TypeVar
 
@@ -34,7 +35,7 @@ _CYCLE: Final = "iteration%"
 Amount = TypeVar("Amount", float, Int64 | Float64)
 
 
-class Base(Struct, frozen=True, eq=False):
+class Base(Struct, frozen=True, eq=False, dict=True):
     """The pairs of a GPU and an iteration in the scope of a view."""
 
     run: Run
@@ -154,9 +155,17 @@ class Base(Struct, frozen=True, eq=False):
             chosen = isin(np.arange(len(chosen)), there[first_equal(steps, distinct(steps))])
         if not levels:
             return np.full(size, max(int(chosen.sum()), 1))
-        found = Counter(compress(zip(*map(self._names, levels), strict=True), chosen.tolist()))
+        key = *levels, chosen.tobytes()
+        if (found := self._counts.get(key)) is None:
+            names = zip(*map(self._names, levels), strict=True)
+            found = self._counts[key] = Counter(compress(names, chosen.tolist()))
         rows = zip(*(labels[level] for level in levels), strict=True)
         return np.array([found.get(row, 1) for row in rows], np.int64)
+
+    @cached_property
+    def _counts(self) -> dict[tuple[str | bytes, ...], Counter[tuple[str, ...]]]:
+        """By levels and the pairs that count: those of each name. Most columns count the same."""
+        return {}
 
     def _names(self, level: str) -> Sequence[str]:
         """The label of each pair at a level."""

@@ -159,7 +159,7 @@ def _figure(number: float, unit: str) -> str:
 
 def _visible(picture: BarChart) -> list[int]:
     """The series that can be seen: those too small for it take none of the hues."""
-    numbers = np.abs([np.nan_to_num(each.numbers) for each in picture.series])
+    numbers = np.nan_to_num(np.abs([each.numbers for each in picture.series]))
     longest = float(numbers.sum(axis=0).max(initial=0.0))
     largest = numbers.max(axis=1, initial=0.0)
     seen = np.flatnonzero(largest > LEAST_SHARE * longest).tolist()

@@ -23,6 +23,7 @@ from chopper_core.render.cells import (
     elide,
     fitting,
     level_title,
+    longest_width,
     pad,
 )
 from chopper_core.render.glyphs import Glyphs, SparkScale
@@ -513,7 +514,7 @@ def _column_of_figures(
     bar_width *= name in bars or (name in BARS and not bars)
     # The title of a column with bars is over these, too.
     cells += [] if bar_width else [header]
-    width = max(map(cell_width, cells))
+    width = longest_width(cells)
     if bar_width:
         bar_width = max(bar_width, cell_width(header) - width - 1)
     # Bars of time in kernels have the classes' inks, others that of their kind.
@@ -534,4 +535,4 @@ def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -
         if len(names) <= _MAX_SHORTENED_TOGETHER:
             names = [shown_name(name, frame.level, full_names) for name in names]
     title = len(level_title(frame.level)) + 1
-    return max(title, max(map(cell_width, names), default=0))
+    return max(title, longest_width(names))
