@@ -155,12 +155,24 @@ class Predictor(Struct, frozen=True, eq=False):
         rest = graph, identity, found, kind, shares, _doubtful_lag(graph)
         return cls(run, iterations, *rest, kept=np.zeros(0, np.intp))
 
+    def shares_in(self, replayed: Replayed) -> Float64:
+        """The shares of the rows of contention in a replay."""
+        if self.contention is None:
+            return self.shares
+        times = replayed.begin_ns, replayed.end_ns
+        return self.contention.shares(self.graph, *times, self.kind)
+
     def predict(
-        self, changes: Sequence[Change], side: int = EXPECTED, start: Predicted | None = None
+        self,
+        changes: Sequence[Change],
+        side: int = EXPECTED,
+        start: Predicted | None = None,
+        shares: Float64 | None = None,
     ) -> Predicted:
-        """The replay after some changes; `start` is one whose waits are near."""
+        """The replay after some changes; `start` is one whose waits are near, and `shares` are
+        those of the rows of contention in it."""
         graph, found = self.graph, self.contention
-        lag = graph.lag_ns.copy()
+        lag = graph.lag_ns
         work = graph.work_ns.astype(np.float64)
         nodes, rates = np.zeros(0, np.intp), np.zeros((2, 0))
         if found is not None:
@@ -179,24 +191,24 @@ class Predictor(Struct, frozen=True, eq=False):
             work[change.nodes[fresh]] = change.work(work, side)[fresh]
             rates = rates if change.rates is None else change.rates(rates)
             if change.free is not None:
+                lag = lag.copy()
                 lag[change.free] = _FREE
             if change.lags is not None:
                 edges, factor = change.lags
+                lag = lag.copy()
                 lag[edges] = np.rint(lag[edges] * factor).astype(np.int64)
         is_kept = np.zeros(len(graph), np.bool_)
         is_kept[self.kept] = True
-        lag = np.where(is_kept[graph.target], graph.lag_ns, lag)
-        if np.array_equal(lag, graph.lag_ns):
-            lag = graph.lag_ns  # Answers are kept, most of which change no lag.
-        shares = self.shares
+        if lag is not graph.lag_ns:
+            lag = np.where(is_kept[graph.target], graph.lag_ns, lag)
         times = start.replayed if start is not None else None
         whole = graph.work_ns
         for _ in range(_ROUNDS):
             now = work.copy()
             if found is not None:
-                if times is not None:
-                    shares = found.shares(graph, times.begin_ns, times.end_ns, self.kind)
-                now[nodes] *= found.slowed(rates, shares)
+                if times is not None and (start is None or shares is None):
+                    shares = self.shares_in(times)
+                now[nodes] *= found.slowed(rates, self.shares if shares is None else shares)
             last = whole
             whole = np.where(is_kept, graph.work_ns, np.rint(now).astype(np.int64))
             if start is not None and start.is_of(whole, lag):

@@ -104,9 +104,9 @@ class StepGraph(Struct, frozen=True, eq=False, dict=True):
     def end_ns(self) -> Int64:
         return self.begin_ns + self.work_ns
 
-    @property
-    def target(self) -> Index:
-        return np.repeat(np.arange(len(self)), np.diff(self.first))
+    @cached_property
+    def target(self) -> Int32:
+        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.first))
 
     @cached_property
     def activities(self) -> Index:

@@ -286,7 +286,8 @@ class Answer(Struct, frozen=True, eq=False, dict=True):
         steady, expected, saving = self.steady, self.expected, self.saving_ns
         predictor, replays = steady.predictor, steady.replays
         now = steady.now_ns
-        others = (predictor.predict(self.changes, side, expected) for side in (LEAST, MOST))
+        start = expected, predictor.shares_in(expected.replayed)
+        others = (predictor.predict(self.changes, side, *start) for side in (LEAST, MOST))
         found = [saving, *(now - steady.mean_ns(each) for each in others)]
         lag = predictor.doubtful_lag_ns
         if lag is not None:
