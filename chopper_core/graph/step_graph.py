@@ -40,7 +40,7 @@ class NodeKind(IntEnum):
     """An activity works."""
 
 
-class ReplayPlan(Struct, frozen=True, eq=False, dict=True):
+class ReplayPlan(Struct, frozen=True, eq=False):
     """How the replay walks a graph: chains of nodes that wait for one node each, and junctions.
 
     A junction's begin is the largest of its edges, taken two at a time: one slot has the larger of
@@ -53,19 +53,14 @@ class ReplayPlan(Struct, frozen=True, eq=False, dict=True):
     """The chain of each place of `order`."""
     head: Int64
     """Where each chain begins in `order`."""
-    inner: Int64
+    inner: Int32
     """The edge by which each place of `order` follows the one before; -1 for a junction."""
     slot: Int32
     """The slot of each chain's junction."""
     sources: tuple[Int32, Int32]
     """The two slots that each slot from 1 on is the larger of."""
-    edges: tuple[Int64, Int64]
+    edges: tuple[Int32, Int32]
     """Their edges: of the graph, then no offset, then the measured begin of each node."""
-
-    @cached_property
-    def places(self) -> tuple[list[int], list[int]]:
-        """`sources`, to walk again and again."""
-        return self.sources[0].tolist(), self.sources[1].tolist()
 
 
 class StepGraph(Struct, frozen=True, eq=False, dict=True):
@@ -160,7 +155,8 @@ def replay(
     bys, laters = (by_edge[edge].tolist() for edge in plan.edges)
     slots = [0.0]
     add = slots.append
-    for one, by, other, later in zip(plan.places[0], bys, plan.places[1], laters, strict=True):
+    ones, others = (each.tolist() for each in plan.sources)
+    for one, by, other, later in zip(ones, bys, others, laters, strict=True):
         first, second = slots[one] + by, slots[other] + later
         add(first if first > second else second)
     begin = np.empty(len(graph), np.int64)
@@ -180,7 +176,7 @@ def latest_ends(graph: StepGraph, replayed: Replayed, due_ns: Int64) -> Int64:
     slots = np.full(len(plan.sources[0]) + 1, _FAR)
     slots[plan.slot] = np.minimum.reduceat(late, plan.head)
     found = slots.tolist()
-    ones, others = plan.places
+    ones, others = (each.tolist() for each in plan.sources)
     bys, laters = (offsets[edge].tolist() for edge in plan.edges)
     for slot in range(len(found) - 1, 0, -1):
         due = found[slot]
@@ -267,10 +263,10 @@ def _planned(graph: StepGraph) -> ReplayPlan:
         order=order.astype(np.int32),
         chain=chain.astype(np.int32),
         head=head,
-        inner=follows[order],
+        inner=follows[order].astype(np.int32),
         slot=slot.astype(np.int32),
         sources=(one.astype(np.int32), source[other_edge].astype(np.int32)),
-        edges=(one_edge, other_edge),
+        edges=(one_edge.astype(np.int32), other_edge.astype(np.int32)),
     )
 
 

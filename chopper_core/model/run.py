@@ -376,7 +376,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             ends = starts + table.duration_ns[rows]
             if is_idle:
                 return starts, ends, charged
-            own = table.kind[rows] == kinds[0]
+            own = np.flatnonzero(table.kind[rows] == kinds[0])
             return starts[own], ends[own], charged[own]
 
         starts, ends = parts.min("start_ns"), parts.max("end_ns")

@@ -292,8 +292,9 @@ class TimeSpans(Struct, frozen=True, eq=False, dict=True):
             # A span starts where as many activities have ended as have started before.
             # Both are nearly sorted, which a stable sort exploits: it takes a tenth of the time.
             start, end = (np.sort(each, kind="stable") for each in (start, end))
-        opens = np.append(True, start[1:] > end[:-1])
-        return cls(start[opens], end[np.append(opens[1:], True)])
+        # By place: where a mask changes at random, numpy takes three times as long.
+        closes = np.flatnonzero(start[1:] > end[:-1])
+        return cls(start[np.append(0, closes + 1)], end[np.append(closes, len(end) - 1)])
 
     @cached_property
     def _before_ns(self) -> Int64:
@@ -396,7 +397,9 @@ class Queue(Struct, frozen=True, eq=False):
     def of(cls, enters_ns: Int64, leaves_ns: Int64) -> Queue:
         """Work without an entry (`NO_TIME`), or that leaves before it, is never in the queue."""
         waits = (leaves_ns > enters_ns) & (enters_ns != NO_TIME)
-        enters, leaves = (np.sort(each[waits]) for each in (enters_ns, leaves_ns))
+        own = np.flatnonzero(waits)
+        # Nearly in order, as in `TimeSpans.running`.
+        enters, leaves = (np.sort(each[own], kind="stable") for each in (enters_ns, leaves_ns))
         return cls((enters, leaves))
 
     def __len__(self) -> int:

@@ -138,7 +138,8 @@ def _by_start(run: Run, gpu: int) -> Index | Int32:
 def lane_of(table: KernelTable, rows: Index | Int32, gpu: int, stream: int | None) -> Lane:
     starts = np.ascontiguousarray(table.start_ns[rows], np.int64)
     durations = table.duration_ns[rows]
-    kinds = [table.kind[rows] == kind for kind in Kind]
+    kind_of = table.kind[rows]
+    kinds = [np.flatnonzero(kind_of == kind) for kind in Kind]
     latest = np.maximum.accumulate(starts + durations)
     busy = TimeSpans.running(starts, durations)
     return Lane(
@@ -150,7 +151,8 @@ def lane_of(table: KernelTable, rows: Index | Int32, gpu: int, stream: int | Non
         latest_ns=latest,
         # Most streams have activities of one kind.
         kinds=tuple(
-            busy if own.all() else TimeSpans.running(starts[own], durations[own]) for own in kinds
+            busy if len(own) == len(rows) else TimeSpans.running(starts[own], durations[own])
+            for own in kinds
         ),
         busy=busy,
         overlapping=int((starts[1:] < latest[:-1]).sum()),
@@ -176,8 +178,8 @@ def segments_of(run: Run, gpu: int, level: str) -> tuple[Int64, Int64, Int64]:
 
     def found() -> dict[str, tuple[Int64, Int64, Int64]]:
         table, rows = run.table, _by_start(run, gpu)
-        computes = table.kind[rows] == Kind.COMPUTE
-        rows = rows[computes] if computes.any() else rows
+        computes = np.flatnonzero(table.kind[rows] == Kind.COMPUTE)
+        rows = rows[computes] if len(computes) else rows
         starts = table.start_ns[rows].astype(np.int64, copy=False)
         ends, begins, segments = starts + table.duration_ns[rows], np.zeros(len(rows), np.bool_), {}
         for level in levels:
@@ -254,10 +256,8 @@ def busy_by_class(run: Run, lane: Lane) -> tuple[TimeSpans, ...]:
         group = _class_of_names(run)[run.table.kernel[lane.rows]]
         group[run.table.kind[lane.rows] != Kind.COMPUTE] = len(CLASS_NAMES)
         durations = run.table.duration_ns[lane.rows]
-        return tuple(
-            TimeSpans.running(lane.starts_ns[own], durations[own])
-            for own in (group == code for code in range(len(CLASS_NAMES)))
-        )
+        each = (np.flatnonzero(group == code) for code in range(len(CLASS_NAMES)))
+        return tuple(TimeSpans.running(lane.starts_ns[own], durations[own]) for own in each)
 
     return run.memo(key, found)
 
