@@ -397,9 +397,8 @@ class Queue(Struct, frozen=True, eq=False):
     def of(cls, enters_ns: Int64, leaves_ns: Int64) -> Queue:
         """Work without an entry (`NO_TIME`), or that leaves before it, is never in the queue."""
         waits = (leaves_ns > enters_ns) & (enters_ns != NO_TIME)
-        own = np.flatnonzero(waits)
         # Nearly in order, as in `TimeSpans.running`.
-        enters, leaves = (np.sort(each[own], kind="stable") for each in (enters_ns, leaves_ns))
+        enters, leaves = (np.sort(each[waits], kind="stable") for each in (enters_ns, leaves_ns))
         return cls((enters, leaves))
 
     def __len__(self) -> int:

@@ -155,7 +155,7 @@ class Base(Struct, frozen=True, eq=False, dict=True):
             chosen = isin(np.arange(len(chosen)), there[first_equal(steps, distinct(steps))])
         if not levels:
             return np.full(size, max(int(chosen.sum()), 1))
-        key = *levels, chosen.tobytes()
+        key: tuple[str | bytes, ...] = (*levels, chosen.tobytes())
         if (found := self._counts.get(key)) is None:
             names = zip(*map(self._names, levels), strict=True)
             found = self._counts[key] = Counter(compress(names, chosen.tolist()))
