@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from chopper_core.align.kernel_classes import OTHER_CLASS, kernel_class
 from chopper_core.metrics import METRICS
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
+from chopper_core.model.groups import elapsed_of_rows
 from chopper_core.model.hardware import ElementType, counter_info, own_file
 from chopper_core.model.inputs import (
     BY_HAND,
@@ -31,7 +32,7 @@ from chopper_core.model.inputs import (
 from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
-from chopper_core.model.table import LABELLED, NO_LABEL, STATES, Category, Kind, Rule
+from chopper_core.model.table import LABELLED, NO_LABEL, Category, Kind, Rule, Selection
 from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.util.escape import Escaped, escape_each
@@ -142,19 +143,20 @@ def as_json(run: Run) -> Escaped:
 
 
 def _gpus(run: Run) -> list[_Document]:
-    table, size = run.table, max(gpu.index for gpu in run.gpus) + 1
-    kernel = table.category == Category.KERNEL
-    masks = {
-        "kernels": kernel,
-        "collectives": table.kind == Kind.COMM,
-        "copies": table.category == Category.MEMCPY,
-        "memsets": table.category == Category.MEMSET,
-        "kernels_without_launch": kernel & (table.launch_ns < 0),
-    }
-    counts = {name: counts_of(table.gpu[mask], size) for name, mask in masks.items()}
-    spans = np.zeros(size)  # of whole nanoseconds: exact up to 100 days
-    for state in STATES if table.has_times else ():
-        spans += sums_of(table.column(state), table.gpu, size)
+    table, places = run.table, _rows_of_gpus(run)
+
+    def counts(rows: Selection) -> dict[str, int]:
+        category = table.category[rows]
+        kernel = category == Category.KERNEL
+        masks = {
+            "kernels": kernel,
+            "collectives": table.kind[rows] == Kind.COMM,
+            "copies": category == Category.MEMCPY,
+            "memsets": category == Category.MEMSET,
+            "kernels_without_launch": kernel & (table.launch_ns[rows] < 0),
+        }
+        return {name: int(np.count_nonzero(mask)) for name, mask in masks.items()}
+
     return [
         {
             "gpu": gpu.index,
@@ -162,11 +164,17 @@ def _gpus(run: Run) -> list[_Document]:
             "device": gpu.device,
             "pci": gpu.pci or None,
             "hardware": gpu.hardware or None,
-            "span_ns": int(spans[gpu.index]) if table.has_times else None,
-            **{name: int(numbers[gpu.index]) for name, numbers in counts.items()},
+            "span_ns": int(elapsed_of_rows(table, rows).sum()) if table.has_times else None,
+            **counts(rows),
         }
         for gpu in run.gpus
+        for rows in (places.get(gpu.index, slice(0)),)
     ]
+
+
+def _rows_of_gpus(run: Run) -> Mapping[int, Selection]:
+    """Pieces of the table: what is worked out for all of it at once takes memory like it."""
+    return run.tree().by_gpu() if len(run.table) else {}
 
 
 def _model_flops(run: Run) -> dict[str, float]:
@@ -201,7 +209,9 @@ def _collectives(run: Run) -> list[_Document]:
 def _unclassified(run: Run) -> dict[str, float]:
     """The milliseconds of kernels whose names have no class, most first."""
     table = run.table
-    time_ns = sums_of(table.duration_ns, table.kernel, len(table.names))
+    time_ns = np.zeros(len(table.names), np.int64)
+    for rows in _rows_of_gpus(run).values():
+        time_ns += sums_of(table.duration_ns[rows], table.kernel[rows], len(table.names))
     return {
         table.names[code]: float(time_ns[code]) / 1e6
         for code in stable_order(-time_ns).tolist()
@@ -258,18 +268,21 @@ def numbers_text(numbers: Sequence[int]) -> str:
 
 
 def _coverage(run: Run, level: str) -> _Document:
-    table = run.table
-    rules = table.column(f"{level}_rule").astype(np.intp)
-    weights = table.duration_ns if table.has_times else np.ones(len(table))
-    by_rule = sums_of(weights, rules, len(Rule))
-    whole = float(by_rule.sum()) or 1.0
+    table, unlabelled = run.table, 0
+    by_rule = np.zeros(len(Rule), np.int64)
+    for rows in _rows_of_gpus(run).values():
+        rules = table.column(f"{level}_rule")[rows]
+        weights = table.duration_ns[rows] if table.has_times else np.ones(len(rules), np.int64)
+        by_rule += sums_of(weights, rules, len(Rule))
+        # Work outside a model's layers has a rule and no layer.
+        lacks = (rules == Rule.NONE) & (table.column(level)[rows] == NO_LABEL)
+        unlabelled += int(weights[np.flatnonzero(lacks)].sum())
+    labelled, whole = int(by_rule.sum()) - unlabelled, float(by_rule.sum()) or 1.0
     shares = {
         Rule(rule).text: 100.0 * float(by_rule[rule]) / whole
         for rule in np.argsort(-by_rule)
         if by_rule[rule] > 0
     }
-    # Work outside a model's layers has a rule and no layer.
-    labelled = weights[(table.column(level) != NO_LABEL) | (rules != Rule.NONE)].sum()
     return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
 
 
