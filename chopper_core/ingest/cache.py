@@ -289,9 +289,9 @@ def _code_stamp() -> str:
     return digest([_stamp(path) for path in code_files()])
 
 
-def code_files(package: Path = PACKAGE) -> list[str]:
-    """The files of a package, sorted, without compiled ones, which come and go."""
-    walked = os.walk(package)
+def code_files() -> list[str]:
+    """The files of the package, sorted, without compiled ones, which come and go."""
+    walked = os.walk(PACKAGE)
     files = (os.path.join(folder, name) for folder, _, names in walked for name in names)
     return sorted(file for file in files if file.endswith((".py", ".toml", ".tcss")))
 

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,7 +33,7 @@ class _RecordedTrace(NamedTuple):
     period_s: float
 
 
-def replay(run: Path, into: Path, speed: float = 1.0, windows: int = 1 << 30) -> None:
+def replay(run: Path, into: Path, speed: float = 1.0) -> None:
     """Write a run's traces and its telemetry again and again, on a clock from now on.
 
     Raises DataError where the run has no complete step, or no `amd_smi_monitor.csv`.
@@ -49,7 +50,7 @@ def replay(run: Path, into: Path, speed: float = 1.0, windows: int = 1 << 30) ->
     with (into / monitor.name).open("a") as telemetry:
         telemetry.write(f"{heading}\n")
         done = 0
-        for second in range(1 << 30):
+        for second in count():
             time.sleep(max(began_s + second / speed - time.time(), 0.0))
             rows = rounds[second % len(rounds)]
             telemetry.write("".join(f"{int(began_s) + second},{row}\n" for row in rows))
@@ -60,8 +61,6 @@ def replay(run: Path, into: Path, speed: float = 1.0, windows: int = 1 << 30) ->
                 for trace in traces:
                     _write(into, trace, number, begin_ns)
                 done += 1
-                if done == windows:
-                    return
 
 
 def _recorded(path: Path) -> Iterator[_RecordedTrace]:

@@ -13,9 +13,9 @@ DIGITS: Final = 4
 """The significant digits of a figure on a screen or in a sentence; details and exports have all."""
 
 
-def decimals_of(number: float, digits: int = DIGITS) -> int:
-    """The decimals with which a figure has that many significant digits."""
-    return max(digits - len(str(int(abs(number)))), 0)
+def decimals_of(number: float) -> int:
+    """The decimals with which a figure has `DIGITS` significant digits."""
+    return max(DIGITS - len(str(int(abs(number)))), 0)
 
 
 def significant(number: float, sign: str = "") -> str:

@@ -80,10 +80,9 @@ def draw(
     glyphs: Glyphs,
     row: int = 0,
     column: int | None = None,
-    check: Callable[[], None] = wanted,
 ) -> list[Line]:
     """A chart as at most `height` lines of at most `width` cells, its title first."""
-    on = Canvas(width, height, glyphs, row, column, check=check)
+    on = Canvas(width, height, glyphs, row, column)
     _add(on, chart, height)
     return on.lines
 
