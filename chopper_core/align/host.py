@@ -166,9 +166,9 @@ class Host:
         return captured_points(self)
 
     @cached_property
-    def linked(self) -> Index:
+    def linked(self) -> Int32:
         """The linked backward operator around each activity's launch, NOWHERE without one."""
-        return self.backward.linked.innermost(self.captured)
+        return self.backward.linked.innermost(self.captured).astype(np.int32)
 
     @cached_property
     def forward(self) -> Points:

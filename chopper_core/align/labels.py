@@ -190,7 +190,7 @@ class Points(Struct, frozen=True, dict=True):
     def known(self) -> Mask:
         return np.not_equal(self.thread, NOWHERE)
 
-    def take(self, rows: Index) -> Points:
+    def take(self, rows: Index | Int32) -> Points:
         """The points of the given rows; row -1 gives an unknown point."""
         if not len(self.thread):
             return Points(np.full(len(rows), NOWHERE, np.int32), np.zeros(len(rows), np.int64))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import groupby
 from math import isfinite, isnan, prod
 from typing import Final
 
@@ -50,6 +49,7 @@ from chopper_core.util.grouping import (
     nth_of,
     ranked,
     run_starts,
+    runs_of,
 )
 from chopper_core.util.patterns import late
 
@@ -329,31 +329,30 @@ def _work_of(name: str, texts: InputTexts) -> Work | None:
 
 def _carriers(
     host: Host, rows: Index, instance: Index, call: Index, works: Works
-) -> Iterator[tuple[Work, int, list[int]]]:
+) -> Iterator[tuple[Work, int, Index]]:
     """For calls with several kernels: the work, and the number of parts that some of them share.
 
     A part goes to all launches of one kernel name, the longest in total first. Launches of a
     single name share all parts, at most one per launch.
     """
     activities = host.trace.activities
-    name, duration_ns = activities.name.tolist(), activities.duration_ns.tolist()
-    by_call = rows[np.argsort(instance[rows], kind="stable")].tolist()
-    for _, group in groupby(by_call, key=instance.tolist().__getitem__):
-        own = list(group)
-        work = works.distinct[works.work[call[own[0]]]]
-        launches = grouped(own, name.__getitem__)
-        longest = sorted(launches.values(), key=lambda each: -sum(duration_ns[row] for row in each))
+    rows = rows[np.argsort(instance[rows], kind="stable")]
+    name, duration_ns = activities.name[rows].tolist(), activities.duration_ns[rows].tolist()
+    for _, own in runs_of(instance[rows]):
+        work = works.distinct[works.work[call[rows[own.start]]]]
+        launches = grouped(range(own.start, own.stop), name.__getitem__)
+        longest = sorted(launches.values(), key=lambda each: -sum(duration_ns[at] for at in each))
         if len(longest) == 1:
-            yield work, min(work.parts, len(own)), own
+            yield work, min(work.parts, own.stop - own.start), rows[own]
             continue
-        yield work, 1, longest[0]
+        yield work, 1, rows[longest[0]]
         direction = _direction(host.trace.names[name[longest[0][0]]])
         others = [
             each
             for each in longest[1:]
             if not direction or _direction(host.trace.names[name[each[0]]]) != direction
         ]
-        yield from ((work, 1, each) for each in others[: work.parts - 1])
+        yield from ((work, 1, rows[each]) for each in others[: work.parts - 1])
 
 
 def _direction(kernel: str) -> str:
