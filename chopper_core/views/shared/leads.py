@@ -132,12 +132,15 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
 
     def metric(self, name: str) -> Float64:
-        nodes = self.split("gpu")
-        found = METRICS[name].compute(Scope.of(self.run, nodes, self.node))
-        values = np.full(len(self.gpus), np.nan)
-        places = np.searchsorted(self.gpus, nodes.codes("gpu"))
-        values[places] = found.known()
-        return values
+        def known() -> Float64:
+            nodes = self.split("gpu")
+            found = METRICS[name].compute(Scope.of(self.run, nodes, self.node))
+            values = np.full(len(self.gpus), np.nan)
+            places = np.searchsorted(self.gpus, nodes.codes("gpu"))
+            values[places] = found.known()
+            return values
+
+        return self._memo(("metric", name), known)
 
     @cached_property
     def mhz(self) -> Float64:
@@ -299,14 +302,14 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         before = delayed[delayed > 0] - 1
         before = before[~np.isin(before, delayed)]
         least = _MIN_EXPLAINED * delay_ns
-        cause = self._causes(delayed, least)[place]
+        cause = self._causes(delayed, least, [place])[0]
         if cause is None and len(before):
-            cause = self._causes(before, least)[place]
-        cause = cause or self._causes(delayed, MIN_CAUSE_SHARE * self.typical_ns)[place]
+            cause = self._causes(before, least, [place])[0]
+        cause = cause or self._causes(delayed, MIN_CAUSE_SHARE * self.typical_ns, [place])[0]
         when = delayed
         if cause is not None:
             word = "kernels" if cause == "clock" else cause
-            extra = self.beyond_peers(self.each[word])[place]
+            extra = self._memo(("each", word), lambda: self.beyond_peers(self.each[word]))[place]
             when = np.flatnonzero(extra > _SAME_DELAY * extra.max())
             # Before the first activity of a trace no time can be idle.
             missing = delayed[:1][(delayed[:1] == 0) & (when[:1] > 0)]
@@ -328,12 +331,15 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
                 return ()
         return (self._explained(place, ahead, np.arange(len(self.iterations)), ahead),)
 
-    def _causes(self, when: Sequence[int] | Index, least: float) -> list[str | None]:
-        """What each GPU takes longer for than its peers in some iterations; None where it is
-        less."""
-        extra = np.nan_to_num([self.extra(word, when) for word in CAUSES])
+    def _causes(
+        self, when: Sequence[int] | Index, least: float, places: Sequence[int] | slice = slice(None)
+    ) -> list[str | None]:
+        """What GPUs take longer for than their peers in some iterations; None where it is less."""
+        extra = np.nan_to_num([self.extra(word, when)[places] for word in CAUSES])
         most = extra.argmax(axis=0)
-        is_slow = (most == CAUSES.index("kernels")) & (self.mhz < LOW_CLOCK_RATIO * self._usual_mhz)
+        is_slow = (most == CAUSES.index("kernels")) & (
+            self.mhz[places] < LOW_CLOCK_RATIO * self._usual_mhz[places]
+        )
         code = np.where(is_slow, len(CAUSES), most)
         code[extra.max(axis=0) <= least] = -1
         words = (*CAUSES, "clock", None)
