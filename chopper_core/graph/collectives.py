@@ -292,14 +292,18 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     for piece in gpu_by_gpu(table, slice(0, len(table))) if len(waiting) else ():
         assert isinstance(piece, slice)
         own = waiting[slice(*np.searchsorted(rows[waiting], (piece.start, piece.stop)))]
+        if not len(own):
+            continue
+        start, end = table.start_ns[rows[own]], table.start_ns[rows[own]] + wait[own]
+        begins, low, high = table.start_ns[piece], start.min(), end.max()
         # Of all compute that runs during a collective, one activity is charged with the overlap.
-        computes = piece.start + np.flatnonzero(table.overlap_ns[piece] > 0)
+        is_near = (begins < high) & (begins + table.duration_ns[piece] > low)
+        computes = piece.start + np.flatnonzero(is_near & (table.overlap_ns[piece] > 0))
         spans = SpansOfGpus.running(
             table.gpu[computes], table.start_ns[computes], table.duration_ns[computes]
         )
-        start, waits = table.start_ns[rows[own]], wait[own]
-        hidden = spans.within(table.gpu[rows[own]], start, start + waits)
-        exposed[own] = np.minimum(exposed[own], waits - hidden)
+        hidden = spans.within(table.gpu[rows[own]], start, end)
+        exposed[own] = np.minimum(exposed[own], wait[own] - hidden)
     return exposed
 
 

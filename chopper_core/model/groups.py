@@ -227,12 +227,14 @@ class Groups:
         return Groups(self.table, None, None, cells, rows, self.around), owner
 
     def _split_rows(self, levels: Sequence[str]) -> tuple[Groups, Index]:
-        group = np.repeat(np.arange(len(self)), self.sizes())
-        keys, selection = group.astype(np.int64), self.selection
+        # Of one group a byte per row is enough.
+        numbers = np.arange(len(self), dtype=np.int64 if len(self) > 1 else np.int8)
+        group, selection = np.repeat(numbers, self.sizes()), self.selection
         columns = [values_of(self.table, level, selection) for level in levels]
         if (begins := sorted_run_mask(group, *columns)) is not None:
             first = np.flatnonzero(begins)
-            return Groups(self.table, selection, first), group[first]
+            return Groups(self.table, selection, first), group[first].astype(np.intp)
+        keys = group.astype(np.int64)
         for column in columns:
             codes = column.astype(np.int64)
             codes -= codes.min()
@@ -240,7 +242,7 @@ class Groups:
         order = stable_order(keys)
         # Rows stay within their group, so `group` fits the new order too.
         first = run_starts(keys[order])
-        return Groups(self.table, self.rows[order], first), group[first]
+        return Groups(self.table, self.rows[order], first), group[first].astype(np.intp)
 
     def codes(self, level: str) -> AnyArray:
         """The code at a level of the first activity of each group."""

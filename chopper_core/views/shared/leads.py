@@ -21,11 +21,12 @@ from chopper_core.model.column_names import EDGE
 from chopper_core.model.groups import Groups
 from chopper_core.model.memo import Memo
 from chopper_core.model.run import Run
-from chopper_core.model.table import ACTIVITY, KernelTable
+from chopper_core.model.table import ACTIVITY, NO_LABEL, KernelTable
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Numbers
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
+    beyond_others,
     combined,
     counts_of,
     distinct,
@@ -34,6 +35,7 @@ from chopper_core.util.grouping import (
     minima_of,
     quantile_of,
     ranked,
+    run_starts,
     stable_order,
     sums_of,
 )
@@ -195,20 +197,31 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         # It is of all GPUs, and asked for each of them.
         return self._memo((word, *when), lambda: self.beyond_peers(self.mean(word, when)))
 
-    def same_by_operation(self, own: Occurrences) -> tuple[Int64, Float64]:
-        """The phases and operations of compute that is the same on some peers, as codes; and its
-        durations as these x iterations x peers."""
+    def same_by_place(
+        self, own: Occurrences, when: tuple[int, ...]
+    ) -> tuple[tuple[Int64, Float64, Float64], ...]:
+        """Of compute that is the same on some peers, by phase and operation and by phase alone: its
+        places, as codes; its durations in some iterations, as these x peers; and how much longer
+        these are than the median of the others."""
 
         def summed() -> tuple[Int64, Float64]:
             table, same = self.table, own.take(own.is_same)
             first = same.rows[:, 0]
             names, name = combined([table.phase[first], table.operation[first]])
-            when = np.searchsorted(self.iterations, table.iteration[first])
+            at = np.searchsorted(self.iterations, table.iteration[first])
             shape = len(names), len(self.iterations)
-            sums = sums_by(name * shape[1] + when, same.durations_ns(), shape[0] * shape[1])
+            sums = sums_by(name * shape[1] + at, same.durations_ns(), shape[0] * shape[1])
             return names, sums.reshape(*shape, len(own.gpus))
 
-        return self._memo(own.gpus, summed)
+        def compared() -> tuple[tuple[Int64, Float64, Float64], ...]:
+            names, each_ns = self._memo(own.gpus, summed)
+            every = each_ns[:, list(when)].sum(axis=1)
+            first = run_starts(names[:, 0])
+            phases = np.stack([names[first, 0], np.full(len(first), NO_LABEL)], axis=1)
+            places = ((names, every), (phases, np.add.reduceat(every, first)))
+            return tuple((*each, beyond_others(each[1].T).T) for each in places)
+
+        return self._memo(("places", own.gpus, when), compared)
 
     @cached_property
     def _usual_mhz(self) -> Float64:

@@ -9,7 +9,6 @@ import numpy as np
 from chopper_core.model.groups import knows_sizes
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL
-from chopper_core.util.grouping import medians_along, run_starts
 from chopper_core.views.shared.host_causes import cause_beyond
 from chopper_core.views.shared.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
 from chopper_core.views.shared.phrases import percent, time
@@ -81,12 +80,8 @@ def _where_slower(stand: RankLeads, late: Straggler) -> str:
     """The operation or phase that has most of the longer time, as the end of a phrase."""
     own = stand.peers_of(late.place)
     column = own.gpus.index(stand.gpus[late.place])
-    names, each_ns = stand.same_by_operation(own)
-    every = each_ns[:, list(late.when)].sum(axis=1)
-    first = run_starts(names[:, 0])
-    phases = np.stack([names[first, 0], np.full(len(first), NO_LABEL)], axis=1)
-    for labels, sums in ((names, every), (phases, np.add.reduceat(every, first))):
-        extra = sums[:, column] - medians_along(np.delete(sums, column, axis=1), axis=1)
+    for labels, sums, beyond in stand.same_by_place(own, late.when):
+        extra = beyond[:, column]
         most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
         # It means nothing for what takes most of the time anyway.
         share, usual = extra[most] / max(positive, 1.0), sums[most].sum() / sums.sum()
