@@ -316,6 +316,8 @@ def slow_in_an_iteration(context: FindingsContext) -> Iterator[Finding]:
 
     An iteration that is slow as a whole is another finding.
     """
+    if len(context.iterations) < FEWEST.value:
+        return
     slow = context.all_iterations[slow_iterations(context)].tolist()
     yield from _slower(context, _slow_parts(context, "iteration"), "iteration", slow)
 
