@@ -149,6 +149,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         except UsageError:
             return None  # The settings describe another number of ranks.
 
+    @cached_property
+    def _products(self) -> frozenset[str]:
+        return frozenset(gpu.hardware for gpu in self.gpus if gpu.device != NO_DEVICE)
+
     @property
     def hardware(self) -> Hardware | None:
         """The specification of the run's GPUs, None if it is unknown or they differ."""
@@ -159,8 +163,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return described
         if given is not None:
             return given
-        products = {gpu.hardware for gpu in self.gpus if gpu.device != NO_DEVICE}
-        known = {hardware_of(product) for product in products}
+        known = {hardware_of(product) for product in self._products}
         return known.pop() if len(known) == 1 else None
 
     @property

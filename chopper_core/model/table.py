@@ -282,6 +282,8 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
         return f"\\{text}" if text.lstrip("\\") == NO_LABEL_TEXT else text
 
     def texts_of(self, level: str, codes: AnyArray) -> list[str]:
+        if self._texts(level) is None:
+            return [NO_LABEL_TEXT if code == NO_LABEL else str(code) for code in codes.tolist()]
         return [self.text_of(level, code) for code in codes.tolist()]
 
     def _texts(self, level: str) -> Sequence[str] | None:

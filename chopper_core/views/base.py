@@ -168,7 +168,10 @@ class Base(Struct, frozen=True, eq=False, dict=True):
         return {}
 
     def _names(self, level: str) -> Sequence[str]:
-        """The label of each pair at a level."""
+        """The label of each pair of the run at a level."""
+        return self.run.memo(("names of pairs", level), lambda: self._texts(level))
+
+    def _texts(self, level: str) -> Sequence[str]:
         codes, table = self.cells.codes("gpu" if level == NODE else level).tolist(), self.run.table
         if level == NODE:
             return node_names(self.run, codes)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import (
     METRICS,
     Metric,
+    Reduces,
     Scope,
     Values,
     column_names,
@@ -160,6 +161,7 @@ class Columns:
         self._run, self._view, self._nodes, self._whole = run, view, result.nodes, whole
         self._base, self._labels = base, {result.level: result.labels}
         self._counted = counted
+        self._divisors: dict[Reduces, Int64] = {}
         self.own = {column.name: (column, values) for column, values in result.columns}
         nodes, level, default = result.nodes, result.level, result.shown or tuple(self.own)
         names = names_of(view, default, self.own, has_nodes=nodes is not None)
@@ -222,7 +224,13 @@ class Columns:
         if not metric.adds_up:
             return np.ones(1, np.int64)
         gpus = None if self._nodes is None else self._coverage.covered(metric)
-        return self._base.of_rows(labels, gpus, metric.reduces)
+        if gpus is not None or labels is not self._labels:
+            return self._base.of_rows(labels, gpus, metric.reduces)
+        # That of most columns is the same, and rows may be ten thousand.
+        if metric.reduces not in self._divisors:
+            found = self._base.of_rows(labels, None, metric.reduces)
+            self._divisors[metric.reduces] = found
+        return self._divisors[metric.reduces]
 
     def _total(self, metric: Metric) -> Number | None:
         if metric.name in self._totals:
