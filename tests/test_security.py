@@ -406,7 +406,7 @@ def _trace(folder: Path) -> Path:
 def test_names_in_errors_are_inert(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "\x1b]0;t\x07\x9b31m\u202e"
+    folder = tmp_path / "\x1b]0;t\x07\x9b31m\u202e\nchopper: "
     folder.mkdir()
     (folder / "rank0\x1b[2J.json").write_text("{")
     # An unknown command or a missing argument ends in argparse.
@@ -414,6 +414,7 @@ def test_names_in_errors_are_inert(
         main([*arguments, str(folder)])
     printed = capsys.readouterr()
     assert "\\x1b" in printed.err and not UNSEEN.search(printed.err + printed.out)
+    assert len(printed.err.splitlines()) == 1
 
 
 def _renamed(path: Path, random: Random) -> None:

@@ -91,7 +91,7 @@ def question_about(view: View, frame: Frame, row: int) -> str:
         asked = [each for each in frame.labels[1:] if each != _ALL]
         return SEPARATOR.join(asked if row in (0, len(asked) + 1) else [frame.labels[row]])
     if "remedy" in frame.values:
-        return str(frame.values["remedy"].cell(row) or "")
+        return str(frame.values["remedy"].cell(row) or "") if row < len(frame.labels) else ""
     terms = dict(view.scope)
     if frame.level in (*LEVELS, *DIMENSIONS) and row < len(frame.labels):
         terms[frame.level] = frame.labels[row]

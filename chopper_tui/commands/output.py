@@ -33,7 +33,10 @@ def write(text: Escaped) -> None:
 
 
 def tell(text: str) -> None:
-    remark(f"{PROGRAM}: {text}")
+    """Say something in one line, whatever names it quotes."""
+    from chopper_core.util.escape import clean
+
+    remark(clean(f"{PROGRAM}: {text}", is_sentence=True))
 
 
 def width() -> int:

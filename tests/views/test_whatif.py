@@ -338,3 +338,11 @@ def test_steps_of_no_time_are_not_replayed() -> None:
     run = run_of([Row(0, 9 * gpu, gpu=gpu, iteration=7) for gpu in range(2)])
     with pytest.raises(UsageError, match="the steps take no time"):
         query(run, View("R", ("0",), name="whatif", of="gpu:0 compute x0.5"))
+
+
+def test_findings_that_a_filter_hides_have_no_question() -> None:
+    run = demo_run()
+    view = parse("R?view=findings&filter=nothing-like-it")
+    frame = query(run, view)
+    assert not frame.labels
+    assert question_about(view, frame, 0) == ""
