@@ -20,7 +20,7 @@ from chopper_core.model.inputs import SampledFile
 from chopper_core.model.run import Run, located
 from chopper_core.model.side_table import SideTable
 from chopper_core.model.signals import CpuSamples, IntegralCurve, Signal
-from chopper_core.model.table import NO_LABEL, NO_TIME, KernelTable
+from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, KernelTable
 from chopper_core.model.tree import in_order
 from chopper_core.store import format as layout
 from chopper_core.tables.mmap_columns import (
@@ -39,6 +39,8 @@ _LARGE_BYTES: Final = 1 << 22
 """Size from which a file is not verified on opening, since that reads all of it."""
 _TIMES_NS: Final = -(1 << 60), 1 << 62
 """The earliest and the latest time: the time between any two fits into int64."""
+_SPAN_NS: Final = -(1 << 56), 1 << 56
+"""The time that an activity is charged for: at most two years."""
 _UNREADABLE: Final = (
     OSError,
     LookupError,
@@ -153,6 +155,7 @@ def _check(table: KernelTable | SideTable, columns: Mapping[str, AnyArray], gpus
     """Raise ValueError for codes without a meaning, and for times that no run has."""
     ranges = {name: (NO_LABEL, count - 1) for name, count in table.codes(gpus).items()}
     ranges |= dict.fromkeys(("start_ns", "time_ns", "launch_ns"), _TIMES_NS)
+    ranges |= dict.fromkeys(ADDITIVE, _SPAN_NS)
     ranges |= {"gpu": (0, gpus - 1), "duration_ns": (0, 1 << 61)}
     for name, (low, high) in ranges.items():
         values = columns.get(name, np.empty(0))

@@ -80,6 +80,7 @@ def test_a_contradiction_is_refused(key: str, value: list[object], why: str, fol
         ("host.arrow duration_ns", -1),
         ("lane.arrow name", -2),
         ("kernels.arrow iteration", -2),
+        ("kernels.arrow idle_host_ns", (1 << 63) - 1),
         ("kernels.arrow start_ns", -(1 << 62) + 1),
         ("kernels.arrow launch_ns", (1 << 62) + 1),
         ("measured.arrow model_flops_type", 9.0),
