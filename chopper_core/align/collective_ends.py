@@ -15,7 +15,6 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED
-from chopper_core.align.labels import numbered
 from chopper_core.model.table import RECOMPUTE_SUFFIX, KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask, Numbers, Rows
 from chopper_core.util.grouping import (
@@ -23,6 +22,7 @@ from chopper_core.util.grouping import (
     distinct,
     median_of,
     medians_along,
+    numbered,
     places_by,
     run_sizes,
     run_starts,

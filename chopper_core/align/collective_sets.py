@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import UNKNOWN, CommKernels, EndOffsets, end_offsets
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
-from chopper_core.align.labels import numbered
 from chopper_core.model.inputs import HostClock
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.model.tree import level_order
@@ -33,6 +32,7 @@ from chopper_core.util.grouping import (
     grouped,
     median_of,
     nth_of,
+    numbered,
     places_by,
     quantile_of,
     ranked,

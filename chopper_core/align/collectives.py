@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from chopper_core.align.host import Host
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, collective_name
-from chopper_core.align.labels import numbered
 from chopper_core.model.attributes import (
     NODE_TYPE,
     RECEIVE,
@@ -27,7 +26,7 @@ from chopper_core.model.table import Kind, Rule
 from chopper_core.sources.trace import Collective
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Int8, Int32, Int64
-from chopper_core.util.grouping import distinct, first_equal, ranked
+from chopper_core.util.grouping import distinct, first_equal, numbered, ranked
 from chopper_core.util.patterns import late
 
 _RANGES: Final = late(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import DTypeLike
 
 from chopper_core.align.kernel_classes import is_communication, kernel_class
-from chopper_core.align.labels import NOWHERE, Intervals, Order, Points, numbered
+from chopper_core.align.labels import NOWHERE, Intervals, Order, Points
 from chopper_core.model.table import NO_TIME, Category, Kind
 from chopper_core.sources.trace import HostCategory, Trace
 from chopper_core.tables.losses import ABSENT
@@ -24,6 +24,7 @@ from chopper_core.util.grouping import (
     first_equal,
     isin,
     last_equal,
+    numbered,
     ranked,
     runs_of,
     stable_order,

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.host import Host, Links, matching
-from chopper_core.align.labels import BLOCK, NOWHERE, Intervals, Points, numbered
+from chopper_core.align.labels import BLOCK, NOWHERE, Intervals, Points
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
 from chopper_core.model.side_table import (
     NEVER,
@@ -28,7 +28,15 @@ from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.sources.trace import HostCategory, HostRanges, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Rows
-from chopper_core.util.grouping import distinct, first_equal, isin, ranked, run_starts, stable_order
+from chopper_core.util.grouping import (
+    distinct,
+    first_equal,
+    isin,
+    numbered,
+    ranked,
+    run_starts,
+    stable_order,
+)
 from chopper_core.util.patterns import late
 
 _NO_CAUSE: Final = late(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Final
 
@@ -11,11 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL, Rule
-from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Numbers, Rows
-from chopper_core.util.grouping import common_of, isin, ranked, run_mask, stable_order
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask, Numbers, Rows
+from chopper_core.util.grouping import common_of, isin, numbered, run_mask, stable_order
 
 NOWHERE = -1
-_MOST_NUMBERS: Final = 1 << 62
 _FEW: Final = 1 << 14
 """Intervals times points of which each pair is looked at."""
 BLOCK: Final = 1 << 16
@@ -98,21 +97,6 @@ class Order(Struct, frozen=True):
         exists &= stream[inside] == stream
         nearest[self.rows] = np.where(exists, self.rows[inside], -1)
         return nearest
-
-
-def numbered(columns: Sequence[Codes]) -> Index:
-    """A number for each row, from 0 on, equal for rows that are equal in all columns."""
-    numbers, count = np.zeros(len(columns[0]), np.intp), 1
-    for column in columns:
-        low, high = int(column.min(initial=0)), int(column.max(initial=0))
-        if count * (high - low + 1) > _MOST_NUMBERS:
-            distinct, column = ranked(column)
-            low, high = 0, len(distinct)
-            distinct, numbers = ranked(numbers)
-            count = len(distinct)
-        width = high - low + 1
-        numbers, count = numbers * width + (column.astype(np.intp) - low), count * width
-    return ranked(numbers)[1]
 
 
 def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]) -> None:

@@ -14,12 +14,11 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.host import Host
-from chopper_core.align.labels import numbered
 from chopper_core.model.column_names import BLOCK, CORRELATION, GRID
 from chopper_core.model.table import RECOMPUTE_SUFFIX, KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, grouped, ranked
+from chopper_core.util.grouping import distinct, grouped, numbered, ranked
 from chopper_core.util.patterns import late
 
 UNMATCHED: Final = -1

@@ -17,7 +17,7 @@ from msgspec import Struct
 from chopper_core.align.graphs import is_uncaptured
 from chopper_core.align.host import Host
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, MATRIX_CLASSES
-from chopper_core.align.labels import NOWHERE, Intervals, numbered
+from chopper_core.align.labels import NOWHERE, Intervals
 from chopper_core.align.memory_work import width_in
 from chopper_core.align.operator_work import (
     ATTENTION,
@@ -47,6 +47,7 @@ from chopper_core.util.grouping import (
     grouped,
     isin,
     nth_of,
+    numbered,
     ranked,
     run_starts,
     runs_of,

@@ -13,7 +13,6 @@ from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.graphs import is_uncaptured, stand_ins
 from chopper_core.align.host import Host, Links
 from chopper_core.align.host_tables import align_memory, host_lane, host_time
-from chopper_core.align.labels import numbered
 from chopper_core.align.launches import launch_sizes
 from chopper_core.align.layers import label_layers, mark_outside
 from chopper_core.align.model_work import activity_tokens, model_work, on_longest, without_model
@@ -39,7 +38,7 @@ from chopper_core.model.table import (
 from chopper_core.sources.trace import Trace
 from chopper_core.tables.columns import narrowed
 from chopper_core.util.arrays import AnyArray, Index, Int32, Int64
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import distinct, numbered, ranked
 from chopper_core.util.workers import concurrently
 
 NO_NAME: Final = "(no name)"

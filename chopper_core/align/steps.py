@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS
-from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, Points, numbered, parents
+from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, Points, parents
 from chopper_core.model.side_table import HostSteps, empty
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32, Mask
-from chopper_core.util.grouping import counts_of, distinct, isin, run_starts
+from chopper_core.util.grouping import counts_of, distinct, isin, numbered, run_starts
 from chopper_core.util.patterns import group_of, late
 
 _VLLM: Final = late(

@@ -143,6 +143,11 @@ def packed(columns: Sequence[Codes]) -> Int64:
     return code
 
 
+def numbered(columns: Sequence[Codes]) -> Index:
+    """A number for each row, from 0 on, equal for rows that are equal in all columns."""
+    return ranked(packed(columns))[1]
+
+
 def combined(columns: Sequence[Codes]) -> tuple[Int64, Index]:
     """The distinct rows of columns of codes, in order, and the position of each row's."""
     codes, owner = ranked(packed(columns))

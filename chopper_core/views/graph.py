@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.labels import numbered as combined
 from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
 from chopper_core.graph.path import GAPS, longest_path, work_alone
@@ -26,7 +25,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import counts_of, distinct, distinct_codes, evenly, sums_of
+from chopper_core.util.grouping import combined, counts_of, distinct, evenly, numbered, sums_of
 from chopper_core.views.base import base_of
 from chopper_core.views.shared import collective_figures
 from chopper_core.views.shared.phrases import amount, facts, percent
@@ -281,7 +280,7 @@ def _codes(table: KernelTable, rows: Index, by: str) -> tuple[Int64, Callable[[i
     if by == "type":
         return node_types(table, rows), lambda code, _: TYPES[code]
     if by == "message":
-        codes = combined((table.operation[rows], table.group[rows], table.bytes[rows]))
+        codes = numbered((table.operation[rows], table.group[rows], table.bytes[rows]))
         return codes.astype(np.int64), lambda _, row: _message(table, row)
     return table.column(by)[rows].astype(np.int64), lambda code, _: table.text_of(by, code)
 
@@ -385,8 +384,8 @@ def _notes(scope: _ScopeGraph, table: KernelTable) -> tuple[str, ...]:
     if any(edges[each] for each in INFERRED):
         notes.append("waits for other streams are inferred from the times; some may be coincidence")
     gpu, stream = table.gpu[scope.rows], table.stream[scope.rows]
-    of_stream, _ = distinct_codes(combined((gpu, stream)))
-    if (most := int(counts_of(gpu[of_stream]).max(initial=0))) > MOST_STREAMS:
+    streams, _ = combined((gpu, stream))
+    if (most := int(counts_of(streams[:, 0]).max(initial=0))) > MOST_STREAMS:
         notes.append(
             f"a GPU has {most:,} streams: its activities wait for the last that ended in any of "
             "them, not for that of each"
