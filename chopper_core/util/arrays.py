@@ -34,19 +34,27 @@ _ELEMENTS: Final[dict[Any, DTypeLike]] = {
 
 
 class Rows(msgspec.Struct, frozen=True, eq=False):
-    """A record of columns, whose last axis has a row each; the first one has nothing else."""
+    """A record of columns, whose last axis has a row each; other fields are the same for all."""
+
+    def columns(self) -> dict[str, AnyArray]:
+        fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return {name: each for name, each in fields if isinstance(each, np.ndarray)}
 
     def __len__(self) -> int:
-        return len(getattr(self, self.__struct_fields__[0]))
+        return int(next(iter(self.columns().values())).shape[-1])
 
     def take(self, rows: Index | Mask | slice) -> Self:
-        return type(self)(*(getattr(self, name)[..., rows] for name in self.__struct_fields__))
+        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)
+        taken = {name: each[..., rows] for name, each in self.columns().items()}
+        return msgspec.structs.replace(self, **taken)
 
     def joined(self, other: Self) -> Self:
-        return type(self)(*(
-            np.concatenate([getattr(self, name), getattr(other, name)], axis=-1)
-            for name in self.__struct_fields__
-        ))  # fmt: skip
+        others = other.columns()
+        return msgspec.structs.replace(self, **{
+            name: np.concatenate([each, others[name]], axis=-1)
+            for name, each in self.columns().items()
+        })  # fmt: skip
 
 
 @cache

@@ -19,10 +19,10 @@ from chopper_core.model.column_names import SAMPLED
 from chopper_core.model.groups import Groups, contiguous
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
-from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, KernelTable, Kind, Selection
+from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View, complete_order
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Rows
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     combined,
@@ -143,7 +143,7 @@ LAYER: Final = column("""layer | | layer
     missing: it belongs to no layer""")
 
 
-class Overlaps(Struct, frozen=True, eq=False, dict=True):
+class Overlaps(Rows, frozen=True, eq=False, dict=True):
     """The instances of a scope: an operation of a layer, phase and iteration on one GPU each.
 
     Each visit to a layer is an instance of its own. FSDP's own operations count as communication.
@@ -162,9 +162,6 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
     work: Int64
     """Equal for instances that run the same kernels."""
 
-    def __len__(self) -> int:
-        return len(self.row)
-
     @cached_property
     def share(self) -> Float64:
         """Overlap with collectives, from 0 to 1."""
@@ -172,12 +169,6 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
 
     def codes(self, level: str) -> Int64:
         return self.table.column(level)[self.row].astype(np.int64)
-
-    def take(self, chosen: Selection | Mask) -> Overlaps:
-        if isinstance(chosen, np.ndarray) and chosen.dtype == np.bool_:
-            chosen = np.flatnonzero(chosen)
-        columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
-        return Overlaps(self.table, *columns)
 
 
 def overlaps_in(run: Run, view: View) -> Overlaps:

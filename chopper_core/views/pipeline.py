@@ -20,7 +20,7 @@ from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Codes, Float64, Index, Int64
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Rows
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
@@ -107,7 +107,7 @@ COLUMNS: Final = columns("""
 """)
 
 
-class Blocks(Struct, frozen=True, eq=False):
+class Blocks(Rows, frozen=True, eq=False):
     """A row per microbatch, GPU, iteration, chunk and work, by GPU, iteration and start."""
 
     gpu: Int64
@@ -124,9 +124,6 @@ class Blocks(Struct, frozen=True, eq=False):
     window_ns: Int64
     """Its step: from the first to the last microbatch of any GPU, or as the file says."""
     origin: str
-
-    def __len__(self) -> int:
-        return len(self.gpu)
 
     @property
     def took_ns(self) -> Int64:
@@ -149,8 +146,7 @@ def blocks_of(run: Run, view: View) -> Blocks:
     own = np.isin(_cell(every.gpu, every.iteration), _cell(*map(cells.codes, _STEP)))
     if not own.any():
         raise NothingToShow("no pipeline: the scope has no microbatch")
-    columns = {name: getattr(every, name)[own] for name in Blocks.__struct_fields__[:-1]}
-    return replace(every, **columns)
+    return every.take(own)
 
 
 def _cell(gpu: Codes, iteration: Codes) -> Int64:

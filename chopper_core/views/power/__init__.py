@@ -342,7 +342,7 @@ def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> 
     clouds = {}
     for gpu in found:
         samples = gpu.signals["gfx_mhz"]
-        clock, others = paired_with(samples.at(evenly(len(samples))), gpu.curves.get(other))
+        clock, others = paired_with(samples.take(evenly(len(samples))), gpu.curves.get(other))
         if len(clock):
             clouds[f"GPU {gpu.gpu}"] = (others, clock)
     if not clouds:

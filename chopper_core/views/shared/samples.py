@@ -18,7 +18,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, TimeSpans, while_busy
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.arrays import Float64, Index, Int64, Rows
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, median_of, places_by, quantiles_along, ratios
 from chopper_core.views.base import base_of
@@ -36,7 +36,7 @@ BUSY_PCT: Final = 90.0
 """Only while the GPU is used this much does a low clock mean that something limits it."""
 
 
-class Sampled(Struct, frozen=True, eq=False):
+class Sampled(Rows, frozen=True, eq=False):
     """The samples of a signal within spans of time."""
 
     begins_ns: Int64
@@ -46,15 +46,9 @@ class Sampled(Struct, frozen=True, eq=False):
     weights_ns: Int64
     """How much of that time is within the stretches; never 0."""
 
-    def __len__(self) -> int:
-        return len(self.values)
-
     @property
     def middles_ns(self) -> Int64:
         return self.begins_ns + (self.ends_ns - self.begins_ns) // 2
-
-    def at(self, places: Index) -> Sampled:
-        return Sampled(*(getattr(self, name)[places] for name in self.__struct_fields__))
 
     def mean(self) -> float:
         return float(np.average(self.values, weights=self.weights_ns)) if len(self) else np.nan
@@ -193,7 +187,7 @@ def clock_while_busy(run: Run, gpu: int, stretches: TimeSpans) -> Sampled:
     if gpu in run.traced and not run.is_sampled_only:
         return sampled(busy_curve(run, gpu, clock), stretches)
     own = sampled(clock, stretches)
-    return own.at(np.flatnonzero(means_during(own, use) >= BUSY_PCT))
+    return own.take(means_during(own, use) >= BUSY_PCT)
 
 
 def mean_powers(run: Run, view: View) -> Float64:
