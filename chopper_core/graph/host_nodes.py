@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from chopper_core.graph.dependencies import STAMP_NS
 from chopper_core.graph.step_graph import minimum_to_end
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import HostKind, HostLane, HostSteps
+from chopper_core.model.side_table import HostKind, HostLane, HostSteps, axis_of
 from chopper_core.model.table import NO_LABEL, NO_TIME
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import (
@@ -171,14 +171,9 @@ class HostNodes(Struct, frozen=True, eq=False):
         """The node at which each activity is launched, or -1."""
         found = np.full(len(timed.rows), -1, np.intp)
         known = np.flatnonzero(timed.launch != NO_TIME)
-        if len(known):
-            low = int(self.time.min())
-            width = int(self.time.max()) - low + 1
-            # Launches come first at their moment.
-            found[known] = first_equal(
-                self.gpu.astype(np.int64) * width + (self.time - low),
-                timed.gpu[known].astype(np.int64) * width + (timed.launch[known] - low),
-            )
+        on_axis, launch = axis_of(self.time), timed.launch[known]
+        # Launches come first at their moment.
+        found[known] = first_equal(on_axis(self.gpu, self.time), on_axis(timed.gpu[known], launch))
         return found
 
 

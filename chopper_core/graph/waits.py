@@ -15,6 +15,7 @@ import numpy as np
 from chopper_core.graph.dependencies import STAMP_NS, Evidence
 from chopper_core.graph.host_nodes import TimedRows
 from chopper_core.graph.step_graph import EdgeRows, joined_edges
+from chopper_core.model.side_table import axis_of
 from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import (
@@ -68,9 +69,7 @@ def _ruled(
     """The waits by rules of some classes, and those of the edges that follow none."""
     in_order = np.lexsort((timed.start, timed.queued, timed.gpu))
     of_waiting, of_awaited = _by_class(waiting, in_order), _by_class(awaited, in_order)
-    low = int(timed.queued.min())
-    width = int(timed.queued.max()) - low + 1
-    key = timed.gpu.astype(np.int64) * width + (timed.queued - low)
+    key = axis_of(timed.queued)(timed.gpu, timed.queued)
     place = np.empty(len(key), np.intp)
     pairs = ranked(waiting[near.target] * (int(awaited.max()) + 1) + awaited[near.source])[1]
     found, follows = [near.take(slice(0))], np.zeros(len(pairs), np.bool_)

@@ -16,7 +16,7 @@ makes room for; after the last launch, to the last one. Its labels are those of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -125,11 +125,12 @@ class SideTable(Struct, frozen=True, eq=False):
         return cls(tuple(names), **found)
 
 
-def span_of(*times_ns: Int64) -> tuple[int, int]:
-    """The earliest of some times, and how many ns they span: GPU after GPU on one axis."""
+def axis_of(*times_ns: Int64) -> Callable[[Int32, Int64 | int], Int64]:
+    """Where times of GPUs are on one axis, GPU after GPU: none is beyond those of the next GPU."""
     known = [each for each in times_ns if len(each)]
     first = min((int(each.min()) for each in known), default=0)
-    return first, max((int(each.max()) for each in known), default=0) - first + 1
+    width = max((int(each.max()) for each in known), default=0) - first + 1
+    return lambda gpu, at_ns: gpu.astype(np.int64) * width + (at_ns - first)
 
 
 T = TypeVar("T", bound=SideTable)
@@ -217,13 +218,11 @@ class HostTime(SideTable, frozen=True, eq=False):
             starts, wanted = table.start_ns[own], self.start_ns[pieces]
             is_copy = HostState.COPYING in states
             begins = starts if is_copy else starts - length
-            # GPU after GPU on one axis: no time of one is beyond those of the next.
-            first = min(int(begins.min()), int(wanted.min()))
-            width = max(int((begins + length).max()), int(wanted.max())) - first + 1
-            place = table.gpu[own].astype(np.int64) * width + (begins - first)
+            on_axis = axis_of(begins, begins + length, wanted)
+            place = on_axis(table.gpu[own], begins)
             order = stable_order(place)
             own, place, length = own[order], place[order], length[order]
-            at_piece = self.gpu[pieces].astype(np.int64) * width + (wanted - first)
+            at_piece = on_axis(self.gpu[pieces], wanted)
             at = np.searchsorted(place, at_piece, "right") - 1
             at_row = np.maximum(at, 0)
             inside = (at >= 0) & (at_piece < place[at_row] + length[at_row])
@@ -248,9 +247,8 @@ class HostSteps(SideTable, frozen=True, eq=False):
         """The iteration whose annotation the host of a GPU is in at some instants, or NO_LABEL."""
         if not len(self):
             return np.full(len(gpu), NO_LABEL, np.int64)
-        first, width = span_of(self.start_ns, self.start_ns + self.duration_ns, times_ns)
-        begin = self.gpu.astype(np.int64) * width + (self.start_ns - first)
-        place = gpu.astype(np.int64) * width + (times_ns - first)
+        on_axis = axis_of(self.start_ns, self.start_ns + self.duration_ns, times_ns)
+        begin, place = on_axis(self.gpu, self.start_ns), on_axis(gpu, times_ns)
         at = np.maximum(np.searchsorted(begin, place, "right") - 1, 0)
         inside = (place >= begin[at]) & (place < begin[at] + self.duration_ns[at])
         return np.where(inside, self.iteration[at], NO_LABEL).astype(np.int64)

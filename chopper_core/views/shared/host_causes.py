@@ -20,10 +20,10 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import HostStack, HostState, HostSteps, HostTime, span_of
+from chopper_core.model.side_table import HostStack, HostState, HostSteps, HostTime, axis_of
 from chopper_core.model.table import ACTIVITY, NO_LABEL, NO_TIME, Selection, values_of
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Numbers
+from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Rows
 from chopper_core.util.grouping import (
     beyond_others,
     distinct,
@@ -105,7 +105,7 @@ class HostCause(Struct, frozen=True):
         return f"{self.what} ({name})"
 
 
-class HostCharges(Struct, frozen=True, eq=False):
+class HostCharges(Rows, frozen=True, eq=False):
     """The idle and copy time of a run by cause; one value per piece of it."""
 
     causes: tuple[HostCause, ...]
@@ -123,10 +123,6 @@ class HostCharges(Struct, frozen=True, eq=False):
     iteration: Int64
     """The iteration whose annotation the host is in; that of the row where it is in none, and where
     the GPU isn't waiting for a launch call."""
-
-    def take(self, chosen: Numbers) -> HostCharges:
-        columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
-        return HostCharges(self.causes, *columns)
 
     @property
     def by_cause(self) -> Int64:
@@ -257,9 +253,8 @@ def charges_of(run: Run, rows: Selection) -> HostCharges:
 
 def _cut(gpu: Int32, begin: Int64, end: Int64, at_gpu: Int32, at_ns: Int64) -> tuple[Index, Int64]:
     """Pieces of time cut at instants of their GPU: the piece of each part, and where it begins."""
-    first, width = span_of(begin, end, at_ns)
-    base = gpu.astype(np.int64) * width - first
-    bounds = distinct(at_gpu.astype(np.int64) * width + (at_ns - first))
+    on_axis = axis_of(begin, end, at_ns)
+    base, bounds = on_axis(gpu, 0), distinct(on_axis(at_gpu, at_ns))
     low = np.searchsorted(bounds, base + begin, "right")
     count = np.searchsorted(bounds, base + end, "left") - low
     part = np.repeat(np.arange(len(begin)), count + 1)
