@@ -460,8 +460,7 @@ def _lateness(found: Collectives, kin: Int64) -> tuple[Index, Int64, Int64]:
     for each in (late, waited):
         each[sizes[side] < _MIN_PEERS] = 0
     # A stage of a pipeline waits for the stage before it by design.
-    pairwise = [code for code, name in enumerate(table.operations) if name == PAIRWISE]
-    share[np.isin(found.kind, pairwise)] = 0.0
+    share[found.of_kind(PAIRWISE)] = 0.0
     late, waited = (
         np.rint(each * share[found.member_set]).astype(np.int64) for each in (late, waited)
     )

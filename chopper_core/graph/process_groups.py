@@ -54,8 +54,7 @@ class Places(Struct, frozen=True, eq=False):
 
 
 def places_of(run: Run, gpus: Sequence[int]) -> Places:
-    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
-    ranks = [rank_of[gpu] for gpu in gpus]
+    ranks = [run.rank_of[gpu] for gpu in gpus]
     known = run.table.coordinates
     dimensions = [name for name in DIMENSIONS if name in known]
     coordinates = {name: [int(known[name][gpu]) for gpu in gpus] for name in dimensions}
@@ -269,8 +268,7 @@ def split_of(run: Run, rows: Index, by: str) -> tuple[Int64, list[str]]:
 
 def _between_nodes(run: Run, rows: Index) -> Int64:
     """0 for groups inside a node, 1 for those over several, `NO_LABEL` where it is unknown."""
-    table = split_groups(run)
-    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
+    table, rank_of = split_groups(run), run.rank_of
     node_of = dict(zip(rank_of.values(), nodes_of(run, list(rank_of))[0], strict=True))
     found = np.full(len(rows), NO_LABEL, np.int64)
     group, gpu_of = table.group[rows], table.gpu[rows]

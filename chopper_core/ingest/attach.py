@@ -213,8 +213,7 @@ def _by_anchors(
 
 
 def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
-    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
-    ranks = {rank_of[gpu] for gpu in gpus.values()}
+    ranks = {run.rank_of[gpu] for gpu in gpus.values()}
     found = {clock.correction_ns for clock in run.hosts if ranks & set(clock.ranks)}
     return found.pop() if len(found) == 1 else 0
 

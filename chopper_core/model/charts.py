@@ -14,10 +14,10 @@ from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Float64, Int64
 
 QUEUE: Final = "queue"
+"""The title of the strip of the launch queue's depth."""
 SLACK: Final = "slack"
 OF_TRACE: Final = (QUEUE, SLACK)
 """Strips that follow from the trace; the others are telemetry."""
-"""The title of the strip of the launch queue's depth."""
 
 
 class Series(Struct, frozen=True, eq=False):

@@ -129,6 +129,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return tuple(sorted({gpu.rank for gpu in self.gpus}))
 
     @cached_property
+    def rank_of(self) -> Mapping[int, int]:
+        """Number of a GPU → its rank."""
+        return {gpu.index: gpu.rank for gpu in self.gpus}
+
+    @cached_property
     def parallel(self) -> Parallel | None:
         """The coordinates of the ranks, None where unknown.
 

@@ -239,8 +239,7 @@ def node_names(run: Run, gpus: Sequence[int]) -> list[str]:
     of_rank = {source.rank: source.host for source in run.sources}
     if len(run.hosts) > 1:
         of_rank |= {rank: host.name for host in run.hosts for rank in host.ranks}
-    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
-    names = [of_rank.get(rank_of.get(gpu, -1), "") for gpu in gpus]
+    names = [of_rank.get(run.rank_of.get(gpu, -1), "") for gpu in gpus]
     if not any(names):
         raise NothingToShow(
             "neither the traces nor their file names give the hosts, so that GPUs can't be "

@@ -85,7 +85,7 @@ def answer(run: Run, view: View) -> ViewResult:
     measured = run.measured
     if run.recent is not None:
         measured = run.recent.signals((*_LANES, *_FIGURES, "power_cap_w"), seconds)
-    gpus = gpus_of(run) if run.is_sampled_only else [gpu.index for gpu in run.gpus]
+    gpus = gpus_of(run)
     steps = None if run.is_sampled_only else step_times(run, View(view.run))
     # A source of other signals, such as memory, may go on for longer: lanes end with their own.
     lanes_of = [measured[name] for name in _LANES if name in measured] or [*measured.values()]
@@ -257,9 +257,8 @@ def _name_words(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[str]]:
         nodes = node_names(run, gpus)
     except NothingToShow:
         nodes = nothing
-    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
-    is_other = any(rank_of.get(gpu, gpu) != gpu for gpu in gpus)
-    ranks = [f"r{rank_of.get(gpu, '')}" for gpu in gpus] if is_other else nothing
+    is_other = any(run.rank_of[gpu] != gpu for gpu in gpus)
+    ranks = [f"r{run.rank_of[gpu]}" for gpu in gpus] if is_other else nothing
     return [*nodes] if len(set(nodes)) > 1 else nothing, ranks
 
 

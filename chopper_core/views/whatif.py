@@ -22,7 +22,7 @@ from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, ranked, sums_of
 from chopper_core.views import WHATIF
-from chopper_core.views.base import base_of
+from chopper_core.views.base import base_of_steps
 from chopper_core.views.findings import checked
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.asked import (
@@ -202,7 +202,7 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: _opened(run, view, answered, row),
         headline=_headline(steady, answers),
         notes=(*_notes(steady, answers), *notes),
-        base=base_of(run, replace(view, is_total=False)).applied,
+        base=base_of_steps(run, view),
     )
 
 
@@ -349,7 +349,7 @@ def _by_part(run: Run, view: View, steady: Steady, asked: list[str]) -> ViewResu
         headline=_of_stragglers(run, steady, changed) if asked == [DEFAULTS[0]] else (),
         notes=tuple(notes),
         by=level,
-        base=base_of(run, replace(view, is_total=False)).applied,
+        base=base_of_steps(run, view),
     )
 
 

@@ -271,15 +271,11 @@ def _by_iteration(context: FindingsContext, own: Index) -> Float64:
     size = (int(same.max(initial=-1)) + 1) * count
     sums = context.compute_sums("gfx_mhz")
     areas, covered = (sums_of(each[own], cell, size).reshape(-1, count) for each in sums)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mhz = np.where(covered > 0, areas / covered, np.nan)
-        whole = np.isfinite(mhz).all(axis=1)
-        if not whole.any():
-            return np.full(count, np.nan)
-        relative = mhz[whole] / mhz[whole].max(axis=1, keepdims=True)
-        weight = covered[whole]
-        found: Float64 = (relative * weight).sum(axis=0) / weight.sum(axis=0)
-    return found
+    mhz = ratios(areas, covered)
+    whole = np.isfinite(mhz).all(axis=1)
+    relative = ratios(mhz[whole], mhz[whole].max(axis=1, keepdims=True))
+    weight = covered[whole]
+    return ratios((relative * weight).sum(axis=0), weight.sum(axis=0))
 
 
 _SHARE: Final = "throttle_pct"

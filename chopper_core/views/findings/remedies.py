@@ -34,6 +34,8 @@ _EVERYWHERE: Final = {
 """Where nothing is without it that could be compared with."""
 _PEERS: Final = ("gpu", "iteration")
 _MAX_TERMS: Final = 64
+_LEAST_PART: Final = 0.1
+"""Of the largest of several kinds of time: less is no change."""
 
 
 def question_of(context: FindingsContext, finding: Finding) -> str:
@@ -59,10 +61,10 @@ def _changes(finding: Finding, place: Collection[str]) -> Sequence[str]:
     return [] if change is None else [change]
 
 
-def changes_of(costs: dict[Cost, float], least: float = 0.1) -> tuple[str, ...]:
+def changes_of(costs: dict[Cost, float]) -> tuple[str, ...]:
     """The changes that remove several kinds of time beyond that of peers, next to nothing aside."""
     most = max(costs.values(), default=0.0)
-    large = [cost for cost, ns in costs.items() if ns > least * most and cost in _CHANGES]
+    large = [cost for cost, ns in costs.items() if ns > _LEAST_PART * most and cost in _CHANGES]
     return tuple(dict.fromkeys(_CHANGES[cost] for cost in large))
 
 

@@ -260,9 +260,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def kernels(self) -> Float64:
         """The number of activities that compute, as GPUs x iterations."""
-        return self.by_gpu_and_iteration(
-            lambda nodes: nodes.sizes() - nodes.sum("collectives") - nodes.sum("copies")
-        )
+        return self.by_gpu_and_iteration(Groups.computing)
 
     @cached_property
     def step_ns(self) -> float:

@@ -200,8 +200,7 @@ def _waits(
 
 def _statistics(nodes: Groups, owner: Index, instances: Sequence[Int64]) -> dict[str, Values]:
     linked, *sums = instances
-    has_compute = nodes.sizes() > nodes.sum("collectives") + nodes.sum("copies")
-    found = {}
+    has_compute, found = nodes.computing() > 0, {}
     for title, (name, statistic) in STATISTICS.items():
         # Parts of the overhead are known only with a launch record.
         is_known = (linked > 0) | (name == LAUNCH)

@@ -268,11 +268,8 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
             f"{few} of {all_of_them} iterations are compared, evenly chosen; enter an iteration "
             "for its own figures"
         )
-    computes = (
-        stand.node.sizes()[0] - stand.node.sum("collectives")[0] - stand.node.sum("copies")[0]
-    )
     matched = sum(own.rows.size for own in stand.peers)
-    unmatched = int(computes) - matched
+    unmatched = int(stand.node.computing()[0]) - matched
     if len(stand.peers) > 1:
         named = stand.peers[:_MOST_NAMED]
         sets = "; ".join(listed(map(str, own.gpus), _MOST_NAMED) for own in named)

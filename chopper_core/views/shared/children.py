@@ -36,7 +36,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ratios
 from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.frame import Frame, Number, no_means
-from chopper_core.views.shared.derived import instance_levels, is_difference, statistic_of
+from chopper_core.views.shared.derived import Statistic, instance_levels, is_difference
 from chopper_core.views.shared.filter import LONGEST_FIRST, NAME, FilterRows, Shown, shown_of
 from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.phrases import by_number
@@ -167,7 +167,7 @@ class Columns:
         names = names_of(view, default, self.own, has_nodes=nodes is not None)
         of_nodes = (name not in self.own or self._is_registered(name) for name in names)
         self.over = instance_levels(view, level) if nodes is not None and any(of_nodes) else ()
-        self._statistic = statistic_of(view, level) if self.over else None
+        self._statistic = Statistic(view.stat, self.over) if view.stat and self.over else None
         if self._statistic and not view.columns:
             names = with_instances(names)
         self._coverage = Coverage(run, view, level, whole if nodes is None else nodes, whole)

@@ -44,10 +44,6 @@ def instance_levels(view: View, level: str = "") -> tuple[str, ...]:
     return view.over or (INSTANCE_LEVELS if (level or view.level) in _NAMED else _OVER)
 
 
-def statistic_of(view: View, level: str = "") -> Statistic | None:
-    return Statistic(view.stat, instance_levels(view, level)) if view.stat else None
-
-
 class Statistic(Struct, frozen=True, dict=True):
     """A statistic and the levels whose values distinguish instances."""
 

@@ -25,7 +25,7 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int8, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import median_of
+from chopper_core.util.grouping import median_of, ratios
 from chopper_core.views.frame import Frame
 
 FACTOR: Final = 3.5
@@ -222,8 +222,7 @@ def far_out(values: Float64) -> Float64:
     They do by the rule of `tints`.
     """
     known = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        means = np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1)
+    means = ratios(np.where(known, values, 0.0).sum(axis=1), known.sum(axis=1))
     median, limit = _usual(means)
     distances: Float64 = np.nan_to_num(means - median)
     return np.where(np.abs(distances) > limit, distances, 0.0) if limit else np.zeros(len(values))

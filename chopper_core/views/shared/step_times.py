@@ -205,9 +205,8 @@ def more_work(run: Run, gpus: Sequence[int], iterations: Sequence[int], ratio: R
     tokens = ratio(tokens_in(run, gpus, iterations))
     if tokens >= 1 + _LEAST:
         return f"{tokens:.3g}× the tokens"
-    cells = run.tree().split((), ("gpu", "iteration"))
-    kernels = cells.sizes() - cells.sum("collectives") - cells.sum("copies")
-    for word, values in (("FLOPs", cells.known(FLOPS)[0]), ("kernels", kernels)):
+    cells = run.pairs
+    for word, values in (("FLOPs", cells.known(FLOPS)[0]), ("kernels", cells.computing())):
         more = ratio(of_steps(cells, gpus, iterations, values, np.nan))
         if more >= 1 + _LEAST:
             return f"{percent(more - 1)} more {word}"
