@@ -6,10 +6,10 @@ Sizes are checked on opening, checksums too but for large files (`verify` checks
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, TypeVar, get_type_hints
 
 import msgspec
 import numpy as np
@@ -31,7 +31,7 @@ from chopper_core.tables.mmap_columns import (
     lists_of,
 )
 from chopper_core.util.arrays import AnyArray
-from chopper_core.util.atomic import stamp_of
+from chopper_core.util.atomic import stamp_of, state_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -51,32 +51,32 @@ _UNREADABLE: Final = (
     msgspec.MsgspecError,
 )
 """Errors that hostile metadata raises."""
+_Read = TypeVar("_Read")
 _MAX_ATTEMPTS: Final = 5
 """Attempts to read a store that other processes replace during that time."""
 
 
 def read_store(folder: Path, progress: Progress = silent) -> Run:
     progress("open store", 0, 1)
+    run = _unless_replaced(folder, lambda index: _read_files(folder, index, _small(index)))
+    progress("open store", 1, 1)
+    return run
+
+
+def _unless_replaced(folder: Path, read: Callable[[layout.StoreIndex], _Read]) -> _Read:
+    """What is read of a store, or the error, if no other process replaced it during that time."""
     for _ in range(_MAX_ATTEMPTS):
-        index = layout.read_index(folder)
+        # Not the index itself: two stores may be put there in turn.
+        state = state_of(folder / layout.STORE_INDEX)
         try:
-            run = _read_files(folder, index, _small(index))
+            found = read(layout.read_index(folder))
         except DataError:
-            if _index_now(folder) == index:
+            if state_of(folder / layout.STORE_INDEX) == state:
                 raise
         else:
-            # Otherwise another process replaced the store while it was read.
-            if _index_now(folder) == index:
-                progress("open store", 1, 1)
-                return run
+            if state_of(folder / layout.STORE_INDEX) == state:
+                return found
     raise DataError(f"{folder} is being replaced repeatedly; try again later")
-
-
-def _index_now(folder: Path) -> layout.StoreIndex | None:
-    try:
-        return layout.read_index(folder)
-    except DataError:
-        return None
 
 
 def _read_files(folder: Path, index: layout.StoreIndex, checked: Collection[str]) -> Run:
@@ -196,7 +196,12 @@ def verify(
 
     Raises DataError on a mismatch, and where one can't be read.
     """
-    index = layout.read_index(folder)
+    _unless_replaced(folder, lambda index: _verify(folder, index, names, progress))
+
+
+def _verify(
+    folder: Path, index: layout.StoreIndex, names: Collection[str], progress: Progress
+) -> None:
     files = {name: stamp for name, stamp in index.files.items() if name in names}
     whole, done = sum(size for size, _ in files.values()), 0
 

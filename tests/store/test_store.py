@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -296,6 +297,26 @@ def test_a_replaced_store_is_always_there_and_whole(
                 assert "replaced repeatedly" in str(error)
     assert writer.returncode == 0 and found <= sizes and found
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_store_that_two_runs_replace_in_turn_while_it_is_read_is_read_again(
+    run: Run, copy: Path, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index that is read first is there at the end again, the files in between were others."""
+    other = open_run(str(trace), jobs=1)
+    read, turns = store._read_files, []
+
+    def in_between(folder: Path, *rest: Any) -> Run:
+        if not turns:
+            turns.append(write_store(other, copy))
+            with pytest.raises(DataError):
+                read(folder, *rest)
+            write_store(run, copy)
+            raise DataError("the checksums are of another store")
+        return read(folder, *rest)
+
+    monkeypatch.setattr(store, "_read_files", in_between)
+    assert len(store.read_store(copy).table) == len(run.table)
 
 
 def _can_exchange(folder: Path) -> None:

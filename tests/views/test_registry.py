@@ -142,7 +142,8 @@ def test_a_store_that_is_replaced_again_and_again_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_store(sample_run(), tmp_path / "store")
-    monkeypatch.setattr(reader, "_index_now", lambda _: None)
+    states = iter(range(1000))
+    monkeypatch.setattr(reader, "state_of", lambda _: next(states))
     with pytest.raises(DataError, match="is being replaced repeatedly; try again later"):
         reader.read_store(tmp_path / "store")
     monkeypatch.undo()

@@ -159,7 +159,7 @@ class HostCharges(Rows, frozen=True, eq=False):
         kind = np.array([kinds.setdefault(each.what, len(kinds)) for each in self.causes])
         sums = sums_of(positive, kind)[kind]
         largest = int(np.where(sums == sums.max(), positive, -1).argmax())
-        return self.causes[largest] if 2 * sums[largest] >= positive.sum() else None
+        return self.causes[largest] if sums[largest] >= positive.sum() / 2 else None
 
     def doing(self, ns: Float64 | Int64) -> str:
         """The same as the end of a phrase: ` in logging`."""
