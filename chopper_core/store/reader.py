@@ -36,7 +36,9 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 _LARGE_BYTES: Final = 1 << 22
-"""Size from which a file is not verified on opening, since that reads all of it."""
+"""Size from which the checksum of a file is not verified on opening, since that reads all of it."""
+_CHECKED_BYTES: Final = 1 << 25
+"""Size up to which its columns are checked all the same."""
 _TIMES_NS: Final = -(1 << 60), 1 << 62
 """The earliest and the latest time: the time between any two fits into int64."""
 _SPAN_NS: Final = -(1 << 56), 1 << 56
@@ -58,7 +60,9 @@ _MAX_ATTEMPTS: Final = 5
 
 def read_store(folder: Path, progress: Progress = silent) -> Run:
     progress("open store", 0, 1)
-    run = _unless_replaced(folder, lambda index: _read_files(folder, index, _small(index)))
+    run = _unless_replaced(
+        folder, lambda index: _read_files(folder, index, _below(index, _CHECKED_BYTES))
+    )
     progress("open store", 1, 1)
     return run
 
@@ -82,7 +86,7 @@ def _unless_replaced(folder: Path, read: Callable[[layout.StoreIndex], _Read]) -
 def _read_files(folder: Path, index: layout.StoreIndex, checked: Collection[str]) -> Run:
     """Read a run, and check the columns of some of its files."""
     try:
-        small = _small(index)
+        small = _below(index, _LARGE_BYTES)
         contents = {
             name: _content(folder / name, stamp, is_verified=name in small)
             for name, stamp in index.files.items()
@@ -178,15 +182,15 @@ def _content(path: Path, stamp: tuple[int, int], *, is_verified: bool) -> Conten
     return content
 
 
-def _small(index: layout.StoreIndex) -> set[str]:
-    """The files that are verified on opening."""
-    return {name for name, (size, _) in index.files.items() if size < _LARGE_BYTES} | {layout.RUN}
+def _below(index: layout.StoreIndex, size: int) -> set[str]:
+    """The files that are smaller, and that of the run."""
+    return {layout.RUN, *(name for name, (own, _) in index.files.items() if own < size)}
 
 
 def large_files(folder: Path) -> list[str]:
     """The files of a store that opening it doesn't verify; raises DataError."""
     index = layout.read_index(folder)
-    return [name for name in index.files if name not in _small(index)]
+    return [name for name in index.files if name not in _below(index, _LARGE_BYTES)]
 
 
 def verify(

@@ -103,6 +103,9 @@ def test_a_large_file_is_checked_when_it_is_verified(
 ) -> None:
     monkeypatch.setattr("chopper_core.store.reader._LARGE_BYTES", 1)
     _change_last(folder, "kernels.arrow", "kernel", 1 << 20)
+    with pytest.raises(DataError, match="kernel has values without a meaning"):
+        read_store(folder)
+    monkeypatch.setattr("chopper_core.store.reader._CHECKED_BYTES", 1)
     read_store(folder)
     with pytest.raises(DataError, match="kernel has values without a meaning"):
         verify(folder, large_files(folder))
