@@ -274,8 +274,8 @@ def transfer_pairs(found: Collectives) -> Index:
     first = np.flatnonzero(begins)
     first = first[run_sizes(first, len(rows)) == _PAIR]
     pairs = np.stack([rows[first], rows[np.minimum(first + 1, len(rows) - 1)]], axis=1)
-    apart: Mask = table.gpu[pairs[:, 0]] != table.gpu[pairs[:, 1]]
-    return pairs[apart]
+    differ: Mask = table.gpu[pairs[:, 0]] != table.gpu[pairs[:, 1]]
+    return pairs[differ]
 
 
 def _codes(table: KernelTable, operations: frozenset[str]) -> Index:
@@ -395,7 +395,7 @@ def delays_in(
     rows, members = scope.rows[chosen], scope.member_place[chosen]
     whose = np.searchsorted(gpus, table.gpu[rows])
     when = np.searchsorted(iterations, table.iteration[rows])
-    # A GPU has a seat in each team that it takes part in, beside those of its peers there.
+    # A GPU has a seat in each team that it takes part in, next to those of its peers there.
     seats, seat = combined([team_of[found.member_set[members]], whose])
     (team, place), count = seats.T, len(iterations)
     side = ranked(team * (int(kin.max()) + 1) + kin[np.array(gpus)[place]])[1]

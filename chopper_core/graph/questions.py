@@ -269,10 +269,10 @@ def launched_rows(graph: StepGraph, nodes: Index) -> Int64:
 # As peers
 
 
-def as_peers(run: Run, graph: StepGraph, chosen: Mask, apart: str) -> Change:
+def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     """The time that peers take for the same kernel: the median of those that aren't chosen.
 
-    `chosen` are rows, `apart` what peers differ in: `gpu`, a coordinate of GPUs, `layer` or
+    `chosen` are rows, `axis` is what peers differ in: `gpu`, a coordinate of GPUs, `layer` or
     `iteration`. The same kernel has the same name and shape, at the same place of the iteration;
     else anywhere in the same operation; else its time is that of peers per FLOP, or per byte. If
     everything is chosen, its peers are all that run the same, itself too. A copy that most peers
@@ -285,13 +285,13 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, apart: str) -> Change:
     own = chosen[rows]
     if MICROBATCH in table.measured:
         return _as_schedule(table, nodes, rows, own)
-    if len(distinct(table.column(apart)[rows])) < 2:
-        raise NothingToShow(f"no peers: the run has one {'GPU' if apart == 'gpu' else apart}")
-    keys = _same_kernels(table, rows, apart)
+    if len(distinct(table.column(axis)[rows])) < 2:
+        raise NothingToShow(f"no peers: the run has one {'GPU' if axis == 'gpu' else axis}")
+    keys = _same_kernels(table, rows, axis)
     unit = _units(table, rows)
     peers = np.ones(len(rows), np.bool_) if own.all() else ~own
-    who = table.column(apart)[rows]
-    extra = own & (table.kind[rows] == Kind.COPY) & _is_extra(table, rows, apart, peers)
+    who = table.column(axis)[rows]
+    extra = own & (table.kind[rows] == Kind.COPY) & _is_extra(table, rows, axis, peers)
 
     def new(work: Float64) -> Float64:
         time = work[nodes]
@@ -340,29 +340,29 @@ def _as_schedule(table: KernelTable, nodes: Index, rows: Index, own: Mask) -> Ch
     return Change(nodes[own], new)
 
 
-def _same_kernels(table: KernelTable, rows: Index, apart: str) -> list[Index]:
+def _same_kernels(table: KernelTable, rows: Index, axis: str) -> list[Index]:
     """What the same kernel has in common with that of peers, the closest first."""
     labels = {name: table.column(name)[rows] for name in ("gpu", "iteration", "phase", "layer")}
     operation, kernel = table.operation[rows], table.kernel[rows]
     work = ranked(work_of(table, rows))[1]
     nth = nth_of(kernel, operation, *labels.values())
-    of_gpus = apart not in ("layer", "iteration")
-    without = {"gpu"} if of_gpus else {apart}
+    of_gpus = axis not in ("layer", "iteration")
+    without = {"gpu"} if of_gpus else {axis}
     here: list[Codes] = [column for name, column in labels.items() if name not in without]
     near: list[Codes] = [labels["phase"], operation]
     near += [labels[name] for name in ("gpu", "iteration") if name not in without]
     codes: list[list[Codes]] = [[*here, operation, work, nth], [*near, work], near]
-    if apart == "layer":
+    if axis == "layer":
         codes[0] = [*here, operation, work]
     return [combined(each)[1] for each in codes]
 
 
-def _is_extra(table: KernelTable, rows: Index, apart: str, peers: Mask) -> Mask:
+def _is_extra(table: KernelTable, rows: Index, axis: str, peers: Mask) -> Mask:
     """Whether most peers run fewer activities of its name in the same phase than an activity's
     number there."""
     same: list[Codes] = [table.phase[rows], table.kernel[rows]]
     spot: list[Codes] = [table.gpu[rows], table.iteration[rows]]
-    if apart == "layer":
+    if axis == "layer":
         same.append(table.operation[rows])
         spot.append(table.layer[rows])
     code = combined([*same, nth_of(*same, *spot)])[1]

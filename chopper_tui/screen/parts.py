@@ -471,8 +471,8 @@ class ScreenParts(SteadyScreen[None]):
         if is_tree:
             share = round(_CURVES[self.chart] * body)
             upper = Room("#curves", max(share, frame and spare), _MAX_CURVES, UNLIMITED)
-            beside = self.scope_tree.styles.width if sizes["-large"] else None
-            width = self._fitted_to.width - frame - (beside.cells or 0 if beside else 0)
+            tree_width = self.scope_tree.styles.width if sizes["-large"] else None
+            width = self._fitted_to.width - frame - (tree_width.cells or 0 if tree_width else 0)
             bar = lines_wanted(self._pictures, width, self.table.glyphs)
             states = (bar + 1) * bool(frame and bar)
             curves = [upper] * has_curves

@@ -160,12 +160,12 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
     sizes = counts_of(cell, len(names) * count).reshape(shape)
     transfer = chosen.transfer_ns[sets].astype(np.float64)
     took = sums_of(transfer, cell, len(names) * count).reshape(shape)
-    alike = (sizes == sizes[:, :1]).all(axis=1) & (sizes[:, 0] > 0)
+    even = (sizes == sizes[:, :1]).all(axis=1) & (sizes[:, 0] > 0)
     waits = sums_of(chosen.member_exposed_ns, chosen.member_set, len(chosen))
     exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.member_set, len(chosen)) - waits
     found: dict[tuple[int, int], list[tuple[float, str, Float64]]] = {}
-    for kind in distinct(names[alike, 0]).tolist():
-        own = alike & (names[:, 0] == kind)
+    for kind in distinct(names[even, 0]).tolist():
+        own = even & (names[:, 0] == kind)
         whole = took[own].sum(axis=0)
         first, end, _ = low_interval(1 / np.maximum(whole, 1.0))
         inside = np.isin(np.arange(count), np.arange(first, end))
@@ -340,7 +340,7 @@ def _contended(
 def _always_beside(context: FindingsContext) -> Iterator[Finding]:
     """Products that run during communication wherever they do, next to like ones that don't.
 
-    Alike are kernels of one name and phase with as many FLOPs on one GPU, such as those of the
+    Like ones are kernels of one name and phase with as many FLOPs on one GPU, such as those of the
     queries and of the attention's output, or of gate and up.
     """
     table, rows = context.table, context.node.rows
@@ -357,15 +357,15 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
     usual = quantiles_of(took[alone], like[alone], len(names), (0.5,))[:, 0]
     usual[counts_of(like[alone], len(names)) < _MIN_ALONE] = np.nan
     usual = usual[like]
-    beside = (share >= _BESIDE) & np.isfinite(usual)
-    longer = np.where(beside, took - usual, 0.0)
+    overlapped = (share >= _BESIDE) & np.isfinite(usual)
+    longer = np.where(overlapped, took - usual, 0.0)
     excess, least = (
-        sums_of(np.where(beside, values, 0.0), place, len(pairs)) for values in (longer, usual)
+        sums_of(np.where(overlapped, values, 0.0), place, len(pairs)) for values in (longer, usual)
     )
     factor = 1 + excess / np.maximum(least, 1.0)
     slower, there, by_itself = (
         sums_of(where, place, len(pairs))
-        for where in (longer > SLOWED.share / 2 * usual, beside, alone)
+        for where in (longer > SLOWED.share / 2 * usual, overlapped, alone)
     )
     whole = sums_of(took, place, len(pairs))
     # Where it also runs alone, its own instances are better evidence.

@@ -136,7 +136,7 @@ def _compared(
     """
     cells = np.flatnonzero(context.computes)
     took = context.cells.sum("duration_ns")[cells].astype(np.float64)
-    beside = context.cells.sum("overlap_ns")[cells]
+    overlapped = context.cells.sum("overlap_ns")[cells]
     labels, label = context.together(*LABELLED)
     place, work = label[cells], context.cell_work[cells]
     # Most cells of a label do the same: one number for those tells them from the few others.
@@ -164,7 +164,7 @@ def _compared(
         return ComparedCompute(known, whole / general, ratios(own_ns, usual_ns) / general[:, None])
 
     took_ns = laid_out(np.where(has_peers, took, 0.0)).sum(axis=2)
-    alone = has_peers & (beside <= _MAX_OVERLAP * took)
+    alone = has_peers & (overlapped <= _MAX_OVERLAP * took)
     return np.asarray(took_ns, np.float64), compared(alone), partial(compared, has_peers)
 
 
@@ -182,23 +182,23 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     if len(context.gpus) < 2:
         return
     pairs, pair = context.together("phase", "operation")
-    took_ns, apart, with_comm = _compared(context, pair[context.computes], len(pairs))
+    took_ns, without_comm, with_comm = _compared(context, pair[context.computes], len(pairs))
     counts = took_ns >= _MIN_OPERATION * context.step_ns * len(context.iterations)
-    alone = counts & (apart.known_ns >= _MIN_COMPARED * took_ns)
+    alone = counts & (without_comm.known_ns >= _MIN_COMPARED * took_ns)
     if not alone.any():
         return
-    beside = with_comm() if (counts & ~alone).any() else apart
-    own = np.where(alone, apart.ratio, beside.ratio)
+    any_time = with_comm() if (counts & ~alone).any() else without_comm
+    own = np.where(alone, without_comm.ratio, any_time.ratio)
     spread = MAD_TO_SIGMA * median_of(np.abs(own[alone] - 1))
     limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
-    slow = alone & (own > 1 + limit) & apart.often(limit / 2)
+    slow = alone & (own > 1 + limit) & without_comm.often(limit / 2)
     # Work only during communication: less than it may cost counts where the same operation
     # is slow without it.
     operation = ranked(pairs[:, 1])[1]
     same = np.zeros((int(operation.max()) + 1, len(context.gpus)), np.bool_)
     np.logical_or.at(same, operation, slow)
     least = np.where(same[operation], limit, max(SLOWER_BESIDE.share, limit))
-    slow |= counts & ~alone & (own > 1 + least) & beside.often(limit / 2)
+    slow |= counts & ~alone & (own > 1 + least) & any_time.often(limit / 2)
     excess = np.where(slow, took_ns * (1 - 1 / np.maximum(own, 1.0)), 0.0)
     excess /= len(context.iterations)
     matrix = _matrix_operations(context, pairs[:, 1])

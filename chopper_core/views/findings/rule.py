@@ -501,8 +501,8 @@ def _lowest(sums: Float64, firsts: Index, ends: Index) -> tuple[int, int, float]
     with np.errstate(invalid="ignore", divide="ignore"):
         usual = (sums[-1] - inside) / (count - size)
         drop = np.where(size < count, 1 - inside / size / usual, 0.0)
-        apart = np.where(size > 0, drop * np.sqrt(size * (count - size) / count), -np.inf)
-    first, end = np.unravel_index(int(apart.argmax()), apart.shape)
+        contrast = np.where(size > 0, drop * np.sqrt(size * (count - size) / count), -np.inf)
+    first, end = np.unravel_index(int(contrast.argmax()), contrast.shape)
     return int(firsts[first]), int(ends[end]), float(drop[first, end])
 
 
