@@ -41,8 +41,13 @@ _CHECKED_BYTES: Final = 1 << 25
 """Size up to which its columns are checked all the same."""
 _TIMES_NS: Final = -(1 << 60), 1 << 62
 """The earliest and the latest time: the time between any two fits into int64."""
-_SPAN_NS: Final = -(1 << 56), 1 << 56
+_SPAN_NS: Final = 0, 1 << 56
 """The time that an activity is charged for: at most two years."""
+_MOST_GPUS: Final = 1 << 24
+_ALWAYS: Final = ("kernel", "kind", "category")
+"""The columns of codes that each row has."""
+_CELLS: Final = {"i ": "int64", "f ": "float64"}
+"""The types of sums in a cell, by how their names begin; others are codes."""
 _UNREADABLE: Final = (
     OSError,
     LookupError,
@@ -120,7 +125,10 @@ def _read_files(folder: Path, index: layout.StoreIndex, checked: Collection[str]
             for kind in layout.SIDE_TABLES
             if kind.FILE in contents
         }
-        gpus = max((gpu.index + 1 for gpu in rest.gpus), default=0)
+        numbers = [gpu.index for gpu in rest.gpus]
+        if not all(0 <= number < _MOST_GPUS for number in numbers):
+            raise ValueError("GPUs with numbers that none has")
+        gpus = max(numbers, default=-1) + 1
         if layout.KERNELS in checked:
             _check(table, {**columns, **table.measured}, gpus)
             if not in_order(table):
@@ -128,10 +136,14 @@ def _read_files(folder: Path, index: layout.StoreIndex, checked: Collection[str]
         for side in side_tables.values():
             if side.FILE in checked:
                 _check(side, side.columns(), gpus)
+        cubes = _cubes(cells, stored)
+        if layout.OPERATIONS in checked:
+            for cube in cubes.values():
+                _check(table, cube.codes, gpus)
         own: dict[str, Any] = {
             "measured": _signals(series, stored.signals, is_checked=layout.SERIES in checked),
             "cpu": _cpu(cpu, stored.cpu),
-            "cubes": Cubes(table, _cubes(cells, stored)),
+            "cubes": Cubes(table, cubes),
         }
     except _UNREADABLE as error:
         raise layout.unreadable(folder, error) from error
@@ -160,7 +172,8 @@ def _check(table: KernelTable | SideTable, columns: Mapping[str, AnyArray], gpus
     ranges = {name: (NO_LABEL, count - 1) for name, count in table.codes(gpus).items()}
     ranges |= dict.fromkeys(("start_ns", "time_ns", "launch_ns"), _TIMES_NS)
     ranges |= dict.fromkeys(ADDITIVE, _SPAN_NS)
-    ranges |= {"gpu": (0, gpus - 1), "duration_ns": (0, 1 << 61)}
+    ranges |= {name: (0, ranges[name][1]) for name in ("gpu", *_ALWAYS) if name in ranges}
+    ranges["duration_ns"] = 0, 1 << 61
     for name, (low, high) in ranges.items():
         values = columns.get(name, np.empty(0))
         if name == "launch_ns":
@@ -230,6 +243,8 @@ def _cubes(columns: Mapping[str, AnyArray], stored: layout.StoredRun) -> dict[fr
     lengths = set(map(len, columns.values()))
     if counts and (min(counts) < 0 or lengths != {sum(counts)}):
         raise ValueError(f"cubes of {sum(counts)} cells")
+    if any(values.dtype != _CELLS.get(name[:2], "int32") for name, values in columns.items()):
+        raise ValueError("cells of another type")
     cubes, begin = {}, 0
     for levels, count in stored.cubes:
         own = {name: values[begin : begin + count] for name, values in columns.items()}

@@ -14,7 +14,14 @@ from msgspec.structs import replace
 
 from chopper_core.extensions.chakra.et import EtFile, write_et
 from chopper_core.extensions.chakra.lint import GROUP_FILE, lint
-from chopper_core.extensions.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
+from chopper_core.extensions.chakra.schema import (
+    Attribute,
+    CommType,
+    Metadata,
+    Node,
+    NodeType,
+    encode_node,
+)
 from chopper_core.graph.dependencies import dependencies, time_order
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
@@ -173,6 +180,12 @@ def test_sends_without_a_peer_are_counted(tmp_path: Path) -> None:
     assert note.startswith("1 communication kernels are written as COMP")
     (node,) = nodes_of(tmp_path / "out" / "made.0.et")
     assert (node.type, node.get("kind")) == (NodeType.COMP, "comm")
+
+
+def test_an_attribute_of_another_type_is_named() -> None:
+    node = Node(id=1, name="K", attributes={"comm_size": Attribute("int64", "calm")})
+    with pytest.raises(DataError, match=r"An attribute of type int64 can't be 'calm'\."):
+        encode_node(node)
 
 
 def test_a_rank_with_several_gpus_is_a_file_per_gpu(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_file_that_may_not_be_read_is_not_called_corrupt(
         read_store(folder)
 
 
-@pytest.mark.parametrize("number", [495, 1112, 1154, *range(8)])
+@pytest.mark.parametrize("number", [495, 1112, 1154, 1733, 1940, 1988, 2039, 2091, 2767, *range(8)])
 def test_a_damaged_store_answers_or_is_refused(number: int) -> None:
     assert not attack_store(number)[1]
 

@@ -19,6 +19,8 @@ from typing import Any, Final
 
 from msgspec import Struct, field, json
 
+from chopper_core.util.errors import DataError
+
 VARINT: Final = 0
 FIXED64: Final = 1
 BYTES: Final = 2
@@ -382,7 +384,10 @@ def _encoded_list(number: int, kind: str, values: Sequence[Any]) -> bytes:
 
 def _payload(kind: str, value: Any) -> bytes:
     scalar = _SCALARS[kind]
-    content: Any = scalar.encode(value)
+    try:
+        content: Any = scalar.encode(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"An attribute of type {kind} can't be {str(value)[:40]!r}.") from error
     if scalar.wire == VARINT:
         return varint(content)
     return delimited(content) if scalar.wire == BYTES else content
