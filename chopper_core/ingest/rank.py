@@ -98,13 +98,12 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
 
 
 def merged(ranks: Sequence[Run], rank_from: str) -> Run:
+    # Losses are those of the file: each once is enough.
+    losses = tuple(dict.fromkeys(loss for rank in ranks for loss in rank.sources[0].losses))
     parts: list[Run] = []
     for rank in ranks:
         at = sum(len(part.gpus) for part in parts)
-        # Losses are those of the file: once is enough.
-        every = (loss for each in ranks for loss in each.sources[0].losses)
-        losses = () if parts else tuple(dict.fromkeys(every))
-        source = replace(rank.sources[0], rank_from=rank_from, losses=losses)
+        source = replace(rank.sources[0], rank_from=rank_from, losses=() if parts else losses)
         gpus = tuple(replace(gpu, index=at + gpu.index) for gpu in rank.gpus)
         parts.append(numbered(rank, gpus, (source,)))
     return joined_ranks(ranks[0], parts, concatenate_tables(parts))

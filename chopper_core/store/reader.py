@@ -235,7 +235,8 @@ def _verify(
             raise DataError(f"{path} can't be read: {error.strerror}") from error
         if not is_whole:
             raise DataError(_mismatch(path))
-    _read_files(folder, index, layout.FILES)
+    if files:
+        _read_files(folder, index, files)
 
 
 def _cubes(columns: Mapping[str, AnyArray], stored: layout.StoredRun) -> dict[frozenset[str], Cube]:

@@ -41,7 +41,8 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         return {name: each for name, each in fields if isinstance(each, np.ndarray)}
 
     def __len__(self) -> int:
-        return int(next(iter(self.columns().values())).shape[-1])
+        fields = (getattr(self, name) for name in self.__struct_fields__)
+        return int(next(each.shape[-1] for each in fields if isinstance(each, np.ndarray)))
 
     def take(self, rows: Index | Mask | slice) -> Self:
         if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:

@@ -141,8 +141,10 @@ def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurren
 
 def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
     table, stages, levels = run.table, _stages(run), ("phase", "layer", "operation")
-    if not parts or (not stages and _are_equal(table, parts, levels)):
-        return [parts] if parts else []
+    if not parts:
+        return []
+    if not stages and _are_equal(table, parts, levels):
+        return [parts]
     rows = np.concatenate(parts)
     names, cell = combined([table.column(level)[rows] for level in levels])
     ends = np.cumsum([len(own) for own in parts])
