@@ -25,6 +25,7 @@ from chopper_core.util.grouping import (
     nth_of,
     places_by,
     ranked,
+    run_starts,
     stable_order,
 )
 
@@ -119,5 +120,8 @@ def _rule(
     if (sure & ~is_right).sum() > _MAX_EXCEPTIONS * sure.sum():
         return None
     target, source = target[is_right], source[is_right]
+    # What follows on the stream of the first that waits for one begins after it anyway.
+    first = run_starts(source)
+    target, source = target[first], source[first]
     evidence = np.full(len(source), Evidence.REPEATED, np.int8)
     return EdgeRows(source, target, evidence, np.zeros(len(source), np.int64))
