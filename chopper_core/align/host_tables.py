@@ -55,6 +55,9 @@ _SHORTEST_CALL_NS: Final = 1_000
 _MOST_ROWS: Final = 1 << 24
 """Of a table of the host's work: that of a thread which launches for many GPUs is repeated for
 each."""
+_MOST_REPEATED: Final = 32
+"""Times on average, of a large table; a process drives fewer GPUs."""
+_LARGE_ROWS: Final = 1 << 20
 
 
 def host_time(
@@ -111,6 +114,12 @@ def host_time(
         stack.astype(np.int32),
         state[pieces.gap],
     )
+
+
+def _are_too_many(rows: int, trace: Trace) -> bool:
+    """Whether a table of the host's work would have more rows than are kept."""
+    events = len(trace.launches) + len(trace.ranges)
+    return rows > min(_MOST_ROWS, max(_LARGE_ROWS, _MOST_REPEATED * events))
 
 
 def _last_launching(links: Links, at_ns: Int64) -> Int32:
@@ -170,7 +179,7 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
     del order, ordered, latest, edges
     first = np.searchsorted(cuts, begins, "right")
     count = np.searchsorted(cuts, ends, "left") - first + 1
-    if int(count.sum()) > _MOST_ROWS:
+    if _are_too_many(int(count.sum()), trace):
         return None
     head = np.cumsum(count) - count
     gap = np.repeat(np.arange(len(begin)), count)
@@ -206,7 +215,7 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
     calls = np.flatnonzero(~launches & (trace.launches.duration_ns >= _SHORTEST_CALL_NS))
     lanes = np.bincount(pairs % len(trace.threads), minlength=len(trace.threads))
     threads_of = (trace.ranges.thread[operators], trace.launches.thread[calls])
-    if sum(int(lanes[each].sum()) for each in threads_of) > _MOST_ROWS:
+    if _are_too_many(sum(int(lanes[each].sum()) for each in threads_of), trace):
         return empty(HostLane)
     parts = []
     for number in distinct(pairs // len(trace.threads)).tolist():

@@ -113,8 +113,11 @@ def assert_whole(run: Run) -> None:
     assert charges.ns.sum() == table.idle_ns.sum() + table.exposed_copy_ns.sum()
 
 
+@pytest.mark.parametrize(
+    "bounds", [{"_MOST_ROWS": 30 * 100}, {"_LARGE_ROWS": 30 * 100, "_MOST_REPEATED": 5}]
+)
 def test_a_thread_that_launches_for_very_many_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, int]
 ) -> None:
     """Its work would repeat for each of them: it is left out, and idle times are as before."""
     events = [event("cpu_op", "aten::mm", at, at + 9) for at in range(0, 3000, 10)]
@@ -126,13 +129,14 @@ def test_a_thread_that_launches_for_very_many_gpus(
             events.append(event("kernel", "k", at, at + 50, device=0) | {"args": run_on})
     whole = opened_events(tmp_path, events)
     assert len(whole.side(HostTime)) > 30 * 100 and len(whole.side(HostLane)) == 30 * 300
-    monkeypatch.setattr(host_tables, "_MOST_ROWS", 30 * 100)
+    for name, most in bounds.items():
+        monkeypatch.setattr(host_tables, name, most)
     run = opened_events(tmp_path, events)
     assert not len(run.side(HostTime)) and not len(run.side(HostLane))
     assert np.array_equal(run.table.idle_ns, whole.table.idle_ns)
     (count,) = (n for what, n in run.sources[0].findings.items() if "work of their hosts" in what)
     assert count == 30
-    with pytest.raises(NothingToShow, match="launches for hundreds of GPUs"):
+    with pytest.raises(NothingToShow, match="launches for very many GPUs"):
         query(run, View(run="R", name="launch", by="host"))
 
 

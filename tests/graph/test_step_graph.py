@@ -128,6 +128,22 @@ def test_a_wait_between_streams_holds_wherever_the_same_kernels_wait() -> None:
     assert ends(run, {3: 4})[5] == 2_000_055_000
 
 
+def test_a_stream_waits_once_for_what_comes_once() -> None:
+    """Rules of many activities for one-time others have no edge for each pair of them."""
+    count = 200
+    rows = [
+        Row(100 * at, 50, stream=1, operation=f"op {at}", kernel=f"k {at}", launch=100 * at - 10)
+        for at in range(count)
+    ]
+    rows += [Row(100 * at + 55, 20, operation="reduce", launch=100 * at - 5) for at in range(count)]
+    run = run_of(rows)
+    graph = step_graph(run)
+    waits = (graph.evidence == Evidence.REPEATED).sum()
+    assert count <= waits < 2 * count
+    # As measured, the first one begins 5 after what it waits for.
+    assert ends(run, {0: 4})[count] == 4 * 50 + 5 + 20
+
+
 def test_what_a_stream_waits_for_at_the_start_of_a_trace_stays_as_measured() -> None:
     launched = [Row(at + 10, 20, launch=at) for at in range(0, 1_000, 100)]
     first = Row(9_000_000, 500, stream=1, launch=950)

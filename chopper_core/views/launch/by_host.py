@@ -71,7 +71,7 @@ def answer(run: Run, view: View) -> ViewResult:
     if not len(host):
         raise NothingToShow(
             "the run has no record of its hosts: only traces of the PyTorch profiler show what "
-            "they did while the GPUs were idle, and not where a thread launches for hundreds of "
+            "they did while the GPUs were idle, and not where a thread launches for very many "
             "GPUs"
         )
     if not idle_ns:
