@@ -289,9 +289,10 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     exposed = np.minimum(wait, table.exposed_comm_ns[rows])
     waiting = np.flatnonzero((exposed > 0) & (table.hidden_ns[rows] > 0))
     waiting = waiting[stable_order(rows[waiting])]
+    waiting_rows = rows[waiting]
     for piece in gpu_by_gpu(table, slice(0, len(table))) if len(waiting) else ():
         assert isinstance(piece, slice)
-        own = waiting[slice(*np.searchsorted(rows[waiting], (piece.start, piece.stop)))]
+        own = waiting[slice(*np.searchsorted(waiting_rows, (piece.start, piece.stop)))]
         if not len(own):
             continue
         start, end = table.start_ns[rows[own]], table.start_ns[rows[own]] + wait[own]

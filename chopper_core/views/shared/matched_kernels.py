@@ -192,6 +192,8 @@ def _compute_of(run: Run, iterations: tuple[int, ...]) -> Index:
 def _common(table: KernelTable, parts: list[Index]) -> list[Index]:
     """Of each GPU's rows those that all GPUs have, one next to the other."""
     by_name = same_kernels(table, parts, LEVELS[1:])
+    if by_name is parts:
+        return parts
     is_left = table.operation != NO_LABEL
     for own in by_name:
         is_left[own] = False
