@@ -394,7 +394,8 @@ def _parts_of_steps(run: Run, steps: Groups) -> Int64:
 def _parts_of_gpu(run: Run, gpu: int) -> tuple[AnyArray, Int64]:
     table = run.table
     steps = run.tree().split((table.text_of("gpu", gpu),), ("iteration",))
-    part_of, times = _part_of(table), np.zeros(len(steps) * len(PARTS), np.int64)
+    part_of = run.memo(("parts of names",), partial(_part_of, table))
+    times = np.zeros(len(steps) * len(PARTS), np.int64)
     for rows, step in steps.pieces():
         computing = table.compute_ns[rows] + table.overlap_ns[rows]
         times += sums_of(computing, step * len(PARTS) + part_of(rows), len(times))
