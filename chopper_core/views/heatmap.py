@@ -33,6 +33,7 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     beyond_others,
     distinct,
+    first_equal,
     others_median,
     quantiles_along,
     ranked,
@@ -76,6 +77,8 @@ _SAMPLED: Final = (*HEAT, "power_w", "gfx_mhz")
 _TIME_BINS: Final = 96
 _MAX_DRAWN: Final = 256
 """Of more labels, the chart has those with the largest durations."""
+_MOST_CELLS: Final = 1 << 22
+"""Of more, the view has the labels with the largest durations: each GPU may have others."""
 _MAX_ROWS: Final = 64
 """Of more GPUs, the chart has quantiles."""
 _SHARES: Final = {
@@ -190,22 +193,29 @@ def answer(run: Run, view: View) -> ViewResult:
     rows = Partition.of(tree, view, "gpu")
     cells = tree.split(view.path, ("gpu", by))
     base = base_of(run, view)
-    numbers, codes = _numbers(base, figure, rows, cells, by)
+    every, column = ranked(cells.codes(by))
+    times = sums_of(cells.sum("duration_ns"), column)
+    largest = np.argsort(-times, kind="stable")
+    kept = np.sort(largest[: max(_MOST_CELLS // len(rows.labels), 1)])
+    codes, times = every[kept].astype(np.int64), times[kept]
+    numbers = _numbers(base, figure, rows, cells, by, codes)
     texts = run.table.texts_of(by, codes)
     labels = ["unlabelled" if text == NO_LABEL_TEXT else text for text in texts]
     names = rows.labels
     matrix = _Matrix(figure, by, numbers, labels, names)
     scopes = (rows.scope(run), rows.whole_scope(run))
     own, whole = ((figure, figure.compute(scope)) for scope in scopes)
-    # Of many labels, the chart has those with the largest durations.
-    times = sums_of(cells.sum("duration_ns"), ranked(cells.codes(by))[1])
     drawn = np.argsort(-times, kind="stable")[:_MAX_DRAWN]
     drawn = drawn if by in _LARGEST_FIRST else np.sort(drawn)
 
     def opens(row: int, column: int) -> View:
         return child_of(child_of(view, "gpu", names[row]), by, texts[int(drawn[column])])
 
-    shown = f"the chart has the {_MAX_DRAWN} of {len(labels)} {by}s with the largest durations"
+    shown = [
+        f"the {what} has the {most} of {len(every)} {by}s with the largest durations"
+        for what, most in (("table", len(kept)), ("chart", len(drawn)))
+        if most < len(every)
+    ]
     found = table_view(
         view,
         rows,
@@ -213,7 +223,7 @@ def answer(run: Run, view: View) -> ViewResult:
         [whole],
         opens=lambda row: pivot(child_of(view, "gpu", names[row]), by),
         headline=matrix.headline(),
-        notes=(*note, *((shown,) if len(labels) > _MAX_DRAWN else ())),
+        notes=(*note, *shown),
         charts=_charts(run, matrix, drawn, opens),
         base=base,
     )
@@ -254,22 +264,23 @@ def _of_samples(run: Run, view: View) -> ViewResult:
 
 
 def _numbers(
-    base: Base, figure: Metric, rows: Partition, cells: Groups, by: str
-) -> tuple[Float64, Int64]:
-    """The figure as GPUs x labels, NaN where a GPU has none; and the codes of the labels."""
+    base: Base, figure: Metric, rows: Partition, cells: Groups, by: str, codes: Int64
+) -> Float64:
+    """The figure as GPUs x labels of these codes, NaN where a GPU has none."""
     values = figure.compute(Scope.of(base.run, cells, rows.whole))
     if values.words is not None:
         raise UsageError(f"{figure.name} is text and has no heat map")
     if figure.adds_up:
         values = divided(values, base.of_rows({each: cells.labels(each) for each in ("gpu", by)}))
-    codes = distinct(cells.codes(by)).astype(np.int64)
     row = np.searchsorted(rows.nodes.codes("gpu"), cells.codes("gpu"))
+    column = first_equal(codes, cells.codes(by))
+    there = column >= 0
     numbers = np.full((len(rows.labels), len(codes)), np.nan)
-    numbers[row, np.searchsorted(codes, cells.codes(by))] = values.known()
+    numbers[row[there], column[there]] = values.known()[there]
     if not np.isfinite(numbers).any():
         reason = f": {figure.missing_because}" if figure.missing_because else ""
         raise NothingToShow(f"{figure.name} is unknown for the whole scope{reason}")
-    return numbers, codes
+    return numbers
 
 
 def _charts(

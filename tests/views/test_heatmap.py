@@ -13,6 +13,7 @@ from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import Run
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import others_median
+from chopper_core.views import heatmap
 from chopper_core.views.query import query
 from tests.bench.runs import source_of
 from tests.support import Row, run_of
@@ -37,6 +38,27 @@ def test_a_sum_against_a_plain_loop(run: Run) -> None:
     for place, gpu in enumerate(picture.rows):
         for at, layer in enumerate(picture.columns):
             assert picture.numbers[place, at] == pytest.approx(sums[(gpu, layer)] / 1e6)
+
+
+def test_of_very_many_cells_the_largest_labels_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each GPU has kernels of its own, of which the longest of all GPUs are kept."""
+    rows = [
+        Row(10_000 * at, 10 * at + gpu + 1, gpu=gpu, iteration=1, kernel=f"k{gpu}.{at}")
+        for gpu in range(4)
+        for at in range(50)
+    ]
+    run = run_of(rows)
+    monkeypatch.setattr(heatmap, "_MOST_CELLS", 4 * 10)
+    frame = query(run, parse("R?view=heatmap&by=kernel&of=duration_ns"))
+    assert "the table has the 10 of 200 kernels with the largest durations" in frame.notes
+    longest = sorted(rows, key=lambda row: -row.duration)[:10]
+    assert {row.gpu for row in longest} == {0, 1, 2, 3}
+    for gpu in range(4):
+        own = [row.duration for row in longest if row.gpu == gpu]
+        found = frame.row(gpu)
+        assert (found["min_duration_ns"], found["max_duration_ns"]) == (min(own), max(own))
+    picture = map_of(run, "R?view=heatmap&by=kernel&of=duration_ns")
+    assert set(picture.columns) == {row.kernel for row in longest}
 
 
 @pytest.mark.parametrize("of", ["gfx_mhz", "mfma_util_pct", "busy_pct"])
