@@ -49,15 +49,15 @@ def test_of_very_many_cells_the_largest_labels_are_there(monkeypatch: pytest.Mon
     ]
     run = run_of(rows)
     monkeypatch.setattr(heatmap, "_MOST_CELLS", 4 * 10)
-    frame = query(run, parse("R?view=heatmap&by=kernel&of=duration_ns"))
+    frame = query(run, parse("R?view=heatmap&by=kernel&of=kernel_ns"))
     assert "the table has the 10 of 200 kernels with the largest durations" in frame.notes
     longest = sorted(rows, key=lambda row: -row.duration)[:10]
     assert {row.gpu for row in longest} == {0, 1, 2, 3}
     for gpu in range(4):
         own = [row.duration for row in longest if row.gpu == gpu]
         found = frame.row(gpu)
-        assert (found["min_duration_ns"], found["max_duration_ns"]) == (min(own), max(own))
-    picture = map_of(run, "R?view=heatmap&by=kernel&of=duration_ns")
+        assert (found["min_kernel_ns"], found["max_kernel_ns"]) == (min(own), max(own))
+    picture = map_of(run, "R?view=heatmap&by=kernel&of=kernel_ns")
     assert set(picture.columns) == {row.kernel for row in longest}
 
 
