@@ -48,7 +48,7 @@ def launch_sizes(host: Host) -> dict[str, Float64]:
     """
     shapes, of = host.trace.launch_shapes, host.trace.activities.launch_shape
     grid, block = (
-        np.array([size if size > 0 else np.nan for size in sizes])[of]
+        np.array([size if size > 0 else np.nan for size in sizes], np.float64)[of]
         for sizes in ([each.grid for each in shapes], [each.block for each in shapes])
     )
     if not np.isfinite(grid).any():

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache, lru_cache
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any, Final
 
@@ -177,8 +177,8 @@ class Hardware(Struct, frozen=True):
     """Words in the names of variants with other specifications."""
     sources: tuple[str, ...] = ()
     """Sources of the figures."""
-    memory_mhz: float = nan
-    """The memory's clock under load, as its driver reports it; NaN where it isn't known."""
+    memory_mhz: float | None = None
+    """The memory's clock under load, as its driver reports it, where it is known."""
     achievable_tflops: Mapping[str, float] = {}
     """Type of the operands → TFLOP/s that the best matrix products were measured at."""
 
@@ -318,5 +318,8 @@ def _specification(name: str, table: Mapping[str, Any]) -> Hardware:
             raise ValueError(f"every {key} must be a number above 0")
     if not rates["flop_per_clk_cu"]:
         raise KeyError("flop_per_clk_cu")
+    for key in ("clock_mhz", "memory_gbps", "tdp_w", "memory_mhz"):
+        if not (isinstance(number := table.get(key, 1), int | float) and 0 < number < inf):
+            raise ValueError(f"{key} must be a number above 0")
     lists = {key: tuple(table.get(key, ())) for key in ("match", "unlike", "sources")}
     return Hardware(name=name, **{**table, **lists, **rates})

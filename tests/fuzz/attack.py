@@ -23,6 +23,8 @@ from chopper_core.render.exchange import as_json
 from chopper_core.render.info import as_text
 from chopper_core.sources.settings import read_settings
 from chopper_core.store.format import baselines
+from chopper_core.store.reader import read_store, verify
+from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
@@ -109,6 +111,7 @@ def hold(folder: Path, *, beside: bool, views: Iterable[str] = (*VIEWS, "explore
     assert "internal error" not in unread, unread
     if beside:
         assert _times(run) == _times_of_good_trace(), "a damaged file changes the trace's figures"
+    _survives_a_store(run)
     if run.is_sampled_only:
         _is_sane(as_text(run))
         return "opened"
@@ -125,6 +128,15 @@ def hold(folder: Path, *, beside: bool, views: Iterable[str] = (*VIEWS, "explore
             if column in _SHARES:
                 assert not (values.known() > 100 + 1e-9).any(), f"{column} above 100 %"
     return "opened"
+
+
+def _survives_a_store(run: Run) -> None:
+    """What opens can be kept: a store of it is whole, and says the same."""
+    with TemporaryDirectory(prefix="fuzz") as folder:
+        store = Path(folder) / "store"
+        write_store(run, store)
+        verify(store)
+        assert _times(read_store(store)) == _times(run)
 
 
 def _is_sane(text: str) -> None:

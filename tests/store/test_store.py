@@ -21,6 +21,7 @@ from msgspec.structs import fields, replace
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.hardware import specifications
 from chopper_core.model.inputs import Gpu, SampledFile
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
@@ -38,6 +39,7 @@ from chopper_core.util import atomic as folders
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import signal_chart
+from tests.align.traces import GEMM, TinyTrace
 from tests.conftest import ROOT
 from tests.demo import generated_files
 from tests.support import sample_run
@@ -116,6 +118,28 @@ def test_a_run_of_nothing_comes_back(tmp_path: Path) -> None:
     assert len(again.table) == 0 and not again.measured and not again.cpu
     for name in COLUMNS:
         assert again.table.column(name).dtype == table.column(name).dtype, name
+
+
+def test_a_gpu_of_any_specification_comes_back(tmp_path: Path) -> None:
+    """Of some the clock of the memory isn't known."""
+    unknown = {each.memory_mhz is None for each in specifications().values()}
+    assert unknown == {True, False}
+    for name, each in specifications().items():
+        write_store(replace(sample_run(gpus=1), described_hardware=each), tmp_path / name)
+        assert store.read_store(tmp_path / name).described_hardware == each
+
+
+def test_measured_columns_without_a_gap_come_back(tmp_path: Path) -> None:
+    """Every activity has a grid: there is no copy."""
+    made = TinyTrace()
+    for at in range(3):
+        sizes = {"grid": [2, 3, 1], "block": [64, 1, 1]}
+        made.launch(GEMM, 100 * at, start=100 * at + 20, duration=50, **sizes)
+    run = open_run(str(made.write(tmp_path / "rank0.json")), jobs=1)
+    write_store(run, tmp_path / "store")
+    store.verify(tmp_path / "store")
+    measured = store.read_store(tmp_path / "store").table.measured
+    assert measured["grid"].tolist() == [6, 6, 6] and measured["block"].tolist() == [64, 64, 64]
 
 
 _IN_OTHER_FILES = (

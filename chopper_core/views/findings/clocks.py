@@ -158,10 +158,9 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
     chip = context.run.hardware
     if chip is None:
         return
-    clocks = {"gfx_mhz": chip.clock_mhz, "mem_mhz": chip.memory_mhz}
-    measured = [
-        name for name in clocks if is_measured(name, context.table) and np.isfinite(clocks[name])
-    ]
+    known = {"gfx_mhz": chip.clock_mhz, "mem_mhz": chip.memory_mhz}
+    clocks = {name: mhz for name, mhz in known.items() if mhz is not None}
+    measured = [name for name in clocks if is_measured(name, context.table)]
     matrix, others = _compute_ns(context) if measured else (0.0, 0.0)
     for signal in measured:
         mhz, nominal = _mean(context, signal), clocks[signal]
