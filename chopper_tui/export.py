@@ -92,7 +92,7 @@ def printed(
 
 
 def row_text(frame: Frame, row: int) -> Escaped:
-    columns = column_texts(frame)
+    columns = [*column_texts(frame)]
     heads = [level_title(frame.level), *(column.header for column in columns), "address"]
     cells = [clean(frame.labels[row])]
     for column in columns:

@@ -22,7 +22,7 @@ from chopper_core.model.table import STATE_TITLES, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View, at_level, enter, with_view
 from chopper_core.render.cells import scale_of
-from chopper_core.render.glyphs import Glyphs, SparkScale, sampled
+from chopper_core.render.glyphs import ASCII, Glyphs, SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.views import OVERVIEW, view_spec
@@ -32,13 +32,14 @@ from chopper_core.views.spec import SeveralRuns
 from chopper_core.views.timeline.lanes import classes_of
 from chopper_tui.draw.figures import Figure, figures_of
 from chopper_tui.draw.pieces import CLASS_INKS, EXPOSED, HIDDEN, Line, Pieces, signal_ink
-from chopper_tui.draw.table import repeated_by_columns
+from chopper_tui.draw.table import columns_within, repeated_by_columns
 from chopper_tui.draw.timeline import lane_line, named_inks, phases_line
 
 _SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 """Candidates for the signal next to the chosen one, the best first."""
 
 _FULL: Final[Mapping[str, float]] = {Unit.PERCENT: 100.0, Unit.CELSIUS: 105.0}
+_WIDTH: Final = 80
 _COMPARED: Final = 32
 """Parts of the time that two signals are compared in."""
 _SAME_PCT: Final = 1.0
@@ -212,14 +213,19 @@ class ScreenData(Struct, frozen=True, dict=True):
         return is_known or any(len(each.signal.curves) for each in self.signals)
 
 
-def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenData:
+def screen_data(
+    run: Run, view: View, *, is_complete: bool = False, width: int = _WIDTH
+) -> ScreenData:
     """The data of a view; raises ChopperError where there is nothing to show.
+
+    The columns that a table of that width has room for are computed, in this thread.
 
     Unless it is to be complete, what takes long is left out, and the frame is pending.
     """
     from chopper_core.views.query import preview, query
 
     frame = query(run, view) if is_complete else preview(run, view)
+    columns_within(frame, width, ASCII)
     view, bars = frame.view, repeated_by_columns(frame)
     plain = [each for each in bars.values() if len(each.series) == 1]
     kept = (chart for chart in frame.charts if not any(chart is each for each in plain))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain
 from pathlib import PurePath
 from textwrap import wrap
 from typing import Final
@@ -91,24 +93,30 @@ MOMENTS: Final = ("start_ns", "end_ns", "launch_ns", "peak_at_ns", "at_start_ns"
 """Columns of places in time, which only all their digits distinguish."""
 
 
-def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
+def column_texts(
+    frame: Frame, is_wanted: Callable[[Metric], bool] = lambda column: True
+) -> Iterator[ColumnText]:
     """How each column is written, in a unit for its figures; unknown times in that of others.
 
     Columns without any value are left out, unless they were asked for or the view's come and go.
+    Each is computed as it is taken, if it `is_wanted` by then.
     """
-    columns = [each for each in frame.columns if _is_drawn(frame, each)] or frame.columns
-    largest = {column.name: _largest(frame, column) for column in columns}
-    longest_ns = max((largest[c.name] for c in columns if c.unit is Unit.NS), default=0)
-    made = []
-    for column in columns:
-        most = largest[column.name] or longest_ns * (column.unit is Unit.NS)
+
+    @cache
+    def longest_ns() -> float:
+        times = (each for each in frame.columns if each.unit is Unit.NS)
+        return max((_largest(frame, each) for each in times if _is_drawn(frame, each)), default=0)
+
+    drawn = (each for each in frame.columns if is_wanted(each) and _is_drawn(frame, each))
+    first = next(drawn, None)
+    for column in frame.columns if first is None else chain((first,), drawn):
+        most = _largest(frame, column) or (longest_ns() if column.unit is Unit.NS else 0)
         scale = scale_of(column, most, _is_whole(frame, column))
         # The part of a step that is called launch is a length of time.
         is_part = column.name == "launch_ns" and column.reduces is Reduces.NONE
         if is_part or column.name not in MOMENTS:
             scale = scale.readable(most)
-        made.append(ColumnText(column, scale, frame.values[column.name].words is not None))
-    return tuple(made)
+        yield ColumnText(column, scale, frame.values[column.name].words is not None)
 
 
 def _is_drawn(frame: Frame, metric: Metric) -> bool:
@@ -117,8 +125,9 @@ def _is_drawn(frame: Frame, metric: Metric) -> bool:
         return True
     spec = view_spec(view.name) if view.name else None
     comes_and_goes = spec is not None and (spec.along_time or spec.is_live)
-    is_known = frame.total.get(name) is not None or bool(frame.values[name].present().any())
-    return comes_and_goes or is_known or metric.missing_because == AWAITED
+    if comes_and_goes or metric.missing_because == AWAITED:
+        return True
+    return bool(frame.values[name].present().any()) or frame.total.get(name) is not None
 
 
 def _is_whole(frame: Frame, metric: Metric) -> bool:

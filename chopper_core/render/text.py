@@ -62,7 +62,7 @@ def as_text(
     Columns that don't fit are left out from the last on, unless the view chose its columns.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
-    columns = column_texts(frame)
+    columns = [*column_texts(frame)]
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = row_names(frame, glyphs)[:count]
     shown, widths, name_width, sparks = _layout(frame, columns, cells, names, width)
@@ -217,7 +217,7 @@ def html_table(frame: Frame, count: int, begin: int = 0, room: int | None = None
 
 def _plain_table(frame: Frame, count: int) -> tuple[list[bool], list[list[str]]]:
     """Which columns have words; the cells of the header, the total and the rows."""
-    columns = column_texts(frame)
+    columns = [*column_texts(frame)]
     names = (level_title(frame.level), _total_title(frame), *row_names(frame, UNICODE)[:count])
     cells = zip(names, *(_texts(frame, c, count, UNICODE) for c in columns), strict=True)
     return [True, *(column.is_word for column in columns)], [*map(list, cells)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -72,6 +73,7 @@ _ENOUGH: Final = 9
 _MIN_OF_KERNELS: Final = 6, 12
 """Columns of kernels that are worth more than a bar, and than a sparkline."""
 _KERNELS: Final = ("kernels", "overview")
+_NO_ROWS: Final = np.zeros(0, np.bool_)
 _OF_KERNELS: Final = (*BARS, "kernel_ns", "elapsed_ns", "instance_ns")
 _MAX_SHORTENED_TOGETHER: Final = 2000
 """With more rows, names are not shortened together, which takes long."""
@@ -154,7 +156,8 @@ class TableLayout(Struct, frozen=True):
     """The names of all rows, where they are few enough to fold what they share."""
     short: Sequence[str] | None = None
     before: int = 0
-    after: int = 0
+    after: bool = False
+    """Whether there are further columns."""
     inks: Sequence[str] = ()
     """Of the bar of each row; empty: what the rows are has no ink of its own."""
 
@@ -194,7 +197,7 @@ class TableLayout(Struct, frozen=True):
         if len(f"{title}, {frame.base}") <= self.name_width:
             title += f", {frame.base}" * bool(frame.base)
         pieces = [
-            ((" <"[bool(self.before)] + " >"[bool(self.after)]).ljust(PREFIX), "header"),
+            ((" <"[bool(self.before)] + " >"[self.after]).ljust(PREFIX), "header"),
             (
                 fit(title, self.name_width, glyphs),
                 "chosen@reverse" if sort == "name" else "header@sort name",
@@ -286,10 +289,7 @@ def plan(
     wide = width >= _WIDE
     cells = _WIDE_BAR if wide and frame.view.name not in _KERNELS else _BAR
     is_comm = np.array([ink in (HIDDEN, EXPOSED) for ink in inks], np.bool_)
-    everything = [
-        _column(frame, text, glyphs, bars or {}, cells, is_comm) for text in column_texts(frame)
-    ]
-    columns = everything[first:]
+    columns = columns_within(frame, width, glyphs, first, added, bars or {}, cells, is_comm)
     must = {frame.sort.removeprefix("-"), added} & {each.name for each in columns}
     names = None
     if len(frame) <= _MAX_SHORTENED_TOGETHER and not (full_names and frame.level == "kernel"):
@@ -329,9 +329,30 @@ def plan(
         names,
         short,
         first,
-        len(everything) - first - len(shown),
+        len(shown) < len(columns),
         inks,
     )
+
+
+def columns_within(
+    frame: Frame,
+    width: int,
+    glyphs: Glyphs,
+    first: int = 0,
+    added: str = "",
+    bars: Mapping[str, BarChart] = {},
+    bar_cells: int = _BAR,
+    is_comm: Mask = _NO_ROWS,
+) -> list[DrawnColumn]:
+    """The columns that may have room in a width: others take time to compute."""
+    found: list[DrawnColumn] = []
+    used = 0
+    named = {frame.sort.removeprefix("-"), added, *_PREFERRED, *_HEATS}
+    texts = column_texts(frame, lambda column: used <= width or column.name in named)
+    for text in islice(texts, first, None):
+        found.append(_column(frame, text, glyphs, bars, bar_cells, is_comm))
+        used += GAP + _plain(found[-1]).cells
+    return found
 
 
 def _chosen(

@@ -162,7 +162,7 @@ class Explorer(ScreenParts):
         view = trail[-1].view
         try:
             run = await run_in_thread(screen_data.run_of, self.home, view)
-            data = await run_in_thread(screen_data.screen_data, run, view)
+            data = await run_in_thread(self._load, run, view)
         except ChopperError as error:
             self.say(str(error), error=True)
             return
@@ -170,6 +170,10 @@ class Explorer(ScreenParts):
             # A set has no tree: its table stands for it.
             trail = (replace(trail[-1], view=data.frame.view),)
         self.arrive(trail, data, message, run)
+
+    def _load(self, run: Run, view: View, *, is_complete: bool = False) -> ScreenData:
+        width = self.size.width
+        return screen_data.screen_data(run, view, is_complete=is_complete, width=width)
 
     async def change(self, view: View, message: str = "") -> None:
         await self.go(changed(self.here, view), message)
@@ -240,7 +244,7 @@ class Explorer(ScreenParts):
             view = await run_in_thread(followed, before, run, view)
         try:
             shown = await run_in_thread(screen_data.run_of, run, view)
-            data = await run_in_thread(screen_data.screen_data, shown, view)
+            data = await run_in_thread(self._load, shown, view)
         except ChopperError as error:
             self.say(str(error), error=True)
             return
@@ -296,7 +300,7 @@ class Explorer(ScreenParts):
         """Show the rest of a frame when it is there; nothing moves but rows sorted by the rest."""
         run, view = self.run, self.view
         try:
-            made = run_in_thread(screen_data.screen_data, run, view, is_complete=True)
+            made = run_in_thread(self._load, run, view, is_complete=True)
             data = await asyncio.shield(made)  # It is wanted again by who comes back.
         except ChopperError as error:
             self.say(str(error), error=True)

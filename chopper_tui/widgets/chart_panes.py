@@ -395,7 +395,7 @@ def cards_of(frame: Frame) -> Cards | None:
     """The cards of a frame: its own, or its rows where these are sentences; None without any."""
     if frame.level not in SENTENCES:
         return next((each for each in frame.charts if isinstance(each, Cards)), None)
-    columns = column_texts(frame)
+    columns = [*column_texts(frame)]
     numbers = [each for each in columns if not each.is_word]
     # A share and a time, as in the overview; other figures have their title in the note.
     numbers.sort(key=lambda each: each.scale.text != "%")

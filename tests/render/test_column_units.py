@@ -48,7 +48,7 @@ def test_the_largest_figure_of_a_column_has_four_digits_and_no_amount_looks_like
         values = Values(np.array(numbers))
         columns = {"kernel_ns": values, "start_ns": values}
         labels = tuple(map(str, numbers))
-        texts_of = column_texts(replace(frame, labels=labels, values=columns))
+        texts_of = [*column_texts(replace(frame, labels=labels, values=columns))]
         assert [texts_of[0].cell(values, row, UNICODE) for row in range(len(texts))] == texts
         # Moments keep what tells them apart.
         assert texts_of[1].cell(values, 0, UNICODE) == f"{numbers[0] / 1e6:.3f}"

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from threading import Event
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,9 @@ async def waiting(monkeypatch: pytest.MonkeyPatch, answer: Event) -> AsyncIterat
     async with explorer() as at:
         look = screen_data.screen_data
 
-        def held(run: Run, view: View) -> screen_data.ScreenData:
+        def held(run: Run, view: View, **given: Any) -> screen_data.ScreenData:
             answer.wait(20)
-            return look(run, view)
+            return look(run, view, **given)
 
         monkeypatch.setattr(screen_data, "screen_data", held)
         monkeypatch.setattr(StepQueue, "LONG_S", 0.02)

@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.color import Color, ColorType
 
+from chopper_core.metrics import Values
 from chopper_core.model.address import parse
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
@@ -317,6 +319,22 @@ def test_high_contrast_dims_nothing() -> None:
     assert not any(drawn.of(name).dim for name in INK_NAMES)
 
 
+def test_a_column_without_room_is_not_computed() -> None:
+    frame = query(measured_run(), View("R", sort="-kernel_ns"))
+    asked = set()
+
+    def values(name: str) -> Values:
+        asked.add(name)
+        return frame.values[name]
+
+    lazy = replace(frame, values=LazyMap(frame.values, values))
+    layout = plan(lazy, 60, UNICODE)
+    assert layout.after and "kernel_ns" in [each.name for each in layout.columns]
+    assert {each.name for each in layout.columns} <= asked < set(frame.values)
+    plan(lazy, 400, UNICODE)
+    assert asked == set(frame.values)
+
+
 def test_the_sorted_and_the_added_column_are_always_in_sight() -> None:
     run = measured_run()
     names = ("elapsed_ns", "kernels", "busy_pct", "gfx_mhz", "power_w", "idle_ns", "kernel_ns")
@@ -326,7 +344,7 @@ def test_the_sorted_and_the_added_column_are_always_in_sight() -> None:
     assert layout.sparks == () and "kernel_ns" in [each.name for each in layout.columns]
     layout = plan(query(run, replace(view, sort="")), 60, UNICODE, signals=signals, added="idle_ns")
     assert "idle_ns" in [each.name for each in layout.columns]
-    assert layout.after == len(names) - len(layout.columns)
+    assert layout.after and len(layout.columns) < len(names)
     moved = plan(query(run, replace(view, sort="")), 60, UNICODE, first=3)
     assert moved.columns[0].name == "gfx_mhz" and moved.before == 3
     assert moved.header()[0][0].startswith("<")

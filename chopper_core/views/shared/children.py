@@ -26,6 +26,7 @@ from chopper_core.model.attributes import attributes_at
 from chopper_core.model.charts import LineChart, picked
 from chopper_core.model.groups import Groups
 from chopper_core.model.inputs import TIMES_NOTES
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal, bounds_of
 from chopper_core.model.table import NO_LABEL
@@ -182,7 +183,7 @@ class Columns:
             for name, (each, _) in chosen.items()
         }
         self.metrics = tuple(map(self.metric, names))
-        self.totals = {each.name: self._total(each) for each in self.metrics}
+        self.totals = LazyMap(names, lambda name: self._total(self.metric(name)))
 
     def _is_registered(self, name: str) -> bool:
         return self._nodes is not None and METRICS.get(name) is self.own[name][0]
@@ -248,8 +249,8 @@ class Columns:
 
     @property
     def partial_totals(self) -> frozenset[str]:
-        known = [each for each in self.metrics if self.totals[each.name] is not None]
-        return self._coverage.partial_totals(known)
+        partial = self._coverage.partial_totals(self.metrics)
+        return frozenset(name for name in partial if self.totals[name] is not None)
 
 
 def names_of(

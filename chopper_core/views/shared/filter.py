@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import METRICS, Metric, Values, find_column, nearest
+from chopper_core.model.memo import LazyMap
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.units import WRITTEN, AnyUnit, Unit
@@ -100,8 +101,9 @@ class Shown(Struct, frozen=True, eq=False):
     def hidden(self) -> int:
         return len(self.mask) - len(self.at)
 
-    def values(self, columns: Iterable[Metric]) -> dict[str, Values]:
-        return {each.name: self.rows.values(each.name).take(self.at) for each in columns}
+    def values(self, columns: Iterable[Metric]) -> Mapping[str, Values]:
+        names = (each.name for each in columns)
+        return LazyMap(names, lambda name: self.rows.values(name).take(self.at))
 
 
 _TIMES: Final = ("elapsed_ns", "kernel_ns")
