@@ -50,13 +50,16 @@ def stable_order(codes: Codes) -> Index:
     """
     if len(codes) < _MIN_RADIX:
         return np.argsort(codes, kind="stable")
+    falls = codes[1:] < codes[:-1]
+    if not falls.any():
+        return np.arange(len(codes))
     low, high = int(codes.min()), int(codes.max())
     if high - low < _FEW:
         return np.concatenate([np.flatnonzero(codes == code) for code in range(low, high + 1)])
     bits = (high - low).bit_length()
     if codes.dtype.itemsize * 8 <= _DIGIT or bits > _MOST_BITS:
         return np.argsort(codes, kind="stable")
-    if bits > 2 * _DIGIT and _FALLS * int((codes[1:] < codes[:-1]).sum()) < len(codes):
+    if bits > 2 * _DIGIT and _FALLS * int(falls.sum()) < len(codes):
         # Merging long sorted runs is faster than three passes of a radix sort.
         return np.argsort(codes, kind="stable")
     left = codes.astype(np.int64) - low if bits > _DIGIT else codes - codes.dtype.type(low)

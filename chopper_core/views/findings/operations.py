@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -11,22 +10,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import MATRIX_CLASSES
-from chopper_core.model.table import LABELLED, NO_LABEL, Phase, Rule
+from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
-    combined,
     counts_of,
     distinct,
     grouped,
     median_of,
     medians_along,
     nth_of,
+    numbered,
     others_median,
     others_median_of,
     ranked,
     ratios,
-    stable_order,
     sums_of,
 )
 from chopper_core.views.findings.iterations import slow_iterations
@@ -69,6 +67,7 @@ _MIN_COMPARED: Final = 0.1
 """Of an operation's time, without communication during it."""
 _LOWER_MEMORY_CLOCK: Final = 0.98
 _MAX_LISTED: Final = 3
+_PIECE: Final = 1 << 18
 
 
 class SlowPart(Struct, frozen=True):
@@ -122,50 +121,59 @@ class ComparedCompute(Struct, frozen=True):
         return found
 
 
-def _compared(
-    context: FindingsContext, pair: Index, pairs: int
-) -> tuple[Float64, ComparedCompute, Callable[[], ComparedCompute]]:
-    """The compute by `pair`, the phase and operation of each cell that computes, and GPU.
+def _compared(context: FindingsContext) -> tuple[Float64, ComparedCompute, ComparedCompute]:
+    """The compute by phase and operation and GPU.
 
     First its time, then how much longer it takes than that of peers without communication during
-    it, then what finds that with it, which takes as long: a collective that transfers slows kernels
-    more than one that waits, and GPUs that lag wait less. Of each operation in a layer and
-    iteration a GPU's peers are the GPUs that
-    run the same kernels of it, of the same shapes: another stage of a pipeline, a micro-step more,
-    or an expert with more tokens is compared with no one.
+    it, then with it, which takes as long: a collective that transfers slows kernels more than one
+    that waits, and GPUs that lag wait less. Of each operation in a layer and iteration a GPU's
+    peers are the GPUs that run the same kernels of it, of the same shapes: another stage of a
+    pipeline, a micro-step more, or an expert with more tokens is compared with no one.
     """
-    cells = np.flatnonzero(context.computes)
-    took = context.cells.sum("duration_ns")[cells].astype(np.float64)
-    overlapped = context.cells.sum("overlap_ns")[cells]
-    labels, label = context.together(*LABELLED)
-    place, work = label[cells], context.cell_work[cells]
-    # Most cells of a label do the same: one number for those tells them from the few others.
-    usual_work = np.zeros(len(labels), np.int64)
-    usual_work[place] = work
-    work = np.where(work == usual_work[place], -1, work)
-    stage = context.stage[context.place("gpu")[cells]]
-    like = combined([place, work, stage])[1]
-    gpus, iterations = len(context.gpus), len(context.iterations)
-    at = (pair * gpus + context.place("gpu")[cells]) * iterations + context.place("iteration")[
-        cells
-    ]
-    has_peers = counts_of(like)[like] > 1
+    cells, labels, parts = context.computing
+    pairs, gpus, iterations = len(parts), len(context.gpus), len(context.iterations)
+    spot = context.place("gpu") * iterations + context.place("iteration")
+    pair = context.together("phase", "operation")[1]
+    duration, overlap = (context.cells.sum(name) for name in ("duration_ns", "overlap_ns"))
+    sums = np.zeros((5, pairs, gpus * iterations))
+    for first, last in _pieces(parts):
+        at = slice(parts[first].start, parts[last - 1].stop)
+        own, label = cells[at], labels[at] - labels[at.start]
+        took, work = duration[own].astype(np.float64), context.cell_work[own]
+        # Most cells of a label do the same: one number for those tells them from the few others.
+        usual_work = np.zeros(int(label[-1]) + 1, np.int64)
+        usual_work[label] = work
+        work = np.where(work == usual_work[label], -1, work)
+        stage = context.stage[spot[own] // iterations]
+        like = numbered([label, work, stage])
+        has_peers = counts_of(like)[like] > 1
+        values = [np.where(has_peers, took, 0.0)]
+        for chosen in (has_peers & (overlap[own] <= _MAX_OVERLAP * took), has_peers):
+            usual = others_median_of(np.where(chosen, took, np.nan), like)
+            usual = np.where(chosen & np.isfinite(usual), usual, 0.0)
+            values += [usual, np.where(usual > 0, took, 0.0)]
+        owner = (pair[own] - first) * gpus * iterations + spot[own]
+        for whole, each in zip(sums[:, first:last], values, strict=True):
+            whole[:] = sums_of(each, owner, whole.size).reshape(whole.shape)
+    took_ns, *compared = sums.reshape(-1, pairs, gpus, iterations)
 
-    def laid_out(values: Float64) -> Float64:
-        return sums_of(values, at, pairs * gpus * iterations).reshape(pairs, gpus, iterations)
-
-    def compared(chosen: Mask) -> ComparedCompute:
-        usual = others_median_of(np.where(chosen, took, np.nan), like)
-        usual = np.where(chosen & np.isfinite(usual), usual, 0.0)
-        usual_ns, own_ns = laid_out(usual), laid_out(np.where(usual > 0, took, 0.0))
-        known = np.asarray(usual_ns.sum(axis=2), np.float64)
+    def longer(usual_ns: Float64, own_ns: Float64) -> ComparedCompute:
+        known = usual_ns.sum(axis=2)
         whole = 1 + (own_ns - usual_ns).sum(axis=2) / np.maximum(known, 1.0)
         general = np.maximum(weighted_medians(whole, known), 1.0)
         return ComparedCompute(known, whole / general, ratios(own_ns, usual_ns) / general[:, None])
 
-    took_ns = laid_out(np.where(has_peers, took, 0.0)).sum(axis=2)
-    alone = has_peers & (overlapped <= _MAX_OVERLAP * took)
-    return np.asarray(took_ns, np.float64), compared(alone), partial(compared, has_peers)
+    return took_ns.sum(axis=2), longer(*compared[:2]), longer(*compared[2:])
+
+
+def _pieces(parts: list[slice]) -> Iterator[tuple[int, int]]:
+    """Neighbouring parts, from one to another: their cells fit into the processor's cache."""
+    first = 0
+    for last, part in enumerate(parts, 1):
+        if last == len(parts) or part.stop - parts[first].start >= _PIECE:
+            if part.stop > parts[first].start:
+                yield first, last
+            first = last
 
 
 @rule(
@@ -181,13 +189,12 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     bounds."""
     if len(context.gpus) < 2:
         return
-    pairs, pair = context.together("phase", "operation")
-    took_ns, without_comm, with_comm = _compared(context, pair[context.computes], len(pairs))
+    pairs = context.together("phase", "operation")[0]
+    took_ns, without_comm, any_time = _compared(context)
     counts = took_ns >= _MIN_OPERATION * context.step_ns * len(context.iterations)
     alone = counts & (without_comm.known_ns >= _MIN_COMPARED * took_ns)
     if not alone.any():
         return
-    any_time = with_comm() if (counts & ~alone).any() else without_comm
     own = np.where(alone, without_comm.ratio, any_time.ratio)
     spread = MAD_TO_SIGMA * median_of(np.abs(own[alone] - 1))
     limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
@@ -372,45 +379,44 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     taken for theirs, unless the host was in them.
     """
     codes = context.codes(level)
-    chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
-    if not len(chosen):
+    cells, _, parts = context.computing
+    every = [own[codes[own] != NO_LABEL] for own in (cells[part] for part in parts)]
+    if not any(map(len, every)):
         return
     width, stage = int(codes.max()) + 1, context.stage
-    member = nth_of(stage)
-    if level == "layer":
-        codes = np.where(codes >= 0, stage[context.place("gpu")] * width + codes, codes)
-    pairs, every = context.together("phase", "operation")
-    owner, codes = every[chosen], codes[chosen]
-    duration = context.cells.sum("duration_ns")[chosen].astype(np.float64)
-    kernels = context.cells.sizes()[chosen]
-    work = context.cell_work[chosen]
-    rule = context.layer_rule[chosen]
-    direct, repeated = rule <= Rule.AUTOGRAD, rule == Rule.REPETITION
-    spot, spots = context.place("gpu")[chosen], len(context.gpus)
+    member, gpu, iteration = nth_of(stage), context.place("gpu"), context.place("iteration")
+    duration, kernels = context.cells.sum("duration_ns"), context.cells.sizes()
+    spots = len(context.gpus)
     if level == "layer":
         # One row has all stages.
-        spot = member[spot] * len(context.iterations) + context.place("iteration")[chosen]
         spots = (int(member.max()) + 1) * len(context.iterations)
-    totals = sums_of(duration, owner, len(pairs)) / context.spots
-    layers = distinct(codes)
-    order = stable_order(owner)
-    ends = np.cumsum(counts_of(owner, len(pairs)))
-    for pair in np.flatnonzero(totals > context.step_ns * SMALLEST_SAVING.share).tolist():
-        own = order[ends[pair - 1] if pair else 0 : ends[pair]]
-        columns, column = ranked(codes[own])
-        phase, operation = pairs[pair].tolist()
+
+    def labels_of(own: Index) -> Int64:
+        return codes[own] + (stage[gpu[own]] * width if level == "layer" else 0)
+
+    placed = [ranked(labels_of(own)) for own in every]
+    layers = distinct(np.concatenate([columns for columns, _ in placed]))
+    pairs = context.together("phase", "operation")[0].tolist()
+    for (phase, operation), own, (columns, column) in zip(pairs, every, placed, strict=True):
+        if duration[own].sum() / context.spots <= context.step_ns * SMALLEST_SAVING.share:
+            continue
+        rule = context.layer_rule[own]
+        direct, repeated = rule <= Rule.AUTOGRAD, rule == Rule.REPETITION
+        spot = gpu[own]
+        if level == "layer":
+            spot = member[spot] * len(context.iterations) + iteration[own]
         if level == "layer" and len(columns) == 1 and len(layers) >= FEWEST.value:
-            is_known = columns[0] in layers[1:-1] or direct[own].mean() >= CONSISTENT.share
+            is_known = columns[0] in layers[1:-1] or direct.mean() >= CONSISTENT.share
             if is_known and len(own) >= CONSISTENT.share * spots:
                 more, excess = round(float(kernels[own].mean())), float(duration[own].sum())
                 at_stage, where = divmod(int(columns[0]), width)
                 yield SlowPart(phase, operation, where, np.inf, excess, more, at_stage)
         if len(columns) < FEWEST.value:
             continue
-        cell = spot[own] * len(columns) + column
+        cell = spot * len(columns) + column
         times, sizes, works = (
             sums_of(values[own].astype(np.float64), cell, spots * len(columns)).reshape(spots, -1)
-            for values in (duration, kernels, work)
+            for values in (duration, kernels, context.cell_work)
         )
         # Where a GPU or an iteration lacks one of them, there is nothing to compare.
         whole = (times > 0).all(axis=1)
@@ -421,9 +427,9 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
             )
             more = round(median_of(sizes[:, place] - usual_size))
             at_border = place in (0, len(columns) - 1)
-            sure = direct[own[column == place]].mean() >= CONSISTENT.share
+            sure = direct[column == place].mean() >= CONSISTENT.share
             # Layers that repeat have the same kernels, unless one is taken for its neighbour's.
-            doubtful = at_border or repeated[own[column == place]].any()
+            doubtful = at_border or repeated[column == place].any()
             if more and (level == "iteration" or (doubtful and not sure)):
                 # Other kernels under the same general name don't make a slow operation.
                 continue

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from enum import Enum, IntEnum
 from functools import cached_property
 from inspect import cleandoc
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -30,10 +31,13 @@ from chopper_core.util.arrays import Float64, Index, Int8, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
     combined,
+    counts_of,
     distinct,
     median_of,
     run_maxima,
     run_minima,
+    run_starts,
+    stable_order,
 )
 from chopper_core.views.shared.host_causes import HostCharges, host_charges, moved_idle
 from chopper_core.views.shared.leads import RankLeads, leads
@@ -158,6 +162,23 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         """A number of each cell, equal for cells that run the same kernels: exact as a float."""
         work = np.add.reduceat(work_of(self.table, self.cells.selection), self.cells.first)
         return np.asarray(work & _WORK_BITS, np.int64)
+
+    @cached_property
+    def computing(self) -> tuple[Index, Index, list[slice]]:
+        """The cells that compute by phase and operation, then by layer; a number of each one's
+        labels, in this order; and where the cells of each phase and operation are."""
+        names, label = self.together(*LABELLED)
+        iteration, phase, layer, operation = names.T
+        order = np.lexsort((iteration, layer, operation, phase))
+        number = np.empty(len(names), np.intp)
+        number[order] = np.arange(len(names))
+        cells = np.flatnonzero(self.computes)
+        numbers = number[label[cells]]
+        ends = np.cumsum(counts_of(numbers, len(names)))
+        last = np.append(run_starts(phase[order], operation[order])[1:], len(names)) - 1
+        parts = [slice(*each) for each in pairwise([0, *ends[last].tolist()])]
+        order = stable_order(numbers)
+        return cells[order], numbers[order], parts
 
     def of_classes(self, classes: Collection[str]) -> Mask:
         found = np.zeros(len(self.table.names), np.bool_)
