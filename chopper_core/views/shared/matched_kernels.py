@@ -129,14 +129,17 @@ def _matched(run: Run, iterations: tuple[int, ...]) -> tuple[Occurrences, ...]:
 
 
 def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurrences:
-    start_ns = run.table.start_ns
-    last = np.maximum.reduce([start_ns[own] for own in matched])
+    rows = np.stack(matched)
+    start = run.table.start_ns[rows]
+    last = start.max(axis=0)
     order = stable_order(last)
     last = last[order]
     # GPU by GPU, so that the values of the GPUs are adjacent.
-    rows = np.stack([own[order] for own in matched])
+    rows, start = (np.take(each, order, axis=1) for each in (rows, start))
     is_same = is_same_work(run.table, list(rows))
-    return Occurrences(run.table, gpus, rows.T, (last - start_ns[rows]).T, last, is_same)
+    return Occurrences(
+        run.table, gpus, rows.T, np.subtract(last, start, out=start).T, last, is_same
+    )
 
 
 def _peers(run: Run, parts: list[Index]) -> list[list[Index]]:
@@ -209,9 +212,13 @@ def _common(table: KernelTable, parts: list[Index]) -> list[Index]:
 def _are_equal(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> bool:
     if len(parts) < 2 or len({len(own) for own in parts}) > 1:
         return len(parts) < 2
-    rows = np.stack(parts)
-    columns = (table.column(level) for level in levels)
-    return all((each[rows] == each[parts[0]]).all() for each in columns)
+    columns = [table.column(level) for level in levels]
+    first = [each[parts[0]] for each in columns]
+    return all(
+        (each[rows] == own).all()
+        for rows in (np.stack(parts[some]) for some in _pieces(len(parts), len(parts[0])))
+        for each, own in zip(columns, first, strict=True)
+    )
 
 
 def same_kernels(table: KernelTable, parts: list[Index], levels: Sequence[str]) -> list[Index]:
@@ -290,16 +297,16 @@ def matched_work(
         if waits is not None:
             waiting, other = _shares_during_comm(own, took, waits)
             rates = _slowdown_during_waits(own, took, waiting, other)
-            for some in _pieces(took) if rates.any() else ():
+            for some in _pieces(*took.shape) if rates.any() else ():
                 fair = took[some] / np.exp(rates * waiting[some])
                 unhindered[places[some]] = sums_by(when, fair, len(iterations)).T
     return plain, unhindered
 
 
-def _pieces(values: Numbers) -> Iterator[slice]:
+def _pieces(gpus: int, rows: int) -> Iterator[slice]:
     """Some GPUs at a time: all occurrences of thousands don't fit into the processor's cache."""
-    step = max(_PIECE // max(values.shape[1], 1), 1)
-    yield from (slice(begin, begin + step) for begin in range(0, len(values), step))
+    step = max(_PIECE // max(rows, 1), 1)
+    yield from (slice(begin, begin + step) for begin in range(0, gpus, step))
 
 
 def _waits_of(collectives: Collectives) -> SpansOfGpus | None:
@@ -316,7 +323,7 @@ def _shares_during_comm(
     occurrences."""
     table, gpus, shape = found.table, np.array(found.gpus), took_ns.shape
     shares = np.zeros(shape), np.zeros(shape)
-    for own in _pieces(took_ns):
+    for own in _pieces(*took_ns.shape):
         rows, took = found.rows.T[own], took_ns[own]
         whole = np.minimum(table.overlap_ns[rows], took)
         waiting, at = np.zeros_like(whole), np.nonzero(whole)
