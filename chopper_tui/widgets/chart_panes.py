@@ -184,8 +184,10 @@ class PicturePane(DrawnPane, Dragging, Listing):
         self._shown = pictures, selected, column
         if not (pictures and drawing.drawer_of(pictures[0]).follows_cursor):
             selected = 0
-        if self.has_keys and (bar := self.bar) is not None:
-            selected, column = 1, bar.listed[self.cursor]
+        if (bar := self.bar) is not None:
+            self.cursor = min(self.cursor, len(bar.listed) - 1)
+            if self.has_keys:
+                selected, column = 1, bar.listed[self.cursor]
         self.draw(selected, column, *pictures)
 
     def show_cursor(self) -> None:
@@ -205,7 +207,6 @@ class PicturePane(DrawnPane, Dragging, Listing):
         bar = self.bar
         if bar is None or bar.opens is None:
             return None
-        self.cursor = min(self.cursor, len(bar.listed) - 1)
         return bar.opens(bar.listed[self.cursor])
 
     @property

@@ -151,6 +151,16 @@ async def test_a_click_on_a_part_of_the_states_sorts() -> None:
         assert at.frame.sort == "-exposed_comm_ns" and at.path == ()
 
 
+async def test_the_cursor_stays_on_a_bar_of_fewer_parts() -> None:
+    async with explorer((120, 36), demo_run(), View(demo_run().name)) as at:
+        await at.press("shift+tab", "j", "j", "tab")
+        assert focused(at) == ["FrameTable"]
+        (bar,) = at.explore.data.states
+        at.explore.query_one(PicturePane).show([replace(bar, series=bar.series[:1])])
+        await at.press("shift+tab", "enter")
+        assert at.frame.sort == "-" + next(iter(STATE_TITLES))
+
+
 async def test_limits_say_from_where_figures_are_marked() -> None:
     view = View(demo_run().name, name="overview")
     async with explorer((120, 36), demo_run(), view) as at:
