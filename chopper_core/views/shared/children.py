@@ -276,7 +276,9 @@ def framed(
     texts = list(result.labels)
     for _, values in own if view.filter else ():
         if values.words is not None:
-            texts = [f"{text}\n{values.cell(row) or ''}" for row, text in enumerate(texts)]
+            words = (*values.words, "")
+            places = np.where(values.present(), values.numbers, -1).tolist()
+            texts = [f"{text}\n{words[place]}" for text, place in zip(texts, places, strict=True)]
     titled = (*(each for each, _ in own), *columns.metrics)
     rows = FilterRows(
         result.level, result.labels, columns.values, tuple(columns.own), titled, texts,
@@ -446,7 +448,7 @@ def run_notes(run: Run, view: View) -> list[str]:
         notes.append(f"generated data, not measured (made by {run.generated})")
     if run.times_mark:
         notes.append(TIMES_NOTES[run.times_mark])
-    damaged = sum(bool(source.losses) for source in run.sources)
+    damaged = run.memo(("damaged",), lambda: sum(bool(source.losses) for source in run.sources))
     if damaged:
         notes.append(f"{damaged} of {len(run.sources)} files lost data; see `chopper info`")
     waiting = sum(why.endswith(_BEING_WRITTEN) for _, why in run.failed)
