@@ -347,7 +347,7 @@ def columns_within(
     """The columns that may have room in a width: others take time to compute."""
     found: list[DrawnColumn] = []
     used = 0
-    named = {frame.sort.removeprefix("-"), added, *_PREFERRED, *_HEATS}
+    named = {frame.sort.removeprefix("-"), added, *(_HEATS if frame.view.name else _PREFERRED)}
     texts = column_texts(frame, lambda column: used <= width or column.name in named)
     for text in islice(texts, first, None):
         found.append(_column(frame, text, glyphs, bars, bar_cells, is_comm))

@@ -298,7 +298,7 @@ def queue_strip(run: Run, gpu: int, begin: int, end: int, bins: int) -> Strip | 
     """The mean number of launched activities that wait, by cell; None without launch records."""
 
     def found() -> Queue:
-        table, rows = run.table, run.tree().node((str(gpu),)).selection
+        table, rows = run.table, _by_start(run, gpu)
         return Queue.of(table.launch_ns[rows], table.start_ns[rows])
 
     queue = run.memo(("timeline queue", gpu), found)
