@@ -119,9 +119,11 @@ class IntegralCurve(Struct, frozen=True):
         return ratios(np.diff(integral, axis=-1), np.diff(covered, axis=-1))
 
 
-def bounds_of(begin_ns: int, end_ns: int, bins: int) -> Int64:
-    """The bounds of equal parts of a stretch of time, to the ns: a float since 1970 has 256."""
-    return begin_ns + np.rint(np.linspace(0, end_ns - begin_ns, bins + 1)).astype(np.int64)
+def bounds_of(begin_ns: int | Int64, end_ns: int | Int64, bins: int) -> Int64:
+    """The bounds of equal parts of stretches of time, along the last axis, to the ns: a float
+    since 1970 has 256."""
+    since: Int64 = np.rint(np.linspace(0, end_ns - begin_ns, bins + 1, axis=-1)).astype(np.int64)
+    return np.asarray(begin_ns)[..., None] + since
 
 
 class BusyParts(Struct, frozen=True):

@@ -127,7 +127,7 @@ def _means(signal: Signal, nodes: Groups, chosen: Sequence[int], bins: int) -> F
     is_much = not nodes.has_gpus and int(nodes.sizes().sum()) > MAX_SPARKLINE_ACTIVITIES
     if not is_much and chosen:
         start, end = nodes.min("start_ns"), nodes.max("end_ns")
-        bounds = np.stack([bounds_of(int(start[row]), int(end[row]), bins) for row in chosen])
+        bounds = bounds_of(start[chosen], end[chosen], bins)
         # A GPU's curve is read once for all rows.
         places_of: dict[int, list[int]] = {}
         for place, row in enumerate(chosen):
