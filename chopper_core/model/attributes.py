@@ -163,9 +163,13 @@ def _base64(value: bytes) -> str:
 
 
 def _decoded(kind: str, text: str) -> Any:
+    """The value of a text; of one that is none, as in a damaged store, the text."""
     import json
 
-    value = json.loads(text)
-    if not kind.startswith(_BYTES):
-        return value
-    return [a2b_base64(each) for each in value] if isinstance(value, list) else a2b_base64(value)
+    try:
+        value = json.loads(text)
+        if kind.startswith(_BYTES):
+            return [*map(a2b_base64, value)] if isinstance(value, list) else a2b_base64(value)
+    except (ValueError, TypeError):
+        return text
+    return value
