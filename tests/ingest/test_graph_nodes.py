@@ -138,10 +138,10 @@ def test_attributes_are_shown(tmp_path: Path) -> None:
 def test_the_text_of_no_value_is_a_value() -> None:
     """As where a damaged store has the code of another text."""
     names = ("bytes key", "string of", "[1]")
-    code, number = np.zeros(3, np.int32), np.zeros(3, np.int64)
+    code, number = np.zeros(3, np.int32), np.arange(3)
     text = np.array([1, 2, 2], np.int32)
     kinds = np.array([0, 0, 1], np.int32)
-    found = Attributes(names, code, number + [0, 1, 2], kinds, number, text)
+    found = Attributes(names, code, number, kinds, number, text)
     assert [found.of(0, node) for node in range(3)] == [
         {"key": ("bytes", "string of")},
         {"key": ("bytes", "[1]")},
