@@ -28,6 +28,7 @@ from chopper_core.util.grouping import (
     nth_of,
     places_by,
     quantiles_of,
+    ranked,
     run_mask,
     run_starts,
     stable_order,
@@ -78,9 +79,10 @@ def queue_times(gpu: Int32, stream: Int64, start: Int64, launch: Int64) -> Int64
     found = np.where(found == _NEVER, start, found)
     found = np.clip(found, start - _LONGEST_NS, start + _LONGEST_NS)
     order = np.lexsort((start, stream, gpu))
-    lane = np.cumsum(run_mask(gpu[order], stream[order]))
-    offset = lane * np.ptp(found) + lane - found.min()
-    latest = np.maximum.accumulate(found[order] + offset) - offset
+    # Clocks of GPUs may be years from each other: sums of times would be beyond 64 bits.
+    times, place = ranked(found[order])
+    offset = np.cumsum(run_mask(gpu[order], stream[order])) * len(times)
+    latest = times[np.maximum.accumulate(place + offset) - offset]
     found[order] = np.where(known[order], found[order], latest)
     return found
 

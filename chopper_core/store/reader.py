@@ -20,7 +20,7 @@ from chopper_core.model.inputs import SampledFile
 from chopper_core.model.run import Run, located
 from chopper_core.model.side_table import SideTable
 from chopper_core.model.signals import CpuSamples, IntegralCurve, Signal
-from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, KernelTable
+from chopper_core.model.table import ADDITIVE, LABELLED, NO_LABEL, NO_TIME, KernelTable
 from chopper_core.model.tree import in_order
 from chopper_core.store import format as layout
 from chopper_core.tables.mmap_columns import (
@@ -44,7 +44,7 @@ _TIMES_NS: Final = -(1 << 60), 1 << 62
 _SPAN_NS: Final = 0, 1 << 56
 """The time that an activity is charged for: at most two years."""
 _MOST_GPUS: Final = 1 << 24
-_ALWAYS: Final = ("kernel", "kind", "category")
+_ALWAYS: Final = ("kernel", "kind", "category", *(f"{level}_rule" for level in LABELLED))
 """The columns of codes that each row has."""
 _CELLS: Final = {"i ": "int64", "f ": "float64"}
 """The types of sums in a cell, by how their names begin; others are codes."""

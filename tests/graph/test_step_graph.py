@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from chopper_core.graph import dependencies
 from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import Evidence
+from chopper_core.graph.host_nodes import queue_times
 from chopper_core.graph.step_graph import Replayed, replay, steps_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane, side_tables
-from chopper_core.model.table import Kind
+from chopper_core.model.table import NO_TIME, Kind
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from chopper_core.views.shared.step_times import step_times
@@ -156,6 +157,16 @@ def test_what_a_stream_waits_for_at_the_start_of_a_trace_stays_as_measured() -> 
     # A later one in that stream has its own stream to wait for: it shows in the model's error.
     again = Row(19_000_000, 500, stream=1, launch=9_000_600)
     assert step_graph(run_of([*launched, first, after, again])).unseen_ns == 9_000_000 - 960
+
+
+def test_queues_of_gpus_with_clocks_years_apart() -> None:
+    """A lost launch counts from the latest before it on its stream: 56 years are 61 bits."""
+    base = np.repeat(np.array([0, 1_775_078_550_000_000_000] * 5), 4)
+    launched, start = np.tile([10, NO_TIME, 30, NO_TIME], 10), base + np.tile([20, 40, 50, 60], 10)
+    launch = np.where(launched == NO_TIME, NO_TIME, base + launched)
+    gpu = np.repeat(np.arange(10, dtype=np.int32), 4)
+    found = queue_times(gpu, np.zeros(40, np.int64), start, launch)
+    assert (found - base).tolist() == [10, 10, 30, 30] * 10
 
 
 def test_rows_without_launches_follow_each_other() -> None:

@@ -80,6 +80,7 @@ def test_a_contradiction_is_refused(key: str, value: list[object], why: str, fol
         ("host.arrow duration_ns", -1),
         ("lane.arrow name", -2),
         ("kernels.arrow iteration", -2),
+        ("kernels.arrow layer_rule", -1),
         ("kernels.arrow idle_host_ns", (1 << 63) - 1),
         ("kernels.arrow start_ns", -(1 << 62) + 1),
         ("kernels.arrow launch_ns", (1 << 62) + 1),
@@ -142,7 +143,9 @@ def test_a_file_that_may_not_be_read_is_not_called_corrupt(
         read_store(folder)
 
 
-@pytest.mark.parametrize("number", [495, 1112, 1154, 1733, 1940, 1988, 2039, 2091, 2767, *range(8)])
+@pytest.mark.parametrize(
+    "number", [495, 1112, 1154, 1733, 1940, 1988, 2039, 2091, 2767, 3808, 4493, 4673, *range(6)]
+)
 def test_a_damaged_store_answers_or_is_refused(number: int) -> None:
     assert not attack_store(number)[1]
 

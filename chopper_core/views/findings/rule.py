@@ -294,10 +294,10 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     def usual_ns(self) -> float:
         """The mean over the analysed iterations: the step time, unless some are irregular."""
         if not self.irregular:
-            return self.step_ns
+            return max(self.step_ns, 1.0)
         times = step_times(self.run, self.view)
         usual = times.each_ns[~np.isin(times.iterations, self.irregular)]
-        return float(usual.mean()) if len(usual) else self.step_ns
+        return max(float(usual.mean()) if len(usual) else self.step_ns, 1.0)
 
     def share(self, time_ns: float) -> float:
         """A time per iteration as a share of the iteration, 0 to 1."""
