@@ -31,6 +31,7 @@ from chopper_core.util.grouping import (
     distinct,
     grouped,
     median_of,
+    minima_of,
     nth_of,
     numbered,
     places_by,
@@ -61,6 +62,11 @@ _CLEAR_SCATTERS: Final = 3
 """Ends closer together than this can't be distinguished."""
 _MIN_GAP_NS: Final = 1_000
 _FAR: Final = np.iinfo(np.int64).max
+_YEAR_NS: Final = 365 * 86_400 * 10**9
+"""Profiling windows of one job are nearer: one of the clocks has no date."""
+_UNPLACED: Final = (
+    "taken to begin with the first rank: no collectives connect it, and its times are years away"
+)
 
 
 def collective_sets(kernels: CommKernels, offsets: EndOffsets) -> Int64:
@@ -296,20 +302,40 @@ def host_clocks(
     """The clocks of a run, the first rank's first; a single clock by default.
 
     Ranks of one host share a clock. If hosts are unknown (''), ranks whose ends differ by more
-    than they scatter have separate clocks. `by_hand` are corrections by rank that override the
+    than they scatter have separate clocks. Ranks that no collectives connect, and whose times are
+    years away, begin with the first rank. `by_hand` are corrections by rank that override the
     estimates.
     """
     ranks = sorted(set(rank_of_gpu.values()))
     found = {ranks[0]: RankClock(0, 0, 0, 0)}
     if len(ranks) > 1:
         found = rank_clocks(table, rank_of_gpu)
+    begins = _begins(table, rank_of_gpu)
+    far = [
+        rank
+        for rank in sorted(set(ranks) - found.keys(), key=begins.__getitem__)
+        if abs(begins[rank] - begins[ranks[0]]) > _YEAR_NS
+    ]
+    near = [rank for rank in ranks if rank not in far]
     if all(host_of_rank.get(rank) for rank in ranks):
-        groups = grouped(ranks, host_of_rank.__getitem__)
+        groups = grouped(near, host_of_rank.__getitem__)
     else:
-        parts = _apart(ranks, found)
+        parts = _apart(near, found)
         groups = {f"clock {number}": part for number, part in enumerate(parts, 1)}
-    clocks = _clocks(groups, found)
+    clocks = [*_clocks(groups, found)]
+    for part in grouped(far, lambda rank: (begins[rank] - begins[far[0]]) // _YEAR_NS).values():
+        name, correction = f"clock {len(clocks) + 1}", begins[ranks[0]] - begins[part[0]]
+        clocks.append(HostClock(name, tuple(sorted(part)), correction, None, _UNPLACED))
     return [part for clock in clocks for part in _with_hand(clock, by_hand)]
+
+
+def _begins(table: KernelTable, rank_of_gpu: Mapping[int, int]) -> dict[int, int]:
+    """When the first activity of each rank begins."""
+    first = minima_of(table.start_ns, table.gpu, max(rank_of_gpu) + 1, _FAR)
+    begins: dict[int, int] = {}
+    for gpu, rank in rank_of_gpu.items():
+        begins[rank] = min(begins.get(rank, int(first[gpu])), int(first[gpu]))
+    return begins
 
 
 def rank_clocks(table: KernelTable, rank_of_gpu: Mapping[int, int]) -> dict[int, RankClock]:

@@ -239,6 +239,31 @@ def test_clocks_that_no_collective_connects_stay_and_it_is_said(tmp_path: Path) 
     assert run.table.start_ns.tolist() == [5000, 5000]
 
 
+@pytest.mark.parametrize("hosts", ["abcd", ("",) * RANKS])
+def test_ranks_whose_clock_has_no_date_begin_with_the_first(
+    tmp_path: Path, hosts: Sequence[str]
+) -> None:
+    """Nothing says where they are; what is known between them stays."""
+    dated, later = 1_700_000_000_000_000_000, 7_000
+    for rank, host in enumerate(hosts):
+        kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 2, "tid": 0, "dur": 4}
+        kernel |= {"ts": 5 + rank * later / 1000, "args": {"device": 2, "stream": 0}}
+        trace = {
+            "distributedInfo": {"rank": rank, "hostname": host},
+            "baseTimeNanoseconds": dated if rank < 2 else 0,
+            "traceEvents": [kernel],
+        }
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(trace))
+    run = open_run(str(tmp_path), jobs=1)
+    assert (run.table.start_ns - dated).tolist() == [5000, 5000 + later, 5000, 5000 + later]
+    last = run.hosts[-1]
+    assert (last.ranks, last.correction_ns) == ((2, 3), dated - 2 * later)
+    assert last.uncertainty_ns is None and "with the first rank: no collectives" in last.method
+    by_hand = overrides_of([parse_clock("rank3=+1s")])
+    moved = open_run(str(tmp_path), jobs=1, overrides=by_hand)
+    assert moved.table.start_ns[-1] == 5000 + 3 * later + 10**9
+
+
 @pytest.mark.parametrize(("process", "host"), [(77, "node-a"), (78, "")])
 def test_the_profiler_s_file_name_says_the_host(tmp_path: Path, process: int, host: str) -> None:
     """Only where the number in it is the process of the trace."""
