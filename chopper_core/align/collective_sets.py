@@ -310,10 +310,11 @@ def host_clocks(
     found = {ranks[0]: RankClock(0, 0, 0, 0)}
     if len(ranks) > 1:
         found = rank_clocks(table, rank_of_gpu)
-    begins = _begins(table, rank_of_gpu)
+    unconnected = set(ranks) - found.keys()
+    begins = _begins(table, rank_of_gpu) if unconnected else {}
     far = [
         rank
-        for rank in sorted(set(ranks) - found.keys(), key=begins.__getitem__)
+        for rank in sorted(unconnected, key=begins.__getitem__)
         if abs(begins[rank] - begins[ranks[0]]) > _YEAR_NS
     ]
     near = [rank for rank in ranks if rank not in far]

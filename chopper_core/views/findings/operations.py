@@ -394,12 +394,12 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     def labels_of(own: Index) -> Int64:
         return codes[own] + (stage[gpu[own]] * width if level == "layer" else 0)
 
-    placed = [ranked(labels_of(own)) for own in every]
-    layers = distinct(np.concatenate([columns for columns, _ in placed]))
+    layers = distinct(labels_of(np.concatenate(every)))
     pairs = context.together("phase", "operation")[0].tolist()
-    for (phase, operation), own, (columns, column) in zip(pairs, every, placed, strict=True):
+    for (phase, operation), own in zip(pairs, every, strict=True):
         if duration[own].sum() / context.spots <= context.step_ns * SMALLEST_SAVING.share:
             continue
+        columns, column = ranked(labels_of(own))
         rule = context.layer_rule[own]
         direct, repeated = rule <= Rule.AUTOGRAD, rule == Rule.REPETITION
         spot = gpu[own]
