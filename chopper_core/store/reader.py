@@ -156,15 +156,20 @@ def _columns(
     kind: type[KernelTable | SideTable], content: Content, places: Mapping[str, ColumnPlace]
 ) -> dict[str, AnyArray]:
     """The columns of a table, of one length and the declared types; raises ValueError."""
-    annotations = (vars(base).get("__annotations__", {}) for base in kind.__mro__)
-    declared = {name: text.lower() for own in annotations for name, text in own.items()}
     columns = columns_of(content, places)
-    for name, values in columns.items():
-        if declared.get(name) != values.dtype.name:
-            raise ValueError(f"the column {name} is of {values.dtype.name}")
+    _check_types(kind, columns)
     if len({len(values) for values in columns.values()}) > 1:
         raise ValueError("columns of different lengths")
     return columns
+
+
+def _check_types(kind: type, columns: Mapping[str, AnyArray]) -> None:
+    """Raise ValueError for columns, or lists of values, of another type than a record declares."""
+    annotations = (vars(base).get("__annotations__", {}) for base in kind.__mro__)
+    declared = {name: text.lower() for own in annotations for name, text in own.items()}
+    for name, values in columns.items():
+        if declared.get(name) != values.dtype.name:
+            raise ValueError(f"the column {name} is of {values.dtype.name}")
 
 
 def _check(table: KernelTable | SideTable, columns: Mapping[str, AnyArray], gpus: int) -> None:
@@ -267,7 +272,7 @@ def _mismatch(path: Path) -> str:
 def _signals(
     columns: Mapping[str, AnyArray], signals: tuple[layout.StoredSignal, ...], *, is_checked: bool
 ) -> dict[str, Signal]:
-    lists = [lists_of(columns, name) for name in IntegralCurve.__struct_fields__]
+    lists = _lists(IntegralCurve, columns, IntegralCurve.__struct_fields__)
     curves = list(zip(*lists, strict=True))
     if any(len(set(map(len, curve))) > 1 for curve in curves):
         raise ValueError("curves of different lengths")
@@ -280,9 +285,17 @@ def _signals(
     return found
 
 
+def _lists(
+    kind: type, columns: Mapping[str, AnyArray], names: Collection[str]
+) -> list[list[AnyArray]]:
+    """The rows of list columns of the declared types; raises ValueError."""
+    _check_types(kind, {name: columns[name] for name in names if len(columns.get(name, ()))})
+    return [lists_of(columns, name) for name in names]
+
+
 def _cpu(columns: Mapping[str, AnyArray], files: tuple[SampledFile, ...]) -> tuple[CpuSamples, ...]:
     found = []
-    rows = zip(*(lists_of(columns, name) for name in layout.CPU_ARRAYS), strict=True)
+    rows = zip(*_lists(CpuSamples, columns, layout.CPU_ARRAYS), strict=True)
     for file, arrays in zip(files, rows, strict=True):
         samples = CpuSamples(**asdict(file), **dict(zip(layout.CPU_ARRAYS, arrays, strict=True)))
         shape = len(samples.times_ns), len(samples.cpus)

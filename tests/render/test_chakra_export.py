@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,10 +183,25 @@ def test_sends_without_a_peer_are_counted(tmp_path: Path) -> None:
     assert (node.type, node.get("kind")) == (NodeType.COMP, "comm")
 
 
-def test_an_attribute_of_another_type_is_named() -> None:
-    node = Node(id=1, name="K", attributes={"comm_size": Attribute("int64", "calm")})
-    with pytest.raises(DataError, match=r"An attribute of type int64 can't be 'calm'\."):
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int64", "calm"),
+        ("string", 3),
+        ("string", ["a"]),
+        ("bytes", "calm"),
+        ("float", 1e300),
+        ("fixed32", 1 << 40),
+        ("int64_list", 3),
+        ("string_list", [3]),
+        ("mood", "calm"),
+    ],
+)
+def test_an_attribute_of_another_type_is_named(kind: str, value: Any) -> None:
+    node = Node(id=1, name="K", attributes={"comm_size": Attribute(kind, value)})
+    with pytest.raises(DataError) as refused:
         encode_node(node)
+    assert str(refused.value) == f"An attribute of type {kind} can't be {str(value)!r}."
 
 
 def test_a_rank_with_several_gpus_is_a_file_per_gpu(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from chopper_core.util.errors import DataError
 from tests.allocating import allocating_run
 from tests.fuzz.stores import attack_store, seal
 from tests.support import sample_run
+from tests.tui.explorer import measured_run
 
 PLACES = (
     (["int64", 0, 1 << 40], "smaller than requested"),
@@ -110,6 +111,20 @@ def test_a_large_file_is_checked_when_it_is_verified(
     read_store(folder)
     with pytest.raises(DataError, match="kernel has values without a meaning"):
         verify(folder, large_files(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "column"), [("series.arrow", "integral"), ("cpu.arrow", "percent")]
+)
+def test_samples_of_another_type_are_refused(file: str, column: str, tmp_path: Path) -> None:
+    write_store(measured_run(), tmp_path / "store")
+    content = json.loads((tmp_path / "store" / RUN).read_bytes())
+    # Of the same size, so that nothing else is wrong.
+    content["places"][file][column][0] = "uint64"
+    (tmp_path / "store" / RUN).write_bytes(json.dumps(content).encode())
+    seal(tmp_path / "store")
+    with pytest.raises(DataError, match=f"corrupt store .*{column} is of uint64"):
+        read_store(tmp_path / "store")
 
 
 def test_rows_out_of_order_are_refused(folder: Path) -> None:

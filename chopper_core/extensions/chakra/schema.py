@@ -233,6 +233,15 @@ _SCALARS: Final[Mapping[str, _Scalar]] = {
 """In the order of the schema: field 3 is `double_val`, 4 `double_list`, 5 `float_val` …"""
 _FIRST_FIELD: Final = 3
 _MAX_MEMO_BYTES: Final = 64
+_MISFITS: Final = (
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    struct.error,
+)
+"""Errors of a value that its type can't hold."""
 _LIST: Final = "_list"
 _FIELDS: Final[Mapping[str, int]] = {
     name + suffix: _FIRST_FIELD + 2 * place + (suffix == _LIST)
@@ -363,12 +372,16 @@ def _encoded_attributes(number: int, attributes: Mapping[str, Attribute]) -> byt
 
 
 def _encoded_value(attribute: Attribute) -> bytes:
-    kind, value = attribute.type, attribute.value
+    kind: str = attribute.type
+    value: Any = attribute.value
     if not kind:
         return b""
-    if isinstance(value, list):
-        return bytes_field(_FIELDS[kind], _encoded_list(1, kind.removesuffix(_LIST), value))
-    return _encoded(_FIELDS[kind], kind, value)
+    try:
+        if kind.endswith(_LIST):
+            return bytes_field(_FIELDS[kind], _encoded_list(1, kind.removesuffix(_LIST), value))
+        return _encoded(_FIELDS[kind], kind, value)
+    except _MISFITS as error:
+        raise DataError(f"An attribute of type {kind} can't be {str(value)[:40]!r}.") from error
 
 
 def _encoded(number: int, kind: str, value: Any) -> bytes:
@@ -384,10 +397,7 @@ def _encoded_list(number: int, kind: str, values: Sequence[Any]) -> bytes:
 
 def _payload(kind: str, value: Any) -> bytes:
     scalar = _SCALARS[kind]
-    try:
-        content: Any = scalar.encode(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"An attribute of type {kind} can't be {str(value)[:40]!r}.") from error
+    content: Any = scalar.encode(value)
     if scalar.wire == VARINT:
         return varint(content)
     return delimited(content) if scalar.wire == BYTES else content
