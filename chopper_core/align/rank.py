@@ -20,9 +20,16 @@ from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
 from chopper_core.align.repeats import label_repeats
-from chopper_core.align.steps import host_steps, label_iterations, read_inference, steps_of
+from chopper_core.align.steps import (
+    host_steps,
+    label_iterations,
+    read_inference,
+    repeated_numbers,
+    steps_of,
+)
 from chopper_core.model import column_names as col
 from chopper_core.model.accounting import account, launch_overheads
+from chopper_core.model.inputs import REPEATED_STEPS
 from chopper_core.model.side_table import HostLane, HostTime, SideTables, side_tables
 from chopper_core.model.table import (
     COLUMNS,
@@ -171,6 +178,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         "GPUs without the work of their hosts, which would repeat for each of them too often": (
             len(devices) * (is_idle and not len(idle))
         ),
+        **({REPEATED_STEPS: repeated} if (repeated := repeated_numbers(steps)) else {}),
         "communication kernels": int((kind == Kind.COMM).sum()),
         "streams": streams,
     }

@@ -159,6 +159,16 @@ def steps_of(host: Host, inference: InferenceSteps) -> Intervals | None:
     return steps
 
 
+def repeated_numbers(steps: Intervals | None) -> int:
+    """How many annotations begin after one with their number has ended."""
+    count, end_of = 0, dict[int, int]()
+    columns = () if steps is None else (steps.start_ns, steps.end_ns, steps.value)
+    for start, end, number in sorted(zip(*(each.tolist() for each in columns), strict=True)):
+        count += start > end_of.get(number, start)
+        end_of[number] = max(end, end_of.get(number, end))
+    return count
+
+
 def host_steps(steps: Intervals | None, gpus: int) -> HostSteps:
     """The annotated iterations as pieces of time that don't overlap, for each GPU of a trace."""
     if steps is None or not len(steps):

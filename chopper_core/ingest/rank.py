@@ -23,7 +23,7 @@ from chopper_core.sources.ranks import HostFile, rank_in_name
 from chopper_core.sources.registry import Family, OwnRun, read_source
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.trace import TIMES_SINCE, Trace, by_rank, without_far
-from chopper_core.tables.losses import ABSENT
+from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of
 from chopper_core.util.errors import DataError
@@ -90,6 +90,11 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
                 f"{path} is truncated before any GPU activity: it has "
                 f"{sum(trace.event_counts.values())} events, none of them a kernel, copy or "
                 "memset. Profilers write those last: copy or write the file again."
+            )
+        if lost := trace.losses.bad_times:
+            raise DataError(
+                f"{path} has no GPU activity with a valid time: {number_of(lost, 'event')} without "
+                "one left out."
             )
         why = f"{path} {why_no_activity(FileHead(path), trace.event_counts)}"
         raise (OnlyRangesError if trace.event_counts.get(CUPTI_RANGE) else DataError)(why)

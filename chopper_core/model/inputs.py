@@ -51,6 +51,10 @@ class Gpu(Struct, frozen=True):
     """Its PCI address, if a profiler's device table has it."""
 
 
+REPEATED_STEPS: Final = "step annotations with the number of an earlier one"
+"""Among a source's findings: an iteration is all that its number annotates."""
+
+
 class Source(Struct, frozen=True):
     """One input file, its events and losses."""
 

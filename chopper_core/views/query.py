@@ -108,8 +108,8 @@ def answer(run: Run, view: View) -> ViewResult:
         run.tree(view.order).node(view.path)  # A view with nothing to show doesn't look for it.
     found = cached(run, view, lambda plain: module.answer(run, plain))
     if view.baseline is not None and not spec.compares:
-        able = " and ".join(each.name for each in view_specs() if each.compares)
-        note = f"this view ignores the baseline; use {able}"
+        able = ", ".join(each.name for each in view_specs() if each.compares)
+        note = f"this view ignores the baseline; these show it: {able}"
         found = replace(found, notes=(note, *found.notes))
     return found
 

@@ -49,7 +49,7 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     along_time: bool = False
     """Whether it has a window of time: `from=`, `to=`, `at=`, `mark=`."""
     compares: bool = False
-    """Whether it shows differences from a baseline."""
+    """Whether it shows a baseline, or differences from it."""
     has_preview: bool = False
     """Whether its module has a `preview`: the answer without what takes long."""
     needs_starts: bool = False

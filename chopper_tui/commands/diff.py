@@ -47,6 +47,7 @@ def run(options: Namespace) -> int:
     options.address = f"{against(options.b, options.a, options.path)}&view=compare"
     if not options.fail_if:
         return show.run(options)
+    from chopper_core.views.base import baseline_of
     from chopper_core.views.compare.gate import FAIL, judge
     from chopper_core.views.query import frame_of
 
@@ -54,10 +55,9 @@ def run(options: Namespace) -> int:
     if options.columns:
         view = replace(view, columns=tuple(filter(None, options.columns.split(","))))
     opened = open_with_progress(view, options)
-    assert view.baseline is not None
     with progress_line() as progress:
         others = [opened_run(name, view.overrides.of_base, options, progress) for name in bases[1:]]
-    base = opened.baseline_run(view.baseline.run)
+    base, _ = baseline_of(opened, view)
     judged = judge(opened, base, options.fail_if, others)
     write_text(_printed(frame_of(opened, view), judged, options), options)
     return EXCEEDED if any(each.verdict == FAIL for each in judged) else 0

@@ -338,6 +338,15 @@ def test_a_file_cut_off_before_its_gpu_activities_is_said_to_be(tmp_path: Path) 
         read_rank(path)
 
 
+def test_activities_whose_times_no_clock_has_are_not_called_absent(tmp_path: Path) -> None:
+    late = [event | {"ts": 1 << 53} for event in kernels()]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": late}))
+    says = f"has no GPU activity with a valid time: {len(late)} events without one left out"
+    with pytest.raises(DataError, match=says):
+        read_rank(path)
+
+
 _KERNEL = (
     b'{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":2,"pid":0,"tid":7,'
     b'"args":{"device":0,"stream":7}}'

@@ -287,7 +287,7 @@ def test_a_small_run_without_determinism_is_beyond_it(small: dict[str, Run]) -> 
     assert rows["steady_gfx_mhz"]["verdict"] == "higher"
 
 
-@pytest.mark.parametrize("name", ["power", "kernels", "compare", "determinism"])
+@pytest.mark.parametrize("name", ["power", "kernels", "compare", "determinism", "timeline"])
 def test_views_without_a_comparison_say_so(both: Run, name: str) -> None:
     frame = query(both, parse(f"R?view={name}&base=flat"))
     said = any("this view ignores the baseline" in note for note in frame.notes)

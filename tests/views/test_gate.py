@@ -175,6 +175,10 @@ def test_the_command_fails_where_a_limit_is_exceeded(
     assert capsys.readouterr().out.startswith("| limit | baseline | run |")
     assert main(["diff", "@main", str(tmp_path / "b"), "--fail-if", "gpu=9/idle_ns>+1%"]) == 3
     assert main(["diff", "@other", str(tmp_path / "b"), *limits]) == 2
+    # A run is no slower than itself.
+    own = str(tmp_path / "b")
+    assert main(["diff", own, own, "--fail-if", "step_time>+50%"]) == 0
+    capsys.readouterr()
     assert main(["baseline"]) == 0
     assert capsys.readouterr().out == f"@main\t{tmp_path / 'a'}\n"
     assert main(["baseline", "remove", "main"]) == 0

@@ -25,7 +25,7 @@ from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model.attributes import attributes_at
 from chopper_core.model.charts import LineChart, picked
 from chopper_core.model.groups import Groups
-from chopper_core.model.inputs import TIMES_NOTES
+from chopper_core.model.inputs import REPEATED_STEPS, TIMES_NOTES
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal, bounds_of
@@ -451,6 +451,8 @@ def run_notes(run: Run, view: View) -> list[str]:
     damaged = run.memo(("damaged",), lambda: sum(bool(source.losses) for source in run.sources))
     if damaged:
         notes.append(f"{damaged} of {len(run.sources)} files lost data; see `chopper info`")
+    if run.memo(("repeated",), lambda: any(s.findings.get(REPEATED_STEPS) for s in run.sources)):
+        notes.append("step annotations repeat numbers: an iteration is all that has its number")
     waiting = sum(why.endswith(_BEING_WRITTEN) for _, why in run.failed)
     for count, text in (
         (waiting, "being written, not read yet"),

@@ -35,6 +35,7 @@ SPEC: Final = ViewSpec(
     question="What runs when, on which stream, and at which clock and power?",
     by=("stream", "gpu"),
     along_time=True,
+    compares=True,
     of_one_run="shows one run along its time; enter a run first",
     no_statistic="has a row per lane, which is one thing",
 )

@@ -8,16 +8,16 @@ from pathlib import PurePath
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from chopper_core.model.charts import Band, Ghost, LaneCells, Lanes, Span, Strip
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
-from chopper_core.model.view import Interval, View, baseline_view
+from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import nth_of, places_by, run_starts
+from chopper_core.views.base import baseline_of
 from chopper_core.views.timeline.lanes import (
     CLASS_NAMES,
     EVERY_STREAM,
@@ -179,8 +179,7 @@ def ghosts_of(
     """The baseline's lane beneath each lane; None without a baseline that the run of it has."""
     if view.baseline is None:
         return None
-    base, name = replace(baseline_view(view), name="", by="", of=""), view.baseline.run
-    base_run = run.baseline_run(name) if name else run
+    base_run, base = baseline_of(run, view)
     try:
         size = int(base_run.tree(base.order).node(base.path).sizes()[0])
     except NoSuchNode:
@@ -189,7 +188,8 @@ def ghosts_of(
         return None
     own = dict(view.scope)
     steps = [f"{level} {label}" for level, label in base.scope if own.get(level) != label]
-    title = " ".join([*([PurePath(name.rstrip("/")).name] if name else []), *steps])
+    name = view.base_run.rstrip("/")
+    title = " ".join([*([PurePath(name).name] if name else []), *steps])
     begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
     # A baseline that is another GPU is below every lane, but for its own.
     moved_to = dict(base.scope).get("gpu")
