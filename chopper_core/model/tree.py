@@ -99,7 +99,9 @@ class Tree:
             return Children(ACTIVITY, Groups(self.table, rows, np.arange(len(rows))))
         level = self.order[len(path)]
         tree = self.without(()) if level == _ITERATION else self
-        return Children(level, tree.split(path, (level,)))
+        # What is computed of them stays, such as their lines over time.
+        key = ("children", path, tree._left_out)
+        return self._memo(key, lambda: Children(level, tree.split(path, (level,))))
 
     def by_gpu(self) -> dict[int, Selection]:
         """The rows of each GPU."""
