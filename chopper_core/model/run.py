@@ -40,8 +40,8 @@ from chopper_core.model.parallel import (
 from chopper_core.model.recent import RecentSamples
 from chopper_core.model.side_table import MEMORY_SIGNALS, MemoryEvents, SideTables, T, empty
 from chopper_core.model.signals import (
+    PART,
     BusyCurve,
-    BusyParts,
     CpuSamples,
     IntegralCurve,
     NodeSamples,
@@ -50,13 +50,13 @@ from chopper_core.model.signals import (
     TimeSpans,
     share_running,
 )
-from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
+from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View, resolved
-from chopper_core.util.arrays import Int64
+from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import counted, distinct
+from chopper_core.util.grouping import counted, distinct, run_maxima, run_minima, run_sums
 
 _RUNNING: Final = {
     "busy_pct": ("busy", tuple(Kind)),
@@ -372,25 +372,27 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return Signal(name, title, Unit.PERCENT, LazyMap(own, curve), 0.0, 100.0)
 
     def _busy_curve(self, gpu: int, kinds: tuple[Kind, ...]) -> BusyCurve:
-        parts, table = self.tree().split((str(gpu),), ("iteration",)), self.table
-        is_idle = len(kinds) == len(Kind)
-        state, *others = ("idle_ns",) if is_idle else ("compute_ns", "overlap_ns")
+        node, table, is_idle = self.tree().node((str(gpu),)), self.table, len(kinds) == len(Kind)
+        rows, states = node.selection, ("idle_ns",) if is_idle else ("compute_ns", "overlap_ns")
 
-        def activities(part: int) -> tuple[Int64, Int64, Int64]:
-            rows = parts.part(part)
-            starts, charged = table.start_ns[rows], table.column(state)[rows]
-            for other in others:
-                charged = charged + table.column(other)[rows]
-            ends = starts + table.duration_ns[rows]
-            if is_idle:
-                return starts, ends, charged
-            own = np.flatnonzero(table.kind[rows] == kinds[0])
-            return starts[own], ends[own], charged[own]
+        def activities(own: Selection) -> tuple[Int64, Int64, Int64]:
+            starts = table.start_ns[own]
+            ends = starts + table.duration_ns[own]
+            if not is_idle:
+                # What doesn't compute takes no time.
+                ends = np.where(table.kind[own] == kinds[0], ends, starts)
+            return starts, ends, np.sum([table.column(state)[own] for state in states], axis=0)
 
-        starts, ends = parts.min("start_ns"), parts.max("end_ns")
-        charged = parts.sum(state) + sum(parts.sum(other) for other in others)
+        def at(places: Index) -> tuple[Int64, Int64, Int64]:
+            return activities(places + rows.start if isinstance(rows, slice) else rows[places])
+
+        starts, ends, charged = activities(rows)
+        first, span = np.arange(0, len(starts), PART), (*node.min("start_ns"), *node.max("end_ns"))
+        parts = run_minima(starts, first), run_maxima(ends, first), run_sums(charged, first)
+        edges = np.array(span, np.int64)
+        known = (edges - edges[0]).astype(np.float64)
         unseen = self._unseen(gpu)
-        return BusyCurve.of(BusyParts(starts, ends, charged, is_idle, activities, unseen))
+        return BusyCurve(edges, np.zeros(2), known, parts, at, len(starts), is_idle, unseen)
 
     def _unseen(self, gpu: int) -> TimeSpans:
         """The time of a GPU between two windows of the profiler."""

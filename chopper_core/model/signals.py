@@ -17,7 +17,7 @@ from msgspec import Struct
 from chopper_core.model.inputs import SampledFile
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit, UnitScale
-from chopper_core.util.arrays import Codes, Float64, Int64, Numbers
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Numbers
 from chopper_core.util.grouping import (
     maxima_of,
     median_of,
@@ -29,6 +29,8 @@ from chopper_core.util.grouping import (
 
 FEWEST_SAMPLES: Final = 10
 """A monitored run with fewer samples of a GPU was stopped before its step was over."""
+PART: Final = 64
+"""Activities that are read together for a busy share."""
 REACH_PERIODS: Final = 8
 """Sampling periods around a sample in which it is valid."""
 _BUSY: Final = 0.9
@@ -126,43 +128,31 @@ def bounds_of(begin_ns: int | Int64, end_ns: int | Int64, bins: int) -> Int64:
     return np.asarray(begin_ns)[..., None] + since
 
 
-class BusyParts(Struct, frozen=True):
-    """A GPU's activities in parts, such as iterations: first start, last end, time of a state."""
-
-    starts_ns: Int64
-    ends_ns: Int64
-    charged_ns: Int64
-    """The time in which compute runs, or in which nothing does, as the accounting charges it."""
-    is_idle: bool
-    activities: Callable[[int], tuple[Int64, Int64, Int64]]
-    """A part's number → start, end and charged time of each of its activities."""
-    unseen: TimeSpans
-    """The time between two windows of the profiler, which is charged to nothing."""
-
-
 class BusyCurve(IntegralCurve, frozen=True):
     """The share of time (in %) in which anything ran, or any compute, from the accounting.
 
     Idle time is charged to the activity that starts next. So the idle time up to an instant is
     that of all activities started by then, plus the time since the last of them ended. Compute is
     charged to the running one that started first: up to an instant it is that of all that started
-    by then, less the time until the last of them ends. Only parts that contain an instant are read:
-    a large GPU is never processed as a whole.
+    by then, less the time until the last of them ends. Of parts of the rows, which have activities
+    near each other in time, only those with an instant in them are read.
     """
 
-    parts: BusyParts
-
-    @classmethod
-    def of(cls, parts: BusyParts) -> BusyCurve:
-        span = np.array([parts.starts_ns.min(), parts.ends_ns.max()], np.int64)
-        return cls(span, np.zeros(2), (span - span[0]).astype(np.float64), parts)
+    parts: tuple[Int64, Int64, Int64]
+    """Of each `PART` of the rows the first start, the last end, and its time of the state."""
+    activities: Callable[[Index], tuple[Int64, Int64, Int64]]
+    """Places among the GPU's rows → the same of each activity."""
+    count: int
+    is_idle: bool
+    """Whether the state is that in which nothing runs."""
+    unseen: TimeSpans
+    """The time between two windows of the profiler, which is charged to nothing."""
 
     def with_all_edges(self) -> IntegralCurve:
         """The curve with an edge wherever its value changes."""
-        every = map(self.parts.activities, range(len(self.parts.starts_ns)))
-        starts, ends, _ = (np.concatenate(each) for each in zip(*every, strict=True))
-        begin, end = self.edges_ns.tolist()
-        return share_running(starts, ends - starts, (begin, end), self.parts.unseen)
+        starts, ends, _ = self.activities(np.arange(self.count))
+        (begin, end), runs = self.edges_ns.tolist(), np.flatnonzero(ends > starts)
+        return share_running(starts[runs], (ends - starts)[runs], (begin, end), self.unseen)
 
     def integrals(self, times_ns: Numbers) -> tuple[Float64, Float64]:
         begin, end = (int(edge) for edge in self.edges_ns)
@@ -172,33 +162,32 @@ class BusyCurve(IntegralCurve, frozen=True):
         busy, rest = self._busy(low + begin), at - low
         if rest.any():
             busy += (self._busy(np.minimum(low + 1, end - begin) + begin) - busy) * rest
-        return 100.0 * busy, at - self.parts.unseen.until(low + begin)
+        return 100.0 * busy, at - self.unseen.until(low + begin)
 
     def _busy(self, at_ns: Int64) -> Float64:
-        times, parts = at_ns.ravel(), self.parts
-        by_end = np.argsort(parts.ends_ns, kind="stable")
-        over = np.searchsorted(parts.ends_ns[by_end], times, "right")
-        charged = np.append(0, np.cumsum(parts.charged_ns[by_end]))[over]
-        latest = np.append(self.edges_ns[0], parts.ends_ns[by_end])[over]
-        in_turn = np.argsort(times, kind="stable")
-        holds = np.searchsorted(times[in_turn], np.stack([parts.starts_ns, parts.ends_ns]))
-        for number in np.flatnonzero(holds[1] > holds[0]).tolist():
-            starts, ends, own = parts.activities(number)
-            inside = in_turn[slice(*holds[:, number].tolist())]
-            # An activity counts from the first instant on that doesn't come before it.
-            since = np.searchsorted(times[inside], starts)
-            within = np.cumsum(np.bincount(since, own, len(inside) + 1)[:-1])  # exact to 2^53 ns
-            charged[inside] += within.astype(np.int64)
-            ended = np.append(latest[inside], self.edges_ns[0])
-            np.maximum.at(ended, since, ends)
-            latest[inside] = np.maximum.accumulate(ended[:-1])
-        if parts.is_idle:
-            gone = times - self.edges_ns[0] - charged - np.maximum(times - latest, 0)
-            gone -= parts.unseen.passed(times)
+        in_turn = np.argsort(at_ns, axis=None, kind="stable")
+        times, count = at_ns.ravel()[in_turn], at_ns.size
+        begun, over = np.searchsorted(times, np.stack(self.parts[:2]))
+        read = np.flatnonzero(over > begun)
+        places = (PART * read[:, None] + np.arange(PART)).ravel()
+        starts, *own = self.activities(places[places < self.count])
+        # Each counts from the first instant on that doesn't come before it; a part that contains
+        # none is as one activity. Sums are exact to 2^53 ns.
+        since = np.append(np.delete(over, read), np.searchsorted(times, starts))
+        parts = (np.delete(whole, read) for whole in self.parts[1:])
+        ends, charged = (np.append(*each) for each in zip(parts, own, strict=True))
+        gone = np.cumsum(np.bincount(since, charged, count + 1)[:-1]).astype(np.int64)
+        latest = np.full(count + 1, self.edges_ns[0])
+        np.maximum.at(latest, since, ends)
+        latest = np.maximum.accumulate(latest[:-1])
+        if self.is_idle:
+            gone += np.maximum(times - latest, 0) + self.unseen.passed(times)
+            gone = times - self.edges_ns[0] - gone
         else:
-            gone = charged - np.maximum(latest - times, 0)
-        busy: Float64 = gone.reshape(at_ns.shape).astype(np.float64)
-        return busy
+            gone -= np.maximum(latest - times, 0)
+        busy = np.empty(count)
+        busy[in_turn] = gone
+        return busy.reshape(at_ns.shape)
 
 
 class Signal(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopper_core.model import groups as groups_module
+from chopper_core.model import run as run_module
 from chopper_core.model import signals as signals
 from chopper_core.model import tree as tree_module
 from chopper_core.model.address import parse
@@ -276,20 +278,22 @@ def test_the_busy_share_is_that_of_the_union(
     table = run.table
     # Without any times there is no busy share.
     assume(table.has_times)
-    for gpu in run.gpus:
-        own = table.gpu == gpu.index
-        starts, durations = table.start_ns[own], table.duration_ns[own]
-        span = (int(starts.min()), int((starts + durations).max()))
-        counted = (table.kind[own] == Kind.COMPUTE) | (name == "busy_pct")
-        slow = share_running(starts[counted], durations[counted], span)
-        times = np.array(sorted(data.draw(st.lists(st.floats(-100, 6_000), min_size=2))))
-        fast = run.signal(name).curves[gpu.index]
-        for ours, theirs in zip(fast.integrals(times), slow.integrals(times), strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-6)
-        np.testing.assert_allclose(fast.means(times), slow.means(times), atol=1e-6)
-        assert isinstance(fast, BusyCurve)
-        exact = fast.with_all_edges()
-        np.testing.assert_array_equal(exact.integral[-1], slow.integral[-1])
+    part = data.draw(st.sampled_from((2, 64)))
+    with patch.object(signals, "PART", part), patch.object(run_module, "PART", part):
+        for gpu in run.gpus:
+            own = table.gpu == gpu.index
+            starts, durations = table.start_ns[own], table.duration_ns[own]
+            span = (int(starts.min()), int((starts + durations).max()))
+            counted = (table.kind[own] == Kind.COMPUTE) | (name == "busy_pct")
+            slow = share_running(starts[counted], durations[counted], span)
+            times = np.array(sorted(data.draw(st.lists(st.floats(-100, 6_000), min_size=2))))
+            fast = run.signal(name).curves[gpu.index]
+            for ours, theirs in zip(fast.integrals(times), slow.integrals(times), strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=1e-6)
+            np.testing.assert_allclose(fast.means(times), slow.means(times), atol=1e-6)
+            assert isinstance(fast, BusyCurve)
+            exact = fast.with_all_edges()
+            np.testing.assert_array_equal(exact.integral[-1], slow.integral[-1])
 
 
 @pytest.mark.parametrize("limit", ["MAX_SPARKLINE_GPUS", "MAX_SPARKLINE_ACTIVITIES"])
