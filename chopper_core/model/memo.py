@@ -43,11 +43,13 @@ class _MemoEntry(Struct, eq=False):
 class Memo:
     """Values by key; those used last stay, as many as take so much memory at most."""
 
-    def __init__(self, excluded: Iterable[object] = (), most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(
+        self, excluded: Iterable[object] = (), most_bytes: int = _MOST_BYTES, most: int = _MOST
+    ) -> None:
         """What is `excluded`, such as the table that values are about, is no memory of theirs."""
         self._excluded = frozenset((id(self), *map(id, excluded)))
-        self._most_bytes = most_bytes
-        self._bytes = 0
+        self._most_bytes, self._most = most_bytes, most
+        self._bytes, self._quick_bytes = 0, _QUICK_BYTES
         self._lock = Lock()
         self._entries: OrderedDict[tuple[Hashable, ...], _MemoEntry] = OrderedDict()
 
@@ -71,9 +73,10 @@ class Memo:
                 entry.value = make()
                 entry.is_done = True
                 is_quick = monotonic() - begun_s < _QUICK_S
-                own = _QUICK_BYTES if is_quick else _bytes_held(entry.value, set(self._excluded))
+                quick = self._quick_bytes
+                own = quick if is_quick else _bytes_held(entry.value, set(self._excluded))
                 self._bytes += own
-                if self._bytes > self._most_bytes or len(self._entries) > _MOST:
+                if self._bytes > self._most_bytes or len(self._entries) > self._most:
                     self._trim()
         value: T = entry.value
         return value
@@ -82,13 +85,16 @@ class Memo:
         """Drop what was used the longest ago: values share arrays, and take some only later."""
         with self._lock:
             seen, self._bytes = set(self._excluded), 0
-            most_bytes, most = int(_KEPT * self._most_bytes), int(_KEPT * _MOST)
+            most_bytes, most = int(_KEPT * self._most_bytes), int(_KEPT * self._most)
             for place, (key, entry) in enumerate(reversed([*self._entries.items()])):
                 size = _bytes_held(entry.value, seen) if entry.is_done else 0
                 if place and (place >= most or (size and self._bytes + size > most_bytes)):
                     del self._entries[key]
                 else:
                     self._bytes += size
+            room = self._most_bytes - self._bytes
+            # Measured again once there are twice as many, at the latest.
+            self._quick_bytes = min(max(room, 0) // len(self._entries), _QUICK_BYTES)
 
 
 def _bytes_held(value: object, seen: set[int]) -> int:
@@ -118,7 +124,7 @@ class LazyMap(Mapping[Key, T]):
     def __init__(self, keys: Iterable[Key], make: Callable[[Key], T]) -> None:
         self._keys = dict.fromkeys(keys)
         self._make = make
-        self._memo = Memo(most_bytes=_MOST_BYTES >> 2)
+        self._memo = Memo(most_bytes=_MOST_BYTES >> 2, most=max(len(self._keys), _MOST))
 
     def __getitem__(self, key: Key) -> T:
         if key not in self._keys:

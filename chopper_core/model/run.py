@@ -56,7 +56,14 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View, resolved
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import counted, distinct, run_maxima, run_minima, run_sums
+from chopper_core.util.grouping import (
+    counted,
+    distinct,
+    grouped,
+    run_maxima,
+    run_minima,
+    run_sums,
+)
 
 _RUNNING: Final = {
     "busy_pct": ("busy", tuple(Kind)),
@@ -394,10 +401,14 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         unseen = self._unseen(gpu)
         return BusyCurve(edges, np.zeros(2), known, parts, at, len(starts), is_idle, unseen)
 
+    @cached_property
+    def _traces_of(self) -> Mapping[int | None, list[Source]]:
+        return grouped(self.sources, lambda each: each.rank)
+
     def _unseen(self, gpu: int) -> TimeSpans:
         """The time of a GPU between two windows of the profiler."""
-        rank = next(each.rank for each in self.gpus if each.index == gpu)
-        _, *begins = sorted(each.span_ns[0] for each in self.sources if each.rank == rank) or [0]
+        traces = self._traces_of.get(self.rank_of[gpu], ())
+        begins = sorted(each.span_ns[0] for each in traces)[1:]
         if not begins:
             return TimeSpans.running(*np.empty((2, 0), np.int64))
         rows = self.tree().node((str(gpu),)).selection

@@ -12,7 +12,7 @@ from time import sleep
 import numpy as np
 import pytest
 
-from chopper_core.model.memo import Memo
+from chopper_core.model.memo import LazyMap, Memo
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View
 from chopper_core.util.errors import NoSuchNode, NothingToShow
@@ -120,3 +120,30 @@ def test_unwanted_work_ends_where_it_looks_something_up() -> None:
     assert memo(("whole",), lambda: memo(("part",), lambda: 2)) == 2, (
         "others make it for themselves"
     )
+
+
+def test_each_of_very_many_known_keys_is_made_once() -> None:
+    """As the curves of ten thousand GPUs."""
+    made: list[int] = []
+
+    def make(key: int) -> tuple[int, ...]:
+        made.append(key)
+        return (key,)
+
+    curves = LazyMap(range(6000), make)
+    for _ in range(2):
+        assert [curves[key] for key in curves] == [(key,) for key in range(6000)]
+    assert made == [*range(6000)]
+
+
+def test_few_large_values_are_given_up_for_others_however_quick_they_are() -> None:
+    memo = Memo(most_bytes=1 << 24)
+    made: list[int] = []
+
+    def make(number: int) -> np.ndarray:
+        made.append(number)
+        return np.empty(1 << 20, np.int8)
+
+    for number in range(200):
+        memo((number,), partial(make, number))
+    assert len(memo) < 100

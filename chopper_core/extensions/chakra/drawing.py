@@ -89,7 +89,7 @@ def _fields(run: Run, gpu: int, node: GraphNode, origin_ns: int) -> Fields:
     fields: dict[str, int | str] = {
         "name": clean(piece.name if piece else table.names[int(table.kernel[row])]),
         "type": HOST if piece else Kind(int(table.kind[row])).name.lower(),
-        "rank": next(each.rank for each in run.gpus if each.index == gpu),
+        "rank": run.rank_of[gpu],
         "start_ns": start_ns - origin_ns,
         "duration_ns": lasts_ns,
     }
