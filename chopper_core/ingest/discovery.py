@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from chopper_core.model.address import nothing_at
 from chopper_core.model.settings import in_name
 from chopper_core.record.manifest import read_manifest
-from chopper_core.sources.ranks import captures_among, process_in_name, rank_in_name
+from chopper_core.sources.ranks import captures_among, claimed_rank, process_in_name, rank_in_name
 from chopper_core.sources.registry import Family, family_of, natural_key, shape_of_name
 from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import is_store, paths_of
@@ -68,14 +68,22 @@ class _Part(Struct, frozen=True):
     families: frozenset[Family]
     ranks: tuple[int, ...] = ()
     """The ranks in the names of its traces."""
-    trace: Path | None = None
-    """One of its traces with a rank in its name."""
+    traces: tuple[Path, ...] = ()
+    """One of its traces with a rank in its name; where none has, one of each process."""
     files: tuple[str, ...] = ()
     """Names of the traces in the directory that are a run of their own; () of all of them."""
 
     @property
     def run(self) -> str:
         return ",".join(str(self.path / name) for name in self.files) or str(self.path)
+
+    def told_ranks(self) -> Iterator[int | None]:
+        """The ranks in names, else those that the traces, or folders named for a rank, tell."""
+        yield from self.ranks
+        for trace in self.traces:
+            if rank_in_name(trace.name) is None and family_of(trace) is Family.TRACE:
+                rank, folder = claimed_rank(trace), trace.parent.name
+                yield rank_in_name(folder) if rank is None and _GENERIC.fullmatch(folder) else rank
 
 
 def find_runs(names: Sequence[str]) -> list[FoundRun]:
@@ -166,6 +174,10 @@ def _below(
     entries = [each for each in entries if not each.name.startswith(".")]
     folders = [Path(each.path) for each in entries if holds(each.is_dir)]
     files = [each.name for each in entries if holds(each.is_file)]
+    links = {each.name: os.path.realpath(each.path) for each in entries if each.is_symlink()}
+    if links:
+        real = {os.path.realpath(folder / name) for name in files if name not in links}
+        files = [name for name in files if links.get(name) not in real]
     parts: list[_Part] = []
     if own := _families(folder, files):
         loose, one = _whole_jobs(folder, files), frozenset((Family.SCHEDULE,))
@@ -193,7 +205,8 @@ def _below(
     if is_one:
         whole = frozenset().union(*(part.families for part in parts))
         ranks = tuple(rank for part in parts for rank in part.ranks)
-        return [_Part(folder, whole, ranks, parts[0].trace)], []
+        traces = tuple(trace for part in parts for trace in part.traces)
+        return [_Part(folder, whole, ranks, traces)], []
     return parts, without_data
 
 
@@ -227,8 +240,14 @@ def _part(
 ) -> _Part:
     ranks = {name: rank_in_name(name) for name in names if _TRACE.search(name)}
     known = {name: rank for name, rank in ranks.items() if rank is not None}
-    trace = next((folder / name for name in known), None)
-    return _Part(folder, families, tuple(known.values()), trace, tuple(files))
+    traces = [*known][:1] or [*_windows([*ranks])]
+    return _Part(
+        folder,
+        families,
+        tuple(known.values()),
+        tuple(folder / name for name in traces),
+        tuple(files),
+    )
 
 
 def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
@@ -315,12 +334,27 @@ def _are_one(parts: Sequence[_Part]) -> bool:
     are_kinds = len(kinds) == len(set(kinds))
     if not are_kinds:
         ranks = [rank for part in parts for rank in part.ranks]
-        have_ranks = all(part.ranks for part in parts if Family.TRACE in part.families)
         telemetry = sum(part.families == {Family.TELEMETRY} for part in parts)
-        if not have_ranks or len(ranks) > len(set(ranks)) or telemetry > 1:
+        if len(ranks) > len(set(ranks)) or telemetry > 1:
             return False
     # Of thousands of runs, what needs no file has told by now.
     if any(has_settings(part.path) for part in parts):
         return False
-    traces = [part.trace for part in parts if part.trace is not None]
-    return are_kinds or not _differ([_place(trace)[1] for trace in traces])
+    return are_kinds or (
+        _have_ranks(parts)
+        and not _differ([_place(trace)[1] for part in parts for trace in part.traces[:1]])
+    )
+
+
+def _have_ranks(parts: Sequence[_Part]) -> bool:
+    """Whether the traces of parts have ranks, and no two the same."""
+    seen: set[int | None] = {None}
+    for part in parts:
+        before = len(seen)
+        for rank in part.told_ranks():
+            if rank in seen:
+                return False
+            seen.add(rank)
+        if len(seen) == before and Family.TRACE in part.families:
+            return False
+    return True

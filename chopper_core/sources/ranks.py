@@ -127,7 +127,7 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
         lost,
         [
             *(head for head in heads if head is not None),
-            *(HostFile(path, ABSENT, _claimed(path), is_capture=True) for path in captures),
+            *(HostFile(path, ABSENT, claimed_rank(path), is_capture=True) for path in captures),
         ],
         [file for file in others if file not in lost],
     )
@@ -178,7 +178,9 @@ def captures_among(traces: Sequence[Path]) -> list[Path]:
     if len(candidates) in (0, len(traces)):
         candidates = []
         if 1 < len(traces) <= _MOST_CLAIMS:
-            claims = {path: (_claimed(path), process_in_name(path.name) or path) for path in traces}
+            claims = {
+                path: (claimed_rank(path), process_in_name(path.name) or path) for path in traces
+            }
             processes = Counter(rank for rank, _ in set(claims.values()))
             candidates = [path for path, (rank, _) in claims.items() if processes[rank] > 1]
     if not candidates:
@@ -190,7 +192,7 @@ def captures_among(traces: Sequence[Path]) -> list[Path]:
     return found if len(found) < len(traces) else []
 
 
-def _claimed(path: Path) -> int | None:
+def claimed_rank(path: Path) -> int | None:
     """The rank of a trace by its name, else by its head."""
     if (rank := rank_in_name(path.name)) is not None:
         return rank

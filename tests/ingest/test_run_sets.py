@@ -485,6 +485,7 @@ def loose(folder: Path, name: str, rank: int | None, world: int = 2, step_us: in
     document = json.loads(text)
     if rank is None:
         del document["distributedInfo"]
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(json.dumps(document))
     shutil.rmtree(folder / "made")
 
@@ -522,6 +523,38 @@ def test_ranks_that_differ_are_one_run_and_worlds_that_differ_are_not(sweep: Pat
     # Beside directories with runs, each is one.
     trace(sweep / "deeper" / "tp2")
     assert find_runs([str(sweep)])[0].name == "deeper/tp2"
+
+
+@pytest.mark.parametrize("folders", ["rank{rank}", "node{rank}/profile", "{rank}/out", "r{rank}"])
+def test_ranks_that_only_traces_tell_are_one_run_in_any_directories(
+    folders: str, sweep: Path
+) -> None:
+    # As torch's TensorBoard handler writes them where each rank has a directory.
+    for rank in range(3):
+        loose(sweep, f"{folders.format(rank=rank)}/host_4{rank}.17.pt.trace.json", rank)
+    assert [each.path for each in find_runs([str(sweep)])] == [str(sweep)]
+    assert open_run(str(sweep), jobs=1).table.gpu.max() == 2
+    # The same rank again, or a trace without one, is another run's.
+    loose(sweep, f"{folders.format(rank=3)}/host_43.17.pt.trace.json", 2)
+    assert len(find_runs([str(sweep)])) == 4
+    loose(sweep, f"{folders.format(rank=3)}/host_43.17.pt.trace.json", 3, world=9)
+    assert len(find_runs([str(sweep)])) == 4
+
+
+def test_directories_named_for_ranks_are_one_run_and_repetitions_are_not(sweep: Path) -> None:
+    for rank in range(2):
+        loose(sweep, f"job/rank_{rank}/trace.json", None)
+        loose(sweep, f"repeated/r{rank}/trace.json", None)
+    found = [each.name for each in find_runs([str(sweep)])]
+    assert found == ["job", "repeated/r0", "repeated/r1"]
+
+
+def test_a_link_to_the_trace_next_to_it_is_no_run(sweep: Path) -> None:
+    loose(sweep, "host_1.json", 0)
+    loose(sweep, "host_2.json", 1)
+    (sweep / "latest.json").symlink_to("host_1.json")
+    assert [each.path for each in find_runs([str(sweep)])] == [str(sweep)]
+    assert len(open_run(str(sweep), jobs=1).sources) == 2
 
 
 def test_files_named_together_pass_the_test_of_a_directory(

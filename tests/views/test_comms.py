@@ -325,3 +325,6 @@ def test_exposed_time_belongs_to_the_operation_that_follows() -> None:
     exposed = dict(zip(found.labels, found.values["exposed_comm_ns"].numbers, strict=True))
     assert exposed == {"b": 100 + 90, "none": 20}
     assert " before b" in found.headline[0]
+    # The end of the trace is no operation.
+    found = query(run_of([rows[0], rows[1]]), parse("R?view=comms"))
+    assert found.headline == ("0.1 µs exposed", "1 collective: 1 all_reduce")

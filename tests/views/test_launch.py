@@ -218,3 +218,9 @@ def test_some_launch_records_are_enough_for_a_sum() -> None:
     some = run_of([Row(0, 10), Row(50, 10, launch=30), Row(90, 10)])
     names = "idle_host_ns,idle_launch_ns,idle_unknown_ns,prep_overhead_ns,call_overhead_ns"
     assert list(query(some, parse(f"R?columns={names}")).row(0).values()) == [20, 20, 30, 20, 20]
+
+
+def test_one_shortest_time_from_launch_to_start_is_no_range() -> None:
+    rows = [Row(20, 9, gpu=gpu, launch=launch) for gpu, launch in ((0, 12), (1, 12))]
+    found = query(run_of(rows), parse("R?view=launch"))
+    assert any("from a launch to a start is 0.0 µs, the most" in note for note in found.notes)

@@ -298,7 +298,7 @@ def _headline(
     queue = ""
     if depth[most] >= _LEAST_QUEUED:
         high, low = (f"{each:,.{int(each < 100)}f}" for each in depth[[most, least]].tolist())
-        queue = f"{high} launches queued"
+        queue = f"mean queue {high} launches"
         if len(gpus) > 1:
             queue += f" on GPU {gpus[most]}, {low} on GPU {gpus[least]}"
     return (
@@ -334,10 +334,11 @@ def _clock_notes(run: Run, view: View) -> list[str]:
     fine = least[(early == 0) & (least != NEVER)]
     if len(fine):
         of = "the GPU" if len(nodes) == 1 else f"{len(fine)} of {len(run.gpus)} GPUs"
+        times = dict.fromkeys(f"{each / 1e3:.1f}" for each in (fine.min(), fine.max()))
         notes.append(
             f"clocks of host and GPU: on {of} no start precedes its launch; the shortest time "
-            f"from a launch to a start is {fine.min() / 1e3:.1f} to {fine.max() / 1e3:.1f} µs, the "
-            "most that a GPU clock can be ahead"
+            f"from a launch to a start is {' to '.join(times)} µs, the most that a GPU clock can "
+            "be ahead"
         )
     return notes or [
         "no launch records: prep, call, causes of idle time and queue depth are unknown"

@@ -13,7 +13,7 @@ from chopper_core.graph.collectives import PAIRWISE, Collectives, collectives_of
 from chopper_core.metrics import Metric, Values, column, numbered, worded_codes
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL
+from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
@@ -266,7 +266,8 @@ def headline(found: Collectives, base: Base, exposed_ms: Mapping[str, float]) ->
     kinds, complete = found.kind[found.member_set], found.complete
     codes, times = counted(kinds)
     most = np.lexsort((first_equal(kinds, codes), -times))[:4].tolist()
-    number = f"{amount(base.each(len(found.rows)))} collectives"
+    number = amount(base.each(len(found.rows)))
+    number += f" collective{'s' * (number != '1')}"
     second = f"{number}{base.words}: "
     second += ", ".join(
         f"{amount(base.each(int(times[place])))} {kind_text(found, int(codes[place]))}"
@@ -274,8 +275,9 @@ def headline(found: Collectives, base: Base, exposed_ms: Mapping[str, float]) ->
     )
     exposed, first = int(found.table.exposed_comm_ns[found.rows].sum()), ""
     if exposed and not found.is_scheduled:
-        before = (f"{time_text(1e6 * ms)} before {name}" for name, ms in exposed_ms.items())
-        first = facts(f"{time_text(base.each(exposed))} exposed{base.words}", next(before, ""))
+        name, ms = next(iter(exposed_ms.items()), (NO_LABEL_TEXT, 0.0))
+        before = f"{time_text(1e6 * ms)} before {name}" if name != NO_LABEL_TEXT else ""
+        first = facts(f"{time_text(base.each(exposed))} exposed{base.words}", before)
     if complete.any() and (total := int(found.member_wait_ns.sum())):
         wait = sums_of(found.member_wait_ns, found.member_set, len(found))
         worst = int(sums_of(wait[complete], found.last_gpu[complete]).argmax())
