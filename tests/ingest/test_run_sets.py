@@ -277,6 +277,29 @@ def test_rows_are_sorted_filtered_and_grouped(demos: RunSet) -> None:
         chopper.runs("demo_data", columns=["steptime"], jobs=1)
 
 
+def test_settings_are_named_as_headings_and_names_write_them(sweep: Path) -> None:
+    for tp in (1, 2, 4):
+        for size in (8, 16):
+            trace(sweep / f"llama_TP{tp}_mbs{size}", step_us=100 * tp + size)
+
+    def shown(text: str, **options: Any) -> list[str]:
+        return chopper.runs(sweep, filter=text, jobs=1, **options).labels
+
+    both = ["llama_TP2_mbs8", "llama_TP2_mbs16", "llama_TP4_mbs8", "llama_TP4_mbs16"]
+    assert shown("tp:2,4") == shown("TP:2,4 status:ok") == both
+    assert shown("mbs:8 tp:4") == shown("microbatch:8 TP:4") == ["llama_TP4_mbs8"]
+    assert shown("tp:3") == []
+    (note, *_) = chopper.runs(sweep, filter="tp:two", jobs=1).notes
+    assert note.startswith("no row matches tp:two: tp is a number;")
+    by = [
+        chopper.runs(sweep, by=name, jobs=1) for name in ("microbatch", "mbs", "micro_batch_size")
+    ]
+    assert [frame.labels for frame in by] == [by[0].labels] * 3
+    columns = chopper.runs(sweep, columns=["mbs", "TP"], sort="-mbs", jobs=1)
+    assert [each.name for each in columns.columns] == ["microbatch", "tp"]
+    assert columns.labels[0].endswith("mbs16")
+
+
 def test_runs_are_found_at_any_depth(sweep: Path) -> None:
     for name in ("llama/llama_1_mbs1", "llama/llama_1_mbs2", "gpt/tp2/traces", "gpt/tp4/traces"):
         trace(sweep / name)

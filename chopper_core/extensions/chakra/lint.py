@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -372,12 +373,15 @@ def _first_difference(
     """The first collective that isn't the same on all ranks, in a sentence; '' without any."""
     for place in range(max(map(len, sequences), default=0)):
         steps = [own[place] if place < len(own) else _MISSING for own in sequences]
-        for at, other in enumerate(steps):
-            first = next((k for k, one in enumerate(steps[:at]) if _differ(one, other)), None)
-            if first is not None:
+        first_of: dict[Step, int] = {}
+        for at, step in enumerate(steps):
+            first_of.setdefault(step, at)
+        for at, other in enumerate(first_of):
+            one = next((one for one in islice(first_of, at) if _differ(one, other)), None)
+            if one is not None:
                 return (
-                    f"{what} {place + 1} is {' of '.join(steps[first])} on rank "
-                    f"{ranks[first]} and {' of '.join(other)} on rank {ranks[at]}"
+                    f"{what} {place + 1} is {' of '.join(one)} on rank {ranks[first_of[one]]} and "
+                    f"{' of '.join(other)} on rank {ranks[first_of[other]]}"
                 )
     return ""
 

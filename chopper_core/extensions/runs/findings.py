@@ -13,13 +13,13 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
-from chopper_core.extensions.runs.run_set import FAILED, OK, RunRow, RunSet
+from chopper_core.extensions.runs.run_set import FAILED, OK, RunRow, RunSet, setting_of, settings_of
 from chopper_core.extensions.runs.runs import frame_of_set, shown_rows
 from chopper_core.metrics import worded
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
-from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import grouped, median_of
 from chopper_core.views import RUNS
 from chopper_core.views.determinism import LEVEL, adjusted, unpaired
@@ -117,9 +117,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
 
 def findings_of_runs(rows: Sequence[RunRow], view: View) -> list[Finding]:
     """The findings of each group of runs (by the view's setting, else by model), and the failed."""
-    by = view.by or MODEL
-    if view.by and not any(by in row.settings for row in rows):
-        raise UsageError(f"no run has the setting {by!r}")
+    by = setting_of(view.by, settings_of(rows)) if view.by else MODEL
     groups = grouped(rows, lambda row: row.settings.get(by))
     found: list[Finding] = []
     for value, own in groups.items():

@@ -5,7 +5,7 @@ Settings are from the command line, a run's manifest, its job's file or its name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Final
@@ -19,13 +19,13 @@ from chopper_core.ingest.watch import files_below
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
-from chopper_core.model.settings import KNOWN, NOT_GIVEN, Given, Setting, in_name
+from chopper_core.model.settings import KNOWN, NOT_GIVEN, Given, Setting, in_name, setting_name
 from chopper_core.model.table import empty_table
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.sources.settings import read_settings
 from chopper_core.store.format import paths_of
 from chopper_core.util.atomic import state_of
-from chopper_core.util.errors import DataError
+from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_as_done
 from chopper_core.views.frame import Frame
@@ -114,6 +114,17 @@ def settings_of(rows: Sequence[RunRow]) -> tuple[str, ...]:
     found = dict.fromkeys(name for row in rows for name in row.settings)
     known = [name for name in KNOWN if name in found]
     return (*known, *(name for name in found if name not in known))
+
+
+def setting_of(text: str, settings: Collection[str]) -> str:
+    """The setting that a text names as runs, headings (`TP`, `mbs`) or a job's file write it.
+
+    Raises UsageError for one that no run has.
+    """
+    name = text if text in settings else setting_name(text)
+    if name not in settings:
+        raise UsageError(f"no run has the setting {text!r}; the runs have {', '.join(settings)}")
+    return name
 
 
 class ReadFigures(Struct, frozen=True):

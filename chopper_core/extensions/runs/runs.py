@@ -25,7 +25,15 @@ from chopper_core.extensions.runs.figures import (
     root_figure,
     setting_column,
 )
-from chopper_core.extensions.runs.run_set import FAILED, OK, Reading, RunRow, RunSet, settings_of
+from chopper_core.extensions.runs.run_set import (
+    FAILED,
+    OK,
+    Reading,
+    RunRow,
+    RunSet,
+    setting_of,
+    settings_of,
+)
 from chopper_core.metrics import METRICS, Metric, Values, nearest, numbered, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
@@ -70,10 +78,14 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     reading = run.reading(wait)
     rows, waiting = list(reading.rows), reading.waiting
     labels, settings, group = [row.name for row in rows], settings_of(rows), view.by
-    if group and group not in settings and rows and not waiting:
-        raise UsageError(f"no run has the setting {group!r}; the runs have {', '.join(settings)}")
+    if group and rows and not waiting:
+        group = setting_of(group, settings)
     table, nothing = table_of(rows), pd.Series([None] * len(rows), dtype=object)
-    titled = (*_OWN.values(), *(each.metric for each in RUN_COLUMNS.values()))
+    titled = (
+        *_OWN.values(),
+        *(each.metric for each in RUN_COLUMNS.values()),
+        *map(setting_column, settings),
+    )
     view = with_column_names(view, titled, settings)
     base, groups = _baseline(view, rows), table.get(group, nothing)
 

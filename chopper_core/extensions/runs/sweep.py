@@ -10,7 +10,7 @@ import pandas as pd
 from msgspec.structs import replace
 
 from chopper_core.extensions.runs.figures import HIGHER, WORLD, is_better, known_column
-from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet, settings_of
+from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet, setting_of, settings_of
 from chopper_core.extensions.runs.runs import figure_values, frame_of_set, shown_rows
 from chopper_core.metrics import Metric, Values, numbered
 from chopper_core.model.charts import LineChart
@@ -18,7 +18,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View, with_view
-from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.errors import NothingToShow
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import RUN_FIGURE, SETTINGS, ViewResult, ViewSpec
@@ -45,11 +45,10 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     rows, reading = shown_rows(run, view, wait=wait)
     settings = settings_of(rows)
     varied = [name for name in settings if _values(rows, name)[1:] and name != WORLD]
-    x = view.by or next((name for name in ("microbatch", *varied) if name in varied), "")
+    x = next((name for name in ("microbatch", *varied) if name in varied), "")
+    x = setting_of(view.by, settings) if view.by else x
     if not x:
         raise NothingToShow("no setting differs between the runs; give settings with --set, --name")
-    if x not in settings:
-        raise UsageError(f"no run has the setting {x!r}; the runs have {', '.join(settings)}")
     name = view.of or FIGURE
     metric = known_column(name)
     along = _values(rows, x)

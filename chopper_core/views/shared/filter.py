@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Metric, Values, find_column, nearest
 from chopper_core.model.memo import LazyMap
@@ -189,6 +190,10 @@ class Term(Struct, frozen=True):
                 raise UsageError(f"{self.column} is a word; write {self.column}:WORD")
             mask = _worded(rows.values(self.column), self.value)
             return rows.values(self.column).present() & ~mask if self.is_negated else mask
+        elif self.column and self.operator == ":":
+            each = (replace(self, operator="=", value=one) for one in self.value.split(","))
+            masks = np.array([_compare(rows, one) for one in each])
+            return np.asarray(masks.any(axis=0), np.bool_)
         elif self.column:
             return _compare(rows, self)
         else:
@@ -203,6 +208,8 @@ class Term(Struct, frozen=True):
             near = _some(rows.labels, self.pattern)
             head = _COMPARISON.fullmatch(self.text)
             why = f"no column or level is called {head['column']}; " if head else ""
+            if head and (column := _column(rows, head["column"])[0]) in rows.names:
+                why = f"{column} is a number; "
             return f"{why}names are {near}"
         if values.words is not None:
             words = [values.words[int(code)] for code in distinct(values.numbers[values.present()])]
@@ -268,7 +275,8 @@ def _comparison(rows: FilterRows, heading: str, operator: str, value: str) -> Te
     if operator == ":" and heading in levels and heading not in rows.names:
         return Term(text, level=heading, value=value)
     column, divisor = _column(rows, heading)
-    if column and (operator != ":" or rows.values(column).words is not None):
+    is_number = column in rows.names and all(map(_NUMBER.fullmatch, value.split(",")))
+    if column and (operator != ":" or is_number or rows.values(column).words is not None):
         known = column, divisor, operator, value
         return Term(text, "", is_negated, "", *known)
     if operator in ("=", "!=") and (level := heading.lower()) in _FILTERED_LEVELS:
