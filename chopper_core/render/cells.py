@@ -84,7 +84,8 @@ class ColumnText(Struct, frozen=True):
     def header(self) -> str:
         title, unit = self.metric.title, self.scale.text
         # The s of a plural is no unit.
-        ends = title.endswith(unit) and not f"{unit}{title[: -len(unit)][-1:]}".isalpha()
+        before = title[: -len(unit)][-1:]
+        ends = title.endswith(unit) and not (before and f"{unit}{before}".isalpha())
         has_unit = not unit or ends or title.startswith(f"{unit} ")
         return title if has_unit else f"{title} {unit}"
 

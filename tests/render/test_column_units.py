@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
-from chopper_core.metrics import Values
+from chopper_core.metrics import Values, computed_column
 from chopper_core.model.address import parse
-from chopper_core.render.cells import column_texts
+from chopper_core.render.cells import ColumnText, column_texts
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.views.query import query
 from tests.support import Row, run_of
@@ -26,6 +27,21 @@ def test_the_s_of_a_plural_is_no_unit() -> None:
     run = run_of([Row(0, 5_000_000, iteration=0), Row(60_000_000_000, 2_000_000, iteration=1)])
     frame = query(run, parse("R?view=timeline&at=60000"))
     assert "starts s" in [text.header for text in column_texts(frame)]
+
+
+@pytest.mark.parametrize(
+    ("title", "header"),
+    [
+        ("W", "W"),
+        ("peak W", "peak W"),
+        ("W busy", "W busy"),
+        ("NEW", "NEW W"),
+        ("power", "power W"),
+    ],
+)
+def test_a_header_has_its_unit_once(title: str, header: str) -> None:
+    metric = computed_column("some_w", "W", title, "Power.")
+    assert ColumnText(metric, metric.unit.scale(500.0, is_whole=True)).header == header
 
 
 def test_integers_have_no_decimals() -> None:
