@@ -28,6 +28,8 @@ from chopper_core.util.progress import Progress, silent
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
+_MAPPED_FROM_ROWS: Final = 1 << 15
+"""A run of so many activities takes less memory once it is mapped from its store."""
 KINDS: Final = ("rows", "sets", "found", "verified")
 """Kinds of figures that are kept with the cached runs: rows of tables of runs; whether directories
 hold several runs, and which; which stores are intact."""
@@ -112,6 +114,8 @@ def open_cached(
         if key_of(name, overrides) == state:
             with debug.timed(f"write {cached}"):
                 write_store(run, cached, origin=origin, private=True, progress=progress)
+            if len(run.table) >= _MAPPED_FROM_ROWS:
+                run = replace(_opened(cached, progress, False), name=name)
     except (ChopperError, OSError) as error:
         debug.note(f"{name} is not cached: {error}")
     return run

@@ -253,8 +253,6 @@ class Explorer(ScreenParts):
             here = (*self.trail_to(view)[:-1], replace(here[-1], view=view))
         self.home, self.run, self.trail = run, shown, here
         self.show(data)
-        if self._rest is not None:
-            self._rest.cancel()  # The next update comes soon.
         self.give_keys(holder)
 
     def trail_to(self, view: View) -> Trail:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ from chopper_core.model.shapes import Fused
 from chopper_core.model.side_table import HostStack, HostTime, MemoryEvents
 from chopper_core.model.signals import CpuSamples, IntegralCurve
 from chopper_core.model.table import COLUMNS
+from chopper_core.model.view import View
 from chopper_core.render import info, render
 from chopper_core.store import format as store_format
 from chopper_core.store import reader as store
@@ -385,6 +387,23 @@ def test_a_kept_run_is_read_once(trace: Path, monkeypatch: pytest.MonkeyPatch) -
     (entry,) = cache.entries()
     assert entry.name == str(trace) and entry.size_bytes > 10_000
     assert cache.clear() == (1, entry.size_bytes) and cache.entries() == []
+
+
+def test_a_large_run_that_was_just_kept_takes_no_memory_of_its_own(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = cache.open_cached(str(trace), jobs=1)
+    cache.clear()
+    monkeypatch.setattr(cache, "_MAPPED_FROM_ROWS", 1)
+    kept = cache.open_cached(str(trace), jobs=1)
+    held: object = kept.table.start_ns
+    while isinstance(held, np.ndarray):
+        held = held.base
+    assert isinstance(held.obj if isinstance(held, memoryview) else held, mmap.mmap)
+    assert kept.name == read.name and info.as_json(kept) == info.as_json(read)
+    assert render(query(kept, View(kept.name)), "json") == render(
+        query(read, View(read.name)), "json"
+    )
 
 
 @pytest.mark.sweep
