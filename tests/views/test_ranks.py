@@ -293,6 +293,20 @@ def test_nobody_is_blamed_where_nobody_is_late() -> None:
     assert [row["apart_by"] for row in rows_of(found).values()] == [None] * 3
 
 
+def test_throughput_is_compared_with_gpus_that_run_the_same() -> None:
+    # Two stages of two GPUs, of 2 and of 5 layers, and a GPU that nothing is like.
+    durations, layers = (100, 200, 1000, 1500, 70), (2, 2, 5, 5, 3)
+    rows = [
+        Row(2000 * (layers[gpu] * step + layer), durations[gpu], gpu=gpu, iteration=step,
+            layer=layer, operation="op" if gpu < 4 else "other", kernel="gemm")
+        for gpu in range(5) for step in range(2) for layer in range(layers[gpu])
+    ]  # fmt: skip
+    found = query(run_of(rows), parse("R?view=ranks&columns=work_ns,throughput_x"))
+    assert found.values["work_ns"].known().tolist()[:4] == [200, 400, 5000, 7500]
+    assert found.values["throughput_x"].known().tolist()[:4] == [2.0, 1.0, 1.5, 1.0]
+    assert (found.row(4)["work_ns"], found.row(4)["throughput_x"]) == (None, None)
+
+
 def test_what_cannot_be_compared_is_said() -> None:
     with pytest.raises(UsageError, match="one GPU only"):
         query(run_of([Row(0, 5)]), parse("R?view=ranks"))

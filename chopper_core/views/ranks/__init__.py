@@ -15,6 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import counts_of, median_of, medians_along, ratios, sums_of
 from chopper_core.views.base import NODE, Base, base_of
 from chopper_core.views.ranks import rank_columns
@@ -28,7 +29,7 @@ from chopper_core.views.shared.leads import (
     lead_changes,
     leads,
 )
-from chopper_core.views.shared.matched_kernels import sums_by
+from chopper_core.views.shared.matched_kernels import Occurrences, sums_by
 from chopper_core.views.shared.phrases import facts, listed, recurrence
 from chopper_core.views.shared.table_view import LabelledRows, Own, Partition, child_of, table_view
 from chopper_core.views.shared.why_late import why_late
@@ -80,6 +81,10 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
     run = stand.run
     work_ns, extra_work = stand.mean("same"), stand.extra("same")
     slower = 100.0 * extra_work / np.maximum(stand.peers_median(work_ns), 1)
+
+    def of_peers(own: Occurrences) -> Float64:
+        return work_ns[np.isin(stand.gpus, own.gpus)]
+
     last = stand.by_gpu(lambda own: 100.0 * (own.lead_ns == 0).mean(axis=0))
     own: Own = [
         (rank_columns.MEAN_LEAD, numbered(stand.mean_lead_ns)),
@@ -96,8 +101,11 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
             rank_columns.ITERATION_TIME,
             numbered([median_of(times[times >= 0]) for times in stand.iteration_ns]),
         ),
-        (rank_columns.WORK, numbered(work_ns)),
-        (rank_columns.THROUGHPUT, numbered(work_ns.max() / np.maximum(work_ns, 1))),
+        (rank_columns.WORK, numbered(stand.by_gpu(of_peers))),
+        (
+            rank_columns.THROUGHPUT,
+            numbered(stand.by_gpu(lambda own: ratios(of_peers(own).max(), of_peers(own)))),
+        ),
     ]
     scope = Scope.of(run, stand.split("gpu"), stand.node)
     # The temperature of the edge stands in where that of the hotspot is unknown.

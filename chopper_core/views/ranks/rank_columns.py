@@ -47,8 +47,8 @@ WORK: Final = column(f"""work_ns | ns | work/it
     iteration the largest of the GPUs.
     missing: {_UNMATCHED}""")
 THROUGHPUT: Final = column(f"""throughput_x | x | throughput
-    Normalised throughput: the largest work_ns of the rows over the row's (Chopper's
-    max(iter)/iter, of sums of durations).
+    Normalised throughput: the largest work_ns of the rows, of GPUs among its peers, over the
+    row's (Chopper's max(iter)/iter, of sums of durations).
     missing: {_UNMATCHED}
     source: UnaryLab/chopper lead_and_throughput""")
 DELAY: Final = column("""delay_ns | ns | delay
