@@ -63,7 +63,8 @@ def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
         is_part = chart.scope_ns[0] <= chart.start_ns and chart.end_ns <= chart.scope_ns[1]
         parts[1] = f"{shown} of {scope} {scale.text}" if is_part else f"{parts[1]} (scope {scope})"
     if len(chart.gpus) > 1:
-        parts[0] += f" of {len(chart.gpus)} GPUs"
+        part = f" of {chart.there}" if chart.there > len(chart.gpus) else ""
+        parts[0] += f" of {len(chart.gpus)}{part} GPUs"
     parts += _figures(chart, chart.values) or ["not known here"]
     outlier = _outlier(chart)
     if outlier is not None:

@@ -13,6 +13,7 @@ from chopper_core.model.view import ALL_TIME, View, Window, enter, up
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
+from chopper_core.views.shared import children
 from chopper_core.views.shared.children import signal_chart
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.screen import Explorer
@@ -171,6 +172,18 @@ def test_the_means_of_a_window_are_those_of_its_time() -> None:
     part = signal_chart(run, replace(view, window=Window(whole.start_ns, cut)), bins // 4)
     assert part.is_zoomed and not whole.is_zoomed and part.scope_ns == whole.scope_ns
     np.testing.assert_allclose(part.values, whole.values[:, : bins // 4], rtol=1e-4)
+
+
+def test_a_chart_of_very_many_gpus_shows_some_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, view = measured_run(9), View(RUN, signal="busy_pct")
+    every = signal_chart(run, view, 32)
+    assert every.gpus == tuple(range(9)) and "busy % of 9 GPUs" in plot.headline(every, 90, UNICODE)
+    monkeypatch.setattr(children, "MOST_CHARTED_GPUS", 4)
+    some = signal_chart(run, view, 32)
+    assert len(set(some.gpus)) == 4 and set(some.gpus) < set(range(9))
+    assert max(np.diff(sorted({-1, *some.gpus, 9}))) <= 3
+    np.testing.assert_array_equal(some.values, every.values[list(some.gpus)])
+    assert "busy % of 4 of 9 GPUs" in plot.headline(some, 90, UNICODE)
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])

@@ -34,7 +34,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import ratios
+from chopper_core.util.grouping import evenly, ratios
 from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.frame import Frame, Number, no_means
 from chopper_core.views.shared.derived import Statistic, instance_levels, is_difference
@@ -43,6 +43,8 @@ from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.phrases import by_number
 from chopper_core.views.spec import ViewResult
 
+MOST_CHARTED_GPUS: Final = 1024
+"""Of more, as many at equal distances: to read a GPU takes half a millisecond."""
 MAX_SPARKLINE_GPUS: Final = 128
 """The most GPUs of a row for which its sparkline is computed."""
 MAX_SPARKLINE_ACTIVITIES: Final = 1 << 24
@@ -67,6 +69,8 @@ class SignalChart(Struct, frozen=True):
     gpus: tuple[int, ...]
     values: Float64
     """GPUs x bins of equal width; NaN where the signal is unknown."""
+    there: int = 0
+    """GPUs that have the signal, where they are more than those shown."""
 
     @property
     def is_zoomed(self) -> bool:
@@ -91,14 +95,15 @@ def signal_chart(
         if run.is_sampled_only and not (view.path and len(run.table))
         else run.tree(view.order).node(view.path).gpus(0)
     )
-    gpus = [gpu for gpu in there if gpu in signal.curves]
+    known = [gpu for gpu in there if gpu in signal.curves]
+    gpus = evenly(known, MOST_CHARTED_GPUS)
     bounds = bounds_of(start + run.origin_ns, end + run.origin_ns, bins)
     values = []
     for gpu in gpus:
         check()
         values.append(signal.curves[gpu].means(bounds))
     stacked = np.stack(values) if values else np.full((0, bins), np.nan)
-    return SignalChart(signal, start, end, scope, tuple(gpus), stacked)
+    return SignalChart(signal, start, end, scope, gpus, stacked, len(known))
 
 
 def means_of(
