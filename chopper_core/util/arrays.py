@@ -47,8 +47,11 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     def take(self, rows: Index | Mask | slice) -> Self:
         if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
-        taken = {name: each[..., rows] for name, each in self.columns().items()}
-        return msgspec.structs.replace(self, **taken)
+        columns = self.columns()
+        # Of a column under two names once.
+        taken = {id(each): each[..., rows] for each in columns.values()}
+        own = {name: taken[id(each)] for name, each in columns.items()}
+        return msgspec.structs.replace(self, **own)
 
     def joined(self, other: Self) -> Self:
         others = other.columns()

@@ -19,7 +19,7 @@ from chopper_core.model.column_names import SAMPLED
 from chopper_core.model.groups import Groups, contiguous
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
-from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, KernelTable, Kind
+from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, KernelTable, Kind, values_of
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Rows
@@ -27,6 +27,7 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     combined,
     counts_of,
+    isin,
     means_of,
     places_by,
     quantile_of,
@@ -167,8 +168,14 @@ class Overlaps(Rows, frozen=True, eq=False, dict=True):
         """Overlap with collectives, from 0 to 1."""
         return self.comm_ns / np.maximum(self.elapsed_ns, 1)
 
-    def codes(self, level: str) -> Int64:
-        return self.table.column(level)[self.row].astype(np.int64)
+    @cached_property
+    def _codes(self) -> dict[str, Codes]:
+        return {}
+
+    def codes(self, level: str) -> Codes:
+        if level not in self._codes:
+            self._codes[level] = values_of(self.table, level, self.row)
+        return self._codes[level]
 
 
 def overlaps_in(run: Run, view: View) -> Overlaps:
@@ -181,8 +188,14 @@ def overlaps_in(run: Run, view: View) -> Overlaps:
     own = run.tree().node(whose)
     everything = run.memo(("overlaps", whose), lambda: _found(run, own, whose))
     if int(node.sizes()[0]) == int(own.sizes()[0]):
-        return everything
-    return everything.take(contiguous(np.flatnonzero(node.holds(everything.row))))
+        return replace(everything)  # What it reads of labels isn't kept with it.
+    table, row, kept = run.table, everything.row, np.ones(len(everything), np.bool_)
+    for level, label in scope.items():
+        if level != "gpu" or not whose:
+            kept &= values_of(table, level, row) == table.code_of(level, label)
+    if left_out := run.uncounted(view):
+        kept &= ~isin(table.iteration[row], left_out)
+    return everything.take(contiguous(np.flatnonzero(kept)))
 
 
 def _found(run: Run, node: Groups, whose: tuple[str, ...]) -> Overlaps:
@@ -231,8 +244,7 @@ def effect(
         cuts = [*first[run_starts(first // _AT_A_TIME)].tolist(), len(found)]
     sums = np.zeros((9, count))
     for begin, end in pairwise(cuts):
-        part, row = found.take(slice(begin, end)), owner[begin:end]
-        make = partial(_of_like, part, row)
+        row, make = owner[begin:end], partial(_of_like, found, owner, slice(begin, end))
         gpus = int(gpu[begin]), int(gpu[end - 1]), end - begin
         one, own = make() if once is None else once(gpus, make)
         sums += [sums_of(each, row[one], count) for each in own]
@@ -250,15 +262,15 @@ def effect(
     )
 
 
-def _of_like(found: Overlaps, owner: Codes) -> _OfLike:
+def _of_like(whole: Overlaps, owner: Codes, part: slice) -> _OfLike:
     """One of each group of like instances of a row, and the group's sums that the effect of overlap
-    follows from.
+    follows from, in a part of the instances.
 
     The products of share and duration, each squared, beyond their means and as they are; and the
     time of like instances with much overlap, with little, and how much longer the first take.
     """
-    labels = (found.codes(level) for level in _LIKE)
-    like = combined([owner, *labels, ranked(found.work)[1]])[1]
+    found, labels = whole.take(part), (whole.codes(level)[part] for level in _LIKE)
+    like = combined([owner[part], *labels, ranked(found.work)[1]])[1]
     order = stable_order(like)
     like, share, took = like[order], found.share[order], found.elapsed_ns[order].astype(np.float64)
     relative = took / np.maximum(means_of(took, like), 1e-9)[like]
@@ -353,9 +365,9 @@ def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
             (named(metric, stat), reduced(stat, values.take(order), owner[order], count))
             for metric, values in _of_each(found)
         ]
-    in_comm, masked, elapsed = (
-        sums_of(each, owner, count) for each in (found.comm_ns, found.masked_ns, found.elapsed_ns)
-    )
+    in_comm, elapsed = (sums_of(each, owner, count) for each in (found.comm_ns, found.elapsed_ns))
+    has_copies = found.masked_ns is not found.comm_ns
+    masked = sums_of(found.masked_ns, owner, count) if has_copies else in_comm
     return [
         (OVERLAP, quotient(in_comm, elapsed, 100.0)),
         (WITH_COPIES, quotient(masked, elapsed, 100.0)),
@@ -384,7 +396,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
             f"the scope has {len(found)} instances, more than the {_MAX_LISTED} that can be "
             "listed; enter a GPU, an iteration or an operation first"
         )
-    codes = {level: found.codes(level) for level in _LEVELS}
+    codes = {level: found.codes(level).astype(np.int64) for level in _LEVELS}
     texts = {level: run.table.texts_of(level, own) for level, own in codes.items()}
     totals = _totals(found)
     own: Own = [
