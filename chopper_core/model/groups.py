@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
@@ -74,12 +75,10 @@ class Groups:
             self._selection, self._first = self._find()
         return self._selection
 
-    @property
+    @cached_property
     def rows(self) -> Index:
-        if isinstance(self.selection, slice):
-            self._selection = np.arange(self.selection.start, self.selection.stop)
-        assert isinstance(self._selection, np.ndarray)
-        return self._selection
+        own = self.selection
+        return np.arange(own.start, own.stop) if isinstance(own, slice) else own
 
     @property
     def first(self) -> Index:

@@ -181,10 +181,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return cells[order], numbers[order], parts
 
     def of_classes(self, classes: Collection[str]) -> Mask:
-        found = np.zeros(len(self.table.names), np.bool_)
-        used = self.split("kernel").codes("kernel")
-        found[used] = [kernel_class(self.table.names[code]) in classes for code in used.tolist()]
-        return found
+        """Whether each name of the table is of one of some classes."""
+        return np.array([kernel_class(name) in classes for name in self.table.names], np.bool_)
 
     def codes(self, level: str) -> Int64:
         return self._memo(("codes", level), lambda: self.cells.codes(level).astype(np.int64))
