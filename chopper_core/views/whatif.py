@@ -215,7 +215,9 @@ def _default_questions(run: Run, view: View) -> dict[str, Answer | None]:
         found = checked(run, view)
         for (_, finding), _ in found.placed:
             if found.worth and finding.is_replayed and finding.remedy not in SHORT.values():
-                asked[finding.remedy] = found.worth.answer(finding.remedy)
+                answer = found.worth.answer(finding.remedy)
+                if answer is not None and answer.saving_ns >= 0:
+                    asked[finding.remedy] = answer
     return asked
 
 

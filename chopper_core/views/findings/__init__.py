@@ -66,7 +66,8 @@ RULES: Final[tuple[FindingRule, ...]] = tuple(
 
 SAVING: Final = column("""saving_ns | ns | saving
     Potential saving: how much shorter an iteration would be without it, mean over the complete
-    iterations, by replay or by estimate. That of a part is in that of the whole.
+    iterations, by replay or by estimate; 0 where the replay takes no less. That of a part is in
+    that of the whole.
     missing: the impact can't be estimated""")
 LOW: Final = column(f"""saving_low_ns | ns | at least
     The low end of the potential saving's range: allows for what else would wait then, and for
@@ -122,7 +123,7 @@ class Checked(Struct, frozen=True, eq=False):
         limit = context.step_ns
         if finding.cost not in {Cost.UNKNOWN, *COMPUTES}:
             limit = max(limit - self.compute_ns, saving)
-        return min(max(least * low, 0.0), limit), min(most * high, limit)
+        return min(max(least * low, 0.0), limit), min(max(most * high, saving), limit)
 
 
 def checked(run: Run, view: View) -> Checked:

@@ -101,11 +101,12 @@ class Worth(Struct, frozen=True, eq=False):
         return steady, [known[predictor, each] for each in asked]
 
     def of_finding(self, finding: Finding) -> Finding:
-        """A finding with its remedy, and the saving of that."""
+        """A finding with its remedy, and the saving of that: none where the replay takes longer."""
         remedy = finding.remedy or question_of(self.context, finding)
         if not remedy or finding.saving_ns is None or (found := self.answer(remedy)) is None:
             return finding
-        return replace(finding, remedy=remedy, is_replayed=True, saving_ns=found.saving_ns)
+        saving_ns = max(found.saving_ns, 0.0)
+        return replace(finding, remedy=remedy, is_replayed=True, saving_ns=saving_ns)
 
     def range_ns(self, finding: Finding) -> tuple[float | None, float | None]:
         found = self.answer(finding.remedy) if finding.is_replayed else None
