@@ -18,7 +18,14 @@ from chopper_core.graph.step_graph import Replayed, Steps, steps_of
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import distinct, distinct_without, median_of, ranked, sums_of
+from chopper_core.util.grouping import (
+    distinct,
+    distinct_without,
+    median_of,
+    ranked,
+    ratios,
+    sums_of,
+)
 
 MAX_ROWS: Final = 1 << 18
 """With more activities, some iterations are replayed."""
@@ -169,7 +176,7 @@ def _chosen(
 def _unlike(iterations: Int64, took_ns: Float64, named: Collection[int]) -> Index:
     """The places of the iterations that are named or unlike the others, the farthest first."""
     is_named = np.isin(iterations, list(named))
-    far = np.abs(took_ns / median_of(took_ns) - 1)
+    far = np.abs(ratios(took_ns, np.full(len(took_ns), median_of(took_ns))) - 1)
     order = np.lexsort((-far, ~is_named))
     return order[(far > _UNLIKE)[order] | is_named[order]]
 

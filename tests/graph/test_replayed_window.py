@@ -138,3 +138,11 @@ def test_of_many_unlike_iterations_some_of_each_distance_stand_for_all() -> None
     took[:] = 50.0
     took[123] = 90.0
     assert window._sampled(np.arange(400), took, (), 2)[0].tolist() == [123]
+
+
+def test_steps_without_time_are_not_divided_by() -> None:
+    numbers = np.arange(3)
+    with np.errstate(all="raise"):
+        assert window._unlike(numbers, np.zeros(3), []).tolist() == []
+        assert window._unlike(numbers, np.array([0.0, 0.0, 5.0]), [1]).tolist() == [1]
+        assert window._unlike(numbers, np.array([10.0, 10.0, 90.0]), []).tolist() == [2]
