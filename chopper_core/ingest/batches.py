@@ -339,7 +339,7 @@ def write_part(folder: Path, trace: Path, outcome: Run | ChopperError, origin: s
     if not is_store(part):
         # Half a part, of a writer that was killed while it removed the parts.
         remove_folder(part)
-    write_store(run, part, origin=origin)
+    write_store(run, part, origin=origin, is_synced=False)
 
 
 def read_part(folder: Path, trace: Path) -> Run | DataError:

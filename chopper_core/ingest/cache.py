@@ -113,7 +113,9 @@ def open_cached(
                 atomic.remove_folder(path)
         if key_of(name, overrides) == state:
             with debug.timed(f"write {cached}"):
-                write_store(run, cached, origin=origin, private=True, progress=progress)
+                write_store(
+                    run, cached, origin=origin, private=True, is_synced=False, progress=progress
+                )
             if len(run.table) >= _MAPPED_FROM_ROWS:
                 run = replace(_opened(cached, progress, False), name=name)
     except (ChopperError, OSError) as error:

@@ -20,7 +20,7 @@ from chopper_core.model.tree import in_order, level_order
 from chopper_core.store import format as layout
 from chopper_core.tables.arrow_files import write_arrow, write_lists
 from chopper_core.util.arrays import AnyArray, encodable, json_of
-from chopper_core.util.atomic import replace_folder, stamp_of, temporary_path, write_file
+from chopper_core.util.atomic import replace_folder, stamp_of, temporary_path
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.progress import Progress, silent
 
@@ -40,12 +40,16 @@ def write_store(
     *,
     origin: str = "",
     private: bool = False,
+    is_synced: bool = True,
     progress: Progress = silent,
 ) -> None:
     """Write a run as a store, which replaces an older one of that name once it is complete.
 
-    `origin` is kept in the index; a `private` store is readable by its owner alone. Raises
-    UsageError if `folder` exists and is not a store, StoreWriteError if the store can't be written.
+    `origin` is kept in the index; a `private` store is readable by its owner alone. Unless it
+    `is_synced`, a power cut may damage it, which costs no more than reading again.
+
+    Raises UsageError if `folder` exists and is not a store, StoreWriteError if the store can't be
+    written.
     """
     check_place(folder)
     fresh = temporary_path(folder, "new")
@@ -59,7 +63,7 @@ def write_store(
             if private:
                 for path in fresh.iterdir():
                     path.chmod(0o600)
-            replace_folder(fresh, folder)
+            replace_folder(fresh, folder, is_synced=is_synced)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     except (OSError, ArrowException, UnicodeEncodeError) as error:
@@ -115,12 +119,12 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         },
         places,
     )
-    write_file(folder / layout.RUN, msgspec.json.encode(stored))
+    (folder / layout.RUN).write_bytes(msgspec.json.encode(stored))
     files = {path.name: stamp_of(path) for path in sorted(folder.iterdir())}
     index = layout.StoreIndex(
         layout.SCHEMA, layout.fingerprint(), encodable(run.name), encodable(origin), files
     )
-    write_file(folder / layout.STORE_INDEX, msgspec.json.encode(index.checked()))
+    (folder / layout.STORE_INDEX).write_bytes(msgspec.json.encode(index.checked()))
 
 
 def _plain(value: Any) -> Any:

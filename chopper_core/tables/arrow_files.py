@@ -5,7 +5,6 @@ Conversions avoid `pa.array` and `to_numpy`, which import pandas: 0.4 s.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,12 @@ from chopper_core.util.arrays import AnyArray, Mask
 
 
 def write_arrow(path: Path, columns: Mapping[str, AnyArray]) -> dict[str, ColumnPlace]:
-    """Write columns of one length and flush them to disk; returns their places."""
+    """Write columns of one length; returns their places."""
     return _write(path, pa.table({name: array_of(values) for name, values in columns.items()}))
 
 
 def write_lists(path: Path, columns: Mapping[str, Sequence[AnyArray]]) -> dict[str, ColumnPlace]:
-    """Write list columns, whose rows are arrays, and flush them to disk; returns their places."""
+    """Write list columns, whose rows are arrays; returns their places."""
     return _write(path, pa.table({name: _lists(rows) for name, rows in columns.items()}))
 
 
@@ -34,11 +33,8 @@ def _lists(rows: Sequence[AnyArray]) -> pa.LargeListArray:
 
 
 def _write(path: Path, table: pa.Table) -> dict[str, ColumnPlace]:
-    with path.open("wb") as file:
-        with pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-        file.flush()
-        os.fsync(file.fileno())
+    with path.open("wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
     return dict(_places(pa.py_buffer(content_of(path))))
 
 

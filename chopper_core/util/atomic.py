@@ -177,15 +177,19 @@ def is_private(folder: Path) -> bool:
     return is_own(folder) and not folder.stat().st_mode & 0o022
 
 
-def replace_folder(fresh: Path, folder: Path) -> None:
+def replace_folder(fresh: Path, folder: Path, *, is_synced: bool = True) -> None:
     """Rename a complete folder to its name, which may be in use; of two writers the last one wins.
+
+    Unless `is_synced`, a power cut may leave its files empty or torn.
 
     Where the file system can't exchange two names (NFS), the name is missing for the instant
     between two renames. The older folder may be left at `fresh`; the caller removes it.
     """
-    _sync(fresh)
+    for each in (*fresh.iterdir(), fresh) if is_synced else ():
+        _sync(each)
     if _exchange(fresh, folder):
-        _sync(folder.parent)
+        if is_synced:
+            _sync(folder.parent)
         return
     aside = temporary_path(folder, "old")
     for _ in range(_MAX_ATTEMPTS):
@@ -205,7 +209,8 @@ def replace_folder(fresh: Path, folder: Path) -> None:
             # If neither rename worked, it is the only copy.
             if folder.exists():
                 shutil.rmtree(aside, ignore_errors=True)
-    _sync(folder.parent)
+    if is_synced:
+        _sync(folder.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -220,9 +225,9 @@ def _exchange(one: Path, other: Path) -> bool:
     return bool(rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
 
 
-def _sync(folder: Path) -> None:
-    """Flush a folder's names to disk, where the file system supports that."""
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Flush a file, or a folder's names, to disk, where the file system supports that."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
@@ -256,14 +261,6 @@ def read_small(path: str | Path) -> bytes:
     return bytes(content)
 
 
-def write_file(path: Path, content: bytes, *, is_synced: bool = True) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        if is_synced:
-            os.fsync(file.fileno())
-
-
 def publish(
     path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = False, is_synced: bool = True
 ) -> None:
@@ -277,7 +274,9 @@ def publish(
     fresh = temporary_path(path.absolute(), "new")
     try:
         os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-        write_file(fresh, content, is_synced=is_synced)
+        fresh.write_bytes(content)
+        if is_synced:
+            _sync(fresh)
         if not is_new:
             os.replace(fresh, path)
             return

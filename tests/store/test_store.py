@@ -378,6 +378,19 @@ def test_a_name_that_is_not_given_leaves_the_older_store(
     assert len(store.read_store(copy).table) == len(run.table)
 
 
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_each_file_of_a_store_is_flushed_unless_it_can_be_read_again(
+    is_synced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[int] = set()
+    monkeypatch.setattr(folders.os, "fsync", lambda file: flushed.add(os.fstat(file).st_ino))
+    for _ in range(2):
+        flushed.clear()
+        write_store(sample_run(), tmp_path / "a.chopper", is_synced=is_synced)
+        files = {path.stat().st_ino for path in (tmp_path / "a.chopper").iterdir()}
+        assert flushed >= files if is_synced else not flushed
+
+
 def test_a_kept_run_is_read_once(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = cache.open_cached(str(trace), jobs=1)
     monkeypatch.setattr(cache, "_read", None)
