@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chopper_core.metrics import Values
 from chopper_core.model.address import parse, render
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import Baseline, View
@@ -35,6 +37,22 @@ def test_a_term_takes_exactly_its_labels(labels: list[str], data: st.DataObject)
     numbers = {label for label in labels if label.isdecimal()}
     assert taken - numbers == set(chosen) - numbers and taken >= set(chosen)
     assert parse(render(View("R", filter=term))).filter == term
+
+
+@given(st.sets(st.integers(0, 40), min_size=1), st.permutations([str(n) for n in range(41)]))
+def test_a_term_of_numbers_takes_exactly_these_in_few_words(
+    chosen: set[int], labels: list[str]
+) -> None:
+    term = only("gpu", [label for label in labels if int(label) in chosen])
+    mask = matching(FilterRows("gpu", labels, dict[str, Values]().__getitem__), term)
+    assert {int(labels[place]) for place in np.flatnonzero(mask)} == chosen
+    starts = [number for number in chosen if number - 1 not in chosen]
+    assert term.count(",") < 2 * len(starts)
+
+
+def test_numbers_are_written_as_ranges_and_other_names_as_they_are() -> None:
+    assert only("iteration", [str(n) for n in (0, 1, 2, 3, 7, 9, 10)]) == "iteration:0-3,7,9,10"
+    assert only("operation", ["2", "02", "1"]) == "operation:2,02,1"
 
 
 def test_a_mark_is_made_once_and_taken_away() -> None:

@@ -30,6 +30,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
 from chopper_core.views.shared.derived import is_difference, underlying
+from chopper_core.views.shared.phrases import in_a_row, range_texts
 
 _SPACED: Final = late(r"\s*(>=|<=|!=|[<>=])\s+(?=\S)|\s+(>=|<=|!=|[<>=])(?=-?\d)")
 """An operator with spaces around it."""
@@ -166,7 +167,11 @@ def _hint(rows: FilterRows, text: str, mask: Mask) -> tuple[str, ...]:
 
 
 def only(level: str, labels: Sequence[str]) -> str:
-    return f"{level}:{','.join(quote(label, safe=_PLAIN) for label in labels)}"
+    """The term of some labels: `gpu:0-3,7`."""
+    texts = [quote(label, safe=_PLAIN) for label in labels]
+    if all(label.isdecimal() and label == str(int(label)) for label in labels):
+        texts = [text for each in in_a_row(map(int, labels)) for text in range_texts(each, "-")]
+    return f"{level}:{','.join(texts)}"
 
 
 class Term(Struct, frozen=True):

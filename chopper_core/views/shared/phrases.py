@@ -71,19 +71,28 @@ _MOST_RANGES: Final = 16
 def by_number(word: str, numbers: Sequence[int]) -> str:
     """Things by their numbers: `layer 3`, `layers 10 to 12`, `GPUs 1, 4 and 7 to 9`; of many the
     first, and how many more there are."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1].append(number)
-        else:
-            ranges.append([number])
-    texts: list[str] = []
-    for each in ranges[:_MOST_RANGES]:
-        texts += map(str, each) if len(each) < 3 else [f"{each[0]} to {each[-1]}"]
+    ranges = in_a_row(numbers)
+    texts = [text for each in ranges[:_MOST_RANGES] for text in range_texts(each, " to ")]
     if more := sum(map(len, ranges[_MOST_RANGES:])):
         texts.append(f"{more:,} more")
     text = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
     return f"{word}{'s' if len(numbers) > 1 else ''} {text}"
+
+
+def in_a_row(numbers: Iterable[int]) -> list[list[int]]:
+    """Numbers by size, those that follow each other together."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
+
+
+def range_texts(numbers: Sequence[int], to: str) -> list[str]:
+    """Numbers that follow each other: `10 to 12`, but `4` and `5`."""
+    return [*map(str, numbers)] if len(numbers) < 3 else [f"{numbers[0]}{to}{numbers[-1]}"]
 
 
 def listed(names: Iterable[str], limit: int = 4) -> str:
