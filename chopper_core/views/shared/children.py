@@ -70,7 +70,7 @@ class SignalChart(Struct, frozen=True):
     values: Float64
     """GPUs x bins of equal width; NaN where the signal is unknown."""
     there: int = 0
-    """GPUs that have the signal, where they are more than those shown."""
+    """How many GPUs have the signal; of very many, some are shown."""
 
     @property
     def is_zoomed(self) -> bool:
