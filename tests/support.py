@@ -101,9 +101,9 @@ def table_of(rows: Sequence[Row]) -> KernelTable:
     accounted: dict[str, np.ndarray] = {}
     for number in np.unique(gpu):
         own = gpu == number
-        times = account(start[own], duration[own], kind[own], stream[own], launch[own])
+        times = account(start[own], duration[own], kind[own], stream[own], launch[own]).columns
         gaps = launch_overheads(start[own], duration[own], kind[own], launch[own], iteration[own])
-        for name, values in (times | gaps).items():
+        for name, values in {**times, **gaps}.items():
             accounted.setdefault(name, np.zeros(len(rows), np.int64))[own] = values
     rules = {
         name: np.full(len(rows), Rule.ANNOTATION, np.int8)

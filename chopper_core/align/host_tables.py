@@ -18,13 +18,12 @@ from chopper_core.model.side_table import (
     HostKind,
     HostLane,
     HostStack,
-    HostState,
     HostTime,
     MemoryEvents,
     empty,
     largest_between,
 )
-from chopper_core.model.table import NO_TIME, KernelTable
+from chopper_core.model.table import KernelTable
 from chopper_core.sources.trace import HostCategory, HostRanges, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Rows
@@ -60,28 +59,28 @@ _MOST_REPEATED: Final = 32
 _LARGE_ROWS: Final = 1 << 20
 
 
-def host_time(
-    trace: Trace, links: Links, gpu: Index, idle_ns: Int64, copying_ns: Int64
-) -> HostTime:
+class HostGaps(Rows, frozen=True):
+    """Idle and copy time of GPUs, whose hosts are asked what they did: times in ns."""
+
+    gpu: Int32
+    thread: Int32
+    """The thread that launches the next activity."""
+    begin_ns: Int64
+    end_ns: Int64
+    state: Int8
+    """Of `HostState`."""
+
+
+def host_time(trace: Trace, links: Links, gaps: HostGaps) -> HostTime:
     """The idle and copy time of a trace's activities by the work of their launching threads.
 
     Where the thread that launches the next activity did nothing, the previous launching thread
     counts: autograd's thread begins when the main thread calls it. Empty if there is too much.
     """
-    start = trace.activities.start_ns
-    launched = np.where(links.launch_ns == NO_TIME, start - idle_ns, links.launch_ns)
-    late = np.clip(launched - (start - idle_ns), 0, idle_ns)
-    # Gaps before the launch call, from it on, and copies.
-    states = np.array([HostState.LATE, HostState.LAUNCHED, HostState.COPYING], np.int8)
-    begins = np.stack([start - idle_ns, start - idle_ns + late, start])
-    lengths = np.stack([late, idle_ns - late, copying_ns])
-    part, whose = np.nonzero(lengths > 0)
-    if not len(whose):
+    gaps = gaps.take(gaps.end_ns > gaps.begin_ns)
+    if not len(gaps):
         return empty(HostTime)
-    begin, state = begins[part, whose], states[part]
-    end = begin + lengths[part, whose]
-    del begins, lengths, launched, late, part
-    own = links.points.thread[whose]
+    begin, end, own = gaps.begin_ns, gaps.end_ns, gaps.thread
     last = _last_launching(links, begin)
     pieces = _pieces(trace, own, begin, end)
     if pieces is None:
@@ -97,7 +96,7 @@ def host_time(
         pieces = pieces.take(~is_alone).joined(others)
         del alone, others
     order = stable_order(pieces.start_ns)
-    pieces = pieces.take(order[stable_order(gpu[whose[pieces.gap[order]]])])
+    pieces = pieces.take(order[stable_order(gaps.gpu[pieces.gap[order]])])
     length = pieces.end_ns - pieces.start_ns
     first = run_starts(pieces.gap, *pieces.codes)
     length, pieces = np.add.reduceat(length, first), pieces.take(first)
@@ -108,11 +107,11 @@ def host_time(
             HostStack(*("" if code == NOWHERE else trace.names[code] for code in codes))
             for codes in texts
         ),
-        gpu[whose[pieces.gap]].astype(np.int32),
+        gaps.gpu[pieces.gap],
         pieces.start_ns,
         length,
         stack.astype(np.int32),
-        state[pieces.gap],
+        gaps.state[pieces.gap],
     )
 
 

@@ -19,16 +19,22 @@ from chopper_core.align.model_work import activity_tokens, model_work, on_longes
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
+from chopper_core.align.rank_account import (
+    RankAccount,
+    account_rank,
+    host_evidence,
+    with_outside,
+)
 from chopper_core.align.repeats import label_repeats
 from chopper_core.align.steps import (
     host_steps,
     label_iterations,
     read_inference,
     repeated_numbers,
+    spans_of,
     steps_of,
 )
 from chopper_core.model import column_names as col
-from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.inputs import REPEATED_STEPS
 from chopper_core.model.side_table import HostLane, HostTime, SideTables, side_tables
 from chopper_core.model.table import (
@@ -43,8 +49,7 @@ from chopper_core.model.table import (
     whole_codes,
 )
 from chopper_core.sources.trace import Trace
-from chopper_core.tables.columns import narrowed
-from chopper_core.util.arrays import AnyArray, Index, Int32, Int64
+from chopper_core.util.arrays import Index, Int32
 from chopper_core.util.grouping import distinct, numbered, ranked
 from chopper_core.util.workers import concurrently
 
@@ -81,15 +86,15 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     collectives = read_collectives(host)
     inference = read_inference(host)
     steps = steps_of(host, inference)
-    iterations, partial = label_iterations(host, steps)
+    spans = spans_of(steps)
+    labelled = label_iterations(host, spans)
+    iterations, partial = labelled.labels, labelled.truncated
     bare = replace(links, points=replace(links.points))  # Without what labels cache.
+    evidence = host_evidence(trace, bare, gpu, spans, labelled.place)
 
-    def accounts() -> tuple[dict[str, AnyArray], HostTime, HostLane]:
-        start, took, stream = activities.start_ns, activities.duration_ns, activities.stream
-        found = charged(gpu, start, took, kind, stream, bare.launch_ns, iterations.codes)
-        charges = {name: narrowed(found.pop(name)) for name in [*found]}
-        idle = host_time(trace, bare, gpu, charges["idle_ns"], charges["exposed_copy_ns"])
-        return charges, idle, host_lane(trace, bare, gpu)
+    def accounts() -> tuple[RankAccount, HostTime, HostLane]:
+        found = account_rank(trace, bare, gpu, kind, iterations.codes, evidence)
+        return found, host_time(trace, bare, found.gaps), host_lane(trace, bare, gpu)
 
     accounted = concurrently(accounts, len(trace.ranges))
     host.stand_ins = stand_ins(host, iterations.codes)
@@ -122,7 +127,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     sizes, uncaptured = launch_sizes(host), int(is_uncaptured(host).sum())
     # Last without a thread, since both the accounts and the host's ranges take much memory.
     del host, modules, keys, links
-    charges, idle, launching = accounted()
+    rank_account, idle, launching = accounted()
+    charges = rank_account.charges
     is_idle = bool(charges["idle_ns"].any())
     columns: dict[str, Any] = {name: charges.pop(name).astype(np.int64) for name in [*charges]}
     table = KernelTable(
@@ -165,7 +171,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     )
     memory, memory_columns, unplaced = align_memory(trace, bare, devices, table)
     table = table.with_measured(memory_columns)
-    side = side_tables(idle, host_steps(steps, len(devices)), memory, launching, attributes)
+    table = with_outside(table, rank_account.outside)
+    side = side_tables(idle, host_steps(spans, len(devices)), memory, launching, attributes)
     findings = {
         **_unlinked(table, bare),
         "collectives without arguments": collectives.without_arguments,
@@ -210,22 +217,6 @@ def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:
         "activities that start before their launch call (clocks disagree)": links.late_launches,
         "launch calls without an activity": len(links.orphans),
     }
-
-
-def charged(gpu: Index, *columns: AnyArray) -> dict[str, Int64]:
-    """What each activity is charged with on its GPU, by `account` and `launch_overheads`, from
-    columns: start, duration, kind, stream, launch and step."""
-    found: dict[str, Int64] = {}
-    for number in range(int(gpu.max(initial=0)) + 1):
-        own = np.flatnonzero(gpu == number) if gpu.any() else slice(None)
-        start, took, kind, stream, launch, step = (column[own] for column in columns)
-        charges = account(start, took, kind, stream, launch)
-        charges |= launch_overheads(start, took, kind, launch, step)
-        if not gpu.any():
-            return charges
-        for name, values in charges.items():
-            found.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
-    return found
 
 
 def used_names(table: KernelTable) -> KernelTable:

@@ -15,11 +15,12 @@ from msgspec import Struct
 
 from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS
-from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, Points, parents
+from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, parents
 from chopper_core.model.side_table import HostSteps, empty
+from chopper_core.model.step_spans import NO_SPANS, NO_STEP, StepSpans
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32, Mask
-from chopper_core.util.grouping import counts_of, distinct, isin, numbered, run_starts
+from chopper_core.util.grouping import counts_of, distinct, isin, numbered
 from chopper_core.util.patterns import group_of, late
 
 _VLLM: Final = late(
@@ -50,7 +51,16 @@ ANNOTATIONS: Final = (
     re.compile(r"^ProfilerStep#(\d{1,9})$"),
     re.compile(r"^(?:train_)?step[ _#](\d{1,9})$"),
 )
-"""Step annotations; the first pattern that occurs in a trace counts."""
+"""Numbered step annotations, those nearest to the loop first: the first that occurs counts."""
+TRAINER_STEPS: Final = late(
+    r"^(?:\[pl\]\[profile\])?run_training_batch$"
+    r"|^(?:train|training)_(?:step|batch|iteration)$|^(?:\w+\.)?training_step$"
+)
+"""Ranges of trainers around a step, without a number; they count where no numbered ones are."""
+_FEWEST_CUT: Final = 3
+"""Launches in a row at an edge of a step whose activities are missing where the step is cut."""
+_SHARE_CUT: Final = 0.01
+"""Their least share of the step's launches: lost records are scattered."""
 _OPTIMIZER_STEP: Final = late(r"^Optimizer\.step#|^opt_step$")
 _LEADING: Final = late(r"^(?:sq)?(\d+)")
 _PEER_STEPS: Final = 3
@@ -169,37 +179,59 @@ def repeated_numbers(steps: Intervals | None) -> int:
     return count
 
 
-def host_steps(steps: Intervals | None, gpus: int) -> HostSteps:
-    """The annotated iterations as pieces of time that don't overlap, for each GPU of a trace."""
-    if steps is None or not len(steps):
+def spans_of(steps: Intervals | None) -> StepSpans:
+    """The annotated steps in order of time, on any thread; of nested ones the outermost.
+
+    A step that begins in another one begins at its end.
+    """
+    if steps is None:
+        return NO_SPANS
+    order = np.lexsort((-steps.end_ns, steps.start_ns))
+    start, end, number = steps.start_ns[order], steps.end_ns[order], steps.value[order]
+    reached = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
+    begins = np.maximum(start, reached)
+    own = np.flatnonzero(end > begins)
+    return StepSpans(number[own].astype(np.int64), begins[own], end[own])
+
+
+def host_steps(spans: StepSpans, gpus: int) -> HostSteps:
+    """The annotated steps of a host, for each GPU of a trace."""
+    if not len(spans):
         return empty(HostSteps)
-    bounds = distinct(np.concatenate([steps.start_ns, steps.end_ns + 1]))
-    points = Points(np.zeros(len(bounds), np.int32), bounds)
-    number = steps.innermost(points, any_thread=True)
-    first = run_starts(number)
-    start, number = bounds[first], number[first]
-    length = np.diff(start, append=start[-1:])
-    own = np.flatnonzero(number >= 0)
     return HostSteps(
         (),
-        np.repeat(np.arange(gpus, dtype=np.int32), len(own)),
-        np.tile(start[own], gpus),
-        np.tile(length[own], gpus),
-        np.tile(number[own], gpus).astype(np.int32),
+        np.repeat(np.arange(gpus, dtype=np.int32), len(spans)),
+        np.tile(spans.start_ns, gpus),
+        np.tile(spans.end_ns - spans.start_ns, gpus),
+        np.tile(spans.number, gpus).astype(np.int32),
     )
 
 
-def label_iterations(host: Host, steps: Intervals | None) -> tuple[Labels, frozenset[int]]:
-    """Iterations of the activities, and those truncated by the profiling window."""
+class IterationLabels(Struct, frozen=True):
+    """The step of each activity, by its number and by its place among the annotated ones."""
+
+    labels: Labels
+    place: Index
+    """In `StepSpans`; NO_STEP for activities of none."""
+    truncated: frozenset[int]
+    """Steps that the profiler's window cuts."""
+
+
+def label_iterations(host: Host, spans: StepSpans) -> IterationLabels:
+    """Steps of the activities: what a step's annotation holds the launch of, on any thread."""
     points = host.links.points
     labels = Labels.none(len(points))
+    place = np.full(len(points), NO_STEP, np.intp)
+    if len(spans):
+        known = np.flatnonzero(points.known())
+        place[known] = spans.at(points.time_ns[known])
+        place = _with_unlinked(place, spans, host)
+        found = np.append(spans.number, NO_LABEL)[place]
+        labels.fill(found, Rule.ANNOTATION, points.known())
+        labels.fill(found, Rule.NEIGHBOUR)
+        return IterationLabels(labels, place, _cut_steps(host, spans))
     partial: set[int] = set()
-    if steps is not None:
-        found = steps.innermost(points, any_thread=True)
-        labels.fill(found, Rule.ANNOTATION)
-        partial |= _label_before(labels, points, steps)
-        partial |= _ending_without_activity(host, steps, found)
-    elif ends := _optimizer_ends(host):
+    if ends := _optimizer_ends(host):
         found = np.searchsorted(ends, points.time_ns, "left")
         labels.fill(found, Rule.BURST, points.known())
         if len(found) and int(found.max()) == len(ends):
@@ -207,7 +239,53 @@ def label_iterations(host: Host, steps: Intervals | None) -> tuple[Labels, froze
     elif not points.known().any():
         labels.fill(_kernel_bursts(host), Rule.BURST)
     _label_unlinked(labels, host, partial)
-    return labels, frozenset(partial)
+    return IterationLabels(labels, place, frozenset(partial))
+
+
+def _with_unlinked(place: Index, spans: StepSpans, host: Host) -> Index:
+    """The places of the activities' steps, with those that have no launch record.
+
+    They take the step of both neighbours on their stream, where these differ that of the nearer
+    one on any. A step has none that starts before its annotation. Those before the first linked
+    activity of their GPU may have been launched before the window, and so may all before that of
+    their stream if they are more than the step has a place for: they belong to no step, unless it
+    is step 0, before which there is none.
+    """
+    activities, points = host.trace.activities, host.links.points
+    known, unlinked = place != NO_STEP, ~points.known()
+    if not known.any() or not unlinked.any():
+        return place
+    labels = Labels(place.astype(np.int32), np.zeros(len(place), np.int8))
+    near = _neighbours(labels, host)
+    reached = np.searchsorted(spans.start_ns, activities.start_ns, "right") - 1
+    is_head = unlinked & (_before_launches(labels, host, near) | (reached < 0))
+    if spans.number[0] == 0:
+        is_head &= reached < 0
+    found = np.where(unlinked, np.minimum(_nearer(labels, host, near), reached), place)
+    found[is_head] = NO_STEP
+    return np.asarray(found, np.intp)
+
+
+def _cut_steps(host: Host, spans: StepSpans) -> frozenset[int]:
+    """Steps at whose beginning or end several launches in a row have no activity: the recording
+    of the GPU began or ended within them."""
+    launches, links = host.trace.launches, host.links
+    linked = distinct(links.launch[links.launch >= 0])
+    rows = np.concatenate([linked, links.orphans])
+    has_activity = np.repeat([True, False], [len(linked), len(links.orphans)])
+    place = spans.at(launches.start_ns[rows])
+    cut = set()
+    for step in distinct(place[np.flatnonzero(~has_activity)]).tolist():
+        if step == NO_STEP:
+            continue
+        own = np.flatnonzero(place == step)
+        own = own[np.argsort(launches.start_ns[rows[own]], kind="stable")]
+        there = np.flatnonzero(has_activity[own])
+        edges = (int(there[0]), len(own) - 1 - int(there[-1])) if len(there) else (len(own), 0)
+        least = max(_FEWEST_CUT, _SHARE_CUT * len(own))
+        if max(edges) >= least:
+            cut.add(int(spans.number[step]))
+    return frozenset(cut)
 
 
 def _annotated(host: Host) -> Intervals | None:
@@ -216,46 +294,27 @@ def _annotated(host: Host) -> Intervals | None:
         if len(rows):
             numbers = [int(match[1]) for row in rows if (match := pattern.search(host.text(row)))]
             return host.intervals(rows, np.array(numbers, np.intp))
-    return None
-
-
-def _label_before(labels: Labels, points: Points, steps: Intervals) -> set[int]:
-    """Launches before the first annotation belong to a truncated step.
-
-    A range that began before profiling is not recorded, so only launches show the step before the
-    first recorded one.
-    """
-    first = int(steps.value[np.argmin(steps.start_ns)])
-    before = points.known() & (points.time_ns < steps.start_ns.min())
-    if first == 0 or not before.any():
-        return set()
-    labels.fill(first - 1, Rule.WINDOW, before)
-    return {first - 1}
-
-
-def _ending_without_activity(host: Host, steps: Intervals, found: Index) -> set[int]:
-    """Steps whose last launches have no activity: GPU recording ended before them."""
-    launches, links = host.trace.launches, host.links
-    orphans = Points(launches.thread[links.orphans], launches.start_ns[links.orphans])
-    step = steps.innermost(orphans, any_thread=True)
-    cut = set()
-    for number in distinct(step[step >= 0]).tolist():
-        linked = links.points.time_ns[(found == number) & links.points.known()]
-        if not len(linked) or orphans.time_ns[step == number].max() > linked.max():
-            cut.add(int(number))
-    return cut
+    rows = np.flatnonzero(host.is_annotation & host.named(TRAINER_STEPS))
+    if not len(rows):
+        return None
+    rows = rows[np.argsort(host.ranges.start_ns[rows], kind="stable")]
+    rows = rows[parents(host.intervals(rows)) == NOWHERE]
+    return host.intervals(rows, np.arange(len(rows)))
 
 
 def _optimizer_ends(host: Host) -> list[int]:
-    """Ends of the optimizer steps, merged if no backward work lies between them."""
+    """Ends of the optimizer steps, merged if no backward work lies between them; in old traces,
+    which don't show that, if nothing is launched."""
     rows = np.flatnonzero(host.named(_OPTIMIZER_STEP))
     rows = rows[np.argsort(host.ranges.start_ns[rows])]
-    backward = np.sort(host.ranges.start_ns[host.named(BACKWARD_NODE)])
+    between = np.sort(host.ranges.start_ns[host.named(BACKWARD_NODE)])
+    if not len(between):
+        between = np.sort(host.links.points.time_ns[host.links.points.known()])
     ends: list[int] = []
     spans = zip(host.ranges.start_ns[rows].tolist(), host.ends(rows).tolist(), strict=True)
     for start, end in spans:
         since = ends[-1] if ends else 0
-        if ends and np.searchsorted(backward, start) == np.searchsorted(backward, since):
+        if ends and np.searchsorted(between, start) == np.searchsorted(between, since):
             ends[-1] = max(ends[-1], end)
         else:
             ends.append(end)
@@ -275,18 +334,18 @@ def _kernel_bursts(host: Host) -> Int32:
     return iteration
 
 
-def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
-    """Activities without a launch take the step of both neighbours on their stream, where these
-    differ that of the nearer one on any.
+class _Neighbours(Struct, frozen=True):
+    """Of each activity the nearest labelled ones before and after it."""
 
-    Those before the first linked activity of their GPU were launched before profiling began, and so
-    were all before that of their stream if some were, or if they are more than the first step has
-    a place for: they belong to the step before the first one, or to the first if it is truncated.
-    """
-    activities = host.trace.activities
-    known, unlinked = ~labels.missing(), ~host.links.points.known()
-    if not known.any() or not unlinked.any():
-        return
+    previous: Index
+    """On its stream if both of its neighbours there have one step, else on any; -1 for none."""
+    following: Index
+    next_on_stream: Index
+    has_previous_on_stream: Mask
+
+
+def _neighbours(labels: Labels, host: Host) -> _Neighbours:
+    activities, known = host.trace.activities, ~labels.missing()
     anywhere = Order.of(activities.device.astype(np.int64), activities.start_ns)
     on_stream, on_gpu = (
         [order.nearest(known, forwards=way) for way in (False, True)]
@@ -295,25 +354,52 @@ def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
     codes = [np.where(near >= 0, labels.codes[near], NO_LABEL) for near in on_stream]
     is_sure = (codes[0] == codes[1]) & (codes[0] != NO_LABEL)
     previous, following = (np.where(is_sure, *near) for near in zip(on_stream, on_gpu, strict=True))
-    codes_after = labels.codes[following]
-    first = int(labels.codes[known].min())
-    head = unlinked & (previous < 0) & (following >= 0) & (codes_after == first)
-    of_stream = unlinked & (on_stream[0] < 0) & (on_stream[1] >= 0)
-    of_stream &= labels.codes[on_stream[1]] == first
+    return _Neighbours(previous, following, on_stream[1], on_stream[0] >= 0)
+
+
+def _before_launches(labels: Labels, host: Host, near: _Neighbours) -> Mask:
+    """Activities without a launch that were launched before profiling began."""
+    unlinked = ~host.links.points.known()
+    first = int(labels.codes[~labels.missing()].min())
+    head = unlinked & (near.previous < 0) & (near.following >= 0)
+    head &= labels.codes[near.following] == first
+    of_stream = unlinked & ~near.has_previous_on_stream & (near.next_on_stream >= 0)
+    of_stream &= labels.codes[near.next_on_stream] == first
     before = host.lane[head | (of_stream & _exceeds_first(of_stream, labels, host))]
-    head |= of_stream & isin(host.lane, before)
+    return head | (of_stream & isin(host.lane, before))
+
+
+def _nearer(labels: Labels, host: Host, near: _Neighbours) -> Int32:
+    """The label of the nearer neighbour, NO_LABEL without any."""
+    activities = host.trace.activities
+    end_ns = activities.start_ns + activities.duration_ns
+    until_next = activities.start_ns[near.following] - end_ns
+    since_last = activities.start_ns - end_ns[near.previous]
+    after = (near.following >= 0) & ((near.previous < 0) | (until_next < since_last))
+    nearer = np.where(after, labels.codes[near.following], labels.codes[near.previous])
+    nearer[(near.previous < 0) & (near.following < 0)] = NO_LABEL
+    return nearer
+
+
+def _label_unlinked(labels: Labels, host: Host, partial: set[int]) -> None:
+    """Activities without a launch, where no annotation bounds the steps, as `_with_unlinked`.
+
+    Those before the first linked activity belong to the step before the first one, or to the first
+    if it is truncated.
+    """
+    known, unlinked = ~labels.missing(), ~host.links.points.known()
+    if not known.any() or not unlinked.any():
+        return
+    near = _neighbours(labels, host)
+    head = _before_launches(labels, host, near)
+    first = int(labels.codes[known].min())
+    nearer = _nearer(labels, host, near)
     if first in partial or first == 0:
         labels.fill(first, Rule.NEIGHBOUR, head)
     elif head.any():
         labels.fill(first - 1, Rule.WINDOW, head)
         partial.add(first - 1)
-
-    end_ns = activities.start_ns + activities.duration_ns
-    until_next = activities.start_ns[following] - end_ns
-    since_last = activities.start_ns - end_ns[previous]
-    after = (following >= 0) & ((previous < 0) | (until_next < since_last))
-    nearer = np.where(after, codes_after, labels.codes[previous])
-    labels.fill(nearer, Rule.NEIGHBOUR, unlinked & ((previous >= 0) | (following >= 0)))
+    labels.fill(nearer, Rule.NEIGHBOUR, unlinked)
 
 
 def _exceeds_first(rows: Mask, labels: Labels, host: Host) -> Mask:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.accounting import cut
+from chopper_core.model.accounting import IDLE_COLUMNS, cut, idle_times
 from chopper_core.model.column_names import (
     ENERGY,
     integral_of,
@@ -36,7 +36,7 @@ from chopper_core.model.table import COLUMNS, NO_LABEL, NO_TIME, Category, Kerne
 from chopper_core.model.units import Unit
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Telemetry
-from chopper_core.util.arrays import Float64, Int64, column_types
+from chopper_core.util.arrays import Float64, Index, Int64, column_types
 from chopper_core.util.grouping import distinct, median_of, places_by
 
 _LONGEST_PERIOD_NS: Final = 86_400 * 10**9
@@ -245,6 +245,21 @@ def telemetry_columns(table: KernelTable, signals: Mapping[str, Signal]) -> dict
     return columns
 
 
+def charged_times(table: KernelTable, own: Index) -> tuple[Index, Int64, Int64]:
+    """The times that the rows of a GPU are charged with: the row by its place in `own`, begin and
+    end."""
+    start, took = table.start_ns[own], table.duration_ns[own]
+    pieces = cut(start, took, table.kind[own], table.stream[own])
+    busy = np.flatnonzero(pieces.is_compute | pieces.is_comm | pieces.is_copy)
+    charges = {name: getattr(table, name)[own] for name in IDLE_COLUMNS}
+    idle = idle_times(start, took, table.launch_ns[own], charges)
+    return (
+        np.concatenate([pieces.owner[busy], idle.row]),
+        np.concatenate([pieces.edges_ns[busy], idle.begin_ns]),
+        np.concatenate([pieces.edges_ns[busy + 1], idle.end_ns]),
+    )
+
+
 def _energy(table: KernelTable, powers: Sequence[Signal]) -> Float64:
     """The energy of each piece of a GPU's span, charged as its time is, in J.
 
@@ -258,12 +273,13 @@ def _energy(table: KernelTable, powers: Sequence[Signal]) -> Float64:
         curves = [power.curves[gpu] for power in powers if gpu in power.curves]
         most = max(len(distinct(curve.edges_ns)) for curve in curves)
         curve = next(each for each in curves if 2 * len(distinct(each.edges_ns)) >= most)
-        pieces = cut(
-            table.start_ns[own], table.duration_ns[own], table.kind[own], table.stream[own]
+        owner, begin, end = charged_times(table, own)
+        joules, covered = (
+            until - since
+            for since, until in zip(curve.integrals(begin), curve.integrals(end), strict=True)
         )
-        joules, covered = (np.diff(part) for part in curve.integrals(pieces.edges_ns))
-        spent = np.bincount(pieces.owner, weights=joules * 1e-9, minlength=len(own))
-        known = np.bincount(pieces.owner, weights=covered, minlength=len(own))
-        length = np.bincount(pieces.owner, weights=np.diff(pieces.edges_ns), minlength=len(own))
+        spent = np.bincount(owner, weights=joules * 1e-9, minlength=len(own))
+        known = np.bincount(owner, weights=covered, minlength=len(own))
+        length = np.bincount(owner, weights=end - begin, minlength=len(own))
         energy[own] = np.where(known >= length, spent, np.nan)
     return energy

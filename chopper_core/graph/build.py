@@ -28,7 +28,7 @@ from chopper_core.graph.step_graph import (
 )
 from chopper_core.graph.waits import inferred_waits
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, NO_TIME, Kind
+from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64
 from chopper_core.util.grouping import (
     counts_of,
@@ -51,12 +51,19 @@ def step_graph(run: Run) -> StepGraph:
     return run.memo(("step graph",), lambda: build_graph(run, np.arange(len(run.table))))
 
 
+def activity_rows(table: KernelTable, rows: Index) -> Index:
+    """Some rows without those of time outside steps, which no activity stands for."""
+    is_activity = np.not_equal(table.category[rows], Category.OUTSIDE)
+    return np.asarray(rows[is_activity], np.intp)
+
+
 def build_graph(run: Run, rows: Index) -> StepGraph:
     """The graph of some rows of a run, in any order, that have times.
 
     Of rows with others between them, the first after a gap begin as their host's work or the end
     of those before has them begin: what comes first is there for the sake of the next.
     """
+    rows = activity_rows(run.table, rows)
     timed, edges, lead = _timed(run, rows)
     hosts = host_nodes(run, timed)
     wakes, hosts = _wakes(hosts, timed)
@@ -79,7 +86,8 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     latency = _latency(timed, edges, known)
     unseen = 0
     if lead is None:
-        is_whole = len(timed.rows) == len(run.table)
+        whole = activity_rows(run.table, np.arange(len(run.table)))
+        is_whole = len(timed.rows) == len(whole)
         iteration = None if is_whole else run.table.iteration[timed.rows]
         has_all = run.world <= len({each.rank for each in run.gpus})
         edges, latency, unseen = _with_unseen_waits(

@@ -27,9 +27,11 @@ from chopper_core.model.column_names import (
 from chopper_core.model.inputs import PREDICTED
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostLane, HostSteps
-from chopper_core.model.table import NO_TIME
+from chopper_core.model.step_spans import HostEvidence, StepSpans
+from chopper_core.model.table import NO_TIME, KernelTable
 from chopper_core.model.tree import level_order
-from chopper_core.util.grouping import places_by
+from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import distinct, first_equal, places_by
 
 _ON_THE_HOST: Final = (HostLane, HostSteps)
 _LABELS: Final = (
@@ -47,6 +49,44 @@ _LABELS: Final = (
     CHUNK,
 )
 """What is measured of activities whose times change."""
+
+
+def _replayed_steps(predictor: Predictor, predicted: Predicted) -> dict[int, StepSpans]:
+    """The annotated steps of each GPU's host, which end when the replay leaves them; the time
+    between two of them stays as measured."""
+    graph, measured = predictor.graph, predictor.run.side(HostSteps)
+    ends = {
+        (int(graph.gpu[node]), int(graph.iteration[node])): int(predicted.replayed.end_ns[node])
+        for node in graph.host_ends
+    }
+    found = {}
+    for gpu in distinct(measured.gpu).tolist():
+        own = measured.of_gpu(gpu)
+        numbers = measured.iteration[own].astype(np.int64)
+        if len(distinct(numbers)) < len(numbers):
+            continue
+        begin = measured.start_ns[own]
+        end = begin + measured.duration_ns[own]
+        replayed = np.array([ends.get((gpu, number), NO_TIME) for number in numbers.tolist()])
+        kept = np.flatnonzero(replayed != NO_TIME)
+        if not len(kept):
+            continue
+        gap = begin[kept] - np.append(end[kept][0], end[kept][:-1])
+        begins = np.append(begin[kept][0], replayed[kept][:-1] + gap[1:])
+        begins = np.minimum(begins, replayed[kept])
+        found[gpu] = StepSpans(numbers[kept], begins, replayed[kept])
+    return found
+
+
+def _evidence(spans: StepSpans | None, table: KernelTable, launch: Int64) -> HostEvidence | None:
+    """What the replay shows of a GPU's host. A step that opened a window with an empty queue does
+    so still."""
+    if spans is None:
+        return None
+    place = first_equal(spans.number, table.iteration.astype(np.int64))
+    is_empty = (table.idle_launch_ns > 0) & (launch != NO_TIME)
+    none = np.zeros(0, np.int64)
+    return HostEvidence(spans, place, none, np.sort(launch[is_empty]), none)
 
 
 def predicted_run(
@@ -67,11 +107,13 @@ def predicted_run(
     launch[graph.target[edges]] = times.end_ns[graph.source[edges]]
     launched = launch[graph.arrivals]
     columns: dict[str, Any] = {"start_ns": start, "duration_ns": duration, "launch_ns": launched}
-    for own in places_by(table.gpu).values():
+    spans = _replayed_steps(predictor, predicted)
+    for gpu, own in places_by(table.gpu).items():
         of_gpu = start[own], duration[own], table.kind[own]
-        found = account(*of_gpu, table.stream[own], launched[own])
-        found |= launch_overheads(*of_gpu, launched[own], table.iteration[own])
-        for name, values in found.items():
+        evidence = _evidence(spans.get(gpu), table.take(own), launched[own])
+        charges = dict(account(*of_gpu, table.stream[own], launched[own], evidence).columns)
+        charges |= launch_overheads(*of_gpu, launched[own], table.iteration[own])
+        for name, values in charges.items():
             columns.setdefault(name, np.zeros(len(table), np.int64))[own] = values
     kept = {name: each for name, each in table.measured.items() if name in _LABELS}
     table = replace(table, **columns, measured=kept)

@@ -18,9 +18,9 @@ import msgspec.structs
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.table import NO_LABEL, KernelTable
-from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask, Rows
-from chopper_core.util.grouping import counts_of, maxima_of, run_starts, stable_order
+from chopper_core.model.table import NO_LABEL, STATES, KernelTable
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Rows
+from chopper_core.util.grouping import counts_of, places_by, run_starts, stable_order
 
 _FAR: Final = np.iinfo(np.int64).max >> 2
 
@@ -350,13 +350,14 @@ class Steps(Struct, frozen=True, eq=False):
     host_end: Int64
     """The node at which the host leaves the iteration, or -1."""
     begin_ns: Int64
-    """The first start of each in the identity replay."""
-    is_final: Mask
-    """Whether a cell is of the last iteration of its GPU in the run."""
+    """When each begins on the GPU in the identity replay, with its host's time before the first
+    activity."""
+    outside_ns: Int64
+    """Measured time of no step between the step before and each."""
 
     def times_ns(self, graph: StepGraph, replayed: Replayed) -> Int64:
-        """The time of each cell: from the end of the iteration before it, of the first of a GPU
-        from its first start in the identity replay.
+        """The time of each cell: from the end of the iteration before it, without time of no step;
+        of the first of a GPU from its begin in the identity replay.
 
         An iteration ends with its last activity, or while the GPU is idle after that, when its host
         leaves it.
@@ -367,11 +368,11 @@ class Steps(Struct, frozen=True, eq=False):
         ends = np.maximum.reduceat(every[graph.activities[self.activities]], self.first)
         host = np.append(every, ends.min(initial=0))[self.host_end]
         is_last = np.append(self.gpu[1:] != self.gpu[:-1], True)
-        # Of the last step of a run no next one shows when its host is done.
-        until = np.where(is_last, np.where(self.is_final, ends, _FAR), np.append(starts[1:], 0))
+        until = np.where(is_last, _FAR, np.append(starts[1:], 0))
         ends = np.maximum(ends, np.minimum(host, until))
         # What comes later does not begin its step later: it takes longer.
-        begins = np.where(np.append(True, is_last[:-1]), self.begin_ns, np.append(0, ends[:-1]))
+        is_first = np.append(True, is_last[:-1])
+        begins = np.where(is_first, self.begin_ns, np.append(0, ends[:-1] + self.outside_ns[1:]))
         return np.asarray(np.maximum(ends - begins, 0), np.int64)
 
 
@@ -386,7 +387,28 @@ def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
         (int(graph.gpu[node]), int(graph.iteration[node])): int(node) for node in graph.host_ends
     }
     host = [ends.get(cell, -1) for cell in zip(*(each.tolist() for each in cells), strict=True)]
-    last = maxima_of(table.iteration, table.gpu, int(table.gpu.max(initial=-1)) + 1)
-    begin = np.minimum.reduceat(identity.begin_ns[graph.arrivals[known]], first)
-    is_final = cells[1] == last[cells[0]]
-    return Steps(*cells, known, first, np.array(host, np.int64), begin, is_final)
+    begins = identity.begin_ns[graph.arrivals[known]]
+    begin = np.minimum.reduceat(begins, first)
+    before = table.idle_ns[rows[known]] - table.idle_after_ns[rows[known]]
+    is_opening = begins == np.repeat(begin, np.diff(first, append=len(known)))
+    begin = begin - np.maximum.reduceat(np.where(is_opening, before, 0), first)
+    starts = np.minimum.reduceat(table.start_ns[rows[known]], first)
+    outside = _outside_before(table, cells[0], starts)
+    return Steps(*cells, known, first, np.array(host, np.int64), begin, outside)
+
+
+def _outside_before(table: KernelTable, gpu: Int64, starts: Int64) -> Int64:
+    """The time of no step before each cell, that a GPU spends between it and the cell before."""
+    found = np.zeros(len(starts), np.int64)
+    none = np.flatnonzero(table.iteration == NO_LABEL)
+    if not len(none):
+        return found
+    whose = places_by(table.gpu[none])
+    for one, cells in places_by(gpu).items():
+        own = none[whose.get(one, np.zeros(0, np.intp))]
+        order = cells[np.argsort(starts[cells], kind="stable")]
+        at = np.searchsorted(starts[order], table.start_ns[own], "left")
+        inside = (at > 0) & (at < len(order))
+        spent = sum(getattr(table, state)[own[inside]] for state in STATES)
+        np.add.at(found, order[at[inside]], spent)
+    return found

@@ -60,7 +60,7 @@ def _total(name: str, scope: Scope) -> Values:
 
 
 def _without_launch(scope: Scope) -> Mask:
-    return np.equal(scope.nodes.sum("unlinked"), scope.nodes.sizes())
+    return np.equal(scope.nodes.sum("unlinked"), scope.nodes.activities())
 
 
 @metric("elapsed_ns", Unit.NS, "time", source=_ACCOUNTING)
@@ -157,7 +157,7 @@ declare(
 @metric("activities", Unit.NONE, "activities", needs_times=False)
 def activities(scope: Scope) -> Values:
     """Number of kernels, copies and memsets."""
-    return Values(scope.nodes.sizes())
+    return Values(scope.nodes.activities())
 
 
 declare(
@@ -185,7 +185,7 @@ def instances(scope: Scope) -> Values:
 @metric("mean_ns", Unit.NS, "mean", reduces=Reduces.RATIO)
 def mean_duration(scope: Scope) -> Values:
     """Mean duration of an activity."""
-    return quotient(scope.nodes.sum("duration_ns"), scope.nodes.sizes())
+    return quotient(scope.nodes.sum("duration_ns"), scope.nodes.activities())
 
 
 @metric("min_ns", Unit.NS, "min", reduces=Reduces.MIN)

@@ -1,7 +1,7 @@
-"""Time accounting: every nanosecond of a GPU's span is charged to one activity.
+"""Time accounting: every nanosecond of a GPU's span is charged to one row of the kernel table.
 
-The span (first start to last end) is cut at every start and end. Each piece is in exactly one
-state and is charged to exactly one activity:
+The span is cut at every start and end of an activity. Each piece is in exactly one state and is
+charged to exactly one activity:
 
 | state of the GPU               | column            | charged to                           |
 |--------------------------------|-------------------|--------------------------------------|
@@ -13,21 +13,55 @@ state and is charged to exactly one activity:
 
 Ties go to the lower stream, then to the earlier row. Everything is integers: the five columns add
 up to the span, to the nanosecond.
+
+Where annotations state the steps of the host (`model/step_spans.py`), the span reaches from the
+first annotation to the end of the last, and idle time between the activities of two steps is cut
+at these: see `_Idle`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.step_spans import NO_STEP, HostEvidence, StepSpans
 from chopper_core.model.table import NO_TIME, Kind
-from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask, Rows
 from chopper_core.util.grouping import run_mask
+
+_NEVER: Final = np.iinfo(np.int64).max
+IDLE_COLUMNS: Final = ("idle_ns", "idle_launch_ns", "idle_unknown_ns", "idle_after_ns")
+"""The columns that `idle_times` takes."""
+
+
+class OutsideGaps(Struct, frozen=True):
+    """Idle time of a GPU that belongs to no step, in order of time."""
+
+    start_ns: Int64
+    end_ns: Int64
+    following: Index
+    """The activity that starts next; after the last one, the last one."""
+
+
+NO_GAPS: Final = OutsideGaps(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.intp))
+
+
+class Account(Struct, frozen=True):
+    """What each activity of a GPU is charged with, and the time that none of them is."""
+
+    columns: Mapping[str, Int64]
+    """Columns in ns, a value per activity."""
+    outside: OutsideGaps = NO_GAPS
 
 
 class Pieces(Struct, frozen=True):
     """The span of a GPU, cut at every start and end."""
 
+    order: Index
+    """The activities by start."""
     edges_ns: Int64
     """Times in ns, one more than the pieces."""
     owner: Index
@@ -56,6 +90,7 @@ def cut(start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64) -> Piece
     for of_kind in (Kind.COPY, Kind.COMM, Kind.COMPUTE):
         owner = np.where(running[of_kind] >= 0, running[of_kind], owner)
     return Pieces(
+        order,
         edges,
         owner,
         running[Kind.COMPUTE] >= 0,
@@ -65,14 +100,20 @@ def cut(start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64) -> Piece
 
 
 def account(
-    start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64, launch_ns: Int64
-) -> dict[str, Int64]:
-    """Split the span of one GPU among its activities: columns in ns, a value per activity.
+    start_ns: Int64,
+    duration_ns: Int64,
+    kind: Int8,
+    stream: Int64,
+    launch_ns: Int64,
+    host: HostEvidence | None = None,
+) -> Account:
+    """Split the span of one GPU among its activities, and the time outside its steps.
 
     Adds to the columns above: `idle_host_ns`, the idle time before the activity's launch call
     (the host was late); `idle_launch_ns`, the idle time from that call on; `idle_unknown_ns`, the
-    idle time before an activity without a launch record; `hidden_ns`, the part of a communication
-    under compute, 0 for all others.
+    idle time before an activity without a launch record, or after a launch without an activity;
+    `idle_after_ns`, the part of `idle_ns` after the activity, which ends its step; `hidden_ns`, the
+    part of a communication under compute, 0 for all others.
     """
     count = len(start_ns)
     end_ns = start_ns + duration_ns
@@ -80,16 +121,11 @@ def account(
     edges, length = pieces.edges_ns, np.diff(pieces.edges_ns)
     compute, comm, copy = pieces.is_compute, pieces.is_comm, pieces.is_copy
 
-    def charge(where: Mask, amount: Int64 = length) -> Int64:
-        # Sums of whole nanoseconds stay exact in float64 below 2**53 ns, which is 104 days.
-        charged = np.bincount(pieces.owner[where], weights=amount[where], minlength=count)
-        return charged.astype(np.int64)
+    def charge(where: Mask) -> Int64:
+        return _charged(pieces.owner[where], length[where], count)
 
-    idle = ~(compute | comm | copy)
-    launch = launch_ns[pieces.owner]
-    host_late = np.clip(launch - edges[:-1], 0, length)
-    known = launch != NO_TIME
-
+    idle = np.flatnonzero(~(compute | comm | copy))
+    gaps = _gaps_of(edges[idle], edges[idle + 1], pieces.order, start_ns, end_ns, launch_ns, host)
     compute_edges = np.concatenate([[0], np.cumsum(np.where(compute, length, 0))])
     hidden = np.zeros(count, np.int64)
     comms = np.flatnonzero(kind == Kind.COMM)
@@ -97,17 +133,195 @@ def account(
         compute_edges[np.searchsorted(edges, end_ns[comms])]
         - compute_edges[np.searchsorted(edges, start_ns[comms])]
     )
-    return {
+    columns = {
         "compute_ns": charge(compute & ~comm),
         "overlap_ns": charge(compute & comm),
         "exposed_comm_ns": charge(comm & ~compute),
         "exposed_copy_ns": charge(copy & ~comm & ~compute),
-        "idle_ns": charge(idle),
-        "idle_host_ns": charge(idle & known, host_late),
-        "idle_launch_ns": charge(idle & known, length - host_late),
-        "idle_unknown_ns": charge(idle & ~known),
+        **gaps.charges(count),
         "hidden_ns": hidden,
     }
+    return Account(columns, gaps.outside)
+
+
+class IdleTimes(Rows, frozen=True):
+    """Where the idle time lies that rows of one GPU are charged with: times in ns.
+
+    Up to `launch_ns` it is before the launch call, from `unknown_ns` on nothing tells why it is.
+    """
+
+    row: Index
+    begin_ns: Int64
+    launch_ns: Int64
+    unknown_ns: Int64
+    end_ns: Int64
+
+
+def idle_times(
+    start_ns: Int64, duration_ns: Int64, launch_ns: Int64, charges: Mapping[str, Int64]
+) -> IdleTimes:
+    """The idle time before and after the rows of one GPU, from what they are charged with, the
+    columns `IDLE_COLUMNS`."""
+    after, unknown = charges["idle_after_ns"], charges["idle_unknown_ns"]
+    before = charges["idle_ns"] - after
+    rows, tails = np.flatnonzero(before), np.flatnonzero(after)
+    has_launch = launch_ns[rows] != NO_TIME
+    # In a queue that may hold unrecorded work the time from the launch call on isn't charged.
+    is_late = has_launch & (charges["idle_launch_ns"][rows] == 0) & (unknown[rows] == 0)
+    end = start_ns[rows]
+    end = np.where(is_late, np.minimum(end, launch_ns[rows]), end)
+    begin = end - before[rows]
+    lost = end - np.minimum(unknown[rows], before[rows])
+    launch = np.where(has_launch, np.clip(launch_ns[rows], begin, lost), begin)
+    found = IdleTimes(rows, begin, launch, lost, end)
+    if not len(tails):
+        return found
+    order = np.argsort(start_ns, kind="stable")
+    reached = np.maximum.accumulate((start_ns + duration_ns)[order])
+    falls_idle = np.flatnonzero(np.append(start_ns[order][1:] > reached[:-1], True))
+    place = np.empty(len(order), np.intp)
+    place[order] = np.arange(len(order))
+    idle_from = reached[falls_idle[np.searchsorted(falls_idle, place[tails])]]
+    until = idle_from + after[tails]
+    lost = until - np.clip(unknown[tails] - before[tails], 0, after[tails])
+    lost = np.where(before[tails] > 0, lost, until - np.minimum(unknown[tails], after[tails]))
+    return found.joined(IdleTimes(tails, idle_from, lost, lost, until))
+
+
+def _charged(owner: Index, amount: Int64, count: int) -> Int64:
+    # Sums of whole nanoseconds stay exact in float64 below 2**53 ns, which is 104 days.
+    return np.bincount(owner, weights=amount, minlength=count).astype(np.int64)
+
+
+class _Idle(Struct, frozen=True):
+    """The idle time of a GPU, gap by gap: times in ns, and the activities around each gap.
+
+    A gap between two steps is cut: `begin` – `ended` is the rest of the step before, which its
+    annotation holds; `ended` – `left` is outside steps; from `left` on the gap is of the next
+    activity's step. Where the queue may hold work that isn't recorded, from `queued` on it is
+    outside, too. From the first launch without an activity on, why the GPU is idle is unknown.
+    """
+
+    begin: Int64
+    ended: Int64
+    left: Int64
+    queued: Int64
+    end: Int64
+    launch: Int64
+    """The launch call of the next activity; NO_TIME without a record or without a next one."""
+    lost: Int64
+    """The first launch without an activity after those of earlier activities, or `_NEVER`."""
+    following: Index
+    """The activity that starts next; after the last one, the last one."""
+    owner: Index
+    """The last activity of the step before, to which `begin` – `ended` is charged."""
+
+    def charges(self, count: int) -> dict[str, Int64]:
+        until = np.minimum(self.queued, self.end)
+        # Launched after a lost launch, the next activity runs after it.
+        is_after_lost = (self.launch == NO_TIME) | (self.lost < self.launch)
+        lost = np.where(is_after_lost, np.clip(self.lost, self.left, until), until)
+        known = np.where(self.launch == NO_TIME, self.left, lost)
+        host = np.clip(self.launch, self.left, known) - self.left
+        after = np.clip(self.lost, self.begin, self.ended) - self.begin
+        tail = self.ended - self.begin
+
+        def charged(before: Int64, behind: Int64) -> Int64:
+            owners = np.concatenate([self.following, self.owner])
+            return _charged(owners, np.concatenate([before, behind]), count)
+
+        nothing = np.zeros_like(tail)
+        return {
+            "idle_ns": charged(until - self.left, tail),
+            "idle_host_ns": charged(host, after),
+            "idle_launch_ns": charged(known - self.left - host, nothing),
+            "idle_unknown_ns": charged(until - known, tail - after),
+            "idle_after_ns": charged(nothing, tail),
+        }
+
+    @property
+    def outside(self) -> OutsideGaps:
+        parts = ((self.ended, self.left), (np.minimum(self.queued, self.end), self.end))
+        begin, end = (np.concatenate(each) for each in zip(*parts, strict=True))
+        following = np.tile(self.following, 2)
+        there = np.flatnonzero(end > begin)
+        there = there[np.argsort(begin[there], kind="stable")]
+        return OutsideGaps(begin[there], end[there], following[there])
+
+
+def _gaps_of(
+    begin: Int64,
+    end: Int64,
+    order: Index,
+    start_ns: Int64,
+    end_ns: Int64,
+    launch_ns: Int64,
+    host: HostEvidence | None,
+) -> _Idle:
+    """The gaps between activities, and those up to the first and after the last one."""
+    count = len(start_ns)
+    if host is not None and len(host.steps) and count:
+        begin, end = _with_ends(begin, end, start_ns, end_ns, host.steps)
+    place = np.searchsorted(start_ns[order], end, "left")
+    following = order[np.minimum(place, count - 1)] if count else np.zeros(0, np.intp)
+    has_next = place < count
+    launch = np.where(has_next, launch_ns[following], NO_TIME) if count else begin
+    never = np.full(len(begin), _NEVER)
+    if host is None or not count:
+        return _Idle(begin, begin, begin, never, end, launch, never, following, following)
+    lost = _first_lost(place, launch_ns[order], host)
+    if not len(host.steps):
+        return _Idle(begin, begin, begin, never, end, launch, lost, following, following)
+    step = host.step_of
+    after = np.where(has_next, step[following], NO_STEP)
+    # An asynchronous copy may end steps later: the step before is the latest that has begun.
+    reached = np.maximum.accumulate(np.append(NO_STEP, step[order]))
+    before = reached[place]
+    is_cut = (after > before) | (after == NO_STEP)
+    spans = host.steps
+    # The last activity of that step that has begun.
+    is_latest = step[order] == reached[1:]
+    latest = np.maximum.accumulate(np.append(0, np.where(is_latest, np.arange(count), 0)))
+    owner = order[latest[place]]
+    bounds = np.append(spans.end_ns, np.iinfo(np.int64).min)
+    ended = np.where(is_cut, np.clip(bounds[before], begin, end), begin)
+    # Work of no step that was launched before the step began: what its queue held.
+    enters_before = np.append(spans.start_ns, _NEVER)[before]
+    ended = np.where((after == NO_STEP) & has_next & (launch < enters_before), begin, ended)
+    enters = np.append(spans.start_ns, _NEVER)[after]
+    enters = np.clip(enters, ended, end)
+    own = np.minimum(enters - ended, np.append(spans.loop_ns, 0)[after])
+    left = np.where(is_cut, enters - own, begin)
+    # Time before work of no step is idle time of that work.
+    left = np.where((after == NO_STEP) & has_next, ended, left)
+    opens = is_cut & np.append(spans.opens_window, False)[after] & (launch != NO_TIME)
+    opens &= ~host.is_queue_empty(launch)
+    queued = np.where(opens, np.maximum(launch, left), _NEVER)
+    return _Idle(begin, ended, left, queued, end, launch, lost, following, owner)
+
+
+def _with_ends(
+    begin: Int64, end: Int64, start_ns: Int64, end_ns: Int64, steps: StepSpans
+) -> tuple[Int64, Int64]:
+    """The gaps, with those from the first annotation to the first activity, and from the last
+    activity to the end of the last annotation."""
+    first, last = start_ns.min(keepdims=True), end_ns.max(keepdims=True)
+    opens, closes = steps.start_ns[:1], steps.end_ns[-1:]
+    head, tail = opens < first, last < closes
+    return (
+        np.concatenate([opens[head], begin, last[tail]]),
+        np.concatenate([first[head], end, closes[tail]]),
+    )
+
+
+def _first_lost(place: Index, launch: Int64, host: HostEvidence) -> Int64:
+    """The first launch without an activity that comes after those of all earlier activities; these
+    are `launch` in order of start, `place` of them before each gap."""
+    if not len(host.lost_ns):
+        return np.full(len(place), _NEVER)
+    latest = np.maximum.accumulate(np.append(NO_TIME, launch))[place]
+    at = np.searchsorted(host.lost_ns, latest, "right")
+    return np.append(host.lost_ns, _NEVER)[at]
 
 
 def _first_running(candidates: Index, start_ns: Int64, end_ns: Int64, at_ns: Int64) -> Index:

@@ -29,7 +29,9 @@ _MAX_LOOKUP: Final = 1 << 22
 _MAX_BY_GPU: Final = 1 << 13
 """Cells up to which a cube that has the GPUs too takes as long as one without."""
 _SAMPLE_ROWS: Final = 1 << 18
-_SUMS: Final = ("kernels", "collectives", "copies", "unlinked", "known_bytes", "idle_latency_ns")
+_SUMS: Final = (
+    *("kernels", "outside", "collectives", "copies", "unlinked", "known_bytes", "idle_latency_ns"),
+)
 SUMMED: Final = (*ADDITIVE, "duration_ns", *_SUMS)
 LOWEST: Final = ("start_ns", "duration_ns", "stream", "launch_ns")
 HIGHEST: Final = ("end_ns", "duration_ns", "stream", "launch_ns", "bytes")

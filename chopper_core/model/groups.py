@@ -133,9 +133,13 @@ class Groups:
         count = end.stop - end.start if isinstance(end, slice) else len(end)
         return run_sizes(self.first, count).astype(np.int64)
 
+    def activities(self) -> Int64:
+        """Number of activities in each group: rows but for those of time outside steps."""
+        return self.sizes() - self.sum("outside")
+
     def computing(self) -> Int64:
         """Number of activities that compute in each group, memsets too."""
-        return self.sizes() - self.sum("collectives") - self.sum("copies")
+        return self.activities() - self.sum("collectives") - self.sum("copies")
 
     def sum(self, column: str) -> Int64:
         return self._reduced("sum", column, np.add.reduceat)

@@ -6,7 +6,7 @@ onto one clock, and how a table is stored; `store.format.SIDE_TABLES` lists thos
 
 Host time is the idle time of each GPU, cut wherever the thread that launches next enters or leaves
 a runtime call, an operator, an annotation or a Python frame. The pieces of a gap lie in the idle
-time that `accounting` charges to the activity that ends it, and add up to that, to the nanosecond.
+time that `accounting` charges to a row, and add up to that, to the nanosecond.
 Copies that nothing hides are cut in the same way. The host lane has outermost operators, and
 runtime calls that don't launch, on the GPU that their thread launches for.
 
@@ -24,11 +24,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.model.accounting import IDLE_COLUMNS, idle_times
 from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.table import ANY_NUMBER, NO_LABEL, KernelTable, Phase, Selection
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64
-from chopper_core.util.grouping import distinct, isin, stable_order
+from chopper_core.util.grouping import distinct, places_by, stable_order
 
 _DTYPES: Final = {"Int8": np.int8, "Int32": np.int32, "Int64": np.int64, "Float64": np.float64}
 ALLOCATED: Final = "allocated_bytes"
@@ -160,11 +161,14 @@ class HostState(IntEnum):
     """The state of the GPU during that time."""
 
     LATE = 0
-    """Idle, before the launch call of the activity that ends it: `idle_host_ns`."""
+    """Idle, before the launch call of the activity that ends it, or after the last activity of a
+    step: `idle_host_ns`."""
     LAUNCHED = 1
     """Idle, from that call on: `idle_launch_ns`."""
     COPYING = 2
     """Only the copy runs that it belongs to."""
+    UNKNOWN = 3
+    """Idle, without a launch record, or after a launch without an activity: `idle_unknown_ns`."""
 
 
 class HostStack(Struct, frozen=True):
@@ -199,35 +203,62 @@ class HostTime(SideTable, frozen=True, eq=False):
         return self.names
 
     def owners(self, table: KernelTable, rows: Selection) -> Index:
-        """The row that each piece is charged to, of some rows of the table; -1 for others'.
-
-        A gap ends where the activity starts that it is charged to.
-        """
+        """The row that each piece is charged to, of some rows of the table; -1 for others'."""
         found = np.full(len(self), -1, np.intp)
-        for states, charged_ns in (
-            ((HostState.LATE, HostState.LAUNCHED), table.idle_ns),
-            ((HostState.COPYING,), table.exposed_copy_ns),
-        ):
-            pieces = np.flatnonzero(isin(self.state, states))
-            charged = charged_ns[rows] if len(pieces) else np.empty(0, np.int64)
-            if not charged.any():
-                continue
-            own = np.flatnonzero(charged > 0)
-            length = charged[own]
-            own = own + rows.start if isinstance(rows, slice) else rows[own]
-            starts, wanted = table.start_ns[own], self.start_ns[pieces]
-            is_copy = HostState.COPYING in states
-            begins = starts if is_copy else starts - length
-            on_axis = axis_of(begins, begins + length, wanted)
-            place = on_axis(table.gpu[own], begins)
-            order = stable_order(place)
-            own, place, length = own[order], place[order], length[order]
-            at_piece = on_axis(self.gpu[pieces], wanted)
-            at = np.searchsorted(place, at_piece, "right") - 1
-            at_row = np.maximum(at, 0)
-            inside = (at >= 0) & (at_piece < place[at_row] + length[at_row])
-            found[pieces[inside]] = own[at[inside]]
+        is_copy = self.state == HostState.COPYING
+        copies = np.flatnonzero(is_copy)
+        if len(copies):
+            own = _charged_rows(table.exposed_copy_ns, rows)
+            begins = table.start_ns[own]
+            lengths = table.exposed_copy_ns[own]
+            found[copies] = self._placed(copies, table.gpu[own], begins, begins + lengths, own)
+        gaps = np.flatnonzero(~is_copy)
+        if len(gaps):
+            own, begins, ends = self._idle_times(table, rows)
+            found[gaps] = self._placed(gaps, table.gpu[own], begins, ends, own)
         return found
+
+    def _idle_times(self, table: KernelTable, rows: Selection) -> tuple[Index, Int64, Int64]:
+        """The rows with idle time, among some rows, with its begins and ends."""
+        owners = [np.zeros(0, np.intp)]
+        begins, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        chosen = _charged_rows(table.idle_ns, rows)
+        for gpu, places in places_by(table.gpu[chosen]).items():
+            own = chosen[places]
+            if table.idle_after_ns[own].any():
+                # Where a GPU falls idle after an activity, all its rows tell.
+                low, high = np.searchsorted(table.gpu, [gpu, gpu + 1]).tolist()
+                every = np.arange(low, high)
+            else:
+                every = own
+            charges = {name: getattr(table, name)[every] for name in IDLE_COLUMNS}
+            idle = idle_times(
+                table.start_ns[every], table.duration_ns[every], table.launch_ns[every], charges
+            )
+            kept = np.isin(every[idle.row], own)
+            owners.append(every[idle.row[kept]])
+            begins.append(idle.begin_ns[kept])
+            ends.append(idle.end_ns[kept])
+        return np.concatenate(owners), np.concatenate(begins), np.concatenate(ends)
+
+    def _placed(self, pieces: Index, gpu: Int32, begins: Int64, ends: Int64, rows: Index) -> Index:
+        """Of some pieces the row in whose time each begins; -1 for none."""
+        wanted = self.start_ns[pieces]
+        if not len(rows):
+            return np.full(len(pieces), -1, np.intp)
+        on_axis = axis_of(begins, ends, wanted)
+        place, until = on_axis(gpu, begins), on_axis(gpu, ends)
+        order = stable_order(place)
+        at_piece = on_axis(self.gpu[pieces], wanted)
+        at = np.searchsorted(place[order], at_piece, "right") - 1
+        at_row = order[np.maximum(at, 0)]
+        return np.where((at >= 0) & (at_piece < until[at_row]), rows[at_row], -1)
+
+
+def _charged_rows(charged_ns: Int64, rows: Selection) -> Index:
+    """Those of some rows that are charged with anything."""
+    own = np.flatnonzero(charged_ns[rows] > 0)
+    return own + rows.start if isinstance(rows, slice) else rows[own]
 
 
 class HostSteps(SideTable, frozen=True, eq=False):

@@ -61,6 +61,8 @@ class Category(IntEnum):
     MEMSET = 2
     INTERVAL = 3
     """Time between two samples of telemetry, in a run without any trace."""
+    OUTSIDE = 4
+    """No activity: idle time outside steps, at its end. It has no duration."""
 
 
 class Phase(IntEnum):
@@ -185,6 +187,7 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
     idle_host_ns: Int64
     idle_launch_ns: Int64
     idle_unknown_ns: Int64
+    idle_after_ns: Int64
     hidden_ns: Int64
     launch_overhead_ns: Int64
     prep_overhead_ns: Int64
@@ -311,6 +314,7 @@ def _latency(idle_launch_ns: AnyArray, start_ns: AnyArray, launch_ns: AnyArray) 
 DERIVED: Final[Mapping[str, Callable[[Callable[[str], AnyArray]], AnyArray]]] = {
     "end_ns": lambda column: column("start_ns") + column("duration_ns"),
     "kernels": lambda column: np.equal(column("category"), Category.KERNEL),
+    "outside": lambda column: np.equal(column("category"), Category.OUTSIDE),
     "collectives": lambda column: np.equal(column("kind"), Kind.COMM),
     "copies": lambda column: np.equal(column("kind"), Kind.COPY),
     "unlinked": lambda column: np.equal(column("launch_ns"), NO_TIME),
@@ -351,6 +355,7 @@ ADDITIVE: Final = (
     "idle_host_ns",
     "idle_launch_ns",
     "idle_unknown_ns",
+    "idle_after_ns",
     "hidden_ns",
     "launch_overhead_ns",
     "prep_overhead_ns",

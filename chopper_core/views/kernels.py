@@ -132,7 +132,7 @@ def figures_of(run: Run, rows: Partition) -> tuple[dict[str, Values], dict[str, 
     nodes = rows.nodes
     kernel_ns = nodes.sum("duration_ns")
     figures = {
-        "activities": Values(nodes.sizes()),
+        "activities": Values(nodes.activities()),
         "kernel_pct": Values(100.0 * kernel_ns / max(int(rows.whole.sum("duration_ns")[0]), 1)),
         "mean_ns": Values(kernel_ns / nodes.sizes()),
         "min_ns": Values(nodes.min("duration_ns")),

@@ -27,7 +27,6 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import ratios, runs_of, sums_of
 from chopper_core.views.base import base_of, base_of_steps
 from chopper_core.views.shared.derived import named, reduced_along
-from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import count, facts
 from chopper_core.views.shared.step_times import (
     of_steps,
@@ -484,8 +483,6 @@ def _steps_of(run: Run, view: View, tokens: int | None) -> StepParts:
     if not view.cut:
         whole &= ~np.isin(iterations, [*run.cut_iterations])
     parts = laid_out(_parts_of_steps(run, steps))
-    moved = moved_idle(run, View(view.run, cut=view.cut), is_whole=True)
-    parts[:, :, PARTS.index("launch")] += moved.by_step(run, gpus, iterations).astype(np.int64)
     return StepParts(
         gpus.tolist(),
         iterations.tolist(),

@@ -144,7 +144,7 @@ def _table_of(gpu: int, kernels: int, measured: bool) -> KernelTable:
     comm = kind == Kind.COMM
     stream = np.where(comm, 11, 0).astype(np.int64)
     launch = start - random.integers(2_000, 400_000, kernels)
-    times = account(start, duration, kind, stream, launch)
+    times = dict(account(start, duration, kind, stream, launch).columns)
     overheads = launch_overheads(start, duration, kind, launch, iteration)
     rule = np.full(kernels, Rule.ANNOTATION, np.int8)
     columns = {}

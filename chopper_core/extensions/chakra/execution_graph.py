@@ -166,7 +166,7 @@ def align_graph(
         name: np.where(stated >= 0, stated, own.rules)
         for name, stated, own in zip(RULES, nodes.stated_rules(), labels, strict=True)
     }
-    columns |= account(start, duration, kind, stream, launch)
+    columns |= account(start, duration, kind, stream, launch).columns
     columns |= launch_overheads(start, duration, kind, launch, iteration.codes)
     table = KernelTable(
         names=[*(name or NO_NAME for name in graph.names), *groups],

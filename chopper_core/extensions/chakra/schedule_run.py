@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.align.rank import charged
+from chopper_core.align.rank_account import charged
 from chopper_core.extensions.chakra.schedule_edges import with_edges
 from chopper_core.extensions.chakra.schedules import EVERYWHERE, NO_MICROBATCH, Schedule
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW

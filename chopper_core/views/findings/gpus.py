@@ -246,7 +246,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
     factor, clock = _kernel_factors(context, gpus), context.by_gpu("gfx_mhz")[at]
     computes = context.busy_ns.mean(axis=1)[at]
     longer = np.where(factor - 1 < SLOWER_STAGE.share, 0.0, computes * (1 - 1 / factor))
-    idle = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns")) + context.moved_ns
+    idle = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns"))
     host, usual_clock = beyond_others(idle.mean(axis=1)[at]), others_median(clock)
     for own in stages:
         places = np.searchsorted(gpus, own)

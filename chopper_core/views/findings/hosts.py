@@ -9,11 +9,10 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.side_table import HostState
-from chopper_core.model.table import NO_LABEL, NO_TIME
+from chopper_core.model.side_table import HostState, HostTime
+from chopper_core.model.table import NO_LABEL, NO_TIME, values_of
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import (
-    first_equal,
     medians_along,
     others_median,
     run_starts,
@@ -142,15 +141,6 @@ def _late_phases(
     idle = context.figure(column, phases).known(missing=0.0)
     elapsed = phases.elapsed_ns.astype(np.float64)
     codes = phases.codes("phase")
-    if column == "idle_host_ns":
-        # What comes to the analysed iterations from activities of others, less what goes.
-        moved, analysed = context.moved, np.array(context.iterations, np.int64)
-        before = context.table.iteration[moved.row]
-        sign = np.isin(moved.iteration, analysed) * 1.0 - np.isin(before, analysed)
-        place = first_equal(codes, context.table.phase[moved.row])
-        own = place >= 0
-        arrives = sums_of((moved.ns * sign)[own], place[own], len(codes))
-        idle, elapsed = idle + arrives, elapsed + arrives
     late = (idle > limit.share * elapsed) & (elapsed / context.spots > least * context.step_ns)
     columns = (each[late].tolist() for each in (codes, idle, elapsed))
     found = [LatePhase(*each) for each in zip(*columns, strict=True)]
@@ -353,23 +343,16 @@ def late_host(context: FindingsContext) -> Iterator[Finding]:
 def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
     """Idle time before launch calls by (phase, layer), GPU and iteration; and the pairs.
 
-    The last place is the end of an iteration, whose idle time the next one's activities end.
+    The last place is the end of an iteration, after its last activity.
     """
     names, owner = context.together("phase", "layer")
     shape = (len(names), len(context.gpus), len(context.iterations))
     place = (owner * shape[1] + context.place("gpu")) * shape[2] + context.place("iteration")
-    own_ns = context.cells.sum("idle_host_ns").astype(np.float64)
+    after_ns = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_after_ns"))
+    own_ns = context.cells.sum("idle_host_ns") - context.cells.sum("idle_after_ns")
+    own_ns = np.maximum(own_ns, 0).astype(np.float64)
     idle = sums_of(own_ns, place, int(np.prod(shape))).reshape(shape)
-    table, moved = context.table, context.moved
-    width = names[:, 1].max() + 2
-    of_row = table.phase[moved.row].astype(np.int64) * width + table.layer[moved.row]
-    where = first_equal(names[:, 0] * width + names[:, 1], of_row)
-    whose = first_equal(np.array(context.gpus), table.gpu[moved.row].astype(np.int64))
-    when = first_equal(np.array(context.iterations), table.iteration[moved.row].astype(np.int64))
-    own = (where >= 0) & (whose >= 0) & (when >= 0)
-    np.subtract.at(idle, (where[own], whose[own], when[own]), moved.ns[own])
-    arrives = np.maximum(context.moved_ns, 0.0)
-    return np.concatenate([idle, arrives[None]]), np.append(names, [[AT_END, NO_LABEL]], axis=0)
+    return np.concatenate([idle, after_ns[None]]), np.append(names, [[AT_END, NO_LABEL]], axis=0)
 
 
 def _usual(idle: Float64, axis: int) -> Float64:
@@ -445,13 +428,14 @@ def _layers(context: FindingsContext, place: LatePlace) -> str:
 def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
     charges, table = host_charges(context.run), context.table
     inside = np.zeros(len(charges.row), np.bool_)
-    is_moved = charges.iteration != table.iteration[charges.row]
+    begins = context.run.side(HostTime).start_ns[charges.piece]
+    is_after = begins >= values_of(table, "end_ns", charges.row)
     for place in places:
         here = (table.gpu[charges.row] == place.gpu) & (charges.iteration == place.iteration)
         if place.phase == AT_END:
-            inside |= here & is_moved
+            inside |= here & is_after
         else:
-            here &= ~is_moved & (table.phase[charges.row] == place.phase)
+            here &= ~is_after & (table.phase[charges.row] == place.phase)
             inside |= here & np.isin(table.layer[charges.row], place.layers or (NO_LABEL,))
     charges = charges.take(inside & (charges.state == HostState.LATE))
     doing = charges.doing(charges.by_cause)

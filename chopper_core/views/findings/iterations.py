@@ -94,14 +94,13 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def kinds(self) -> dict[Cost, Float64]:
         """The time of each kind, mean over GPUs."""
-        context, cells = self.context, self.context.by_iteration
-        iterations, place = ranked(cells.codes("iteration"))
+        cells = self.context.by_iteration
+        place = ranked(cells.codes("iteration"))[1]
         gpus = distinct(cells.codes("gpu")).tolist()
-        moved = context.moved.by_step(context.run, gpus, iterations.tolist()).sum(axis=0)
         found = {}
         for part, (_, *names) in _PARTS.items():
             each = np.sum([sums_of(cells.sum(name), place) for name in names], axis=0)
-            found[part] = (each + moved * ("idle_host_ns" in names)) / len(gpus)
+            found[part] = each / len(gpus)
         return found
 
     @cached_property

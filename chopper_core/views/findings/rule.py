@@ -39,7 +39,6 @@ from chopper_core.util.grouping import (
     run_starts,
     stable_order,
 )
-from chopper_core.views.shared.host_causes import HostCharges, host_charges, moved_idle
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.matched_kernels import compared_iterations
@@ -100,8 +99,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     all_iterations: Int64
     took_ns: Float64
     """Duration of each of `all_iterations` on the GPU that takes longest."""
-    moved: HostCharges
-    """Idle time of the scope that belongs to other iterations than its activities do."""
     gpus: tuple[int, ...] = ()
     iterations: tuple[int, ...] = ()
     """The analysed ones; (-1,) where the trace has none."""
@@ -272,11 +269,6 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             lambda nodes: nodes.sum("compute_ns") + nodes.sum("overlap_ns")
         )
 
-    @cached_property
-    def moved_ns(self) -> Float64:
-        """What idle time of other iterations' activities adds, as GPUs x iterations."""
-        return self.moved.by_step(self.run, self.gpus, self.iterations)
-
     def kernels(self) -> Float64:
         """The number of activities that compute, as GPUs x iterations."""
         return self.by_gpu_and_iteration(Groups.computing)
@@ -424,20 +416,17 @@ def context_of(run: Run, view: View) -> FindingsContext:
     if run.is_sampled_only:
         # Its rules look at its samples.
         nothing, none = Groups.single(run.table, slice(0, 0)), np.empty(0, np.int64)
-        moved = host_charges(run).take(none)
-        return FindingsContext(run, view, nothing, nothing, none, np.empty(0), moved)
+        return FindingsContext(run, view, nothing, nothing, none, np.empty(0))
     tree, table = run.tree(view.order), run.table
     numbers = tree.split(view.path, ("iteration",)).codes("iteration").astype(np.int64)
     whole = (numbers != NO_LABEL) & ~np.isin(numbers, np.array(run.left_out(view), np.int64))
     if not whole.any():
         whole = np.ones(len(numbers), np.bool_)
     each = tree.split(view.path, ("gpu", "iteration"), {"iteration": numbers[~whole].tolist()})
-    moved = moved_idle(run, view)
     gpus, iterations = (
         distinct(each.codes(level)).astype(np.int64) for level in ("gpu", "iteration")
     )
-    took = of_steps(each, gpus, iterations, each.elapsed_ns)
-    took = (took + moved.by_step(run, gpus, iterations)).max(axis=0)
+    took = of_steps(each, gpus, iterations, each.elapsed_ns).max(axis=0)
     irregular: tuple[int, ...] = ()
     if len(iterations) > FEWEST.value:
         irregular = tuple(iterations[took > IRREGULAR.value * median_of(took)].tolist())
@@ -455,7 +444,6 @@ def context_of(run: Run, view: View) -> FindingsContext:
         each,
         iterations,
         took,
-        moved,
         gpus=tuple(distinct(table.gpu[node.selection]).tolist()),
         iterations=tuple(analysed.tolist()),
         irregular=irregular,

@@ -12,7 +12,7 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostState, HostTime
-from chopper_core.model.table import LEVELS, NO_TIME
+from chopper_core.model.table import LEVELS
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, Window, with_view
 from chopper_core.util.arrays import Index, Int64
@@ -141,8 +141,9 @@ def _idle_by_cause(run: Run, node: Groups, charges: HostCharges) -> tuple[Int64,
     def summed(column: Int64, size: int) -> Int64:
         return sums_of(charges.ns, charges.cause * size + column, count * size).reshape(count, size)
 
-    state = np.where(charges.state == HostState.LATE, 0, 1)
-    state[run.table.launch_ns[charges.row] == NO_TIME] = _STATES.index("idle_unknown_ns")
+    state = np.zeros(len(charges), np.int64)
+    state[charges.state == HostState.LAUNCHED] = _STATES.index("idle_launch_ns")
+    state[charges.state == HostState.UNKNOWN] = _STATES.index("idle_unknown_ns")
     states, places = summed(state, len(_STATES)), summed(charges.place, len(HostPlace))
     states[-1] = [node.sum(name)[0] for name in _STATES] - states.sum(axis=0)
     places[-1, HostPlace.NOTHING] = states[-1].sum()

@@ -161,7 +161,6 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         opens=lambda row: _opens(step, rows, row),
         sort=f"-{_LAG}" if has_lags else "",
         headline=(headline_of(step, base), facts_of(step)),
-        notes=_notes(step),
         charts=(_composition(step, base), _lanes(step, rows), _cards_of(step, slow)),
         base=base_of_steps(run, view),
         total_title=ALL_GPUS,
@@ -198,7 +197,6 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
         sort="-kernel_ns",
         shown=(*shown[:at], "idle_ns", *shown[at:]),
         headline=(headline_of(step, base), facts_of(step)),
-        notes=_notes(step),
         charts=(_composition(step, base), lanes, _cards_of(step, slow)),
         base=base_of(run, view),
         last=collectives_in(nodes),
@@ -448,18 +446,6 @@ def _cards(step: Step) -> Cards:
         asked = address.render(with_view(step.view, "findings"))
         found = (Card((), "", asked, f"not checked: {error}"),)
     return Cards(_cards_title(step.view), found, figures=figures)
-
-
-def _notes(step: Step) -> tuple[str, ...]:
-    moved = step.times.moved_ns.sum() / step.times.cells
-    if not moved:
-        return ()
-    whose = "another iteration's host" if moved < 0 else "the next iteration's activities"
-    more = "without" if moved < 0 else "with"
-    return (
-        f"idle is {more} {time(abs(moved))} before launch calls of {whose}; the tree has them by "
-        "activity",
-    )
 
 
 _SHOWN_OF_SAMPLES: Final = (

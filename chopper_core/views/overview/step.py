@@ -177,7 +177,6 @@ class Step(Struct, frozen=True, eq=False, dict=True):
             known = parts_of(self.run, nodes)
             if known.values[THEORY].present().any():
                 found = {name: int(known.numbers(name)[0]) for name in PARTS}
-        found["idle_ns"] += int(self.times.moved_ns[gpus].sum())
         return found
 
 

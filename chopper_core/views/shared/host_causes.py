@@ -20,8 +20,8 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import HostStack, HostState, HostSteps, HostTime, axis_of
-from chopper_core.model.table import ACTIVITY, NO_LABEL, NO_TIME, Selection, values_of
+from chopper_core.model.side_table import HostStack, HostState, HostTime, axis_of
+from chopper_core.model.table import ACTIVITY, Selection, values_of
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Rows
 from chopper_core.util.grouping import (
@@ -121,8 +121,7 @@ class HostCharges(Rows, frozen=True, eq=False):
     piece: Index
     """The position in `HostTime`."""
     iteration: Int64
-    """The iteration whose annotation the host is in; that of the row where it is in none, and where
-    the GPU isn't waiting for a launch call."""
+    """The iteration of the row."""
 
     @property
     def by_cause(self) -> Int64:
@@ -137,17 +136,6 @@ class HostCharges(Rows, frozen=True, eq=False):
         size = count * len(self.causes)
         sums = sums_of(self.ns[chosen], code, size)
         return sums.astype(np.float64).reshape(count, len(self.causes))
-
-    def by_step(self, run: Run, gpus: Steps, iterations: Steps) -> Float64:
-        """What moving it to its iteration adds to each one on each GPU, as GPUs x iterations."""
-        found, table = np.zeros((len(gpus), len(iterations))), run.table
-        whose = first_equal(np.asarray(gpus, np.int64), table.gpu[self.row].astype(np.int64))
-        before = table.iteration[self.row].astype(np.int64)
-        for numbers, sign in ((before, -1.0), (self.iteration, 1.0)):
-            when = first_equal(np.asarray(iterations, np.int64), numbers)
-            own = (whose >= 0) & (when >= 0)
-            np.add.at(found, (whose[own], when[own]), sign * self.ns[own])
-        return found
 
     def main(self, ns: Float64 | Int64) -> HostCause | None:
         """The cause of at least half of a time by cause, of several such as calls that free and
@@ -211,15 +199,8 @@ def charges_of(run: Run, rows: Selection) -> HostCharges:
     first = run_starts(row[order])
     waits = np.array([bool(_WAITS.search(each.call)) for each in pieces.stacks], np.bool_)
     dry = first[waits[pieces.stack[order[first]]]]
-    steps = run.side(HostSteps)
     part, start = _cut(
-        pieces.gpu[order],
-        begin,
-        end,
-        np.concatenate([pieces.gpu[order[dry]], steps.gpu, steps.gpu]),
-        np.concatenate(
-            [end[dry] + AFTERMATH_NS, steps.start_ns, steps.start_ns + steps.duration_ns]
-        ),
+        pieces.gpu[order], begin, end, pieces.gpu[order[dry]], end[dry] + AFTERMATH_NS
     )
     length = np.append(start[1:], 0) - start
     last = np.append(part[1:] != part[:-1], True)[: len(part)]
@@ -237,8 +218,6 @@ def charges_of(run: Run, rows: Selection) -> HostCharges:
     causes: dict[HostCause, int] = {}
     code = [causes.setdefault(cause_of(each), len(causes)) for each in pieces.stacks]
     state = pieces.state[piece].astype(np.int64)
-    inside = steps.at(pieces.gpu[piece], start)
-    inside[(state != HostState.LATE) | (table.launch_ns[row] == NO_TIME)] = NO_LABEL
     return HostCharges(
         tuple(causes),
         row,
@@ -247,7 +226,7 @@ def charges_of(run: Run, rows: Selection) -> HostCharges:
         length,
         state,
         piece,
-        np.where(inside == NO_LABEL, table.iteration[row], inside),
+        table.iteration[row].astype(np.int64),
     )
 
 
@@ -282,25 +261,6 @@ def cause_beyond(
     inside = isin(charges.iteration, iterations)
     sums = charges.sums(np.where(inside, place, -1), len(gpus), states)
     return charges.doing(beyond_others(sums)[list(gpus).index(gpu)])
-
-
-def moved_idle(run: Run, view: View, *, is_whole: bool = False) -> HostCharges:
-    """The idle time of a view's scope that belongs to other iterations than its activities do.
-
-    `is_whole`: but what moves from or to truncated iterations, unless the view includes these.
-    """
-
-    def moved() -> HostCharges:
-        charges = host_charges(run)
-        return charges.take(run.table.iteration[charges.row] != charges.iteration)
-
-    everything = run.memo(("moved idle",), moved)
-    own = within_scope(run, view, everything.row)
-    if is_whole and not view.cut:
-        cut = np.array(sorted(run.cut_iterations), np.int64)
-        own &= ~isin(run.table.iteration[everything.row], cut)
-        own &= ~isin(everything.iteration, cut)
-    return everything.take(own)
 
 
 def within_scope(run: Run, view: View, rows: Index) -> Mask:

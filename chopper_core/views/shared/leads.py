@@ -39,7 +39,6 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.matched_kernels import (
     Occurrences,
     beyond_peers,
@@ -473,12 +472,11 @@ def _side_by_side(
     elapsed = cells.max("end_ns") - cells.min("start_ns")
     plain, unhindered = matched_work(peers, gpus, seen, collectives_of(run, compared))
     chosen = collectives_in(run, node, without.get("iteration", ()), compared)
-    moved = moved_idle(run, view).by_step(run, numbers, iterations)
     each = {
         "same": plain,
         "kernels": unhindered,
         "work": summed("compute_ns", "overlap_ns") - plain,
-        "host": summed("idle_host_ns") + moved,
+        "host": summed("idle_host_ns"),
         "launch": summed("idle_launch_ns", "idle_unknown_ns"),
         "copies": summed("exposed_copy_ns"),
     }

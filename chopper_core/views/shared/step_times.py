@@ -23,7 +23,6 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.grouping import distinct, first_equal, median_of, ratios
 from chopper_core.views.base import PAIR, base_of
-from chopper_core.views.shared.host_causes import moved_idle
 from chopper_core.views.shared.phrases import percent
 
 _LEAST_GAP_NS: Final = 10**9
@@ -80,8 +79,7 @@ def whole_steps(run: Run, view: View) -> tuple[Groups, Int64, Int64]:
 class StepTimes(Struct, frozen=True, eq=False):
     """The time charged to each complete iteration on each GPU of a scope.
 
-    Idle time before launch calls belongs to the iteration that the host is in. A scope without
-    iterations is one step.
+    A scope without iterations is one step.
     """
 
     gpus: Int64
@@ -93,8 +91,6 @@ class StepTimes(Struct, frozen=True, eq=False):
     """The codes of all iterations that take no part, as `Tree.split` excludes them."""
     times_ns: Int64
     """GPUs x iterations; 0 where a GPU lacks one."""
-    moved_ns: Int64
-    """What idle time of each GPU belongs to these iterations beyond that of their activities."""
     pairs: Mask
     """The GPUs of the scope, those with activities first, x iterations: which figures are per."""
 
@@ -139,7 +135,6 @@ def _step_times(run: Run, view: View) -> StepTimes:
     kept = steps[steps != NO_LABEL]
     others = distinct(codes[~np.isin(codes, steps)]).tolist()
     times = of_steps(cells, gpus, steps, cells.elapsed_ns, 0)
-    moved_ns = moved_idle(run, view, is_whole=True).by_step(run, gpus, kept).astype(np.int64)
     every = distinct(base.cells.codes("gpu")[base.counted]).astype(np.int64)
     every = np.concatenate([gpus, every[~np.isin(every, gpus)]])
     return StepTimes(
@@ -147,8 +142,7 @@ def _step_times(run: Run, view: View) -> StepTimes:
         iterations=tuple(kept.tolist()),
         left_out=tuple(found[~np.isin(found, kept)].tolist()),
         excluded={"iteration": others} if others else {},
-        times_ns=times + moved_ns if len(kept) else times,
-        moved_ns=np.asarray(moved_ns.sum(axis=1), np.int64),
+        times_ns=times,
         pairs=of_steps(base.cells, every, steps, base.counted, False),
     )
 

@@ -1,0 +1,218 @@
+"""The time accounting of one rank: its GPUs' spans, cut where the host's steps begin and end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.align.host import Links, matching
+from chopper_core.align.host_tables import HostGaps
+from chopper_core.align.labels import NOWHERE
+from chopper_core.model.accounting import (
+    Account,
+    OutsideGaps,
+    account,
+    idle_times,
+    launch_overheads,
+)
+from chopper_core.model.side_table import HostState
+from chopper_core.model.step_spans import HostEvidence, StepSpans
+from chopper_core.model.table import (
+    COLUMNS,
+    NO_LABEL,
+    Category,
+    KernelTable,
+    Kind,
+    Phase,
+    Rule,
+    concatenate,
+)
+from chopper_core.sources.trace import HostCategory, Trace
+from chopper_core.tables.columns import narrowed
+from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Rows, column_types
+from chopper_core.util.patterns import late
+
+OUTSIDE_STEPS: Final = "outside steps"
+"""The name of time that belongs to no step."""
+SET_UP: Final = "set-up"
+"""Time before the first step."""
+_LAUNCHES: Final = late(r"Launch")
+_SYNCHRONIZES: Final = late(r"(?:Device|Stream|Ctx)Synchronize")
+_WORK_BETWEEN: Final = (
+    (re.compile(r"eval|valid", re.I), "evaluation"),
+    (re.compile(r"checkpoint|serialization|torch\.save|save_state|save_model", re.I), "checkpoint"),
+    (re.compile(r"\blog(?:ging|ger)?\b|wandb|tensorboard|SummaryWriter", re.I), "logging"),
+)
+"""Names of annotations and Python frames of work between steps."""
+_MOSTLY: Final = 0.5
+"""The part of a gap that such a range fills at least, to name it."""
+
+
+class OutsideTime(Rows, frozen=True):
+    """Idle time of the GPUs of a rank that belongs to no step."""
+
+    gpu: Int32
+    start_ns: Int64
+    end_ns: Int64
+    kind: Int8
+    """The place of its name in `OUTSIDE_NAMES`."""
+
+
+OUTSIDE_NAMES: Final = (OUTSIDE_STEPS, SET_UP, *(name for _, name in _WORK_BETWEEN))
+
+
+class RankAccount(Struct, frozen=True):
+    """What the activities of a rank are charged with, in the order of the file."""
+
+    charges: dict[str, AnyArray]
+    outside: OutsideTime
+    gaps: HostGaps
+    """The idle and copy time whose hosts are asked what they did."""
+
+
+def host_evidence(
+    trace: Trace, links: Links, gpu: Index, spans: StepSpans, place: Index
+) -> dict[int, HostEvidence]:
+    """What the host did, for each GPU that a rank drives; a thread that launches for several GPUs
+    doesn't show for which of them a launch was that has no activity."""
+    launches = trace.launches
+    called = np.sort(launches.start_ns[matching(trace.names, launches.name, _LAUNCHES)])
+    syncs = matching(trace.names, launches.name, _SYNCHRONIZES)
+    synced = np.sort((launches.start_ns + launches.duration_ns)[syncs])
+    found = {}
+    of_thread = _gpu_of_threads(links, gpu, len(trace.threads))
+    lost_gpu = of_thread[launches.thread[links.orphans]]
+    for number in range(int(gpu.max(initial=0)) + 1):
+        own = slice(None) if not gpu.any() else np.flatnonzero(gpu == number)
+        lost = np.sort(launches.start_ns[links.orphans[lost_gpu == number]])
+        found[number] = HostEvidence(spans, place[own], lost, synced, called)
+    return found
+
+
+def _gpu_of_threads(links: Links, gpu: Index, threads: int) -> Int64:
+    """The only GPU that each thread launches for, else NOWHERE; of a rank with one GPU that."""
+    if not gpu.any():
+        return np.zeros(threads, np.int64)
+    known = np.flatnonzero(links.points.known())
+    thread = links.points.thread[known]
+    low, high = np.full(threads, gpu.max() + 1), np.full(threads, NOWHERE)
+    np.minimum.at(low, thread, gpu[known])
+    np.maximum.at(high, thread, gpu[known])
+    return np.where(low == high, low, NOWHERE)
+
+
+def account_rank(
+    trace: Trace,
+    links: Links,
+    gpu: Index,
+    kind: Int8,
+    iteration: Int32,
+    evidence: Mapping[int, HostEvidence],
+) -> RankAccount:
+    """Charge the time of each GPU of a rank."""
+    activities = trace.activities
+    charges: dict[str, AnyArray] = {}
+    outside: list[OutsideTime] = []
+    gaps: list[HostGaps] = []
+    for number, host in evidence.items():
+        own = np.flatnonzero(gpu == number) if gpu.any() else slice(None)
+        start, took = activities.start_ns[own], activities.duration_ns[own]
+        launch, kinds = links.launch_ns[own], kind[own]
+        found = account(start, took, kinds, activities.stream[own], launch, host)
+        columns = dict(found.columns)
+        columns |= launch_overheads(start, took, kinds, launch, iteration[own])
+        thread = links.points.thread[own]
+        gaps += _gaps(number, start, took, launch, thread, found)
+        outside.append(_outside(trace, number, found.outside, host.steps))
+        if not gpu.any():
+            charges = {name: narrowed(columns.pop(name)) for name in [*columns]}
+        else:
+            for name, values in columns.items():
+                charges.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
+    return RankAccount(charges, _joined(outside), _joined(gaps))
+
+
+def charged(gpu: Index, *columns: AnyArray) -> dict[str, Int64]:
+    """What each activity is charged with on its GPU where nothing is known of the host, from
+    columns: start, duration, kind, stream, launch and step."""
+    found: dict[str, Int64] = {}
+    for number in range(int(gpu.max(initial=0)) + 1):
+        own = np.flatnonzero(gpu == number)
+        start, took, kind, stream, launch, step = (column[own] for column in columns)
+        charges = dict(account(start, took, kind, stream, launch).columns)
+        charges |= launch_overheads(start, took, kind, launch, step)
+        for name, values in charges.items():
+            found.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
+    return found
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    found = parts[0]
+    for part in parts[1:]:
+        found = found.joined(part)
+    return found
+
+
+def _gaps(
+    gpu: int, start: Int64, took: Int64, launch: Int64, thread: Int32, found: Account
+) -> Iterator[HostGaps]:
+    idle = idle_times(start, took, launch, found.columns)
+    copying = found.columns["exposed_copy_ns"]
+    copies = np.flatnonzero(copying)
+    gaps = found.outside
+    for rows, begin, end, state in (
+        (idle.row, idle.begin_ns, idle.launch_ns, HostState.LATE),
+        (idle.row, idle.launch_ns, idle.unknown_ns, HostState.LAUNCHED),
+        (idle.row, idle.unknown_ns, idle.end_ns, HostState.UNKNOWN),
+        (copies, start[copies], start[copies] + copying[copies], HostState.COPYING),
+        (gaps.following, gaps.start_ns, gaps.end_ns, HostState.LATE),
+    ):
+        count = len(rows)
+        yield HostGaps(
+            np.full(count, gpu, np.int32), thread[rows], begin, end, np.full(count, state, np.int8)
+        )
+
+
+def _outside(trace: Trace, gpu: int, gaps: OutsideGaps, spans: StepSpans) -> OutsideTime:
+    """The time outside the steps of a GPU, named after what the host did most of it."""
+    count = len(gaps.start_ns)
+    kind = np.zeros(count, np.int8)
+    if count:
+        kind[gaps.end_ns <= spans.start_ns[0]] = OUTSIDE_NAMES.index(SET_UP)
+        ranges = trace.ranges
+        is_named = np.isin(ranges.category, (HostCategory.ANNOTATION, HostCategory.FRAME))
+        rows = np.flatnonzero(is_named)
+        length = gaps.end_ns - gaps.start_ns
+        for pattern, name in _WORK_BETWEEN:
+            own = rows[matching(trace.names, ranges.name[rows], pattern)]
+            begin, end = ranges.start_ns[own], ranges.start_ns[own] + ranges.duration_ns[own]
+            for at in np.flatnonzero(kind == 0).tolist():
+                shared = np.minimum(end, gaps.end_ns[at]) - np.maximum(begin, gaps.start_ns[at])
+                if shared.max(initial=0) >= _MOSTLY * length[at]:
+                    kind[at] = OUTSIDE_NAMES.index(name)
+    return OutsideTime(np.full(count, gpu, np.int32), gaps.start_ns, gaps.end_ns, kind)
+
+
+def with_outside(table: KernelTable, outside: OutsideTime) -> KernelTable:
+    """The table with a row without an activity for each time outside steps, at its end."""
+    count = len(outside)
+    if not count:
+        return table
+    types = column_types(KernelTable)
+    columns: dict[str, Any] = {name: np.zeros(count, types[name]) for name in COLUMNS}
+    for name in ("iteration", "layer", "group", "bytes"):
+        columns[name][:] = NO_LABEL
+    columns["gpu"][:] = outside.gpu
+    columns["kind"][:] = Kind.COMPUTE
+    columns["category"][:] = Category.OUTSIDE
+    columns["phase"][:] = Phase.OTHER
+    columns["operation"][:] = outside.kind
+    columns["operation_rule"][:] = np.where(outside.kind > 0, Rule.ANNOTATION, Rule.NONE)
+    columns["start_ns"] = columns["launch_ns"] = outside.end_ns
+    columns["idle_ns"] = columns["idle_host_ns"] = outside.end_ns - outside.start_ns
+    rows = KernelTable((OUTSIDE_STEPS,), OUTSIDE_NAMES, **columns)
+    return concatenate([table, rows])
