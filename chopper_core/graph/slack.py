@@ -34,12 +34,15 @@ def slack_of(graph: StepGraph) -> Int64:
 
 
 def row_slack(run: Run) -> Int64 | None:
-    """The slack of each row of a run's table; None without times, or for too many rows."""
+    """The slack of each row of a run's table, 0 of time outside steps; None without times, or for
+    too many rows."""
 
     def found() -> Int64 | None:
         if not run.table.has_times or run.is_sampled_only or len(run.table) > MAX_ROWS:
             return None
         graph = step_graph(run)
-        return slack_of(graph)[graph.activities]
+        slack = np.zeros(len(run.table), np.int64)
+        slack[graph.row[graph.activities]] = slack_of(graph)[graph.activities]
+        return slack
 
     return run.memo(("slack",), found)

@@ -19,8 +19,15 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.table import NO_LABEL, STATES, KernelTable
-from chopper_core.util.arrays import Index, Int8, Int32, Int64, Rows
-from chopper_core.util.grouping import counts_of, places_by, run_starts, stable_order
+from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Mask, Rows
+from chopper_core.util.grouping import (
+    counts_of,
+    maxima_of,
+    places_by,
+    run_starts,
+    stable_order,
+    sums_of,
+)
 
 _FAR: Final = np.iinfo(np.int64).max >> 2
 
@@ -354,6 +361,12 @@ class Steps(Struct, frozen=True, eq=False):
     activity."""
     outside_ns: Int64
     """Measured time of no step between the step before and each."""
+    before: Index
+    """Places in `StepGraph.activities` of those of no step that come before a cell."""
+    before_cell: Index
+    """The cell that each of them comes before."""
+    apart_ns: Int64
+    """From the last end of those before a cell to its begin, in the identity replay."""
 
     def times_ns(self, graph: StepGraph, replayed: Replayed) -> Int64:
         """The time of each cell: from the end of the iteration before it, without time of no step;
@@ -373,7 +386,16 @@ class Steps(Struct, frozen=True, eq=False):
         # What comes later does not begin its step later: it takes longer.
         is_first = np.append(True, is_last[:-1])
         begins = np.where(is_first, self.begin_ns, np.append(0, ends[:-1] + self.outside_ns[1:]))
+        # After work of no step that is done earlier, the first step begins earlier.
+        done = _ends_before(self.before_cell, every[graph.activities[self.before]], len(begins))
+        earlier = np.minimum(begins, done + self.apart_ns)
+        begins = np.where(is_first & (done > -_FAR), earlier, begins)
         return np.asarray(np.maximum(ends - begins, 0), np.int64)
+
+
+def _ends_before(cell: Index, end_ns: Int64, cells: int) -> Int64:
+    """The last end of the work before each cell; far in the past without any."""
+    return maxima_of(end_ns, cell, cells, -_FAR)
 
 
 def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
@@ -393,22 +415,40 @@ def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
     is_opening = begins == np.repeat(begin, np.diff(first, append=len(known)))
     begin = begin - np.maximum.reduceat(np.where(is_opening, before, 0), first)
     starts = np.minimum.reduceat(table.start_ns[rows[known]], first)
-    outside = _outside_before(table, cells[0], starts)
-    return Steps(*cells, known, first, np.array(host, np.int64), begin, outside)
-
-
-def _outside_before(table: KernelTable, gpu: Int64, starts: Int64) -> Int64:
-    """The time of no step before each cell, that a GPU spends between it and the cell before."""
-    found = np.zeros(len(starts), np.int64)
     none = np.flatnonzero(table.iteration == NO_LABEL)
-    if not len(none):
-        return found
-    whose = places_by(table.gpu[none])
-    for one, cells in places_by(gpu).items():
-        own = none[whose.get(one, np.zeros(0, np.intp))]
-        order = cells[np.argsort(starts[cells], kind="stable")]
-        at = np.searchsorted(starts[order], table.start_ns[own], "left")
-        inside = (at > 0) & (at < len(order))
-        spent = sum(getattr(table, state)[own[inside]] for state in STATES)
-        np.add.at(found, order[at[inside]], spent)
-    return found
+    spent = np.zeros(len(none), np.int64)
+    for state in STATES:
+        spent += getattr(table, state)[none]
+    cell, follows = _next_cells(table.gpu[none], table.start_ns[none], cells[0], starts)
+    outside = sums_of(spent[follows], cell[follows], len(starts))
+    lead = np.flatnonzero(iteration == NO_LABEL)
+    lead_cell = _next_cells(gpu[lead], table.start_ns[rows[lead]], cells[0], starts)[0]
+    lead, lead_cell = lead[lead_cell >= 0], lead_cell[lead_cell >= 0]
+    done = _ends_before(lead_cell, identity.end_ns[graph.activities[lead]], len(starts))
+    return Steps(
+        *cells,
+        known,
+        first,
+        np.array(host, np.int64),
+        begin,
+        outside_ns=outside,
+        before=lead,
+        before_cell=lead_cell,
+        apart_ns=np.where(done > -_FAR, begin - done, 0),
+    )
+
+
+def _next_cells(
+    gpu: AnyArray, start_ns: Int64, cell_gpu: Int64, cell_start: Int64
+) -> tuple[Index, Mask]:
+    """The cell of a GPU that begins after each instant, -1 for none, and whether others begin
+    before."""
+    found, follows = np.full(len(gpu), -1, np.intp), np.zeros(len(gpu), np.bool_)
+    whose = places_by(gpu)
+    for one, cells in places_by(cell_gpu).items():
+        own = whose.get(one, np.zeros(0, np.intp))
+        order = cells[np.argsort(cell_start[cells], kind="stable")]
+        at = np.searchsorted(cell_start[order], start_ns[own], "left")
+        found[own] = np.append(order, -1)[at]
+        follows[own] = (at > 0) & (at < len(order))
+    return found, follows

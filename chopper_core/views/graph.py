@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.graph.build import build_graph, step_graph
+from chopper_core.graph.build import activity_rows, build_graph, step_graph
 from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
 from chopper_core.graph.path import GAPS, longest_path, work_alone
 from chopper_core.graph.slack import MAX_ROWS
@@ -153,7 +153,7 @@ def _scope(run: Run, view: View) -> _ScopeGraph:
     node, codes, iteration = run.tree_of(view).node(view.path), run.table.iteration, None
     gpus: tuple[int, ...] = ()
     if len(run.table) <= MAX_ROWS:
-        rows, graph = np.sort(node.rows), step_graph(run)
+        rows, graph = activity_rows(run.table, np.sort(node.rows)), step_graph(run)
         replayed, alone = replay(graph), work_alone(graph)
     else:
         steps = run.tree_of(view).split(view.path, ("iteration",)).codes("iteration").tolist()
@@ -161,6 +161,7 @@ def _scope(run: Run, view: View) -> _ScopeGraph:
         whole = [code for code in there if code not in run.cut_iterations]
         iteration = next(iter(whole or there), None)
         every = np.sort(node.rows) if iteration is None else np.flatnonzero(codes == iteration)
+        every = activity_rows(run.table, every)
         rows = every[node.holds(every)]
         gpus = _fitting(run.table.gpu[every], run.table.gpu[rows])
         if gpus:
