@@ -58,11 +58,16 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
     counted,
+    counts_of,
     distinct,
+    first_equal,
     grouped,
+    median_of,
+    ratios,
     run_maxima,
     run_minima,
     run_sums,
+    sums_of,
 )
 
 _RUNNING: Final = {
@@ -71,6 +76,10 @@ _RUNNING: Final = {
     "comm_pct": ("comm", (Kind.COMM,)),
 }
 """Signals from the trace alone: the share of time in which activities of the kinds ran."""
+_FEWEST_OTHERS: Final = 3
+"""Complete iterations, beyond the first of each window, that tell how long one takes."""
+_WARM_UP: Final = 1.5
+"""A first iteration of a window that takes more times as long as the others warms up."""
 
 
 class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
@@ -265,8 +274,36 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def cut_iterations(self) -> frozenset[int]:
-        """The iterations that the profiling window truncates, or that a GPU lacks."""
+        """The iterations that take no part in means: those that the profiling window truncates,
+        that a GPU lacks, or that warm up."""
+        return self._incomplete | self.warm_up
+
+    @cached_property
+    def _incomplete(self) -> frozenset[int]:
         return frozenset().union(*self.partial_iterations.values(), self.lacking)
+
+    @cached_property
+    def warm_up(self) -> frozenset[int]:
+        """The first complete iteration of each window of the profiler that takes far longer than
+        the others: over `_WARM_UP` times the median of all but the first ones."""
+        if not len(self.table) or not self.table.has_times:
+            return frozenset()
+        numbers = self.pairs.codes("iteration").astype(np.int64)
+        there = distinct(numbers[numbers != NO_LABEL])
+        if len(there) <= _FEWEST_OTHERS:
+            return frozenset()
+        place = first_equal(there, numbers)
+        own = np.flatnonzero(place >= 0)
+        took = sums_of(self.pairs.elapsed_ns[own], place[own], len(there))
+        took = ratios(took, counts_of(place[own], len(there)))
+        complete = np.flatnonzero(~np.isin(there, sorted(self._incomplete)))
+        window = np.cumsum(np.append(True, np.diff(there) != 1))[complete]
+        is_first = np.append(True, window[1:] != window[:-1])[: len(complete)]
+        others = took[complete[~is_first]]
+        if len(others) < _FEWEST_OTHERS:
+            return frozenset()
+        is_long = is_first & (took[complete] > _WARM_UP * median_of(others))
+        return frozenset(there[complete[is_long]].tolist())
 
     @cached_property
     def lacking(self) -> Mapping[int, tuple[int, ...]]:

@@ -295,13 +295,19 @@ def statistic_title(frame: Frame) -> str:
 
 
 def cut_title(frame: Frame) -> str:
-    """The truncated iterations of a frame's scope: `it 10 cut, left out`; empty without any."""
+    """The iterations of a frame's scope that are truncated or warm up: `it 10 cut, left out`; empty
+    without any."""
     if not frame.truncated:
         return ""
-    names = ", ".join(map(str, frame.truncated[:_MAX_CUT]))
-    more = f" +{len(frame.truncated) - _MAX_CUT}" if len(frame.truncated) > _MAX_CUT else ""
     counted = ", left out" if frame.left_out else ", counted" * frame.view.cut
-    return f"it {names}{more} cut{counted}"
+    warm = [number for number in frame.truncated if number in frame.warm_up]
+    cut = [number for number in frame.truncated if number not in frame.warm_up]
+    parts = []
+    for numbers, word in ((cut, "cut"), (warm, "warm-up")):
+        names = ", ".join(map(str, numbers[:_MAX_CUT]))
+        more = f" +{len(numbers) - _MAX_CUT}" if len(numbers) > _MAX_CUT else ""
+        parts += [f"it {names}{more} {word}"] * bool(numbers)
+    return ", ".join(parts) + counted
 
 
 def elide(text: str, width: int, glyphs: Glyphs) -> str:

@@ -32,14 +32,20 @@ _TENSILE_HEAD: Final = 5
 
 
 def row_names(frame: Frame, glyphs: Glyphs) -> tuple[str, ...]:
-    """The names of the rows: a renamed kernel is `old → new`, a truncated iteration `9 cut`.
+    """The names of the rows: a renamed kernel is `old → new`, a truncated iteration `9 cut`, one that warms up
+    `1 warm-up`.
 
     Parts of a finding are indented.
     """
     count = len(frame)
     names = display_names((*frame.labels, *frame.partners), frame.level)
     if frame.truncated and frame.level == "iteration":
-        return tuple(f"{n} cut" if frame.is_cut(row) else n for row, n in enumerate(names[:count]))
+        warm = {*map(str, frame.warm_up)}
+        why = ["warm-up" if label in warm else "cut" for label in frame.labels]
+        return tuple(
+            f"{name} {why[row]}" if frame.is_cut(row) else name
+            for row, name in enumerate(names[:count])
+        )
     if parts := frame.values.get(PART_OF):
         depths: list[int] = []
         for row in range(count):

@@ -76,6 +76,9 @@ class Frame(Struct, frozen=True, eq=False):
     by: str = ""
     """The split that a view module chose, where the view names none and it isn't the default."""
     truncated: tuple[int, ...] = ()
+    """Iterations of the scope that are truncated or warm up."""
+    warm_up: tuple[int, ...] = ()
+    """Iterations of the run that warm up."""
     """The iterations of the node that the profiling window cuts."""
     left_out: tuple[int, ...] = ()
     """Those of them that take no part in the figures of other rows and in the total, and NO_LABEL

@@ -94,7 +94,8 @@ COLUMNS: Final = columns(
     slowest | | slowest GPU
         The GPU that takes longest.
     state | | state
-        steady, or cut: truncated by the profiling window, or missing on a GPU.
+        steady, warm-up: the first of a window, over 1.5 times as long as the others, or cut:
+        truncated by the profiling window, or missing on a GPU.
     spread_pct | % | spread
         The longest minus the shortest time, in % of the shortest: of GPUs in an iteration, or of
         steady iterations on a GPU.
@@ -261,7 +262,7 @@ def _by_step(run: Run, steps: StepParts, view: View, by: str) -> Table:
     if by == "iteration":
         slowest = steps.times_ns.argmax(axis=0).tolist()
         more = {
-            "state": worded(["steady" if whole else "cut" for whole in counted.tolist()]),
+            "state": worded(_states(run, steps, counted)),
             "slowest": worded([f"GPU {steps.gpus[place]}" for place in slowest]),
             "span_ns": Values(steps.span_ns.max(axis=0)),
         }
@@ -288,6 +289,15 @@ def _by_part(steps: StepParts, stat: str) -> Table:
         took = reduced_along(stat, chosen) if chosen.size else means
         own[0], total = (named(COLUMNS["part_ns"], stat), numbered(took[used])), total[1:]
     return [PARTS[place] for place in used], own, total
+
+
+def _states(run: Run, steps: StepParts, counted: Mask) -> list[str]:
+    """Whether each iteration is steady, else why it isn't."""
+    why = dict.fromkeys(run.warm_up, "warm-up")
+    return [
+        "steady" if whole else why.get(number, "cut")
+        for number, whole in zip(steps.iterations, counted.tolist(), strict=True)
+    ]
 
 
 def _headline(steps: StepParts) -> tuple[str, ...]:

@@ -304,9 +304,9 @@ async def stat(screen: Explorer, argument: str) -> None:
 
 @action(TABLE, "t", verb="cut", title="Truncated iterations")
 async def truncated(screen: Explorer, _: str) -> None:
-    """Include truncated iterations in the figures; press again to leave them out."""
+    """Include truncated iterations and warm-up in the figures; press again to leave them out."""
     if not screen.run.cut_iterations:
-        raise UsageError("no iteration of this run is truncated by the profiling window")
+        raise UsageError("no iteration of this run is truncated or warm-up")
     cut = not screen.view.cut
     await screen.go(everywhere(screen.here, lambda view: replace(view, cut=cut)))
     if not screen.status.is_error:

@@ -20,6 +20,7 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, scaled_text, significant
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.grouping import median_of
 from chopper_core.views.overheads import (
     LOSSES,
     THEORY,
@@ -63,6 +64,8 @@ Parts = Mapping[str, int]
 UNATTRIBUTED: Final = "unmodelled_ns"
 _LEAST_SPREAD: Final = 0.01
 """Of the longest step: the range of steps that differ by less is not shown."""
+_MEDIAN_APART: Final = 0.05
+"""Of the mean step: a median farther from it is shown."""
 _FEW_STEPS: Final = 3
 _CURVE_CELLS: Final = 12
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
@@ -232,6 +235,7 @@ def _figures(step: Step) -> dict[str, _Fact]:
         (shortest, unit), longest = time(least).split(), time(most)
         shortest = shortest if longest.endswith(f" {unit}") else f"{shortest} {unit}"
         spread = f" ({shortest} to {longest}{_curve(times)})"
+    spread += _of_how_many(step)
     name = "time" if step.is_part else step.word
     found = {"time": _Fact(times.mean_ns, time, f"{name} ", spread)}
     if (tokens := step.tokens_per_s()) is not None:
@@ -247,6 +251,19 @@ def _figures(step: Step) -> dict[str, _Fact]:
     if (watts := together(mean_powers(step.run, step.view))) is not None:
         found["power"] = _Fact(watts, power_text)
     return found
+
+
+def _of_how_many(step: Step) -> str:
+    """The median where it isn't close to the mean, and how many steps count where some don't."""
+    times = step.times
+    median = float(median_of(times.each_ns)) if len(times.each_ns) else 0.0
+    text = ""
+    if abs(median - times.mean_ns) > _MEDIAN_APART * times.mean_ns:
+        text = f", median {time(median)}"
+    if times.iterations and times.left_out and len(times.iterations) > 1:
+        every = len(times.iterations) + len(times.left_out)
+        text += f", {len(times.iterations)} of {every} steps"
+    return text
 
 
 def _curve(times: StepTimes) -> str:

@@ -55,6 +55,8 @@ _BEING_WRITTEN: Final = "is still being written"
 """The end of the reason why a file of a followed run isn't read yet."""
 _OUTSIDE: Final = "activities outside of iterations are left out unless cut=1"
 _TRUNCATED: Final = "truncated by the profiling window"
+WARM_UP: Final = "warm-up"
+"""Of an iteration that begins a window and takes far longer than the others."""
 
 
 class SignalChart(Struct, frozen=True):
@@ -320,6 +322,7 @@ def framed(
         over=result.over or columns.over,
         by=result.by,
         truncated=run.truncated(view),
+        warm_up=tuple(sorted(run.warm_up)),
         left_out=run.uncounted(view),
         attributes=lambda row: attributes_at(run, result.opens(places[row])),
         base=base.text if base.is_applied or columns.adds_up else "",
@@ -433,6 +436,8 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
     for number in cut:
         gpus = run.lacking.get(number)
         reason = f"missing on {by_number('GPU', gpus)}" if gpus else _TRUNCATED
+        if number in run.warm_up:
+            reason = WARM_UP
         why.setdefault(reason, []).append(number)
     note = "; ".join(
         f"iteration{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
