@@ -294,8 +294,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return frozenset()
         place = first_equal(there, numbers)
         own = np.flatnonzero(place >= 0)
-        took = sums_of(self.pairs.elapsed_ns[own], place[own], len(there))
-        took = ratios(took, counts_of(place[own], len(there)))
+        elapsed_ns = sums_of(self.pairs.elapsed_ns[own], place[own], len(there))
+        took = ratios(elapsed_ns, counts_of(place[own], len(there)))
         complete = np.flatnonzero(~np.isin(there, sorted(self._incomplete)))
         window = np.cumsum(np.append(True, np.diff(there) != 1))[complete]
         is_first = np.append(True, window[1:] != window[:-1])[: len(complete)]

@@ -235,7 +235,7 @@ def _figures(step: Step) -> dict[str, _Fact]:
         (shortest, unit), longest = time(least).split(), time(most)
         shortest = shortest if longest.endswith(f" {unit}") else f"{shortest} {unit}"
         spread = f" ({shortest} to {longest}{_curve(times)})"
-    spread += _of_how_many(step)
+    spread += _median_apart(times)
     name = "time" if step.is_part else step.word
     found = {"time": _Fact(times.mean_ns, time, f"{name} ", spread)}
     if (tokens := step.tokens_per_s()) is not None:
@@ -253,17 +253,12 @@ def _figures(step: Step) -> dict[str, _Fact]:
     return found
 
 
-def _of_how_many(step: Step) -> str:
-    """The median where it isn't close to the mean, and how many steps count where some don't."""
-    times = step.times
-    median = float(median_of(times.each_ns)) if len(times.each_ns) else 0.0
-    text = ""
-    if abs(median - times.mean_ns) > _MEDIAN_APART * times.mean_ns:
-        text = f", median {time(median)}"
-    if times.iterations and times.left_out and len(times.iterations) > 1:
-        every = len(times.iterations) + len(times.left_out)
-        text += f", {len(times.iterations)} of {every} steps"
-    return text
+def _median_apart(times: StepTimes) -> str:
+    """The median of the steps where it isn't close to their mean."""
+    median = median_of(times.each_ns) if len(times.each_ns) else 0.0
+    return f", median {time(median)}" * (
+        abs(median - times.mean_ns) > _MEDIAN_APART * times.mean_ns
+    )
 
 
 def _curve(times: StepTimes) -> str:
