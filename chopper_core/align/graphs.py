@@ -218,6 +218,12 @@ def _series(host: Host) -> list[Sequence[Capture]]:
     return series
 
 
+def captured_launches(host: Host) -> Index:
+    """Launches that a capture records and that start nothing themselves."""
+    found = [own for _, _, own in _captures(host)]
+    return np.concatenate(found) if found else np.zeros(0, np.intp)
+
+
 def _captures(host: Host) -> list[tuple[int, int, Index]]:
     """Begin, end and launch calls of each capture, in order: they started nothing themselves."""
     launches = host.trace.launches

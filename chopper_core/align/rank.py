@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
+from chopper_core.align.checks import doubts_of_launches, lost_launches
 from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.graphs import is_uncaptured, stand_ins
 from chopper_core.align.host import Host, Links
@@ -35,6 +36,7 @@ from chopper_core.align.steps import (
     steps_of,
 )
 from chopper_core.model import column_names as col
+from chopper_core.model.doubts import Doubt
 from chopper_core.model.inputs import REPEATED_STEPS
 from chopper_core.model.side_table import HostLane, HostTime, SideTables, side_tables
 from chopper_core.model.table import (
@@ -65,6 +67,7 @@ class AlignedRank(Struct, frozen=True):
     partial_iterations: frozenset[int]
     findings: Mapping[str, int]
     """Counts of incomplete items, by display name."""
+    doubts: tuple[Doubt, ...] = ()
     side_tables: SideTables = field(default_factory=dict)
 
 
@@ -90,7 +93,10 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     labelled = label_iterations(host, spans)
     iterations, partial = labelled.labels, labelled.truncated
     bare = replace(links, points=replace(links.points))  # Without what labels cache.
-    evidence = host_evidence(trace, bare, gpu, spans, labelled.place)
+    lost = lost_launches(host, spans, partial)
+    doubts = tuple(doubts_of_launches(host, lost.lost))
+    launched = np.concatenate([lost.lost, lost.at_edges])
+    evidence = host_evidence(trace, bare, gpu, spans, labelled.place, launched)
 
     def accounts() -> tuple[RankAccount, HostTime, HostLane]:
         found = account_rank(trace, bare, gpu, kind, iterations.codes, evidence)
@@ -195,6 +201,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         partial_iterations=partial,
         side_tables=side,
         findings=findings,
+        doubts=doubts,
     )
 
 

@@ -75,20 +75,21 @@ class RankAccount(Struct, frozen=True):
 
 
 def host_evidence(
-    trace: Trace, links: Links, gpu: Index, spans: StepSpans, place: Index
+    trace: Trace, links: Links, gpu: Index, spans: StepSpans, place: Index, without: Index
 ) -> dict[int, HostEvidence]:
     """What the host did, for each GPU that a rank drives; a thread that launches for several GPUs
-    doesn't show for which of them a launch was that has no activity."""
+    doesn't show for which of them a launch was that has no activity; `without` are those, as rows
+    of `Trace.launches`."""
     launches = trace.launches
     called = np.sort(launches.start_ns[matching(trace.names, launches.name, _LAUNCHES)])
     syncs = matching(trace.names, launches.name, _SYNCHRONIZES)
     synced = np.sort((launches.start_ns + launches.duration_ns)[syncs])
     found = {}
     of_thread = _gpu_of_threads(links, gpu, len(trace.threads))
-    lost_gpu = of_thread[launches.thread[links.orphans]]
+    lost_gpu = of_thread[launches.thread[without]]
     for number in range(int(gpu.max(initial=0)) + 1):
         own = slice(None) if not gpu.any() else np.flatnonzero(gpu == number)
-        lost = np.sort(launches.start_ns[links.orphans[lost_gpu == number]])
+        lost = np.sort(launches.start_ns[without[lost_gpu == number]])
         found[number] = HostEvidence(spans, place[own], lost, synced, called)
     return found
 

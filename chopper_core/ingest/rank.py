@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.align.checks import explained, without_impossible
 from chopper_core.align.rank import align_rank
 from chopper_core.model.inputs import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Source
 from chopper_core.model.operator_inputs import json_in
@@ -160,7 +161,8 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
             f"{path} has activities of {count:,} GPUs in one process, and none drives as many; "
             "leave out those of other processes to open a part."
         )
-    trace, join = _with_host(without_far(trace), hosts)
+    trace, doubts = without_impossible(without_far(trace))
+    trace, join = _with_host(trace, hosts)
     aligned = align_rank(trace)
     table = aligned.table
     labelled = table.iteration[table.iteration != NO_LABEL]
@@ -179,6 +181,7 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
         host=_host(trace),
         span_ns=(int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max())),
         iterations=(int(labelled.min()), int(labelled.max())) if len(labelled) else None,
+        doubts=explained(doubts, aligned.doubts),
     )
     gpus = tuple(
         Gpu(number, source.rank, device, _hardware(trace), _process(trace))

@@ -8,6 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from chopper_core.model.doubts import Doubt
+
 NO_DEVICE: Final = -1
 """The device of a GPU that only telemetry has."""
 BY_HAND: Final = "hand (*)"
@@ -80,6 +82,8 @@ class Source(Struct, frozen=True):
     """First start and last end of its activities, on the run's clock."""
     iterations: tuple[int, int] | None = None
     """The first and the last one; None without labels."""
+    doubts: tuple[Doubt, ...] = ()
+    """What of its data is missing or contradicts itself."""
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -133,6 +137,8 @@ class TelemetrySource(SampledFile, frozen=True):
     gpus: Mapping[int, int]
     late_ns: int = 0
     """How far stamps lie behind the middle of what their samples average."""
+    doubts: tuple[Doubt, ...] = ()
+    """What its samples contradict."""
 
 
 class HostClock(Struct, frozen=True):

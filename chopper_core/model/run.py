@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.column_names import COUNTS_PER_US, SAMPLED, is_part
 from chopper_core.model.cubes import Cubes
+from chopper_core.model.doubts import Doubt, merged_doubts
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
 from chopper_core.model.inputs import (
@@ -139,6 +140,22 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """How `chopper record` made it, if it did."""
     awaits_telemetry: bool = False
     """Whether telemetry joins it later: tables that will have its columns keep their place."""
+
+    @cached_property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """What of its data is missing or contradicts itself, the worst first."""
+        of_traces = (
+            replace(doubt, ranks=doubt.ranks or (source.rank,))
+            for source in self.sources
+            for doubt in source.doubts
+        )
+        of_samples = (doubt for source in self.telemetry for doubt in source.doubts)
+        return merged_doubts((*of_traces, *of_samples))
+
+    @cached_property
+    def doubted(self) -> frozenset[str]:
+        """The columns whose figures a doubt touches."""
+        return frozenset(column for doubt in self.doubts for column in doubt.columns)
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:

@@ -22,6 +22,8 @@ FRAME_SCHEMA: Final = "chopper.frame/1"
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
 """Kinds of charts in the schema, where a class has another name."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "'")
+_DOUBT: Final = "doubt: "
+"""Begins the notes on doubts about a run's data."""
 _FORMER: Final = {"saving_ns": "stake_ns"}
 """Columns that a row of JSON has also under their former name, for one version."""
 LANE_CELLS: Final = 100
@@ -69,6 +71,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
             partial_total=sorted(frame.partial_total),
             pictures=[_plain(each) for each in frame.charts],
             headline=frame.headline,
+            quality=[note.removeprefix(_DOUBT) for note in frame.notes if note.startswith(_DOUBT)],
         ),
         "notes": [*frame.notes, *limit_notes(frame, count)],
     }

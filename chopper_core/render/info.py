@@ -100,6 +100,19 @@ def describe(run: Run) -> dict[str, Any]:
         "recordings": run.recordings,
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
+        "quality": [
+            {
+                "kind": doubt.kind.value,
+                "check": doubt.code,
+                "text": doubt.sentence,
+                "share_pct": 100.0 * doubt.share,
+                "ranks": doubt.ranks,
+                "iterations": doubt.iterations,
+                "signals": doubt.signals,
+                "columns": doubt.columns,
+            }
+            for doubt in run.doubts
+        ],
         "coverage": {level: _coverage(run, level) for level in LABELLED},
         "levels": {
             level: len(table.operations)
@@ -309,6 +322,7 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
     for recording in run.recordings:
         lines = (f"{name:<12} {text}" for name, text in recording.facts.items())
         yield "recorded by chopper record", (*lines, *recording.problems, *recording.notes)
+    yield "doubts about the data", map(_doubt_line, found["quality"])
     yield "rank clocks (corrected)", map(_clock_line, run.hosts if len(run.hosts) > 1 else ())
     yield "devices matched to GPUs", _identity_lines(run, width)
     yield "samples, over all GPUs", map(_sample_line, found.get("samples", {}).items())
@@ -336,6 +350,11 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
     cut = ", ".join(map(str, found["partial_iterations"]))
     yield "iterations truncated by the profiling window", [cut] if cut else []
     yield "missing", found["missing"]
+
+
+def _doubt_line(doubt: _Document) -> str:
+    ranks = f" (ranks {numbers_text(doubt['ranks'])})" if len(doubt["ranks"]) > 1 else ""
+    return f"{doubt['kind']}: {doubt['text']}{ranks}"
 
 
 def _head_lines(run: Run, found: _Document) -> list[str]:

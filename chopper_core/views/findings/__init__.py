@@ -27,6 +27,7 @@ from chopper_core.views.findings.rule import (
     CONFIDENCE,
     IRREGULAR,
     SMALLEST_SAVING,
+    Confidence,
     Cost,
     Finding,
     FindingRule,
@@ -95,6 +96,11 @@ _MOST_OF_RULE: Final = 64
 """Of thousands of GPUs a rule may find something on each."""
 RULE: Final = column("""rule | | rule
     The rule that found it (docs/findings.md).""")
+DOUBT: Final = column("""doubt | | doubt
+    Why the data that it rests on is in doubt: its confidence is low.
+    missing: nothing that it rests on is in doubt""")
+_MOSTLY_LOST: Final = 0.1
+"""The part of what a check looked at that is lost from which on no saving is claimed."""
 REMEDY: Final = column("""remedy | | what if
     The question of `chopper what-if` that replays the steps without it.
     missing: no replay removes it""")
@@ -170,6 +176,7 @@ def answer(run: Run, view: View) -> ViewResult:
             (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
             (BASIS, worded([_basis(finding) for finding in findings])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
+            (DOUBT, worded([each.doubt or None for each in findings])),
             (REMEDY, worded([each.remedy if each.is_replayed else None for each in findings])),
         ),
         shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
@@ -212,7 +219,18 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
         return [(each, None) for each in sorted(found, key=lambda each: -each[1].confidence)]
     if worth is not None:
         found = [(rule, worth.of_finding(each)) for rule, each in found]
+    found = [(rule, _doubted(context, rule, each)) for rule, each in found]
     return in_groups(context, found, worth)
+
+
+def _doubted(context: FindingsContext, rule: FindingRule, finding: Finding) -> Finding:
+    """A finding that rests on data in doubt: of low confidence, and without a saving where much
+    of the data is."""
+    doubt = next((each for each in context.run.doubts if rule.name in each.rules), None)
+    if doubt is None:
+        return finding
+    saving = None if doubt.share > _MOSTLY_LOST else finding.saving_ns
+    return replace(finding, confidence=Confidence.LOW, doubt=doubt.sentence, saving_ns=saving)
 
 
 def _largest(context: FindingsContext, rule: FindingRule, *, has_replay: bool) -> list[Finding]:

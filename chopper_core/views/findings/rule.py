@@ -605,6 +605,8 @@ class Finding(Struct, frozen=True):
     remedy: str = ""
     """The questions whose answer is the saving; empty: what its place and changes say."""
     is_replayed: bool = False
+    doubt: str = ""
+    """Why its data is in doubt."""
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
 

@@ -281,6 +281,15 @@ def power_text(watts: float) -> str:
     return scaled_text(watts, Unit.WATTS)
 
 
+def doubt_of(step: Step) -> tuple[str, ...]:
+    """The worst doubt about the run's data, and how many others there are."""
+    doubts = step.run.doubts
+    if not doubts:
+        return ()
+    more = f" (and {count(len(doubts) - 1, 'other doubt')})" if len(doubts) > 1 else ""
+    return (f"doubt: {doubts[0].sentence}{more}",)
+
+
 def facts_of(step: Step) -> str:
     run, own = step.run, {*step.gpus}
     products = Counter(gpu.hardware or "unknown GPU" for gpu in run.gpus if gpu.index in own)

@@ -184,7 +184,9 @@ class Columns:
             for name, own in self.own.items()
             if self._statistic is None or not self._is_registered(name)
         }
-        self._values = {name: self._based(*own) for name, own in chosen.items()}
+        self._values = {
+            name: self._doubted(name, self._based(*own)) for name, own in chosen.items()
+        }
         self._totals = {
             name: self._based_total(each, result.total.get(name))
             for name, (each, _) in chosen.items()
@@ -215,8 +217,14 @@ class Columns:
             found = metric.compute(Scope.of(self._run, self._nodes, self._whole))
             if name == SHARE and self._counted is not None:
                 found = replace(found, missing=~(found.present() & self._counted))
-            self._values[name] = self._based(metric, found)
+            self._values[name] = self._doubted(name, self._based(metric, found))
         return self._values[name]
+
+    def _doubted(self, name: str, values: Values) -> Values:
+        """Values marked where a doubt touches the column's figures."""
+        if name not in self._run.doubted:
+            return values
+        return replace(values, extrapolated=np.ones(len(values), np.bool_))
 
     def _based(self, metric: Metric, values: Values) -> Values:
         """Values of the rows on the base of the view, marked where they cover only some GPUs."""
@@ -451,7 +459,8 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
 
 
 def run_notes(run: Run, view: View) -> list[str]:
-    notes = cut_note(run, view)
+    notes = [f"doubt: {doubt.sentence}" for doubt in run.doubts]
+    notes += cut_note(run, view)
     if run.is_sampled_only and not view.name:
         notes.append("no trace: rows are intervals between samples, and no activity is known")
     if run.generated:

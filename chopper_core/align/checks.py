@@ -1,0 +1,136 @@
+"""Checks of a trace: activities that were lost, and times that can't be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.align.graphs import captured_launches
+from chopper_core.align.host import REPLAYS_GRAPH, Host, matching
+from chopper_core.model.doubts import Doubt
+from chopper_core.model.step_spans import NO_STEP, StepSpans
+from chopper_core.model.table import Category
+from chopper_core.sources.trace import Trace
+from chopper_core.util.arrays import Index, Int64, Mask
+from chopper_core.util.grouping import distinct, isin, numbered, ranked
+
+_CONTAINED: Final = 2
+"""Whole later kernels of its stream that no kernel contains: short overlaps are legal, such as of
+programmatic dependent launch."""
+_SHARED_QUEUE: Final = 0.05
+"""Part of a stream's kernels that contain others where several queues share its number."""
+_FEW: Final = 3
+"""Kernels of a stream that may be impossible, however few it has."""
+_NAMED: Final = 40
+
+
+class EdgeLaunches(Struct, frozen=True):
+    """Launches without an activity, as rows of `Trace.launches`."""
+
+    lost: Index
+    """Within what was recorded of the GPU."""
+    at_edges: Index
+    """Before the first launch with an activity, after the last, or at the edge of a cut step."""
+
+
+def lost_launches(host: Host, spans: StepSpans, cut: frozenset[int]) -> EdgeLaunches:
+    """The launches that should have an activity and have none; captured ones start nothing."""
+    launches, links = host.trace.launches, host.links
+    rows = links.orphans[~isin(links.orphans, captured_launches(host))]
+    linked = distinct(links.launch[links.launch >= 0])
+    if not len(rows) or not len(linked):
+        return EdgeLaunches(rows[:0], rows)
+    start = launches.start_ns[rows]
+    there = np.sort(launches.start_ns[linked])
+    is_edge = (start < there[0]) | (start > there[-1])
+    if cut and len(spans):
+        step, of_linked = spans.at(start), spans.at(there)
+        for place in distinct(step[step != NO_STEP]).tolist():
+            own = there[of_linked == place]
+            if int(spans.number[place]) in cut:
+                edge = (start < own[0]) | (start > own[-1]) if len(own) else True
+                is_edge |= (step == place) & edge
+    return EdgeLaunches(rows[~is_edge], rows[is_edge])
+
+
+def doubts_of_launches(host: Host, lost: Index) -> Iterator[Doubt]:
+    """Graph launches, and others, without the activities that they start."""
+    launches, links = host.trace.launches, host.links
+    replays = matching(host.trace.names, launches.name, REPLAYS_GRAPH)
+    started = distinct(np.concatenate([links.launch[links.launch >= 0], links.orphans]))
+    for code, own in (("graphs", replays), ("launches", ~replays)):
+        count, every = int(np.count_nonzero(own[lost])), int(np.count_nonzero(own[started]))
+        if own is replays and count and not np.count_nonzero(own[links.launch[links.launch >= 0]]):
+            count = every
+        if count:
+            yield Doubt(code, count, every)
+
+
+def explained(doubts: Sequence[Doubt], found: Sequence[Doubt]) -> tuple[Doubt, ...]:
+    """The doubts of a file and those of its launches; the launches of activities that are left out
+    are no doubt of their own."""
+    left_out = sum(doubt.count for doubt in doubts)
+    kept = []
+    for doubt in found:
+        rest = doubt.count - (left_out if doubt.code == "launches" else 0)
+        if rest > 0:
+            kept.append(replace(doubt, count=rest))
+    return (*doubts, *kept)
+
+
+def without_impossible(trace: Trace) -> tuple[Trace, tuple[Doubt, ...]]:
+    """The trace without kernels that contain two or more whole later kernels of their stream, in
+    streams in which that is no habit; and the doubts about times."""
+    doubts: list[Doubt] = []
+    every = len(trace.activities) + trace.losses.bad_times
+    if trace.losses.bad_times:
+        doubts.append(Doubt("untimed", trace.losses.bad_times, every))
+    is_impossible = _impossible(trace)
+    count = int(np.count_nonzero(is_impossible))
+    if count:
+        longest = np.flatnonzero(is_impossible)
+        longest = longest[trace.activities.duration_ns[longest].argmax()]
+        name = trace.names[trace.activities.name[longest]][:_NAMED]
+        took = float(trace.activities.duration_ns[longest]) / 1e6
+        detail = f"{name}, {took:,.4g} ms"
+        kernels = int(np.count_nonzero(trace.activities.category == Category.KERNEL))
+        doubts.append(Doubt("impossible", count, kernels, detail))
+        kept = ~is_impossible
+        figures = {name: values[kept] for name, values in trace.figures.items()}
+        trace = replace(trace, activities=trace.activities.take(kept), figures=figures)
+    return trace, tuple(doubts)
+
+
+def _impossible(trace: Trace) -> Mask:
+    activities = trace.activities
+    found = np.zeros(len(activities), np.bool_)
+    rows = np.flatnonzero(activities.category == Category.KERNEL)
+    if len(rows) <= _CONTAINED:
+        return found
+    lane = numbered((ranked(activities.device[rows])[1], activities.stream[rows]))
+    start = activities.start_ns[rows]
+    end = start + activities.duration_ns[rows]
+    order = np.lexsort((-end, start, lane))
+    lane, end, rows = lane[order], end[order], rows[order]
+    contains = _contained(lane, end) >= _CONTAINED
+    of_lane = np.bincount(lane[contains], minlength=int(lane.max()) + 1)
+    size = np.bincount(lane, minlength=int(lane.max()) + 1)
+    is_habit = of_lane > np.maximum(_FEW, _SHARED_QUEUE * size)
+    found[rows[contains & ~is_habit[lane]]] = True
+    return found
+
+
+def _contained(lane: Index, end: Int64) -> Int64:
+    """How many of the next two of their stream each row of it contains whole, in order of start."""
+    count = np.zeros(len(end), np.int64)
+    for ahead in range(1, _CONTAINED + 1):
+        same = np.zeros(len(end), np.bool_)
+        same[:-ahead] = lane[ahead:] == lane[:-ahead]
+        inside = np.zeros(len(end), np.bool_)
+        inside[:-ahead] = end[ahead:] <= end[:-ahead]
+        count += same & inside
+    return count

@@ -1,0 +1,147 @@
+"""Doubts: what of a run's data is missing or contradicts itself, and which figures that touches.
+
+Each check of the data yields doubts with counts; those of several ranks become one. A doubt is
+never a reason to refuse a file: what it touches is marked or missing, and findings that rest on it
+have a lower confidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+
+class DoubtKind(StrEnum):
+    """What is in doubt, the worst first where shares are equal."""
+
+    LOST = "lost activities"
+    IMPOSSIBLE = "impossible times"
+    CLOCK = "clocks"
+    SENSOR = "sensors"
+    COVERAGE = "coverage"
+    SCHEMA = "schema"
+
+
+_IDLE: Final = ("idle_ns", "idle_host_ns", "idle_launch_ns", "idle_unknown_ns", "idle_after_ns")
+_STEP: Final = ("elapsed_ns", "busy_pct", "iteration_ns", "tokens_per_s", *_IDLE)
+
+
+class _Check(Struct, frozen=True):
+    kind: DoubtKind
+    sentence: str
+    """With `{count}`, `{of}` and `{detail}`."""
+    columns: tuple[str, ...] = ()
+    """The columns whose figures it touches."""
+    rules: tuple[str, ...] = ()
+    """The rules whose findings rest on them."""
+
+
+_HOST_RULES: Final = ("host-bound", "launch-bound", "queue-bound", "late-host", "iteration")
+CHECKS: Final[Mapping[str, _Check]] = {
+    "graphs": _Check(
+        DoubtKind.LOST,
+        "{count} of {of} graph launches have no kernels in the trace: idle time and throughput "
+        "aren't known",
+        _STEP,
+        _HOST_RULES,
+    ),
+    "launches": _Check(
+        DoubtKind.LOST,
+        "{count} of {of} launches have no activity in the trace: why GPUs are idle after them is "
+        "unknown",
+        _IDLE,
+        _HOST_RULES,
+    ),
+    "untimed": _Check(
+        DoubtKind.IMPOSSIBLE,
+        "{count} of {of} activities have no valid time and are left out",
+        _IDLE,
+        _HOST_RULES,
+    ),
+    "impossible": _Check(
+        DoubtKind.IMPOSSIBLE,
+        "{count} of {of} kernels contain whole later kernels of their stream, which is impossible, "
+        "and are left out: {detail}",
+        _IDLE,
+        _HOST_RULES,
+    ),
+    "unfinished": _Check(
+        DoubtKind.IMPOSSIBLE,
+        "{count} of {of} synchronizations return before what they waited for has ended",
+        _IDLE,
+        _HOST_RULES,
+    ),
+    "clock": _Check(
+        DoubtKind.CLOCK,
+        "GPU times contradict their host's by {detail} and are corrected",
+        ("idle_host_ns", "idle_launch_ns", "prep_overhead_ns", "call_overhead_ns"),
+        _HOST_RULES,
+    ),
+    "profiler": _Check(DoubtKind.LOST, "the profiler says: {detail}", _IDLE, _HOST_RULES),
+}
+"""By the code of a check, in rising order of what a doubt leaves certain."""
+
+
+class Doubt(Struct, frozen=True):
+    """What a check found."""
+
+    code: str
+    """Of `CHECKS`, or of a sensor."""
+    count: int
+    of: int
+    detail: str = ""
+    ranks: tuple[int, ...] = ()
+    iterations: tuple[int, ...] = ()
+    signals: tuple[str, ...] = ()
+    text: str = ""
+    """The sentence of a check that isn't among `CHECKS`, such as of a sensor."""
+
+    @property
+    def kind(self) -> DoubtKind:
+        return CHECKS[self.code].kind if self.code in CHECKS else DoubtKind(self.code)
+
+    @property
+    def share(self) -> float:
+        """How much of what was checked it is about."""
+        return self.count / max(self.of, 1)
+
+    @property
+    def sentence(self) -> str:
+        if self.text:
+            return self.text
+        sentence = CHECKS[self.code].sentence
+        return sentence.format(count=f"{self.count:,}", of=f"{self.of:,}", detail=self.detail)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns whose figures it touches; of a sensor those of its signals."""
+        return CHECKS[self.code].columns if self.code in CHECKS else self.signals
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return CHECKS[self.code].rules if self.code in CHECKS else ()
+
+
+def merged_doubts(doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
+    """Those of the same check as one, the worst first."""
+    found: dict[tuple[str, str], Doubt] = {}
+    for each in doubts:
+        key = (each.code, each.text)
+        if (known := found.get(key)) is None:
+            found[key] = each
+            continue
+        found[key] = replace(
+            known,
+            count=known.count + each.count,
+            of=known.of + each.of,
+            detail=max(known.detail, each.detail, key=len) if known.detail else each.detail,
+            ranks=tuple(sorted({*known.ranks, *each.ranks})),
+            iterations=tuple(sorted({*known.iterations, *each.iterations})),
+            signals=tuple(dict.fromkeys((*known.signals, *each.signals))),
+        )
+    kinds = list(DoubtKind)
+    return tuple(sorted(found.values(), key=lambda each: (kinds.index(each.kind), -each.share)))
