@@ -198,7 +198,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     return AlignedRank(
         table=table,
         devices=tuple(int(device) for device in devices),
-        partial_iterations=partial,
+        partial_iterations=partial | rank_account.truncated,
         side_tables=side,
         findings=findings,
         doubts=doubts,

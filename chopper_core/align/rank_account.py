@@ -20,7 +20,7 @@ from chopper_core.model.accounting import (
     launch_overheads,
 )
 from chopper_core.model.side_table import HostState
-from chopper_core.model.step_spans import HostEvidence, StepSpans
+from chopper_core.model.step_spans import NO_STEP, HostEvidence, StepSpans
 from chopper_core.model.table import (
     COLUMNS,
     NO_LABEL,
@@ -48,6 +48,8 @@ _WORK_BETWEEN: Final = (
     (re.compile(r"\blog(?:ging|ger)?\b|wandb|tensorboard|SummaryWriter", re.I), "logging"),
 )
 """Names of annotations and Python frames of work between steps."""
+_MOSTLY_QUEUED: Final = 0.1
+"""The part of a step for which it waits behind unrecorded work where its beginning is cut."""
 _MOSTLY: Final = 0.5
 """The part of a gap that such a range fills at least, to name it."""
 
@@ -72,6 +74,8 @@ class RankAccount(Struct, frozen=True):
     outside: OutsideTime
     gaps: HostGaps
     """The idle and copy time whose hosts are asked what they did."""
+    truncated: frozenset[int]
+    """Steps of whose beginning the queue held work that isn't recorded."""
 
 
 def host_evidence(
@@ -119,6 +123,7 @@ def account_rank(
     charges: dict[str, AnyArray] = {}
     outside: list[OutsideTime] = []
     gaps: list[HostGaps] = []
+    truncated: set[int] = set()
     for number, host in evidence.items():
         own = np.flatnonzero(gpu == number) if gpu.any() else slice(None)
         start, took = activities.start_ns[own], activities.duration_ns[own]
@@ -128,13 +133,25 @@ def account_rank(
         columns |= launch_overheads(start, took, kinds, launch, iteration[own])
         thread = links.points.thread[own]
         gaps += _gaps(number, start, took, launch, thread, found)
+        truncated |= _waiting_in_queue(start, found.outside, host)
         outside.append(_outside(trace, number, found.outside, host.steps))
         if not gpu.any():
             charges = {name: narrowed(columns.pop(name)) for name in [*columns]}
         else:
             for name, values in columns.items():
                 charges.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
-    return RankAccount(charges, _joined(outside), _joined(gaps))
+    return RankAccount(charges, _joined(outside), _joined(gaps), frozenset(truncated))
+
+
+def _waiting_in_queue(start: Int64, gaps: OutsideGaps, host: HostEvidence) -> set[int]:
+    """The steps that begin behind unrecorded work for a good part of their annotation."""
+    steps, place = host.steps, host.step_of[gaps.following]
+    if not len(place) or not len(steps):
+        return set()
+    length = steps.end_ns - steps.start_ns
+    is_queue = (place != NO_STEP) & (gaps.end_ns == start[gaps.following])
+    is_queue &= gaps.end_ns - gaps.start_ns > _MOSTLY_QUEUED * length[place]
+    return set(steps.number[place[is_queue]].tolist())
 
 
 def charged(gpu: Index, *columns: AnyArray) -> dict[str, Int64]:

@@ -31,6 +31,8 @@ from chopper_core.views.shared.phrases import BETWEEN_FACTS
 SENTENCES: Final = ("finding",)
 
 UNLABELLED: Final = "unlabelled"
+OUTSIDE_STEPS: Final = "outside steps"
+"""The name of what belongs to no iteration."""
 _CRUMBS: Final = {
     "gpu": "GPU ",
     "iteration": "it ",
@@ -209,7 +211,7 @@ _NOISE: Final = (
 def display_name(label: str, level: str) -> str:
     """A label as people see it: cleaned, and a kernel's without namespaces and parameters."""
     if label == NO_LABEL_TEXT and level in (*LEVELS, *DIMENSIONS):
-        return UNLABELLED
+        return OUTSIDE_STEPS if level == "iteration" else UNLABELLED
     if level == "kernel":
         label = _without_parameters(_demangled(label))
         for pattern, replacement in _NOISE:
