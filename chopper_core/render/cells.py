@@ -274,6 +274,8 @@ def crumb(level: str, label: str) -> str:
     name = display_name(label, level)
     if name == UNLABELLED:
         return f"{level_title(level)} {UNLABELLED}"
+    if name == OUTSIDE_STEPS:
+        return name
     return _CRUMBS.get(level, "") + name if level != "activity" else f"activity {name}"
 
 

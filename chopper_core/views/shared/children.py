@@ -53,7 +53,7 @@ MAX_SPARKLINE_ACTIVITIES: Final = 1 << 24
 
 _BEING_WRITTEN: Final = "is still being written"
 """The end of the reason why a file of a followed run isn't read yet."""
-_OUTSIDE: Final = "activities outside of iterations are left out unless cut=1"
+_OUTSIDE: Final = "time outside steps is left out unless cut=1"
 _TRUNCATED: Final = "truncated by the profiling window"
 WARM_UP: Final = "warm-up"
 """Of an iteration that begins a window and takes far longer than the others."""
