@@ -11,6 +11,7 @@ from msgspec.structs import force_setattr, replace
 
 from chopper_core.align.checks import doubts_of_launches, lost_launches
 from chopper_core.align.collectives import activity_attributes, read_collectives
+from chopper_core.align.gpu_clock import on_host_clock
 from chopper_core.align.graphs import is_uncaptured, stand_ins
 from chopper_core.align.host import Host, Links
 from chopper_core.align.host_tables import align_memory, host_lane, host_time
@@ -81,9 +82,11 @@ def align_rank(trace: Trace) -> AlignedRank:
 
 
 def _in_order_of_file(trace: Trace) -> AlignedRank:
+    host = Host(trace)
+    trace, clock_doubts = on_host_clock(trace, host.links)
+    host = Host(trace) if clock_doubts else host
     activities = trace.activities
     devices, gpu = ranked(activities.device)
-    host = Host(trace)
     kind, links = host.kind, host.links
     modules = read_modules(host)
     collectives = read_collectives(host)
@@ -94,7 +97,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     iterations, partial = labelled.labels, labelled.truncated
     bare = replace(links, points=replace(links.points))  # Without what labels cache.
     lost = lost_launches(host, spans, partial)
-    doubts = tuple(doubts_of_launches(host, lost.lost))
+    doubts = (*clock_doubts, *doubts_of_launches(host, lost.lost))
     launched = np.concatenate([lost.lost, lost.at_edges])
     evidence = host_evidence(trace, bare, gpu, spans, labelled.place, launched)
 

@@ -1,0 +1,121 @@
+"""The clock of a rank's GPUs against that of its host, from what can't have been otherwise.
+
+An activity starts after its launch call has begun, and a call that waits for one returns after its
+end. Each such pair bounds how late the GPU's stamps are; where the bounds exclude that they are
+right, they are corrected before anything is inferred from them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.align.host import Links, matching
+from chopper_core.model.doubts import Doubt
+from chopper_core.sources.trace import Trace
+from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.patterns import late
+
+_WAITS_FOR_ALL: Final = late(r"(?:Device|Ctx)Synchronize")
+_WAITS_FOR_COPY: Final = late(r"Memcpy(?!.*Async)")
+_MARGIN_NS: Final = 1_000
+"""Stamps of older traces are whole microseconds."""
+_LATENCY_NS: Final = 5_000
+"""The shortest time from a launch call to the start of its activity."""
+_FEWEST: Final = 3
+"""Calls, or kernels of different names, that agree: one may have a wrong stamp of its own."""
+_WAITED_NS: Final = 10_000
+"""A shorter call may not have waited."""
+_LONGEST_NS: Final = 1_000_000
+"""Clocks that are farther apart are not those of one trace."""
+
+
+def late_by(trace: Trace, links: Links, own: Index, *, is_only: bool) -> int:
+    """How late the stamps of some activities of a GPU are for their host, in ns; 0 where nothing
+    contradicts them. `is_only`: whether the rank has no other GPU."""
+    latest = _latest(trace, links, own)
+    earliest = _earliest(trace, links, own, is_only=is_only)
+    if earliest is not None and earliest > _MARGIN_NS:
+        found = earliest + _MARGIN_NS
+    elif latest is not None and latest < 0:
+        found = latest - _LATENCY_NS
+        found = found if earliest is None else max(found, earliest)
+    else:
+        return 0
+    return found if abs(found) < _LONGEST_NS else 0
+
+
+def _latest(trace: Trace, links: Links, own: Index) -> int | None:
+    """The most that stamps can be late: from launch calls to starts, second least by name."""
+    rows = own[links.launch[own] >= 0]
+    if not len(rows):
+        return None
+    latency = trace.activities.start_ns[rows] - links.launch_ns[rows]
+    names, name = ranked(trace.activities.name[rows])
+    if len(names) < _FEWEST:
+        return None
+    least = np.full(len(names), np.iinfo(np.int64).max)
+    np.minimum.at(least, name, latency)
+    return int(np.partition(least, 1)[1])
+
+
+def _earliest(trace: Trace, links: Links, own: Index, *, is_only: bool) -> int | None:
+    """The least that stamps are late: from returns of calls to ends of what they waited for, the
+    second most."""
+    launches, activities = trace.launches, trace.activities
+    end_ns = activities.start_ns + activities.duration_ns
+    returned = launches.start_ns + launches.duration_ns
+    copies = own[links.launch[own] >= 0]
+    call = links.launch[copies]
+    waits = matching(trace.names, launches.name, _WAITS_FOR_COPY)
+    waits &= launches.duration_ns > _WAITED_NS
+    is_waited = waits[call]
+    beyond = [end_ns[copies[is_waited]] - returned[call[is_waited]]]
+    if is_only:
+        beyond.append(_after_synchronizing(trace, links, own, end_ns, returned))
+    found = np.concatenate(beyond)
+    return int(np.partition(found, -2)[-2]) if len(found) >= _FEWEST else None
+
+
+def _after_synchronizing(
+    trace: Trace, links: Links, own: Index, end_ns: Int64, returned: Int64
+) -> Int64:
+    """How long after each call that waits for the GPU the last activity launched before it ends."""
+    launches = trace.launches
+    waits = matching(trace.names, launches.name, _WAITS_FOR_ALL)
+    calls = np.flatnonzero(waits & (launches.duration_ns > _WAITED_NS))
+    rows = own[links.launch[own] >= 0]
+    if not len(calls) or not len(rows):
+        return np.zeros(0, np.int64)
+    rows = rows[np.argsort(links.launch_ns[rows], kind="stable")]
+    ends = np.maximum.accumulate(end_ns[rows])
+    place = np.searchsorted(links.launch_ns[rows], launches.start_ns[calls], "left") - 1
+    # Only a call that had something to wait for shows when that ended.
+    pending = (place >= 0) & (ends[place] > launches.start_ns[calls])
+    return np.asarray((ends[place] - returned[calls])[pending], np.int64)
+
+
+def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]:
+    """The trace with its activities on the clock of its host, and a doubt where that moves them."""
+    activities = trace.activities
+    devices = distinct(activities.device).tolist()
+    by = np.zeros(len(activities), np.int64)
+    for device in devices:
+        own = np.flatnonzero(activities.device == device)
+        by[own] = late_by(trace, links, own, is_only=len(devices) == 1)
+    if not by.any():
+        return trace, ()
+    largest = int(by[np.abs(by).argmax()])
+    way = "late" if largest > 0 else "early"
+    doubt = Doubt(
+        "clock",
+        int(np.count_nonzero(by)),
+        len(by),
+        f"at least {abs(largest) / 1e3:,.1f} µs ({way})",
+    )
+    return replace(trace, activities=replace(activities, start_ns=activities.start_ns - by)), (
+        doubt,
+    )
