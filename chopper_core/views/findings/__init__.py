@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Values, column, numbered, worded
+from chopper_core.model.doubts import DoubtKind
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util import plugins
@@ -229,8 +230,11 @@ def _doubted(context: FindingsContext, rule: FindingRule, finding: Finding) -> F
     doubt = next((each for each in context.run.doubts if rule.name in each.rules), None)
     if doubt is None:
         return finding
-    saving = None if doubt.share > _MOSTLY_LOST else finding.saving_ns
-    return replace(finding, confidence=Confidence.LOW, doubt=doubt.sentence, saving_ns=saving)
+    is_lost = doubt.kind == DoubtKind.LOST and doubt.share > _MOSTLY_LOST
+    saving = None if is_lost else finding.saving_ns
+    is_small = not is_lost and doubt.kind in (DoubtKind.CLOCK, DoubtKind.IMPOSSIBLE)
+    sure = min(finding.confidence, Confidence.MEDIUM) if is_small else Confidence.LOW
+    return replace(finding, confidence=sure, doubt=doubt.sentence, saving_ns=saving)
 
 
 def _largest(context: FindingsContext, rule: FindingRule, *, has_replay: bool) -> list[Finding]:

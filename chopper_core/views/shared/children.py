@@ -53,7 +53,7 @@ MAX_SPARKLINE_ACTIVITIES: Final = 1 << 24
 
 _BEING_WRITTEN: Final = "is still being written"
 """The end of the reason why a file of a followed run isn't read yet."""
-_OUTSIDE: Final = "time outside steps is left out unless cut=1"
+_OUTSIDE: Final = "outside steps: left out unless cut=1"
 _TRUNCATED: Final = "truncated by the profiling window"
 WARM_UP: Final = "warm-up"
 """Of an iteration that begins a window and takes far longer than the others."""
@@ -437,7 +437,7 @@ def notes_of(run: Run, view: View, count: int, hidden: int, hidden_ns: float) ->
 def cut_note(run: Run, view: View, where: str = "") -> list[str]:
     """A note on the truncated iterations of a view's node: whether they take part."""
     cut, left_out = run.truncated(view), run.left_out(view)
-    outside = [_OUTSIDE] if NO_LABEL in run.uncounted(view) else []
+    outside = [f"{_time_outside(run)} {_OUTSIDE}"] if NO_LABEL in run.uncounted(view) else []
     if not cut:
         return outside
     why: dict[str, list[int]] = {}
@@ -456,6 +456,13 @@ def cut_note(run: Run, view: View, where: str = "") -> list[str]:
         return [f"{note}: left out unless cut=1", *outside]
     is_chosen = view.cut or "iteration" in dict(view.scope)
     return [note if is_chosen else f"{note}, and there is no complete one"]
+
+
+def _time_outside(run: Run) -> str:
+    """The time of a GPU that belongs to no iteration, mean over GPUs."""
+    own = run.pairs.codes("iteration") == NO_LABEL
+    each = float(run.pairs.elapsed_ns[own].sum()) / max(len(run.gpus), 1)
+    return f"{time_text(each)} per GPU"
 
 
 def run_notes(run: Run, view: View) -> list[str]:
