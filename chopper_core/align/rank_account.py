@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from msgspec import Struct
 from chopper_core.align.host import Links, matching
 from chopper_core.align.host_tables import HostGaps
 from chopper_core.align.labels import NOWHERE
+from chopper_core.align.side_work import SIDE_WORK, names_of_gaps
 from chopper_core.model.accounting import (
     Account,
     OutsideGaps,
@@ -31,7 +31,7 @@ from chopper_core.model.table import (
     Rule,
     concatenate,
 )
-from chopper_core.sources.trace import HostCategory, Trace
+from chopper_core.sources.trace import Trace
 from chopper_core.tables.columns import narrowed
 from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Rows, column_types
 from chopper_core.util.patterns import late
@@ -42,16 +42,8 @@ SET_UP: Final = "set-up"
 """Time before the first step."""
 _LAUNCHES: Final = late(r"Launch")
 _SYNCHRONIZES: Final = late(r"(?:Device|Stream|Ctx)Synchronize")
-_WORK_BETWEEN: Final = (
-    (re.compile(r"eval|valid", re.I), "evaluation"),
-    (re.compile(r"checkpoint|serialization|torch\.save|save_state|save_model", re.I), "checkpoint"),
-    (re.compile(r"\blog(?:ging|ger)?\b|wandb|tensorboard|SummaryWriter", re.I), "logging"),
-)
-"""Names of annotations and Python frames of work between steps."""
 _MOSTLY_QUEUED: Final = 0.1
 """The part of a step for which it waits behind unrecorded work where its beginning is cut."""
-_MOSTLY: Final = 0.5
-"""The part of a gap that such a range fills at least, to name it."""
 
 
 class OutsideTime(Rows, frozen=True):
@@ -64,7 +56,7 @@ class OutsideTime(Rows, frozen=True):
     """The place of its name in `OUTSIDE_NAMES`."""
 
 
-OUTSIDE_NAMES: Final = (OUTSIDE_STEPS, SET_UP, *(name for _, name in _WORK_BETWEEN))
+OUTSIDE_NAMES: Final = (OUTSIDE_STEPS, SET_UP, *SIDE_WORK)
 
 
 class RankAccount(Struct, frozen=True):
@@ -201,17 +193,9 @@ def _outside(trace: Trace, gpu: int, gaps: OutsideGaps, spans: StepSpans) -> Out
     kind = np.zeros(count, np.int8)
     if count:
         kind[gaps.end_ns <= spans.start_ns[0]] = OUTSIDE_NAMES.index(SET_UP)
-        ranges = trace.ranges
-        is_named = np.isin(ranges.category, (HostCategory.ANNOTATION, HostCategory.FRAME))
-        rows = np.flatnonzero(is_named)
-        length = gaps.end_ns - gaps.start_ns
-        for pattern, name in _WORK_BETWEEN:
-            own = rows[matching(trace.names, ranges.name[rows], pattern)]
-            begin, end = ranges.start_ns[own], ranges.start_ns[own] + ranges.duration_ns[own]
-            for at in np.flatnonzero(kind == 0).tolist():
-                shared = np.minimum(end, gaps.end_ns[at]) - np.maximum(begin, gaps.start_ns[at])
-                if shared.max(initial=0) >= _MOSTLY * length[at]:
-                    kind[at] = OUTSIDE_NAMES.index(name)
+        named = names_of_gaps(trace, gaps.start_ns, gaps.end_ns)
+        is_named = named >= 0
+        kind[is_named] = OUTSIDE_NAMES.index(SIDE_WORK[0]) + named[is_named]
     return OutsideTime(np.full(count, gpu, np.int32), gaps.start_ns, gaps.end_ns, kind)
 
 

@@ -229,7 +229,8 @@ def label_iterations(host: Host, spans: StepSpans) -> IterationLabels:
         found = np.append(spans.number, NO_LABEL)[place]
         labels.fill(found, Rule.ANNOTATION, points.known())
         labels.fill(found, Rule.NEIGHBOUR)
-        return IterationLabels(labels, place, _cut_steps(host, spans))
+        without_loop = frozenset(spans.number[spans.lacks_loop].tolist())
+        return IterationLabels(labels, place, _cut_steps(host, spans) | without_loop)
     partial: set[int] = set()
     if ends := _optimizer_ends(host):
         found = np.searchsorted(ends, points.time_ns, "left")

@@ -23,7 +23,7 @@ _UNKNOWN_GAP: Final = 0.1
 _LONG_GAP: Final = 1.5
 """A gap beyond this many usual ones holds more than the loop's own work."""
 _SHORT: Final = 0.01
-"""A gap that is longer than usual by less than this part of a step is a usual one."""
+"""Less than this part of a step says nothing about a gap."""
 
 
 class StepSpans(Struct, frozen=True, eq=False, dict=True):
@@ -64,6 +64,18 @@ class StepSpans(Struct, frozen=True, eq=False, dict=True):
             most = max(_LONG_GAP * median, median + _SHORT * length)
             usual = np.where(gap <= most, gap, int(median))
         return np.where(follows, np.minimum(gap, usual), 0)
+
+
+    @cached_property
+    def lacks_loop(self) -> Mask:
+        """Whether a step opens a window whose other steps begin with work of the loop that counts:
+        that before the first one isn't recorded."""
+        if len(self) <= 1:
+            return np.zeros(len(self), np.bool_)
+        usual = median_of(self.loop_ns[~self.opens_window]) if (~self.opens_window).any() else 0.0
+        is_followed = np.append(~self.opens_window[1:], False)
+        length = median_of(self.end_ns - self.start_ns)
+        return self.opens_window & is_followed & (usual > _SHORT * length)
 
 
 NO_SPANS: Final = StepSpans(*np.zeros((3, 0), np.int64))

@@ -56,6 +56,7 @@ MODULES: Final = (
     "losses",
     "operations",
     "iterations",
+    "beside",
     "missing",
 )
 RULES: Final[tuple[FindingRule, ...]] = tuple(

@@ -1,0 +1,83 @@
+"""Work beside the training steps, named by annotations and Python frames: evaluation, checkpoints,
+logging. It is in a step where the step's annotation holds it, and else outside steps."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from chopper_core.align.host import Host
+from chopper_core.align.labels import Intervals
+from chopper_core.sources.trace import HostCategory, Trace
+from chopper_core.util.arrays import Index, Int8, Int64
+from chopper_core.util.patterns import late
+
+SIDE_WORK: Final = ("evaluation", "checkpoint", "logging")
+"""The names of such work; the first that matches counts."""
+_FUNCTION: Final = late(r"\): (\w+)$")
+"""The function of a Python frame, `train.py(88): evaluate`."""
+_PATTERNS: Final = (
+    re.compile(r"(?<![a-z])(?:run_|do_)?(?:evaluat(?:e|ion|ing)|validat(?:e|ion|ing)|eval)"
+               r"(?:_(?:step|loop|epoch|model|one_epoch|metrics|dataset|run))?(?![a-z])", re.I),
+    re.compile(r"(?<![a-z])(?:save_?)?(?:ckpt|checkpoint)(?:_save|_saving)?(?![a-z])"
+               r"|(?<![a-z])save_(?:state|model|pretrained|weights)|torch[./]serialization\.py.*save"
+               r"|\btorch\.save\b", re.I),
+    re.compile(r"(?<![a-z])(?:logging|log_(?:metrics|step|stats|scalars?))(?![a-z])"
+               r"|wandb|tensorboard|SummaryWriter", re.I),
+)  # fmt: skip
+_CHECKPOINTING: Final = late(r"recompute|checkpoint_?(?:wrapper|impl|activation)|activation_?ckpt")
+"""Activation checkpointing, which saves no checkpoint."""
+_MOSTLY: Final = 0.5
+"""The part of a time that such a range fills at least, to name it."""
+
+
+@lru_cache(maxsize=1 << 14)
+def side_work_of(name: str) -> int:
+    """The place in `SIDE_WORK` of the work that a range is; -1 for any other range."""
+    if "::" in name or name.startswith("<"):
+        return -1
+    function = _FUNCTION.search(name)
+    text = function[1] if function is not None else name
+    if _CHECKPOINTING.search(name) or text == "checkpoint":
+        return -1
+    for place, pattern in enumerate(_PATTERNS):
+        if pattern.search(text) or (place and function is not None and pattern.search(name)):
+            return place
+    return -1
+
+
+def side_ranges(trace: Trace) -> tuple[Index, Index]:
+    """The annotations and frames of such work, and the place of each in `SIDE_WORK`."""
+    ranges = trace.ranges
+    is_named = np.isin(ranges.category, (HostCategory.ANNOTATION, HostCategory.FRAME))
+    rows = np.flatnonzero(is_named)
+    codes = np.full(len(trace.names), -1, np.intp)
+    used = np.flatnonzero(np.bincount(ranges.name[rows], minlength=len(trace.names)))
+    codes[used] = [side_work_of(trace.names[code]) for code in used.tolist()]
+    places = codes[ranges.name[rows]]
+    return rows[places >= 0], places[places >= 0]
+
+
+def side_intervals(host: Host) -> Intervals:
+    """The same as intervals on the threads of the host, valued with their place."""
+    rows, places = side_ranges(host.trace)
+    return host.intervals(rows, places)
+
+
+def names_of_gaps(trace: Trace, start_ns: Int64, end_ns: Int64) -> Int8:
+    """What the host did for most of some times: a place in `SIDE_WORK`, or -1."""
+    found = np.full(len(start_ns), -1, np.int8)
+    if not len(start_ns):
+        return found
+    rows, places = side_ranges(trace)
+    begin = trace.ranges.start_ns[rows]
+    end = begin + trace.ranges.duration_ns[rows]
+    for at, (since, until) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
+        shared = np.minimum(end, until) - np.maximum(begin, since)
+        fills = np.flatnonzero(shared >= _MOSTLY * (until - since))
+        if len(fills):
+            found[at] = places[fills].min()
+    return found
