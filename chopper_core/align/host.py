@@ -84,7 +84,7 @@ def link(trace: Trace) -> Links:
         operator = first_equal(ranges.external_id, activities.external_id[rest])
         thread[rest] = np.append(ranges.thread, np.int32(NOWHERE))[operator]
         time_ns[rest] = np.append(ranges.start_ns, 0)[operator]
-    starts_work = matching(trace.names, launches.name, _STARTS_WORK)
+    starts_work = launch_calls(trace)
     starts_work[launch[launch >= 0]] = False
     return Links(
         launch=launch,
@@ -94,6 +94,11 @@ def link(trace: Trace) -> Links:
         shared_correlations=int(several.sum()),
         late_launches=int(((launch >= 0) & (launch_ns > activities.start_ns)).sum()),
     )
+
+
+def launch_calls(trace: Trace) -> Mask:
+    """Which runtime calls launch work on a GPU."""
+    return matching(trace.names, trace.launches.name, _STARTS_WORK)
 
 
 def _by_code(

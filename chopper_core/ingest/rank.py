@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.checks import explained, without_impossible
+from chopper_core.align.host import launch_calls
 from chopper_core.align.rank import align_rank
 from chopper_core.model.inputs import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Source
 from chopper_core.model.operator_inputs import json_in
@@ -97,7 +98,8 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
                 f"{path} has no GPU activity with a valid time: {number_of(lost, 'event')} without "
                 "one left out."
             )
-        why = f"{path} {why_no_activity(FileHead(path), trace.event_counts)}"
+        launches = int(np.count_nonzero(launch_calls(trace)))
+        why = f"{path} {why_no_activity(FileHead(path), trace.event_counts, launches)}"
         raise (OnlyRangesError if trace.event_counts.get(CUPTI_RANGE) else DataError)(why)
     ranks = [_of_rank(each, str(path), hosts) for each in by_rank(trace)]
     return ranks[0] if len(ranks) == 1 else merged(ranks, MERGED)

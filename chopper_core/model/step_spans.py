@@ -75,7 +75,8 @@ class StepSpans(Struct, frozen=True, eq=False, dict=True):
         usual = median_of(self.loop_ns[~self.opens_window]) if (~self.opens_window).any() else 0.0
         is_followed = np.append(~self.opens_window[1:], False)
         length = median_of(self.end_ns - self.start_ns)
-        return self.opens_window & is_followed & (usual > _SHORT * length)
+        counts = usual > _SHORT * length
+        return np.asarray(self.opens_window & is_followed & counts, np.bool_)
 
 
 NO_SPANS: Final = StepSpans(*np.zeros((3, 0), np.int64))
