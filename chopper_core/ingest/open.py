@@ -206,15 +206,17 @@ def _untraced(opening: RunInputs) -> Run | None:
 
 
 def _of_ranges(opening: RunInputs, ranges: list[Path], failed: list[tuple[str, str]]) -> Run:
-    """The run of counters where no trace can be read; raises DataError without them."""
+    """The run of counters, else of telemetry, where no trace can be read; raises DataError without
+    them."""
     why = " ".join(reason for _, reason in failed[:3])
     try:
         counted = _counted(opening, ranges)
     except DataError as error:
         raise DataError(why or str(error)) from error
-    if counted is None:
+    found = counted if counted is not None else _sampled(opening)
+    if found is None:
         raise DataError(why)
-    return replace(counted, failed=(*failed, *counted.failed))
+    return replace(found, failed=(*failed, *found.failed))
 
 
 def _counted(opening: RunInputs, ranges: Sequence[Path] = ()) -> Run | None:
