@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import with_places
+from chopper_core.align.sensors import believed
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, together
 from chopper_core.ingest.recorded import RecordedRun
@@ -108,6 +109,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     found_files = discover([*opening.paths, *own] if own else opening.paths, Family.TELEMETRY)
     run = _skipping(run, found_files)
     read, failed = opening.read_samples(found_files, run, progress)
+    read = [believed(each) for each in read]
     run = with_ranks(run, read)
     placed: list[tuple[Telemetry, TelemetrySource]] = []
     identities: list[Identity] = []

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from chopper_core.align.counters import counter_signals
 from chopper_core.align.identity import gpus_of_telemetry
 from chopper_core.align.rank import align_rank, used_names
+from chopper_core.align.sensors import believed
 from chopper_core.align.telemetry import interval_table, signals, summaries
 from chopper_core.align.telemetry_clock import placed_at
 from chopper_core.ingest.recorded import RecordedRun
@@ -191,6 +192,7 @@ def telemetry_run(opening: RunInputs) -> Run | None:
     if not found.files and not _stopped_files(found):
         return None
     read, failed = opening.read_samples(found, None, opening.progress)
+    read = [believed(each) for each in read]
     if not read and not _stopped_files(found):
         raise DataError(failed[0][1] if failed else "the telemetry has no samples")
     timed = [each for each in read if each.resolution_ns]

@@ -65,7 +65,6 @@ class StepSpans(Struct, frozen=True, eq=False, dict=True):
             usual = np.where(gap <= most, gap, int(median))
         return np.where(follows, np.minimum(gap, usual), 0)
 
-
     @cached_property
     def lacks_loop(self) -> Mask:
         """Whether a step opens a window whose other steps begin with work of the loop that counts:

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from chopper_core.model.doubts import Doubt
 from chopper_core.tables.losses import Losses
 from chopper_core.util.arrays import Float64, Int64
 
@@ -162,3 +163,5 @@ class Telemetry(Struct, frozen=True):
     """Whether GPUs are numbered by the rank of the job, so that each is a GPU of the run."""
     is_of_node: bool = False
     """Whether the figures describe the rank's node, not its GPU."""
+    doubts: Sequence[Doubt] = ()
+    """What its samples contradict."""

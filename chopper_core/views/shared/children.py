@@ -224,7 +224,7 @@ class Columns:
         """Values marked where a doubt touches the column's figures."""
         if name not in self._run.doubted:
             return values
-        return replace(values, extrapolated=np.ones(len(values), np.bool_))
+        return replace(values, extrapolated=values.present())
 
     def _based(self, metric: Metric, values: Values) -> Values:
         """Values of the rows on the base of the view, marked where they cover only some GPUs."""
