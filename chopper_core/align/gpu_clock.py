@@ -7,6 +7,7 @@ right, they are corrected before anything is inferred from them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,8 @@ _FEWEST: Final = 3
 """Calls, or kernels of different names, that agree: one may have a wrong stamp of its own."""
 _WAITED_NS: Final = 10_000
 """A shorter call may not have waited."""
+_FAR_BEYOND_NS: Final = 50_000
+"""A call that returns earlier than this before the end of its work didn't wait for it."""
 _LONGEST_NS: Final = 1_000_000
 """Clocks that are farther apart are not those of one trace."""
 
@@ -37,7 +40,9 @@ def late_by(trace: Trace, links: Links, own: Index, *, is_only: bool) -> int:
     """How late the stamps of some activities of a GPU are for their host, in ns; 0 where nothing
     contradicts them. `is_only`: whether the rank has no other GPU."""
     latest = _latest(trace, links, own)
-    earliest = _earliest(trace, links, own, is_only=is_only)
+    beyond = _beyond_returns(trace, links, own, is_only=is_only)
+    # The second most: one call may have returned for another reason.
+    earliest = int(np.partition(beyond, -2)[-2]) if len(beyond) >= _FEWEST else None
     if earliest is not None and earliest > _MARGIN_NS:
         found = earliest + _MARGIN_NS
     elif latest is not None and latest < 0:
@@ -62,9 +67,8 @@ def _latest(trace: Trace, links: Links, own: Index) -> int | None:
     return int(np.partition(least, 1)[1])
 
 
-def _earliest(trace: Trace, links: Links, own: Index, *, is_only: bool) -> int | None:
-    """The least that stamps are late: from returns of calls to ends of what they waited for, the
-    second most."""
+def _beyond_returns(trace: Trace, links: Links, own: Index, *, is_only: bool) -> Int64:
+    """From the return of each call that waits to the end of what it waited for."""
     launches, activities = trace.launches, trace.activities
     end_ns = activities.start_ns + activities.duration_ns
     returned = launches.start_ns + launches.duration_ns
@@ -76,8 +80,7 @@ def _earliest(trace: Trace, links: Links, own: Index, *, is_only: bool) -> int |
     beyond = [end_ns[copies[is_waited]] - returned[call[is_waited]]]
     if is_only:
         beyond.append(_after_synchronizing(trace, links, own, end_ns, returned))
-    found = np.concatenate(beyond)
-    return int(np.partition(found, -2)[-2]) if len(found) >= _FEWEST else None
+    return np.concatenate(beyond)
 
 
 def _after_synchronizing(
@@ -99,23 +102,33 @@ def _after_synchronizing(
 
 
 def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]:
-    """The trace with its activities on the clock of its host, and a doubt where that moves them."""
+    """The trace with its activities on the clock of its host, and doubts about that: where it moves
+    them, and what contradicts their host all the same."""
     activities = trace.activities
     devices = distinct(activities.device).tolist()
+    whose = [np.flatnonzero(activities.device == device) for device in devices]
     by = np.zeros(len(activities), np.int64)
-    for device in devices:
-        own = np.flatnonzero(activities.device == device)
+    for own in whose:
         by[own] = late_by(trace, links, own, is_only=len(devices) == 1)
-    if not by.any():
-        return trace, ()
-    largest = int(by[np.abs(by).argmax()])
-    way = "late" if largest > 0 else "early"
-    doubt = Doubt(
-        "clock",
-        int(np.count_nonzero(by)),
-        len(by),
-        f"at least {abs(largest) / 1e3:,.1f} µs ({way})",
-    )
-    return replace(trace, activities=replace(activities, start_ns=activities.start_ns - by)), (
-        doubt,
-    )
+    doubts: list[Doubt] = []
+    if by.any():
+        largest = int(by[np.abs(by).argmax()])
+        way = "late" if largest > 0 else "early"
+        detail = f"at least {abs(largest) / 1e3:,.1f} µs ({way})"
+        doubts.append(Doubt("clock", int(np.count_nonzero(by)), len(by), detail))
+        trace = replace(trace, activities=replace(activities, start_ns=activities.start_ns - by))
+    doubts += _contradictions(trace, links, whose)
+    return trace, tuple(doubts)
+
+
+def _contradictions(trace: Trace, links: Links, whose: list[Index]) -> Iterator[Doubt]:
+    """Activities that start before their launch, and calls that return before what they waited for
+    has ended, by far more than stamps are apart."""
+    linked = np.flatnonzero(links.launch >= 0)
+    early = trace.activities.start_ns[linked] < links.launch_ns[linked] - _MARGIN_NS
+    if early.any():
+        yield Doubt("early", int(np.count_nonzero(early)), len(linked))
+    beyond = [_beyond_returns(trace, links, own, is_only=len(whose) == 1) for own in whose]
+    found = np.concatenate([np.zeros(0, np.int64), *beyond])
+    if (found > _FAR_BEYOND_NS).any():
+        yield Doubt("unfinished", int(np.count_nonzero(found > _FAR_BEYOND_NS)), len(found))

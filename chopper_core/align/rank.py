@@ -84,7 +84,7 @@ def align_rank(trace: Trace) -> AlignedRank:
 def _in_order_of_file(trace: Trace) -> AlignedRank:
     host = Host(trace)
     trace, clock_doubts = on_host_clock(trace, host.links)
-    host = Host(trace) if clock_doubts else host
+    host = Host(trace) if any(doubt.code == "clock" for doubt in clock_doubts) else host
     activities = trace.activities
     devices, gpu = ranked(activities.device)
     kind, links = host.kind, host.links

@@ -69,9 +69,15 @@ CHECKS: Final[Mapping[str, _Check]] = {
         _IDLE,
         _HOST_RULES,
     ),
+    "early": _Check(
+        DoubtKind.IMPOSSIBLE,
+        "{count} of {of} activities start before their launch call",
+        _IDLE,
+        _HOST_RULES,
+    ),
     "unfinished": _Check(
         DoubtKind.IMPOSSIBLE,
-        "{count} of {of} synchronizations return before what they waited for has ended",
+        "{count} of {of} calls return before what they waited for has ended",
         _IDLE,
         _HOST_RULES,
     ),
