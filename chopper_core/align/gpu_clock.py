@@ -17,7 +17,7 @@ from chopper_core.align.host import Links, matching
 from chopper_core.model.doubts import Doubt
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
 
 _WAITS_FOR_ALL: Final = late(r"(?:Device|Ctx)Synchronize")
@@ -27,7 +27,9 @@ _MARGIN_NS: Final = 1_000
 _LATENCY_NS: Final = 5_000
 """The shortest time from a launch call to the start of its activity."""
 _FEWEST: Final = 3
-"""Calls, or kernels of different names, that agree: one may have a wrong stamp of its own."""
+"""Calls, or launches, that agree: one may have a wrong stamp of its own."""
+_OFTEN: Final = 0.2
+"""The part of the activities after idle time that begin before their calls where a clock is off."""
 _WAITED_NS: Final = 10_000
 """A shorter call may not have waited."""
 _FAR_BEYOND_NS: Final = 50_000
@@ -45,7 +47,10 @@ def late_by(trace: Trace, links: Links, own: Index, *, is_only: bool) -> int:
     earliest = int(np.partition(beyond, -2)[-2]) if len(beyond) >= _FEWEST else None
     if earliest is not None and earliest > _MARGIN_NS:
         found = earliest + _MARGIN_NS
-    elif latest is not None and latest < 0:
+    elif latest is not None and latest < -2 * _MARGIN_NS:
+        # What its calls that wait contradict is no matter of the clock.
+        if earliest is not None and latest < earliest:
+            return 0
         found = latest - _LATENCY_NS
         found = found if earliest is None else max(found, earliest)
     else:
@@ -54,17 +59,21 @@ def late_by(trace: Trace, links: Links, own: Index, *, is_only: bool) -> int:
 
 
 def _latest(trace: Trace, links: Links, own: Index) -> int | None:
-    """The most that stamps can be late: from launch calls to starts, second least by name."""
-    rows = own[links.launch[own] >= 0]
-    if not len(rows):
+    """The most that stamps can be late: the third least time from a launch call to the start of an
+    activity that ends idle time; None where there are few, or where only some that stand out begin
+    before their call."""
+    activities = trace.activities
+    own = own[np.argsort(activities.start_ns[own], kind="stable")]
+    start = activities.start_ns[own]
+    reached = np.maximum.accumulate(start + activities.duration_ns[own])
+    is_idle = np.append(True, start[1:] > reached[:-1] + _MARGIN_NS)[: len(own)]
+    rows = own[is_idle & (links.launch[own] >= 0)]
+    if len(rows) < _FEWEST:
         return None
-    latency = trace.activities.start_ns[rows] - links.launch_ns[rows]
-    names, name = ranked(trace.activities.name[rows])
-    if len(names) < _FEWEST:
-        return None
-    least = np.full(len(names), np.iinfo(np.int64).max)
-    np.minimum.at(least, name, latency)
-    return int(np.partition(least, 1)[1])
+    latency = np.sort(activities.start_ns[rows] - links.launch_ns[rows])
+    least = int(latency[_FEWEST - 1])
+    is_rare = np.count_nonzero(latency < 0) < _OFTEN * len(rows)
+    return None if least < 0 and is_rare else least
 
 
 def _beyond_returns(trace: Trace, links: Links, own: Index, *, is_only: bool) -> Int64:

@@ -20,19 +20,10 @@ _WORKING_W: Final = 250.0
 """No GPU idles at more power."""
 _FEWEST: Final = 10
 """Samples that tell whether two GPUs repeat one reading."""
-_HIGHEST: Final = {
-    SignalName.POWER_W: 3_000.0,
-    SignalName.GFX_MHZ: 5_000.0,
-    SignalName.MEM_MHZ: 20_000.0,
-    SignalName.HOTSPOT_C: 150.0,
-    SignalName.EDGE_C: 150.0,
-    SignalName.MEM_C: 150.0,
-}
-"""What no GPU reaches."""
 _OF_POWER: Final = (SignalName.POWER_W, SignalName.ENERGY_RATE_W)
 _WORDS: Final = {SignalName.POWER_W: "power", SignalName.GFX_UTIL_PCT: "use"}
 _FIGURES: Final = {
-    SignalName.POWER_W: ("power_w", "energy_j", "busy_power_w"),
+    SignalName.POWER_W: ("power_w", "energy_j"),
     SignalName.GFX_UTIL_PCT: ("gfx_util_pct",),
 }
 """The columns that a signal gives, where they are others than its own."""
@@ -84,16 +75,6 @@ def _checked(telemetry: Telemetry) -> Iterator[tuple[_Signals, Doubt]]:
                 SignalName.POWER_W,
             ),
         )
-    for signal, highest in _HIGHEST.items():
-        beyond: _Signals = {}
-        for (gpu, name), parts in telemetry.signals.items():
-            if name is signal and any((each.value > highest).any() for each in parts):
-                beyond[gpu, name] = [_without(each, each.value > highest) for each in parts]
-        if beyond:
-            yield (
-                beyond,
-                _doubt(telemetry, [gpu for gpu, _ in beyond], f"reads over {highest:,.0f}", signal),
-            )
 
 
 def _doubt(telemetry: Telemetry, gpus: list[int], what: str, signal: SignalName) -> Doubt:

@@ -1,0 +1,201 @@
+"""What a trace contradicts or lacks is said, left out, and lowers what rests on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chopper_core.api import OpenRun
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.model.table import Category
+from chopper_core.render.info import describe
+from chopper_core.util.errors import DataError
+from chopper_core.views.query import query
+from chopper_core.views.shared.step_times import step_times
+
+STEPS = 6
+KERNELS = 20
+Event = dict[str, Any]
+
+
+class Trace:
+    """The events of a trace of one GPU: each step waits for its copy, which ends it."""
+
+    def __init__(self, late_us: float = 0.0) -> None:
+        self.events: list[Event] = []
+        self.late_us = late_us
+        self._correlation = 0
+        now = 1_000.0
+        for step in range(STEPS):
+            now = self._step(step, now)
+
+    def add(self, category: str, name: str, ts: float, dur: float, **args: object) -> Event:
+        is_gpu = category in ("kernel", "gpu_memcpy")
+        pid, tid = (0, args.get("stream", 7)) if is_gpu else (100, 1)
+        event = {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur}
+        event |= {"pid": pid, "tid": tid, "args": args}
+        self.events.append(event)
+        return event
+
+    def launch(self, call: str, name: str, ts: float, start: float, dur: float) -> None:
+        self._correlation += 1
+        category = "gpu_memcpy" if "Memcpy" in call else "kernel"
+        took = dur + start - ts + 1.5 if "Memcpy" in call else 4.0
+        self.add("cuda_runtime", call, ts, took, correlation=self._correlation)
+        own = {"device": 0, "stream": 7, "correlation": self._correlation}
+        self.add(category, name, start + self.late_us, dur, **own)
+
+    def _step(self, step: int, begin: float) -> float:
+        busy, now = begin, begin + 10.0
+        for at in range(KERNELS):
+            start = max(now + 6.0, busy + 1.0)
+            self.launch("hipLaunchKernel", f"kernel_{at % 5}", now, start, 50.0)
+            busy, now = start + 50.0, now + 20.0
+        start = max(now + 6.0, busy + 1.0)
+        self.launch("hipMemcpyWithStream", "Memcpy DtoH", now, start, 30.0)
+        end = start + 40.0
+        self.add("user_annotation", f"ProfilerStep#{step + 5}", begin, end - begin)
+        return end + 2.0
+
+    def open(self, folder: Path) -> Run:
+        path = folder / "rank0.json"
+        document = {"traceEvents": self.events, "distributedInfo": {"rank": 0}}
+        path.write_text(json.dumps(document))
+        return open_run(str(path), jobs=1)
+
+    def named(self, category: str, name: str = "") -> list[Event]:
+        return [e for e in self.events if e["cat"] == category and name in e["name"]]
+
+    def drop(self, chosen: Sequence[Event]) -> None:
+        gone = {id(event) for event in chosen}
+        self.events = [event for event in self.events if id(event) not in gone]
+
+
+def codes(run: Run) -> list[str]:
+    return [doubt.code for doubt in run.doubts]
+
+
+def step_ms(run: Run) -> float:
+    return step_times(run, parse("R")).mean_ns / 1e6
+
+
+def test_a_clean_trace_has_no_doubt(tmp_path: Path) -> None:
+    run = Trace().open(tmp_path)
+    assert run.doubts == ()
+    assert describe(run)["quality"] == []
+    assert step_ms(run) == pytest.approx((KERNELS * 51 + 16 + 31 + 10 + 2) / 1e3, rel=0.01)
+
+
+def test_lost_activities_are_counted_and_their_idle_time_is_unknown(tmp_path: Path) -> None:
+    trace, whole = Trace(), Trace().open(tmp_path)
+    lost = trace.named("kernel")[45:48] + trace.named("kernel")[70:71]
+    trace.drop(lost)
+    run = trace.open(tmp_path)
+    [doubt] = run.doubts
+    assert (doubt.code, doubt.count, doubt.of) == ("launches", 4, STEPS * (KERNELS + 1))
+    assert int(run.table.idle_unknown_ns.sum()) == (3 * 51 + 1 + 51 + 1) * 1_000
+    assert step_ms(run) == pytest.approx(step_ms(whole), rel=1e-6)
+    frame = query(run, parse("R?columns=elapsed_ns,idle_unknown_ns"))
+    assert frame.notes[0].startswith("doubt: 4 of 126 launches")
+    assert frame.values["idle_unknown_ns"].is_extrapolated(0)
+    assert not frame.values["elapsed_ns"].is_extrapolated(0)
+
+
+def test_graph_launches_without_kernels_promise_no_saving(tmp_path: Path) -> None:
+    trace = Trace()
+    for step in trace.named("user_annotation"):
+        trace.launch("hipGraphLaunch", "lost", step["ts"] + 600.0, step["ts"] + 610.0, 5.0)
+    trace.drop(trace.named("kernel", "lost"))
+    run = trace.open(tmp_path)
+    assert [(each.code, each.count, each.of) for each in run.doubts] == [("graphs", STEPS, STEPS)]
+    overview = query(run, parse("R?view=overview"))
+    assert f"{STEPS} of {STEPS} graph launches have no kernels" in overview.headline[-1]
+    findings = query(run, parse("R?view=findings"))
+    for row in range(len(findings)):
+        if findings.values["doubt"].at(row) is not None:
+            assert findings.values["confidence"].cell(row) == "low"
+            assert findings.values["saving_ns"].at(row) is None
+
+
+@pytest.mark.parametrize("at", ["first", "last"])
+def test_a_step_cut_at_an_edge_is_no_doubt(tmp_path: Path, at: str) -> None:
+    trace = Trace()
+    kernels = trace.named("kernel")
+    trace.drop(kernels[:5] if at == "first" else kernels[-5:] + trace.named("gpu_memcpy")[-1:])
+    run = trace.open(tmp_path)
+    assert run.doubts == ()
+    assert run.partial_iterations[0] == {5 if at == "first" else 5 + STEPS - 1}
+
+
+def test_a_kernel_over_whole_later_ones_is_left_out(tmp_path: Path) -> None:
+    trace, whole = Trace(), Trace().open(tmp_path)
+    trace.named("kernel")[30]["dur"] = 2_000_000.0
+    run = trace.open(tmp_path)
+    [doubt] = run.doubts
+    assert (doubt.code, doubt.count, doubt.detail) == ("impossible", 1, "kernel_0, 2,000 ms")
+    assert len(run.table) == len(whole.table) - 1
+    assert step_ms(run) == pytest.approx(step_ms(whole), rel=1e-6)
+
+
+def test_short_overlaps_are_legal(tmp_path: Path) -> None:
+    trace = Trace()
+    kernels = trace.named("kernel")
+    for kernel in kernels[::2]:
+        kernel["dur"] += 20.0
+    for first, second in zip(kernels[1::40], kernels[2::40], strict=True):
+        second["ts"], second["dur"] = first["ts"] + 10.0, 20.0
+    run = trace.open(tmp_path)
+    assert codes(run) == []
+    assert int((run.table.category == Category.KERNEL).sum()) == len(kernels)
+
+
+@pytest.mark.parametrize("late_us", [-40.0, -12.0, 12.0, 40.0])
+def test_a_gpu_clock_that_is_off_is_corrected(tmp_path: Path, late_us: float) -> None:
+    whole, run = Trace().open(tmp_path), Trace(late_us).open(tmp_path)
+    [doubt] = run.doubts
+    assert doubt.code == "clock" and ("late" if late_us > 0 else "early") in doubt.detail
+    assert step_ms(run) == pytest.approx(step_ms(whole), rel=0.01)
+    savings = [
+        query(each, parse("R?view=findings&columns=saving_ns")).values["saving_ns"].at(0)
+        for each in (whole, run)
+    ]
+    assert savings[0] == pytest.approx(savings[1], rel=0.1)
+
+
+@pytest.mark.parametrize("late_us", [-1.0, 0.5])
+def test_stamps_within_their_bounds_stay(tmp_path: Path, late_us: float) -> None:
+    run, whole = Trace(late_us).open(tmp_path), Trace().open(tmp_path)
+    assert run.doubts == ()
+    shift = run.table.start_ns.min() - whole.table.start_ns.min()
+    assert abs(int(shift) - int(late_us * 1e3)) <= 1
+
+
+def test_an_activity_before_its_launch_is_impossible(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.named("kernel")[50]["ts"] -= 400.0
+    assert [(each.code, each.count) for each in trace.open(tmp_path).doubts] == [("early", 1)]
+
+
+def test_quality_is_in_info_json_and_python(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.drop(trace.named("kernel")[45:46])
+    run = trace.open(tmp_path)
+    [quality] = describe(run)["quality"]
+    assert quality["check"] == "launches" and quality["ranks"] == [0]
+    assert quality["kind"] == "lost activities" and "idle_ns" in quality["columns"]
+    opened = OpenRun(run)
+    assert opened.info()["quality"] == [quality]
+    assert json.loads(opened.frame("").to_json())["quality"] == [quality["text"]]
+
+
+def test_launches_without_any_activity_are_said(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.drop(trace.named("kernel") + trace.named("gpu_memcpy"))
+    with pytest.raises(DataError, match=r"has 120 launch calls and no GPU activity"):
+        trace.open(tmp_path)
