@@ -13,13 +13,13 @@ from chopper_core.graph.path import longest_path
 from chopper_core.graph.predicted import predicted_run
 from chopper_core.graph.questions import Change, Predicted, Predictor
 from chopper_core.metrics import Values, columns, numbered, worded
-from chopper_core.model.inputs import MEASURED
+from chopper_core.model.inputs import MEASURED, PREDICTED
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.view import Baseline, View, complete_order
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.util.errors import NothingToShow
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, ranked, sums_of
 from chopper_core.views import WHATIF
 from chopper_core.views.base import base_of_steps
@@ -119,6 +119,8 @@ def run_of(run: Run, view: View) -> Run:
     if asked == run.overrides.predicted:
         return run
     measured = run.others[MEASURED] if run.overrides.predicted else run
+    if measured.times_mark == PREDICTED:
+        raise UsageError(f"{run.name} has predicted times: ask a run that was measured")
 
     def found() -> Run:
         return replace(
