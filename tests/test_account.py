@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from chopper_core import views
-from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run
+from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run, with_settings
 from chopper_core.metrics import METRICS, Metric
 from chopper_core.metrics.quantities import QUANTITIES, Quantity
 from chopper_core.model.address import parse
@@ -55,9 +55,9 @@ from tests.tui.explorer import explorer
 
 _SCALES: Final = {
     "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "W": 1.0, "kW": 1e3, "J": 1.0, "kJ": 1e3,
-    "k": 1e3, "M": 1e6, "%": 1.0, "": 1.0,
+    "mJ": 1e-3, "k": 1e3, "M": 1e6, "%": 1.0, "": 1.0,
 }  # fmt: skip
-_NUMBER: Final = r"(\d[\d,]*(?:\.\d+)?) ?(ns|µs|ms|s|kW|W|kJ|J|k|M|%|)(?![\w.])"
+_NUMBER: Final = r"(\d[\d,]*(?:\.\d+)?) ?(ns|µs|ms|s|kW|W|kJ|mJ|J|k|M|%|)(?![\w.])"
 
 
 class Shown:
@@ -140,20 +140,21 @@ def of_runs(quantity: str, name: str, scale: float) -> Place:
     """A figure of the run in a table of runs; its power is the mean of the GPUs."""
 
     def found(run: Run, _: str) -> float | None:
-        value = figures_of_run(run).figures.get(name)
+        row = figures_of_run(run)
+        value = with_settings(row, row.settings).figures.get(name)
         times = scale * (len(run.gpus) if quantity == "power" else 1)
         return float(value) * times if isinstance(value, int | float) else None
 
     return found
 
 
-def first_row(asked: str, name: str) -> Place:
-    """A time of the first row, in s."""
+def first_row(asked: str, name: str, scale: float) -> Place:
+    """A figure of the first row."""
 
     def found(run: Run, scope: str) -> float | None:
         frame = _frame(run, asked, scope)
         value = frame.values[name].at(0) if frame is not None and len(frame) else None
-        return None if value is None else value * 1e-9
+        return None if value is None else value * scale
 
     return found
 
@@ -196,6 +197,8 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "throughput headline": r"per GPU, # on \d+ GPUs",
     },
     "tokens/s per GPU": {"throughput headline": "^# tok/s"},
+    "token time": {"throughput headline": "^# a token"},
+    "token energy": {"power headline": "· # a token"},
     "MFU": {"overview headline": "· # of peak", "live headline": "· # of peak"},
     "exposed communication": {
         "findings sentence": "^exposed communication takes # per (?:GPU and )?iteration"
@@ -244,11 +247,13 @@ def place_of(quantity: Quantity, text: str) -> Place:
         return bar(BARS[quantity.name])
     if what == "cards":
         return card
-    scale = 1e-9 if quantity.unit == "s" else 1.0
+    scale = 1e-3 if what.endswith("_mj") else 1e-9 if quantity.unit == "s" else 1.0
     if view == "runs":
         return of_runs(quantity.name, what, scale)
     if view == "whatif" or quantity.name == "saving":
-        return first_row(f"view={view}", what)
+        return first_row(f"view={view}", what, scale)
+    if quantity.name == "token time":
+        return total(f"view={view}&by=part&columns={what}", what, scale, None)
     asked = f"columns={what}" if view == "tree" else f"view={view}&columns={what}"
     return total(asked, what, scale, OF_GPUS.get(quantity.name))
 
@@ -379,6 +384,7 @@ RUNS: Final[Mapping[str, Callable[[], Run]]] = {
     "parts of some GPUs and steps": partial_run,
     "lost records": damaged_run,
     "telemetry alone": sampled_run,
+    "shared tokens": lambda: opened("demo_data/fsdp2", "tp=2"),
 }
 
 
@@ -444,6 +450,26 @@ def test_the_straggler_of_ranks_lags_as_its_row_of_the_overview_says(name: str) 
     lags = query(run, View(run.name, name="overview"))
     of_gpu = dict(zip(lags.labels, lags.values["lag_ns"].numbers * 1e-9, strict=True))
     assert agrees(Shown(found[2], found[3]), float(of_gpu[found[1]]))
+
+
+@pytest.mark.parametrize("name", ["fsdp1", "fsdp2", "shared tokens"])
+def test_rates_and_energies_follow_from_each_other(name: str) -> None:
+    run = RUNS[name]()
+
+    def shown(quantity: str, place: str) -> float:
+        found = PLACES[quantity][place](run, "")
+        assert isinstance(found, float)
+        return found
+
+    step_s = shown("step time", "runs step_time_ns")
+    rate = shown("tokens/s", "runs run_tokens_per_s")
+    step_j = shown("step energy", "runs j_per_step")
+    assert shown("power", "power mean_power_w") * step_s == pytest.approx(step_j, rel=1e-5)
+    token_j = shown("token energy", "power token_energy_mj")
+    assert token_j == pytest.approx(step_j / (rate * step_s))
+    of_gpu = shown("tokens/s per GPU", "throughput tokens_per_s")
+    assert shown("token time", "throughput per_token_ns") == pytest.approx(1 / of_gpu)
+    assert rate == pytest.approx(of_gpu * len(run.gpus))
 
 
 @pytest.mark.few(4)

@@ -36,7 +36,7 @@ from chopper_core.views.shared.step_times import (
     StepTimes,
     gap_of_programs,
     of_steps,
-    replicas_of,
+    ranks_of,
     step_times,
     token_rate,
     tokens_in,
@@ -132,7 +132,7 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         tokens = tokens_in(self.run, self.gpus, times.iterations).mean()
         if not np.isfinite(tokens):
             return None
-        return float(token_rate(tokens, times.mean_ns, replicas_of(self.run, self.gpus)))
+        return float(token_rate(tokens, times.mean_ns, ranks_of(self.run, self.gpus)))
 
     @cached_property
     def parts(self) -> Parts:
