@@ -75,7 +75,8 @@ token energy | J | views.power.StepEnergy
 
 MFU | % | views.overheads.parts_of
     Model FLOPs utilization: the time that the model's FLOPs take at the GPU's peak, in % of
-    step time; "of peak" in the headline, "theory %" as a part of the time.
+    step time; "of peak" in the headline, "theory %" as a part of the time. The model's FLOPs are
+    those of forward and backward once: recomputation is a loss.
     base: a ratio of sums
     covers: the GPUs whose FLOPs are known, marked 2/8 where these are some
     places: overview headline, live headline, overheads theoretical_pct, runs mfu_pct

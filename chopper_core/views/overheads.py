@@ -14,7 +14,14 @@ from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.metrics import METRICS, Metric, Reduces, Scope, Values, columns, worded
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.charts import BarChart, Series
-from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
+from chopper_core.model.column_names import (
+    AT_PEAK,
+    BREAKDOWN,
+    CYCLES,
+    FLOPS,
+    FLOPS_TYPE,
+    RECOMPUTED,
+)
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATE_TITLES
@@ -31,6 +38,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 THEORY: Final = "theoretical_ns"
 LOSSES: Final = {
+    RECOMPUTED: "recomputation",
     "extra_inst_ns": "extra instructions",
     "mfma_loss_ns": "MFMA utilisation",
     "vector_ns": "vector work",

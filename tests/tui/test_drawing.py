@@ -569,7 +569,7 @@ _NAMES: Final = {
     "low_clock": {"frequency", "possibly frequency"},
     "matrix": {"MFMA utilisation"},
     "vector": {"vector work"},
-    "extra": {"extra instructions"},
+    "extra": {"extra instructions", "recomputation"},
     "contention": {"contention"},
     "unknown": {"unattributed compute", "other compute"},
 }
