@@ -13,7 +13,8 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from html import unescape
 from importlib import import_module
 from itertools import combinations
@@ -23,13 +24,16 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core import views
 from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run, with_settings
+from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.metrics import METRICS, Metric
 from chopper_core.metrics.quantities import QUANTITIES, Quantity
 from chopper_core.model.address import parse
-from chopper_core.model.charts import Cards, Composition
+from chopper_core.model.charts import BarChart, Cards, Composition
+from chopper_core.model.column_names import AT_PEAK, BREAKDOWN
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, Kind, Phase
 from chopper_core.model.view import View
@@ -38,15 +42,16 @@ from chopper_core.render.cells import column_texts
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.names import row_names
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import view_specs
+from chopper_core.views import view_spec, view_specs
 from chopper_core.views.frame import Frame
 from chopper_core.views.live import newest
 from chopper_core.views.query import preview, query
 from chopper_core.views.shared.step_times import step_times
+from chopper_tui.draw.charts import draw
 from chopper_tui.draw.table import plan
 from tests.bench.causes import planted
 from tests.charllm import directory
-from tests.demo import demo_run, kept_files, opened
+from tests.demo import as_kept, demo_run, kept_files, opened
 from tests.pipelines import pipeline_run
 from tests.render.test_report import page_of
 from tests.support import Row, run_of
@@ -495,6 +500,135 @@ def test_recomputation_is_no_work_of_the_model() -> None:
 def test_a_quantity_is_the_same_wherever_it_appears(name: str) -> None:
     run = RUNS[name]()
     assert {scope: wrong for scope in scopes_of(run) if (wrong := disagreements(run, scope))} == {}
+
+
+SHARES_OF_ALL: Final = (
+    *("energy_pct", "host_idle_pct", "kernel_pct", "part_pct", "path_pct", "share_pct"),
+)
+"""Shares of the scope: a column of them adds up to its total, which is 100."""
+STACKED: Final = {
+    "time by ": ("elapsed_ns",),
+    "idle time by cause": ("idle_ns",),
+    "before compute starts": ("launch_overhead_ns",),
+    "time without compute": ("exposed_comm_ns", "exposed_copy_ns", "idle_ns"),
+}
+"""How the titles of stacked bars begin, and the columns whose sum a bar is."""
+PARTS_OF: Final = {"overheads": 100.0, "throughput": "iteration_ns"}
+"""What the parts of a view with parts add up to in each row: a number, or a column."""
+
+
+def partial_counters_run(*lacking: str) -> Run:
+    """Two of four GPUs have some parts of compute; the time of the others is unattributed."""
+    run = lacking_run()
+    computes = run.table.kind == Kind.COMPUTE
+    compute_ns = np.where(computes, run.table.compute_ns + run.table.overlap_ns, 0).astype(float)
+    parts = dict.fromkeys((*BREAKDOWN, AT_PEAK), np.zeros(len(run.table)))
+    shares = {"theoretical_ns": 3, "mfma_loss_ns": 2, "vector_ns": 1, "frequency_ns": 1}
+    left = compute_ns.copy()
+    for name, tenths in shares.items():
+        has = (run.table.gpu % 2 == 1) | (name not in lacking)
+        parts[name] = np.where(has, compute_ns // 10 * tenths, np.nan)
+        left -= np.nan_to_num(parts[name])
+    return replace(run, table=run.table.with_measured({**parts, "unmodelled_ns": left}))
+
+
+SOME_GPUS: Final[Mapping[str, Callable[[], Run]]] = {
+    "some counters": lambda: partial_counters_run("mfma_loss_ns", "vector_ns"),
+    "some clocks": lambda: partial_counters_run("frequency_ns"),
+    "some shapes": lambda: partial_counters_run("theoretical_ns", "mfma_loss_ns"),
+}
+
+
+def misfits(frame: Frame) -> list[str]:
+    """The legends, bars and shares of a frame that don't add up to what they are parts of."""
+    found: list[str] = []
+    rows = np.arange(len(frame))[frame.counted()]
+
+    def check(what: str, parts: Sequence[float], whole: float, digits: float = 1e-6) -> None:
+        if abs(sum(parts) - whole) > digits * max(abs(whole), 1.0):
+            found.append(f"{frame.address}: {what} add up to {sum(parts)} of {whole}")
+
+    for name in SHARES_OF_ALL:
+        own = frame.values[name].known()[rows] if name in frame.values else np.zeros(0)
+        if np.isfinite(own).any():
+            # Messages are a part of the longest path.
+            whole = frame.total[name] if frame.view.by == "message" else 100.0
+            check(name, np.nan_to_num(own).tolist(), whole or 0.0)
+    spec = view_spec(frame.view.name) if frame.view.name else None
+    names = [each.name for each in frame.columns if spec and each.name in spec.parts]
+    for row in rows.tolist() if names else ():
+        whole = PARTS_OF[frame.view.name]
+        own = [frame.values[name].at(row) for name in names]
+        number = frame.values[whole].at(row) if isinstance(whole, str) else whole
+        # A row may take no time.
+        if any(each is not None for each in own):
+            check(f"parts of {frame.labels[row]}", [each or 0 for each in own], number or 0)
+    if names and any(frame.total[name] is not None for name in names):
+        whole = PARTS_OF[frame.view.name]
+        number = frame.total[whole] if isinstance(whole, str) else whole
+        check("parts of the total", [frame.total[name] or 0 for name in names], number or 0)
+    for chart in frame.charts:
+        if isinstance(chart, Composition):
+            lines = draw(chart, 160, 12, UNICODE)
+            text = "".join(text for line in lines for text, _ in line)
+            shares = [float(each) for each in re.findall(r"([\d.]+) %", text)]
+            # Each is rounded, and those too small to be seen are left out.
+            check("the legend's shares", shares, 100.0, 0.0006 * len(chart.series))
+        if not isinstance(chart, BarChart) or len(chart.series) < 2:
+            continue
+        of = next((STACKED[each] for each in STACKED if chart.title.startswith(each)), ())
+        sums = np.nansum([each.numbers for each in chart.series], axis=0).tolist()
+        for label, height in zip(chart.labels, sums, strict=True) if of else ():
+            row = frame.row(frame.labels.index(label))
+            whole_ns = sum(float(row[name] or 0) for name in of if name in row)
+            check(f"the bar of {label}", [height * 1e6], whole_ns)
+    return found
+
+
+def all_frames(run: Run) -> Iterator[Frame]:
+    """Each view by each of its splits, where it has something to show."""
+    for spec in view_specs():
+        for by in dict.fromkeys(("", *spec.by)):
+            with suppress(ChopperError):
+                yield query(run, View(run.name, name=spec.name, by=by))
+
+
+@pytest.mark.few(5)
+@pytest.mark.parametrize("name", [*SOME_GPUS, *RUNS])
+def test_every_legend_bar_and_column_of_shares_adds_up(name: str) -> None:
+    run = {**RUNS, **SOME_GPUS}[name]()
+    assert [wrong for frame in all_frames(run) for wrong in misfits(frame)] == []
+
+
+def test_those_of_several_runs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_kept(monkeypatch)
+    runs = open_runs("demo_data", ["demo_data"], jobs=1)
+    while runs.waiting(wait=True):
+        pass
+    for name, whole in PARTS_OF.items():
+        bars = query(runs, View("demo_data", name=name)).charts[0]
+        assert isinstance(bars, BarChart) and len(bars.series) > 4
+        sums = np.nansum([each.numbers for each in bars.series], axis=0)
+        expected = np.full(len(sums), whole)
+        if isinstance(whole, str):
+            columns = query(runs, View("demo_data", name=name, columns=(whole,)))
+            expected = columns.values[whole].known() / 1e6
+        assert sums == pytest.approx(expected)
+
+
+def test_parts_of_some_gpus_are_marked_and_measured_parts_stay() -> None:
+    """What all GPUs distinguish is as measured; the rest is divided as on those that can."""
+    run = SOME_GPUS["some counters"]()
+    frame = query(run, View(run.name, name="overheads", by="kernel"))
+    shares = {name: frame.values[name] for name in ("frequency_pct", "mfma_loss_pct")}
+    assert frame.total_mark("mfma_loss_pct") == "~" and not frame.total_mark("frequency_pct")
+    assert shares["mfma_loss_pct"].is_extrapolated(0)
+    assert not shares["frequency_pct"].is_extrapolated(0)
+    ratio = shares["mfma_loss_pct"].known()[0] / shares["frequency_pct"].known()[0]
+    assert ratio == pytest.approx(2, rel=1e-4)
+    for gpu, is_known in (("1", True), ("2", False)):
+        own = query(run, View(run.name, (gpu,), name="overheads", by="kernel"))
+        assert ("mfma_loss_pct" in own.total) == is_known and not own.total_mark("mfma_loss_pct")
 
 
 def test_every_function_of_a_quantity_is_there() -> None:
