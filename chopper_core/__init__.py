@@ -25,3 +25,7 @@ def __getattr__(name: str) -> Any:
     from chopper_core import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -104,9 +104,9 @@ class OpenRun:
 
     def view(self, text: str = "") -> View:
         """The view of an address, with or without the run's name; raises UsageError."""
-        rest = text.removeprefix(self.name) if text.startswith(self.name) else text
-        separator = "" if not rest or rest[0] in ":?" else ":"
-        asked = address.parse(f"R{separator}{rest}")
+        rest = text.removeprefix(self.name)
+        is_named = rest[:1] in ("", ":", "?")
+        asked = address.parse_below(rest if is_named else text)
         own = self.run.overrides.predicted
         if own and not asked.overrides.predicted:
             asked = replace(asked, overrides=replace(asked.overrides, predicted=own))
@@ -120,7 +120,7 @@ class OpenRun:
         """
         from chopper_core.views.query import frame_of
 
-        asked = self.view(view) if isinstance(view, str) else view
+        asked = self.view(view) if isinstance(view, str) else replace(view, run=self.name)
         run = self._run_of(asked)
         if asked.base_run and asked.base_run not in run.others:
             run = replace(run, others={**run.others, asked.base_run: open(asked.base_run).run})

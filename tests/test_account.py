@@ -13,7 +13,8 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from html import unescape
 from importlib import import_module
 from itertools import combinations
@@ -23,13 +24,16 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core import views
-from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run
+from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run, with_settings
+from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.metrics import METRICS, Metric
 from chopper_core.metrics.quantities import QUANTITIES, Quantity
 from chopper_core.model.address import parse
-from chopper_core.model.charts import Cards, Composition
+from chopper_core.model.charts import BarChart, Cards, Composition
+from chopper_core.model.column_names import AT_PEAK, BREAKDOWN
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, Kind, Phase
 from chopper_core.model.view import View
@@ -38,15 +42,16 @@ from chopper_core.render.cells import column_texts
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.names import row_names
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import view_specs
+from chopper_core.views import view_spec, view_specs
 from chopper_core.views.frame import Frame
 from chopper_core.views.live import newest
 from chopper_core.views.query import preview, query
 from chopper_core.views.shared.step_times import step_times
+from chopper_tui.draw.charts import draw
 from chopper_tui.draw.table import plan
 from tests.bench.causes import planted
 from tests.charllm import directory
-from tests.demo import demo_run, kept_files, opened
+from tests.demo import as_kept, demo_run, kept_files, opened
 from tests.pipelines import pipeline_run
 from tests.render.test_report import page_of
 from tests.support import Row, run_of
@@ -55,9 +60,9 @@ from tests.tui.explorer import explorer
 
 _SCALES: Final = {
     "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "W": 1.0, "kW": 1e3, "J": 1.0, "kJ": 1e3,
-    "k": 1e3, "M": 1e6, "%": 1.0, "": 1.0,
+    "mJ": 1e-3, "k": 1e3, "M": 1e6, "%": 1.0, "": 1.0,
 }  # fmt: skip
-_NUMBER: Final = r"(\d[\d,]*(?:\.\d+)?) ?(ns|µs|ms|s|kW|W|kJ|J|k|M|%|)(?![\w.])"
+_NUMBER: Final = r"(\d[\d,]*(?:\.\d+)?) ?(ns|µs|ms|s|kW|W|kJ|mJ|J|k|M|%|)(?![\w.])"
 
 
 class Shown:
@@ -140,20 +145,21 @@ def of_runs(quantity: str, name: str, scale: float) -> Place:
     """A figure of the run in a table of runs; its power is the mean of the GPUs."""
 
     def found(run: Run, _: str) -> float | None:
-        value = figures_of_run(run).figures.get(name)
+        row = figures_of_run(run)
+        value = with_settings(row, row.settings).figures.get(name)
         times = scale * (len(run.gpus) if quantity == "power" else 1)
         return float(value) * times if isinstance(value, int | float) else None
 
     return found
 
 
-def first_row(asked: str, name: str) -> Place:
-    """A time of the first row, in s."""
+def first_row(asked: str, name: str, scale: float) -> Place:
+    """A figure of the first row."""
 
     def found(run: Run, scope: str) -> float | None:
         frame = _frame(run, asked, scope)
         value = frame.values[name].at(0) if frame is not None and len(frame) else None
-        return None if value is None else value * 1e-9
+        return None if value is None else value * scale
 
     return found
 
@@ -196,6 +202,8 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "throughput headline": r"per GPU, # on \d+ GPUs",
     },
     "tokens/s per GPU": {"throughput headline": "^# tok/s"},
+    "token time": {"throughput headline": "^# a token"},
+    "token energy": {"power headline": "· # a token"},
     "MFU": {"overview headline": "· # of peak", "live headline": "· # of peak"},
     "exposed communication": {
         "findings sentence": "^exposed communication takes # per (?:GPU and )?iteration"
@@ -244,11 +252,13 @@ def place_of(quantity: Quantity, text: str) -> Place:
         return bar(BARS[quantity.name])
     if what == "cards":
         return card
-    scale = 1e-9 if quantity.unit == "s" else 1.0
+    scale = 1e-3 if what.endswith("_mj") else 1e-9 if quantity.unit == "s" else 1.0
     if view == "runs":
         return of_runs(quantity.name, what, scale)
     if view == "whatif" or quantity.name == "saving":
-        return first_row(f"view={view}", what)
+        return first_row(f"view={view}", what, scale)
+    if quantity.name == "token time":
+        return total(f"view={view}&by=part&columns={what}", what, scale, None)
     asked = f"columns={what}" if view == "tree" else f"view={view}&columns={what}"
     return total(asked, what, scale, OF_GPUS.get(quantity.name))
 
@@ -379,6 +389,7 @@ RUNS: Final[Mapping[str, Callable[[], Run]]] = {
     "parts of some GPUs and steps": partial_run,
     "lost records": damaged_run,
     "telemetry alone": sampled_run,
+    "shared tokens": lambda: opened("demo_data/fsdp2", "tp=2"),
 }
 
 
@@ -446,11 +457,178 @@ def test_the_straggler_of_ranks_lags_as_its_row_of_the_overview_says(name: str) 
     assert agrees(Shown(found[2], found[3]), float(of_gpu[found[1]]))
 
 
+@pytest.mark.parametrize("name", ["fsdp1", "fsdp2", "shared tokens"])
+def test_rates_and_energies_follow_from_each_other(name: str) -> None:
+    run = RUNS[name]()
+
+    def shown(quantity: str, place: str) -> float:
+        found = PLACES[quantity][place](run, "")
+        assert isinstance(found, float)
+        return found
+
+    step_s = shown("step time", "runs step_time_ns")
+    rate = shown("tokens/s", "runs run_tokens_per_s")
+    step_j = shown("step energy", "runs j_per_step")
+    assert shown("power", "power mean_power_w") * step_s == pytest.approx(step_j, rel=1e-5)
+    token_j = shown("token energy", "power token_energy_mj")
+    assert token_j == pytest.approx(step_j / (rate * step_s))
+    of_gpu = shown("tokens/s per GPU", "throughput tokens_per_s")
+    assert shown("token time", "throughput per_token_ns") == pytest.approx(1 / of_gpu)
+    assert rate == pytest.approx(of_gpu * len(run.gpus))
+
+
+def test_recomputation_is_no_work_of_the_model() -> None:
+    """The same model takes longer with it, and its FLOPs are those of forward and backward once."""
+    shares = ("theoretical_pct", "recompute_pct")
+    of_model, recomputed = [], []
+    for style in ("module", "module recomputing"):
+        run = planted_run(style)
+        figures = figures_of_run(run).figures
+        step_ns, mfu_pct = float(figures["step_time_ns"]), float(figures["mfu_pct"])
+        found = query(run, View(run.name, name="overheads", columns=shares)).total
+        assert found["theoretical_pct"] == mfu_pct
+        flops = query(run, View(run.name, columns=("model_flops",))).total["model_flops"]
+        of_model.append((mfu_pct * step_ns, flops, sum(info.describe(run)["model_flops"].values())))
+        recomputed.append(found["recompute_pct"])
+    # The part of a kernel that other work overlaps differs a little.
+    assert of_model[1] == pytest.approx(of_model[0], rel=0.005)
+    assert recomputed[0] == 0 and recomputed[1] > 5
+
+
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_quantity_is_the_same_wherever_it_appears(name: str) -> None:
     run = RUNS[name]()
     assert {scope: wrong for scope in scopes_of(run) if (wrong := disagreements(run, scope))} == {}
+
+
+SHARES_OF_ALL: Final = (
+    *("energy_pct", "host_idle_pct", "kernel_pct", "part_pct", "path_pct", "share_pct"),
+)
+"""Shares of the scope: a column of them adds up to its total, which is 100."""
+STACKED: Final = {
+    "time by ": ("elapsed_ns",),
+    "idle time by cause": ("idle_ns",),
+    "before compute starts": ("launch_overhead_ns",),
+    "time without compute": ("exposed_comm_ns", "exposed_copy_ns", "idle_ns"),
+}
+"""How the titles of stacked bars begin, and the columns whose sum a bar is."""
+PARTS_OF: Final = {"overheads": 100.0, "throughput": "iteration_ns"}
+"""What the parts of a view with parts add up to in each row: a number, or a column."""
+
+
+def partial_counters_run(*lacking: str) -> Run:
+    """Two of four GPUs have some parts of compute; the time of the others is unattributed."""
+    run = lacking_run()
+    computes = run.table.kind == Kind.COMPUTE
+    compute_ns = np.where(computes, run.table.compute_ns + run.table.overlap_ns, 0).astype(float)
+    parts = dict.fromkeys((*BREAKDOWN, AT_PEAK), np.zeros(len(run.table)))
+    shares = {"theoretical_ns": 3, "mfma_loss_ns": 2, "vector_ns": 1, "frequency_ns": 1}
+    left = compute_ns.copy()
+    for name, tenths in shares.items():
+        has = (run.table.gpu % 2 == 1) | (name not in lacking)
+        parts[name] = np.where(has, compute_ns // 10 * tenths, np.nan)
+        left -= np.nan_to_num(parts[name])
+    return replace(run, table=run.table.with_measured({**parts, "unmodelled_ns": left}))
+
+
+SOME_GPUS: Final[Mapping[str, Callable[[], Run]]] = {
+    "some counters": lambda: partial_counters_run("mfma_loss_ns", "vector_ns"),
+    "some clocks": lambda: partial_counters_run("frequency_ns"),
+    "some shapes": lambda: partial_counters_run("theoretical_ns", "mfma_loss_ns"),
+}
+
+
+def misfits(frame: Frame) -> list[str]:
+    """The legends, bars and shares of a frame that don't add up to what they are parts of."""
+    found: list[str] = []
+    rows = np.arange(len(frame))[frame.counted()]
+
+    def check(what: str, parts: Sequence[float], whole: float, digits: float = 1e-6) -> None:
+        if abs(sum(parts) - whole) > digits * max(abs(whole), 1.0):
+            found.append(f"{frame.address}: {what} add up to {sum(parts)} of {whole}")
+
+    for name in SHARES_OF_ALL:
+        own = frame.values[name].known()[rows] if name in frame.values else np.zeros(0)
+        if np.isfinite(own).any():
+            # Messages are a part of the longest path.
+            whole = frame.total[name] if frame.view.by == "message" else 100.0
+            check(name, np.nan_to_num(own).tolist(), whole or 0.0)
+    spec = view_spec(frame.view.name) if frame.view.name else None
+    names = [each.name for each in frame.columns if spec and each.name in spec.parts]
+    for row in rows.tolist() if names else ():
+        whole = PARTS_OF[frame.view.name]
+        own = [frame.values[name].at(row) for name in names]
+        number = frame.values[whole].at(row) if isinstance(whole, str) else whole
+        # A row may take no time.
+        if any(each is not None for each in own):
+            check(f"parts of {frame.labels[row]}", [each or 0 for each in own], number or 0)
+    if names and any(frame.total[name] is not None for name in names):
+        whole = PARTS_OF[frame.view.name]
+        number = frame.total[whole] if isinstance(whole, str) else whole
+        check("parts of the total", [frame.total[name] or 0 for name in names], number or 0)
+    for chart in frame.charts:
+        if isinstance(chart, Composition):
+            lines = draw(chart, 160, 12, UNICODE)
+            text = "".join(text for line in lines for text, _ in line)
+            shares = [float(each) for each in re.findall(r"([\d.]+) %", text)]
+            # Each is rounded, and those too small to be seen are left out.
+            check("the legend's shares", shares, 100.0, 0.0006 * len(chart.series))
+        if not isinstance(chart, BarChart) or len(chart.series) < 2:
+            continue
+        of = next((STACKED[each] for each in STACKED if chart.title.startswith(each)), ())
+        sums = np.nansum([each.numbers for each in chart.series], axis=0).tolist()
+        for label, height in zip(chart.labels, sums, strict=True) if of else ():
+            row = frame.row(frame.labels.index(label))
+            whole_ns = sum(float(row[name] or 0) for name in of if name in row)
+            check(f"the bar of {label}", [height * 1e6], whole_ns)
+    return found
+
+
+def all_frames(run: Run) -> Iterator[Frame]:
+    """Each view by each of its splits, where it has something to show."""
+    for spec in view_specs():
+        for by in dict.fromkeys(("", *spec.by)):
+            with suppress(ChopperError):
+                yield query(run, View(run.name, name=spec.name, by=by))
+
+
+@pytest.mark.few(5)
+@pytest.mark.parametrize("name", [*SOME_GPUS, *RUNS])
+def test_every_legend_bar_and_column_of_shares_adds_up(name: str) -> None:
+    run = {**RUNS, **SOME_GPUS}[name]()
+    assert [wrong for frame in all_frames(run) for wrong in misfits(frame)] == []
+
+
+def test_those_of_several_runs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_kept(monkeypatch)
+    runs = open_runs("demo_data", ["demo_data"], jobs=1)
+    while runs.waiting(wait=True):
+        pass
+    for name, whole in PARTS_OF.items():
+        bars = query(runs, View("demo_data", name=name)).charts[0]
+        assert isinstance(bars, BarChart) and len(bars.series) > 4
+        sums = np.nansum([each.numbers for each in bars.series], axis=0)
+        expected = np.full(len(sums), whole)
+        if isinstance(whole, str):
+            columns = query(runs, View("demo_data", name=name, columns=(whole,)))
+            expected = columns.values[whole].known() / 1e6
+        assert sums == pytest.approx(expected)
+
+
+def test_parts_of_some_gpus_are_marked_and_measured_parts_stay() -> None:
+    """What all GPUs distinguish is as measured; the rest is divided as on those that can."""
+    run = SOME_GPUS["some counters"]()
+    frame = query(run, View(run.name, name="overheads", by="kernel"))
+    shares = {name: frame.values[name] for name in ("frequency_pct", "mfma_loss_pct")}
+    assert frame.total_mark("mfma_loss_pct") == "~" and not frame.total_mark("frequency_pct")
+    assert shares["mfma_loss_pct"].is_extrapolated(0)
+    assert not shares["frequency_pct"].is_extrapolated(0)
+    ratio = shares["mfma_loss_pct"].known()[0] / shares["frequency_pct"].known()[0]
+    assert ratio == pytest.approx(2, rel=1e-4)
+    for gpu, is_known in (("1", True), ("2", False)):
+        own = query(run, View(run.name, (gpu,), name="overheads", by="kernel"))
+        assert ("mfma_loss_pct" in own.total) == is_known and not own.total_mark("mfma_loss_pct")
 
 
 def test_every_function_of_a_quantity_is_there() -> None:

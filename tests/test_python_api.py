@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 import chopper_core as chopper
 from chopper_core.model.table import STATES
@@ -135,6 +136,25 @@ def test_importing_the_package_imports_nothing_else() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_package_lists_its_api() -> None:
+    assert dir(chopper) == chopper.__all__
+
+
+@pytest.mark.parametrize("text", ["kernels", "view=kernels", "?kernels", "/", "other:gpu=5", "a=b"])
+def test_what_is_no_address_is_refused(run: chopper.OpenRun, text: str) -> None:
+    for ask in (run.frame, lambda path: chopper.diff(run, run, path)):
+        with pytest.raises(UsageError, match="is neither a path below a run, such as"):
+            ask(text)
+
+
+def test_an_address_is_of_the_run_that_is_asked(run: chopper.OpenRun) -> None:
+    """Whatever its name: one that a path begins with, and that of another run."""
+    named_g = chopper.OpenRun(replace(run.run, name="g"))
+    for text in ("gpu=5", "g:gpu=5", ":gpu=5", run.view("gpu=5")):
+        assert named_g.frame(text).address == "g:gpu=5"
+    assert len(named_g.frame("g")) == len(named_g.frame("g?sort=name")) == 8
 
 
 @pytest.mark.usefixtures("demo_kept")

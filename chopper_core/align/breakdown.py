@@ -196,8 +196,9 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     And `AT_PEAK`, the theoretical part of the whole duration, not of the charged time.
 
     All but frequency are at the nominal clock: theoretical = model FLOPs / peak of the matrix
-    units for the type of their operands; extra instructions = executed operations, each at
-    the peak of its type, - theoretical; MFMA loss = time of the serialised run - executed;
+    units for the type of their operands; recompute = the same of recomputation, in a run that
+    recomputes, whose theoretical part is 0; extra instructions = executed operations, each at
+    the peak of its type, - both; MFMA loss = time of the serialised run - executed;
     contention = time in the trace - time of the serialised run; frequency = duration - time in
     the trace. Work without matrix instructions is `vector`.
 
@@ -209,14 +210,33 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     compute_ns + overlap_ns of the activity: they are scaled from its duration to the charged time
     and rounded, and the largest takes the remainder of the rounding.
     """
-    columns = {name: np.empty(len(table)) for name in (*col.BREAKDOWN, col.AT_PEAK)}
+    names: tuple[str, ...] = (*col.BREAKDOWN, col.AT_PEAK)
+    if has_again := bool((again := table.is_recomputed).any()):
+        names = (*names, col.RECOMPUTED, col.RECOMPUTED_FLOPS)
+    columns = {name: np.empty(len(table)) for name in names}
     response = clock_response(table, hardware) if hardware else None
     # In chunks: the intermediate arrays are many times larger than the result.
     for begin in range(0, len(table), _CHUNK):
         rows = slice(begin, begin + _CHUNK)
-        for name, values in _of_rows(table.take(rows), hardware, response).items():
+        found = _of_rows(table.take(rows), hardware, response)
+        if has_again:
+            found |= _of_recomputation(table.take(rows), again[rows], found)
+        for name, values in found.items():
             columns[name][rows] = values
     return columns
+
+
+def _of_recomputation(
+    table: KernelTable, again: Mask, found: dict[str, Float64]
+) -> dict[str, Float64]:
+    """The parts with the FLOPs of recomputation as a part of their own: they are no model's."""
+    theory = found["theoretical_ns"]
+    flops = table.measured.get(col.FLOPS, np.full(len(table), np.nan))
+    return {
+        "theoretical_ns": np.where(again & np.isfinite(theory), 0.0, theory),
+        col.RECOMPUTED: np.where(again, theory, np.where(np.isfinite(theory), 0.0, np.nan)),
+        col.RECOMPUTED_FLOPS: np.where(again, flops, np.where(np.isfinite(flops), 0.0, np.nan)),
+    }
 
 
 def _of_rows(

@@ -21,6 +21,7 @@ from chopper_core.model.column_names import (
     MICROBATCH,
     MODEL_BYTES,
     MODULES,
+    RECOMPUTED_FLOPS,
     REGISTERS,
     TOKENS,
 )
@@ -37,6 +38,7 @@ _ON_THE_HOST: Final = (HostLane, HostSteps)
 _LABELS: Final = (
     FLOPS,
     FLOPS_TYPE,
+    RECOMPUTED_FLOPS,
     MODEL_BYTES,
     CALL_SHAPE,
     MODULES,

@@ -71,6 +71,7 @@ def open_cached(
     Raises the errors of `open_run`. A cache that can't be read or written only costs time; one
     that others can write to is not read.
     """
+    overrides = overrides.of_run
     if overrides.parallel:
         plain, layout = replace(overrides, parallel=""), overrides.parallel
         run = open_cached(name, progress, jobs=jobs, overrides=plain, is_verified=is_verified)

@@ -92,6 +92,7 @@ def open_run(
     name is several runs, and where files were replaced while others were read, even after another
     try.
     """
+    overrides = overrides.of_run
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]):
         if overrides:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.metrics.instances import instances, running_ns
 from chopper_core.metrics.metric import (
@@ -53,15 +54,26 @@ def _call_time(scope: Scope, name: str) -> Int64 | Float64:
     return nodes.known_together((name, col.CALL_NS))[0][col.CALL_NS]
 
 
+def _part(name: str, scope: Scope) -> Values:
+    if name == col.RECOMPUTED and name not in scope.nodes.table.measured:
+        theory = known_sum("theoretical_ns", scope, is_whole=True)
+        return Values(np.zeros(len(scope.nodes), np.int64), theory.missing)
+    return known_sum(name, scope, is_whole=True)
+
+
 _ADDS_UP = "The parts add up to compute_ns + overlap_ns."
 declare(
     f"""
     theoretical_ns | ns | theory | sum
-        Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
-        their operands. Missing where the trace doesn't record the type. {_ADDS_UP}
+        Time of the model's FLOPs, those of forward and backward once, at the nominal clock and the
+        matrix units' peak for the type of their operands. Missing where the trace doesn't record
+        the type. {_ADDS_UP}
+    recompute_ns | ns | recompute | sum
+        Time of the FLOPs of activation recomputation at that peak: work that the model doesn't ask
+        for. {_ADDS_UP}
     extra_inst_ns | ns | extra inst | sum
-        Time of the matrix instructions executed beyond the model's FLOPs, each at the peak of its
-        type. {_ADDS_UP}
+        Time of the matrix instructions executed beyond the FLOPs of the operators, each at the peak
+        of its type. {_ADDS_UP}
     mfma_loss_ns | ns | MFMA loss | sum
         Time at the nominal clock in which matrix kernels, run alone, did not use the matrix units:
         cycles of the counter run minus those of the executed FLOPs. {_ADDS_UP}
@@ -84,22 +96,32 @@ declare(
         but theory and frequency; with them, executed matrix instructions whose model FLOPs, type or
         peak isn't known; everything for a GPU that is not in hardware.toml. {_ADDS_UP}
 """,
-    partial(known_sum, is_whole=True),
+    _part,
     theme=Theme.BREAKDOWN,
     source="overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)",
     missing="the run lacks counters or telemetry; `chopper info` lists what it has",
 )
+
+
+def _amount(name: str, scope: Scope) -> Values:
+    amount = known_sum(name, scope)
+    if name == col.FLOPS and col.RECOMPUTED_FLOPS in scope.nodes.table.measured:
+        again, _ = scope.nodes.known(col.RECOMPUTED_FLOPS)
+        return replace(amount, numbers=amount.numbers - again)
+    return amount
+
+
 declare(
     f"""
     model_flops | FLOP | FLOPs | sum
         Floating-point operations of the model, from the recorded inputs of its products, attentions
-        (half of them where causal) and convolutions.
+        (half of them where causal) and convolutions; recomputed ones don't count again.
     model_bytes | B | model bytes | sum
         Modelled bytes of the row's calls: every tensor that an operator reads or writes counts
         once, at the size of its type.
         missing: {_NO_BYTES}
 """,
-    known_sum,
+    _amount,
     theme=Theme.BREAKDOWN,
     missing=_NO_FLOPS,
 )
@@ -127,10 +149,11 @@ declare(
         missing: {_NO_BYTES}, or the GPU is not in hardware.toml
         source: {_SPECIFICATION}
     model_tflops | TFLOP/s | TFLOP/s | ratio of sums
-        model_flops over the durations of all kernels of their calls, helpers too.
+        FLOPs of the calls, recomputed ones too, over the durations of all their kernels, helpers
+        too.
     peak_pct | % | peak % | ratio of sums
-        Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
-        their operands, in % of the durations of all kernels of their calls, helpers too.
+        Time of these FLOPs at the nominal clock and the matrix units' peak for the type of their
+        operands, in % of the durations of all kernels of their calls, helpers too.
         missing: {_NO_FLOPS}, {_NO_PEAK}
         source: {_SPECIFICATION}
 """,

@@ -51,19 +51,32 @@ step time | s | views.shared.step_times.step_times
         whatif headline, whatif step_ns, runs step_time_ns
 
 tokens/s | tok/s | views.shared.step_times.token_rate
-    Tokens of an iteration over step time, times the data-parallel replicas that the GPUs make up.
+    Tokens of an iteration over step time. GPUs of one data-parallel replica (tensor, context and
+    pipeline parallelism) share its tokens.
     base: sum over the GPUs in scope
     covers: {_ALL}; of a whole run, the ranks of the job
-    places: overview headline, throughput headline, live headline
+    places: overview headline, throughput headline, live headline, runs run_tokens_per_s
 
 tokens/s per GPU | tok/s | views.shared.step_times.token_rate
-    tokens/s over the GPUs; GPUs that share tokens (tensor, context, pipeline) share them here.
+    tokens/s over the GPUs.
     base: per GPU
-    places: throughput tokens_per_s, throughput headline, runs tokens_per_s
+    places: throughput tokens_per_s, throughput headline, runs tokens_per_s, whatif tokens_per_s
+
+token time | s | views.shared.step_times.tokens_in
+    Step time over the tokens of a GPU: one over tokens/s per GPU.
+    base: per GPU
+    places: throughput headline, throughput per_token_ns
+
+token energy | J | views.power.StepEnergy
+    step energy over the tokens of an iteration, which GPUs of one replica share.
+    base: all GPUs in scope over all their tokens; of a GPU in a row
+    covers: as step energy
+    places: power headline, power token_energy_mj, runs j_per_token
 
 MFU | % | views.overheads.parts_of
     Model FLOPs utilization: the time that the model's FLOPs take at the GPU's peak, in % of
-    step time; "of peak" in the headline, "theory %" as a part of the time.
+    step time; "of peak" in the headline, "theory %" as a part of the time. The model's FLOPs are
+    those of forward and backward once: recomputation is a loss.
     base: a ratio of sums
     covers: the GPUs whose FLOPs are known, marked 2/8 where these are some
     places: overview headline, live headline, overheads theoretical_pct, runs mfu_pct
@@ -91,8 +104,9 @@ low clock | s | metrics.METRICS (frequency_ns)
     covers: the GPUs whose clock is known
     places: overview bar, overheads frequency_ns, findings sentence
 
-power | W | views.shared.samples.mean_powers
-    Mean power over the time in scope, idle time too.
+power | W | views.shared.samples.powers_of
+    Mean power over the time in scope, idle time too: step energy over step time. Of a GPU whose
+    telemetry covers only a part of that time, the mean of its samples.
     base: sum over the GPUs in scope; of a GPU in a row; of a run the mean of its GPUs
     covers: GPUs with telemetry of power; no sum where one has none
     places: overview headline, overview mean_power_w, live headline, power headline,

@@ -44,6 +44,8 @@ _TREE = "explore"
 """The name of the tree as a view, which needs none."""
 TIMES = ("from", "to", "at", "mark")
 """The keys of a time window."""
+_ANY = "R"
+"""A name for a run whose name doesn't matter."""
 _PLAIN = "(),<>:*+[]{}@~!;|"
 """Characters of labels that need no escape, in addition to letters, digits and `_.-~`."""
 
@@ -79,6 +81,19 @@ def parse(address: str) -> View:
         is_total=_TOTALS in options,
     )
     return as_statistic(view, options["stat"], over) if options.get("stat") else view
+
+
+def parse_below(text: str) -> View:
+    """The view of an address without its run; raises UsageError where it is neither a path nor
+    options."""
+    separator = "" if not text or text[0] in ":?" else ":"
+    view = parse(f"{_ANY}{separator}{text}")
+    if view.run == _ANY:
+        return view
+    raise UsageError(
+        f"{text!r} is neither a path below a run, such as gpu=0/iteration=11, nor options after a "
+        "question mark, such as ?view=kernels"
+    )
 
 
 def nothing_at(path: PurePath | str) -> ChopperError:

@@ -189,10 +189,7 @@ LEAST_SHARE: Final = 0.0005
 
 
 class Composition(Struct, frozen=True, eq=False, tag=True):
-    """A bar over the whole width for each of one or two wholes, with the figure of every part.
-
-    A part that only some GPUs can supply is NaN in the whole of all; the second whole has it.
-    """
+    """A bar over the whole width for each of one or two wholes, with the figure of every part."""
 
     title: str
     unit: str
@@ -203,7 +200,9 @@ class Composition(Struct, frozen=True, eq=False, tag=True):
     reduction: str = ""
     """How the wholes were made, such as `mean`: shown next to them where the title has no room."""
     some: str = ""
-    """The GPUs of the second whole, where it is a part of those of the first: `2/8`."""
+    """The GPUs that distinguish the divided parts: `2/8`."""
+    divided: tuple[str, ...] = ()
+    """The names of parts that only some GPUs distinguish: the time of all is divided as on them."""
     opens: Callable[[int], View] | None = None
     """The view that a part opens, sorted by its column; None: the parts have no columns."""
 

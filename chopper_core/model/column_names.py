@@ -85,6 +85,10 @@ MATRIX_COUNTERS: Final[Mapping[ElementType, str]] = {
 """The counters of executed matrix operations by the type of the operands."""
 OPS_PER_COUNT: Final = 512
 """Floating-point operations behind one count of a MOPS counter."""
+RECOMPUTED_FLOPS: Final = "recomputed_flops"
+"""Those of `FLOPS` that are of recomputation; only in a run that recomputes."""
+RECOMPUTED: Final = "recompute_ns"
+"""A part of `BREAKDOWN`, in a run that recomputes."""
 BREAKDOWN: Final = (
     "theoretical_ns",
     "extra_inst_ns",

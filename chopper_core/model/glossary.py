@@ -39,7 +39,7 @@ OPERATIONS: Final = {
 """Operations of a transformer by the short names of the original Chopper and the paper."""
 
 TERMS: Final = {
-    "2/8 after a part": "of so many of the GPUs: the others lack the counters or telemetry for it",
+    "~ before a part": "the time of all GPUs, divided as on those that have counters or telemetry",
     "1/8, top right": "the row of the cursor, and the number of rows",
     "*": "before a figure: of some of the row's GPUs only",
     "~": "before a figure: of the nearest sample, or of some of the row's kernels",

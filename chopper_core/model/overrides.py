@@ -48,11 +48,12 @@ class Overrides(Struct, frozen=True):
 
     @property
     def of_base(self) -> Overrides:
-        return replace(self.of_run, parallel=self.base_parallel or self.parallel, predicted="")
+        return replace(self.of_run, parallel=self.base_parallel or self.parallel)
 
     @property
     def of_run(self) -> Overrides:
-        return replace(self, base_parallel="", settings=(), names=())
+        """Those that reading a run takes; the rest are of views of runs that are open."""
+        return Overrides(self.clocks, self.gpus, self.hardware, self.parallel)
 
     def shift_ns(self, *called: str) -> int | None:
         """The shift of a source with these names; None without one."""

@@ -20,7 +20,16 @@ from msgspec.structs import replace
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS_TYPE, MODULES
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.shapes import CallShape
-from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64, column_types
+from chopper_core.util.arrays import (
+    AnyArray,
+    Float64,
+    Index,
+    Int8,
+    Int32,
+    Int64,
+    Mask,
+    column_types,
+)
 from chopper_core.util.patterns import late
 
 _Entry = TypeVar("_Entry")
@@ -230,6 +239,12 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
     def is_sampled(self) -> bool:
         """Whether rows are intervals between samples, and not activities."""
         return bool((self.category[:1] == Category.INTERVAL).any())
+
+    @property
+    def is_recomputed(self) -> Mask:
+        """Which activities repeat the forward for the backward: activation recomputation."""
+        marked = [name.endswith(RECOMPUTE_SUFFIX) for name in self.operations]
+        return np.array([*marked, False], np.bool_)[self.operation]
 
     @cached_property
     def has_times(self) -> bool:

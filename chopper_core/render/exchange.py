@@ -34,8 +34,9 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
     """A frame as JSON of the schema `chopper.frame/1`; missing values are null.
 
     `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
-    rows, `held` names the columns of a row whose value is that of the nearest sample outside of it,
-    `partial` those whose value covers only some of the row's GPUs, as `partial_total` of the total.
+    rows, `held` names the columns of a row whose value is that of the nearest sample outside of it
+    or divided as on some GPUs, `partial` those whose value covers only some of the row's GPUs, as
+    `held_total` and `partial_total` of the total.
     `attributes` has what the trace gives of a row's activity next to its figures.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
@@ -69,6 +70,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
         "total": finite(frame.total),
         **_given(
             partial_total=sorted(frame.partial_total),
+            held_total=sorted(frame.extrapolated_total),
             pictures=[_plain(each) for each in frame.charts],
             headline=frame.headline,
             quality=[note.removeprefix(_DOUBT) for note in frame.notes if note.startswith(_DOUBT)],

@@ -17,7 +17,13 @@ from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import OTHER_CLASS, kernel_class
 from chopper_core.metrics import METRICS
-from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
+from chopper_core.model.column_names import (
+    FLOPS,
+    FLOPS_TYPE,
+    NO_TIMES,
+    RECOMPUTED_FLOPS,
+    is_counted,
+)
 from chopper_core.model.groups import elapsed_of_rows
 from chopper_core.model.hardware import ElementType, counter_info, own_file
 from chopper_core.model.inputs import (
@@ -192,6 +198,8 @@ def _rows_of_gpus(run: Run) -> Mapping[int, Selection]:
 
 def _model_flops(run: Run) -> dict[str, float]:
     flops = run.table.measured.get(FLOPS, np.zeros(0))
+    if RECOMPUTED_FLOPS in run.table.measured:
+        flops = flops - run.table.measured[RECOMPUTED_FLOPS]
     element = run.table.measured.get(FLOPS_TYPE, np.zeros(0))
     return {
         each.text: float(amount)

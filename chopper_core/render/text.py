@@ -246,7 +246,7 @@ def _texts(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> list
     name, total = column.metric.name, ""
     if not column.is_word:
         number = frame.total[name]
-        mark = "*" * (number is not None and name in frame.partial_total)
+        mark = frame.total_mark(name) if number is not None else ""
         total = mark + column.scale.cell(number, glyphs.missing)
     cells = (column.cell(frame.values[name], row, glyphs) for row in range(count))
     return [column.header, total, *cells]

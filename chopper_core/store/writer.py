@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from pyarrow.lib import ArrowException
 
 from chopper_core.model.cubes import Cube, summarise
@@ -78,6 +79,8 @@ def check_place(folder: Path) -> None:
 
 
 def _write_files(run: Run, folder: Path, origin: str) -> None:
+    # A question of a view is no part of a run; predicted times are marked by its sources.
+    run = replace(run, overrides=run.overrides.of_run)
     table = run.table
     cpu = msgspec.json.decode(
         json_of([msgspec.convert(file, SampledFile, from_attributes=True) for file in run.cpu]),

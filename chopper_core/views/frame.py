@@ -91,6 +91,14 @@ class Frame(Struct, frozen=True, eq=False):
     """What the total row is of the rows."""
     partial_total: frozenset[str] = frozenset()
     """The columns whose total covers only some GPUs of the node."""
+    extrapolated_total: frozenset[str] = frozenset()
+    """The columns whose total is marked as extrapolated."""
+
+    def total_mark(self, name: str) -> str:
+        """What is written before the total of a column."""
+        if name in self.partial_total:
+            return "*"
+        return "~" * (name in self.extrapolated_total)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -6,23 +6,30 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.metrics import METRICS, Metric, Reduces, Scope, Values, columns, worded
-from chopper_core.metrics.metric import quotient
+from chopper_core.metrics.metric import Theme, quotient
 from chopper_core.model.charts import BarChart, Series
-from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
+from chopper_core.model.column_names import (
+    AT_PEAK,
+    BREAKDOWN,
+    CYCLES,
+    FLOPS,
+    FLOPS_TYPE,
+    RECOMPUTED,
+)
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Int64, Mask
-from chopper_core.util.grouping import isin
+from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.grouping import isin, ratios
 from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.shared.phrases import facts, percent
@@ -31,6 +38,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 THEORY: Final = "theoretical_ns"
 LOSSES: Final = {
+    RECOMPUTED: "recomputation",
     "extra_inst_ns": "extra instructions",
     "mfma_loss_ns": "MFMA utilisation",
     "vector_ns": "vector work",
@@ -73,8 +81,10 @@ def _share_of(name: str) -> Metric:
         unit=Unit.PERCENT,
         title=f"{term.title} %",
         reduces=Reduces.NONE,
-        definition=f"{name} in % of the row's elapsed_ns, on the GPUs that have it. The shares add "
-        "up to 100 where all GPUs have all parts.",
+        definition=f"{name} in % of the row's elapsed_ns; the shares add up to 100. ~ marks parts "
+        "that only some GPUs distinguish: the compute of all is divided as on these.",
+        # What covers some GPUs only is divided, not marked as theirs.
+        theme=Theme.TIME,
         missing_because=term.missing_because or "the row has no time",
     )
 
@@ -91,21 +101,36 @@ SPEC: Final = ViewSpec(
 
 
 class TimeParts(Struct, frozen=True):
-    """The parts of each node's time, in ns."""
+    """The parts of each node's time, in ns, which add up to it."""
 
     values: dict[str, Values]
     elapsed_ns: Int64
-    covered_ns: Mapping[str, Int64] = field(default_factory=dict)
-    """Part → the elapsed time on the GPUs that have it, where only some do."""
-
-    def share(self, name: str) -> Values:
-        values, whole = self.values[name], self.covered_ns.get(name, self.elapsed_ns)
-        return quotient(values.known(), whole, 100.0)
+    divided_ns: Mapping[str, Float64] = {}
+    """Part → its time where only some of a node's GPUs distinguish it (`divided_as`), else NaN."""
 
     def numbers(self, name: str) -> Int64:
-        """A part of every node, 0 where it is unknown: its time is in another part."""
+        """A part as the GPUs have it, 0 where it is unknown: its time is in another part."""
         values = self.values[name]
         return np.where(values.present(), values.numbers, 0).astype(np.int64)
+
+    def is_divided(self, name: str) -> Mask:
+        found: Mask = np.isfinite(self.divided_ns.get(name, np.full(len(self.elapsed_ns), np.nan)))
+        return found
+
+    def ns(self, name: str) -> Float64:
+        """A part of every node; 0 where it is unknown."""
+        own = self.numbers(name).astype(np.float64)
+        return np.where(self.is_divided(name), self.divided_ns.get(name, own), own)
+
+    def known(self, name: str) -> Values:
+        is_divided = self.is_divided(name)
+        return Values(self.ns(name), ~(self.values[name].present() | is_divided), is_divided)
+
+    def share(self, name: str) -> Values:
+        found = self.known(name)
+        return replace(
+            quotient(found.known(), self.elapsed_ns, 100.0), extrapolated=found.extrapolated
+        )
 
 
 def parts_of(run: Run, nodes: Groups, names: Sequence[str] = _TERMS) -> TimeParts:
@@ -113,6 +138,28 @@ def parts_of(run: Run, nodes: Groups, names: Sequence[str] = _TERMS) -> TimePart
     scope = Scope.of(run, nodes)
     values = {name: METRICS[name].compute(scope) for name in names}
     return TimeParts(values, METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64))
+
+
+def divided_as(
+    whole: Mapping[str, Float64], some: Mapping[str, Float64], partial: Collection[str]
+) -> dict[str, Float64]:
+    """The parts that only some GPUs distinguish, and what the others leave unattributed: their
+    time on all GPUs, divided as on these. NaN where these have no such time."""
+    names = {_UNKNOWN: None, **dict.fromkeys(partial)}
+    if "frequency_ns" in partial:
+        names["unseparated_ns"] = None
+    of_all, of_some = (np.sum([each[name] for name in names], axis=0) for each in (whole, some))
+    factor = np.where(of_some > 0, ratios(of_all, of_some), np.nan)
+    return {name: factor * some[name] for name in names}
+
+
+def with_all_parts(covered: Mapping[str, frozenset[int]]) -> tuple[frozenset[int], list[str]]:
+    """The GPUs that distinguish the most parts, of those that only some GPUs do, and these parts;
+    no GPUs where all distinguish all."""
+    if not covered:
+        return frozenset(), []
+    gpus = frozenset.intersection(*covered.values()) or max(covered.values(), key=len)
+    return gpus, [name for name, own in covered.items() if gpus <= own]
 
 
 def covered_parts(coverage: Coverage, names: Sequence[str] = _TERMS) -> dict[str, frozenset[int]]:
@@ -125,17 +172,32 @@ def without_gpus(tree: Tree, gpus: Collection[int]) -> Mapping[str, list[int]]:
     return {"gpu": [code for code in tree.codes_of("gpu").tolist() if code not in gpus]}
 
 
-def _covered_ns(
-    tree: Tree, view: View, rows: Groups, by: str, covered: Mapping[str, frozenset[int]]
-) -> dict[str, Int64]:
-    """The rows' time, or without `by` all, on the GPUs that have each part; 0 for none there."""
-    found: dict[frozenset[int], Int64] = {}
-    for gpus in set(covered.values()):
-        some = tree.split(view.path, (by,) if by else (), without_gpus(tree, gpus))
-        found[gpus] = np.zeros(len(rows), np.int64)
-        place = np.searchsorted(rows.codes(by), some.codes(by)) if by else slice(None)
-        found[gpus][place] = some.elapsed_ns
-    return {name: found[gpus] for name, gpus in covered.items()}
+def _divided(
+    run: Run, tree: Tree, view: View, by: str, rows: Groups, covered: Mapping[str, frozenset[int]]
+) -> TimeParts:
+    """The parts of the rows' time, or without `by` of all of it."""
+    parts = parts_of(run, rows)
+    gpus, partial = with_all_parts(covered)
+    if not partial:
+        return parts
+    nodes = tree.split(view.path, (by,) if by else (), without_gpus(tree, gpus))
+    place = np.searchsorted(rows.codes(by), nodes.codes(by)) if by else slice(None)
+    of_some = parts_of(run, nodes)
+
+    def laid_out(values: Int64) -> Float64:
+        found = np.zeros(len(rows))
+        found[place] = values
+        return found
+
+    found = divided_as(
+        {name: parts.numbers(name).astype(np.float64) for name in _TERMS},
+        {name: laid_out(of_some.numbers(name)) for name in _TERMS},
+        partial,
+    )
+    is_part = laid_out(of_some.elapsed_ns) != parts.elapsed_ns
+    return replace(
+        parts, divided_ns={name: np.where(is_part, each, np.nan) for name, each in found.items()}
+    )
 
 
 def totals(run: Run, view: View) -> list[tuple[Metric, Values]]:
@@ -143,22 +205,8 @@ def totals(run: Run, view: View) -> list[tuple[Metric, Values]]:
     tree = with_parts(run).tree_of(view)
     names = [name for name, share in SHARES.items() if share.name in view.columns]
     node = tree.node(view.path)
-    covered = covered_parts(Coverage(run, view, "", node, node), names)
-    whole = _whole(run, view, tree, covered, names)
+    whole = _divided(run, tree, view, "", node, covered_parts(Coverage(run, view, "", node, node)))
     return [(SHARES[name], whole.share(name)) for name in names]
-
-
-def _whole(
-    run: Run,
-    view: View,
-    tree: Tree,
-    covered: Mapping[str, frozenset[int]],
-    names: Sequence[str] = _TERMS,
-) -> TimeParts:
-    """The parts of the time of a view's node."""
-    node = tree.node(view.path)
-    covered_ns = _covered_ns(tree, view, node, "", covered)
-    return replace(parts_of(run, node, names), covered_ns=covered_ns)
 
 
 def with_parts(run: Run) -> Run:
@@ -179,11 +227,10 @@ def answer(run: Run, view: View) -> ViewResult:
     rows = Partition.of(tree, view, by)
     coverage = Coverage(run, view, by, rows.nodes, rows.whole)
     covered = covered_parts(coverage)
-    covered_ns = _covered_ns(tree, view, rows.nodes, by, covered)
-    parts = replace(parts_of(run, rows.nodes), covered_ns=covered_ns)
-    whole = _whole(run, view, tree, covered)
+    parts = _divided(run, tree, view, by, rows.nodes, covered)
+    whole = _divided(run, tree, view, "", tree.node(view.path), covered)
     words = {
-        name: f"{title} {len(covered[name])}/{coverage.gpus}" if name in covered else title
+        name: f"{title} ~" if whole.is_divided(name)[0] else title
         for name, title in _TITLES.items()
     }
     has_theory = bool(whole.values[THEORY].present()[0])
@@ -197,12 +244,12 @@ def answer(run: Run, view: View) -> ViewResult:
     figures["lost_ns"] = divided(figures["lost_ns"], base.of_rows({by: rows.labels}))
     of_whole = _figures(whole, np.array([of_matrix.any()]))
     of_whole["lost_ns"] = divided(of_whole["lost_ns"], base.of_rows({"": [""]}))
-    used = [name for name in _TERMS if parts.numbers(name).any()]
+    used = [name for name in _TERMS if parts.ns(name).any()]
     most = figures["lost_ns"].known(missing=-1.0) if has_theory else parts.elapsed_ns
     order = np.argsort(-most, kind="stable")[:_MAX_BARS]
     top = tuple(rows.labels[row] for row in order.tolist())
     ms = 1e6 * base.of_rows({by: top})
-    bars = tuple(Series(_TITLES[name], parts.numbers(name)[order] / ms) for name in used)
+    bars = tuple(Series(_TITLES[name], parts.ns(name)[order] / ms) for name in used)
     shares = {name: share.name for name, share in SHARES.items()}
     declared = COLUMNS | {share.name: share for share in SHARES.values()}
     return table_view(
@@ -213,7 +260,10 @@ def answer(run: Run, view: View) -> ViewResult:
         sort="-lost_ns" if has_theory else "-elapsed_ns",
         shown=("elapsed_ns", *COLUMNS, *(shares[name] for name in used), *used),
         headline=(_headline(base, whole, words),),
-        notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
+        notes=(
+            *_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
+            *_divided_note(whole, covered, coverage.gpus),
+        ),
         charts=(
             _waterfall(base, whole, used, words),
             BarChart(f"time by {by} and its parts", "ms", top, bars),
@@ -223,8 +273,9 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _figures(parts: TimeParts, of_matrix: Mask) -> dict[str, Values]:
     """All columns; the lost time is unknown where matrix kernels have unknown FLOPs."""
-    theory, shares = parts.values[THEORY], {name: parts.share(name) for name in _TERMS}
-    lost = Values(parts.elapsed_ns - parts.numbers(THEORY), ~theory.present() & of_matrix)
+    theory, shares = parts.known(THEORY), {name: parts.share(name) for name in _TERMS}
+    lost_ns = parts.elapsed_ns - np.rint(theory.known(0.0)).astype(np.int64)
+    lost = Values(lost_ns, ~theory.present() & of_matrix, theory.extrapolated)
     losses = np.stack([shares[name].known(0.0) for name in LOSSES], axis=1)
     titles = tuple(LOSSES.values())
     largest = [titles[row.argmax()] if row.max(initial=0) > 0 else None for row in losses]
@@ -249,9 +300,9 @@ def _headline(base: Base, whole: TimeParts, words: Mapping[str, str]) -> str:
     elapsed = base.each(int(whole.elapsed_ns[0]))
     shares = {name: whole.share(name).at(0) or 0.0 for name in LOSSES}
     name = max((name for name in LOSSES if name != _UNKNOWN), key=lambda each: shares[each])
-    lost, unknown = (base.each(int(whole.numbers(each)[0])) for each in (name, _UNKNOWN))
+    lost, unknown = (base.each(float(whole.ns(each)[0])) for each in (name, _UNKNOWN))
     kind = "largest known loss" if shares[_UNKNOWN] > shares[name] else "largest loss"
-    theory = whole.values[THEORY].at(0)
+    theory = whole.known(THEORY).at(0)
     of = f"of {time_text(elapsed)}{base.words}"
     return facts(
         f"{_amount(lost, elapsed)} {words[name]}, the {kind}" if shares[name] > 0 else "",
@@ -299,6 +350,15 @@ def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _divided_note(
+    whole: TimeParts, covered: Mapping[str, frozenset[int]], gpus: int
+) -> tuple[str, ...]:
+    if not any(whole.is_divided(name)[0] for name in whole.divided_ns):
+        return ()
+    own, _ = with_all_parts(covered)
+    return (f"~ compute of {gpus} GPUs is divided as on the {len(own)} that have the parts",)
+
+
 def without_flops(kernels: Groups) -> float:
     """How much of the matrix kernels' time has no FLOPs of a known peak in its operation, in %."""
     matrix = _is_matrix(kernels)
@@ -322,8 +382,8 @@ def unknown_flops(kernels: Groups) -> str:
 
 def _waterfall(base: Base, whole: TimeParts, used: list[str], words: Mapping[str, str]) -> BarChart:
     losses = [name for name in used if name != THEORY]
-    steps = np.array([0, *(whole.numbers(name)[0] for name in losses), 0], np.float64)
-    level = whole.numbers(THEORY)[0] + np.cumsum(steps)
+    steps = np.array([0, *(whole.ns(name)[0] for name in losses), 0], np.float64)
+    level = whole.ns(THEORY)[0] + np.cumsum(steps)
     series = {
         "reached": np.minimum(level, level - steps),
         "adds": np.maximum(steps, 0.0),

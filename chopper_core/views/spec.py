@@ -176,6 +176,8 @@ class ViewResult(Struct, frozen=True, eq=False):
     """The base of figures that add up; None: that of the view."""
     total_title: str = ""
     """What the total row is, where it is neither the total of the rows nor their mean."""
+    extrapolated_total: frozenset[str] = frozenset()
+    """The columns whose total is marked as extrapolated."""
     last: Mask | None = None
     """Rows that follow the others whatever the sort, such as communication among kernels."""
 

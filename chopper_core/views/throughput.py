@@ -104,12 +104,12 @@ COLUMNS: Final = columns(
         the idle time before the iteration and where iterations overlap too long.
         source: UnaryLab/chopper lead_and_throughput.py (use_elapsed)
     tokens | | tokens
-        Tokens per GPU and iteration: given in the address, or from the trace's shapes.
+        Tokens per GPU and iteration: given in the address, or from the trace's shapes. GPUs of one
+        data-parallel replica (tensor, context and pipeline parallelism) share its tokens.
         missing: {_NO_TOKENS}
         source: trace or address
     tokens_per_s | tok/s | per GPU
-        Tokens per second and GPU: tokens / iteration_ns; GPUs of one data-parallel replica (tensor,
-        context and pipeline parallelism) share its tokens.
+        Tokens per second and GPU: tokens / iteration_ns.
         missing: {_NO_TOKENS}; or {_CUT}
         source: trace or address
     part_ns | ns | time
@@ -120,7 +120,7 @@ COLUMNS: Final = columns(
     part_pct | % | of step
         part_ns in % of the mean time of a GPU in a steady iteration.
     per_token_ns | ns | per token
-        part_ns / tokens.
+        part_ns / tokens: the time that a GPU takes for a token.
         missing: {_NO_TOKENS}
         source: trace or address
 """
@@ -205,7 +205,7 @@ def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> d
     is_whole = np.array_equal(whole.numbers, np.nan_to_num(tokens))
     columns = [
         stated(COLUMNS["iteration_ns"], took),
-        (COLUMNS["tokens_per_s"], Values(token_rate(tokens, step_ns, steps.replicas))),
+        (COLUMNS["tokens_per_s"], Values(token_rate(tokens, step_ns))),
         (COLUMNS["tokens"], whole if is_whole else Values(tokens)),
         *(stated(PART_COLUMNS[place], found[:, 2 + place]) for place in steps.used),
     ]
@@ -309,7 +309,7 @@ def _headline(steps: StepParts) -> tuple[str, ...]:
         return (
             facts(took, f"mean of {over} on {count(len(steps.gpus), 'GPU')}", "tokens unknown"),
         )
-    rate = float(token_rate(tokens, steps.step_ns, steps.replicas))
+    rate = float(token_rate(tokens, steps.step_ns))
     every = f", {rate * steps.ranks:,.0f} on {steps.ranks} GPUs" if steps.ranks > 1 else ""
     means = steps.means_ns / tokens
     largest = np.argsort(-means, kind="stable")[:3].tolist()
@@ -428,7 +428,7 @@ class StepParts(Struct, frozen=True, eq=False):
     steady: Mask
     """Which iterations are whole on all GPUs."""
     tokens: Float64
-    """Per GPU and iteration; NaN where they aren't known."""
+    """Per GPU and iteration, its part of those it shares; NaN where they aren't known."""
     replicas: float
     """Data-parallel replicas per GPU: less than one where GPUs share tokens."""
     ranks: int
@@ -483,9 +483,7 @@ def _steps_of(run: Run, view: View, tokens: int | None) -> StepParts:
         return of_steps(steps, gpus, iterations, values, empty)
 
     there = laid_out(np.ones(len(steps), np.bool_), False)
-    known = np.full(there.shape, float(tokens or 0))
-    if not tokens:
-        known = tokens_in(run, gpus.tolist(), iterations.tolist())
+    known = tokens_in(run, gpus.tolist(), iterations.tolist(), tokens)
     # The tokens of a truncated step are unknown: only a query for the step shows its rate.
     base = base_of(run, view)
     own = of_steps(base.cells, gpus, iterations, base.counted, False)

@@ -13,13 +13,13 @@ from chopper_core.graph.path import longest_path
 from chopper_core.graph.predicted import predicted_run
 from chopper_core.graph.questions import Change, Predicted, Predictor
 from chopper_core.metrics import Values, columns, numbered, worded
-from chopper_core.model.inputs import MEASURED
+from chopper_core.model.inputs import MEASURED, PREDICTED
 from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.view import Baseline, View, complete_order
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.util.errors import NothingToShow
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, ranked, sums_of
 from chopper_core.views import WHATIF
 from chopper_core.views.base import base_of_steps
@@ -38,7 +38,7 @@ from chopper_core.views.shared.asked import (
 )
 from chopper_core.views.shared.filter import only
 from chopper_core.views.shared.phrases import count, facts, listed, percent, time
-from chopper_core.views.shared.step_times import replicas_of, tokens_in
+from chopper_core.views.shared.step_times import token_rate, tokens_in
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -119,6 +119,8 @@ def run_of(run: Run, view: View) -> Run:
     if asked == run.overrides.predicted:
         return run
     measured = run.others[MEASURED] if run.overrides.predicted else run
+    if measured.times_mark == PREDICTED:
+        raise UsageError(f"{run.name} has predicted times: ask a run that was measured")
 
     def found() -> Run:
         return replace(
@@ -191,7 +193,7 @@ def answer(run: Run, view: View) -> ViewResult:
         ("saving_pct", numbered(100.0 * saving / measured)),
         ("step_low_ns", _whole(low)),
         ("step_high_ns", _whole(high)),
-        ("tokens_per_s", numbered(_tokens(run, steady) / np.maximum(step, 1.0))),
+        ("tokens_per_s", numbered(token_rate(_tokens(run, steady), step))),
         ("slowdown", numbered(slowdown)),
         ("next", worded([_bottleneck(run, steady, each.expected) for each in every])),
     ]
@@ -236,10 +238,9 @@ def _opened(run: Run, view: View, answered: list[str], row: int) -> View:
 
 
 def _tokens(run: Run, steady: Steady) -> float:
-    """Tokens of a step per GPU, times 10⁹."""
+    """Tokens of a step per GPU."""
     gpus = steady.times.gpus.tolist()
-    tokens = tokens_in(run, gpus, steady.times.iterations)
-    return 1e9 * float(tokens.mean()) * replicas_of(run)
+    return float(tokens_in(run, gpus, steady.times.iterations).mean())
 
 
 def _headline(steady: Steady, answers: dict[str, Answer]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from chopper_core.model.inputs import MEASURED
 from chopper_core.model.overrides import Overrides, overrides_of
 from chopper_core.model.view import View, with_view
 from chopper_core.util import debug
+from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import escape_lines
 from chopper_core.util.plugins import extension_part
 from chopper_core.util.progress import Progress, share_done, step_text
@@ -98,6 +99,10 @@ def open_view(
     # The baseline of a set is one of its runs.
     is_set = isinstance(run, SeveralRuns)
     if is_set:
+        if view.overrides.predicted:
+            raise UsageError(
+                f"{view.run} holds several runs: ask predicted={view.overrides.predicted} of one"
+            )
         return run
     if name := _base_of(view):
         base = opened_run(name, view.overrides.of_base, options, progress, is_verified=is_verified)

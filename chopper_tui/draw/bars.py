@@ -229,8 +229,7 @@ class CompositionDrawer(Drawer[Composition]):
         inks = [hues.get(place, "dim") for place in range(len(chart.series))]
         fills = series_fills(inks, on.glyphs)
         # A baseline is above that which is compared with it, as in a sentence.
-        order = range(len(names)) if chart.some else reversed(range(len(names)))
-        for row in order:
+        for row in reversed(range(len(names))):
             bar = stack(numbers[row] / longest * room, fills, inks)
             value = values[row].rjust(digits + room - width_of(bar))
             parts = np.repeat(np.arange(len(fills)), stack_sizes(numbers[row] / longest * room))
@@ -244,6 +243,8 @@ class CompositionDrawer(Drawer[Composition]):
             _, *texts = entries[on.column]
             own = (on.glyphs.cursor, *(text for text, _ in texts))
             entries[on.column] = [(text, "cursor") for text in own]
+        if chart.some:
+            entries[len(chart.series)] = [("~", "strong"), (f" as on {chart.some} GPUs", "dim")]
         by_size = sorted(listed, key=lambda place: float(np.abs(numbers[:, place]).max()))
         while len(legend := _legend(entries, on.width)) > on.left:
             del entries[by_size.pop(0)]
@@ -255,16 +256,14 @@ def _entry(
     chart: Composition, numbers: Float64, shares: Float64, place: int, mark: str, ink: str,
     width: int,
 ) -> Line:  # fmt: skip
-    only_some = bool(chart.some) and np.isnan(numbers[0, place])
-    whole = int(only_some)
-    figure = f"{100 * shares[whole, place]:.1f} %"
-    if len(numbers) > 1 and not chart.some:
+    name = chart.series[place].name
+    about = "~" * (name in chart.divided)
+    figure = f"{about}{100 * shares[0, place]:.1f} %"
+    if len(numbers) > 1:
         figure = f"{numbers[0, place] - numbers[1, place]:+z.1f} {chart.unit}"
     elif width >= _WITH_TIMES_FROM:
-        figure = f"{_number(numbers[whole, place], chart.unit)} {figure}"
-    if only_some:
-        figure = f"{figure} {chart.some}"
-    return [(mark, ink), (f" {clean(chart.series[place].name)} ", "dim"), (figure, "strong")]
+        figure = f"{about}{_number(numbers[0, place], chart.unit)} {figure}"
+    return [(mark, ink), (f" {clean(name)} ", "dim"), (figure, "strong")]
 
 
 def _legend(entries: Mapping[int, Line], width: int) -> list[tuple[Line, list[int]]]:

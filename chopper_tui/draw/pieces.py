@@ -34,7 +34,7 @@ _TIMES: Final = {
     "low_clock": ("frequency", "possibly frequency"),
     "matrix": ("MFMA utilisation",),
     "vector": ("vector work",),
-    "extra": ("extra instructions",),
+    "extra": ("extra instructions", "recomputation"),
     "contention": ("contention",),
     "unknown": ("unattributed compute", "other compute"),
     COMPUTE: ("compute", "GEMM"),

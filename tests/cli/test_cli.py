@@ -601,6 +601,23 @@ def test_a_run_is_kept_shown_and_forgotten(trace: Path, capsys: pytest.CaptureFi
     assert str(trace) not in shown(capsys, "cache", "list")
 
 
+def test_a_question_leaves_the_run_as_measured(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither its cached run nor the rows of a set are predicted ones afterwards."""
+    asked, mark = f"{trace}?predicted=host%20x0", "predicted times"
+    out = str(tmp_path / "perfetto.json")
+    shown(capsys, "export", asked, "--to", "perfetto", "-o", out)
+    assert mark not in shown(capsys, "show", str(trace)) + shown(capsys, "info", str(trace))
+    for options in ((), ("--no-cache",)):
+        shown(capsys, "cache", "clear")
+        assert "in measured" in shown(
+            capsys, "show", f"{asked}&view=compare&base=measured", *options
+        )
+    assert main(["show", f"{trace},{tmp_path}?view=runs&predicted=host%20x0"]) == 2
+    assert "ask predicted=host x0 of one" in capsys.readouterr().err
+
+
 def test_a_store_is_a_run(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "kept.chopper"
     assert shown(capsys, "ingest", str(trace), "-o", str(store)) == ""

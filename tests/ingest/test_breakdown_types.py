@@ -11,6 +11,7 @@ from math import nan
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support import Row, table_of
 
 from chopper_core.align import breakdown
@@ -183,3 +184,26 @@ def test_some_rows_at_a_time_give_what_all_give(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(breakdown, "_CHUNK", 7)
     for name, values in breakdown_columns(kernels, hardware_of("MI300X")).items():
         np.testing.assert_array_equal(values, whole[name])
+
+
+def test_recomputed_products_are_a_part_of_their_own() -> None:
+    """The parts add up, and the rate of the kernels is that of what they execute."""
+    work = typed((400 * BF16, ElementType.BF16), (300 * BF16, ElementType.BF16))
+    hardware, kernels = hardware_of("MI300X"), table(work, 1_000, 1_000)
+    kernels = replace(
+        kernels,
+        operations=("mlp_up", "mlp_up (recompute)"),
+        operation=np.array([0, 1], kernels.operation.dtype),
+    )
+    found = breakdown_columns(kernels, hardware)
+    assert found["theoretical_ns"].tolist() == [400, 0]
+    assert found["recompute_ns"].tolist() == [0, 300]
+    assert found["unmodelled_ns"].tolist() == [600, 700]
+    nodes = Tree(kernels.with_measured(found)).split((), ("operation",))
+    computed = {
+        name: METRICS[name].compute(Scope(nodes, nodes, 0, hardware)).numbers.tolist()
+        for name in ("model_flops", "peak_pct", "recompute_ns")
+    }
+    assert computed["model_flops"] == [400 * BF16, 0]
+    assert computed["peak_pct"] == pytest.approx([40, 30])
+    assert computed["recompute_ns"] == [0, 300]

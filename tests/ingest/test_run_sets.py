@@ -183,6 +183,19 @@ def test_what_is_missing_has_its_reason(demos: RunSet, sweep: Path) -> None:
     assert "l2_hit_pct missing: " in notes
 
 
+@pytest.mark.usefixtures("demos")
+def test_views_of_runs_share_tokens_by_the_settings_too() -> None:
+    """A layout that settings alone give counts in each view as in the table of runs."""
+    view = "throughput&columns=tokens_per_s"
+    told, rows = (
+        chopper.runs("demo_data", set=["tp=2"], view=each, columns=["tokens_per_s"], jobs=1)
+        for each in ("runs", view)
+    )
+    plain = chopper.runs("demo_data", view=view, jobs=1).values["tokens_per_s"].known()
+    assert told.values["tokens_per_s"].known().tolist() == pytest.approx((plain / 2).tolist())
+    assert rows.values["tokens_per_s"].known().tolist() == pytest.approx((plain / 2).tolist())
+
+
 def test_derived_figures_follow_from_the_settings(demos: RunSet) -> None:
     by_hand = chopper.runs("demo_data", set=["gbs=64,seq=1024"], jobs=1).to_pandas()
     plain = chopper.runs("demo_data", jobs=1).to_pandas().iloc[1]

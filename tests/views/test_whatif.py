@@ -256,6 +256,9 @@ def test_a_predicted_run_is_a_run(tmp_path: Path) -> None:
         assert "vs 739.9 ms in measured" in whole.headline[0]
         assert "predicted=gpu:5%20as%20peers" in whole.address
     OpenRun(predicted).export(tmp_path / "chakra")
+    # A stored one has no measured run to ask.
+    with pytest.raises(UsageError, match="has predicted times: ask a run that was measured"):
+        OpenRun(read_store(tmp_path / "store")).predicted("gpu:1 as peers")
 
 
 def test_a_coordinate_that_no_gpu_has_is_named_next_to_other_answers() -> None:

@@ -17,7 +17,8 @@ from chopper_core.extensions.runs.runs import Column, frame_of_set, shown_rows
 from chopper_core.graph.process_groups import nodes_of
 from chopper_core.metrics import Metric, Reduces, numbered
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
-from chopper_core.model.run import Run
+from chopper_core.model.parallel import SHARING, layout_of_settings
+from chopper_core.model.run import Run, located
 from chopper_core.model.units import drawn_in
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
@@ -25,6 +26,7 @@ from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import run_frame
 from chopper_core.views.shared.filter import FilterRows, shown_of
+from chopper_core.views.shared.step_times import replicas, replicas_of
 from chopper_core.views.spec import ViewSpec, splits_of
 
 _LARGEST: Final = ("peak_", "max_", "longest_", "p95_")
@@ -70,7 +72,7 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
             notes.append(f"{row.name} is {row.status}: {row.reason}")
             continue
         try:
-            own = run.others[row.path]
+            own = _located(run.others[row.path], row)
             if split and split not in (splits := splits_of(own, spec)):
                 raise UsageError(
                     f"the view {spec.name} of several runs takes by="
@@ -89,6 +91,19 @@ def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Fra
     make = _rows if by == RUN_LEVEL else _matrix
     bases = " or ".join(dict.fromkeys(each.frame.base for each in seen if each.frame.base))
     return replace(make(run, view, seen, notes), is_pending=bool(reading.waiting), base=bases)
+
+
+def _located(run: Run, row: RunRow) -> Run:
+    """The run with the layout that the settings of its row add to what its files say: views share
+    tokens among GPUs as the table of runs does."""
+    shared = {name: row.settings[name] for name in SHARING if name in row.settings}
+    layout = layout_of_settings(shared)
+    if layout is None or replicas(shared) == replicas_of(run):
+        return run
+    try:
+        return run.memo(("located", layout.text), lambda: located(run, layout.text))
+    except UsageError:
+        return run  # The settings are of another number of ranks.
 
 
 def _with_columns(run: Run, asked: View, columns: Sequence[str]) -> Frame:

@@ -144,7 +144,7 @@ _OWN: Final = (
     _of_view("bubble_pct", "%", "bubble", LOWER, "pipeline", "bubble_pct", TOTAL),
     _of_view("mfu_pct", "%", "MFU", HIGHER, "overheads", "theoretical_pct", TOTAL,
              "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the"
-             " time."),
+             " time. Recomputation is no FLOP of the model."),
     _derived("straggler", "", "straggler", 0,
              "The GPU that the others wait for (see the view ranks).",
              "no GPU delays the others"),

@@ -72,9 +72,10 @@ def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()
         for signal, samples_of in parts.items():
             signals[number, signal] = _with_own_value(signal, samples_of, derived)
         cooler += _hotspot_is_cooler(parts)
-    if not signals:
-        raise DataError(f"{rows.path} is {format_name}, but holds no usable sample.")
     rows.count_losses()
+    if not signals:
+        reasons = f": {listed}" if (listed := " ".join(rows.losses.notes)) else "."
+        raise DataError(f"{rows.path} is {format_name}, but holds no usable sample{reasons}")
     for signal, count in resets.items():
         unknown = "the amount counted in the meantime is unknown and not added"
         rows.losses.notes.append(f"{signal} was reset {number_of(count, 'time')}: {unknown}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -117,8 +117,9 @@ def csv_line(line: str) -> list[str] | None:
     return None if line.startswith("#") else csv_cells(line)
 
 
-def numbered_gpu(cells: Cells) -> GpuName | None:
-    number = whole_number(cells["gpu"])
+def numbered_gpu(cells: Cells, headings: Iterable[str] = ("gpu",)) -> GpuName | None:
+    """The GPU by its number below the first of the headings that has something in it."""
+    number = whole_number(next((cells[each] for each in headings if cells[each]), ""))
     return None if number is None or number < 0 else GpuName(index=number)
 
 
@@ -142,11 +143,25 @@ class TelemetryTable(Struct, frozen=True):
     """Headings of the host; the first that there is."""
     marks: frozenset[str] = frozenset()
     """Headings that only this format has; one of them is needed. () for any of its columns."""
-    gpu_of: GpuOf = numbered_gpu
+    gpu_of: GpuOf | None = None
     """Finds the GPU of a row; by default its number below `gpu`."""
     ignored: Sequence[str] = ()
     """Headings of columns in an unknown unit."""
     split: Split = csv_line
+
+    def __post_init__(self) -> None:
+        declared = chain(
+            self.columns,
+            self.gpu,
+            self.also_named_by,
+            self.time,
+            self.host,
+            self.marks,
+            self.ignored,
+        )
+        for heading in declared:
+            if heading != heading.casefold():
+                raise ValueError(f"{self.name}: declare the heading {heading!r} in lower case")
 
     def layout(self, headings: Sequence[str]) -> ColumnPositions | None:
         """The columns below some headings; None for those of another format."""
@@ -174,7 +189,7 @@ class TelemetryTable(Struct, frozen=True):
             format=self.name,
             width=len(headings),
             fields=fields,
-            gpu_of=self.gpu_of if is_named else None,
+            gpu_of=self.gpu_of or partial(numbered_gpu, headings=self.gpu) if is_named else None,
             named_by=named(columns, (*self.gpu, *self.also_named_by)),
             times_of=stamps_at(*(columns[each] for each in time)) if time else None,
             host=host,

@@ -207,7 +207,7 @@ def samples(run: Run, limit: Limit) -> tuple[Metric, Float64]:
         numbers = steps.each_ns
         if limit.figure == TOKENS.name:
             tokens = steps.tokens.mean(axis=0)
-            numbers = token_rate(tokens, steps.each_ns, steps.replicas)
+            numbers = token_rate(tokens, steps.each_ns)
         return _OF_STEPS[limit.figure], _finite(numbers[steps.steady])
     metric = metric_named(limit.figure, run.table, run.counter_info)
     levels = [level for level, _ in limit.path]

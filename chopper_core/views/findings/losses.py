@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import is_measured
-from chopper_core.model.column_names import AT_PEAK
+from chopper_core.model.column_names import AT_PEAK, RECOMPUTED
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Index
@@ -33,6 +33,7 @@ LARGEST: Final = threshold("""largest overhead, relative to the next | 1.2 | tim
     none of several losses of similar size stands out""")
 
 _SUBJECTS: Final = {
+    RECOMPUTED: "activation recomputation is",
     "extra_inst_ns": "matrix instructions beyond the model's FLOPs are",
     "mfma_loss_ns": "idle matrix units in matrix kernels are",
     "vector_ns": "work without matrix instructions is",

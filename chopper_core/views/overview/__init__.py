@@ -362,7 +362,7 @@ def _phases(step: Step, lane: Lane, cut: Int64) -> Band:
 
 def _composition(step: Step, base: Step | None) -> Composition:
     known = [each for each in (step, base) if each is not None]
-    labels, titles, some = _sides(step, base), TITLES, ""
+    labels, titles, some, divided = _sides(step, base), TITLES, "", frozenset[str]()
     title, reduction = f"mean {step.word} of a GPU", "mean"
     sides = [(each.parts, each.times.cells) for each in known]
     if any(each.run.is_reconstructed for each in known):
@@ -378,11 +378,9 @@ def _composition(step: Step, base: Step | None) -> Composition:
         }
         if lacking & sides[0][0].keys():
             sides = [(without(parts, lacking), cells) for parts, cells in sides]
-        if base is None and step.some:
-            own, cells = step.parts_on(step.some)
-            sides.append((without(own, ()), cells))
-            some = f"{len(step.some)}/{len(step.gpus)}"
-            labels = (f"{len(step.gpus)} GPUs", f"{len(step.some)} of {len(step.gpus)}")
+        if base is None and step.divided:
+            sides = [(step.parts, step.times.cells)]
+            divided, some = step.divided, f"{len(step.some)}/{len(step.gpus)}"
     ns, unit = next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
     names = [name for name in titles if any(parts.get(name) for parts, _ in sides)]
     series = tuple(
@@ -399,7 +397,16 @@ def _composition(step: Step, base: Step | None) -> Composition:
         return replace(plain, columns=("elapsed_ns", column), sort=f"-{column}")
 
     has_columns = titles is not _KINDS
-    return Composition(title, unit, labels, series, reduction, some, opens if has_columns else None)
+    return Composition(
+        title,
+        unit,
+        labels,
+        series,
+        reduction,
+        some,
+        tuple(titles[name] for name in names if name in divided),
+        opens if has_columns else None,
+    )
 
 
 def _sides(step: Step, base: Step | None) -> tuple[str, ...]:

@@ -99,13 +99,8 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
     if part and not frame.view.name:
         opens = "sorts the rows by this state of time"
     lines = [(part or column.title, text), ("missing", column.missing_because)]
-    some = [
-        chart.some
-        for chart in frame.charts
-        if isinstance(chart, Composition)
-        and any(each.name == part and np.isnan(each.numbers[0]) for each in chart.series)
-    ]
-    lines += [(each, TERMS["2/8 after a part"]) for each in some]
+    bars = (chart for chart in frame.charts if isinstance(chart, Composition))
+    lines += [(f"~ {each.some}", TERMS["~ before a part"]) for each in bars if part in each.divided]
     return [line for line in (*lines, ("enter", opens)) if line[1]]
 
 

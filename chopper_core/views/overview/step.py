@@ -19,14 +19,16 @@ from chopper_core.model.table import NO_LABEL, STATE_TITLES, STATES, Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, scaled_text, significant
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import median_of
 from chopper_core.views.overheads import (
     LOSSES,
     THEORY,
     covered_parts,
+    divided_as,
     parts_of,
     unknown_flops,
+    with_all_parts,
     with_parts,
     without_gpus,
 )
@@ -37,7 +39,7 @@ from chopper_core.views.shared.step_times import (
     StepTimes,
     gap_of_programs,
     of_steps,
-    replicas_of,
+    ranks_of,
     step_times,
     token_rate,
     tokens_in,
@@ -59,7 +61,7 @@ TITLES: Final = {
 }
 """The titles of all parts, in the order of a bar."""
 COUNTED: Final = ("extra_inst_ns", "mfma_loss_ns", "vector_ns", "contention_ns")
-Parts = Mapping[str, int]
+Parts = Mapping[str, float]
 """Part of the time → its ns."""
 UNATTRIBUTED: Final = "unmodelled_ns"
 _LEAST_SPREAD: Final = 0.01
@@ -135,12 +137,18 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         tokens = tokens_in(self.run, self.gpus, times.iterations).mean()
         if not np.isfinite(tokens):
             return None
-        return float(token_rate(tokens, times.mean_ns, replicas_of(self.run, self.gpus)))
+        return float(token_rate(tokens, times.mean_ns, ranks_of(self.run, self.gpus)))
 
     @cached_property
     def parts(self) -> Parts:
-        """The parts of the time of all activities; they add up to it."""
-        return self._parts_of(self.whole)
+        """The parts of the time of all activities, which add up to it; those that only some GPUs
+        distinguish are divided as on these."""
+        return {**self._parts_of(self.whole), **self._divided}
+
+    @property
+    def divided(self) -> frozenset[str]:
+        """The parts that are divided as on some GPUs."""
+        return frozenset(self._divided)
 
     @property
     def states(self) -> Parts:
@@ -152,28 +160,33 @@ class Step(Struct, frozen=True, eq=False, dict=True):
         run = with_parts(self.run)
         return covered_parts(Coverage(run, self.view, "", self.whole, self.whole))
 
-    @cached_property
+    @property
     def some(self) -> frozenset[int]:
-        """The GPUs whose bar has the parts that others lack; empty where all have all."""
-        each = [gpus for name in self.parts if (gpus := self.covered.get(name))]
-        return frozenset.intersection(*each) or max(each, key=len) if each else frozenset()
+        """The GPUs that distinguish parts that others don't; empty where all have all."""
+        return with_all_parts(self.covered)[0] if self.divided else frozenset()
 
-    def parts_on(self, gpus: Collection[int]) -> tuple[Parts, int]:
-        """The parts of the time of some GPUs, and the number of their iterations."""
+    @cached_property
+    def _divided(self) -> Parts:
+        gpus, partial = with_all_parts(self.covered)
+        whole = self._parts_of(self.whole)
+        if THEORY not in whole or not partial:
+            return {}
         without = {**self.times.excluded, **without_gpus(self.tree, gpus)}
-        own = np.isin(self.times.gpus, list(gpus))
-        found = self._parts_of(self.tree.split(self.view.path, (), without), own)
-        return found, int(self.times.pairs[: len(own)][own].sum())
+        some = self._parts_of(self.tree.split(self.view.path, (), without))
+        if THEORY not in some:
+            return {}
+        of_all, of_some = (
+            {name: np.array([float(ns)]) for name, ns in each.items()} for each in (whole, some)
+        )
+        found = divided_as(of_all, of_some, partial)
+        return {name: float(ns[0]) for name, ns in found.items() if np.isfinite(ns[0])}
 
     @property
     def of_peak_pct(self) -> float:
-        """The theoretical time in % of the time, on the GPUs where it is known."""
-        own, _ = self.parts_on(self.covered.get(THEORY, self.gpus))
-        return 100.0 * own[THEORY] / max(sum(own.values()), 1)
+        """The theoretical time in % of the time."""
+        return 100.0 * self.parts[THEORY] / max(sum(self.parts.values()), 1.0)
 
-    def _parts_of(
-        self, nodes: Groups, gpus: Mask | slice = slice(None), *, has_theory: bool = True
-    ) -> Parts:
+    def _parts_of(self, nodes: Groups, *, has_theory: bool = True) -> Parts:
         """The parts of the time of one group, which is all of these GPUs."""
         found = {name: int(nodes.sum(name)[0]) for name in STATES}
         if has_theory:
@@ -242,9 +255,8 @@ def _figures(step: Step) -> dict[str, _Fact]:
         found["tokens"] = _Fact(tokens, _thousands, "", " tok/s")
     kernels = step.tree.split(step.view.path, ("operation", "kernel"))
     if THEORY in whole and not unknown_flops(kernels):
-        some = step.covered.get(THEORY, ())
-        after = f" of peak ({len(some)}/{len(step.gpus)} GPUs)" if some else " of peak"
-        found["peak"] = _Fact(step.of_peak_pct, _percent, "", after, is_share=True)
+        mark = "~" * (THEORY in step.divided)
+        found["peak"] = _Fact(step.of_peak_pct, _percent, mark, " of peak", is_share=True)
     if int(step.whole.sum("collectives")[0]) and not step.run.is_reconstructed:
         exposed = 100.0 * whole["exposed_comm_ns"] / max(int(times.times_ns.sum()), 1)
         found["exposed"] = _Fact(exposed, _percent, "exposed ", is_share=True)

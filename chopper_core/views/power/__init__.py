@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.metrics import METRICS, Scope, is_measured, numbered
 from chopper_core.metrics.metric import quotient
@@ -114,7 +115,7 @@ def answer(run: Run, view: View) -> ViewResult:
     # GPUs without a trace have telemetry over the run's time, and no iterations.
     span = TimeSpans(np.array([run.origin_ns]), np.array([run.end_ns]))
     untraced = () if view.path else (g.index for g in run.gpus if g.index not in run.traced)
-    others, energy_j, token_mj = dict.fromkeys(untraced, span), _UNKNOWN, _UNKNOWN
+    others, energy = dict.fromkeys(untraced, span), _UNKNOWN_ENERGY
     rows: LabelledRows = Partition.of(run.tree_of(view), view, "gpu")
     if others:
         found = [*found, *samples_of(run, view, window_ns, others)]
@@ -122,11 +123,11 @@ def answer(run: Run, view: View) -> ViewResult:
         rows = LabelledRows("gpu", [str(each.gpu) for each in found])
     own = _columns(run, view, found, options)
     if isinstance(rows, Partition):
-        energy_j, token_mj = _step_energy(run, view, options.get("tokens"))
+        energy = StepEnergy.of(run, view, options.get("tokens"))
         own += [
             (METRICS["energy_j"], METRICS["energy_j"].compute(rows.scope(run))),
-            (OF_STEPS["iteration_energy_j"], numbered(energy_j)),
-            (OF_STEPS["token_energy_mj"], numbered(token_mj)),
+            (OF_STEPS["iteration_energy_j"], numbered(energy.each_j)),
+            (OF_STEPS["token_energy_mj"], numbered(energy.each_token_mj)),
         ]
     notes = _notes(found)
     if others:
@@ -136,13 +137,13 @@ def answer(run: Run, view: View) -> ViewResult:
         view,
         rows,
         [each for each in own if not others or each[1].present().any()],
-        _sums_of_all(view, own),
+        [*_sums_of_all(view, own), (OF_STEPS["token_energy_mj"], numbered([energy.token_mj]))],
         total_title=ALL_GPUS,
         opens=lambda row: (
             view if found[row].gpu in others else child_of(view, by, str(found[row].gpu))
         ),
         shown=() if others else known_of(own, _SHOWN_BY_GPU),
-        headline=_headline(found, energy_j, token_mj),
+        headline=_headline(found, energy),
         notes=notes,
         charts=charts(found, run.origin_ns),
     )
@@ -231,19 +232,33 @@ def _by_label(
         ],
         sort="-energy_j" if by in ("operation", "kernel") else "",
         shown=(*shown, "elapsed_ns"),
-        headline=_headline(found, *_step_energy(run, view, options.get("tokens"))),
+        headline=_headline(found, StepEnergy.of(run, view, options.get("tokens"))),
         notes=_notes(found),
         charts=energy_bars(by, rows.labels, joules / divisors),
     )
 
 
-def _step_energy(run: Run, view: View, given: float | None) -> tuple[Float64, Float64]:
-    """J per whole iteration of each GPU of the scope, and mJ per token; NaN where not known."""
-    _, joules, tokens = _of_steps(run, view, given)
-    whole = ~np.isneginf(joules)
-    count = whole.sum(axis=1)
-    energy, used = (np.where(whole, each, 0.0).sum(axis=1) for each in (joules, tokens))
-    return ratios(energy, count), 1e3 * ratios(energy, used)
+class StepEnergy(Struct, frozen=True, eq=False):
+    """The energy of the whole iterations of a scope; NaN where not known."""
+
+    each_j: Float64 = _UNKNOWN
+    """Per iteration of each GPU."""
+    each_token_mj: Float64 = _UNKNOWN
+    """Per token of each GPU."""
+    token_mj: float = np.nan
+    """Per token of all GPUs together."""
+
+    @classmethod
+    def of(cls, run: Run, view: View, given: float | None) -> StepEnergy:
+        _, joules, tokens = _of_steps(run, view, given)
+        whole = ~np.isneginf(joules)
+        energy, used = (np.where(whole, each, 0.0).sum(axis=1) for each in (joules, tokens))
+        together = ratios(energy.sum(keepdims=True), used.sum(keepdims=True))
+        per_token = 1e3 * ratios(energy, used)
+        return cls(ratios(energy, whole.sum(axis=1)), per_token, 1e3 * float(together[0]))
+
+
+_UNKNOWN_ENERGY: Final = StepEnergy()
 
 
 def _of_steps(run: Run, view: View, given: float | None) -> tuple[list[str], Float64, Float64]:
@@ -253,22 +268,19 @@ def _of_steps(run: Run, view: View, given: float | None) -> tuple[list[str], Flo
     energy_j = METRICS["energy_j"].compute(Scope.of(run, steps)).known()
     is_cut = np.isin(steps.codes("iteration"), [] if view.cut else [*run.cut_iterations])
     joules = of_steps(steps, gpus, numbers, np.where(is_cut, -np.inf, energy_j), -np.inf)
-    tokens = np.full(joules.shape, given)
-    if given is None:
-        tokens = tokens_in(run, gpus.tolist(), numbers.tolist())
+    tokens = tokens_in(run, gpus.tolist(), numbers.tolist(), given)
     return list(map(str, numbers.tolist())), joules, tokens
 
 
 def _headline(
     found: list[GpuSamples],
-    energy_j: Float64 = _UNKNOWN,
-    token_mj: Float64 = _UNKNOWN,
+    energy: StepEnergy = _UNKNOWN_ENERGY,
     known_means: Mapping[str, Float64] = {},
 ) -> tuple[str, ...]:
     def means(signal: str) -> Float64:
         if signal in known_means:
             return known_means[signal]
-        return np.array([gpu.signals[signal].mean() for gpu in found])
+        return np.array([gpu.mean(signal) for gpu in found])
 
     first, second = [], []
     power, gfx, several = means("power_w"), means("gfx_mhz"), len(found) > 1
@@ -278,12 +290,12 @@ def _headline(
         if several and differs(power[most], median_of(power)):
             text += f", GPU {found[most].gpu} most, {power[most]:.0f} W"
         first.append(text)
-        for numbers, unit, what, whole in (
-            (energy_j, Unit.JOULES, "an iteration", np.sum),
-            (token_mj, Unit.MILLIJOULES, "a token", np.mean),
+        for number, unit, what in (
+            (float(energy.each_j.sum()), Unit.JOULES, "an iteration"),
+            (energy.token_mj, Unit.MILLIJOULES, "a token"),
         ):
-            if np.isfinite(numbers).all():
-                first.append(f"{scaled_text(float(whole(numbers)), unit)} {what}")
+            if np.isfinite(number):
+                first.append(f"{scaled_text(number, unit)} {what}")
     low = int(gfx.argmin())
     usual = others_median(gfx)[low]
     if np.isfinite(gfx).all() and several and differs(gfx[low], usual):
@@ -323,7 +335,7 @@ def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | Sig
     for name, title, unit in (("power_w", "power", "W"), ("gfx_mhz", "gfx clock", "MHz")):
         signals = {f"GPU {gpu.gpu}": gpu.signals[name] for gpu in found if len(gpu.signals[name])}
         lines = {gpu: (own.middles_ns, own.values) for gpu, own in signals.items()}
-        means = [own.mean() for own in signals.values()]
+        means = [gpu.mean(name) for gpu in found if len(gpu.signals[name])]
         drawn.append(_along(lines, title, unit, origin_ns, means))
     for name, title, unit in (
         ("gfx_mhz", "rolling 0.05 quantile of gfx clock", "MHz"),

@@ -23,6 +23,7 @@ from chopper_core.views.shared.samples import (
     Sampled,
     clock_while_busy,
     means_during,
+    powers_of,
     sampled,
     spans_of,
 )
@@ -63,7 +64,9 @@ _ALL_TIME: Final = "no telemetry of power or energy for all of the row's time"
 OF_SAMPLES: Final = columns(
     f"""
     mean_power_w | W | mean power
-        Mean power of the socket, {_TIME}; power_w {_WEIGHTED}.
+        Mean power of the socket over the scope's time, idle time too: energy_j over elapsed_ns;
+        where telemetry covers only part of it, the mean of its samples; power_w
+        {_WEIGHTED}.
     p95_power_w | W | p95
         95th percentile of the power, {_TIME}.
     peak_power_w | W | peak
@@ -238,7 +241,7 @@ def _figures(run: Run, gpu: GpuSamples, burst_w: float | None) -> dict[str, floa
             at = 100.0 * float(power.weights_ns[power.values >= AT_LIMIT * limit].sum()) / whole
             over = float(power.weights_ns[power.values > limit].sum())
     return {
-        "mean_power_w": power.mean(),
+        "mean_power_w": gpu.power_w,
         "p95_power_w": power.quantile(0.95),
         "peak_power_w": power.most(),
         "peak_at_ns": peak_at,
@@ -285,9 +288,15 @@ class GpuSamples(Struct, frozen=True, eq=False):
     """The ends of the windows of rolling quantiles, and the quantiles."""
     busy: Sampled
     """The samples of the clock while the GPU is busy."""
+    power_w: float
+    """The mean power; NaN where it isn't known."""
 
     def sampled(self, name: str) -> Sampled:
         return self.signals.get(name, NO_SAMPLES)
+
+    def mean(self, name: str) -> float:
+        """The mean over the scope's time; NaN where it isn't known."""
+        return self.power_w if name == "power_w" else self.sampled(name).mean()
 
     def mean_rolled(self, name: str) -> float:
         quantiles = self.rolled[name][1]
@@ -313,6 +322,7 @@ def samples_of(
     tdp_w = float(run.hardware.tdp_w) if run.hardware else np.nan
     limiters = [name for name in run.measured if name.startswith((LIMITER, *DIES))]
     found = []
+    powers = powers_of(run, view) if spans is None else {}
     for gpu, stretches in (spans_of(run, view) if spans is None else spans).items():
         curves = {
             name: curve
@@ -327,7 +337,8 @@ def samples_of(
         if window_ns is not None:
             rolled = {name: signals[name].rolling(window_ns, share) for name, share in ROLLED}
         busy = clock_while_busy(run, gpu, stretches)
-        found.append(GpuSamples(gpu, signals, curves, limit_w, rolled, busy))
+        power_w = powers.get(gpu, signals["power_w"].mean())
+        found.append(GpuSamples(gpu, signals, curves, limit_w, rolled, busy, power_w))
     return found
 
 

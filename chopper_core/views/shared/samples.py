@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.lib.stride_tricks import sliding_window_view
 
-from chopper_core.metrics import Metric, computed_column, numbered
+from chopper_core.metrics import METRICS, Metric, Scope, computed_column, numbered
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, TimeSpans, while_busy
 from chopper_core.model.units import Unit
@@ -190,10 +190,30 @@ def clock_while_busy(run: Run, gpu: int, stretches: TimeSpans) -> Sampled:
     return own.take(means_during(own, use) >= BUSY_PCT)
 
 
+def powers_of(run: Run, view: View) -> dict[int, float]:
+    """The mean power of each GPU of a scope, in W; NaN where unknown.
+
+    Energy over the time that it is charged for, so that power is step energy over step time; of a
+    GPU whose telemetry covers only a part of that time, the mean of the samples.
+    """
+    found = {}
+    for gpu, own in spans_of(run, view).items():
+        curve = run.curve("power_w", gpu)
+        found[gpu] = np.nan if curve is None else sampled(curve, own).mean()
+    if run.is_sampled_only:
+        return found
+    nodes = run.tree_of(view).split(view.path, ("gpu",))
+    joules = METRICS["energy_j"].compute(Scope.of(run, nodes)).known()
+    watts = ratios(1e9 * joules, nodes.elapsed_ns)
+    return found | {
+        gpu: watt
+        for gpu, watt in zip(nodes.codes("gpu").tolist(), watts.tolist(), strict=True)
+        if np.isfinite(watt)
+    }
+
+
 def mean_powers(run: Run, view: View) -> Float64:
-    """The mean power of each GPU over the scope's time, in W; NaN where unknown."""
-    found = [(run.curve("power_w", gpu), own) for gpu, own in spans_of(run, view).items()]
-    return np.array([np.nan if each is None else sampled(each, own).mean() for each, own in found])
+    return np.array([*powers_of(run, view).values()])
 
 
 def together(figures: Float64) -> float | None:

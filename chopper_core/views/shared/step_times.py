@@ -147,25 +147,23 @@ def _step_times(run: Run, view: View) -> StepTimes:
     )
 
 
-def replicas(sizes: Mapping[str, Setting], ranks: float = 1.0) -> float:
-    """The data-parallel replicas that some ranks make up, less than one for a part of a replica.
+def replicas(sizes: Mapping[str, Setting]) -> float:
+    """The part of a data-parallel replica that a rank makes up.
 
-    Ranks that differ only along `SHARING` work on the same tokens, so that tokens per second are
-    those of a rank times the replicas.
+    Ranks that differ only along `SHARING` work on the same tokens.
     """
     known = (sizes.get(name) for name in SHARING)
-    return ranks / prod(size for size in known if isinstance(size, int | float) and size > 0)
+    return 1.0 / prod(size for size in known if isinstance(size, int | float) and size > 0)
 
 
-def replicas_of(run: Run, gpus: Sequence[int] = ()) -> float:
-    """The replicas of some GPUs, or per GPU; of all GPUs of a run, those of its whole world."""
-    sizes = run.parallel.sizes if run.parallel is not None else {}
-    return replicas(sizes, ranks_of(run, gpus) if gpus else 1.0)
+def replicas_of(run: Run) -> float:
+    """Replicas per GPU: less than one where GPUs share tokens."""
+    return replicas(run.parallel.sizes if run.parallel is not None else {})
 
 
-def token_rate(tokens: AnyArray | float, step_ns: AnyArray | float, replicas: float) -> Float64:
-    """Tokens per second of some replicas, or of a GPU's part of one; NaN for a step of no time."""
-    return ratios(1e9 * replicas * np.asarray(tokens, np.float64), np.asarray(step_ns, np.float64))
+def token_rate(tokens: AnyArray | float, step_ns: AnyArray | float, gpus: float = 1.0) -> Float64:
+    """Tokens per second of GPUs with so many tokens each; NaN for a step of no time."""
+    return ratios(1e9 * gpus * np.asarray(tokens, np.float64), np.asarray(step_ns, np.float64))
 
 
 def ranks_of(run: Run, gpus: Sequence[int]) -> int:
@@ -173,8 +171,22 @@ def ranks_of(run: Run, gpus: Sequence[int]) -> int:
     return len(gpus) if len(gpus) < len(run.gpus) else max(len(gpus), run.world)
 
 
-def tokens_in(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float64:
+def tokens_in(
+    run: Run, gpus: Sequence[int], iterations: Sequence[int], given: float | None = None
+) -> Float64:
     """The tokens of each iteration of each GPU, as GPUs x iterations; NaN where not known.
+
+    Tokens per second, the energy and the time of a token all divide by these. GPUs of one replica
+    share the tokens that enter its model, which are `given` or those of the trace.
+    """
+    entering = _entering(run, gpus, iterations)
+    if given:
+        entering = np.full_like(entering, given)
+    return replicas_of(run) * entering
+
+
+def _entering(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float64:
+    """The tokens that enter the model of each GPU in each iteration.
 
     An iteration that shows none has those of the GPU's others, where these all have as many.
     """

@@ -105,6 +105,9 @@ def table_view(
         charts=charts,
         base=base,
         total_title=total_title,
+        extrapolated_total=frozenset(
+            metric.name for metric, values in whole if len(values) and values.is_extrapolated(0)
+        ),
         last=last,
     )
 

@@ -32,6 +32,8 @@ from telemetry_texts import (
 
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName
+from chopper_core.sources.telemetry.rows import Field
+from chopper_core.sources.telemetry.table import TelemetryTable
 from chopper_core.util.errors import DataError
 
 MIB = 2**20
@@ -413,3 +415,26 @@ def test_windows_of_zeus_without_a_reading_are_refused(tmp_path: Path) -> None:
     path.write_text("start_time,window_name,elapsed_time,gpu0_energy\n1000,step,0.5,None\n")
     with pytest.raises(DataError, match="is Zeus window log, but holds no usable sample"):
         read_source(path, Family.TELEMETRY)
+
+
+def test_a_table_finds_gpus_below_the_headings_that_it_declares(tmp_path: Path) -> None:
+    """As one of a plugin: the headings of the GPU are those that recognise the file."""
+    columns, path = {"watts": Field(SignalName.POWER_W, "w")}, tmp_path / "power.csv"
+    table = TelemetryTable("meter CSV", columns, gpu=("slot", "deviceid"), time=("time",))
+    path.write_text("time,DeviceId,watts\n1,0,500\n1,3,501\n2,0,502\n2,3,503\n")
+    found = table.read(path)
+    assert list(found.gpus) == [GpuName(index=0), GpuName(index=3)]
+    assert values(found, SignalName.POWER_W, 1) == [501, 503]
+    # Of several that there are the first with something in it.
+    path.write_text("time,slot,DeviceId,watts\n1,,0,500\n1,7,3,501\n")
+    assert list(table.read(path).gpus) == [GpuName(index=0), GpuName(index=7)]
+    path.write_text("time,DeviceId,watts\n1,left,500\n1,right,501\n")
+    with pytest.raises(DataError, match="no usable sample: 2 rows without a GPU or any value"):
+        table.read(path)
+
+
+@pytest.mark.parametrize("declared", ["gpu", "time", "host"])
+def test_a_heading_that_no_file_can_have_is_refused(declared: str) -> None:
+    """Headings are compared in lower case."""
+    with pytest.raises(ValueError, match="meter CSV: declare the heading 'Slot' in lower case"):
+        TelemetryTable("meter CSV", {}, **{declared: ("Slot",)})
