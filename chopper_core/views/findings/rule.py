@@ -34,6 +34,7 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     median_of,
+    ratios,
     run_maxima,
     run_minima,
     run_starts,
@@ -99,7 +100,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     """The activities of all complete iterations by GPU and iteration."""
     all_iterations: Int64
     took_ns: Float64
-    """Duration of each of `all_iterations` on the GPU that takes longest."""
+    """The step time of each of `all_iterations`: its mean over the GPUs that have it."""
     moved: HostCharges
     """Idle time of the scope that belongs to other iterations than its activities do."""
     gpus: tuple[int, ...] = ()
@@ -437,7 +438,8 @@ def context_of(run: Run, view: View) -> FindingsContext:
         distinct(each.codes(level)).astype(np.int64) for level in ("gpu", "iteration")
     )
     took = of_steps(each, gpus, iterations, each.elapsed_ns)
-    took = (took + moved.by_step(run, gpus, iterations)).max(axis=0)
+    there = of_steps(each, gpus, iterations, np.ones(len(each)))
+    took = ratios((took + moved.by_step(run, gpus, iterations)).sum(axis=0), there.sum(axis=0))
     irregular: tuple[int, ...] = ()
     if len(iterations) > FEWEST.value:
         irregular = tuple(iterations[took > IRREGULAR.value * median_of(took)].tolist())
