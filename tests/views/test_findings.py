@@ -17,6 +17,7 @@ from chopper_core.model.column_names import integral_of, known_of, samples_in
 from chopper_core.model.hardware import specifications
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostStack, HostState, HostTime
 from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import Kind, Phase, Rule
 from chopper_core.model.units import Unit
@@ -584,7 +585,7 @@ def test_an_iteration_that_takes_longer() -> None:
     slow = stretched(rows(1, 8), lambda row: 200_000 * (row.iteration == 5))
     row = only(run_of(slow), "iteration")
     assert row["said"].startswith(
-        "1 of 8 iterations takes longer than the median of 36 ms: iteration 5 (43.2 ms)"
+        "iteration 5 (43.2 ms) takes longer than usual: the median of 8 iterations is 36 ms; "
     )
     assert "mostly compute, 7.2 ms more" in row["said"]
     assert row["saving_ns"] == pytest.approx(36 * 200_000 / 8)
@@ -611,9 +612,34 @@ def test_steps_that_differ_are_one_finding() -> None:
     assert row["saving_ns"] == pytest.approx(36 * MS * 3 / 5)
     assert row["saving_pct"] == pytest.approx(100 * 21.6 / 57.6)
     even = run_of(stretched(rows(2, 5), lambda row: MS // 20 * (row.iteration == 1)))
-    assert only(even, "iteration")["said"].startswith("1 of 5 iterations takes longer")
+    assert only(even, "iteration")["said"].startswith("iteration 1 (37.8 ms) takes longer")
     warm_up = run_of(stretched(rows(2, 3), lambda row: MS * (row.iteration == 0)))
     assert only(warm_up, "iteration")["saving_ns"] is None
+
+
+def test_the_cause_and_the_time_of_long_steps_are_beyond_the_same_steps() -> None:
+    """Three of five steps wait for one call 0.5 ms before each of 36 kernels: that is usual only
+    among all five, the time beyond the other two."""
+
+    def late(row: Row) -> int:
+        return MS // 2 * (row.iteration >= 2)
+
+    run = run_of(stretched(rows(1, 5), late, idle=True))
+    table = run.table
+    idle = np.flatnonzero(table.idle_host_ns > 0)
+    pieces = HostTime(
+        (HostStack(call="hipFree"),),
+        table.gpu[idle],
+        table.start_ns[idle] - table.idle_ns[idle],
+        table.idle_host_ns[idle],
+        np.zeros(len(idle), np.int32),
+        np.full(len(idle), HostState.LATE, np.int8),
+    )
+    row = only(replace(run, side_tables={HostTime: pieces}), "iteration")
+    assert row["said"].endswith(
+        "iterations 2 to 4 take 1.5 times as long as the others; mostly idle before launch calls, "
+        "17.82 ms more per GPU and long step, all of that in memory allocation (hipFree)"
+    )
 
 
 def test_steps_that_vary_have_no_two_lengths_whatever_the_first_takes() -> None:
@@ -762,8 +788,30 @@ def test_missing_data_has_no_saving() -> None:
     assert said[0]["said"].startswith("without hardware counters and telemetry, ")
     bare = [replace(row, launch=None, layer=-1) for row in rows()]
     told = " ".join(row["said"] for row in found(run_of(bare), "missing"))
-    assert "the layer is unknown for 100.0 % of the model's time" in told
+    assert "the layer is unknown for 100.0 % of the model's compute" in told
     assert "216 of 216 activities have no launch record" in told
+
+
+def unlabelled(run: Run) -> list[str]:
+    """What is said about labels that are missing."""
+    said = [row["said"] for row in found(run, "missing")]
+    return [each for each in said if " of the model's compute" in each or " of the time is" in each]
+
+
+def test_work_of_no_layer_has_no_unknown_layer() -> None:
+    """The head takes as long as the layers, and sends that nothing hides as long as both."""
+    own = rows(1, 1)
+    after = own[-1].start + MS
+    head = replace(own[-1], operation="head", layer=-1, start=after, duration=len(own) * MS)
+    sends = replace(head, kernel="ncclSend", kind=Kind.COMM, start=head.start + head.duration)
+    run = run_of([*own, head, replace(sends, duration=2 * head.duration)])
+    assert unlabelled(run) == []
+    rules = np.where(run.table.layer < 0, Rule.NONE, run.table.layer_rule)
+    unknown = replace(run, table=replace(run.table, layer_rule=rules.astype(np.int8)))
+    assert unlabelled(unknown) == [
+        "the layer is unknown for 50.0 % of the model's compute: differences between layers are "
+        "hidden there"
+    ]
 
 
 def test_a_gap_between_two_programs_is_said_and_one_within_a_step_is_not() -> None:

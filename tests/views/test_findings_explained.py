@@ -62,7 +62,8 @@ def assert_answered(run: Run) -> None:
         remedy = str(found.values["remedy"].cell(row))
         answer = query(run, View(run.name, name="whatif", of=remedy))
         saving = (answer.row(len(answer) - 1)["saving_ns"], found.row(row)["saving_ns"])
-        assert saving[0] == saving[1], (remedy, found.labels[row])
+        # A replay that takes longer saves nothing.
+        assert max(saving[0], 0) == saving[1], (remedy, found.labels[row])
 
 
 def test_the_cells_of_a_finding_are_those_of_its_gpu_and_its_cells() -> None:
