@@ -249,7 +249,7 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
         saving, most = max(lost) / count, percent(max(drop for _, drop in own))
         which = f"GPU {gpus[0]}'s clock drops by {most}"
         if len(gpus) > 1:
-            which = f"the clocks of {by_number('GPU', gpus)} drop by up to {most}"
+            which = f"the clocks of {context.gpus_text(gpus)} drop by up to {most}"
         yield context.finding(
             f"{which}{when}, in the same operations; {time(saving)}{context.each}",
             context.with_signal("gfx_mhz", "mean_gfx_mhz"),
@@ -306,7 +306,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     limited = np.nan_to_num(each[slowed].mean(axis=0)) >= THROTTLED.value
     when = np.flatnonzero(limited)
     sentence = (
-        f"{by_number('GPU', gpus)} {'is' if len(gpus) == 1 else 'are'} throttled "
+        f"{context.gpus_text(gpus)} {'is' if len(gpus) == 1 else 'are'} throttled "
         f"{range_of(share[slowed])} of the time{recurrence(when.tolist(), context.iterations)}"
         f"{_limiter(context, gpus)}"
     )

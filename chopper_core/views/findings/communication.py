@@ -36,7 +36,7 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.overlap import effect, overlaps_in
 from chopper_core.views.shared.asked import Steady
-from chopper_core.views.shared.phrases import by_number, listed, percent, recurrence, time
+from chopper_core.views.shared.phrases import listed, percent, recurrence, time
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
     links of one kind differ by a few percent""")
@@ -71,7 +71,7 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
         if context.share(link.transfer_ns) < COST.share:
             continue
         yield context.finding(
-            f"the link of {by_number('GPU', link.gpus)} is slow: {link.kind} takes "
+            f"the link of {context.gpus_text(link.gpus)} is slow: {link.kind} takes "
             f"{percent(link.slower)} longer to transfer there than in like groups, "
             f"{time(link.transfer_ns)}{context.each}, {time(link.exposed_ns)} of that exposed",
             context.with_view("comms", "group", sort="bus_gbps"),

@@ -42,6 +42,7 @@ from chopper_core.views.shared.leads import (
     CAUSES,
     LOW_CLOCK_RATIO,
     MIN_DELAY_SHARE,
+    MIN_OF_OTHERS,
     MIN_ONCE_SHARE,
     RankLeads,
     Straggler,
@@ -50,7 +51,7 @@ from chopper_core.views.shared.matched_kernels import (
     compared_iterations,
     occurrences_of,
 )
-from chopper_core.views.shared.phrases import by_number, listed, others, percent, recurrence, time
+from chopper_core.views.shared.phrases import listed, others, percent, recurrence, small, time
 from chopper_core.views.shared.why_late import ONE_PLACE_SHARE, why_late
 
 STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration
@@ -104,7 +105,7 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
         is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
         if cause is not None and len(turns) > 1:
             yield (_in_turn if is_once else _together)(context, leads, turns)
-        if cause is None or len(turns) == 1 or (not is_once and len(turns) <= _MAX_LISTED):
+        else:
             yield from (each for _, each in turns)
     for late in leads.hidden_stragglers:
         yield replace(_straggler(context, leads, late), needs_replay=True)
@@ -136,16 +137,14 @@ def _together(
     gpus = [leads.gpus[each.place] for each, _ in late]
     texts = [each.sentence.partition("; it delays")[0] for _, each in late[:_MAX_LISTED]]
     more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
-    found = context.finding(
-        f"{by_number('GPU', gpus)} hold the others back: {'; '.join(texts)}{more}",
+    return context.finding(
+        f"{context.gpus_text(gpus)} hold the others back: {'; '.join(texts)}{more}",
         late[0][1].evidence,
         late[0][1].cost,
         max(each.saving_ns or 0.0 for _, each in late),
         cells=_cells_of(context, leads, late),
         changes=_changes(leads, late[0][0]),
     )
-    # Each has a finding too, which says as much where nothing shows what they cost together.
-    return replace(found, needs_replay=len(late) <= _MAX_LISTED)
 
 
 def _in_turn(
@@ -191,9 +190,8 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     cost, sort = _COSTS.get(late.cause or "", (Cost.UNKNOWN, "mean_lead_ns"))
     if leads.delays_ns is not None:
         saving, sort = max(own, late.delay_ns), "-delay_ns"
-        whom = others(len(leads.gpus) - 1) if len(leads.peers) == 1 else "its peers"
     if leads.delays_ns is not None and late.delayed:
-        wait = f"; it delays {whom} by {time(late.once_ns)}{each}"
+        wait = f"; it delays {_delayed(leads, late)} by {time(late.once_ns)}{each}"
     where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
     labels = {"iteration": str(leads.iterations[late.when[0]])} if is_once else {}
     evidence = context.with_view("ranks", sort=sort, **labels)
@@ -213,6 +211,16 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
         changes=_changes(leads, late),
     )
+
+
+def _delayed(leads: RankLeads, late: Straggler) -> str:
+    """The GPUs that a straggler delays: those that aren't late themselves."""
+    if len(leads.peers) > 1 or leads.delays_ns is None:
+        return "its peers"
+    own_ns = leads.delays_ns[:, list(late.delayed)].mean(axis=1)
+    number = int((own_ns < MIN_OF_OTHERS * own_ns[late.place]).sum())
+    every = len(leads.gpus) - 1
+    return others(every) if number == every else f"{small(number)} of {others(every)}"
 
 
 SLOWER_STAGE: Final = threshold("""stage slower than the others | 2 | %
@@ -254,7 +262,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
         saving = max(slower, later)
         if context.share(saving) < SLOWER_STAGE_COST.share:
             continue
-        which = f"{by_number('GPU', own)} {'is' if len(own) == 1 else 'are'} a"
+        which = f"{context.gpus_text(own)} {'is' if len(own) == 1 else 'are'} a"
         if slower >= later:
             at_clock = ""
             if (clock < LOW_CLOCK_RATIO * usual_clock)[places].all():

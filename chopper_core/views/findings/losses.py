@@ -24,7 +24,7 @@ from chopper_core.views.findings.rule import (
     threshold,
 )
 from chopper_core.views.overheads import LOSSES, parts_of
-from chopper_core.views.shared.phrases import by_number, listed, percent, time
+from chopper_core.views.shared.phrases import listed, percent, time
 from chopper_core.views.shared.table_view import grouped
 
 OVERHEAD: Final = threshold("""largest overhead | 15 | % of the GPUs' time
@@ -86,11 +86,11 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     next_to = f"the next is {LOSSES[following]} with {percent(after / elapsed)}"
     if not is_all and each.values[name].present().all():
         # Known on all GPUs, such as the cost of a low clock: only the comparison needs counters.
-        next_to += f" on {by_number('GPU', gpus)}"
+        next_to += f" on {context.gpus_text(gpus)}"
         gpus, is_all = [int(gpu) for gpu in by_gpu.codes("gpu")], True
         size, elapsed = int(each.numbers(name).sum()), int(each.elapsed_ns.sum())
     count = len(gpus) * len(context.iterations)
-    where = "" if is_all else f" on {by_number('GPU', gpus)}"
+    where = "" if is_all else f" on {context.gpus_text(gpus)}"
     hardware = context.run.hardware
     nominal = ""
     if name == "frequency_ns" and hardware is not None:

@@ -119,7 +119,7 @@ def _counters(context: FindingsContext) -> Gaps:
     others = len(context.gpus) - len(counted)
     if counted and others:
         yield (
-            f"only {by_number('GPU', sorted(counted))} {'has' if len(counted) == 1 else 'have'} "
+            f"only {context.gpus_text(sorted(counted))} {'has' if len(counted) == 1 else 'have'} "
             f"hardware counters: the compute of {count(others, 'other GPU')} can't be split",
             context.with_view("overheads", "gpu", sort="-unmodelled_pct"),
         )

@@ -217,7 +217,8 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
 
 
 def _hardware(ranks: RankLeads, place: int, root: View) -> Iterator[Card]:
-    mhz, usual = (float(each[place]) for each in (ranks.mhz, ranks.peers_median(ranks.mhz)))
+    clocks = ranks.metric("gfx_mhz")
+    mhz, usual = (float(each[place]) for each in (clocks, ranks.peers_median(clocks)))
     if mhz < (1 - _LEAST_CLOCK_RATIO) * usual:
         text = f"its clock is {mhz:,.0f} MHz, the others' {usual:,.0f}"
         yield _card(text, _by(root, "gfx_mhz"))

@@ -53,11 +53,14 @@ def count(number: int, word: str) -> str:
     return f"{number:,} {word}"
 
 
+def small(number: int) -> str:
+    """A number in words if it is small: `seven`, `12`."""
+    return _SMALL[number] if number < len(_SMALL) else str(number)
+
+
 def others(number: int) -> str:
     """The other GPUs of a run: `the other seven GPUs`, `the other GPU`."""
-    if number == 1:
-        return "the other GPU"
-    return f"the other {_SMALL[number] if number < len(_SMALL) else number} GPUs"
+    return "the other GPU" if number == 1 else f"the other {small(number)} GPUs"
 
 
 def amount(number: float) -> str:
