@@ -652,6 +652,46 @@ def test_steps_that_vary_have_no_two_lengths_whatever_the_first_takes() -> None:
     assert row["saving_ns"] is None
 
 
+def test_the_clock_of_a_straggler_is_that_of_the_iterations_in_which_it_is_late() -> None:
+    """And a clock that drops there, and is unsteady only by that, is the same finding."""
+    made = stretched(rows(4, 6), lambda row: (row.gpu, row.iteration) == (2, 3) and MS // 5)
+    run = run_of(made)
+    low = (run.table.gpu == 2) & (run.table.iteration == 3)
+    run = clocked(run, "gfx_mhz", np.where(low, 1400.0, 1680.0))
+    (row,) = (each for each in found(run) if each["rule"] != "iteration")
+    assert row["said"].startswith(
+        "GPU 2 runs at a 16.7 % lower clock (1,400 vs 1,680 MHz): kernels of the same names take "
+        "20.0 % longer, 7.2 ms in iteration 3"
+    )
+
+
+def test_copies_are_named_by_their_own_launch_and_not_by_where_the_host_is_by_then() -> None:
+    def copied(row: Row) -> Row:
+        is_copy = (row.phase, row.layer, row.operation) == (Phase.FORWARD, 0, "attn_fa")
+        name = "Memcpy HtoD (Host -> Device)"
+        more = (row.gpu == 2) * 4 * MS
+        placed = replace(row, kernel=name, kind=Kind.COPY, operation="to", phase=Phase.DATA)
+        return replace(placed, duration=MS + more) if is_copy else row
+
+    late = stretched(rows(4), lambda row: copied(row).duration - row.duration)
+    run = run_of([copied(replace(row, duration=MS)) for row in late])
+    table = run.table
+    copies = np.flatnonzero(table.kind == Kind.COPY)
+    pieces = HostTime(
+        (HostStack(operator="aten::item"),),
+        table.gpu[copies],
+        table.start_ns[copies],
+        table.exposed_copy_ns[copies],
+        np.zeros(len(copies), np.int32),
+        np.full(len(copies), HostState.COPYING, np.int8),
+    )
+    row = only(replace(run, side_tables={HostTime: pieces}), "straggler")
+    assert row["said"] == (
+        "GPU 2 copies for 5 ms per iteration with nothing else, 4 ms more than the others' median: "
+        "mostly Memcpy HtoD (Host -> Device), launched by to in data"
+    )
+
+
 def test_a_gpu_with_more_work() -> None:
     more = rows(4)
     last = max(row.start for row in more if row.gpu == 2)

@@ -61,6 +61,9 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
         if not is_measured(name, context.table):
             continue
         deviation, mean, lost_ns = _deviations(context, name)
+        # One that drops, or that is low in some iterations, is another finding.
+        drops = _drops(context) if name == "gfx_mhz" else {}
+        deviation[[place for own in drops.values() for place, _ in own]] = 0.0
         unsteady = np.flatnonzero(deviation > UNSTEADY.share * mean)
         if not len(unsteady):
             continue
@@ -231,18 +234,10 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
     """Clocks that drop in some neighbouring iterations, or from one on: of a GPU, or of several
     at the same time."""
     count = len(context.iterations)
-    if not is_measured("gfx_mhz", context.table) or not 4 <= count <= _MAX_COMPARED:
-        return
-    drops: dict[tuple[int, int], list[tuple[int, float]]] = {}
-    for place, cells in places_by(context.place("gpu")).items():
-        relative = _by_iteration(context, cells)
-        if not np.isfinite(relative).all():
+    for (first, end), every in _drops(context).items():
+        own = [one for one in every if not _holds_back(context, one[0], first, end)]
+        if not own:
             continue
-        first, end, drop = low_interval(relative)
-        spread = MAD_TO_SIGMA * median_of(np.abs(np.diff(relative)))
-        if drop >= max(DROP.share, ROBUST_Z.value * spread):
-            drops.setdefault((first, end), []).append((place, drop))
-    for (first, end), own in drops.items():
         numbers, gpus = context.iterations[first:end], [context.gpus[place] for place, _ in own]
         lost = [float((context.busy_ns[place, first:end] * drop).sum()) for place, drop in own]
         when = recurrence(range(first, end), context.iterations)
@@ -259,6 +254,44 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
             gpu=gpus[0] if len(gpus) == 1 else None,
             cells=context.cells_of(iteration=numbers, gpu=gpus),
         )
+
+
+Drops = dict[tuple[int, int], list[tuple[int, float]]]
+"""First and last place of iterations → the places of GPUs whose clock is lower there, and by how
+much."""
+
+
+def _drops(context: FindingsContext) -> Drops:
+    if (
+        not is_measured("gfx_mhz", context.table)
+        or not 4 <= len(context.iterations) <= _MAX_COMPARED
+    ):
+        return {}
+
+    def found() -> Drops:
+        drops: Drops = {}
+        for place, cells in places_by(context.place("gpu")).items():
+            relative = _by_iteration(context, cells)
+            if not np.isfinite(relative).all():
+                continue
+            first, end, drop = low_interval(relative)
+            spread = MAD_TO_SIGMA * median_of(np.abs(np.diff(relative)))
+            if drop >= max(DROP.share, ROBUST_Z.value * spread):
+                drops.setdefault((first, end), []).append((place, drop))
+        return drops
+
+    return context.run.memo(("clock drops", context.view.path, context.view.cut), found)
+
+
+def _holds_back(context: FindingsContext, place: int, first: int, end: int) -> bool:
+    """Whether a GPU is a straggler by its clock in just these iterations, which says it all."""
+    leads, own = context.leads, set(context.iterations[first:end])
+    return leads is not None and any(
+        late.cause == "clock"
+        and leads.gpus[late.place] == context.gpus[place]
+        and {leads.iterations[at] for at in late.when} == own
+        for late in leads.stragglers
+    )
 
 
 def _by_iteration(context: FindingsContext, own: Index) -> Float64:
