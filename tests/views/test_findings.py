@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -13,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse
+from chopper_core.model.charts import Cards
 from chopper_core.model.column_names import integral_of, known_of, samples_in
 from chopper_core.model.hardware import specifications
 from chopper_core.model.overrides import Overrides
@@ -595,7 +597,10 @@ def test_an_iteration_that_takes_longer() -> None:
 def test_the_first_iteration_may_take_long_and_is_left_out() -> None:
     run = run_of(stretched(rows(1, 8), lambda row: 5 * MS * (row.iteration == 0)))
     assert only(run, "iteration")["saving_ns"] is None
-    assert "iteration 0 took over 2 times the median: left out" in findings(run).notes
+    assert (
+        "iteration 0 took over 2 times the median: left out of figures per usual iteration; the "
+        "views behind findings include it"
+    ) in findings(run).notes
 
 
 def test_steps_that_differ_are_one_finding() -> None:
@@ -820,6 +825,18 @@ def test_large_products_that_leave_the_matrix_units_idle_by_counters() -> None:
             assert rows[0]["saving_ns"] == pytest.approx(12 * MS * (1 - 35 / 50), rel=0.001)
             assert rows[0]["confidence"] == "high"
             assert query(counted, parse(rows[0]["at"])).labels == ["mlp_up"]
+
+
+def test_the_summary_counts_findings_as_their_view_does() -> None:
+    """Its cards are parts, a line of what isn't known, and opportunities, too."""
+    run = demo_run()
+    cards = next(
+        each for each in query(run, parse("R?view=overview")).charts if isinstance(each, Cards)
+    )
+    (headline,) = findings(run).headline
+    number, parts = re.match(r"(\d+) findings? ?(with \d+ parts?)?", headline).groups()
+    assert cards.number == " ".join(filter(None, (number, parts)))
+    assert len(cards.cards) != int(number)
 
 
 def test_missing_data_has_no_saving() -> None:

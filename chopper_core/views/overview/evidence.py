@@ -66,6 +66,14 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     return tuple(cards[:limit])
 
 
+def number_of_findings(run: Run, view: View) -> str:
+    """As the view of findings counts them, those of what isn't known too: `5 with 3 parts`."""
+    from chopper_core.views.findings import checked, numbers_of
+
+    number, parts = numbers_of(checked(run, view))
+    return f"{number or 'none'}{parts}"
+
+
 _TELLS: Final = {
     "one gap": "of two programs open the files of one",
     "layer": "with_modules=True, or annotations around modules",
