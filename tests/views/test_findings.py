@@ -33,7 +33,7 @@ from chopper_core.views.overheads import LOSSES
 from chopper_core.views.query import query
 from chopper_tui.draw.table import plan
 from tests.demo import demo_run, generated_run
-from tests.support import Row, run_of
+from tests.support import Row, rows_of, run_of
 from tests.test_readme import check
 from tests.views.conftest import DEMO
 
@@ -66,7 +66,7 @@ ABOUT = {
     "clock": {"sd_gfx_mhz", "sd_mem_mhz", "gfx_mhz", "mem_mhz"},
     "slow-transfer": {"bus_gbps"},
     "clock-drop": {"mean_gfx_mhz", "gfx_mhz"},
-    "contention": {"instance_ns"},
+    "contention": {"overlap_cost_ns", "instance_ns"},
     "copies": {"exposed_copy_ns"},
     "exposed": {"exposed_comm_ns"},
     "gpu-operation": {"mean_ns", "compute_busy_ns_delta"},
@@ -209,6 +209,9 @@ def test_the_operation_that_suffers_from_overlap(
     run, truth = (request.getfixturevalue(name) for name in names)
     planted = truth["overlap_slowed_operation"]
     row = only(run, "contention")
+    evidence = query(run, parse(row["at"])).row(0)
+    assert f"takes {100 * (float(evidence['slowdown_x']) - 1):.1f} % longer" in row["said"]
+    assert f"(r = {float(evidence['pearson_r']):.2f})" in row["said"]
     assert row["said"].startswith(f"{planted['operation']} in {planted['phase']} takes ")
     slowdown = float(row["said"].split(" takes ")[1].split(" %")[0]) / 100
     assert slowdown == near(planted["slowdown"] - 1)
@@ -271,8 +274,10 @@ def test_clocks_that_are_not_steady(other_run: Run, other_truth: dict[str, Any])
     for row, name in ((gfx, "gfx_mhz"), (memory, "mem_mhz")):
         gpu = row["said"].split("on GPU ")[1].split()[0]
         own = other_truth["stability"]["per_gpu"][gpu][name].values()
-        said = float(row["said"].split(", by ")[1].split(" MHz over an iteration")[0])
+        said = float(row["said"].split(", by ")[1].split(" MHz over all the time")[0])
         assert said == near(fmean(each["deviation"] for each in own))
+        evidence = rows_of(query(other_run, parse(row["at"])))
+        assert said == round(float(evidence[gpu][f"sd_{name}"] or 0))
         around = float(row["said"].split(") from ")[1].split(" MHz")[0].replace(",", ""))
         assert around == pytest.approx(fmean(each["mean"] for each in own), rel=0.02)
 
@@ -603,6 +608,13 @@ def test_the_first_iteration_may_take_long_and_is_left_out() -> None:
     ) in findings(run).notes
 
 
+def test_a_step_is_left_out_by_its_mean_over_gpus() -> None:
+    """One of four GPUs takes 2.5 times as long in a step, all of them 1.4 times."""
+    run = run_of(stretched(rows(4, 8), lambda row: 3 * MS // 2 * (row.gpu == row.iteration == 0)))
+    assert not any("left out" in note for note in findings(run).notes)
+    assert "iteration 0 takes 1.4 times as long" in only(run, "iteration")["said"]
+
+
 def test_steps_that_differ_are_one_finding() -> None:
     def longer(row: Row) -> int:
         return 3 * MS * (row.iteration >= 2 and row.operation == "mlp_up")
@@ -774,6 +786,14 @@ def test_throttled_gpus() -> None:
     assert found(clocked(run, "throttle_pct", share / 10), "throttled") == []
 
 
+def test_the_share_of_throttled_iterations_is_told_from_that_of_the_run() -> None:
+    run = run_of(stretched(rows(2, 6), lambda row: MS // 5 * (row.iteration >= 3)))
+    share = np.where(run.table.iteration >= 3, 80.0, 0.0)
+    assert only(clocked(run, "throttle_pct", share), "throttled")["said"] == (
+        "GPUs 0 and 1 are throttled 44 % of the time, 80 % since iteration 3"
+    )
+
+
 def test_the_limiter_is_named_where_it_is_known() -> None:
     run = clocked(run_of(rows(2)), "throttle_pct", np.full(2 * 108, 30.0))
     times = np.arange(100 * MS, 220 * MS, MS)
@@ -782,15 +802,15 @@ def test_the_limiter_is_named_where_it_is_known() -> None:
         signal = Signal(f"throttle_pct.{name}", name, Unit.PERCENT, curves, 0.0, 100.0)
         run = replace(run, measured={**run.measured, signal.name: signal})
     said = only(run, "throttled")["said"]
-    assert said == "GPUs 0 and 1 are throttled 30 % of the time, mostly by hbm_thermal (25 %)"
+    assert said == "GPUs 0 and 1 are throttled 30 % of the time, mostly by hbm_thermal"
+
+
+PRODUCT = "Cijk_Alik_Bljk_BBS_MT256x256"
 
 
 def products(share: float) -> Run:
     """A run whose mlp_up are products that reach a share of the peak."""
-    made = [
-        replace(row, kernel="Cijk_Alik_Bljk_BBS_MT256x256") if row.operation == "mlp_up" else row
-        for row in rows()
-    ]
+    made = [replace(row, kernel=PRODUCT) if row.operation == "mlp_up" else row for row in rows()]
     run = run_of(made)
     gemm = run.table.operation == list(run.table.operations).index("mlp_up")
     return with_columns(
@@ -804,6 +824,13 @@ def test_large_products_that_reach_little() -> None:
     row = only(products(0.3), "products")
     assert "mlp_up 30 % (12 ms)" in row["said"]
     assert row["saving_ns"] == pytest.approx(12 * MS * (1 - 30 / 40), rel=0.001)
+    run = products(0.3)
+    other = (run.table.layer == 0) & (run.table.kernel == list(run.table.names).index(PRODUCT))
+    codes = np.where(other, list(run.table.names).index("kernel"), run.table.kernel)
+    partly = replace(run, table=replace(run.table, kernel=codes.astype(np.int32)))
+    row = only(partly, "products")
+    assert "mlp_up 30 % (10 ms of 12 ms)" in row["said"]
+    assert rows_of(query(partly, parse(row["at"])))["mlp_up"]["kernel_ns"] == 12 * MS
     assert found(products(0.5), "products") == []
 
 

@@ -12,11 +12,9 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import Hardware
-from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import (
-    distinct,
     means_of,
     median_of,
     places_by,
@@ -36,7 +34,7 @@ from chopper_core.views.findings.rule import (
 from chopper_core.views.power.samples import LIMITER, samples_of
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import by_number, percent, recurrence, time
-from chopper_core.views.shared.samples import sampled
+from chopper_core.views.shared.samples import sampled, spans_of
 
 UNSTEADY: Final = threshold("""deviation of a clock | 0.6 | % of its mean
     within an operation, where the load is the same. In the generated runs a steady clock
@@ -95,21 +93,12 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _over_time(context: FindingsContext, name: str, gpu: int) -> str:
-    """The deviation over the time of an iteration, as the end of a phrase."""
-    signal = context.run.measured.get(name)
-    if signal is None or gpu not in signal.curves:
+    """The deviation over all the time, as the view of power has it, as the end of a phrase."""
+    signal, spans = context.run.measured.get(name), spans_of(context.run, context.view)
+    if signal is None or gpu not in signal.curves or gpu not in spans:
         return ""
-    own = context.codes("gpu") == gpu
-    starts, ends = context.cells.min("start_ns"), context.cells.max("end_ns")
-    deviations = []
-    for place in distinct(np.linspace(0, len(context.iterations) - 1, _MAX_SHOWN).astype(np.intp)):
-        there = own & (context.place("iteration") == place)
-        if there.any():
-            span = TimeSpans(starts[there].min(keepdims=True), ends[there].max(keepdims=True))
-            deviations.append(sampled(signal.curves[gpu], span).deviation())
-    if not deviations or not np.isfinite(deviations).all():
-        return ""
-    return f", by {np.mean(deviations):.0f} MHz over an iteration"
+    deviation = sampled(signal.curves[gpu], spans[gpu]).deviation()
+    return f", by {deviation:.0f} MHz over all the time" if np.isfinite(deviation) else ""
 
 
 def _deviations(context: FindingsContext, name: str) -> tuple[Float64, Float64, Float64]:
@@ -170,21 +159,22 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
         lower = 1 - mhz / nominal
         if signal == "mem_mhz":
             limit, saving, change = MEMORY_BELOW, others * lower, f"memory x{1 - lower:.4f}"
-            why = "work without matrix products depends on it"
+            why = "work without matrix products depends on it: it loses"
         elif CYCLES in context.table.measured:
             continue
         elif (power := _share_of_cap(context, chip)) <= 1 - SPARE_POWER.share:
             limit, saving, change = BELOW_WITH_POWER, matrix * lower, f"clock={nominal:.0f}"
-            why = f"though compute draws {percent(power)} of the power limit"
+            why = f"though compute draws {percent(power)} of the power limit: matrix kernels lose"
         else:
             usual = USUAL.share * nominal
             limit, saving, change = BELOW_NOMINAL, matrix * (1 - mhz / usual), f"clock={usual:.0f}"
-            why = f"about {percent(1 - USUAL.share)} is usual under full load"
+            why = f"about {percent(1 - USUAL.share)} is usual under full load: beyond that matrix "
+            why += "kernels lose"
         if lower > limit.share:
             gpus = "the GPUs" if len(context.gpus) > 1 else "the GPU"
             yield context.finding(
                 f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on {gpus} "
-                f"({mhz:,.0f} vs {nominal:,.0f} MHz), {why}; {time(saving)}{context.each}",
+                f"({mhz:,.0f} vs {nominal:,.0f} MHz), {why} {time(saving)}{context.each}",
                 context.with_signal(signal, f"mean_{signal}"),
                 Cost.CLOCK if signal == "gfx_mhz" else Cost.KERNELS,
                 saving,
@@ -340,9 +330,11 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     when = np.flatnonzero(limited)
     sentence = (
         f"{context.gpus_text(gpus)} {'is' if len(gpus) == 1 else 'are'} throttled "
-        f"{range_of(share[slowed])} of the time{recurrence(when.tolist(), context.iterations)}"
-        f"{_limiter(context, gpus)}"
+        f"{range_of(share[slowed])} of the time"
     )
+    if since := recurrence(when.tolist(), context.iterations):
+        sentence += f", {range_of(each[slowed][:, when].mean(axis=1))}{since}"
+    sentence += _limiter(context, gpus)
     saving = total = None
     # The time that each GPU loses to a clock below the nominal one.
     lost = context.by_step("frequency_ns")
@@ -388,7 +380,8 @@ def _limiter(context: FindingsContext, gpus: list[int]) -> str:
     if not means:
         return ""
     most = max(means, key=lambda name: means[name])
-    return f", mostly by {most.removeprefix(LIMITER)} ({means[most]:.0f} %)"
+    # Limiters are sampled apart, more coarsely than what they are a part of.
+    return f", mostly by {most.removeprefix(LIMITER)}"
 
 
 def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | None:

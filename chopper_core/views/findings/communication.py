@@ -301,6 +301,7 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
             f"than during little on the same GPU (r = {known.pearson[place]:.2f})",
             float(cost[place]),
             "contention as peers",
+            ("", "-overlap_cost_ns"),
         )
 
 
@@ -321,14 +322,20 @@ def _slowed_during(context: FindingsContext) -> dict[tuple[int, int], float]:
 
 
 def _contended(
-    context: FindingsContext, pair: Int64, text: str, total_ns: float, change: str
+    context: FindingsContext,
+    pair: Int64,
+    text: str,
+    total_ns: float,
+    change: str,
+    shown: tuple[str, str] = ("instance", "-instance_ns"),
 ) -> Finding:
+    """A finding of an operation in a phase; `shown` are the split and the order of its evidence."""
     phase, operation = context.text("phase", pair[0]), context.text("operation", pair[1])
     saving = context.per_iteration(total_ns)
     labels = {"phase": phase, "operation": operation}
     return context.finding(
         f"{operation} in {phase} {text}: {time(saving)}{context.per_gpu}",
-        context.with_view("overlap", "instance", sort="-instance_ns", **labels),
+        context.with_view("overlap", shown[0], sort=shown[1], **labels),
         Cost.CONTENTION,
         saving,
         is_measured=False,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.graph.process_groups import places_of
 from chopper_core.model.column_names import MICROBATCH
-from chopper_core.model.groups import work_of
+from chopper_core.model.groups import knows_sizes, work_of
 from chopper_core.model.table import Kind
 from chopper_core.model.view import pivot
 from chopper_core.util.arrays import Float64, Mask
@@ -255,6 +255,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
     computes = context.busy_ns.mean(axis=1)[at]
     longer = np.where(factor - 1 < SLOWER_STAGE.share, 0.0, computes * (1 - 1 / factor))
     idle = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns")) + context.moved_ns
+    kernels = "the same kernels" if knows_sizes(context.table) else "kernels of the same names"
     host, usual_clock = beyond_others(idle.mean(axis=1)[at]), others_median(clock)
     for own in stages:
         places = np.searchsorted(gpus, own)
@@ -269,7 +270,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
                 lower = percent(1 - float((clock / usual_clock)[places].mean()))
                 at_clock = f" at a {lower} lower clock"
             text = (
-                f"{which} slow stage{at_clock}: the same kernels take "
+                f"{which} slow stage{at_clock}: {kernels} take "
                 f"{percent(float(factor[places].min()) - 1)} longer than on the other stages, "
                 f"{time(saving)}{context.each}"
             )
@@ -363,6 +364,7 @@ def _why_long(context: FindingsContext, found: Pipeline, stage: int) -> str:
     longer = float(_kernel_factors(context, gpus)[place]) - 1
     others = float(others_median(counts)[place])
     more = float(counts[place]) / others - 1 if others else 0.0
-    reasons = [f"the same kernels take {percent(longer)} longer"] * (longer >= CAUSE.share)
+    which = "the same kernels" if knows_sizes(context.table) else "kernels of the same names"
+    reasons = [f"most of {which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
     reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
     return f": {' and '.join(reasons)}" if reasons else ""

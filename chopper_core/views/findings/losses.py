@@ -13,7 +13,7 @@ from chopper_core.model.column_names import AT_PEAK
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Index
-from chopper_core.util.grouping import combined, distinct, sums_of
+from chopper_core.util.grouping import combined, distinct, first_equal, sums_of
 from chopper_core.views.findings.rule import (
     Cost,
     Finding,
@@ -194,10 +194,21 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
         return
     lost = np.where(poor, took * (1 - np.nan_to_num(reached.numbers) / limit), 0.0)
     saving = float(lost.sum())
+    # An operation has other kernels too, which its row in the evidence counts.
+    every = context.split("gpu", "operation")
+    there = np.isin(every.codes("gpu"), distinct(table.gpu[rows]))
+    place = first_equal(codes, every.codes("operation").astype(np.int64))
+    own = there & (place >= 0)
+    whole = sums_of(every.sum("duration_ns")[own], place[own], len(codes)) / spots
+
+    def taken(place: int) -> str:
+        own, all_of_it = time(took[place]), time(whole[place])
+        return own if own == all_of_it else f"{own} of {all_of_it}"
+
     named = listed(
         (
             f"{context.text('operation', codes[place])} {reached.numbers[place]:.0f} % "
-            f"({time(took[place])})"
+            f"({taken(place)})"
             for place in largest_first(lost)
         ),
         _MAX_LISTED,
