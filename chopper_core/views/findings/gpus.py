@@ -51,7 +51,15 @@ from chopper_core.views.shared.matched_kernels import (
     compared_iterations,
     occurrences_of,
 )
-from chopper_core.views.shared.phrases import listed, others, percent, recurrence, small, time
+from chopper_core.views.shared.phrases import (
+    by_number,
+    listed,
+    others,
+    percent,
+    recurrence,
+    small,
+    time,
+)
 from chopper_core.views.shared.why_late import ONE_PLACE_SHARE, why_late
 
 STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration
@@ -104,7 +112,9 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
         when = [at for late, _ in turns for at in late.when]
         is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
         if cause is not None and len(turns) > 1:
-            yield (_in_turn if is_once else _together)(context, leads, turns)
+            # All GPUs of a stage are late because it is too long, which is a finding.
+            if is_once or {leads.gpus[late.place] for late, _ in turns} != _of_long_stage(context):
+                yield (_in_turn if is_once else _together)(context, leads, turns)
         else:
             yield from (each for _, each in turns)
     for late in leads.hidden_stragglers:
@@ -135,10 +145,13 @@ def _together(
 ) -> Finding:
     """GPUs that delay the others at the same time: one of them alone isn't worth as much."""
     gpus = [leads.gpus[each.place] for each, _ in late]
-    texts = [each.sentence.partition("; it delays")[0] for _, each in late[:_MAX_LISTED]]
+    named = context.gpus_text(gpus)
+    # Those that are one part of the job are late alike.
+    shown = _MAX_LISTED if named == by_number("GPU", gpus) else 1
+    texts = [each.sentence.partition("; it delays")[0] for _, each in late[:shown]]
     more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
     return context.finding(
-        f"{context.gpus_text(gpus)} hold the others back: {'; '.join(texts)}{more}",
+        f"{named} hold the others back: {'; '.join(texts)}{more}",
         late[0][1].evidence,
         late[0][1].cost,
         max(each.saving_ns or 0.0 for _, each in late),
@@ -326,17 +339,10 @@ CAUSE: Final = threshold("""longer kernels, or more of them, as the cause | 2 | 
 )
 def long_stages(context: FindingsContext) -> Iterator[Finding]:
     """A pipeline stage that takes longer than the others, so that they wait for it."""
-    if "pp" not in context.table.coordinates:
+    if (known := _long_stage(context)) is None:
         return
-    try:
-        found = pipeline_of(context.run, context.view)
-    except ChopperError:
-        return
-    long = longest(found)
-    if long is None:
-        return
-    stage, times, saving = long
-    gpus = distinct(found.blocks.gpu[found.stage == stage]).tolist()
+    found, stage, times, saving = known
+    gpus = sorted(_of_long_stage(context))
     yield Finding(
         sentence=(
             f"pipeline stage {stage} is too long: a microbatch takes {times:.2f} times the median "
@@ -353,6 +359,26 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
     )
 
 
+def _long_stage(context: FindingsContext) -> tuple[Pipeline, int, float, float] | None:
+    """The stage that is too long, how many times as long as the others, and what that costs."""
+    if "pp" not in context.table.coordinates:
+        return None
+    try:
+        found = pipeline_of(context.run, context.view)
+    except ChopperError:
+        return None
+    long = longest(found)
+    return None if long is None else (found, *long)
+
+
+def _of_long_stage(context: FindingsContext) -> set[int]:
+    """The GPUs of that stage; empty without one."""
+    if (known := _long_stage(context)) is None:
+        return set()
+    found, stage, *_ = known
+    return set(distinct(found.blocks.gpu[found.stage == stage]).tolist())
+
+
 def _why_long(context: FindingsContext, found: Pipeline, stage: int) -> str:
     first = {
         int(found.blocks.gpu[found.stage == each].min()): each
@@ -364,7 +390,7 @@ def _why_long(context: FindingsContext, found: Pipeline, stage: int) -> str:
     longer = float(_kernel_factors(context, gpus)[place]) - 1
     others = float(others_median(counts)[place])
     more = float(counts[place]) / others - 1 if others else 0.0
-    which = "the same kernels" if knows_sizes(context.table) else "kernels of the same names"
-    reasons = [f"most of {which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
+    which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
+    reasons = [f"{which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
     reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
     return f": {' and '.join(reasons)}" if reasons else ""
