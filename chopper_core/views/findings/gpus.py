@@ -59,6 +59,7 @@ from chopper_core.views.shared.phrases import (
     recurrence,
     small,
     time,
+    with_article,
 )
 from chopper_core.views.shared.why_late import ONE_PLACE_SHARE, why_late
 
@@ -281,7 +282,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
             at_clock = ""
             if (clock < LOW_CLOCK_RATIO * usual_clock)[places].all():
                 lower = percent(1 - float((clock / usual_clock)[places].mean()))
-                at_clock = f" at a {lower} lower clock"
+                at_clock = f" at {with_article(lower)} lower clock"
             text = (
                 f"{which} slow stage{at_clock}: {kernels} take "
                 f"{percent(float(factor[places].min()) - 1)} longer than on the other stages, "

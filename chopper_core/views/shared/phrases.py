@@ -46,6 +46,12 @@ def percent(share: float) -> str:
     return scaled_text(100 * share, Unit.PERCENT)
 
 
+def with_article(text: str) -> str:
+    """A number with the article that it is read with: `a 6.2 %`, `an 8.4 %`, `an 11 %`."""
+    is_vowel = text.startswith("8") or text.partition(" ")[0].partition(".")[0] in ("11", "18")
+    return f"{'an' if is_vowel else 'a'} {text}"
+
+
 def count(number: int, word: str) -> str:
     """A number of things: `1 layer`, `3 layers`, `2 classes`, `5 activities`."""
     if number != 1:

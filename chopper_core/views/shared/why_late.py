@@ -11,7 +11,7 @@ from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.grouping import beyond_others, combined, isin, sums_of
 from chopper_core.views.shared.host_causes import cause_beyond
 from chopper_core.views.shared.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
-from chopper_core.views.shared.phrases import percent, time
+from chopper_core.views.shared.phrases import percent, time, with_article
 
 ONE_PLACE_SHARE: Final = 0.6
 """The share of the longer time from which on the place that has it is named."""
@@ -95,7 +95,8 @@ def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
     if not (is_clock or own < LOW_CLOCK_RATIO * usual):
         clock = " at the same clock" if np.isfinite(stand.metric("gfx_mhz", at)[place]) else ""
         return f"has slower kernels{clock}: {same}"
-    text = f"runs at a {percent(1 - own / usual)} lower {what} ({own:,.0f} vs {usual:,.0f} MHz)"
+    lower = with_article(percent(1 - own / usual))
+    text = f"runs at {lower} lower {what} ({own:,.0f} vs {usual:,.0f} MHz)"
     beyond, where = stand.hotter(place, at)
     warmer = f" and is {beyond:.0f} °C hotter{where}" if is_clock and beyond >= 1 else ""
     return f"{text}{warmer}: {same}"
