@@ -347,15 +347,16 @@ def launch_overheads(
     Per iteration, over its compute activities by start, with `gap` = start - latest end of those
     before: launch = max(0, gap); prep = the part of it before the launch call; call = the part
     from the launch call on. For the first of an iteration the gap counts from the iteration's
-    first activity of any kind. Prep and call are 0 where no launch record exists or where the
-    launch call is stamped after the start (two clocks). Source: UnaryLab/chopper,
-    `trace_metrics.py`, where a short activity of another stream splits a long one that still runs;
-    the gap holds exposed communication too, unlike `idle_ns`.
+    first kernel, of compute or communication: copies of its input don't count. Prep and call are 0
+    where no launch record exists or where the launch call is stamped after the start (two clocks).
+    Source: UnaryLab/chopper, `trace_metrics.py`, where a short activity of another stream splits a
+    long one that still runs; the gap holds exposed communication too, unlike `idle_ns`.
     """
     launch = np.zeros(len(start_ns), np.int64)
     prep = np.zeros(len(start_ns), np.int64)
     call = np.zeros(len(start_ns), np.int64)
     order = np.lexsort((start_ns, iteration))
+    order = order[kind[order] != Kind.COPY]
     rows = order[kind[order] == Kind.COMPUTE]
     if len(rows):
         begin = start_ns[order[np.searchsorted(iteration[order], iteration[rows])]]

@@ -242,6 +242,8 @@ class Cards(Struct, frozen=True, tag=True):
     cards: tuple[Card, ...]
     is_pending: bool = False
     figures: str = ""
+    number: str = ""
+    """How many things they are about, where several may share a card: `5 with 3 parts`."""
 
 
 class Span(Struct, frozen=True):

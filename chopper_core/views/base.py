@@ -50,6 +50,8 @@ class Base(Struct, frozen=True, eq=False, dict=True):
     is_total: bool = False
     is_itself: bool = False
     """Whether each row is one thing at one time."""
+    on_gpus: bool = False
+    """Whether that is on several GPUs, which figures that add up are summed over."""
     is_applied: bool = False
     """Whether figures are on it already."""
 
@@ -85,7 +87,7 @@ class Base(Struct, frozen=True, eq=False, dict=True):
     def text(self) -> str:
         """What figures that add up are: `per step and GPU`, `total of 8 GPUs × 2 steps`."""
         if self.is_itself:
-            return ""
+            return "sum over the GPUs of each" * self.on_gpus
         gpus, steps = (distinct(self.cells.codes(level)[self.counted]).tolist() for level in PAIR)
         is_run = steps in ([], [NO_LABEL])
         if self.pairs == 1:

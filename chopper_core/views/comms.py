@@ -147,7 +147,7 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
             view, by="gpu", of=str(numbers[row]), path=(), sort="", filter="", columns=()
         ),
         shown=_OF_ONE,
-        base=base_of(run, view).itself,
+        base=replace(base_of(run, view).itself, on_gpus=count < len(found.rows)),
     )
 
 

@@ -96,7 +96,7 @@ def _figures(chart: SignalChart, values: Float64) -> list[str]:
     known = values[np.isfinite(values)]
     if not len(known):
         return []
-    ends = {"mean": known.mean(), "min": known.min(), "max": known.max()}
+    ends = {"mean over time": known.mean(), "min": known.min(), "max": known.max()}
     return [f"{name} {chart.signal.scale.number(float(each))}" for name, each in ends.items()]
 
 

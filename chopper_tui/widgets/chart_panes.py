@@ -542,10 +542,11 @@ class CardsPane(Pane, Listing):
             state = "computing" + self.glyphs.ellipsis
         elif not cards.cards:
             state = "none"
-        elif shown < len(cards.cards):
-            state = f"{self._first + 1}-{self._first + shown} of {len(cards.cards)}"
         else:
-            state = str(len(cards.cards))
+            state = cards.number or str(len(cards.cards))
+            if shown < len(cards.cards):
+                lines = f"{self._first + 1}-{self._first + shown}"
+                state = f"{state}  {lines}" if cards.number else f"{lines} of {state}"
         if cards.figures and cards.cards:
             state += f"  {cards.figures}"
         return [("  ", "text"), (cards.title, "strong"), (f"  {state}", "dim")]

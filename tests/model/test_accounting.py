@@ -90,7 +90,8 @@ def test_launch_overheads_follow_the_original(made: list[Row]) -> None:
                 for n, row in enumerate(made)
                 if (row.gpu, row.iteration) == (gpu, iteration)
             ]
-            previous_end = min(start for start, _ in own)
+            kernels = [start for start, n in own if made[n].kind is not Kind.COPY]
+            previous_end = min(kernels, default=0)
             for start, number in sorted(pair for pair in own if made[pair[1]].kind is Kind.COMPUTE):
                 row = made[number]
                 gap = max(0, start - previous_end)
@@ -103,6 +104,16 @@ def test_launch_overheads_follow_the_original(made: list[Row]) -> None:
                 assert int(table.call_overhead_ns[number]) == call
                 assert int(table.prep_overhead_ns[number]) == prep
                 previous_end = max(previous_end, start + row.duration)
+
+
+def test_the_copy_of_a_step_s_input_is_no_launch_overhead_of_its_first_kernel() -> None:
+    start, took = np.array([0, 50, 200]), np.array([38, 100, 100])
+    kind, launch = (
+        np.array([Kind.COPY, Kind.COMPUTE, Kind.COMPUTE], np.int8),
+        np.array([0, 20, 180]),
+    )
+    found = launch_overheads(start, took, kind, launch, np.zeros(3, np.int32))
+    assert found["launch_overhead_ns"].tolist() == [0, 0, 50]
 
 
 @given(runs)

@@ -107,14 +107,15 @@ def test_the_slow_stage_of_a_public_schedule_comes_first(opened: Callable[[str],
     frame = query(opened("straggler_whatif/trace-ST.parquet"), parse("R?view=findings"))
     savings = frame.values["saving_ns"]
     assert "stage 3 is too long" in frame.labels[0]
+    # Its GPUs are late by that, and no finding of their own.
+    assert not any("hold the others back" in label for label in frame.labels)
     assert savings.at(0) == pytest.approx(402e6, rel=0.05)
     assert max(savings.at(row) or 0 for row in range(len(frame))) == savings.at(0)
 
 
-def test_a_gpu_that_is_late_in_an_iteration_left_out_has_no_remedy(opened: Open) -> None:
-    """GPU 7 is slow in the first iteration only, which takes over twice the median."""
+def test_a_step_is_as_long_for_what_is_left_out_as_for_a_finding(opened: Open) -> None:
+    """GPU 0 takes over twice the median in the first iteration, the GPUs together 1.4 times."""
     frame = query(opened("pipeline_pp8"), parse("R?view=findings"))
-    assert "iteration 1 took over 2 times the median: left out" in frame.notes
+    assert not any("left out" in note for note in frame.notes)
     assert "stage 7 is too long" in frame.labels[0] and frame.row(0)["remedy"]
-    late = next(row for row, label in enumerate(frame.labels) if label.startswith("GPU 7"))
-    assert "in iteration 1" in frame.labels[late] and not frame.row(late)["remedy"]
+    assert any("iteration 1 takes 1.4 times as long" in label for label in frame.labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -13,10 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse
+from chopper_core.model.charts import Cards
 from chopper_core.model.column_names import integral_of, known_of, samples_in
 from chopper_core.model.hardware import specifications
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostStack, HostState, HostTime
 from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import Kind, Phase, Rule
 from chopper_core.model.units import Unit
@@ -30,7 +33,7 @@ from chopper_core.views.overheads import LOSSES
 from chopper_core.views.query import query
 from chopper_tui.draw.table import plan
 from tests.demo import demo_run, generated_run
-from tests.support import Row, run_of
+from tests.support import Row, rows_of, run_of
 from tests.test_readme import check
 from tests.views.conftest import DEMO
 
@@ -63,7 +66,7 @@ ABOUT = {
     "clock": {"sd_gfx_mhz", "sd_mem_mhz", "gfx_mhz", "mem_mhz"},
     "slow-transfer": {"bus_gbps"},
     "clock-drop": {"mean_gfx_mhz", "gfx_mhz"},
-    "contention": {"instance_ns"},
+    "contention": {"overlap_cost_ns", "instance_ns"},
     "copies": {"exposed_copy_ns"},
     "exposed": {"exposed_comm_ns"},
     "gpu-operation": {"mean_ns", "compute_busy_ns_delta"},
@@ -206,6 +209,9 @@ def test_the_operation_that_suffers_from_overlap(
     run, truth = (request.getfixturevalue(name) for name in names)
     planted = truth["overlap_slowed_operation"]
     row = only(run, "contention")
+    evidence = query(run, parse(row["at"])).row(0)
+    assert f"takes {100 * (float(evidence['slowdown_x']) - 1):.1f} % longer" in row["said"]
+    assert f"(r = {float(evidence['pearson_r']):.2f})" in row["said"]
     assert row["said"].startswith(f"{planted['operation']} in {planted['phase']} takes ")
     slowdown = float(row["said"].split(" takes ")[1].split(" %")[0]) / 100
     assert slowdown == near(planted["slowdown"] - 1)
@@ -268,8 +274,10 @@ def test_clocks_that_are_not_steady(other_run: Run, other_truth: dict[str, Any])
     for row, name in ((gfx, "gfx_mhz"), (memory, "mem_mhz")):
         gpu = row["said"].split("on GPU ")[1].split()[0]
         own = other_truth["stability"]["per_gpu"][gpu][name].values()
-        said = float(row["said"].split(", by ")[1].split(" MHz over an iteration")[0])
+        said = float(row["said"].split(", by ")[1].split(" MHz over all the time")[0])
         assert said == near(fmean(each["deviation"] for each in own))
+        evidence = rows_of(query(other_run, parse(row["at"])))
+        assert said == round(float(evidence[gpu][f"sd_{name}"] or 0))
         around = float(row["said"].split(") from ")[1].split(" MHz")[0].replace(",", ""))
         assert around == pytest.approx(fmean(each["mean"] for each in own), rel=0.02)
 
@@ -584,7 +592,7 @@ def test_an_iteration_that_takes_longer() -> None:
     slow = stretched(rows(1, 8), lambda row: 200_000 * (row.iteration == 5))
     row = only(run_of(slow), "iteration")
     assert row["said"].startswith(
-        "1 of 8 iterations takes longer than the median of 36 ms: iteration 5 (43.2 ms)"
+        "iteration 5 (43.2 ms) takes longer than usual: the median of 8 iterations is 36 ms; "
     )
     assert "mostly compute, 7.2 ms more" in row["said"]
     assert row["saving_ns"] == pytest.approx(36 * 200_000 / 8)
@@ -594,7 +602,17 @@ def test_an_iteration_that_takes_longer() -> None:
 def test_the_first_iteration_may_take_long_and_is_left_out() -> None:
     run = run_of(stretched(rows(1, 8), lambda row: 5 * MS * (row.iteration == 0)))
     assert only(run, "iteration")["saving_ns"] is None
-    assert "iteration 0 took over 2 times the median: left out" in findings(run).notes
+    assert (
+        "iteration 0 took over 2 times the median: left out of figures per usual iteration; the "
+        "views behind findings include it"
+    ) in findings(run).notes
+
+
+def test_a_step_is_left_out_by_its_mean_over_gpus() -> None:
+    """One of four GPUs takes 2.5 times as long in a step, all of them 1.4 times."""
+    run = run_of(stretched(rows(4, 8), lambda row: 3 * MS // 2 * (row.gpu == row.iteration == 0)))
+    assert not any("left out" in note for note in findings(run).notes)
+    assert "iteration 0 takes 1.4 times as long" in only(run, "iteration")["said"]
 
 
 def test_steps_that_differ_are_one_finding() -> None:
@@ -611,9 +629,34 @@ def test_steps_that_differ_are_one_finding() -> None:
     assert row["saving_ns"] == pytest.approx(36 * MS * 3 / 5)
     assert row["saving_pct"] == pytest.approx(100 * 21.6 / 57.6)
     even = run_of(stretched(rows(2, 5), lambda row: MS // 20 * (row.iteration == 1)))
-    assert only(even, "iteration")["said"].startswith("1 of 5 iterations takes longer")
+    assert only(even, "iteration")["said"].startswith("iteration 1 (37.8 ms) takes longer")
     warm_up = run_of(stretched(rows(2, 3), lambda row: MS * (row.iteration == 0)))
     assert only(warm_up, "iteration")["saving_ns"] is None
+
+
+def test_the_cause_and_the_time_of_long_steps_are_beyond_the_same_steps() -> None:
+    """Three of five steps wait for one call 0.5 ms before each of 36 kernels: that is usual only
+    among all five, the time beyond the other two."""
+
+    def late(row: Row) -> int:
+        return MS // 2 * (row.iteration >= 2)
+
+    run = run_of(stretched(rows(1, 5), late, idle=True))
+    table = run.table
+    idle = np.flatnonzero(table.idle_host_ns > 0)
+    pieces = HostTime(
+        (HostStack(call="hipFree"),),
+        table.gpu[idle],
+        table.start_ns[idle] - table.idle_ns[idle],
+        table.idle_host_ns[idle],
+        np.zeros(len(idle), np.int32),
+        np.full(len(idle), HostState.LATE, np.int8),
+    )
+    row = only(replace(run, side_tables={HostTime: pieces}), "iteration")
+    assert row["said"].endswith(
+        "iterations 2 to 4 take 1.5 times as long as the others; mostly idle before launch calls, "
+        "17.82 ms more per GPU and long step, all of that in memory allocation (hipFree)"
+    )
 
 
 def test_steps_that_vary_have_no_two_lengths_whatever_the_first_takes() -> None:
@@ -624,6 +667,46 @@ def test_steps_that_vary_have_no_two_lengths_whatever_the_first_takes() -> None:
     row = only(run_of(stretched(rows(1, 16), longer)), "iteration")
     assert row["said"].startswith("steps take 36.75 ms to 1476 ms: iteration 0 takes 35.1 times")
     assert row["saving_ns"] is None
+
+
+def test_the_clock_of_a_straggler_is_that_of_the_iterations_in_which_it_is_late() -> None:
+    """And a clock that drops there, and is unsteady only by that, is the same finding."""
+    made = stretched(rows(4, 6), lambda row: (row.gpu, row.iteration) == (2, 3) and MS // 5)
+    run = run_of(made)
+    low = (run.table.gpu == 2) & (run.table.iteration == 3)
+    run = clocked(run, "gfx_mhz", np.where(low, 1400.0, 1680.0))
+    (row,) = (each for each in found(run) if each["rule"] != "iteration")
+    assert row["said"].startswith(
+        "GPU 2 runs at a 16.7 % lower clock (1,400 vs 1,680 MHz): kernels of the same names take "
+        "20.0 % longer, 7.2 ms in iteration 3"
+    )
+
+
+def test_copies_are_named_by_their_own_launch_and_not_by_where_the_host_is_by_then() -> None:
+    def copied(row: Row) -> Row:
+        is_copy = (row.phase, row.layer, row.operation) == (Phase.FORWARD, 0, "attn_fa")
+        name = "Memcpy HtoD (Host -> Device)"
+        more = (row.gpu == 2) * 4 * MS
+        placed = replace(row, kernel=name, kind=Kind.COPY, operation="to", phase=Phase.DATA)
+        return replace(placed, duration=MS + more) if is_copy else row
+
+    late = stretched(rows(4), lambda row: copied(row).duration - row.duration)
+    run = run_of([copied(replace(row, duration=MS)) for row in late])
+    table = run.table
+    copies = np.flatnonzero(table.kind == Kind.COPY)
+    pieces = HostTime(
+        (HostStack(operator="aten::item"),),
+        table.gpu[copies],
+        table.start_ns[copies],
+        table.exposed_copy_ns[copies],
+        np.zeros(len(copies), np.int32),
+        np.full(len(copies), HostState.COPYING, np.int8),
+    )
+    row = only(replace(run, side_tables={HostTime: pieces}), "straggler")
+    assert row["said"] == (
+        "GPU 2 copies for 5 ms per iteration with nothing else, 4 ms more than the others' median: "
+        "mostly Memcpy HtoD (Host -> Device), launched by to in data"
+    )
 
 
 def test_a_gpu_with_more_work() -> None:
@@ -703,6 +786,14 @@ def test_throttled_gpus() -> None:
     assert found(clocked(run, "throttle_pct", share / 10), "throttled") == []
 
 
+def test_the_share_of_throttled_iterations_is_told_from_that_of_the_run() -> None:
+    run = run_of(stretched(rows(2, 6), lambda row: MS // 5 * (row.iteration >= 3)))
+    share = np.where(run.table.iteration >= 3, 80.0, 0.0)
+    assert only(clocked(run, "throttle_pct", share), "throttled")["said"] == (
+        "GPUs 0 and 1 are throttled 44 % of the time, 80 % since iteration 3"
+    )
+
+
 def test_the_limiter_is_named_where_it_is_known() -> None:
     run = clocked(run_of(rows(2)), "throttle_pct", np.full(2 * 108, 30.0))
     times = np.arange(100 * MS, 220 * MS, MS)
@@ -711,15 +802,15 @@ def test_the_limiter_is_named_where_it_is_known() -> None:
         signal = Signal(f"throttle_pct.{name}", name, Unit.PERCENT, curves, 0.0, 100.0)
         run = replace(run, measured={**run.measured, signal.name: signal})
     said = only(run, "throttled")["said"]
-    assert said == "GPUs 0 and 1 are throttled 30 % of the time, mostly by hbm_thermal (25 %)"
+    assert said == "GPUs 0 and 1 are throttled 30 % of the time, mostly by hbm_thermal"
+
+
+PRODUCT = "Cijk_Alik_Bljk_BBS_MT256x256"
 
 
 def products(share: float) -> Run:
     """A run whose mlp_up are products that reach a share of the peak."""
-    made = [
-        replace(row, kernel="Cijk_Alik_Bljk_BBS_MT256x256") if row.operation == "mlp_up" else row
-        for row in rows()
-    ]
+    made = [replace(row, kernel=PRODUCT) if row.operation == "mlp_up" else row for row in rows()]
     run = run_of(made)
     gemm = run.table.operation == list(run.table.operations).index("mlp_up")
     return with_columns(
@@ -733,6 +824,13 @@ def test_large_products_that_reach_little() -> None:
     row = only(products(0.3), "products")
     assert "mlp_up 30 % (12 ms)" in row["said"]
     assert row["saving_ns"] == pytest.approx(12 * MS * (1 - 30 / 40), rel=0.001)
+    run = products(0.3)
+    other = (run.table.layer == 0) & (run.table.kernel == list(run.table.names).index(PRODUCT))
+    codes = np.where(other, list(run.table.names).index("kernel"), run.table.kernel)
+    partly = replace(run, table=replace(run.table, kernel=codes.astype(np.int32)))
+    row = only(partly, "products")
+    assert "mlp_up 30 % (10 ms of 12 ms)" in row["said"]
+    assert rows_of(query(partly, parse(row["at"])))["mlp_up"]["kernel_ns"] == 12 * MS
     assert found(products(0.5), "products") == []
 
 
@@ -756,14 +854,48 @@ def test_large_products_that_leave_the_matrix_units_idle_by_counters() -> None:
             assert query(counted, parse(rows[0]["at"])).labels == ["mlp_up"]
 
 
+def test_the_summary_counts_findings_as_their_view_does() -> None:
+    """Its cards are parts, a line of what isn't known, and opportunities, too."""
+    run = demo_run()
+    cards = next(
+        each for each in query(run, parse("R?view=overview")).charts if isinstance(each, Cards)
+    )
+    (headline,) = findings(run).headline
+    number, parts = re.match(r"(\d+) findings? ?(with \d+ parts?)?", headline).groups()
+    assert cards.number == " ".join(filter(None, (number, parts)))
+    assert len(cards.cards) != int(number)
+
+
 def test_missing_data_has_no_saving() -> None:
     said = found(run_of(rows()), "missing")
     assert [row["saving_ns"] for row in said] == [None]
     assert said[0]["said"].startswith("without hardware counters and telemetry, ")
     bare = [replace(row, launch=None, layer=-1) for row in rows()]
     told = " ".join(row["said"] for row in found(run_of(bare), "missing"))
-    assert "the layer is unknown for 100.0 % of the model's time" in told
+    assert "the layer is unknown for 100.0 % of the model's compute" in told
     assert "216 of 216 activities have no launch record" in told
+
+
+def unlabelled(run: Run) -> list[str]:
+    """What is said about labels that are missing."""
+    said = [row["said"] for row in found(run, "missing")]
+    return [each for each in said if " of the model's compute" in each or " of the time is" in each]
+
+
+def test_work_of_no_layer_has_no_unknown_layer() -> None:
+    """The head takes as long as the layers, and sends that nothing hides as long as both."""
+    own = rows(1, 1)
+    after = own[-1].start + MS
+    head = replace(own[-1], operation="head", layer=-1, start=after, duration=len(own) * MS)
+    sends = replace(head, kernel="ncclSend", kind=Kind.COMM, start=head.start + head.duration)
+    run = run_of([*own, head, replace(sends, duration=2 * head.duration)])
+    assert unlabelled(run) == []
+    rules = np.where(run.table.layer < 0, Rule.NONE, run.table.layer_rule)
+    unknown = replace(run, table=replace(run.table, layer_rule=rules.astype(np.int8)))
+    assert unlabelled(unknown) == [
+        "the layer is unknown for 50.0 % of the model's compute: differences between layers are "
+        "hidden there"
+    ]
 
 
 def test_a_gap_between_two_programs_is_said_and_one_within_a_step_is_not() -> None:

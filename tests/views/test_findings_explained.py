@@ -23,6 +23,7 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.overheads import parts_of
 from chopper_core.views.query import query
+from chopper_core.views.shared.phrases import by_number
 from tests.bench import causes as bench
 from tests.bench.causes import planted
 from tests.demo import demo_run
@@ -62,7 +63,8 @@ def assert_answered(run: Run) -> None:
         remedy = str(found.values["remedy"].cell(row))
         answer = query(run, View(run.name, name="whatif", of=remedy))
         saving = (answer.row(len(answer) - 1)["saving_ns"], found.row(row)["saving_ns"])
-        assert saving[0] == saving[1], (remedy, found.labels[row])
+        # A replay that takes longer saves nothing.
+        assert max(saving[0], 0) == saving[1], (remedy, found.labels[row])
 
 
 def test_the_cells_of_a_finding_are_those_of_its_gpu_and_its_cells() -> None:
@@ -114,7 +116,8 @@ def test_more_tokens_are_never_lost(tmp_path: Path, longer: float, whose: tuple[
     assert_accounted(run)
     context = context_of(run, View(run.name))
     shown = _find(context, Worth.of(context))
-    assert {finding.gpu for (_, finding), _ in shown} & set(whose)
+    named = by_number("GPU", whose)
+    assert any(finding.sentence.startswith(named) for (_, finding), _ in shown)
 
 
 @pytest.mark.few(1)
@@ -144,15 +147,14 @@ def test_the_throttling_of_a_gpu_is_a_part_of_its_lag() -> None:
 
 
 @pytest.mark.few(1)
-def test_a_replay_values_two_slow_gpus_together_and_neither_alone() -> None:
-    """The one that remains still delays the others; without both the step is as planted."""
+def test_a_replay_values_two_slow_gpus_together() -> None:
+    """They are one finding: the one that remains still delays the others."""
     truth = planted.plant("two GPUs at a lower clock", 1, 0.04, "module")
     found = bench.findings_of(bench.opened(truth.run))
     first = found[0]
     assert "hold the others back" in first.sentence and first.saving_ns is not None
     assert first.saving_ns == pytest.approx(truth.cost_ns, rel=0.2)
-    alone = [each.saving_ns for each in found[1:] if each.rule == "straggler"]
-    assert len(alone) == 2 and max(each or 0.0 for each in alone) < 0.2 * truth.cost_ns
+    assert [each for each in found[1:] if each.rule == "straggler"] == []
 
 
 @pytest.mark.few(1)

@@ -14,6 +14,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.inputs import Source
 from chopper_core.model.run import Run, located
 from chopper_core.model.table import LEVELS, Kind, Phase
+from chopper_core.views.findings.rule import context_of
 from chopper_core.views.query import query
 from chopper_core.views.shared.leads import leads
 from chopper_core.views.shared.matched_kernels import occurrences_of
@@ -128,10 +129,35 @@ def test_when_is_part_of_the_answer(those: tuple[int, ...], text: str) -> None:
     assert text in findings(run)[0]
 
 
-def test_two_slow_gpus_are_two() -> None:
+def test_two_slow_gpus_delay_the_others_and_not_each_other() -> None:
     run = job(EVERYONE, work=lambda gpu, iteration, step: {1: 2 * MS, 3: 1_800_000}.get(gpu, 0))
     assert late(run) == [(1, list(range(6)), "kernels"), (3, list(range(6)), "kernels")]
-    assert [said[:5] for said in findings(run)] == ["GPU 1", "GPU 3"]
+    (said,) = findings(run)
+    assert said.startswith("GPUs 1 and 3 hold the others back: GPU 1 has slower kernels")
+    assert "; GPU 3 has slower kernels" in said and "it delays" not in said
+
+
+def test_of_two_late_gpus_neither_delays_the_other() -> None:
+    """One is slow, one late by its host: two findings, of which each delays the other two."""
+    run = job(
+        EVERYONE,
+        work=lambda gpu, iteration, step: 2 * MS * (gpu == 1),
+        host=lambda gpu, iteration, step: 2 * MS * (gpu == 3),
+    )
+    assert all("it delays two of the other three GPUs by" in said for said in findings(run))
+    assert len(findings(run)) == 2
+
+
+def test_gpus_of_a_stage_are_named_by_the_stage() -> None:
+    """Every second GPU of 16 is in stage 1, whose kernels take longer."""
+    run = job([[range(16)]], work=lambda gpu, iteration, step: 2 * MS * (gpu % 2))
+    stages = np.arange(16, dtype=np.int32) % 2
+    placed = replace(run, table=replace(run.table, coordinates={"pp": stages}))
+    context = context_of(placed, parse("R"))
+    assert context.gpus_text(range(1, 16, 2)) == "the 8 GPUs of pipeline stage 1"
+    assert context.gpus_text([1, 3]) == "GPUs 1 and 3"
+    assert context.gpus_text(range(1, 14, 2)) == "GPUs 1, 3, 5, 7, 9, 11 and 13"
+    assert context.gpus_text(range(16)) == "GPUs 0 to 15"
 
 
 def test_waits_are_followed_through_process_groups() -> None:

@@ -129,7 +129,7 @@ def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
     assert max(rows, key=lambda gpu: rows[gpu]["mean_hotspot_c"] or 0) == "5"
     assert [gpu for gpu, row in rows.items() if row["throttled_pct"]] == ["5"]
     assert "GPU 5 most" in frame.headline[0]
-    assert frame.headline[1].startswith("GPU 5 1576 MHz, median ")
+    assert frame.headline[1].startswith("GPU 5 1576 MHz while busy, median ")
     assert "throttled: GPU 5 80 %" in frame.headline[1]
     assert rows["0"]["limit_w"] == 750
     assert any("the limit is the product's TDP" in note for note in frame.notes)
@@ -322,6 +322,24 @@ def test_the_low_clock_of_a_run_does_not_depend_on_idle_time(pause_ns: int) -> N
     # The pause after the last kernel is no part of the run.
     mean = (10 * over_time - 133 * pause_ns) / (10 * 100_000 + 9 * pause_ns)
     assert figures["gpu_mhz"] == pytest.approx(mean, rel=1e-6)
+
+
+def test_a_gpu_that_idles_longer_is_not_the_slow_one() -> None:
+    """GPU 1 runs its kernels at a lower clock, GPU 0 pauses at an even lower one."""
+    rows, curves = [], {}
+    for gpu, busy_mhz, pause_mhz in ((0, 1700.0, 133.0), (1, 1500.0, 1500.0), (2, 1690.0, 1690.0)):
+        starts = np.arange(10, dtype=np.int64) * 200_000
+        rows += [Row(int(start), 100_000, gpu=gpu, iteration=0) for start in starts]
+        begins = np.sort(np.concatenate([starts, starts + 100_000]))
+        values = np.where(np.isin(begins, starts), busy_mhz, pause_mhz)
+        curves[gpu] = between(begins, np.append(begins[1:], 2_000_000), values)
+    clock = Signal("gfx_mhz", "gfx_mhz", Unit.MHZ, curves, 0, 1700.0)
+    run = replace(run_of(rows), measured={"gfx_mhz": clock})
+    assert (
+        query(run, parse("R?view=power"))
+        .headline[-1]
+        .startswith("GPU 1 1500 MHz while busy, median 1695")
+    )
 
 
 def with_heat(heat: str, seed: int, *, slows: bool = True) -> Run:

@@ -183,7 +183,7 @@ def answer(run: Run, view: View) -> ViewResult:
         ),
         shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
-        headline=(_headline(known, [whose for _, whose in placed]),),
+        headline=(_headline(known),),
         base=base_of_steps(run, view),
         notes=(*_together(context, worth, placed), *_notes(context, worth)),
     )
@@ -275,12 +275,17 @@ def _rounded(figures: Sequence[float | None]) -> Values:
     return Values(whole, np.array([each is None for each in figures], np.bool_))
 
 
-def _headline(known: Checked, whose: list[int | None]) -> str:
-    context = known.context
+def numbers_of(known: Checked) -> tuple[int, str]:
+    """How many findings there are, and how many parts they have, as the end of a phrase."""
+    whose = [whose for _, whose in known.placed]
     groups = whose.count(None)
-    result = count(groups, "finding") if groups else "nothing stands out"
-    if groups < len(whose):
-        result += f" with {count(len(whose) - groups, 'part')}"
+    return groups, f" with {count(len(whose) - groups, 'part')}" * (groups < len(whose))
+
+
+def _headline(known: Checked) -> str:
+    context = known.context
+    groups, parts = numbers_of(known)
+    result = (count(groups, "finding") if groups else "nothing stands out") + parts
     if context.run.is_sampled_only:
         gpus = count(len(context.run.gpus), "GPU")
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
@@ -296,9 +301,9 @@ def _together(
     context: FindingsContext, worth: Worth | None, placed: list[tuple[Found, int | None]]
 ) -> tuple[str, ...]:
     """What the first findings are worth together, which is less than their sum or more."""
-    whole = [each for (_, each), whose in placed if whose is None and each.is_replayed]
-    first = [each.remedy for each in whole[:_FIRST]]
-    if worth is None or len(first) < 2:
+    whole = [each for (_, each), whose in placed if whose is None][:_FIRST]
+    first = [each.remedy for each in whole if each.is_replayed]
+    if worth is None or len(first) < 2 or len(first) < len(whole):
         return ()
     saved = worth.saving_ns(first)
     return (
@@ -311,7 +316,11 @@ def _notes(context: FindingsContext, worth: Worth | None) -> tuple[str, ...]:
     notes = [] if worth is None or not worth.steady.replays.note else [worth.steady.replays.note]
     if context.irregular:
         which = by_number("iteration", context.irregular)
-        notes.append(f"{which} took over {IRREGULAR.value:g} times the median: left out")
+        them = "it" if len(context.irregular) == 1 else "them"
+        notes.append(
+            f"{which} took over {IRREGULAR.value:g} times the median: left out of figures per "
+            f"usual iteration; the views behind findings include {them}"
+        )
     if context.sampled_from is not None:
         notes.append(
             f"{len(context.iterations)} of {context.sampled_from} iterations, evenly chosen, are "

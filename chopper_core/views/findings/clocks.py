@@ -12,11 +12,9 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import Hardware
-from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import (
-    distinct,
     means_of,
     median_of,
     places_by,
@@ -36,7 +34,7 @@ from chopper_core.views.findings.rule import (
 from chopper_core.views.power.samples import LIMITER, samples_of
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.phrases import by_number, percent, recurrence, time
-from chopper_core.views.shared.samples import sampled
+from chopper_core.views.shared.samples import sampled, spans_of
 
 UNSTEADY: Final = threshold("""deviation of a clock | 0.6 | % of its mean
     within an operation, where the load is the same. In the generated runs a steady clock
@@ -61,6 +59,9 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
         if not is_measured(name, context.table):
             continue
         deviation, mean, lost_ns = _deviations(context, name)
+        # One that drops, or that is low in some iterations, is another finding.
+        drops = _drops(context) if name == "gfx_mhz" else {}
+        deviation[[place for own in drops.values() for place, _ in own]] = 0.0
         unsteady = np.flatnonzero(deviation > UNSTEADY.share * mean)
         if not len(unsteady):
             continue
@@ -92,21 +93,12 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _over_time(context: FindingsContext, name: str, gpu: int) -> str:
-    """The deviation over the time of an iteration, as the end of a phrase."""
-    signal = context.run.measured.get(name)
-    if signal is None or gpu not in signal.curves:
+    """The deviation over all the time, as the view of power has it, as the end of a phrase."""
+    signal, spans = context.run.measured.get(name), spans_of(context.run, context.view)
+    if signal is None or gpu not in signal.curves or gpu not in spans:
         return ""
-    own = context.codes("gpu") == gpu
-    starts, ends = context.cells.min("start_ns"), context.cells.max("end_ns")
-    deviations = []
-    for place in distinct(np.linspace(0, len(context.iterations) - 1, _MAX_SHOWN).astype(np.intp)):
-        there = own & (context.place("iteration") == place)
-        if there.any():
-            span = TimeSpans(starts[there].min(keepdims=True), ends[there].max(keepdims=True))
-            deviations.append(sampled(signal.curves[gpu], span).deviation())
-    if not deviations or not np.isfinite(deviations).all():
-        return ""
-    return f", by {np.mean(deviations):.0f} MHz over an iteration"
+    deviation = sampled(signal.curves[gpu], spans[gpu]).deviation()
+    return f", by {deviation:.0f} MHz over all the time" if np.isfinite(deviation) else ""
 
 
 def _deviations(context: FindingsContext, name: str) -> tuple[Float64, Float64, Float64]:
@@ -167,21 +159,22 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
         lower = 1 - mhz / nominal
         if signal == "mem_mhz":
             limit, saving, change = MEMORY_BELOW, others * lower, f"memory x{1 - lower:.4f}"
-            why = "work without matrix products depends on it"
+            why = "work without matrix products depends on it: it loses"
         elif CYCLES in context.table.measured:
             continue
         elif (power := _share_of_cap(context, chip)) <= 1 - SPARE_POWER.share:
             limit, saving, change = BELOW_WITH_POWER, matrix * lower, f"clock={nominal:.0f}"
-            why = f"though compute draws {percent(power)} of the power limit"
+            why = f"though compute draws {percent(power)} of the power limit: matrix kernels lose"
         else:
             usual = USUAL.share * nominal
             limit, saving, change = BELOW_NOMINAL, matrix * (1 - mhz / usual), f"clock={usual:.0f}"
-            why = f"about {percent(1 - USUAL.share)} is usual under full load"
+            why = f"about {percent(1 - USUAL.share)} is usual under full load: beyond that matrix "
+            why += "kernels lose"
         if lower > limit.share:
             gpus = "the GPUs" if len(context.gpus) > 1 else "the GPU"
             yield context.finding(
                 f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on {gpus} "
-                f"({mhz:,.0f} vs {nominal:,.0f} MHz), {why}; {time(saving)}{context.each}",
+                f"({mhz:,.0f} vs {nominal:,.0f} MHz), {why} {time(saving)}{context.each}",
                 context.with_signal(signal, f"mean_{signal}"),
                 Cost.CLOCK if signal == "gfx_mhz" else Cost.KERNELS,
                 saving,
@@ -231,25 +224,17 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
     """Clocks that drop in some neighbouring iterations, or from one on: of a GPU, or of several
     at the same time."""
     count = len(context.iterations)
-    if not is_measured("gfx_mhz", context.table) or not 4 <= count <= _MAX_COMPARED:
-        return
-    drops: dict[tuple[int, int], list[tuple[int, float]]] = {}
-    for place, cells in places_by(context.place("gpu")).items():
-        relative = _by_iteration(context, cells)
-        if not np.isfinite(relative).all():
+    for (first, end), every in _drops(context).items():
+        own = [one for one in every if not _holds_back(context, one[0], first, end)]
+        if not own:
             continue
-        first, end, drop = low_interval(relative)
-        spread = MAD_TO_SIGMA * median_of(np.abs(np.diff(relative)))
-        if drop >= max(DROP.share, ROBUST_Z.value * spread):
-            drops.setdefault((first, end), []).append((place, drop))
-    for (first, end), own in drops.items():
         numbers, gpus = context.iterations[first:end], [context.gpus[place] for place, _ in own]
         lost = [float((context.busy_ns[place, first:end] * drop).sum()) for place, drop in own]
         when = recurrence(range(first, end), context.iterations)
         saving, most = max(lost) / count, percent(max(drop for _, drop in own))
         which = f"GPU {gpus[0]}'s clock drops by {most}"
         if len(gpus) > 1:
-            which = f"the clocks of {by_number('GPU', gpus)} drop by up to {most}"
+            which = f"the clocks of {context.gpus_text(gpus)} drop by up to {most}"
         yield context.finding(
             f"{which}{when}, in the same operations; {time(saving)}{context.each}",
             context.with_signal("gfx_mhz", "mean_gfx_mhz"),
@@ -259,6 +244,44 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
             gpu=gpus[0] if len(gpus) == 1 else None,
             cells=context.cells_of(iteration=numbers, gpu=gpus),
         )
+
+
+Drops = dict[tuple[int, int], list[tuple[int, float]]]
+"""First and last place of iterations → the places of GPUs whose clock is lower there, and by how
+much."""
+
+
+def _drops(context: FindingsContext) -> Drops:
+    if (
+        not is_measured("gfx_mhz", context.table)
+        or not 4 <= len(context.iterations) <= _MAX_COMPARED
+    ):
+        return {}
+
+    def found() -> Drops:
+        drops: Drops = {}
+        for place, cells in places_by(context.place("gpu")).items():
+            relative = _by_iteration(context, cells)
+            if not np.isfinite(relative).all():
+                continue
+            first, end, drop = low_interval(relative)
+            spread = MAD_TO_SIGMA * median_of(np.abs(np.diff(relative)))
+            if drop >= max(DROP.share, ROBUST_Z.value * spread):
+                drops.setdefault((first, end), []).append((place, drop))
+        return drops
+
+    return context.run.memo(("clock drops", context.view.path, context.view.cut), found)
+
+
+def _holds_back(context: FindingsContext, place: int, first: int, end: int) -> bool:
+    """Whether a GPU is a straggler by its clock in just these iterations, which says it all."""
+    leads, own = context.leads, set(context.iterations[first:end])
+    return leads is not None and any(
+        late.cause == "clock"
+        and leads.gpus[late.place] == context.gpus[place]
+        and {leads.iterations[at] for at in late.when} == own
+        for late in leads.stragglers
+    )
 
 
 def _by_iteration(context: FindingsContext, own: Index) -> Float64:
@@ -306,10 +329,12 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     limited = np.nan_to_num(each[slowed].mean(axis=0)) >= THROTTLED.value
     when = np.flatnonzero(limited)
     sentence = (
-        f"{by_number('GPU', gpus)} {'is' if len(gpus) == 1 else 'are'} throttled "
-        f"{range_of(share[slowed])} of the time{recurrence(when.tolist(), context.iterations)}"
-        f"{_limiter(context, gpus)}"
+        f"{context.gpus_text(gpus)} {'is' if len(gpus) == 1 else 'are'} throttled "
+        f"{range_of(share[slowed])} of the time"
     )
+    if since := recurrence(when.tolist(), context.iterations):
+        sentence += f", {range_of(each[slowed][:, when].mean(axis=1))}{since}"
+    sentence += _limiter(context, gpus)
     saving = total = None
     # The time that each GPU loses to a clock below the nominal one.
     lost = context.by_step("frequency_ns")
@@ -355,7 +380,8 @@ def _limiter(context: FindingsContext, gpus: list[int]) -> str:
     if not means:
         return ""
     most = max(means, key=lambda name: means[name])
-    return f", mostly by {most.removeprefix(LIMITER)} ({means[most]:.0f} %)"
+    # Limiters are sampled apart, more coarsely than what they are a part of.
+    return f", mostly by {most.removeprefix(LIMITER)}"
 
 
 def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | None:

@@ -36,7 +36,7 @@ from chopper_core.views.findings.rule import (
 )
 from chopper_core.views.overlap import effect, overlaps_in
 from chopper_core.views.shared.asked import Steady
-from chopper_core.views.shared.phrases import by_number, listed, percent, recurrence, time
+from chopper_core.views.shared.phrases import listed, percent, recurrence, time
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
     links of one kind differ by a few percent""")
@@ -71,7 +71,7 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
         if context.share(link.transfer_ns) < COST.share:
             continue
         yield context.finding(
-            f"the link of {by_number('GPU', link.gpus)} is slow: {link.kind} takes "
+            f"the link of {context.gpus_text(link.gpus)} is slow: {link.kind} takes "
             f"{percent(link.slower)} longer to transfer there than in like groups, "
             f"{time(link.transfer_ns)}{context.each}, {time(link.exposed_ns)} of that exposed",
             context.with_view("comms", "group", sort="bus_gbps"),
@@ -301,6 +301,7 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
             f"than during little on the same GPU (r = {known.pearson[place]:.2f})",
             float(cost[place]),
             "contention as peers",
+            ("", "-overlap_cost_ns"),
         )
 
 
@@ -321,14 +322,20 @@ def _slowed_during(context: FindingsContext) -> dict[tuple[int, int], float]:
 
 
 def _contended(
-    context: FindingsContext, pair: Int64, text: str, total_ns: float, change: str
+    context: FindingsContext,
+    pair: Int64,
+    text: str,
+    total_ns: float,
+    change: str,
+    shown: tuple[str, str] = ("instance", "-instance_ns"),
 ) -> Finding:
+    """A finding of an operation in a phase; `shown` are the split and the order of its evidence."""
     phase, operation = context.text("phase", pair[0]), context.text("operation", pair[1])
     saving = context.per_iteration(total_ns)
     labels = {"phase": phase, "operation": operation}
     return context.finding(
         f"{operation} in {phase} {text}: {time(saving)}{context.per_gpu}",
-        context.with_view("overlap", "instance", sort="-instance_ns", **labels),
+        context.with_view("overlap", shown[0], sort=shown[1], **labels),
         Cost.CONTENTION,
         saving,
         is_measured=False,

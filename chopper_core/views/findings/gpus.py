@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.graph.process_groups import places_of
 from chopper_core.model.column_names import MICROBATCH
-from chopper_core.model.groups import work_of
+from chopper_core.model.groups import knows_sizes, work_of
 from chopper_core.model.table import Kind
 from chopper_core.model.view import pivot
 from chopper_core.util.arrays import Float64, Mask
@@ -42,6 +42,7 @@ from chopper_core.views.shared.leads import (
     CAUSES,
     LOW_CLOCK_RATIO,
     MIN_DELAY_SHARE,
+    MIN_OF_OTHERS,
     MIN_ONCE_SHARE,
     RankLeads,
     Straggler,
@@ -50,7 +51,16 @@ from chopper_core.views.shared.matched_kernels import (
     compared_iterations,
     occurrences_of,
 )
-from chopper_core.views.shared.phrases import by_number, listed, others, percent, recurrence, time
+from chopper_core.views.shared.phrases import (
+    by_number,
+    listed,
+    others,
+    percent,
+    recurrence,
+    small,
+    time,
+    with_article,
+)
 from chopper_core.views.shared.why_late import ONE_PLACE_SHARE, why_late
 
 STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration
@@ -103,8 +113,10 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
         when = [at for late, _ in turns for at in late.when]
         is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
         if cause is not None and len(turns) > 1:
-            yield (_in_turn if is_once else _together)(context, leads, turns)
-        if cause is None or len(turns) == 1 or (not is_once and len(turns) <= _MAX_LISTED):
+            # All GPUs of a stage are late because it is too long, which is a finding.
+            if is_once or {leads.gpus[late.place] for late, _ in turns} != _of_long_stage(context):
+                yield (_in_turn if is_once else _together)(context, leads, turns)
+        else:
             yield from (each for _, each in turns)
     for late in leads.hidden_stragglers:
         yield replace(_straggler(context, leads, late), needs_replay=True)
@@ -134,18 +146,19 @@ def _together(
 ) -> Finding:
     """GPUs that delay the others at the same time: one of them alone isn't worth as much."""
     gpus = [leads.gpus[each.place] for each, _ in late]
-    texts = [each.sentence.partition("; it delays")[0] for _, each in late[:_MAX_LISTED]]
+    named = context.gpus_text(gpus)
+    # Those that are one part of the job are late alike.
+    shown = _MAX_LISTED if named == by_number("GPU", gpus) else 1
+    texts = [each.sentence.partition("; it delays")[0] for _, each in late[:shown]]
     more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
-    found = context.finding(
-        f"{by_number('GPU', gpus)} hold the others back: {'; '.join(texts)}{more}",
+    return context.finding(
+        f"{named} hold the others back: {'; '.join(texts)}{more}",
         late[0][1].evidence,
         late[0][1].cost,
         max(each.saving_ns or 0.0 for _, each in late),
         cells=_cells_of(context, leads, late),
         changes=_changes(leads, late[0][0]),
     )
-    # Each has a finding too, which says as much where nothing shows what they cost together.
-    return replace(found, needs_replay=len(late) <= _MAX_LISTED)
 
 
 def _in_turn(
@@ -191,9 +204,8 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     cost, sort = _COSTS.get(late.cause or "", (Cost.UNKNOWN, "mean_lead_ns"))
     if leads.delays_ns is not None:
         saving, sort = max(own, late.delay_ns), "-delay_ns"
-        whom = others(len(leads.gpus) - 1) if len(leads.peers) == 1 else "its peers"
     if leads.delays_ns is not None and late.delayed:
-        wait = f"; it delays {whom} by {time(late.once_ns)}{each}"
+        wait = f"; it delays {_delayed(leads, late)} by {time(late.once_ns)}{each}"
     where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
     labels = {"iteration": str(leads.iterations[late.when[0]])} if is_once else {}
     evidence = context.with_view("ranks", sort=sort, **labels)
@@ -213,6 +225,16 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
         changes=_changes(leads, late),
     )
+
+
+def _delayed(leads: RankLeads, late: Straggler) -> str:
+    """The GPUs that a straggler delays: those that aren't late themselves."""
+    if len(leads.peers) > 1 or leads.delays_ns is None:
+        return "its peers"
+    own_ns = leads.delays_ns[:, list(late.delayed)].mean(axis=1)
+    number = int((own_ns < MIN_OF_OTHERS * own_ns[late.place]).sum())
+    every = len(leads.gpus) - 1
+    return others(every) if number == every else f"{small(number)} of {others(every)}"
 
 
 SLOWER_STAGE: Final = threshold("""stage slower than the others | 2 | %
@@ -247,6 +269,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
     computes = context.busy_ns.mean(axis=1)[at]
     longer = np.where(factor - 1 < SLOWER_STAGE.share, 0.0, computes * (1 - 1 / factor))
     idle = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns"))
+    kernels = "the same kernels" if knows_sizes(context.table) else "kernels of the same names"
     host, usual_clock = beyond_others(idle.mean(axis=1)[at]), others_median(clock)
     for own in stages:
         places = np.searchsorted(gpus, own)
@@ -254,14 +277,14 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
         saving = max(slower, later)
         if context.share(saving) < SLOWER_STAGE_COST.share:
             continue
-        which = f"{by_number('GPU', own)} {'is' if len(own) == 1 else 'are'} a"
+        which = f"{context.gpus_text(own)} {'is' if len(own) == 1 else 'are'} a"
         if slower >= later:
             at_clock = ""
             if (clock < LOW_CLOCK_RATIO * usual_clock)[places].all():
                 lower = percent(1 - float((clock / usual_clock)[places].mean()))
-                at_clock = f" at a {lower} lower clock"
+                at_clock = f" at {with_article(lower)} lower clock"
             text = (
-                f"{which} slow stage{at_clock}: the same kernels take "
+                f"{which} slow stage{at_clock}: {kernels} take "
                 f"{percent(float(factor[places].min()) - 1)} longer than on the other stages, "
                 f"{time(saving)}{context.each}"
             )
@@ -317,17 +340,10 @@ CAUSE: Final = threshold("""longer kernels, or more of them, as the cause | 2 | 
 )
 def long_stages(context: FindingsContext) -> Iterator[Finding]:
     """A pipeline stage that takes longer than the others, so that they wait for it."""
-    if "pp" not in context.table.coordinates:
+    if (known := _long_stage(context)) is None:
         return
-    try:
-        found = pipeline_of(context.run, context.view)
-    except ChopperError:
-        return
-    long = longest(found)
-    if long is None:
-        return
-    stage, times, saving = long
-    gpus = distinct(found.blocks.gpu[found.stage == stage]).tolist()
+    found, stage, times, saving = known
+    gpus = sorted(_of_long_stage(context))
     yield Finding(
         sentence=(
             f"pipeline stage {stage} is too long: a microbatch takes {times:.2f} times the median "
@@ -344,6 +360,26 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
     )
 
 
+def _long_stage(context: FindingsContext) -> tuple[Pipeline, int, float, float] | None:
+    """The stage that is too long, how many times as long as the others, and what that costs."""
+    if "pp" not in context.table.coordinates:
+        return None
+    try:
+        found = pipeline_of(context.run, context.view)
+    except ChopperError:
+        return None
+    long = longest(found)
+    return None if long is None else (found, *long)
+
+
+def _of_long_stage(context: FindingsContext) -> set[int]:
+    """The GPUs of that stage; empty without one."""
+    if (known := _long_stage(context)) is None:
+        return set()
+    found, stage, *_ = known
+    return set(distinct(found.blocks.gpu[found.stage == stage]).tolist())
+
+
 def _why_long(context: FindingsContext, found: Pipeline, stage: int) -> str:
     first = {
         int(found.blocks.gpu[found.stage == each].min()): each
@@ -355,6 +391,7 @@ def _why_long(context: FindingsContext, found: Pipeline, stage: int) -> str:
     longer = float(_kernel_factors(context, gpus)[place]) - 1
     others = float(others_median(counts)[place])
     more = float(counts[place]) / others - 1 if others else 0.0
-    reasons = [f"the same kernels take {percent(longer)} longer"] * (longer >= CAUSE.share)
+    which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
+    reasons = [f"{which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
     reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
     return f": {' and '.join(reasons)}" if reasons else ""

@@ -165,7 +165,7 @@ def _bound(
         return
     charges = _charges_of(context, late, state)
     main = charges.main(charges.by_cause)
-    where, inside = _mostly_in(context, charges)
+    where, inside, there = _mostly_in(context, charges)
     if state == HostState.LATE:
         bound, when, cost = "host-bound", "before launch calls", Cost.HOST
         otherwise = "the host is late"
@@ -189,7 +189,7 @@ def _bound(
         by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
     total = sum(phase.idle_ns for phase in late)
     saving = context.per_iteration(total)
-    mostly = f", {_share(charges, main)} by {main.text}" if main is not None else ""
+    mostly = f", {_share(charges, main, there)} by {main.text}" if main is not None else ""
     idle = f"{mostly}{where}: {time(saving)} of idle time{context.per_gpu} {when}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {bound}{idle}, {late[0].share}"
@@ -220,9 +220,9 @@ def _bound(
     )
 
 
-def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mask | None]:
-    """The one GPU of several that has most of it, and the iterations, unless many do; and these
-    iterations' cells there."""
+def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mask | None, Mask]:
+    """The one GPU of several that has most of it, and the iterations, unless many do; these
+    iterations' cells there; and the charges there."""
     whose = np.searchsorted(context.gpus, context.table.gpu[charges.row])
     when = np.searchsorted(context.iterations, charges.iteration)
     by_gpu = sums_of(charges.ns, whose, len(context.gpus))
@@ -231,16 +231,20 @@ def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mas
     on_one = len(by_gpu) > 1 and by_gpu[most] >= least > 0
     on_gpu = f" on GPU {context.gpus[most]}" if on_one else ""
     large = np.flatnonzero(by_step > _SAME_SHARE * by_step.max())
+    there = (whose == most) if on_one else np.ones(len(whose), np.bool_)
     if 2 * len(large) >= len(by_step) or by_step[large].sum() < least:
-        return on_gpu, None
+        return on_gpu, None, there
+    there &= np.isin(when, large)
     cells = context.cells_of(iteration=[context.iterations[at] for at in large])
     if on_one:
         cells = cells & context.cells_of(gpu=context.gpus[most])
-    return on_gpu + recurrence(large.tolist(), context.iterations), cells
+    return on_gpu + recurrence(large.tolist(), context.iterations), cells, there
 
 
-def _share(charges: HostCharges, cause: HostCause) -> str:
-    return percent(charges.by_cause[charges.causes.index(cause)] / charges.ns.sum())
+def _share(charges: HostCharges, cause: HostCause, there: Mask | None = None) -> str:
+    """The share of the time that a cause has, or has at some of the charges."""
+    own = charges if there is None else charges.take(there)
+    return percent(own.by_cause[charges.causes.index(cause)] / charges.ns.sum())
 
 
 def _other_causes(context: FindingsContext, late: list[LatePhase], charges: HostCharges) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
 
@@ -16,11 +16,9 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     combined,
     distinct,
-    distinct_without,
     first_equal,
     grouped,
     median_of,
-    places_by,
     ranked,
     sums_of,
 )
@@ -77,13 +75,26 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     iterations, took, delayed = context.all_iterations, context.took_ns, _delayed(context)
     slow = slow_iterations(context)
     own = slow[~np.isin(iterations[slow], np.array(delayed, np.int64))]
-    times, usual = _TimeByKind(context), median_of(took)
-    for places in _by_reason(times, own[np.argsort(-took[own], kind="stable")]):
+    times, usual = _TimeByKind(context), _Usual(np.ones(len(took), np.bool_), is_mean=False)
+    for places in _by_reason(times, own[np.argsort(-took[own], kind="stable")], usual):
         yield _slow(times, places, usual)
     known = [*iterations[slow].tolist(), *delayed]
     while (found := _uneven(context, known)) is not None:
         yield from _of_two_lengths(times, found, is_whole=found.is_interval or len(own) > 0)
         known += found.numbers[found.is_long].tolist()
+
+
+class _Usual(Struct, frozen=True, eq=False):
+    """The iterations that slow ones are compared with, each kind of time and each cause alike."""
+
+    among: Mask
+    """Of all iterations, in their order."""
+    is_mean: bool
+    """Whether it is their mean, else their median."""
+
+    def of(self, values: Float64) -> float:
+        own = values[self.among]
+        return float(own.mean()) if self.is_mean else median_of(own)
 
 
 class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
@@ -104,58 +115,59 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
         return found
 
     @cached_property
-    def _by_host(self) -> tuple[Int64, Float64, Float64]:
-        """The iteration and cause of what hosts do late, its time, and the usual time by cause."""
+    def _by_host(self) -> tuple[Int64, Float64]:
+        """The cause and iteration of what hosts do late, and its time, mean over GPUs."""
         context, charges = self.context, host_charges(self.context.run)
         inside = np.isin(context.table.gpu[charges.row], context.gpus)
         place = np.where(inside, first_equal(context.all_iterations, charges.iteration), -1)
         own = (place >= 0) & (charges.state == HostState.LATE)
         pairs, owner = combined([charges.cause[own], place[own]])
-        sums = sums_of(charges.ns[own], owner, len(pairs)).astype(np.float64)
-        # Iterations and causes are many, but an iteration has few of these: it has none of others.
-        usual, count = np.zeros(len(charges.causes)), len(context.all_iterations)
-        for cause, at in places_by(pairs[:, 0]).items():
-            if 2 * len(at) >= count:
-                usual[cause] = median_of(np.append(sums[at], np.zeros(count - len(at))))
-        return pairs, sums, usual
+        return pairs, sums_of(charges.ns[own], owner, len(pairs)) / len(context.gpus)
 
-    def by_host(self, slow: Index) -> Float64:
+    def by_host(self, slow: Index, usual: _Usual) -> Float64:
         """The time by cause that hosts take beyond the usual, mean over some iterations."""
-        pairs, sums, usual = self._by_host
-        own = np.flatnonzero(np.isin(pairs[:, 1], slow))
-        return sums_of(sums[own], pairs[own, 0], len(usual)) / len(slow) - usual
+        pairs, sums = self._by_host
+        found = np.zeros(len(host_charges(self.context.run).causes))
+        # Causes are many, but slow iterations have few of them.
+        for cause in distinct(pairs[np.isin(pairs[:, 1], slow), 0]).tolist():
+            first, end = np.searchsorted(pairs[:, 0], (cause, cause + 1)).tolist()
+            each = np.zeros(len(self.context.all_iterations))
+            each[pairs[first:end, 1]] = sums[first:end]
+            found[cause] = each[slow].mean() - usual.of(each)
+        return found
 
 
-def _by_reason(times: _TimeByKind, slow: Index) -> Iterator[Index]:
+def _by_reason(times: _TimeByKind, slow: Index, usual: _Usual) -> Iterator[Index]:
     """Iterations that take longer for the same reason: the kind of time that grows most, and what
     their hosts do. Of very many the reason of all is looked for."""
     if len(slow) > _MAX_APART:
         return iter([slow])
-    others = distinct_without(np.arange(len(times.context.took_ns)), slow)
     kinds = [*times.kinds]
-    grown = np.stack([each[slow] - median_of(each[others]) for each in times.kinds.values()])
+    grown = np.stack([each[slow] - usual.of(each) for each in times.kinds.values()])
     cost_of = dict(zip(slow.tolist(), grown.argmax(axis=0).tolist(), strict=True))
 
     def reason(place: int) -> tuple[int, str]:
         cost = cost_of[place]
-        return cost, _doing(times, np.array([place]), kinds[cost])
+        return cost, _doing(times, np.array([place]), usual, kinds[cost])[0]
 
     return map(np.array, grouped(slow.tolist(), reason).values())
 
 
-def _slow(times: _TimeByKind, slow: Index, usual: float) -> Finding:
+def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     context = times.context
     iterations, took = context.all_iterations, context.took_ns
-    lost = float((took[slow] - usual).sum())
-    cost, mostly, changes = _explained(times, slow, median_of)
+    usual_ns = usual.of(took)
+    lost = float((took[slow] - usual_ns).sum())
     is_one = len(slow) == 1
+    unit = "per GPU" if is_one else "per GPU and slow iteration"
+    cost, mostly, changes = _explained(times, slow, usual, unit)
     if not is_one and np.ptp(slow) == len(slow) - 1:
         slow = np.sort(slow)
     named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
     found = context.finding(
-        f"{len(slow)} of {len(iterations)} iterations {'takes' if is_one else 'take'} longer "
-        f"than the median of {time(usual)}: iteration{'' if is_one else 's'} {named}; "
-        f"{mostly}{'' if is_one else ' and slow iteration'}{_more(context, slow, cost)}",
+        f"iteration{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} longer than "
+        f"usual: the median of {len(iterations)} iterations is {time(usual_ns)}; "
+        f"{mostly}{_more(context, slow, cost)}",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         cost,
         lost / len(iterations),
@@ -205,13 +217,14 @@ def _uneven(context: FindingsContext, known: list[int]) -> _TwoLengths | None:
 
 def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -> Iterator[Finding]:
     context, numbers, each = times.context, found.numbers, found.each_ns
-    usual = float(each[~found.is_long].mean())
+    usual_ns = float(each[~found.is_long].mean())
     is_other = np.isin(context.all_iterations, numbers[~found.is_long])
+    usual = _Usual(is_other, is_mean=True)
     places = np.flatnonzero(np.isin(context.all_iterations, numbers[found.is_long]))
-    for at in [places] if is_whole else _by_reason(times, places):
+    for at in [places] if is_whole else _by_reason(times, places, usual):
         long = np.isin(numbers, context.all_iterations[at])
         which = numbers[long].tolist()
-        factor, many = each[long].mean() / usual, len(each) > len(which) + 1
+        factor, many = each[long].mean() / usual_ns, len(each) > len(which) + 1
         text = (
             f"{by_number('iteration', which)} {'takes' if len(which) == 1 else 'take'} "
             f"{factor:.1f} times as long as the other{'s' if many else ''}"
@@ -219,11 +232,11 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         if found.is_interval:
             when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
             text = f"they take {percent(factor - 1)} longer{when}"
-        cost, mostly, changes = _explained(times, at, lambda ns: float(ns[is_other].mean()))
+        cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
         is_first = which == [_first_of_run(context, max(which))]
-        lost = float((each[long] - usual).sum())
+        lost = float((each[long] - usual_ns).sum())
         finding = context.finding(
-            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly} and long step"
+            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}"
             f"{_more(context, at, cost)}",
             context.with_view("throughput", "iteration", sort="-iteration_ns"),
             cost,
@@ -263,33 +276,31 @@ def _first_of_run(context: FindingsContext, without: int) -> int:
     return min(numbers[numbers != NO_LABEL].tolist(), default=without)
 
 
-def _grown(
-    times: _TimeByKind, slow: Index, usual: Mapping[Cost, float]
-) -> tuple[Cost, str, dict[Cost, float]]:
-    """The kind of time that slow iterations have most more of, what their hosts do then, and how
-    much more of each."""
-    grown = {part: float(each[slow].mean() - usual[part]) for part, each in times.kinds.items()}
-    cost = max(grown, key=lambda part: grown[part])
-    return cost, _doing(times, slow, cost), grown
-
-
-def _doing(times: _TimeByKind, slow: Index, cost: Cost) -> str:
-    """What hosts do in slow iterations that have most more of a kind of time."""
+def _doing(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[str, float]:
+    """What hosts do in slow iterations that have most more of a kind of time, as the end of a
+    phrase, and the time that it takes beyond the usual, mean over GPUs."""
     charges = host_charges(times.context.run)
-    return charges.doing(times.by_host(slow)) if cost == Cost.HOST and charges.causes else ""
+    if cost != Cost.HOST or not charges.causes:
+        return "", 0.0
+    ns = times.by_host(slow, usual)
+    cause = charges.main(ns)
+    return ("", 0.0) if cause is None else (charges.doing(ns), ns[charges.causes.index(cause)])
 
 
-def _explained(
-    times: _TimeByKind, slow: Index, usual: Callable[[Float64], float]
-) -> tuple[Cost, str, str]:
-    """The kind of time that slow iterations have most more of, how much, mean over GPUs; and the
-    steps without."""
+def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tuple[Cost, str, str]:
+    """The kind of time that slow iterations have most more of, how much, mean over GPUs, and what
+    their hosts do then; and the steps without."""
     context, kinds = times.context, times.kinds
-    cost, doing, grown = _grown(times, slow, {part: usual(kinds[part]) for part in kinds})
-    mostly = f"mostly {_PARTS[cost][0]}{doing}, {time(grown[cost])} more per GPU"
+    grown = {part: float(each[slow].mean() - usual.of(each)) for part, each in kinds.items()}
+    cost = max(grown, key=lambda part: grown[part])
+    doing, doing_ns = _doing(times, slow, usual, cost)
+    mostly = f"mostly {_PARTS[cost][0]}, {time(grown[cost])} more {unit}"
+    if doing:
+        is_all = time(doing_ns) == time(grown[cost]) or doing_ns > grown[cost]
+        mostly += f", {'all' if is_all else time(doing_ns)} of that{doing}"
     changes = changes_of(grown)
     if _more(context, slow, cost):
-        ns = times.kinds[Cost.COMPUTE][slow].mean()
+        ns = kinds[Cost.COMPUTE][slow].mean()
         changes = (*changes[1:], f"compute x{1 - grown[Cost.COMPUTE] / ns:.4f}")
     numbers = context.all_iterations
     when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])

@@ -13,7 +13,7 @@ from chopper_core.model.column_names import AT_PEAK, RECOMPUTED
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Index
-from chopper_core.util.grouping import combined, distinct, sums_of
+from chopper_core.util.grouping import combined, distinct, first_equal, sums_of
 from chopper_core.views.findings.rule import (
     Cost,
     Finding,
@@ -24,7 +24,7 @@ from chopper_core.views.findings.rule import (
     threshold,
 )
 from chopper_core.views.overheads import LOSSES, parts_of
-from chopper_core.views.shared.phrases import by_number, listed, percent, time
+from chopper_core.views.shared.phrases import listed, percent, time
 from chopper_core.views.shared.table_view import grouped
 
 OVERHEAD: Final = threshold("""largest overhead | 15 | % of the GPUs' time
@@ -87,11 +87,11 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     next_to = f"the next is {LOSSES[following]} with {percent(after / elapsed)}"
     if not is_all and each.values[name].present().all():
         # Known on all GPUs, such as the cost of a low clock: only the comparison needs counters.
-        next_to += f" on {by_number('GPU', gpus)}"
+        next_to += f" on {context.gpus_text(gpus)}"
         gpus, is_all = [int(gpu) for gpu in by_gpu.codes("gpu")], True
         size, elapsed = int(each.numbers(name).sum()), int(each.elapsed_ns.sum())
     count = len(gpus) * len(context.iterations)
-    where = "" if is_all else f" on {by_number('GPU', gpus)}"
+    where = "" if is_all else f" on {context.gpus_text(gpus)}"
     hardware = context.run.hardware
     nominal = ""
     if name == "frequency_ns" and hardware is not None:
@@ -195,10 +195,21 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
         return
     lost = np.where(poor, took * (1 - np.nan_to_num(reached.numbers) / limit), 0.0)
     saving = float(lost.sum())
+    # An operation has other kernels too, which its row in the evidence counts.
+    every = context.split("gpu", "operation")
+    there = np.isin(every.codes("gpu"), distinct(table.gpu[rows]))
+    place = first_equal(codes, every.codes("operation").astype(np.int64))
+    own = there & (place >= 0)
+    whole = sums_of(every.sum("duration_ns")[own], place[own], len(codes)) / spots
+
+    def taken(place: int) -> str:
+        own, all_of_it = time(took[place]), time(whole[place])
+        return own if own == all_of_it else f"{own} of {all_of_it}"
+
     named = listed(
         (
             f"{context.text('operation', codes[place])} {reached.numbers[place]:.0f} % "
-            f"({time(took[place])})"
+            f"({taken(place)})"
             for place in largest_first(lost)
         ),
         _MAX_LISTED,

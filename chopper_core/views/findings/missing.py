@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -9,7 +10,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.column_names import CYCLES
-from chopper_core.model.groups import elapsed_of_rows
 from chopper_core.model.run import Run
 from chopper_core.model.table import (
     MODEL_PHASES,
@@ -22,6 +22,7 @@ from chopper_core.model.table import (
 from chopper_core.model.view import View, with_view
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import median_of
+from chopper_core.util.patterns import late
 from chopper_core.views.findings.clocks import THROTTLED as THROTTLED_SHARE
 from chopper_core.views.findings.clocks import range_of
 from chopper_core.views.findings.rule import (
@@ -50,6 +51,7 @@ _HIDDEN: Final = {
     "layer": "differences between layers are hidden there",
 }
 """Level → what is unknown without its labels."""
+_OF_NO_LAYER: Final = late(r"embed|lm_?head|logits|loss|sampler", re.IGNORECASE)
 
 Gaps = Iterator[tuple[str, View]]
 """A sentence and its evidence for each thing that is missing."""
@@ -117,7 +119,7 @@ def _counters(context: FindingsContext) -> Gaps:
     others = len(context.gpus) - len(counted)
     if counted and others:
         yield (
-            f"only {by_number('GPU', sorted(counted))} {'has' if len(counted) == 1 else 'have'} "
+            f"only {context.gpus_text(sorted(counted))} {'has' if len(counted) == 1 else 'have'} "
             f"hardware counters: the compute of {count(others, 'other GPU')} can't be split",
             context.with_view("overheads", "gpu", sort="-unmodelled_pct"),
         )
@@ -125,27 +127,44 @@ def _counters(context: FindingsContext) -> Gaps:
 
 def _labels(context: FindingsContext) -> Gaps:
     for level, hidden in _HIDDEN.items():
-        nodes = context.split("phase", level) if level == "layer" else context.split(level)
-        elapsed = nodes.elapsed_ns.astype(np.float64)
-        within = np.ones(len(nodes), np.bool_)
-        if level == "layer":
-            within = np.isin(nodes.codes("phase"), MODEL_PHASES)
-        whole = float(elapsed[within].sum())
-        known = float(elapsed[within & (nodes.codes(level) != NO_LABEL)].sum())
-        if level == "layer" and 0 < known < COVERAGE.share * whole:
-            known += float(nodes.sum_of(_outside_layers)[within].sum())
-        if whole and known < COVERAGE.share * whole:
-            part = "the model's time" if level == "layer" else "the time"
+        unknown, part = _unlabelled_layers(context), "the model's compute"
+        if level != "layer":
+            nodes = context.split(level)
+            elapsed = nodes.elapsed_ns.astype(np.float64)
+            whole, known = elapsed.sum(), elapsed[nodes.codes(level) != NO_LABEL].sum()
+            unknown, part = 1 - known / whole if whole else 0.0, "the time"
+        if unknown > 1 - COVERAGE.share:
             yield (
-                f"the {level} is unknown for {percent(1 - known / whole)} of {part}: {hidden}",
+                f"the {level} is unknown for {percent(unknown)} of {part}: {hidden}",
                 context.with_view("kernels", sort="-kernel_ns", **{level: NO_LABEL_TEXT}),
             )
 
 
+def _unlabelled_layers(context: FindingsContext) -> float:
+    """The share of the compute in the model's phases whose layer is unknown, 0 to 1.
+
+    Communication is no layer's. Where some work has a layer, neither is what is known to belong to
+    none: embedding, head, loss.
+    """
+    nodes = context.split("phase", "layer")
+    compute = nodes.sum("compute_ns") + nodes.sum("overlap_ns")
+    within = np.isin(nodes.codes("phase"), MODEL_PHASES)
+    whole = int(compute[within].sum())
+    known = int(compute[within & (nodes.codes("layer") != NO_LABEL)].sum())
+    if 0 < known < COVERAGE.share * whole:
+        known += int(nodes.sum_of(_outside_layers)[within].sum())
+    return 1 - known / whole if whole else 0.0
+
+
 def _outside_layers(table: KernelTable, rows: Selection) -> Int64:
-    """The time of activities that are known to belong to no layer: embedding, head, loss."""
-    outside = (table.layer[rows] == NO_LABEL) & (table.layer_rule[rows] != Rule.NONE)
-    return np.where(outside, elapsed_of_rows(table, rows), 0)
+    """The compute of activities that are known to belong to no layer, or by their operation."""
+    named = np.array(
+        [bool(_OF_NO_LAYER.search(name)) for name in (*table.operations, "")], np.bool_
+    )
+    outside = (table.layer_rule[rows] != Rule.NONE) | named[table.operation[rows]]
+    outside &= table.layer[rows] == NO_LABEL
+    compute = table.compute_ns[rows].astype(np.int64) + table.overlap_ns[rows]
+    return np.where(outside, compute, 0)
 
 
 def _launches(context: FindingsContext) -> Gaps:

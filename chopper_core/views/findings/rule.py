@@ -19,11 +19,12 @@ from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.graph.collectives import Collectives, collectives_in
+from chopper_core.graph.process_groups import places_of
 from chopper_core.metrics import METRICS, Scope, Values, computed_column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups, work_of
 from chopper_core.model.memo import Memo
-from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.parallel import DIMENSIONS, TITLES
 from chopper_core.model.run import Run
 from chopper_core.model.table import LABELLED, LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import View, complete_order
@@ -34,6 +35,7 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     median_of,
+    ratios,
     run_maxima,
     run_minima,
     run_starts,
@@ -42,7 +44,7 @@ from chopper_core.util.grouping import (
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.views.shared.matched_kernels import compared_iterations
-from chopper_core.views.shared.phrases import time
+from chopper_core.views.shared.phrases import by_number, time
 from chopper_core.views.shared.step_times import of_steps, step_times
 
 
@@ -82,6 +84,8 @@ EXPLAINED: Final = threshold("""part of another finding | 60 | % of its time
 GENERAL: Final = (SMALLEST_SAVING, EXPLAINED, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
 _MAX_ENDS: Final = 1_000
 """Places between iterations that are compared pair by pair."""
+_FEW_GPUS: Final = 3
+"""Fewer are named one by one, whatever they have in common."""
 _WORK_BITS: Final = (1 << 40) - 1
 CELL: Final = LEVELS[:5]
 """The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
@@ -98,7 +102,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     """The activities of all complete iterations by GPU and iteration."""
     all_iterations: Int64
     took_ns: Float64
-    """Duration of each of `all_iterations` on the GPU that takes longest."""
+    """The step time of each of `all_iterations`: its mean over the GPUs that have it."""
     gpus: tuple[int, ...] = ()
     iterations: tuple[int, ...] = ()
     """The analysed ones; (-1,) where the trace has none."""
@@ -314,6 +318,19 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             return self.each
         return f" per GPU and{self.each.removeprefix(' per')}" if self.each else " per GPU"
 
+    def gpus_text(self, gpus: Sequence[int]) -> str:
+        """GPUs by their numbers; several that are all of a stage, node or replica by that."""
+        own = set(gpus)
+        if _FEW_GPUS <= len(own) < len(self.gpus):
+            places = places_of(self.run, self.gpus)
+            parts = {f"{TITLES[name]} ": each for name, each in places.coordinates.items()}
+            for title, of_gpu in (*parts.items(), ("", places.nodes)):
+                inside = {part for gpu, part in zip(self.gpus, of_gpu, strict=True) if gpu in own}
+                part = inside.pop() if len(inside) == 1 else ""
+                if part not in ("", NO_LABEL) and list(of_gpu).count(part) == len(own):
+                    return f"the {len(own)} GPUs of {title}{part}"
+        return by_number("GPU", sorted(own))
+
     @property
     def repeats(self) -> bool:
         """Whether a thing can be seen in several iterations or on several GPUs."""
@@ -426,7 +443,9 @@ def context_of(run: Run, view: View) -> FindingsContext:
     gpus, iterations = (
         distinct(each.codes(level)).astype(np.int64) for level in ("gpu", "iteration")
     )
-    took = of_steps(each, gpus, iterations, each.elapsed_ns).max(axis=0)
+    took = of_steps(each, gpus, iterations, each.elapsed_ns)
+    there = of_steps(each, gpus, iterations, np.ones(len(each)))
+    took = ratios(took.sum(axis=0), there.sum(axis=0))
     irregular: tuple[int, ...] = ()
     if len(iterations) > FEWEST.value:
         irregular = tuple(iterations[took > IRREGULAR.value * median_of(took)].tolist())

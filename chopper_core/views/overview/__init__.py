@@ -444,16 +444,18 @@ def _cards_title(view: View) -> str:
 def _cards(step: Step) -> Cards:
     from chopper_core.views.overview import evidence
 
-    cards, figures = evidence.findings, "potential saving"
+    cards, figures, number = evidence.findings, "potential saving", ""
     if step.view.baseline is not None:
         cards, figures = evidence.changes, "change"
     try:
         found = cards(step.run, step.view, _MAX_CARDS)
+        if step.view.baseline is None:
+            number = evidence.number_of_findings(step.run, step.view)
     except ChopperError as error:
         # The other figures of a scope that no rule can check hold.
         asked = address.render(with_view(step.view, "findings"))
         found = (Card((), "", asked, f"not checked: {error}"),)
-    return Cards(_cards_title(step.view), found, figures=figures)
+    return Cards(_cards_title(step.view), found, figures=figures, number=number)
 
 
 _SHOWN_OF_SAMPLES: Final = (
@@ -464,13 +466,14 @@ _SHOWN_OF_SAMPLES: Final = (
 
 
 def _of_samples(run: Run, view: View) -> ViewResult:
-    from chopper_core.views.overview.evidence import findings
+    from chopper_core.views.overview.evidence import findings, number_of_findings
     from chopper_core.views.power import charts
     from chopper_core.views.power.samples import WINDOW_NS, samples_of
 
     own = columns_of(run)
     found = samples_of(run, view, WINDOW_NS) if own else []
-    cards = Cards("findings", findings(run, view, _MAX_CARDS))
+    number = number_of_findings(run, view)
+    cards = Cards("findings", findings(run, view, _MAX_CARDS), number=number)
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),

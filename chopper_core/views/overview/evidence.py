@@ -66,6 +66,14 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     return tuple(cards[:limit])
 
 
+def number_of_findings(run: Run, view: View) -> str:
+    """As the view of findings counts them, those of what isn't known too: `5 with 3 parts`."""
+    from chopper_core.views.findings import checked, numbers_of
+
+    number, parts = numbers_of(checked(run, view))
+    return f"{number or 'none'}{parts}"
+
+
 _TELLS: Final = {
     "one gap": "of two programs open the files of one",
     "layer": "with_modules=True, or annotations around modules",
@@ -212,7 +220,8 @@ def causes_of(run: Run, view: View, gpu: int | None = None) -> tuple[int, tuple[
 
 
 def _hardware(ranks: RankLeads, place: int, root: View) -> Iterator[Card]:
-    mhz, usual = (float(each[place]) for each in (ranks.mhz, ranks.peers_median(ranks.mhz)))
+    clocks = ranks.metric("gfx_mhz")
+    mhz, usual = (float(each[place]) for each in (clocks, ranks.peers_median(clocks)))
     if mhz < (1 - _LEAST_CLOCK_RATIO) * usual:
         text = f"its clock is {mhz:,.0f} MHz, the others' {usual:,.0f}"
         yield _card(text, _by(root, "gfx_mhz"))

@@ -283,7 +283,11 @@ def _headline(
         return np.array([gpu.mean(signal) for gpu in found])
 
     first, second = [], []
-    power, gfx, several = means("power_w"), means("gfx_mhz"), len(found) > 1
+    power, several = means("power_w"), len(found) > 1
+    # A GPU that idles longer has a lower mean clock, and isn't slower.
+    gfx, when = np.array([gpu.busy.mean() for gpu in found]), "while busy"
+    if not np.isfinite(gfx).any():
+        gfx, when = means("gfx_mhz"), "on average"
     if np.isfinite(power).all():
         most = int(power.argmax())
         text = f"{scaled_text(float(power.sum()), Unit.WATTS)} on {count(len(found), 'GPU')}"
@@ -296,10 +300,10 @@ def _headline(
         ):
             if np.isfinite(number):
                 first.append(f"{scaled_text(number, unit)} {what}")
-    low = int(gfx.argmin())
+    low = int(np.nan_to_num(gfx, nan=np.inf).argmin())
     usual = others_median(gfx)[low]
-    if np.isfinite(gfx).all() and several and differs(gfx[low], usual):
-        second.append(f"GPU {found[low].gpu} {gfx[low]:.0f} MHz, median {usual:.0f}")
+    if several and np.isfinite(usual) and differs(gfx[low], usual):
+        second.append(f"GPU {found[low].gpu} {gfx[low]:.0f} MHz {when}, median {usual:.0f}")
         for name in HEAT:
             hot = means(name)
             usual = others_median(hot)[low]

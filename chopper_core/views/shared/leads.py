@@ -70,7 +70,7 @@ ALWAYS: Final = 0.75
 """The share of the iterations from which on a cause is in all of them, more or less."""
 _MIN_EXPLAINED: Final = 0.3
 """The share of its delay that a cause explains at least."""
-_MIN_OF_OTHERS: Final = 0.3
+MIN_OF_OTHERS: Final = 0.3
 """The share of a straggler's delay from which on another GPU's, at the same time, counts too."""
 _MIN_LAG_SHARE: Final = 0.002
 """Smaller leads, as a share of the iteration, make no straggler where there are no collectives."""
@@ -132,25 +132,28 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     def split(self, level: str) -> Groups:
         return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
 
-    def metric(self, name: str) -> Float64:
+    def metric(self, name: str, when: Sequence[int] | Index = ()) -> Float64:
+        """A metric of each GPU in some iterations, by their places, or in all."""
+
         def known() -> Float64:
-            nodes = self.split("gpu")
+            without = dict(self.without)
+            if 0 < len(when) < len(self.iterations):
+                others = np.delete(np.array(self.iterations), np.asarray(when, np.intp))
+                without["iteration"] = [*without.get("iteration", ()), *others.tolist()]
+            nodes = self.run.tree_of(self.view).split(self.view.path, ("gpu",), without)
             found = METRICS[name].compute(Scope.of(self.run, nodes, self.node))
             values = np.full(len(self.gpus), np.nan)
             places = np.searchsorted(self.gpus, nodes.codes("gpu"))
             values[places] = found.known()
             return values
 
-        return self._memo(("metric", name), known)
+        return self._memo(("metric", name, *when), known)
 
-    @cached_property
-    def mhz(self) -> Float64:
-        return self.metric("gfx_mhz")
-
-    def hotter(self, place: int) -> tuple[float, str]:
-        """How much hotter than its peers a GPU is, NaN unless all are known; and where."""
+    def hotter(self, place: int, when: Sequence[int] = ()) -> tuple[float, str]:
+        """How much hotter than its peers a GPU is in some iterations, NaN unless all are known; and
+        where."""
         name = heat_of(self.table)
-        heat = self.metric(name) if name else np.full(len(self.gpus), np.nan)
+        heat = self.metric(name, when) if name else np.full(len(self.gpus), np.nan)
         beyond = float(self.beyond_peers(heat)[place]) if np.isfinite(heat).all() else np.nan
         return beyond, " at the edge" if name == EDGE else ""
 
@@ -223,10 +226,6 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         return self._memo(("places", own.gpus, when), compared)
 
     @cached_property
-    def _usual_mhz(self) -> Float64:
-        return self.peers_median(self.mhz)
-
-    @cached_property
     def typical_ns(self) -> float:
         """The median over iterations of the longest GPU's time."""
         return median_of(self.iteration_ns.max(axis=0))
@@ -253,7 +252,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
             delay = float(own[delayed].mean())
             found = self._explained(place, float(mean[place]), delayed, delay)
             others = max((self.delays_ns[one.place, delayed].mean() for one in late), default=0.0)
-            if not late or (found.cause and delay > _MIN_OF_OTHERS * others):
+            if not late or (found.cause and delay > MIN_OF_OTHERS * others):
                 late.append(found)
         return tuple(late)
 
@@ -349,9 +348,10 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         """What GPUs take longer for than their peers in some iterations; None where it is less."""
         extra = np.nan_to_num([self.extra(word, when)[places] for word in CAUSES])
         most = extra.argmax(axis=0)
-        is_slow = (most == CAUSES.index("kernels")) & (
-            self.mhz[places] < LOW_CLOCK_RATIO * self._usual_mhz[places]
-        )
+        is_slow = most == CAUSES.index("kernels")
+        if is_slow.any():
+            mhz = self.metric("gfx_mhz", when)
+            is_slow &= (mhz < LOW_CLOCK_RATIO * self.peers_median(mhz))[places]
         code = np.where(is_slow, len(CAUSES), most)
         code[extra.max(axis=0) <= least] = -1
         words = (*CAUSES, "clock", None)

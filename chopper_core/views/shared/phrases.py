@@ -46,6 +46,12 @@ def percent(share: float) -> str:
     return scaled_text(100 * share, Unit.PERCENT)
 
 
+def with_article(text: str) -> str:
+    """A number with the article that it is read with: `a 6.2 %`, `an 8.4 %`, `an 11 %`."""
+    is_vowel = text.startswith("8") or text.partition(" ")[0].partition(".")[0] in ("11", "18")
+    return f"{'an' if is_vowel else 'a'} {text}"
+
+
 def count(number: int, word: str) -> str:
     """A number of things: `1 layer`, `3 layers`, `2 classes`, `5 activities`."""
     if number != 1:
@@ -53,11 +59,14 @@ def count(number: int, word: str) -> str:
     return f"{number:,} {word}"
 
 
+def small(number: int) -> str:
+    """A number in words if it is small: `seven`, `12`."""
+    return _SMALL[number] if number < len(_SMALL) else str(number)
+
+
 def others(number: int) -> str:
     """The other GPUs of a run: `the other seven GPUs`, `the other GPU`."""
-    if number == 1:
-        return "the other GPU"
-    return f"the other {_SMALL[number] if number < len(_SMALL) else number} GPUs"
+    return "the other GPU" if number == 1 else f"the other {small(number)} GPUs"
 
 
 def amount(number: float) -> str:

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.groups import knows_sizes
-from chopper_core.model.side_table import HostState
-from chopper_core.model.table import NO_LABEL
+from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.util.grouping import beyond_others, combined, isin, sums_of
 from chopper_core.views.shared.host_causes import cause_beyond
 from chopper_core.views.shared.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
-from chopper_core.views.shared.phrases import percent, time
+from chopper_core.views.shared.phrases import percent, time, with_article
 
 ONE_PLACE_SHARE: Final = 0.6
 """The share of the longer time from which on the place that has it is named."""
@@ -20,7 +20,7 @@ _ODDS: Final = 4.0
 _WAITS: Final = {
     "host": "is held back by its host{where}: it is idle for {taken} before launch calls",
     "launch": "is late after its launch calls: it is idle for {taken} there",
-    "copies": "copies{where} for {taken} with nothing else",
+    "copies": "copies for {taken} with nothing else",
 }
 
 
@@ -44,18 +44,42 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
             f"has more work{what and f', {what}'}: its compute takes {longer}{each} longer",
             total,
         )
-    states = (HostState.LATE, HostState.COPYING) if late.cause == "copies" else (HostState.LATE,)
-    text = _WAITS[late.cause].format(
-        where=cause_beyond(
-            stand.run,
-            stand.gpus[place],
-            stand.peers_of(place).gpus,
-            [stand.iterations[step] for step in at],
-            states,
-        ),
-        taken=f"{time(float(stand.mean(late.cause, at)[place]))}{each}",
+    peers = stand.peers_of(place).gpus
+    where = ""
+    if late.cause == "host":
+        when = [stand.iterations[step] for step in at]
+        where = cause_beyond(stand.run, stand.gpus[place], peers, when)
+    taken = f"{time(float(stand.mean(late.cause, at)[place]))}{each}"
+    text = _WAITS[late.cause].format(where=where, taken=taken)
+    than = "the other GPU" if len(peers) == 2 else "the others' median"
+    which = _copies(stand, late) if late.cause == "copies" else ""
+    return f"{text}, {longer} more than {than}{which}", total
+
+
+def _copies(stand: RankLeads, late: Straggler) -> str:
+    """The copies that a GPU spends most of the time on beyond its peers', by kind and by what
+    launched them, as the end of a phrase.
+
+    Where the host is during a copy says nothing about the copy: it has long been launched.
+    """
+    table, peers = stand.table, stand.peers_of(late.place).gpus
+    numbers = [stand.iterations[step] for step in late.when]
+    rows = stand.node.rows
+    rows = rows[(table.kind[rows] == Kind.COPY) & (table.exposed_copy_ns[rows] > 0)]
+    rows = rows[isin(table.gpu[rows], peers) & isin(table.iteration[rows], numbers)]
+    names, name = combined(
+        [table.column(level)[rows] for level in ("kernel", "operation", "phase")]
     )
-    return f"{text}, {longer} more than the others", total
+    gpu = np.searchsorted(peers, table.gpu[rows])
+    sums = sums_of(table.exposed_copy_ns[rows], gpu * len(names) + name, len(peers) * len(names))
+    beyond = beyond_others(sums.reshape(len(peers), -1).astype(np.float64))
+    most = int(beyond[peers.index(stand.gpus[late.place])].argmax())
+    kernel, operation, phase = names[most].tolist()
+    launched = ""
+    if operation != NO_LABEL:
+        launched = f", launched by {table.text_of('operation', operation)}"
+        launched += f" in {table.text_of('phase', phase)}" if phase != NO_LABEL else ""
+    return f": mostly {table.text_of('kernel', kernel)}{launched}"
 
 
 def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
@@ -65,13 +89,15 @@ def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
     which = "the same kernels" if knows_sizes(stand.table) else "kernels of the same names"
     same = f"{which} take {percent(share)} longer, {time(longer)}{each}"
     is_clock = late.cause == "clock"
-    what, mhz = ("clock", stand.mhz) if is_clock else ("memory clock", stand.metric("mem_mhz"))
+    what, name = ("clock", "gfx_mhz") if is_clock else ("memory clock", "mem_mhz")
+    mhz = stand.metric(name, at)
     own, usual = float(mhz[place]), float(stand.peers_median(mhz)[place])
     if not (is_clock or own < LOW_CLOCK_RATIO * usual):
-        clock = " at the same clock" if np.isfinite(stand.mhz[place]) else ""
+        clock = " at the same clock" if np.isfinite(stand.metric("gfx_mhz", at)[place]) else ""
         return f"has slower kernels{clock}: {same}"
-    text = f"runs at a {percent(1 - own / usual)} lower {what} ({own:,.0f} vs {usual:,.0f} MHz)"
-    beyond, where = stand.hotter(place)
+    lower = with_article(percent(1 - own / usual))
+    text = f"runs at {lower} lower {what} ({own:,.0f} vs {usual:,.0f} MHz)"
+    beyond, where = stand.hotter(place, at)
     warmer = f" and is {beyond:.0f} °C hotter{where}" if is_clock and beyond >= 1 else ""
     return f"{text}{warmer}: {same}"
 
