@@ -1,4 +1,7 @@
-"""Replay a run as a job writes it: telemetry line by line, its traces as windows now and then."""
+"""Replay a run as a job writes it: telemetry line by line, its traces as windows now and then.
+
+`python -m chopper_core.ingest.replay RUN INTO SPEED PARENT` is a process of its own, as a job is.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import gzip
 import json
 import os
 import re
+import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from chopper_core.util.children import end_with
 from chopper_core.util.errors import DataError
 
 EVERY_STEPS: Final = 20
@@ -101,3 +107,20 @@ def _write(into: Path, trace: _RecordedTrace, number: int, begin_ns: int) -> Non
     part = target.with_name(f"{target.name}.part")
     part.write_bytes(gzip.compress(text, 1))
     os.replace(part, target)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Replay RUN into INTO at SPEED as long as the process PARENT, which started this one, runs."""
+    run, into, speed, parent = arguments
+    end_with(int(parent))
+    # A terminal sends Ctrl-C to every process of the command; the parent ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        replay(Path(run), Path(into), float(speed))
+    except (DataError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

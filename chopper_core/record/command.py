@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,10 +33,11 @@ from chopper_core.record.states import (
     summary,
     windows_of,
 )
+from chopper_core.util.children import python_command
 from chopper_core.util.errors import DataError, UsageError
 
 _INJECT: Final = Path(__file__).parent / "inject"
-_SAMPLER: Final = (sys.executable, "-m", "chopper_core.record.sampler")
+_SAMPLER: Final = tuple(python_command("chopper_core.record.sampler"))
 _PASSED_ON: Final = {
     getattr(signal, f"SIG{name}")
     for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "CONT", "WINCH")

@@ -274,7 +274,8 @@ def _git() -> dict[str, Any]:
 
     def answer(*arguments: str) -> str:
         return subprocess.run(
-            ("git", *arguments),
+            # A repository may name a program that git runs to look for changes.
+            ("git", "-c", "core.fsmonitor=false", *arguments),
             capture_output=True,
             text=True,
             timeout=_GIT_S,
