@@ -109,7 +109,7 @@ def _write(into: Path, trace: _RecordedTrace, number: int, begin_ns: int) -> Non
     os.replace(part, target)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> None:
     """Replay RUN into INTO at SPEED as long as the process PARENT, which started this one, runs."""
     run, into, speed, parent = arguments
     end_with(int(parent))
@@ -118,9 +118,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         replay(Path(run), Path(into), float(speed))
     except (DataError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-    return 1
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

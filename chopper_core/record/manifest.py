@@ -85,6 +85,8 @@ class RecordedWindow(Struct, omit_defaults=True):
     bytes: Whole = 0
     reason: str = ""
     """Why it has no file, or not all of its steps."""
+    private: str = ""
+    """The folder on its node that holds the trace until it is compressed into the run."""
 
 
 class RecordedProcess(Struct, omit_defaults=True):
@@ -108,6 +110,8 @@ class RecordedProcess(Struct, omit_defaults=True):
     stood_down: str = ""
     """Why it records no windows; '' if it does."""
     errors: list[str] = field(default_factory=list)
+    key: str = ""
+    """Tells it from processes of the same number, in other containers."""
 
 
 class RecordedPass(Struct, omit_defaults=True):
@@ -194,7 +198,8 @@ def publish_part(run_dir: Path, part: RecordedNode | RecordedProcess) -> None:
     if isinstance(part, RecordedNode):
         path = run_dir / NODES / f"{part.host}.json"
     else:
-        path = run_dir / PROCESSES / f"{part.host}-{part.pid}.json"
+        parts = (part.host, part.key, str(part.pid))
+        path = run_dir / PROCESSES / f"{'-'.join(filter(None, parts))}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, part)
 
@@ -215,10 +220,10 @@ def read_manifest(run_dir: Path) -> Manifest | None:
     nodes, unread = read_parts(run_dir / NODES, RecordedNode)
     processes, others = read_parts(run_dir / PROCESSES, RecordedProcess)
     hosts = {node.host for node in nodes}
-    known = {(each.host, each.pid) for each in processes}
+    known = {(each.host, each.key, each.pid) for each in processes}
     manifest.nodes = [*(each for each in manifest.nodes if each.host not in hosts), *nodes]
     manifest.processes = [
-        *(each for each in manifest.processes if (each.host, each.pid) not in known),
+        *(each for each in manifest.processes if (each.host, each.key, each.pid) not in known),
         *processes,
     ]
     manifest.notes = list(dict.fromkeys((*manifest.notes, *unread, *others)))
