@@ -42,12 +42,15 @@ class _RecordedTrace(NamedTuple):
 def replay(run: Path, into: Path, speed: float = 1.0) -> None:
     """Write a run's traces and its telemetry again and again, on a clock from now on.
 
-    Raises DataError where the run has no complete step, or no `amd_smi_monitor.csv`.
+    Raises DataError where the run has no complete step, or no `amd_smi_monitor.csv`, and where
+    the directory has telemetry: what it would be mixed with may be somebody's.
     """
     traces = [trace for path in sorted(run.glob("rank*.json.gz")) for trace in _recorded(path)]
     monitor = run / "telemetry" / "amd_smi_monitor.csv"
     if not traces or not monitor.is_file():
         raise DataError(f"{run} has no complete step, or no telemetry/amd_smi_monitor.csv")
+    if os.path.lexists(into / monitor.name):
+        raise DataError(f"{into / monitor.name} exists already; give another directory")
     heading, *lines = monitor.read_text().splitlines()
     rounds = list(_rounds(heading, lines))
     period_s = traces[0].period_s

@@ -204,19 +204,24 @@ def publish_part(run_dir: Path, part: RecordedNode | RecordedProcess) -> None:
     _write(path, part)
 
 
+def is_recording(run_dir: Path) -> bool:
+    """Whether a directory has a manifest; a store has a file of its name, too."""
+    path = run_dir / MANIFEST
+    if not path.is_file():
+        return False
+    with suppress(OSError), path.open("rb") as file:
+        return _MARK in file.read(_HEAD_BYTES)
+    return True
+
+
 def read_manifest(run_dir: Path) -> Manifest | None:
     """The manifest with the parts next to it, which are newer; None for another directory.
 
     Parts that can't be read are named in its notes. Raises DataError for a damaged `run.json`.
     """
-    path = run_dir / MANIFEST
-    if not path.is_file():
+    if not is_recording(run_dir):
         return None
-    with suppress(OSError), path.open("rb") as file:
-        # A store has a file of this name too.
-        if _MARK not in file.read(_HEAD_BYTES):
-            return None
-    manifest = _read(path, Manifest)
+    manifest = _read(run_dir / MANIFEST, Manifest)
     nodes, unread = read_parts(run_dir / NODES, RecordedNode)
     processes, others = read_parts(run_dir / PROCESSES, RecordedProcess)
     hosts = {node.host for node in nodes}

@@ -96,14 +96,9 @@ def keep_input(path: Path) -> None:
     """Raise UsageError where an output would replace a file that runs are read from."""
     if not path.is_file():
         return
-    from chopper_core.sources.registry import family_of
-    from chopper_core.store.format import is_store
+    from chopper_core.ingest.inputs import is_input
 
-    try:
-        is_input = is_store(path.resolve().parent) or family_of(path) is not None
-    except DataError:  # unreadable
-        return
-    if is_input:
+    if is_input(path):
         raise UsageError(f"{path} is an input of Chopper, which no output replaces")
 
 
