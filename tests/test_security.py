@@ -377,7 +377,9 @@ INPUTS: dict[str, Callable[[Path], Path]] = {
     "specifications": lambda folder: _written(folder / "gpu.toml", "[gpus.X]"),
     "recording": lambda folder: _seeded(folder, "recorded run.json", "run.json"),
     "node of a recording": lambda folder: _seeded(folder, "recorded run.json", "nodes/*.json"),
-    "process of a recording": lambda folder: _seeded(folder, "recorded run.json", "processes/*.json"),
+    "process of a recording": lambda folder: _seeded(
+        folder, "recorded run.json", "processes/*.json"
+    ),
     "damaged trace": lambda folder: _written(folder / "rank0.json.gz", "\x1f\x8b\x08cut"),
 }
 """Files that runs are read from, as they lie in a directory."""
