@@ -58,7 +58,7 @@ def keys_of(path: Path) -> Iterator[tuple[str, Setting]]:
         if path.stat().st_size > _MAX_BYTES:
             return
         with ByteSource(path, _MAX_BYTES) as source:
-            text = source.read().decode("utf-8-sig", "replace")
+            text = source.read().decode("utf-8", "replace")
     except (OSError, DataError):
         return
     if path.suffix == ".json":
