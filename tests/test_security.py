@@ -438,7 +438,8 @@ def test_the_live_demo_is_mixed_with_no_telemetry(
     telemetry = tmp_path / "amd_smi_monitor.csv"
     telemetry.write_text("mine\n")
     assert main(["demo", "--live", "--write", str(tmp_path)]) == 1
-    assert "exists already" in capsys.readouterr().err and telemetry.read_text() == "mine\n"
+    assert "exists already; give another directory" in capsys.readouterr().err
+    assert telemetry.read_text() == "mine\n"
 
 
 def test_names_are_inert_in_lists_and_notes(

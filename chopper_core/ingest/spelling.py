@@ -53,7 +53,7 @@ def _prefix(path: str) -> str:
 
 
 def _with_texts(value: Any, spell: Any) -> Any:
-    """A value with all texts in it spelled anew; arrays stay as they are."""
+    """A value with each text in it respelled, and its arrays as before."""
     if isinstance(value, str):
         return spell(value)
     if isinstance(value, tuple):

@@ -57,8 +57,10 @@ def run(options: Namespace) -> int:
     )
     code = record(recording, options.command, tell, is_terminal=sys.stderr.isatty())
     if options.open:
+        from chopper_core.store.format import name_of
+
         # After `--` the name of a run is no command or option.
-        subprocess.run(python_command("chopper_tui", "--", str(recording.run)), check=False)
+        subprocess.run(python_command("chopper_tui", "--", name_of(recording.run)), check=False)
     return code
 
 
