@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import sys
 from collections import deque
@@ -49,7 +48,7 @@ from chopper_tui.opening import Opening
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import ScreenData, screen_data
 from chopper_tui.steps import run_in_thread
-from chopper_tui.terminal import SafeTerminal, can_erase, glyphs_of
+from chopper_tui.terminal import SafeTerminal, can_erase, glyphs_of, terminal_size
 from chopper_tui.textual_internals import ShownCells, fire, perform_key, without_toasts
 from chopper_tui.widgets.footer import PromptLine
 
@@ -313,10 +312,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.set_timer(self.RESIZED, self.fit_terminal)
 
     def fit_terminal(self) -> None:
-        try:
-            size = Size(*os.get_terminal_size((sys.__stdout__ or sys.stdout).fileno()))
-        except (OSError, ValueError):
-            return
+        size = Size(*terminal_size())
         if self.is_headless or not self.screen_stack:
             return
         if size != self.screen.size and all(size):

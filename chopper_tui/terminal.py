@@ -165,6 +165,9 @@ _DEFAULTS: Final = {
     # A key's change is drawn at most 8 ms after it; nothing is drawn where nothing changes.
     "TEXTUAL_FPS": "120",
 }
+MOST_CELLS: Final = 1000
+"""In a row or a column of the screen; terminals may claim 65,535."""
+_MOST_DIGITS: Final = 9
 _NARROW_FONTS: Final = ("linux", "vt100", "vt220")
 """Terminals whose fonts have neither braille nor parts of blocks."""
 _WITHOUT_COLOURS: Final = ("vt100", "vt102", "vt220", "xterm-mono")
@@ -184,6 +187,38 @@ def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> N
     is_screen = environment.get("TERM", "").startswith("screen") and not _is_tmux(environment)
     if is_screen and environment.get("COLORTERM"):
         environment.setdefault("TEXTUAL_COLOR_SYSTEM", "256")
+    set_size(environment, *_own_size())
+
+
+def _own_size() -> tuple[int, int]:
+    """Columns and lines of the terminal; 0 where it doesn't tell."""
+    try:
+        columns, lines = os.get_terminal_size((sys.__stdout__ or sys.stdout).fileno())
+    except (OSError, ValueError):
+        return 0, 0
+    return columns, lines
+
+
+def terminal_size() -> tuple[int, int]:
+    """Columns and lines of the terminal, as many as are drawn; 0 where it doesn't tell."""
+    columns, lines = _own_size()
+    return min(columns, MOST_CELLS), min(lines, MOST_CELLS)
+
+
+def size_in(text: str) -> int:
+    """The number of columns or lines that a variable says, as many as are drawn; 0 for none."""
+    return min(int(text[:_MOST_DIGITS]), MOST_CELLS) if text.isdecimal() else 0
+
+
+def set_size(environment: MutableMapping[str, str], columns: int, lines: int) -> None:
+    """Let the terminal's own size count where it tells one that can be drawn.
+
+    Textual believes the variables first, and lays out for hours what nobody sees.
+    """
+    for name, own in (("COLUMNS", columns), ("LINES", lines)):
+        given = environment.pop(name, "")
+        if own > MOST_CELLS or (not own and size_in(given)):
+            environment[name] = str(min(own or size_in(given), MOST_CELLS))
 
 
 _before: list[Any] | None = None

@@ -58,6 +58,9 @@ def test_the_code_neither_evaluates_nor_connects(modules: dict[Path, ast.Module]
             if isinstance(node, ast.ImportFrom) and node.module != "urllib.parse":
                 is_network = (node.module or "").partition(".")[0] in others
                 assert not is_network or node.lineno in scrapes[path.name], path
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    told = next(line for line in page.splitlines() if line.startswith("| No network"))
+    assert "`--engine dask`" in told and "`--watch --scrape`" in told
 
 
 def test_text_leaves_through_one_escaper(modules: dict[Path, ast.Module]) -> None:

@@ -368,6 +368,80 @@ def test_opening_any_input_executes_and_contacts_nothing(
     assert acts == []
 
 
+INPUTS: dict[str, Callable[[Path], Path]] = {
+    "trace": lambda folder: _trace(folder),
+    "telemetry": lambda folder: _seeded(folder, "amd-smi csv", "*.csv"),
+    "file of a store": lambda folder: _stored(folder) / RUN,
+    "manifest": lambda folder: _written(folder / "manifest.json", '{"model": "m"}'),
+    "job": lambda folder: _written(folder / "job.yaml", "model: m"),
+    "specifications": lambda folder: _written(folder / "gpu.toml", "[gpus.X]"),
+    "recording": lambda folder: _seeded(folder, "recorded run.json", "run.json"),
+    "node of a recording": lambda folder: _seeded(folder, "recorded run.json", "nodes/*.json"),
+    "process of a recording": lambda folder: _seeded(
+        folder, "recorded run.json", "processes/*.json"
+    ),
+    "damaged trace": lambda folder: _written(folder / "rank0.json.gz", "\x1f\x8b\x08cut"),
+}
+"""Files that runs are read from, as they lie in a directory."""
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="latin-1")
+    return path
+
+
+def _seeded(folder: Path, seed: str, name: str) -> Path:
+    SEEDS[seed](folder)
+    return next(iter(folder.rglob(name)))
+
+
+def _stored(folder: Path) -> Path:
+    write_store(sample_run(), folder / "store")
+    return folder / "store"
+
+
+@pytest.mark.parametrize("what", INPUTS)
+def test_no_output_replaces_an_input_by_another_name(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name, a link, a link to a link or a hard link: what lies there counts."""
+    folders = [tmp_path / name for name in ("run", "shown", "out")]
+    for folder in folders:
+        folder.mkdir()
+    path, shown, out = INPUTS[what](folders[0]), _trace(folders[1]), folders[2]
+    (out / "link").symlink_to(path)
+    (out / "link.md").symlink_to(out / "link")
+    os.link(path, out / "hard.txt")
+    before = path.read_bytes()
+    names = [path, out / "link", out / "link.md"]
+    # The name of a manifest says what it is; a hard link has none of it.
+    names += [out / "hard.txt"] if "trace" in what or what == "telemetry" else []
+    for name in names:
+        for arguments in (
+            *(["show", str(shown), "-o", str(name)], ["diff", str(shown), "-o", str(name)]),
+            *(["report", str(shown), "-o", str(name)], [f"--debug={name}", "keys"]),
+        ):
+            if arguments[0] == "diff":
+                arguments.insert(2, str(shown))
+            assert main(arguments) == 2, arguments
+            assert "no output replaces" in capsys.readouterr().err
+            assert path.read_bytes() == before and (out / "link").is_symlink()
+    for name in ("dangling", "empty"):
+        (out / name).symlink_to(out / "new") if name == "dangling" else (out / name).touch()
+        assert main(["show", str(shown), "-o", str(out / name)]) == 0
+        assert (out / name).stat().st_size
+
+
+def test_the_live_demo_is_mixed_with_no_telemetry(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    telemetry = tmp_path / "amd_smi_monitor.csv"
+    telemetry.write_text("mine\n")
+    assert main(["demo", "--live", "--write", str(tmp_path)]) == 1
+    assert "exists already; give another directory" in capsys.readouterr().err
+    assert telemetry.read_text() == "mine\n"
+
+
 def test_names_are_inert_in_lists_and_notes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry import databases
 from chopper_core.tables.text import FileHead, csv_cells
+from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory, reading
 
@@ -223,7 +224,6 @@ def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
 SLOTS: Final = "slots.csv"
 """Lines `gpu,slot` under that heading: the GPU's number in its node, and a word."""
 _HEADING: Final = ["gpu", "slot"]
-_MAX_BYTES: Final = 1 << 16
 
 
 def with_slots(run: Run, paths: Sequence[Path]) -> Run:
@@ -241,8 +241,7 @@ def with_slots(run: Run, paths: Sequence[Path]) -> Run:
 
 def _slots(path: Path) -> dict[int, str]:
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+        text = read_small(path).decode("utf-8", "replace")
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}.") from error
     heading, *rows = [csv_cells(line) for line in text.splitlines() if line.strip()] or [[]]

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.ingest.spelling import absolute, is_spelled_out, respelled
 from chopper_core.model.hardware import is_file, own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
@@ -42,7 +43,7 @@ class CacheEntry(Struct, frozen=True):
 
     path: Path
     name: str
-    """The name under which the run was opened; empty if it can't be read."""
+    """The path of the run, absolute; empty if it can't be read."""
     is_old: bool
     """Whether another version of Chopper wrote it or it is corrupt, so that it isn't used again."""
     size_bytes: int
@@ -81,15 +82,15 @@ def open_cached(
         return _opened(paths[0], progress, is_verified)
     if not all(path.exists() for path in paths):
         return _read(name, progress, jobs, overrides)
-    origin = _origin(name, paths, overrides)
+    origin = _origin(paths, overrides)
     folder = directory()
     state = key_of(name, overrides)
     cached = folder / state
     if is_store(cached) and atomic.is_private(folder):
         try:
-            run = _opened(cached, progress, is_verified)
+            run = _kept_run(cached, progress, is_verified)
             os.utime(cached)
-            return replace(run, name=name)
+            return respelled(run, name)
         except (ChopperError, OSError) as error:
             debug.note(f"{cached} can't be used: {error}")
             atomic.remove_folder(cached)
@@ -98,7 +99,7 @@ def open_cached(
     is_foreign = folder.exists() and not atomic.is_own(folder)
     # With more memory the run would be another.
     if shortages() != before or is_foreign:
-        return run
+        return respelled(run, name)
     # Imports pyarrow, which a cached run doesn't need.
     from chopper_core.store.writer import write_store
 
@@ -114,14 +115,15 @@ def open_cached(
                 atomic.remove_folder(path)
         if key_of(name, overrides) == state:
             with debug.timed(f"write {cached}"):
+                whole = respelled(run, absolute(name))
                 write_store(
-                    run, cached, origin=origin, private=True, is_synced=False, progress=progress
+                    whole, cached, origin=origin, private=True, is_synced=False, progress=progress
                 )
             if len(run.table) >= _MAPPED_FROM_ROWS:
-                run = replace(_opened(cached, progress, False), name=name)
+                run = _kept_run(cached, progress, False)
     except (ChopperError, OSError) as error:
         debug.note(f"{name} is not cached: {error}")
-    return run
+    return respelled(run, name)
 
 
 def _opened(folder: Path, progress: Progress, is_verified: bool) -> Run:
@@ -130,6 +132,11 @@ def _opened(folder: Path, progress: Progress, is_verified: bool) -> Run:
         if is_verified:
             _verify(folder, progress)
         return run
+
+
+def _kept_run(cached: Path, progress: Progress, is_verified: bool) -> Run:
+    """A cached run by the name that its texts have; a store's is that of its folder."""
+    return replace(_opened(cached, progress, is_verified), name=read_label(cached).name)
 
 
 def verify_run(
@@ -165,11 +172,11 @@ def _verify(folder: Path, progress: Progress, *, again: bool = False) -> None:
 
 
 def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
-    """The cache key of anything computed from a run's files: a digest of its name and overrides,
-    and one of the files' states and Chopper's own code.
+    """The cache key of anything computed from a run's files: a digest of their real paths and the
+    overrides, and one of the files' states and Chopper's own code.
     """
     paths = paths_of(name)
-    origin = digest([_origin(name, paths, overrides)])
+    origin = digest([_origin(paths, overrides)])
     return f"{origin}-{digest([*_stamps(paths), _code_stamp(), *_specifications(overrides)])}"
 
 
@@ -178,7 +185,8 @@ def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides)
     from chopper_core.ingest.open import open_run
 
     with debug.timed(f"read {name}"):
-        return open_run(name, progress, jobs=jobs, overrides=overrides)
+        spelled = name if is_spelled_out(name) else absolute(name)
+        return open_run(spelled, progress, jobs=jobs, overrides=overrides)
 
 
 def entries() -> list[CacheEntry]:
@@ -230,7 +238,7 @@ def kept(kind: str, name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
     """The place of figures of a run, of one of `KINDS`; ask before its files are read or searched,
     which may change then.
     """
-    file = f"{digest([_origin(name, paths_of(name), overrides)])}.json"
+    file = f"{digest([name, _origin(paths_of(name), overrides)])}.json"
     # A layout changes a row, not what is read.
     state = key_of(name, overrides) + overrides.parallel
     return Kept(directory().parent / kind / file, state)
@@ -255,17 +263,26 @@ def _folders() -> list[Path]:
         return []
 
 
-def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:
+def _origin(paths: Sequence[Path], overrides: Overrides) -> str:
+    """What a run is read from and how, however its paths are spelled.
+
+    A link of another name counts: a rank may be known by the name of its file or folder.
+    """
+    found = []
+    for path in paths:
+        real, spelled = os.path.realpath(path), os.path.abspath(path)
+        is_alias = os.path.basename(real) != os.path.basename(spelled)
+        found += [real, spelled] if is_alias else [real]
     options = [text for text in (overrides.clocks_text(), overrides.gpus_text()) if text]
     options += [f"hardware {overrides.hardware}"] if overrides.hardware else []
-    return "\n".join([name, *(str(os.path.realpath(path)) for path in paths), *options])
+    return "\n".join([*found, *options])
 
 
 def _stamps(paths: Sequence[Path]) -> Iterator[str]:
     """Path and state of every file below the paths, sorted by path; of directories the path, since
     an empty one is a run that wrote nothing."""
-    for path in paths:
-        if not path.is_dir():
+    for path in map(os.path.realpath, paths):
+        if not os.path.isdir(path):
             yield _stamp(path)
             continue
         for folder, folders, files in atomic.walk_once(path):

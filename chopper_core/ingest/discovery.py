@@ -25,7 +25,7 @@ from chopper_core.record.manifest import read_manifest
 from chopper_core.sources.ranks import captures_among, claimed_rank, process_in_name, rank_in_name
 from chopper_core.sources.registry import Family, family_of, natural_key, shape_of_name
 from chopper_core.sources.settings import has_settings
-from chopper_core.store.format import is_store, paths_of
+from chopper_core.store.format import is_store, name_of, paths_of
 from chopper_core.tables.text import head_of
 from chopper_core.util.atomic import holds
 from chopper_core.util.errors import DataError
@@ -75,7 +75,7 @@ class _Part(Struct, frozen=True):
 
     @property
     def run(self) -> str:
-        return ",".join(str(self.path / name) for name in self.files) or str(self.path)
+        return ",".join(name_of(self.path / name) for name in self.files) or name_of(self.path)
 
     def told_ranks(self) -> Iterator[int | None]:
         """The ranks in names, else those that the traces, or folders named for a rank, tell."""
@@ -104,7 +104,7 @@ def find_runs(names: Sequence[str]) -> list[FoundRun]:
             roots += paths
     for root in roots:
         if not root.is_dir() or is_store(root):
-            found.append(FoundRun(root.name, str(root)))
+            found.append(FoundRun(root.name, name_of(root)))
             continue
         parts, empty = _below(root, set(), is_root=True)
         for part in [*parts, *(_Part(path, frozenset()) for path in empty)]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from chopper_core.record.gpus import open_library
@@ -37,14 +37,23 @@ def scrape_feed(folder: Path, number: int, url: str) -> Feed:
     if urlsplit(url).scheme not in ("http", "https"):
         raise UsageError(f"--scrape {url!r} is no http URL, such as http://127.0.0.1:5000/metrics")
     from http.client import HTTPException
-    from urllib.request import urlopen
+    from urllib.error import URLError
+    from urllib.request import HTTPRedirectHandler, build_opener
 
+    class SameHost(HTTPRedirectHandler):
+        def redirect_request(self, *given: Any) -> Any:
+            to = given[-1]
+            if urlsplit(to).netloc != urlsplit(url).netloc:
+                raise URLError(f"it leads to {to}; give that address if you trust it")
+            return super().redirect_request(*given)
+
+    opener = build_opener(SameHost)
     file = LineFile(folder / f"scrape{number}.prom", "# HELP gpu Metrics of an exporter.")
 
     def feed() -> None:
         try:
-            with urlopen(url, timeout=_TIMEOUT_S) as answer:  # the schemes are checked
-                text = answer.read(_MAX_BYTES).decode("utf-8", "replace")
+            with opener.open(url, timeout=_TIMEOUT_S) as answer:
+                text = answer.read(_MAX_BYTES).decode("utf-8-sig", "replace")
         except (OSError, ValueError, HTTPException) as error:
             raise DataError(f"{url} can't be read: {getattr(error, 'reason', error)}") from error
         lines = scraped_lines(text, time.time_ns() // 10**6)

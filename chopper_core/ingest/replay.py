@@ -1,4 +1,7 @@
-"""Replay a run as a job writes it: telemetry line by line, its traces as windows now and then."""
+"""Replay a run as a job writes it: telemetry line by line, its traces as windows now and then.
+
+`python -m chopper_core.ingest.replay RUN INTO SPEED PARENT` is a process of its own, as a job is.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import gzip
 import json
 import os
 import re
+import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from chopper_core.util.children import end_with
 from chopper_core.util.errors import DataError
 
 EVERY_STEPS: Final = 20
@@ -36,12 +42,15 @@ class _RecordedTrace(NamedTuple):
 def replay(run: Path, into: Path, speed: float = 1.0) -> None:
     """Write a run's traces and its telemetry again and again, on a clock from now on.
 
-    Raises DataError where the run has no complete step, or no `amd_smi_monitor.csv`.
+    Raises DataError where the run has no complete step, or no `amd_smi_monitor.csv`, and where
+    the directory has telemetry: what it would be mixed with may be somebody's.
     """
     traces = [trace for path in sorted(run.glob("rank*.json.gz")) for trace in _recorded(path)]
     monitor = run / "telemetry" / "amd_smi_monitor.csv"
     if not traces or not monitor.is_file():
         raise DataError(f"{run} has no complete step, or no telemetry/amd_smi_monitor.csv")
+    if os.path.lexists(into / monitor.name):
+        raise DataError(f"{into / monitor.name} exists already; give another directory")
     heading, *lines = monitor.read_text().splitlines()
     rounds = list(_rounds(heading, lines))
     period_s = traces[0].period_s
@@ -101,3 +110,19 @@ def _write(into: Path, trace: _RecordedTrace, number: int, begin_ns: int) -> Non
     part = target.with_name(f"{target.name}.part")
     part.write_bytes(gzip.compress(text, 1))
     os.replace(part, target)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Replay RUN into INTO at SPEED as long as the process PARENT, which started this one, runs."""
+    run, into, speed, parent = arguments
+    end_with(int(parent))
+    # A terminal sends Ctrl-C to every process of the command; the parent ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        replay(Path(run), Path(into), float(speed))
+    except (DataError, OSError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -25,6 +25,7 @@ from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples,
 from chopper_core.sources.telemetry.cells import SECOND_NS
 from chopper_core.store.format import paths_of
 from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.atomic import BYTE_ORDER_MARK
 from chopper_core.util.errors import DataError
 from chopper_core.util.memory import reading
 
@@ -41,6 +42,7 @@ _CLOCK_SET_NS: Final = 10 * SECOND_NS
 """Appended samples that are so much older than those before are of a clock that was set back."""
 _WHOLE: Final = (b"\x1f\x8b", b"[", b"{", b"PAR1")
 """How files begin that no line of can be read alone."""
+_LONGEST_START: Final = 8
 
 
 class Tail:
@@ -81,7 +83,8 @@ class Tail:
                 if file.read(len(last)) != last:
                     self._begin()  # Rotated, replaced or truncated: another file begins.
                 file.seek(0)
-                is_whole = not self._at and file.read(4).startswith(_WHOLE)
+                start = file.read(_LONGEST_START).removeprefix(BYTE_ORDER_MARK)
+                is_whole = not self._at and start.startswith(_WHOLE)
             pieces: Iterable[Telemetry] = self._whole() if is_whole else iter(self._next, None)
             pieces = (self._timed(each, status.st_mtime_ns) for each in pieces)
             if not self._is_dated:
@@ -119,7 +122,8 @@ class Tail:
 
             try:
                 start = lines_of(0, 1)
-                if start[0].startswith(_WHOLE) or not self._recognise(start) or time_at(0) < 0:
+                first_line = start[0].removeprefix(BYTE_ORDER_MARK)
+                if first_line.startswith(_WHOLE) or not self._recognise(start) or time_at(0) < 0:
                     return None
                 wanted = {*blocks[-_LAST_BLOCKS:]}
                 for edges in spans:
@@ -163,7 +167,8 @@ class Tail:
             file.seek(self._at)
             data = file.read(_PIECE)
         data = data[: data.rfind(b"\n") + 1]  # The rest of the last line is still to come.
-        lines = data.splitlines(keepends=True)
+        text = data if self._at else data.removeprefix(BYTE_ORDER_MARK)
+        lines = text.splitlines(keepends=True)
         if not lines or (self._format is None and not self._recognise(lines)):
             return None
         context = [*self._head, *([] if self._is_untimed else self._last)] if self._at else []
@@ -196,8 +201,11 @@ class Tail:
             copy.write_bytes(b"".join(lines[:count]))
             if discover([copy], Family.TELEMETRY).files:
                 self._head = [*lines[:count]]
-                break
-        return True
+                return True
+        # Known by headings of which a half is written: the other half is to come.
+        if len(lines) < _MAX_HEADINGS:
+            self._format = None
+        return self._format is not None
 
     def _note_headings(self, lines: Sequence[bytes]) -> None:
         """Read on below headings that came again, perhaps changed, after a tool's restart."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from glob import glob
 from pathlib import Path
-from shutil import which
+from shutil import rmtree, which
 from tempfile import gettempdir
 from typing import Any, Final
 
@@ -20,10 +18,9 @@ from msgspec import Struct
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.record import counters, manifest
 from chopper_core.record.hooks.state import (
+    PRIVATE,
     TRIGGER,
     VARIABLE,
-    export_path,
-    remove,
     start_sampler,
     write_json,
 )
@@ -34,10 +31,12 @@ from chopper_core.record.states import (
     summary,
     windows_of,
 )
+from chopper_core.util.atomic import is_own, is_running
+from chopper_core.util.children import python_command
 from chopper_core.util.errors import DataError, UsageError
 
 _INJECT: Final = Path(__file__).parent / "inject"
-_SAMPLER: Final = (sys.executable, "-m", "chopper_core.record.sampler")
+_SAMPLER: Final = tuple(python_command("chopper_core.record.sampler"))
 _PASSED_ON: Final = {
     getattr(signal, f"SIG{name}")
     for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "CONT", "WINCH")
@@ -101,7 +100,7 @@ def record(
     recording.check()
     run, passes = recording.run, []
     if recording.counters:
-        counters.check_tool()
+        counters.check_tool(run)
         passes = counters.accepted(counters.planned(recording.counters), say)
     if passes and _is_recorded(run, command):
         say(f"{run} has its trace already: only counter passes that it lacks are run")
@@ -126,14 +125,23 @@ def record(
             say(f"{run}: its manifest can't be written: {getattr(error, 'strerror', '') or error}")
     found = _described(run)
     for process in found.processes if code else ():
-        if process.host == manifest.host_name():  # It may have been killed during an export.
-            remove(*glob(f"{export_path(gettempdir(), process.pid, '*')}*"))
+        # It may have been killed during an export.
+        if process.host == manifest.host_name() and not is_running(process.pid):
+            _remove_private(run, process)
     for problem in problems(run, found.processes):
         say(problem)
     if passes and is_first and code < _BY_SIGNAL:
         return _counted(recording, command, passes, say)
     say(summary(run, found))
     return code
+
+
+def _remove_private(run: Path, process: manifest.RecordedProcess) -> None:
+    """Remove the uncompressed traces of a process that is gone, where they can be nothing else."""
+    for folder in (Path(window.private) for window in process.windows if window.private):
+        is_there = folder.parent in (Path(gettempdir()), run.absolute())
+        if is_there and folder.name.startswith(PRIVATE) and is_own(folder):
+            rmtree(folder, ignore_errors=True)
 
 
 def _is_recorded(run: Path, command: Sequence[str]) -> bool:

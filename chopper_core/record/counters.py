@@ -161,8 +161,13 @@ def marker_library() -> str:
     return str(library) if is_there else ""
 
 
-def check_tool() -> None:
-    """Raise UsageError where rocprofv3 is missing."""
+def check_tool(run: Path) -> None:
+    """Raise UsageError where rocprofv3 is missing, or would write to another directory."""
+    if "%" in str(run.absolute()):
+        raise UsageError(
+            f"{run}: rocprofv3 takes %…% in the name of a directory for a variable; give a "
+            "directory without % with -o"
+        )
     if shutil.which(TOOL) is None:
         raise UsageError(
             "--counters needs rocprofv3, which isn't on the PATH; it comes with ROCm's package "

@@ -85,6 +85,8 @@ class RecordedWindow(Struct, omit_defaults=True):
     bytes: Whole = 0
     reason: str = ""
     """Why it has no file, or not all of its steps."""
+    private: str = ""
+    """The folder on its node that holds the trace until it is compressed into the run."""
 
 
 class RecordedProcess(Struct, omit_defaults=True):
@@ -108,6 +110,8 @@ class RecordedProcess(Struct, omit_defaults=True):
     stood_down: str = ""
     """Why it records no windows; '' if it does."""
     errors: list[str] = field(default_factory=list)
+    key: str = ""
+    """Tells it from processes of the same number, in other containers."""
 
 
 class RecordedPass(Struct, omit_defaults=True):
@@ -194,9 +198,20 @@ def publish_part(run_dir: Path, part: RecordedNode | RecordedProcess) -> None:
     if isinstance(part, RecordedNode):
         path = run_dir / NODES / f"{part.host}.json"
     else:
-        path = run_dir / PROCESSES / f"{part.host}-{part.pid}.json"
+        parts = (part.host, part.key, str(part.pid))
+        path = run_dir / PROCESSES / f"{'-'.join(filter(None, parts))}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, part)
+
+
+def is_recording(run_dir: Path) -> bool:
+    """Whether a directory has a manifest; a store has a file of its name, too."""
+    path = run_dir / MANIFEST
+    if not path.is_file():
+        return False
+    with suppress(OSError), path.open("rb") as file:
+        return _MARK in file.read(_HEAD_BYTES)
+    return True
 
 
 def read_manifest(run_dir: Path) -> Manifest | None:
@@ -204,21 +219,16 @@ def read_manifest(run_dir: Path) -> Manifest | None:
 
     Parts that can't be read are named in its notes. Raises DataError for a damaged `run.json`.
     """
-    path = run_dir / MANIFEST
-    if not path.is_file():
+    if not is_recording(run_dir):
         return None
-    with suppress(OSError), path.open("rb") as file:
-        # A store has a file of this name too.
-        if _MARK not in file.read(_HEAD_BYTES):
-            return None
-    manifest = _read(path, Manifest)
+    manifest = _read(run_dir / MANIFEST, Manifest)
     nodes, unread = read_parts(run_dir / NODES, RecordedNode)
     processes, others = read_parts(run_dir / PROCESSES, RecordedProcess)
     hosts = {node.host for node in nodes}
-    known = {(each.host, each.pid) for each in processes}
+    known = {(each.host, each.key, each.pid) for each in processes}
     manifest.nodes = [*(each for each in manifest.nodes if each.host not in hosts), *nodes]
     manifest.processes = [
-        *(each for each in manifest.processes if (each.host, each.pid) not in known),
+        *(each for each in manifest.processes if (each.host, each.key, each.pid) not in known),
         *processes,
     ]
     manifest.notes = list(dict.fromkeys((*manifest.notes, *unread, *others)))
@@ -274,7 +284,8 @@ def _git() -> dict[str, Any]:
 
     def answer(*arguments: str) -> str:
         return subprocess.run(
-            ("git", *arguments),
+            # A repository may name a program that git runs to look for changes.
+            ("git", "-c", "core.fsmonitor=false", *arguments),
             capture_output=True,
             text=True,
             timeout=_GIT_S,

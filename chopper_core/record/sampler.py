@@ -31,6 +31,7 @@ from chopper_core.record.manifest import (
     read_parts,
 )
 from chopper_core.util.atomic import is_running
+from chopper_core.util.children import ending_with_parent
 
 PERIOD_S: Final = 0.02
 _SLOW_S: Final = 1.0
@@ -56,14 +57,14 @@ _QUERY: Final = (
 )
 _ROCM_SMI: Final = (
     "while sleep 1; do t=$(date +%s.%N); rocm-smi -P -t -u -c --csv | "
-    'sed -n "s/^device/timestamp,device/p;s/^card/$t,card/p"; done >> {}'
+    'sed -n "s/^device/timestamp,device/p;s/^card/$t,card/p"; done >> "$1"'
 )
 TOOLS: Final = {
     "amd-smi": ("amd-smi", "metric", "-w", "1", "--csv", "--file", "{}"),
     "nvidia-smi": (
         *("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv", "-lms", "100", "-f", "{}"),
     ),
-    "rocm-smi": ("sh", "-c", _ROCM_SMI),
+    "rocm-smi": ("sh", "-c", _ROCM_SMI, "sh", "{}"),
 }
 """Tools that write a file of their own where no library is, by the program that they need."""
 
@@ -210,6 +211,7 @@ class NodeSampler:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            preexec_fn=ending_with_parent(),
         )
 
     def _lists(self, path: Path) -> None:

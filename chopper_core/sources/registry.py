@@ -318,6 +318,13 @@ def family_of(path: Path) -> Family | None:
     return None
 
 
+def is_recognised(path: Path) -> bool:
+    """Whether some format reads a file, whatever it is called, or would if it weren't damaged."""
+    head = head_of(path)
+    found = (_recognise(head, family, path) for family in FORMATS)
+    return any(isinstance(each, SourceFile) or (each and each.is_damaged) for each in found)
+
+
 def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
     """Read a file into the tables of its family, whichever format it has.
 

@@ -21,7 +21,7 @@ from chopper_core.util.patterns import late
 
 MANIFESTS: Final = ("chopper.json", "chopper.yaml", "manifest.json", "manifest.yaml")
 """The names of manifests, the one that counts first."""
-_YAML: Final = (".yaml", ".yml")
+YAML: Final = (".yaml", ".yml")
 _MAX_BYTES: Final = 1 << 20
 """A longer file is no configuration."""
 _MAX_LINE: Final = 1 << 12
@@ -58,7 +58,7 @@ def keys_of(path: Path) -> Iterator[tuple[str, Setting]]:
         if path.stat().st_size > _MAX_BYTES:
             return
         with ByteSource(path, _MAX_BYTES) as source:
-            text = source.read().decode("utf-8-sig", "replace")
+            text = source.read().decode("utf-8", "replace")
     except (OSError, DataError):
         return
     if path.suffix == ".json":
@@ -74,7 +74,7 @@ def _job_files(directory: Path) -> list[Path]:
     """The configurations in a directory and one level below, in the order of their names."""
     here = _in(directory)
     below = [path for each in here if each.is_dir() and each.name[0] != "." for path in _in(each)]
-    files = [path for path in (*here, *below) if path.suffix in _YAML and path.is_file()]
+    files = [path for path in (*here, *below) if path.suffix in YAML and path.is_file()]
     return [path for path in files if path.name not in MANIFESTS][:_MAX_FILES]
 
 
@@ -82,7 +82,7 @@ def _in(directory: Path) -> list[Path]:
     """Its folders and YAML files in the order of their names."""
     try:
         with os.scandir(directory) as entries:
-            found = (each for each in entries if each.name.endswith(_YAML) or holds(each.is_dir))
+            found = (each for each in entries if each.name.endswith(YAML) or holds(each.is_dir))
             return sorted(map(Path, found))
     except OSError:
         return []

@@ -132,13 +132,20 @@ def paths_of(name: str) -> list[Path]:
     return [path]
 
 
+def name_of(path: str | Path) -> str:
+    """The name of a run at a path, which `paths_of` gives back: `~` and `@` begin other names."""
+    text = str(path)
+    return f".{os.sep}{text}" if text[:1] in ("~", "@") else text
+
+
 def _looked_up(name: str) -> Path:
     name = named_runs(name)[0]
     try:
-        path = Path(name).expanduser()
+        # Not of a path, which `./~` is no more once it is one.
+        path = Path(os.path.expanduser(name))
         if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
             raise OSError(EACCES, os.strerror(EACCES))
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         short = name if len(name) <= _MAX_SHOWN else f"{name[: _MAX_SHOWN - 1]}…"
         raise DataError(f"{short} can't be read: {getattr(error, 'strerror', error)}.") from error
     return path

@@ -11,10 +11,10 @@ from pathlib import Path
 from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISSOCK
 from typing import IO, Any, Final
 
+from chopper_core.util.atomic import BYTE_ORDER_MARK
 from chopper_core.util.errors import DataError
 from chopper_core.util.workers import GZIP_FACTOR
 
-BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _WIDE: Final = {
     b"\xff\xfe\0\0": "utf-32",
     b"\0\0\xfe\xff": "utf-32",
@@ -22,6 +22,7 @@ _WIDE: Final = {
     b"\xfe\xff": "utf-16",
 }
 """PowerShell writes UTF-16 with these for `nvidia-smi > file`."""
+_LONGEST_MARK: Final = 4
 PIECE_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
 _BLOCK_BYTES: Final = 1 << 12
@@ -96,7 +97,7 @@ def not_a_file(path: Path) -> str:
 class ByteSource:
     """Reads a file, plain or gzip by its first bytes, in pieces of about `piece_bytes`.
 
-    Text in UTF-16 or UTF-32 that starts with a byte order mark is given in UTF-8, without the mark.
+    Text that starts with a byte order mark is given in UTF-8, without the mark: no reader sees one.
 
     A truncated or damaged gzip stream ends at the damage, which `problem` then describes. With
     `foreign`, a file that starts like one of another format raises DataError, which names it.
@@ -151,17 +152,24 @@ class ByteSource:
 
     def read(self) -> bytes:
         """Return the next piece; empty at the end."""
-        is_first = not self.bytes_given
-        piece = self._read_any()
-        encoding = next((name for mark, name in _WIDE.items() if piece.startswith(mark)), "")
-        if is_first and encoding:
-            self._decode = getincrementaldecoder(encoding)("replace").decode
+        piece = self._read_any() if self.bytes_given else self._read_first()
         while piece and self._decode is not None:
             # Less than a character remains for the next piece.
             if text := self._decode(piece):
                 return text.encode()
             piece = self._read_any()
         self._last = piece
+        return piece
+
+    def _read_first(self) -> bytes:
+        """The first piece without a byte order mark, which tells the encoding."""
+        piece = b""
+        while len(piece) < _LONGEST_MARK and (more := self._read_any()):
+            piece += more
+        if encoding := next((name for mark, name in _WIDE.items() if piece.startswith(mark)), ""):
+            self._decode = getincrementaldecoder(encoding)("replace").decode
+        elif piece.startswith(BYTE_ORDER_MARK):
+            return piece.removeprefix(BYTE_ORDER_MARK) or self._read_any()
         return piece
 
     def read_all(self, most: int, advice: str = "") -> bytes:

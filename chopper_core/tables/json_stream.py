@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from chopper_core.tables.bytes import BYTE_ORDER_MARK, ByteSource
+from chopper_core.tables.bytes import ByteSource
 from chopper_core.util.progress import Progress, silent
 
 INCOMPLETE: Final = -1
@@ -117,7 +117,7 @@ class JsonStream:
     def __init__(self, source: ByteSource, progress: Progress = silent) -> None:
         self._source = source
         self._progress = progress
-        self._text = source.read().removeprefix(BYTE_ORDER_MARK)
+        self._text = source.read()
         self._position = 0
 
     def enter(self, mark: bytes) -> bool:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from chopper_core.tables.bytes import BYTE_ORDER_MARK, ByteSource, not_a_file
+from chopper_core.tables.bytes import ByteSource, not_a_file
 from chopper_core.tables.losses import Losses
 from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
@@ -68,7 +68,7 @@ class FileHead:
         """The decompressed bytes after any byte order mark; empty if unreadable."""
         try:
             with ByteSource(self.path, HEAD_BYTES) as source:
-                return source.read().removeprefix(BYTE_ORDER_MARK)
+                return source.read()
         except DataError as error:
             self.problem = str(error).removeprefix(f"{self.path} ").rstrip(".")
             return b""
@@ -211,7 +211,7 @@ class FileText:
 
     def _pieces(self, piece_bytes: int) -> Iterator[str]:
         with ByteSource(self.path, piece_bytes) as source:
-            decode = getincrementaldecoder("utf-8-sig")("replace").decode
+            decode = getincrementaldecoder("utf-8")("replace").decode
             self.size_bytes = source.size_bytes
             while piece := source.read():
                 self.position = source.file_position

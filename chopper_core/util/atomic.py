@@ -245,9 +245,14 @@ def holds(is_kind: Callable[[], bool]) -> bool:
         return False
 
 
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+"""Editors and PowerShell begin UTF-8 with it; it is no part of the text."""
+
+
 def read_small(path: str | Path) -> bytes:
-    """The content of a file of settings, keys or names; raises OSError where it is larger than any,
-    as a device is that never ends, and for a pipe, which waits for its writer.
+    """The content of a file of settings, keys or names, without a byte order mark; raises OSError
+    where it is larger than any, as a device is that never ends, and for a pipe, which waits for its
+    writer.
     """
     if S_ISFIFO(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "It is a pipe, not a file", str(path))
@@ -258,7 +263,7 @@ def read_small(path: str | Path) -> bytes:
             content += piece
             if len(content) > _MOST_SMALL_BYTES:
                 raise OSError(errno.EFBIG, f"more than {_MOST_SMALL_BYTES >> 20} MiB", str(path))
-    return bytes(content)
+    return bytes(content.removeprefix(BYTE_ORDER_MARK))
 
 
 def publish(

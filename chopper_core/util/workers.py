@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from chopper_core.util import debug, memory
+from chopper_core.util import children, debug, memory
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled, Progress, silent
@@ -236,7 +236,7 @@ def _submitted(
             bytes_read = context.RawArray("q", len(paths))
             stop = context.RawValue("b")
             with _inherited():
-                given = (bytes_read, stop, limit, debug.target, _processes.get())
+                given = (os.getpid(), bytes_read, stop, limit, debug.target, _processes.get())
                 pool = ProcessPoolExecutor(workers, context, _start_worker, given)
                 stack.callback(_end, pool, futures)
                 stack.callback(setattr, stop, "value", True)
@@ -265,15 +265,16 @@ def _inherited() -> Iterator[None]:
     """
     import signal
 
-    main = sys.modules["__main__"]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        with redirect_stderr(sys.__stderr__):
-            yield
-    finally:
-        sys.modules["__main__"] = main
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with children.safe_path():
+        main = sys.modules["__main__"]
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            with redirect_stderr(sys.__stderr__):
+                yield
+        finally:
+            sys.modules["__main__"] = main
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 _shared: tuple[Any, Any] = (), None
@@ -281,9 +282,10 @@ _shared: tuple[Any, Any] = (), None
 
 
 def _start_worker(
-    bytes_read: Any, stop: Any, limit: int, debug_target: str, processes: int
+    parent: int, bytes_read: Any, stop: Any, limit: int, debug_target: str, processes: int
 ) -> None:
     global _shared
+    children.end_with(parent)
     _shared = bytes_read, stop
     _processes.set(processes)
     if limit:

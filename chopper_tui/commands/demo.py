@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from chopper_core.util.children import python_command
 from chopper_core.util.errors import DataError
 from chopper_tui.commands.arguments import EXPLORING
 from chopper_tui.commands.explore import explore
@@ -33,8 +34,8 @@ def run(options: Namespace) -> int:
         return 0
     with TemporaryDirectory(prefix="chopper-demo-") as folder:
         # A process of its own, as a job is one.
-        command = [sys.executable, "-m", "chopper_tui", "demo", "--live", "--write", folder]
-        with subprocess.Popen([*command, "--speed", str(options.speed)]) as writer:
+        given = (str(demo_path()), folder, str(options.speed), str(os.getpid()))
+        with subprocess.Popen(python_command("chopper_core.ingest.replay", *given)) as writer:
             options.watch = True
             try:
                 return explore(folder, options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.util.atomic import publish
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.commands import PROGRAM
-from chopper_tui.terminal import remark
+from chopper_tui.terminal import remark, size_in, terminal_size
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -41,9 +41,8 @@ def tell(text: str) -> None:
 
 def width() -> int:
     if sys.stdout.isatty():
-        return os.get_terminal_size(sys.stdout.fileno()).columns
-    columns = os.environ.get("COLUMNS", "")
-    return (int(columns) if columns.isdecimal() else 0) or 120
+        return terminal_size()[0] or 120
+    return size_in(os.environ.get("COLUMNS", "")) or 120
 
 
 def glyphs(*, is_ascii: bool = False) -> Glyphs:
@@ -96,14 +95,9 @@ def keep_input(path: Path) -> None:
     """Raise UsageError where an output would replace a file that runs are read from."""
     if not path.is_file():
         return
-    from chopper_core.sources.registry import family_of
-    from chopper_core.store.format import is_store
+    from chopper_core.ingest.inputs import is_input
 
-    try:
-        is_input = is_store(path.resolve().parent) or family_of(path) is not None
-    except DataError:  # unreadable
-        return
-    if is_input:
+    if is_input(path):
         raise UsageError(f"{path} is an input of Chopper, which no output replaces")
 
 

@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
+from chopper_core.util.children import python_command
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import Escaped, escape_each
 from chopper_tui.commands.output import tell, width, write
@@ -56,7 +57,10 @@ def run(options: Namespace) -> int:
     )
     code = record(recording, options.command, tell, is_terminal=sys.stderr.isatty())
     if options.open:
-        subprocess.run([sys.executable, "-m", "chopper_tui", str(recording.run)], check=False)
+        from chopper_core.store.format import name_of
+
+        # After `--` the name of a run is no command or option.
+        subprocess.run(python_command("chopper_tui", "--", name_of(recording.run)), check=False)
     return code
 
 

@@ -201,7 +201,13 @@ def test_a_clock_shift_needs_a_name_and_a_time(
     assert "is not SOURCE=+SECONDS" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("columns", "width"), [("90", 90), ("abc", 120), ("-5", 120), ("", 120)])
+@pytest.mark.parametrize(
+    ("columns", "width"),
+    [
+        *(("90", 90), ("abc", 120), ("-5", 120), ("", 120), ("99999", 1000)),
+        *(("9" * 5000, 1000), ("²", 120)),
+    ],
+)
 def test_a_pipe_is_as_wide_as_columns_says_where_that_is_a_number(
     trace: Path,
     capsys: pytest.CaptureFixture[str],

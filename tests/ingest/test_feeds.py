@@ -78,9 +78,14 @@ def test_metrics_of_exporters_become_signals(tmp_path: Path) -> None:
 
 class Exporter(BaseHTTPRequestHandler):
     text: ClassVar[str] = DCGM
+    asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
-        self.send_response(200)
+        self.asked.append(self.path)
+        _, leads, to = self.path.partition("/to/")
+        self.send_response(302 if leads else 200)
+        if leads:
+            self.send_header("Location", f"http://{to}")
         self.end_headers()
         self.wfile.write(self.text.encode())
 
@@ -118,6 +123,18 @@ def test_an_exporter_is_followed(url: str, tmp_path: Path, monkeypatch: pytest.M
         assert "has no metrics of GPUs" in follower.problem
     finally:
         follower.close()
+
+
+def test_a_redirect_leads_to_no_other_host(url: str, tmp_path: Path) -> None:
+    host = url.removeprefix("http://").partition("/")[0]
+    Exporter.asked.clear()
+    scrape_feed(tmp_path, 0, f"http://{host}/to/{host}/metrics")()
+    assert Exporter.asked == [f"/to/{host}/metrics", "/metrics"]
+    other = host.replace("127.0.0.1", "localhost")
+    Exporter.asked.clear()
+    with pytest.raises(DataError, match=f"it leads to http://{other}/metrics; give that address"):
+        scrape_feed(tmp_path, 1, f"http://{host}/to/{other}/metrics")()
+    assert len(Exporter.asked) == 1
 
 
 def test_what_is_no_exporter_is_a_sentence(tmp_path: Path) -> None:

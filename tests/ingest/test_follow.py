@@ -256,14 +256,17 @@ LOGS = [
 
 
 @pytest.mark.parametrize("name", LOGS)
-@pytest.mark.parametrize("step", [0, 37])
-def test_every_format_of_telemetry_is_tailed(name: str, step: int, folder: Path) -> None:
+@pytest.mark.parametrize(("step", "mark"), [(0, b""), (37, b""), (34, b""), (37, b"\xef\xbb\xbf")])
+def test_every_format_of_telemetry_is_tailed(
+    name: str, step: int, mark: bytes, folder: Path
+) -> None:
     """In pieces of whole lines or of any bytes: the samples are those of the file as a whole."""
     SEEDS[name](folder)
     run = open_run(str(folder), jobs=1)
     for path in {Path(each.path) for each in run.telemetry}:
         whole, part, data = RecentSamples(), RecentSamples(), path.read_bytes()
         Tail(path).read(whole, run)
+        data = data if data.startswith(b"PAR1") else mark + data
         tail, rounds = Tail(path), data.splitlines(keepends=True)
         path.write_bytes(b"")
         pieces = [data[at : at + step] for at in range(0, len(data), step)] if step else rounds

@@ -51,6 +51,27 @@ def sweep(tmp_path: Path) -> Path:
     return tmp_path / "sweep"
 
 
+def test_names_that_begin_like_others_are_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`./~` isn't the home directory and `./@main` no baseline, whether typed or found."""
+    (home := tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    names = ("~", "~root", "@main")
+    (here := tmp_path / "here").mkdir()
+    for name in names:
+        trace(here / name)
+    monkeypatch.chdir(here)
+    for name in names:
+        run = open_run(f"./{name}", jobs=1)
+        assert [source.path for source in run.sources] == [f"{name}/rank0.json"]
+    found = find_runs(["."])
+    assert sorted(each.name for each in found) == sorted(names)
+    for each in found:
+        (source,) = open_run(each.path, jobs=1).sources
+        assert source.path == f"{each.name}/rank0.json"
+
+
 def trace(folder: Path, rank: int = 0, step_us: int = 100, world: int = 1) -> None:
     """A trace of one rank with three iterations of one kernel."""
     tiny = TinyTrace(members={"distributedInfo": {"rank": rank, "world_size": world}})

@@ -97,11 +97,16 @@ def test_what_the_gpu_refuses_is_halved_or_left_out(monkeypatch: pytest.MonkeyPa
     assert accepted([("A", "B", "C")], said.append) == [("A", "B", "C")]
 
 
+def test_a_directory_in_which_the_tool_reads_a_variable() -> None:
+    with pytest.raises(UsageError, match="takes %…% in the name of a directory for a variable"):
+        check_tool(Path("a%pid%"))
+
+
 def test_without_the_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    check_tool()
+    check_tool(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="rocprofiler-sdk"):
-        check_tool()
+        check_tool(tmp_path)
 
 
 def test_passes_of_a_folder_that_was_not_recorded(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from chopper_core.ingest.open import open_run
@@ -253,6 +254,66 @@ def test_processes_side_by_side_without_ranks(
     assert record(RecordOptions(run, skip=30, steps=2), command, said.append) == 0
     assert set(open_run(str(run)).table.iteration.tolist()) == {30, 31}
     assert any("recorded these steps" in each for each in said)
+
+
+LAUNCHER = f"""
+import os, subprocess, sys
+train = "import os, runpy, sys; os.getpid = lambda: 7; sys.argv = ['', '60', 'slow'];"
+train += "runpy.run_path({TRAIN!r}, run_name='__main__')"
+ranks = [dict(os.environ, RANK=str(rank)) for rank in range(2)]
+both = [subprocess.Popen([sys.executable, "-c", train], env=known) for known in ranks]
+sys.exit(max(each.wait() for each in both))
+"""
+
+
+def test_processes_of_one_number_that_share_a_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in two containers: each rank has its own trace and state, and no planted link is used."""
+    shared, run, said = tmp_path / "shared", tmp_path / "run", list[str]()
+    shared.mkdir()
+    (victim := tmp_path / "victim").write_text("mine")
+    for name in (".chopper-7-30.json", ".chopper-7-30.json.tmp"):
+        (shared / name).symlink_to(victim)
+    monkeypatch.setenv("TMPDIR", str(shared))
+    command = [sys.executable, "-c", LAUNCHER]
+    assert record(RecordOptions(run, skip=30, steps=2), command, said.append) == 0
+    manifest = read_manifest(run)
+    assert manifest is not None
+    assert sorted((each.pid, each.rank) for each in manifest.processes) == [(7, 0), (7, 1)]
+    for process in manifest.processes:
+        (window,) = process.windows
+        trace = json.loads(gzip.decompress((run / window.file).read_bytes()))
+        assert trace["distributedInfo"]["rank"] == process.rank
+    assert victim.read_text() == "mine"
+    assert len([*shared.iterdir()]) == 2, "nothing but what was planted"
+
+
+def test_what_a_killed_process_exported_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that a state names is removed if it is one of ours, and nothing else."""
+    shared, run = tmp_path / "shared", tmp_path / "run"
+    shared.mkdir()
+    monkeypatch.setattr(recording, "gettempdir", lambda: str(shared))
+    ours, linked, others = (shared / name for name in (".chopper-a", ".chopper-b", "other"))
+    for folder in (ours, others):
+        folder.mkdir()
+        (folder / "trace.json").touch()
+    linked.symlink_to(others)
+    windows = [
+        RecordedWindow(4, 5, "writing", private=str(each)) for each in (ours, linked, others)
+    ]
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    state = manifest.RecordedProcess(manifest.host_name(), gone.pid, windows=windows)
+    text = msgspec.json.encode(state).decode()
+    (states := tmp_path / "states").mkdir()
+    (states / "n.json").write_text(text)
+    command = ["sh", "-c", f"mkdir -p run/processes; cp {states}/n.json run/processes; exit 3"]
+    monkeypatch.chdir(tmp_path)
+    assert record(RecordOptions(run), command, [].append) == 3
+    assert not ours.exists() and [*others.iterdir()] == [others / "trace.json"]
 
 
 def test_layers_that_are_lists_have_their_modules(tmp_path: Path) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from chopper_core.ingest.open import open_run
+from chopper_core.model.view import View
+from chopper_core.render import info, render
 from chopper_core.render.info import as_text
 from chopper_core.sources.settings import keys_of
 from chopper_core.tables import csv_stream
 from chopper_core.tables.bytes import ByteSource
+from chopper_core.util.atomic import read_small
+from chopper_core.views.query import query
+from chopper_tui.config import read_config
 from tests.fuzz.seeds import SEEDS, small_trace
 
 _BINARY: Final = ("chakra", "packed chakra", "packed trace", "rpd", "rocpd", "nsys", "cpu parquet")
@@ -85,3 +94,66 @@ def test_more_counters_than_any_profiler_writes_are_refused(tmp_path: Path) -> N
     assert len(run.table) == 16 and not run.counters
     ((_, why),) = run.failed
     assert "has 10,005 counters, more than any profiler writes; give a file" in why
+
+
+def _rewritten(folder: Path, change: Callable[[bytes], bytes]) -> None:
+    """Write each text file of a directory anew, packed ones too."""
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file():
+            continue
+        data = path.read_bytes()
+        is_packed = data.startswith(b"\x1f\x8b")
+        text = gzip.decompress(data) if is_packed else data
+        # Binary formats have no such mark.
+        if path.suffix == ".et" or text.startswith((b"SQLite", b"PAR1")) or b"\0" in text:
+            continue
+        path.write_bytes(gzip.compress(change(text)) if is_packed else change(text))
+
+
+def _sorted(text: bytes) -> bytes:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True).encode()
+    except ValueError:
+        return text
+
+
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "byte order mark": lambda text: b"\xef\xbb\xbf" + text,
+    "sorted keys": _sorted,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_marks_and_the_order_of_keys_change_nothing(seed: str, change: str, tmp_path: Path) -> None:
+    """One gate for text: what editors and scripts add or sort is the same run."""
+    told = []
+    for name in ("as it is", "changed"):
+        folder = tmp_path / name / "run"
+        folder.mkdir(parents=True)
+        SEEDS[seed](folder)
+        if name == "changed":
+            _rewritten(folder, CHANGES[change])
+        run = open_run(str(folder), jobs=1)
+        lines = info.as_json(run).replace(str(folder), "").splitlines()
+        size = re.compile(r'"size_bytes"|of no known tool')  # Which lists the keys.
+        frame = render(query(run, View("R")), "json").replace(str(folder), "")
+        # Counters are listed as they come.
+        told.append((sorted(line for line in lines if not size.search(line)), frame))
+    assert told[0] == told[1]
+
+
+def test_small_files_may_begin_with_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots, specifications, settings, keys: files that people edit."""
+    small_trace().write(tmp_path / "rank0.json")
+    mark = b"\xef\xbb\xbf"
+    (tmp_path / "slots.csv").write_bytes(mark + b"gpu,slot\n0,front\n")
+    (own := tmp_path / "gpu.toml").write_bytes(mark + b'["Own GPU"]\npower_w = 500\n')
+    run = open_run(str(tmp_path), jobs=1)
+    assert run.slots == {0: "front"} and not run.failed
+    assert read_small(own).startswith(b"[")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "chopper").mkdir()
+    (tmp_path / "chopper" / "config.toml").write_bytes(mark + b'[explorer]\ntheme = "light"\n')
+    config = read_config(lambda: ())
+    assert config.theme == "light" and not config.warnings

@@ -44,6 +44,7 @@ from chopper_core.views.shared.children import signal_chart
 from tests.align.traces import GEMM, TinyTrace
 from tests.conftest import ROOT
 from tests.demo import generated_files
+from tests.fuzz.seeds import SEEDS
 from tests.support import sample_run
 
 ADDRESSES = (
@@ -417,6 +418,48 @@ def test_a_large_run_that_was_just_kept_takes_no_memory_of_its_own(
     assert render(query(kept, View(kept.name)), "json") == render(
         query(read, View(read.name)), "json"
     )
+
+
+def test_a_run_is_kept_once_however_its_path_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened from the cache, it names its files as if it had been read by that spelling."""
+    above = tmp_path / "is" / "a"
+    (above / "run").mkdir(parents=True)
+    SEEDS["amd-smi csv"](above / "run")
+    (above / "run" / "rank9.json").write_text("{")
+    (above / "run" / "x.csv").write_text("timestamp,gpu,power\n")
+    (tmp_path / "link").symlink_to(above)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    places = {
+        above: ("run", "run/", "./run", "../a/run", str(above / "run"), "~/is/a/run"),
+        above / "run": (".", "../run", "./"),
+        tmp_path: ("is/a/run", "link/run", "is//a/run"),
+    }
+    for place, names in places.items():
+        monkeypatch.chdir(place)
+        for name in names:
+            read = open_run(name, jobs=1)
+            for _ in range(2):
+                kept = cache.open_cached(name, jobs=1)
+                assert kept.name == read.name == name
+                assert info.as_json(kept) == info.as_json(read), name
+                assert str(info.as_text(kept)) == str(info.as_text(read))
+            (entry,) = cache.entries()
+            assert entry.name == str(above / "run")
+            monkeypatch.setattr(cache, "_read", None)
+
+
+@pytest.mark.parametrize("name", ["rank0.json.gz", "./rank0.json.gz"])
+def test_a_run_of_one_file_is_kept_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(ROOT / "demo_data" / "fsdp2" / "rank0.json.gz", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    cache.open_cached(str(tmp_path / "rank0.json.gz"), jobs=1)
+    monkeypatch.setattr(cache, "_read", None)
+    kept, read = cache.open_cached(name), open_run(name, jobs=1)
+    assert str(info.as_text(kept)) == str(info.as_text(read)) and len(cache.entries()) == 1
 
 
 @pytest.mark.sweep

@@ -26,7 +26,7 @@ from textual.strip import Strip
 
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views import VIEWS
-from chopper_tui.terminal import HUNG_UP, can_draw, glyphs_of, prepare_environment
+from chopper_tui.terminal import HUNG_UP, can_draw, glyphs_of, prepare_environment, set_size
 from chopper_tui.textual_internals import ShownCells
 from tests.tui.terminal_harness import ROOT, Terminal, visible
 
@@ -262,6 +262,30 @@ def test_in_tmux(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("count", ["99999", "9" * 5000])
+def test_the_size_is_the_terminal_s_whatever_variables_say(count: str) -> None:
+    with Terminal(COLUMNS=count, LINES=count) as terminal:
+        terminal.until_text(SHOWN)
+        terminal.resize(100, 30)
+        terminal.until(lambda: len(terminal.text().splitlines()) >= 29)
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "left"),
+    [
+        ((80, 24), {"COLUMNS": "99999", "LINES": "50"}, {}),
+        ((65535, 24), {}, {"COLUMNS": "1000"}),
+        ((0, 0), {"COLUMNS": "99999", "LINES": "50"}, {"COLUMNS": "1000", "LINES": "50"}),
+        ((0, 0), {"COLUMNS": "many", "LINES": "9" * 5000}, {"LINES": "1000"}),
+    ],
+)
+def test_no_more_cells_are_laid_out_than_are_drawn(
+    own: tuple[int, int], given: dict[str, str], left: dict[str, str]
+) -> None:
+    set_size(given, *own)
+    assert given == left
+
+
 def test_resizing_redraws() -> None:
     with Terminal() as terminal:
         terminal.until_text(SHOWN)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +33,8 @@ from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import Interner, integer, nanoseconds
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.losses import ABSENT, Losses
-from chopper_core.tables.text import FileHead
+from chopper_core.tables.text import HEAD_BYTES, FileHead
+from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -49,6 +52,7 @@ SCHEMAS: Final = (
     "1.1.1-chakra.0.0.4",
 )
 _KEYS: Final = frozenset(("schema", "nodes"))
+_NODE_KEY: Final = b'"rf_id"'
 _RANK: Final = re.compile(r"(?:^|[^0-9])(\d+)\D*$")
 _MAX_BYTES: Final = 1 << 32
 _TENSOR: Final = "Tensor("
@@ -140,6 +144,9 @@ def head_of(head: FileHead) -> HostFile | None:
         member.key: head.data[member.start : member.end]
         for member in members(head.data, start + 1, stop_at="nodes")
     }
+    if "nodes" in found and "schema" not in found and _NODE_KEY in head.data:
+        # Sorted by name, the nodes come first.
+        found |= _members_behind(head.path, state_of(head.path))
     if not found.keys() >= _KEYS:
         return None
     process = found.get("pid", b"").strip()
@@ -149,6 +156,18 @@ def head_of(head: FileHead) -> HostFile | None:
         int(process) if re.fullmatch(rb"\d{1,18}", process) else ABSENT,
         int(match[1]) if match else None,
     )
+
+
+@lru_cache(64)
+def _members_behind(path: Path, _state: FileState) -> dict[str, bytes]:
+    """The last members of the object in a file, behind its list of nodes."""
+    end = b""
+    with suppress(DataError), ByteSource(path) as source:
+        while piece := source.read():
+            end = (end + piece)[-HEAD_BYTES:]
+    comma = skip_space(end, end.rfind(b"]") + 1)
+    behind = members(end, comma + 1) if end[comma : comma + 1] == b"," else ()
+    return {member.key: end[member.start : member.end] for member in behind}
 
 
 class _Document(Struct):

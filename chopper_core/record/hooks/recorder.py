@@ -26,9 +26,9 @@ from .state import (
     TRIGGER,
     WORLDS,
     device_of,
-    export_path,
     host_name,
     number_in,
+    private_folder,
     remove,
     start_sampler,
     write_json,
@@ -84,6 +84,8 @@ class Recorder:
         self.signals.forget()
         self.signals = TermSignal(self._end)
         self.pid = os.getpid()
+        self.key = os.urandom(4).hex()
+        """Tells processes of the same number apart, of containers with one host's name."""
         self.step = -1
         self.is_recording = False
         self.is_down = ""
@@ -276,9 +278,11 @@ class Recorder:
         folder = tempfile.gettempdir()
         if _free(folder) < _LOCAL_BYTES:
             folder = max(folder, self.run, key=_free)
-        raw = export_path(folder, self.pid, window["first"])
         why = f"{folder} has no room"
         try:
+            window["private"] = private_folder(folder)
+            self.publish()
+            raw = os.path.join(window["private"], ".trace.json")
             profiler.export_chrome_trace(raw)
             with open(raw, "rb") as file:
                 file.seek(-_END, os.SEEK_END)
@@ -286,9 +290,12 @@ class Recorder:
                     return raw
         except (OSError, RuntimeError) as error:
             why = f"{folder}: {error}"
-        remove(raw, f"{raw}.tmp")
+        self._remove_private(window)
         window.update({"state": "not written", "reason": why})
         return None
+
+    def _remove_private(self, window: Window) -> None:
+        shutil.rmtree(window.pop("private", ""), ignore_errors=True)
 
     def _write(self, window: Window, raw: str) -> None:
         target = os.path.join(self._folder(window), f"rank{self.rank() or 0}.json.gz")
@@ -314,15 +321,17 @@ class Recorder:
                 with gzip.open(part, "xb", compresslevel=2) as file:
                     shutil.copyfileobj(source, file, _CHUNK)
             os.replace(part, target)
+            self._remove_private(window)
             about = {"file": os.path.relpath(target, self.run), "bytes": os.path.getsize(target)}
             window.update({"state": "written", **about})
         except FileExistsError:
-            remove(raw)
+            self._remove_private(window)
             reason = f"another process recorded these steps as rank {self.rank() or 0}"
             window.update({"state": "not written", "reason": reason})
         except Exception as error:  # In a thread it would be on the program's standard error.
             window.update({"state": "not written", "reason": str(error)})
-            remove(part, raw)
+            self._remove_private(window)
+            remove(part)
         self.publish()
 
     def _is_writing(self) -> bool:
@@ -410,7 +419,7 @@ class Recorder:
     def publish(self, has_ended: bool = False) -> None:
         """Write the state of this process; where that fails, the program runs on without."""
         self._published_s = time.monotonic()
-        path = os.path.join(self.run, PROCESSES, f"{host_name()}-{self.pid}.json")
+        path = os.path.join(self.run, PROCESSES, f"{host_name()}-{self.key}-{self.pid}.json")
         # A handler that waits for the writer must not interrupt the holder of the lock.
         with suppress(Exception), self.signals.deferred(), self._lock:
             if not os.path.exists(path):
@@ -433,6 +442,7 @@ class Recorder:
         return {
             "host": host_name(),
             "pid": self.pid,
+            "key": self.key,
             "rank": self.rank(),
             "local_rank": number_in(LOCAL_RANKS),
             "world_size": self._of_job("get_world_size", WORLDS),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ PROCESSES: Final = "processes"
 LOADED: Final = ".loaded"
 """An empty file among the states: the hooks were loaded in some process."""
 TRIGGER: Final = "trigger.json"
+PRIVATE: Final = ".chopper-"
 EXPORTS: Final = "script"
 """Directories of traces that the script exports itself are numbered after it."""
 RANKS: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -53,9 +55,13 @@ def remove(*paths: str) -> None:
             os.remove(path)
 
 
-def export_path(folder: str, process: int, step: int | str) -> str:
-    """Where a process exports the trace of a window, before it is compressed into the run."""
-    return os.path.join(folder, f".chopper-{process}-{step}.json")
+def private_folder(folder: str) -> str:
+    """Make a folder for the trace of a window until it is in the run; raises OSError.
+
+    Only its owner can enter it, and nobody knows its name before: containers that share a folder
+    have processes of the same number, and others may put links there.
+    """
+    return tempfile.mkdtemp(prefix=PRIVATE, dir=folder)
 
 
 def device_of(torch: Any) -> dict[str, Any] | None:

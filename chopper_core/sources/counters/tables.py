@@ -21,9 +21,10 @@ from chopper_core.tables.columns import (
     are_timed,
     bounded,
 )
-from chopper_core.tables.csv_stream import refuse_width
+from chopper_core.tables.csv_stream import MAX_COLUMNS, refuse_width
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64, Mask
+from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
 from chopper_core.util.patterns import late
 
@@ -77,8 +78,43 @@ def clean_kernel_name(name: str) -> str:
     return name[: found.start()] if found else name
 
 
+_SPARSE_FROM_CELLS: Final = 1 << 24
+_MOST_CELLS_PER_ITEM: Final = 64
+"""Profilers count the same few counters in dispatches that follow each other."""
+
+
+def is_sparse(cells: int, rows: int, values: int) -> bool:
+    """Whether a table would take much more memory than the rows and values that it is made of."""
+    return cells > max(_SPARSE_FROM_CELLS, _MOST_CELLS_PER_ITEM * (rows + values))
+
+
+class SpannedColumn:
+    """The values of a counter from its first row to its last."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self._values = GrowingColumn(np.float64)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def covering(self, first: int, end: int) -> Float64:
+        """The values from `self.first` on, of at least these rows; NaN where there is none."""
+        if first < self.first:
+            known, self._values = self._values.whole(), GrowingColumn(np.float64)
+            self._values.append(np.full(self.first - first, np.nan))
+            self._values.append(known)
+            self.first = first
+        if (more := end - self.first - len(self)) > 0:
+            self._values.append(np.full(more, np.nan))
+        return self._values.whole()
+
+
 class CounterValues:
-    """The values of counters by row: a column for each, up to its last row.
+    """The values of counters by row: a column for each, from its first row to its last.
+
+    Where that takes much more memory than the values, and for more counters than any profiler
+    writes, no more of them are kept (`is_complete`).
 
     With `sums`, values of one counter and row, those of its instances, are added up; else the first
     one counts. NaN counts as missing; what no counter of 64 bits can hold is left out and counted.
@@ -89,23 +125,28 @@ class CounterValues:
         self.repeated = 0
         """Values that repeat another one of their counter and row, and differ."""
         self._sums = sums
-        self._columns: dict[int, GrowingColumn] = {}
+        self._columns: dict[int, SpannedColumn] = {}
+        self._cells = self._rows = self.count = 0
+        self.is_complete = True
 
     def add(self, row: Int32 | Int64, counter: Int64, value: Float64) -> None:
         """Append values: the number of a row, the code of a counter, and what was counted."""
         is_possible = np.abs(value) < _COUNTER_LIMIT
         self._losses.unreadable_events += int((~is_possible & ~np.isnan(value)).sum())
         known = np.flatnonzero(is_possible)
-        if not len(known):
+        if not len(known) or not self.is_complete:
             return
+        self.count += len(known)
         order = known[stable_order(counter[known])]
         for these in np.split(order, run_starts(counter[order])[1:]):
             rows, values = row[these], value[these]
-            column = self._columns.setdefault(int(counter[these[0]]), GrowingColumn(np.float64))
             low, end = int(rows.min()), int(rows.max()) + 1
-            if end > len(column):
-                column.append(np.full(end - len(column), np.nan))
-            held = column.whole()
+            column = self._columns.setdefault(int(counter[these[0]]), SpannedColumn(low))
+            before = len(column)
+            held = column.covering(low, end)
+            self._rows = max(self._rows, end)
+            self._cells += len(column) - before
+            rows, low, end = rows - column.first, low - column.first, end - column.first
             is_new = np.isnan(held[rows])
             if self._sums:
                 held[rows[is_new]] = 0.0
@@ -113,13 +154,20 @@ class CounterValues:
             else:
                 held[rows[is_new][::-1]] = values[is_new][::-1]
                 self.repeated += int((held[rows] != values).sum())
+            is_bounded = not is_sparse(self._cells, self._rows, self.count)
+            if len(self._columns) > MAX_COLUMNS or not is_bounded:
+                self.is_complete = False
+                self._columns.clear()
+                break
 
     def take(self, code: int) -> tuple[Int64, Float64]:
         """Return the rows and values of a counter, and release them."""
         column = self._columns.pop(code, None)
-        values: Float64 = np.empty(0) if column is None else column.whole()
+        if column is None:
+            return np.empty(0, np.int64), np.empty(0)
+        values = column.covering(column.first, column.first)
         rows = np.flatnonzero(~np.isnan(values))
-        return rows, values[rows]
+        return rows + column.first, values[rows]
 
 
 class DispatchTable:
@@ -231,7 +279,7 @@ class DispatchTable:
             rows[name] = rows[name][order]
         row_of = np.empty(len(order), np.int32)
         row_of[order] = np.arange(len(order), dtype=np.int32)
-        columns = self._dense(named, row_of[place], len(order))
+        columns = self._dense(path, named, row_of[place], len(order))
         region, by_gpu_time = self.host.regions(rows)
         rows["region"] = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
         del rows["thread"]
@@ -257,11 +305,19 @@ class DispatchTable:
             losses=self.losses,
         )
 
-    def _dense(self, names: Sequence[str], row_of: Int32, count: int) -> dict[str, Float64]:
+    def _dense(
+        self, path: Path, names: Sequence[str], row_of: Int32, count: int
+    ) -> dict[str, Float64]:
         """Return one column per counter: the sum, or the first, of the values of a dispatch.
 
         `row_of` is the final row of each added row.
         """
+        is_wide = is_sparse(count * len(names), count, self._values.count)
+        if is_wide or not self._values.is_complete:
+            raise DataError(
+                f"{path} has {len(names):,} counters, but a value for few of them in each of its "
+                f"{count:,} dispatches, as no profiler writes; give a file with fewer counters."
+            )
         columns: dict[str, Float64] = {}
         final, codes = CounterValues(self.losses, self._sums), Interner()
         for number, name in enumerate(names):

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from chopper_core.sources.kineto.events import Event, EventDecoder
-from chopper_core.tables.bytes import BYTE_ORDER_MARK, ByteSource
+from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.json_stream import (
     DECODE_ERRORS,
     INCOMPLETE,
@@ -132,7 +132,7 @@ class TraceText:
 
     def _open(self) -> None:
         path = self._source.path
-        buffer = self._read_up_to(b"", len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
+        buffer = self._source.read()
         while (start := skip_space(buffer)) == len(buffer):
             buffer = self._source.read()
             if not buffer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -78,6 +80,7 @@ _MONITOR: Final = {
 _MONITOR_ONLY: Final = frozenset(_MONITOR) - {"mem"}
 
 _ROW_START: Final = late(r'\{\s*"(?:timestamp|gpu|gpu_data)"\s*:')
+_FIRST_KEY: Final = late(r'[\s\[]*\{\s*"(\w{1,40})"\s*:')
 _JSON_KEYS: Final = late(
     '"(?:'
     + "|".join(("gpu_data", "temperature", "clock", *_METRIC_ONLY, *_MONITOR_ONLY))
@@ -86,9 +89,24 @@ _JSON_KEYS: Final = late(
 
 
 def _recognise_json(text: str) -> Recognised | None:
-    start = None if '"traceEvents"' in text else _ROW_START.search(text)
+    if '"traceEvents"' in text:
+        return None
+    start = _begin(text).search(text)
     is_own = start is not None and _JSON_KEYS.search(text, start.start())
     return Recognised(JSON_FORMAT) if is_own else None
+
+
+def _begin(text: str) -> re.Pattern[str]:
+    """How the rows of a file with that start begin; amd-smi's own order has the GPU first."""
+    first = _FIRST_KEY.match(text)
+    if first is None or '"gpu"' not in text:
+        return _ROW_START
+    try:
+        row, _ = json.JSONDecoder(strict=False).raw_decode(text, text.index("{"))
+    except (ValueError, RecursionError):
+        return _ROW_START
+    key = first[1] if type(row.get("gpu")) is int else "gpu"
+    return re.compile(rf'\{{\s*"(?:timestamp|gpu|gpu_data|{key})"\s*:')
 
 
 def _rows_of(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -126,6 +144,6 @@ _FORMAT: Final = TelemetryFormat(
         TelemetryTable("amd-smi monitor CSV", _MONITOR, marks=_MONITOR_ONLY),
         TelemetryTable("amd-smi metric CSV", _METRIC, marks=_METRIC_ONLY),
     ),
-    JsonRecords(JSON_FORMAT, _recognise_json, _ROW_START, _rows_of),
+    JsonRecords(JSON_FORMAT, _recognise_json, _begin, _rows_of),
 )
 recognise, read = _FORMAT.recognise, _FORMAT.read

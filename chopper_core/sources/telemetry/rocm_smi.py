@@ -105,6 +105,6 @@ _FORMAT: Final = TelemetryFormat(
             ("CSV derived from rocm-smi", _DERIVED_FIELDS),
         )
     ],
-    JsonRecords(_JSON_FORMAT, _recognise_json, _DOCUMENT, _rows_of),
+    JsonRecords(_JSON_FORMAT, _recognise_json, lambda _: _DOCUMENT, _rows_of),
 )
 recognise, read = _FORMAT.recognise, _FORMAT.read

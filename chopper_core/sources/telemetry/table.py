@@ -209,8 +209,8 @@ class JsonRecords(Struct, frozen=True):
     name: str
     recognise: Callable[[str], Recognised | Unusable | None]
     """Recognises a file by the text of its start."""
-    begin: re.Pattern[str]
-    """How its objects begin."""
+    begin: Callable[[str], re.Pattern[str]]
+    """How its objects begin in a file with that start: no tool promises an order of keys."""
     rows_of: Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]
     """The rows of an object."""
 
@@ -230,7 +230,7 @@ class TelemetryFormat(Struct, frozen=True):
         """Raises DataError if the file has no headings, or no usable sample."""
         head = FileHead(path)
         if self.json and head.is_json:
-            return self._read_json(self.json, path)
+            return self._read_json(self.json, path, head)
         layouts = self._layouts()
         known = (each for each in layouts if recognised_table(head, *each))
         layout_of, split = next(known, layouts[-1])
@@ -241,12 +241,12 @@ class TelemetryFormat(Struct, frozen=True):
         by_split = grouped(self.tables, lambda each: each.split)
         return [(_first_layout(tables), split) for split, tables in by_split.items()]
 
-    def _read_json(self, json: JsonRecords, path: Path) -> Telemetry:
+    def _read_json(self, json: JsonRecords, path: Path, head: FileHead) -> Telemetry:
         text = FileText(path)
         rows = RowCollector(path, text.losses)
 
         def records() -> Iterator[Mapping[str, Any]]:
-            for found in text.objects(json.begin):
+            for found in text.objects(json.begin(head.text)):
                 if isinstance(found, dict):
                     yield from json.rows_of(found)
                 else:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chopper_core.sources.counters.rocprofv3_csv import read_process
 from chopper_core.sources.counters.tables import CounterValues
 from chopper_core.tables.losses import Losses
 from tests.bench.counters import COUNTERS, write_counter_csv, write_counter_json, write_rocpd
@@ -83,13 +84,52 @@ def test_instances_are_added_up_on_the_way() -> None:
         given = np.full(len(rows), float(instance))
         given[instance] = np.nan
         values.add(rows, np.zeros(len(rows), np.int64), given)
-        assert len(values._columns[0]) == len(rows)
+        assert len(values._columns[0]) <= len(rows)
     found, sums = values.take(0)
     np.testing.assert_array_equal(found, rows)
     wanted = np.full(len(rows), float(sum(range(64))))
     wanted[:64] -= np.arange(64)
     np.testing.assert_array_equal(sums, wanted)
     assert len(values.take(0)[0]) == 0
+
+
+WIDE = """
+try:
+    read_process(counters=path)
+except Exception as error:
+    print(error)
+"""
+HEADS = "Kernel_Name,Dispatch_Id,Agent_Id,Counter_Name,Counter_Value\n"
+ODD: dict[str, tuple[str, Callable[[int], str], int]] = {
+    "names": ("has 30,000 counters, more than any", lambda n: f"k,{n % 7},0,C{n},1\n", 30_000),
+    "dispatches": (
+        "has 6,000 counters, but a value for few of them in each of its 60,000 dispatches",
+        lambda n: f"k,{n},0,C{n % 6000},1\n",
+        60_000,
+    ),
+}
+"""Odd files: what is said of them, and their rows."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_files_take_no_more_memory_than_their_size_says(name: str, tmp_path: Path) -> None:
+    said, row, count = ODD[name]
+    (path := tmp_path / "a_counter_collection.csv").write_text(
+        HEADS + "".join(map(row, range(count)))
+    )
+    done = run_limited(IMPORTS, WIDE, path, HEADROOM_MB + 130)
+    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
+
+
+def test_counters_of_other_dispatches_each_are_read(tmp_path: Path) -> None:
+    """Sorted by counter, or backwards: each value stays with its dispatch."""
+    rows = [f"k{n % 7},{n % 7},0,C{n},{n}\n" for n in range(9_000)]
+    (path := tmp_path / "a_counter_collection.csv").write_text(HEADS + "".join(reversed(rows)))
+    counters = read_process(counters=path).dispatches.counters
+    assert len(counters) == 9_000
+    for n in range(0, 9_000, 97):
+        wanted = [n if dispatch == n % 7 else np.nan for dispatch in range(7)]
+        np.testing.assert_array_equal(counters[f"C{n}"], wanted)
 
 
 def test_without_sums_the_first_value_counts() -> None:

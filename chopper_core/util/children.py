@@ -1,0 +1,66 @@
+"""Pythons of our own: they import nothing from the directory they start in, and end with us."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock, Thread
+from typing import Final
+
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
+_POLL_S: Final = 0.5
+_PR_SET_PDEATHSIG: Final = 1
+"""Argument of prctl(2): the signal that this process gets when its parent ends."""
+_starting: Final = Lock()
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours in a process of its own.
+
+    Python would look for modules in the working directory first, which may be anybody's.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Let the Pythons that `multiprocessing` starts meanwhile leave out the working directory.
+
+    One thread at a time: the environment is that of all. Raises OSError where Python was started
+    without its variables (`python -E`), which its children would ignore, too.
+    """
+    if sys.flags.ignore_environment and not sys.flags.safe_path:
+        raise OSError(errno.EPERM, f"workers would ignore {_SAFE_PATH}")
+    with _starting:
+        before = os.environ.get(_SAFE_PATH)
+        os.environ[_SAFE_PATH] = "1"
+        try:
+            yield
+        finally:
+            del os.environ[_SAFE_PATH]
+            if before is not None:
+                os.environ[_SAFE_PATH] = before
+
+
+def end_with(parent: int) -> None:
+    """End this process, whatever it does, soon after its parent, which SIGKILL asks nothing."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_S)
+        os._exit(1)
+
+    Thread(target=watch, name="parent", daemon=True).start()
+
+
+def ending_with_parent() -> Callable[[], None]:
+    """What a child of another program does before it becomes that: ask for SIGTERM at our end."""
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
