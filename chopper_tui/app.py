@@ -43,13 +43,14 @@ from chopper_core.views.shared.phrases import facts
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
+from chopper_tui.driver import TerminalDriver
 from chopper_tui.history import Columns
 from chopper_tui.keymap import Action, is_key
 from chopper_tui.opening import Opening
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import ScreenData, screen_data
 from chopper_tui.steps import run_in_thread
-from chopper_tui.terminal import SafeTerminal, can_erase, glyphs_of
+from chopper_tui.terminal import can_erase, glyphs_of
 from chopper_tui.textual_internals import ShownCells, fire, perform_key, without_toasts
 from chopper_tui.widgets.footer import PromptLine
 
@@ -165,10 +166,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         return error.error if isinstance(error, WorkerFailed) else error
 
     def get_driver_class(self) -> type[Driver]:
-        plain = super().get_driver_class()
-        if plain.__name__ != "LinuxDriver":
-            return plain
-        return type("TerminalDriver", (SafeTerminal, plain), {})
+        """Our driver in place of Textual's for a terminal; other ones are as it chooses."""
+        chosen = super().get_driver_class()
+        return TerminalDriver if chosen.__name__ == "LinuxDriver" else chosen
 
     async def on_event(self, event: events.Event) -> None:
         """Take keys one after another: each is performed on the screen that those before it left.
