@@ -31,6 +31,10 @@ def main() -> int:
             for done in range(1000):
                 progress("reading sample.json", done, 1000)
                 time.sleep(0.05)
+        if case == "brief":
+            for done in range(20):
+                progress("reading sample.json", done, 20)
+                time.sleep(0.05)
         if case == "broken":
             raise DataError("sample.json can't be read: it is cut off; copy it again")
         if case == "views":

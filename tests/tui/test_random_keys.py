@@ -15,7 +15,7 @@ from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import second_signal
-from chopper_tui.widgets.dialogs import Chooser, Palette
+from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.reader import TextReader
 from tests.charllm import directory
 from tests.monkey.__main__ import play
@@ -109,7 +109,7 @@ async def test_the_palette_opens_once_and_over_the_explorer_alone() -> None:
     async with explorer() as at:
         at.send("ctrl+p", "ctrl+p")
         await at.settle()
-        assert [type(screen) for screen in at.app.screen_stack[1:]] == [Palette]
+        assert [type(screen) for screen in at.app.screen_stack[1:]] == [Chooser]
         at.send("escape", "ctrl+p", "escape", "?", "ctrl+p")
         await at.settle()
         assert isinstance(at.app.screen, TextReader) and len(at.app.screen_stack) == 2
