@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
@@ -210,6 +212,12 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
     assert np.array_equal(first.table.idle_ns, whole.table.idle_ns)
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 def opening(error: Exception, go_on: Event) -> Opening:
     """The demo, whose counters and telemetry can't be read once the run of the traces is there."""
     start = with_view(View(str(DEMO / "fsdp2")), OVERVIEW)
@@ -245,9 +253,8 @@ async def test_a_file_that_changes_behind_the_first_screen_leaves_it_there(
         await driven.settle()
         assert "placing counters" in driven.text()
         go_on.set()
-        while "R reloads" not in driven.text():
-            assert app.is_running, app.failure
-            await pilot.pause(0.02)
+        await until(lambda: "R reloads" in driven.text() or not app.is_running)
+        assert app.failure is None
         assert "power.csv" in driven.status and "placing" not in driven.text()
         await driven.press("3")
         assert driven.frame.view.name == "kernels" and app.is_running and app.failure is None
@@ -269,16 +276,9 @@ async def test_a_check_that_fails_ends_the_app_unless_files_changed(
     app = ChopperApp(lambda _: open_run(str(tmp_path), jobs=1), View(str(tmp_path)))
     app.check = check
     async with app.run_test(size=(80, 24)) as pilot:
-        while not checked.is_set():
-            await pilot.pause(0.01)
-        if has_changed:
-            driven = Driven(app, pilot)
-            while "files changed" not in driven.text():
-                assert app.is_running, app.failure
-                await pilot.pause(0.02)
-        else:
-            while app.is_running:
-                await pilot.pause(0.02)
+        await until(checked.is_set)
+        driven = Driven(app, pilot)
+        await until(lambda: not app.is_running or (has_changed and "files ch" in driven.text()))
     assert (app.failure is None) == has_changed
 
 
@@ -286,8 +286,7 @@ async def test_an_error_behind_the_screen_is_one_of_the_app() -> None:
     """It was lost: what the work was to say never came."""
     async with explorer() as at:
         at.app._behind(lambda: [][0])
-        while at.app.crash is None:
-            await at.pilot.pause(0.01)
+        await until(lambda: at.app.crash is not None)
         assert isinstance(at.app.crash, IndexError)
         at.app._exception = None  # It is meant.
 

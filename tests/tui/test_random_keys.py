@@ -104,6 +104,24 @@ async def test_a_dialog_closes_once(closing: str) -> None:
         assert at.app.is_running and at.app.crash is None
 
 
+@pytest.mark.parametrize("opening", [("3", "p"), ("o",), ("s",), ("C",), ("m",), ("ctrl+p",)])
+async def test_nothing_that_is_typed_in_a_chooser_is_a_key(opening: tuple[str, ...]) -> None:
+    """`layer` closed it at its `l` and performed the other letters on the table."""
+    async with explorer((100, 30), measured_run(), VIEW) as at:
+        await at.press(*opening)
+        chooser, view = at.app.screen, at.frame.view
+        assert isinstance(chooser, Chooser)
+        at.send(*"layer hjkloq%")
+        await at.settle()
+        assert at.app.screen is chooser and "/layer" in at.text()
+        await at.press("escape")
+        at.paste("Layer hjkl")
+        await at.settle()
+        assert at.app.screen is chooser and chooser.search_text == "layer hjkl"
+        await at.press("escape", "escape")
+        assert at.app.screen is at.explore and at.frame.view == view
+
+
 @pytest.mark.sweep
 async def test_the_palette_opens_once_and_over_the_explorer_alone() -> None:
     async with explorer() as at:
