@@ -64,7 +64,7 @@ def test_figures_are_those_of_a_plain_count(run: Run, scope: str, by: str) -> No
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("by", ["name", "class", "operation"])
 def test_a_row_leads_to_where_it_occurs(run: Run, scope: str, by: str) -> None:
-    found, table = query(run, parse(f"R{scope}?view=kernels&by={by}&base=total")), run.table
+    found = query(run, parse(f"R{scope}?view=kernels&by={by}&base=total"))
     # As its heading says, whatever the rows are: the collectives were last.
     times = found.values["kernel_ns"].numbers.tolist()
     assert times == sorted(times, reverse=True)
