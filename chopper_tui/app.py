@@ -8,6 +8,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -42,13 +43,14 @@ from chopper_core.views.shared.phrases import facts
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
+from chopper_tui.driver import TerminalDriver
 from chopper_tui.history import Columns
 from chopper_tui.keymap import Action, is_key
 from chopper_tui.opening import Opening
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import ScreenData, screen_data
 from chopper_tui.steps import run_in_thread
-from chopper_tui.terminal import SafeTerminal, can_erase, glyphs_of, terminal_size
+from chopper_tui.terminal import can_erase, glyphs_of, terminal_size
 from chopper_tui.textual_internals import ShownCells, fire, perform_key, without_toasts
 from chopper_tui.widgets.footer import PromptLine
 
@@ -164,10 +166,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         return error.error if isinstance(error, WorkerFailed) else error
 
     def get_driver_class(self) -> type[Driver]:
-        plain = super().get_driver_class()
-        if plain.__name__ != "LinuxDriver":
-            return plain
-        return type("TerminalDriver", (SafeTerminal, plain), {})
+        """Our driver in place of Textual's for a terminal; other ones are as it chooses."""
+        chosen = super().get_driver_class()
+        return TerminalDriver if chosen.__name__ == "LinuxDriver" else chosen
 
     async def on_event(self, event: events.Event) -> None:
         """Take keys one after another: each is performed on the screen that those before it left.
@@ -240,7 +241,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             event = events.Paste(printable(first))
             if isinstance(line, PromptLine):
                 line.pasted(event)
-            else:
+            elif not self._searches(event.text):
                 await super().on_event(event)
         elif isinstance(line, Input) and event.is_printable and event.character:
             if line.selection.is_empty:
@@ -249,6 +250,12 @@ class ChopperApp(App[None], inherit_bindings=False):
                 line.replace(event.character, *sorted(line.selection))
         elif isinstance(self.screen, Explorer) or not self._is_taken(event):
             await perform_key(self, event)
+
+    def _searches(self, text: str) -> bool:
+        """Whether the dialog on top takes a pasted text."""
+        from chopper_tui.widgets.dialogs import Sought
+
+        return isinstance(self.screen, Sought) and self.screen.takes_text(text)
 
     def _is_taken(self, event: events.Key) -> bool:
         """Whether the dialog on top takes a key for itself, or gives way to the command line."""
@@ -287,7 +294,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         if self._loading is not None:
             self._open(self._loading)
         else:
-            self.screen.call_after_refresh(self._settle)
+            self._settle_soon(*self._explorers)
 
     def refresh_css(self, animate: bool = True) -> None:
         """Parse the style sheet again for another theme; Textual does so at first, too."""
@@ -359,48 +366,75 @@ class ChopperApp(App[None], inherit_bindings=False):
         else:
             explorer = self._explorer(*opened)
             await self.push_screen(explorer)
-            explorer.call_after_refresh(self._settle)
+            self._settle_soon(explorer)
             await self._perform_keys()
 
-    def _settle(self) -> None:
-        run, _, _ = self._opening.result()
-        run_in_thread(self._complete, run)
+    def _settle_soon(self, explorer: Explorer) -> None:
+        """Begin what goes on behind the first screen, once it is painted.
+
+        Nothing here waits for the opening: a key may have begun to read the run again.
+        """
+        explorer.call_after_refresh(self._settle, explorer.run, self._opening.whole)
+
+    def _settle(self, shown: Run, whole: Future[Run]) -> None:
+        self._behind(self._complete, shown, whole)
         if not gc.isenabled():  # The start does without; what it made is exempt.
             gc.freeze()
             gc.enable()
-        run_in_thread(self._watch)
+        self._behind(self._watch)
 
-    def _complete(self, shown: Run) -> None:
+    def _behind(self, work: Callable[..., None], *given: object) -> None:
+        """Do work behind the screen; an error that it doesn't expect is one of the app."""
+
+        def done(outcome: asyncio.Future[None]) -> None:
+            error = None if outcome.cancelled() else outcome.exception()
+            if isinstance(error, Exception):
+                self._handle_exception(error)
+
+        asyncio.ensure_future(run_in_thread(work, *given)).add_done_callback(done)
+
+    def _complete(self, shown: Run, whole: Future[Run]) -> None:
         """Show counters and telemetry in the run of the traces, once they are placed."""
-        whole = self._opening.whole
         if not whole.done():
-            self.call_later(self._announce, news="placing counters and telemetry…")
+            self.call_later(self._announce, whole, news="placing counters and telemetry…")
         try:
             run = whole.result()
         except Cancelled:
             return
-        except ChopperError as error:
-            self.call_later(self._fail, error)
+        except (ChopperError, OSError) as error:
+            # The screen shows what was read before; reading all of it again may succeed.
+            news = "no counters and telemetry · R reloads"
+            self.call_later(self._announce, whole, str(error), news, is_error=True)
             return
-        if run is not shown and self._opening.whole is whole:
-            for screen in self._explorers:  # All of it, so that no part is empty again.
-                with suppress(ChopperError):
-                    screen_data(run, screen.view, is_complete=True)
-            self._newest = run
-            while self._newest is run and not self._left.wait(_JOIN_S):
-                self.call_later(self._follow, None, "", False)
-            self.call_later(self._announce, "counters and telemetry are in")
+        if run is shown:
+            return
+        for screen in self._explorers:  # All of it, so that no part is empty again.
+            with suppress(ChopperError):
+                screen_data(run, screen.view, is_complete=True)
+        self._newest = run
+        while self._opening.whole is whole and self._newest is run and not self._left.wait(_JOIN_S):
+            self.call_later(self._follow, None, "", False)
+        self.call_later(self._announce, whole, "counters and telemetry are in")
 
-    def _announce(self, text: str = "", news: str = "") -> None:
-        """Say what joins a run, once the screen shows it."""
+    def _announce(
+        self, whole: Future[Run], text: str = "", news: str = "", *, is_error: bool = False
+    ) -> None:
+        """Say what joins a run, once the screen shows it and unless it was read again."""
+
+        def tell(screen: Explorer) -> None:
+            if self._opening.whole is whole:
+                screen.say(text, error=is_error)
+                screen.tell(news)
+
         for screen in self._explorers:
-            screen.steps.add(partial(screen.say, text))
-            screen.steps.add(partial(screen.tell, news))
+            screen.steps.add(partial(tell, screen))
 
     def load(self) -> Run:
         """Read the run again; it is verified again."""
         self.check = self._checked
-        return self._opening.reload()
+        run = self._opening.reload()
+        self._newest = None
+        return run
 
     def _watch(self) -> None:
         """Tell the explorer when files of the run change, until the app is left."""
@@ -464,7 +498,7 @@ class ChopperApp(App[None], inherit_bindings=False):
                 self._newest = None
 
     def verify_soon(self) -> None:
-        run_in_thread(self._verify)
+        self._behind(self._verify)
 
     def _verify(self) -> None:
         check, self.check = self.check, None
@@ -474,8 +508,14 @@ class ChopperApp(App[None], inherit_bindings=False):
                 check(self._go_on)
         except Cancelled:
             return
-        except ChopperError as error:
-            self.call_later(self._fail, error)
+        except (ChopperError, OSError) as error:
+            # Files that changed since are no damage: what is shown was read before.
+            if news := self._opening.files.news():
+                self.call_later(self._tell, news)
+            elif isinstance(error, ChopperError):
+                self.call_later(self._fail, error)
+            else:
+                raise
 
     def _go_on(self, step: str, done: int, total: int) -> None:
         if self._left.is_set():

@@ -37,7 +37,7 @@ LIVE: Final = "live"
 """The view whose figures change while the run stays the same."""
 ALL: Final = "all"
 """The argument of `:of` that takes the choice back."""
-_OPENED: Final = ((EXPLORE, "1"), *((name, digit) for name, digit in VIEWS.items()), (INFO, "0"))
+_OPENED: Final = ((EXPLORE, "1"), *VIEWS.items())
 SCREENS: Final = {
     digit: tuple(name for name, opens in _OPENED if opens == digit)
     for digit in ("1", "0", *sorted(set(VIEWS.values()) - {"0", "1"}))

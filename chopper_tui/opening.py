@@ -60,20 +60,21 @@ class Opening:
         return self._opened.done() and self._opened.exception() is None
 
     def result(self) -> Opened:
+        """The run and its first screen, once they are there; for the start alone."""
         return self._opened.result()
 
     def _work(self) -> None:
-        whole = self.whole
+        opened, whole = self._opened, self.whole
         try:
             run = self._read(ShowingProgress(self._report, self._show))
-            if not self._opened.done():
-                self._opened.set_result(self._screen_of(run))
+            if not opened.done():
+                opened.set_result(self._screen_of(run))
             whole.set_result(run)
         except BaseException as error:
             lacks_memory = is_out_of_memory(error)
             reason = out_of_memory(f"opening {self._start.run}") if lacks_memory else error
-            if not self._opened.done():
-                self._opened.set_exception(reason)
+            if not opened.done():
+                opened.set_exception(reason)
             whole.set_exception(reason)
 
     def _show(self, run: Run) -> None:
@@ -90,9 +91,12 @@ class Opening:
             self._opened.set_result(self._screen_of(run))
 
     def reload(self) -> Run:
-        """Read the run again, and let go of the one that was opened first."""
+        """Read the run again, and let go of what was read first, with what still joins it."""
+        run = self._read(self._report)
         self._opened, self.whole = Future(), Future()
-        return self._read(self._report)
+        self._opened.cancel()
+        self.whole.set_result(run)
+        return run
 
     def _read(self, progress: Progress) -> Run:
         self._before = self.files.state()

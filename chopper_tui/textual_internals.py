@@ -18,10 +18,12 @@ from rich.style import Style
 from textual import events
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual._styles_cache import StylesCache
+from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.color import TRANSPARENT
 from textual.geometry import Size
 from textual.keys import _character_to_key
+from textual.message import Message
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import Screen
 from textual.strip import Strip
@@ -33,6 +35,7 @@ from chopper_core.render.drawing import alone
 from chopper_core.render.palette import mixed
 from chopper_core.util.escape import printable
 from chopper_core.util.patterns import late
+from chopper_tui.terminal_input import ESCAPE, Pasted, Typed
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -260,6 +263,53 @@ class DimmedScreen(BackgroundScreen):
         for line in Segment.split_lines(console.render(self.screen._compositor, options)):
             yield Segment("".join(text for text, _, control in line if not control), self._style)
             yield Segment.line()
+
+
+class MessageParser:
+    """What the terminal's sequences mean, by Textual's own parser.
+
+    The parser raises on a number that it can't read, and takes the keys after a sequence that it
+    doesn't know for more of it: another one begins then, and the sequence is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._parser = XTermParser()
+
+    def messages(self, typed: Typed) -> list[Message]:
+        if isinstance(typed, Pasted):
+            return [events.Paste(typed.text)]
+        if typed == ESCAPE:
+            return [events.Key("escape", ESCAPE)]
+        if len(typed) > _MAX_SEQUENCE or _UNASKED.match(typed):
+            return []
+        try:
+            found = [*self._parser.feed(typed)]
+        except Exception:
+            found = []
+        if not found:
+            before, self._parser = self._parser, XTermParser()
+            self._parser.last_x, self._parser.last_y = before.last_x, before.last_y
+            if len(typed) == len(_ALT):
+                found += self._parser._sequence_to_key_events(typed[-1], alt=True)
+        return [message for message in found if _is_sound(message)]
+
+
+_ALT: Final = f"{ESCAPE}x"
+_MAX_SEQUENCE: Final = 32
+"""Characters beyond which Textual performs a sequence as keys."""
+_UNASKED: Final = late(r"\x1b\[(?:48;.*t|\?2048;.*|<(?:1(?:2[89]|[3-9]\d)|[2-9]\d\d|\d{4,});.*)\Z")
+"""Sizes, which are asked of the terminal's device: one of no pixels ends Textual's parser at the
+next report of the mouse. Buttons beyond three, which it takes for the left one."""
+_MAX_CELLS: Final = 1 << 15
+
+
+def _is_sound(message: Message) -> bool:
+    """Whether the app can use a message."""
+    if isinstance(message, events.MouseEvent):
+        return max(message.screen_x, message.screen_y) < _MAX_CELLS
+    if isinstance(message, events.Key):
+        return not any("\ud800" <= char <= "\udfff" for char in message.character or "")
+    return True
 
 
 def press(app: App[Any], key: str) -> None:

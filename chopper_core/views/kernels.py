@@ -123,7 +123,6 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=shown,
         headline=_headline(rows, "kernel" if by == "name" else by, base),
         notes=tuple(notes),
-        last=collectives_in(rows.nodes),
     )
 
 
@@ -166,7 +165,7 @@ def _known(figures: Mapping[str, Values], names: Sequence[str]) -> list[str]:
 
 
 def collectives_in(nodes: Groups) -> Mask:
-    """The rows that are mostly communication: their time is mostly waiting, so they come last."""
+    """The rows that are mostly communication."""
     return np.asarray(2 * nodes.sum("collectives") > nodes.sizes(), np.bool_)
 
 

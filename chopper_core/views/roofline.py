@@ -21,7 +21,6 @@ from chopper_core.views.shared.call_figures import (
     COLUMNS,
     LEVEL,
     MEASURED_RATES,
-    NO_SHAPE,
     by_shape,
     kernels_of_shape,
     measured_roofline,
@@ -70,7 +69,6 @@ def answer(run: Run, view: View) -> ViewResult:
         headline=(_headline(whole, time_text(base.each(total_ns)) + base.words),),
         notes=(*shape_notes(run, rows.whole, base), *(() if run.hardware else (_NO_ROOFS,))),
         charts=_charts(run, rows, own, share),
-        last=np.array([label.startswith(NO_SHAPE) for label in rows.labels], np.bool_),
     )
 
 

@@ -16,7 +16,6 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, SPLITS
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views.base import Base
 from chopper_core.views.frame import Frame
@@ -178,8 +177,6 @@ class ViewResult(Struct, frozen=True, eq=False):
     """What the total row is, where it is neither the total of the rows nor their mean."""
     extrapolated_total: frozenset[str] = frozenset()
     """The columns whose total is marked as extrapolated."""
-    last: Mask | None = None
-    """Rows that follow the others whatever the sort, such as communication among kernels."""
 
 
 class ViewModule(Protocol):

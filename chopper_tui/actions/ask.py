@@ -11,8 +11,16 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
 from chopper_core.model import address
+from chopper_core.model.run import Run
 from chopper_core.model.view import ALL_TIME, View, with_view
-from chopper_core.render.cells import cell_width, crumb, display_name, elide, scale_of
+from chopper_core.render.cells import (
+    cell_width,
+    crumb,
+    display_name,
+    elide,
+    scale_of,
+    wrapped,
+)
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
@@ -24,7 +32,18 @@ from chopper_tui.actions.program import open_command
 from chopper_tui.actions.time import find_along_time
 from chopper_tui.draw.figures import Figure
 from chopper_tui.history import Visit, as_measured, place_of, with_statistic
-from chopper_tui.keymap import ALL, ASK, EXPLORE, FIND, INFO, SCREENS, action, actions, screens_of
+from chopper_tui.keymap import (
+    ALL,
+    ASK,
+    EXPLORE,
+    FIND,
+    INFO,
+    SCREENS,
+    TABLE,
+    action,
+    actions,
+    screens_of,
+)
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
@@ -33,7 +52,6 @@ if TYPE_CHECKING:
 
 _TREE: Final = (EXPLORE, "Explore", "the scope's children")
 _key_of: Final = attrgetter("name", "order", "path", "overrides")
-_INFO_CELLS: Final = 105
 
 
 @action(ASK, *SCREENS, title="View", takes="NAME", hint="views", gives=tuple(SCREENS))
@@ -59,7 +77,7 @@ async def view(screen: Explorer, argument: str) -> None:
     name = names[(names.index(failed) + 1) % len(names)] if failed in names else names[0]
     screen.failed_view = ""
     if name == INFO:
-        await _show_info(screen)
+        await notes(screen, "")
         return
     asked = "" if name == EXPLORE else view_spec(name).name
     await _show_view(screen, asked)
@@ -225,18 +243,34 @@ async def _start_timeline(screen: Explorer, asked: View) -> None:
         screen.left[_key_of(asked)] = Visit(replace(asked, window=window))
 
 
-async def _show_info(screen: Explorer) -> None:
-    refuse_of_set(screen)
+@action(TABLE, "!", title="Notes and sources")
+async def notes(screen: Explorer, _: str) -> None:
+    """Show the notes on this table: what is left out, unknown, or estimated; below them the run's
+    sources: what was read, aligned and labelled."""
     from rich.text import Text
 
+    width = reading_width(screen)
+    parts = ["\n".join(wrapped(note, width)) for note in screen.frame.notes]
+    if not isinstance(screen.run, SeveralRuns):
+        parts.append(await run_in_thread(_sources_text, screen.run, width))
+    if not parts:
+        raise UsageError("there are no notes on this table")
+    title = "Notes and sources" if screen.frame.notes else "Sources"
+    screen.read(title, Text("\n\n".join(parts)), passes_digits=True)
+
+
+def _sources_text(run: Run, width: int) -> str:
     from chopper_core.render import info
 
-    width = max(min(screen.size.width * 96 // 100 - 5, _INFO_CELLS), 20)
     lines: list[str] = []
-    for line in (await run_in_thread(info.as_text, screen.run, width)).splitlines():
+    for line in info.as_text(run, width).splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         lines += wrap(line, width, subsequent_indent=indent) or [""]
-    screen.read("Info", Text("\n".join([*lines, ""])), passes_digits=True)
+    return "\n".join(lines)
+
+
+def reading_width(screen: Explorer) -> int:
+    return max(min(screen.size.width * 96 // 100 - 6, 100), 8)
 
 
 @action(FIND, "f", title="Find a name anywhere", takes="TEXT", while_busy=True)

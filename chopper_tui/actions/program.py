@@ -135,8 +135,6 @@ def quit_(screen: Explorer, _: str) -> None:
 @action(CHOPPER, PALETTE_KEY, title="Search all of these")
 def palette(screen: Explorer, _: str) -> None:
     """Search actions, views, columns, signals and recent places by name."""
-    from chopper_tui.widgets.dialogs import Palette
-
     actions = [(each.title, each.help, each.id, "") for each in screen.actions.values()]
     offered = [*actions, *_offers(screen)]
     options = [(str(place), title, text) for place, (title, text, _, _) in enumerate(offered)]
@@ -145,7 +143,7 @@ def palette(screen: Explorer, _: str) -> None:
         _, _, action_id, argument = offered[int(key)]
         screen.action_perform(action_id, argument)
 
-    screen.open_dialog(Palette("Search", options), perform)
+    screen.choose("Search", options, None, perform)
 
 
 def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:

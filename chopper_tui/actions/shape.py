@@ -29,7 +29,7 @@ from chopper_core.views.shared.derived import instance_levels, underlying
 from chopper_core.views.shared.filter import NO_ROW
 from chopper_core.views.shared.marks import Limits, mark_limits, set_mark_limits
 from chopper_core.views.spec import RUN_FIGURE, SeveralRuns
-from chopper_tui.actions.ask import by, of
+from chopper_tui.actions.ask import by, of, reading_width
 from chopper_tui.completions import filter_terms
 from chopper_tui.config import CHART_SIZES, save_columns
 from chopper_tui.draw.figures import detail as detail_of
@@ -343,7 +343,7 @@ async def detail(screen: Explorer, _: str) -> None:
     if not screen.table.rows:
         raise UsageError("there is no row")
     found = await run_in_thread(detail_of, screen.run, screen.frame, screen.table.cursor)
-    width = _reading_width(screen)
+    width = reading_width(screen)
     lines = full_detail(found, width, screen.table.glyphs)
     texts = ["".join(piece for piece, _ in line).rstrip() for line in lines]
     text = "".join(f"{line}\n" for line in texts)
@@ -351,21 +351,6 @@ async def detail(screen: Explorer, _: str) -> None:
         text += "\n" + "\n".join(wrapped(f"note: {note}", width))
     name = display_name(found.label, found.level)
     screen.read(f"{level_title(found.level)} {name}"[:width], Text(text))
-
-
-@action(TABLE, "!", title="Notes")
-def notes(screen: Explorer, _: str) -> None:
-    """Show the notes on this table: what is left out, unknown, or estimated."""
-    from rich.text import Text
-
-    if not screen.frame.notes:
-        raise UsageError("there are no notes on this table")
-    lines = ["\n".join(wrapped(note, _reading_width(screen))) for note in screen.frame.notes]
-    screen.read("Notes", Text("\n\n".join(lines)))
-
-
-def _reading_width(screen: Explorer) -> int:
-    return max(min(screen.size.width * 96 // 100 - 6, 100), 8)
 
 
 @action(TABLE, title="Limits", takes="[NAME WARNING ALARM|default]")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from chopper_core.model import address
 from chopper_core.model.view import sibling, with_view
 from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views import OVERVIEW
 from chopper_core.views.shared.children import silent_levels
 from chopper_core.views.spec import SeveralRuns
 from chopper_tui import screen_data
@@ -152,7 +153,7 @@ async def _enter_evidence(screen: Explorer) -> None:
 )
 async def up(screen: Explorer, argument: str) -> None:
     """Go up to the parent, with its cursor, sort, filter and scroll position; Esc first shows the
-    other panels again, or clears a filter, and cancels a slow step.
+    other panels again, or clears a filter, and cancels a slow step. At the top it does nothing.
     """
     if argument and screen.scope_tree.place is not None:
         screen.scope_tree.fold(is_open=False)
@@ -165,7 +166,7 @@ async def up(screen: Explorer, argument: str) -> None:
         await leave_view(screen)
     elif screen.entries and place_of(screen.entries[-1][0]) == place_of(screen.view):
         await screen.go(screen.entries.pop()[1])
-    elif screen.view.name:
+    elif screen.view.name and not _is_top(screen):
         await screen.go(changed(screen.here, with_view(screen.view, "")))
     elif len(screen.trail) > 1:
         await screen.go(parent_of(screen.here))
@@ -177,6 +178,12 @@ async def up(screen: Explorer, argument: str) -> None:
         await leave_run(screen)
     else:
         raise UsageError("this is the whole run; q quits")
+
+
+def _is_top(screen: Explorer) -> bool:
+    """Whether the view is the summary of the whole run, or the view that the run was opened at."""
+    view = screen.view
+    return not view.path and (view.name == OVERVIEW or place_of(view) == place_of(screen.landing))
 
 
 async def _leave_predicted(screen: Explorer) -> None:

@@ -71,6 +71,8 @@ class Explorer(ScreenParts):
         self._bindings = BindingsMap(bindings_of(actions))
         self.columns = dict(columns)
         self.trail: Trail = with_columns_of(trail_to(data.frame.view), self.columns)
+        self.landing = data.frame.view
+        """The view that the run was opened at."""
         self.past: list[Trail] = []
         """Where a person was before, the latest last."""
         self.future: list[Trail] = []

@@ -74,34 +74,33 @@ class Dialog(SteadyScreen[T], ModalScreen[T]):
 
 
 class Sought(Dialog[T]):
-    """A dialog that shows what matches the text that is typed.
-
-    Letters that move or close it are typed once there is a text; `/` begins one with them.
-    """
+    """A dialog that shows what matches the text that is typed; `/` begins a text, too."""
 
     search_text = ""
     is_typing = False
     types_at_once: ClassVar[bool] = True
-    """Whether a letter without a meaning begins a text."""
-    letters: ClassVar[str] = ""
-    """Letters that perform their binding while nothing is typed."""
+    """Whether any character begins a text; else only `/` does."""
 
     def takes_key(self, event: events.Key) -> bool:
         """Type a character, or take the last one back; whether it did."""
         char = event.character
-        acts = not self.is_typing and char in {*self.letters}
         if event.key == "backspace" and self.is_typing:
             self._type(self.search_text[:-1])
-        elif char is None or not event.is_printable or acts:
+        elif char is None or not event.is_printable:
             return False
-        elif not self.is_typing and char == "/":
+        elif char == "/" and not self.is_typing:
             self.is_typing = True
             self._type("")
-        elif self.is_typing or (char.isalnum() and self.types_at_once):
-            self.is_typing = True
-            self._type(self.search_text + char.lower())
         else:
+            return self.takes_text(char)
+        return True
+
+    def takes_text(self, text: str) -> bool:
+        """Search for more text, typed or pasted; False where it doesn't begin a search."""
+        if not self.is_typing and not self.types_at_once:
             return False
+        self.is_typing = True
+        self._type(self.search_text + text.lower())
         return True
 
     def action_leave(self) -> None:
@@ -124,21 +123,23 @@ class Sought(Dialog[T]):
 
 
 class Chooser(Sought[Any]):
-    """Options that typing narrows; answers with the id of the chosen one."""
+    """Options that typing narrows: every character is searched for, none is a key.
+
+    Answers with the id of the chosen option.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
-        Binding("left,h,q", "cancel", show=False),
-        Binding("j", "step(1)", show=False),
-        Binding("k", "step(-1)", show=False),
+        Binding("left", "cancel", show=False),
+        Binding("ctrl+n", "step(1)", show=False),
+        Binding("ctrl+p", "step(-1)", show=False),
         # The list's own pages need lines that it hasn't before it is drawn.
         Binding("pageup", "turn(-1)", show=False, priority=True),
         Binding("pagedown", "turn(1)", show=False, priority=True),
         # Before the list's own, which answers by a message: the next key would overtake it.
         Binding("enter", "take", show=False, priority=True),
-        Binding("right,l", "forward", show=False),
+        Binding("right", "forward", show=False),
     ]
-    letters = "jkqhl"
     list = getters.query_one(OptionList)
 
     def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
@@ -231,20 +232,12 @@ class Chooser(Sought[Any]):
         return None if option is None or option.id is None else int(option.id)
 
 
-class Palette(Chooser):
-    """All that can be done; every letter is searched for."""
-
-    letters = ""
-
-
 def option_cells(width: int) -> int:
     return width * 96 // 100 - _FRAME_CELLS
 
 
 class ColumnChooser(Chooser):
     """Columns to switch on and off; answers with the names of the chosen ones, in their order."""
-
-    letters = "jkqh"
 
     def __init__(
         self, title: str, chosen: Sequence[Metric], others: Sequence[Metric], glyphs: Glyphs

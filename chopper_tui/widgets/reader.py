@@ -222,7 +222,7 @@ def screen_table() -> list[tuple[str, str, str, str]]:
         (VIEWS[each.name], each.name, each.question, ", ".join(each.by)) for each in view_specs()
     ]
     rows.sort(key=lambda row: row[0])
-    return [*rows, ("0", INFO, "Which sources were read, aligned, labelled or left out?", "")]
+    return [*rows, ("!", INFO, "Which sources were read, aligned, labelled or left out?", "")]
 
 
 def _here(frame: Frame) -> tuple[str, list[tuple[str, str]]]:

@@ -11,11 +11,15 @@ prepare_environment()
 
 
 def main() -> int:
+    from textual.events import Key
+    from textual.message import Message
+
     from chopper_core.model.run import Run
     from chopper_core.model.view import View
     from chopper_core.util.errors import DataError
     from chopper_core.util.progress import Progress
     from chopper_tui.app import ChopperApp
+    from chopper_tui.driver import TerminalDriver
     from chopper_tui.play import run_app
     from chopper_tui.screen import Explorer
     from tests.tui.explorer import measured_run, sample_run
@@ -27,6 +31,10 @@ def main() -> int:
             for done in range(1000):
                 progress("reading sample.json", done, 1000)
                 time.sleep(0.05)
+        if case == "brief":
+            for done in range(20):
+                progress("reading sample.json", done, 20)
+                time.sleep(0.05)
         if case == "broken":
             raise DataError("sample.json can't be read: it is cut off; copy it again")
         if case == "views":
@@ -37,10 +45,18 @@ def main() -> int:
             return sample_run(gpus=2, iterations=1, layers=200)
         return sample_run()
 
+    class _DeafDriver(TerminalDriver):
+        def process_message(self, message: Message) -> None:
+            if isinstance(message, Key):
+                raise ZeroDivisionError
+            super().process_message(message)
+
     view = View("sample.json", ("1", "10", "backward") if case.startswith("large") else ())
     if case.endswith("restless"):
         Explorer.DETAIL_DELAY = 60.0
     app = ChopperApp(load, view)
+    if case == "deaf":
+        app.driver_class = _DeafDriver
     if case == "continued":
         _continue_in_the_middle_of_a_write()
     if case == "crash":

@@ -78,8 +78,8 @@ class Terminal:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
         self.screen.resize(rows, columns)
 
-    def send(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
+    def send(self, keys: str | bytes) -> None:
+        os.write(self._master, keys.encode() if isinstance(keys, str) else keys)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Read until a condition holds."""

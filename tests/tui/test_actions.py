@@ -20,7 +20,7 @@ from chopper_tui.commands import demo
 from chopper_tui.keymap import GROUPS, Action, find_command, key_table
 from chopper_tui.screen import Explorer, bindings_of
 from chopper_tui.screen_data import same_on_gpu
-from chopper_tui.widgets.dialogs import Palette
+from chopper_tui.widgets.dialogs import Chooser
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run
 from tests.tui.test_runs_screen import set_of_runs
@@ -103,7 +103,7 @@ def test_a_wrong_command_is_an_error(text: str) -> None:
 async def test_the_palette_offers_all() -> None:
     async with explorer() as at:
         await at.press("ctrl+p")
-        assert isinstance(at.app.screen, Palette)
+        assert isinstance(at.app.screen, Chooser)
         offered = [title for _, title, _ in at.app.screen._options]
         assert offered[: len(ACTIONS)] == [action.title for action in ACTIONS]
         for kind in ("View: Overview", "Theme: ", "Column: ", "Signal: "):

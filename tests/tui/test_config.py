@@ -211,7 +211,7 @@ async def test_saved_columns_are_those_of_the_next_session() -> None:
         assert at.frame.view.columns == ("idle_ns",)
         await at.press("b")
         assert [c.name for c in at.frame.columns] == ["idle_ns", "idle_ns_delta"]
-        await at.press("b", "p", "j", "j", "enter")
+        await at.press("b", "p", "down", "down", "enter")
         assert at.frame.level == "phase" and at.frame.view.columns == ("kernels",)
 
 
@@ -242,10 +242,10 @@ async def test_columns_are_chosen_from_a_list() -> None:
     async with explorer(run=measured_run(), view=View("sample.json", LAYER)) as at:
         await at.press("C")
         assert isinstance(at.app.screen, ColumnChooser) and "● time" in at.text()
-        await at.press("j", "space")
+        await at.press("down", "space")
         assert "● %" not in at.text()
         shown = shown_columns(at.explore)
-        await at.press(*["j"] * len(shown))
+        await at.press(*["down"] * len(shown))
         await at.press("space", "enter")
         names = [column.name for column in at.frame.columns]
         assert "share_pct" not in names and len(names) == len(shown) and names[0] == "elapsed_ns"

@@ -68,7 +68,7 @@ async def test_the_screens(name: str, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "keys"), [("info", ["0", "0"]), ("baselines", ["8"]), ("base", ["b", "}", "H", "{"])]
+    ("name", "keys"), [("info", ["!"]), ("baselines", ["8"]), ("base", ["b", "}", "H", "{"])]
 )
 async def test_what_keys_lead_to(name: str, keys: list[str]) -> None:
     async with explorer(SMALL, demo(), View(demo().name, STEP)) as at:

@@ -209,7 +209,7 @@ async def test_sorting() -> None:
         assert at.frame.sort == "-name"
         await at.press("o")
         assert isinstance(at.app.screen, Chooser)
-        await at.press("j", "enter")
+        await at.press("down", "enter")
         await at.command("sort idle")
         assert at.frame.sort == "idle_ns" and "sort idle▲" in at.text()
         await at.command("sort nonsense")
@@ -228,7 +228,7 @@ async def test_pivot() -> None:
     async with explorer() as at:
         await at.press("p")
         assert isinstance(at.app.screen, Chooser)
-        await at.press("j", "j", "enter")
+        await at.press("down", "down", "enter")
         assert at.frame.level == "phase"
         await at.press("enter")
         assert at.frame.view.order[:2] == ("phase", "gpu")
@@ -443,7 +443,7 @@ async def test_a_statistic_is_chosen_and_stays() -> None:
     async with explorer((120, 40)) as at:
         await at.press("s")
         assert isinstance(at.app.screen, Chooser) and "gpu, iteration" in at.text()
-        await at.press("j", "j", "enter")
+        await at.press("down", "down", "enter")
         assert at.frame.view.stat == "median" and "median time" in at.text()
         assert at.frame.address == "sample.json?stat=median"
         await at.press("enter")
@@ -465,7 +465,7 @@ async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int])
     async with explorer(size) as at:
         await at.press("3", "s")
         assert isinstance(at.app.screen, Chooser) and "gpu, iteration, layer" in at.text()
-        await at.press("j", "j", "enter")
+        await at.press("down", "down", "enter")
         assert at.frame.address == "sample.json?view=kernels&stat=median"
         assert "median kern" in at.text() and at.status.startswith("figures are the median per")
         await at.press("1")

@@ -214,3 +214,19 @@ def test_random_keys_while_data_arrives(seed: int, tmp_path: Path) -> None:
         terminal.send("\x03")
         assert terminal.wait() == 0
         assert "Traceback" not in terminal.text
+
+
+def test_reloads_from_the_first_screen_on_while_files_change(tmp_path: Path) -> None:
+    random, job = Random(0), Job(tmp_path / "run")
+    job.write_window(3, 0)
+    with watching(job.folder, "--watch", "--jobs", "1", "--interval", "0.5") as terminal:
+        terminal.until(lambda: b"?1049h" in terminal.output)
+        for number in range(12):
+            job.write_samples(1)
+            job.write_window(20 + 10 * number, STEP_GAP_US * (20 + 10 * number))
+            terminal.send("R")
+            terminal.quiet(random.choice([0.0, 0.05, 0.2]))
+        terminal.send("\x1b[27u?")
+        terminal.until_text("─ Help ─")
+        terminal.send("\x03")
+        assert terminal.wait() == 0 and terminal.is_restored()

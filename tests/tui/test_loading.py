@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
+from pathlib import Path
 from threading import Event
 
 import numpy as np
@@ -23,7 +26,9 @@ from chopper_tui.screen import Explorer
 from chopper_tui.widgets.dialogs import LoadingPane
 from chopper_tui.widgets.footer import PromptLine
 from tests.demo import DEMO
+from tests.ingest.test_run_sets import trace
 from tests.tui.explorer import Driven, explorer, sample_run
+from tests.tui.terminal_harness import Terminal
 
 
 async def test_the_progress_is_shown_and_cancelled() -> None:
@@ -205,3 +210,93 @@ async def test_counters_and_telemetry_join_the_run_of_the_traces_where_it_stands
     (first,), whole = shown, app._opening.whole.result()
     assert not first.counters and not first.telemetry and whole.counters and whole.telemetry
     assert np.array_equal(first.table.idle_ns, whole.table.idle_ns)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def opening(error: Exception, go_on: Event) -> Opening:
+    """The demo, whose counters and telemetry can't be read once the run of the traces is there."""
+    start = with_view(View(str(DEMO / "fsdp2")), OVERVIEW)
+
+    def load(progress: Progress) -> Run:
+        assert isinstance(progress, ShowingProgress)
+        show = progress.show
+
+        def show_and_fail(run: Run) -> None:
+            show(run)
+            go_on.wait(60)
+            raise error
+
+        return open_run(start.run, ShowingProgress(progress, show_and_fail))
+
+    return Opening(load, start, {})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DataError("power.csv changed while it was read"), FileNotFoundError(2, "gone", "power.csv")],
+)
+async def test_a_file_that_changes_behind_the_first_screen_leaves_it_there(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A file that changed is read again; it has changed each time.
+    monkeypatch.setattr("chopper_core.ingest.open._MAX_ATTEMPTS", 1)
+    go_on = Event()
+    app = ChopperApp(opening(error, go_on), with_view(View(str(DEMO / "fsdp2")), OVERVIEW))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_open(app, pilot)
+        driven = Driven(app, pilot)
+        await driven.settle()
+        assert "placing counters" in driven.text()
+        go_on.set()
+        await until(lambda: "R reloads" in driven.text() or not app.is_running)
+        assert app.failure is None
+        assert "power.csv" in driven.status and "placing" not in driven.text()
+        await driven.press("3")
+        assert driven.frame.view.name == "kernels" and app.is_running and app.failure is None
+
+
+@pytest.mark.parametrize("has_changed", [True, False])
+async def test_a_check_that_fails_ends_the_app_unless_files_changed(
+    has_changed: bool, tmp_path: Path
+) -> None:
+    trace(tmp_path, 0, world=1)
+    checked = Event()
+
+    def check(_: Progress) -> None:
+        if has_changed:
+            trace(tmp_path, 0, step_us=200, world=1)
+        checked.set()
+        raise DataError(f"{tmp_path}: a file is gone")
+
+    app = ChopperApp(lambda _: open_run(str(tmp_path), jobs=1), View(str(tmp_path)))
+    app.check = check
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(checked.is_set)
+        driven = Driven(app, pilot)
+        await until(lambda: not app.is_running or (has_changed and "files ch" in driven.text()))
+    assert (app.failure is None) == has_changed
+
+
+async def test_an_error_behind_the_screen_is_one_of_the_app() -> None:
+    """It was lost: what the work was to say never came."""
+    async with explorer() as at:
+        at.app._behind(lambda: [][0])
+        await until(lambda: at.app.crash is not None)
+        assert isinstance(at.app.crash, IndexError)
+        at.app._exception = None  # It is meant.
+
+
+@pytest.mark.parametrize("keys", ["R", ":reload\r"])
+def test_a_reload_while_the_first_screen_settles(keys: str) -> None:
+    """It waited for ever for a first screen that nobody made any more."""
+    with Terminal("brief") as terminal:
+        terminal.until_text("reading sample.json")
+        terminal.send(keys)
+        terminal.until_text("reloaded")
+        terminal.send("\x03")
+        assert terminal.wait() == 0 and terminal.is_restored()

@@ -15,7 +15,7 @@ from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import second_signal
-from chopper_tui.widgets.dialogs import Chooser, Palette
+from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.reader import TextReader
 from tests.charllm import directory
 from tests.monkey.__main__ import play
@@ -104,12 +104,30 @@ async def test_a_dialog_closes_once(closing: str) -> None:
         assert at.app.is_running and at.app.crash is None
 
 
+@pytest.mark.parametrize("opening", [("3", "p"), ("o",), ("s",), ("C",), ("m",), ("ctrl+p",)])
+async def test_nothing_that_is_typed_in_a_chooser_is_a_key(opening: tuple[str, ...]) -> None:
+    """`layer` closed it at its `l` and performed the other letters on the table."""
+    async with explorer((100, 30), measured_run(), VIEW) as at:
+        await at.press(*opening)
+        chooser, view = at.app.screen, at.frame.view
+        assert isinstance(chooser, Chooser)
+        at.send(*"layer hjkloq%")
+        await at.settle()
+        assert at.app.screen is chooser and "/layer" in at.text()
+        await at.press("escape")
+        at.paste("Layer hjkl")
+        await at.settle()
+        assert at.app.screen is chooser and chooser.search_text == "layer hjkl"
+        await at.press("escape", "escape")
+        assert at.app.screen is at.explore and at.frame.view == view
+
+
 @pytest.mark.sweep
 async def test_the_palette_opens_once_and_over_the_explorer_alone() -> None:
     async with explorer() as at:
         at.send("ctrl+p", "ctrl+p")
         await at.settle()
-        assert [type(screen) for screen in at.app.screen_stack[1:]] == [Palette]
+        assert [type(screen) for screen in at.app.screen_stack[1:]] == [Chooser]
         at.send("escape", "ctrl+p", "escape", "?", "ctrl+p")
         await at.settle()
         assert isinstance(at.app.screen, TextReader) and len(at.app.screen_stack) == 2

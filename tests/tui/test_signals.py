@@ -150,7 +150,7 @@ async def test_the_chosen_signal_stays_everywhere() -> None:
     async with explorer(run=measured_run(), view=View("sample.json", DEEP[:2])) as at:
         await at.press("m")
         assert isinstance(at.app.screen, Chooser)
-        await at.press("j", "j", "enter")
+        await at.press("down", "down", "enter")
         assert at.frame.signal.name == "power_w"
         for key in ("enter", "]", "{", "p", "escape", "escape", "escape", "escape", "H", "H"):
             await at.press(key)

@@ -194,7 +194,7 @@ TASKS = (
     ),
     Task(
         "Which operations wait for communication?",
-        ("6", "p", "j", "enter"),
+        ("6", "p", "down", "enter"),
         6,
         waiting_operations,
         "comms by the operation that follows",

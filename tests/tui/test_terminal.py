@@ -26,7 +26,8 @@ from textual.strip import Strip
 
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views import VIEWS
-from chopper_tui.terminal import HUNG_UP, can_draw, glyphs_of, prepare_environment, set_size
+from chopper_tui.driver import HUNG_UP
+from chopper_tui.terminal import can_draw, glyphs_of, prepare_environment, set_size
 from chopper_tui.textual_internals import ShownCells
 from tests.tui.terminal_harness import ROOT, Terminal, visible
 

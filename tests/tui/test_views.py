@@ -88,13 +88,26 @@ async def test_every_view_opens_by_name_and_by_digit(name: str, digit: str) -> N
             await at.press(digit)
 
 
-async def test_info_is_a_screen() -> None:
+async def test_the_sources_are_a_panel_that_no_digit_opens() -> None:
     async with explorer() as at:
-        await at.press("0")
-        assert at.frame.view.name == "overview"
-        await at.press("0")
-        assert "Info" in at.text()
-        await at.press("escape", "9")
+        await at.press("0", "0")
+        assert at.frame.view.name == "overview" and at.app.screen is at.explore
+        await at.command("view info")
+        assert "ources" in at.text()
+        await at.press("escape", *SCREENS, *SCREENS)
+        assert at.app.screen is at.explore
+
+
+async def test_escape_at_the_top_stays_there() -> None:
+    async with explorer(view=View("sample.json", name="kernels")) as at:
+        for key, name in (("0", "overview"), ("3", "kernels"), ("1", "")):
+            await at.press(key, "escape", "escape")
+            assert at.frame.view.name == name and "this is the whole run" in at.status
+        await at.press("5", "escape")
+        assert at.frame.view.name == ""
+    async with explorer(view=View("sample.json", ("1",), name="kernels")) as at:
+        await at.press("escape")
+        assert at.frame.view == View("sample.json", ("1",))
 
 
 @pytest.mark.sweep

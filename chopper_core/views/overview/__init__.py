@@ -35,7 +35,7 @@ from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
 from chopper_core.views.base import NODE, base_of, base_of_steps, baseline_of
 from chopper_core.views.kernels import COLUMNS as KERNEL_COLUMNS
-from chopper_core.views.kernels import collectives_in, columns_of_kernels, figures_of
+from chopper_core.views.kernels import columns_of_kernels, figures_of
 from chopper_core.views.overview.step import (
     COUNTED,
     OTHER,
@@ -200,7 +200,6 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
         headline=(headline_of(step, base), facts_of(step), *doubt_of(step)),
         charts=(_composition(step, base), lanes, _cards_of(step, slow)),
         base=base_of(run, view),
-        last=collectives_in(nodes),
     )
     return replace(result, by=OPERATION)
 

@@ -300,7 +300,7 @@ def framed(
         run.table.coordinates,
     )  # fmt: skip
     sort = view.sort or result.sort
-    shown = shown_of(rows, view.filter, sort, counted, result.last)
+    shown = shown_of(rows, view.filter, sort, counted)
     places = shown.at.tolist()
     frame = Frame(
         view=view,

@@ -25,7 +25,7 @@ from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.units import WRITTEN, AnyUnit, Unit
 from chopper_core.model.view import RUN_LEVEL
-from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Numbers
+from chopper_core.util.arrays import Float64, Index, Int32, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
@@ -111,23 +111,19 @@ class Shown(Struct, frozen=True, eq=False):
 _TIMES: Final = ("elapsed_ns", "kernel_ns")
 
 
-def shown_of(
-    rows: FilterRows, text: str, sort: str, counted: Mask | None = None, last: Mask | None = None
-) -> Shown:
-    """The rows that match a filter, sorted; `last` follow the others, then those not `counted`.
+def shown_of(rows: FilterRows, text: str, sort: str, counted: Mask | None = None) -> Shown:
+    """The rows that match a filter, sorted; those not `counted` follow the others.
 
     Raises UsageError for an invalid filter, or a column that the rows lack.
     """
     mask = matching(rows, text)
     at = np.flatnonzero(mask)
-    skipped = np.zeros(len(mask), np.int64) if last is None else last.astype(np.int64)
-    if counted is not None:
-        skipped[~counted] = 2
+    skipped = np.zeros(len(mask), np.bool_) if counted is None else ~counted
     order = _order(rows, at, sort, skipped[at])
     return Shown(rows, mask, at[order], _hint(rows, text, mask))
 
 
-def _order(rows: FilterRows, at: Index, sort: str, skipped: Int64) -> Index:
+def _order(rows: FilterRows, at: Index, sort: str, skipped: Mask) -> Index:
     """By name it is the level's default order, or alphabetical without one."""
     order = np.arange(len(at))
     if not sort:

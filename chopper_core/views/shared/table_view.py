@@ -17,7 +17,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, Selection, values_of
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
-from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask
+from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64
 from chopper_core.util.grouping import (
     distinct,
     places_by,
@@ -82,7 +82,6 @@ def table_view(
     charts: tuple[Chart, ...] = (),
     base: Base | None = None,
     total_title: str = "",
-    last: Mask | None = None,
 ) -> ViewResult:
     """The result of a view whose rows divide activities, instances or steps.
 
@@ -108,7 +107,6 @@ def table_view(
         extrapolated_total=frozenset(
             metric.name for metric, values in whole if len(values) and values.is_extrapolated(0)
         ),
-        last=last,
     )
 
 
