@@ -99,6 +99,7 @@ def placed_at(
         gpus=gpus,
         samples=sum(len(samples) for parts in telemetry.signals.values() for samples in parts),
         notes=(*telemetry.notes, *telemetry.losses.notes),
+        unused=telemetry.unused,
     )
 
 

@@ -23,14 +23,14 @@ from chopper_core.model.address import nothing_at
 from chopper_core.model.settings import in_name
 from chopper_core.record.manifest import read_manifest
 from chopper_core.sources.ranks import captures_among, claimed_rank, process_in_name, rank_in_name
-from chopper_core.sources.registry import Family, family_of, natural_key, shape_of_name
+from chopper_core.sources.registry import Family, family_of, natural_key
 from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.tables.text import head_of
 from chopper_core.util.atomic import holds
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import grouped
-from chopper_core.util.patterns import group_of
+from chopper_core.util.patterns import group_of, shape_of_name
 
 _DATA: Final = re.compile(
     r"\.(?:json|csv|db|rpd|sqlite|parquet|txt|log|jsonl)(?:\.gz)?$", re.IGNORECASE

@@ -133,6 +133,8 @@ class TelemetrySource(SampledFile, frozen=True):
     gpus: Mapping[int, int]
     late_ns: int = 0
     """How far stamps lie behind the middle of what their samples average."""
+    unused: Mapping[str, int] = {}
+    """The number of values of each field that no signal is read from."""
 
 
 class HostClock(Struct, frozen=True):

@@ -67,6 +67,7 @@ xgmi_read_gbps | GB/s | xGMI in | xGMI in | Data read over the links to other GP
 xgmi_write_gbps | GB/s | xGMI out | xGMI out | Data written over the links to other GPUs
 nvlink_read_gbps | GB/s | NVLink in | NVLink in | Data received over NVLink
 nvlink_write_gbps | GB/s | NVLink out | NVLink out | Data sent over NVLink
+nvlink_gbps | GB/s | NVLink | NVLink GB/s | NVLink traffic, both directions
 vram_bytes | B | VRAM | VRAM | Memory in use on the GPU
 """
 TRACKS: Final[Mapping[str, Track]] = {

@@ -41,6 +41,8 @@ class FieldKind(Enum):
     """Accumulated ticks under a limiter, the part."""
     TICKS = "ticks"
     """Accumulated ticks of the clock that residencies are counted in."""
+    SECONDS = "seconds"
+    """Accumulated seconds under a limiter, the part."""
 
 
 class Field(Struct, frozen=True, cache_hash=True):
@@ -57,6 +59,8 @@ class Field(Struct, frozen=True, cache_hash=True):
     """Rank among columns of the same meaning: the lowest one with values is used."""
     convert: Callable[[object], object] | None = None
     """Turns a cell into a quantity."""
+    of_file: Callable[[Float64], Float64 | None] | None = None
+    """Turns all values of a file into the signal's unit where only they tell theirs, or doesn't."""
     bits: int = 0
     """The width of a counter that wraps, where it is known; 0: 32 or 64, by its readings."""
     note: str = ""
@@ -127,6 +131,8 @@ class RowCollector:
         self.gpus: dict[GpuName, int] = Interner()
         self.notes: dict[str, None] = {}
         """Those of the columns."""
+        self.unused: Counter[str] = Counter()
+        """The number of values below each heading that no signal is read from."""
         self.unstamped_rows = 0
         self._repeats = Repeats(path)
         self._rows = GrowingColumns({"gpu": np.int32, "time_ns": np.int64})
@@ -199,6 +205,12 @@ class RowCollector:
         names, by_gpu = list(self.gpus), stable_order(gpu)
         for field in list(self._cells):
             at, values = map(np.concatenate, zip(*self._cells.pop(field), strict=True))
+            if field.of_file:
+                settled = field.of_file(values)
+                if settled is None:
+                    self.flaws[field.signal, Flaw.WRONG_UNIT] += len(values)
+                    continue
+                values = settled
             factor = self._factors.get(field, 1.0)
             owner = gpu[at]
             order = by_gpu if len(at) == len(gpu) else stable_order(owner)

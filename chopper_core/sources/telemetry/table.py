@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, Telemetry
-from chopper_core.sources.telemetry.cells import Stamps, whole_number
+from chopper_core.sources.telemetry.cells import Stamps, count_known, is_known, whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.tables.csv_stream import refuse_width
@@ -63,6 +63,8 @@ class ColumnPositions(Struct, frozen=True):
     """Of each field, where a row has several GPUs."""
     failed: float | None = None
     """The number in place of a failed reading."""
+    unused: Mapping[str, int] = {}
+    """The columns that nothing is read from, by their headings."""
 
 
 LayoutOf = Callable[[Sequence[str]], ColumnPositions | None]
@@ -96,6 +98,15 @@ def fields_in(columns: Mapping[str, int], known: Columns) -> list[tuple[int, Fie
             chosen.append((columns[heading], replace(field, alternative=ranks[what])))
             ranks[what] += 1
     return chosen
+
+
+def unused_of(headings: Sequence[str], used: Collection[int | None]) -> dict[str, int]:
+    """The columns that aren't used, by their headings; without those that have none."""
+    return {
+        heading.strip(): at
+        for at, heading in enumerate(headings)
+        if at not in used and heading.strip()
+    }
 
 
 def stamps_at(*columns: int) -> TimesOf:
@@ -169,16 +180,20 @@ class TelemetryTable(Struct, frozen=True):
         times = (each.split() for each in self.time)
         time = next((each for each in times if columns.keys() >= set(each)), ())
         host, *_ = *named(columns, self.host).values(), None
+        named_by = named(columns, (*self.gpu, *self.also_named_by))
+        used = {at for at, _ in fields} | {*named_by.values(), host}
+        used |= {columns[each] for pair in self.time for each in pair.split() if each in columns}
         ignored = [name for name in headings if name.casefold() in self.ignored]
         return ColumnPositions(
             format=self.name,
             width=len(headings),
             fields=fields,
             gpu_of=self.gpu_of if is_named else None,
-            named_by=named(columns, (*self.gpu, *self.also_named_by)),
+            named_by=named_by,
             times_of=stamps_at(*(columns[each] for each in time)) if time else None,
             host=host,
             notes=[f"{name} {_UNKNOWN}" for name in ignored],
+            unused=unused_of(headings, used),
         )
 
     def recognise(self, head: FileHead) -> Recognised | Unusable | None:
@@ -370,6 +385,9 @@ def add_records(
             known = {*table.columns, *table.gpu, *table.also_named_by, *table.time}
             keys = dict.fromkeys(chain.from_iterable(own))
             headings = [key for key in keys if key.strip().casefold() in known]
+            for key in keys.keys() - headings:
+                if count := sum(is_known(row.get(key)) for row in own):
+                    rows.unused[key] += count
             if (layout := table.layout(headings)) is not None:
                 columns = [TableColumn.of([row.get(key) for row in own]) for key in headings]
                 add_rows(rows, layout, TableRows(columns, len(own)))
@@ -424,6 +442,9 @@ def add_rows(rows: RowCollector, layout: ColumnPositions, block: TableRows) -> N
         losses[RowLoss.BAD_STAMP] += int((~is_timed).sum())
         block, which, times_ns = block.take(is_timed), which[is_timed], times_ns[is_timed]
     losses[RowLoss.SHORT] += int(block.is_short.sum())
+    for heading, column in layout.unused.items():
+        if known := count_known(block.column(column)):
+            rows.unused[heading] += known
     columns = [(field, block.column(column)) for column, field in layout.fields]
     if layout.gpus:
         for gpu, given in zip(layout.gpus, columns, strict=True):
