@@ -128,6 +128,7 @@ _FORMAT: Final = TelemetryFormat(
             may_be_nameless=True,
             has_units=True,
         ),
-    )
+    ),
+    example=EXAMPLE,
 )
 recognise, read = _FORMAT.recognise, _FORMAT.read

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = "is ignored: its unit is unknown."
 _HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
+_PROCESS: Final = "pid"
 _MAX_HEADINGS: Final = 1000
 _WAITING_LINES: Final = 1 << 14
 _DIGITS: Final = frozenset("0123456789")
@@ -220,11 +221,14 @@ class TelemetryFormat(Struct, frozen=True):
 
     tables: Sequence[TelemetryTable]
     json: JsonRecords | None = None
+    example: str = ""
+    """A command that writes rows of GPUs, where the tool can write rows of processes, too."""
 
     def recognise(self, head: FileHead) -> Recognised | Unusable | None:
         if head.is_json:
             return self.json.recognise(head.text) if self.json else None
-        return next(filter(None, (recognised_table(head, *each) for each in self._layouts())), None)
+        found = (recognised_table(head, *each, self.example) for each in self._layouts())
+        return next(filter(None, found), None)
 
     def read(self, path: Path, _progress: Progress = silent) -> Telemetry:
         """Raises DataError if the file has no headings, or no usable sample."""
@@ -262,12 +266,20 @@ def _first_layout(tables: Sequence[TelemetryTable]) -> LayoutOf:
 
 
 def recognised_table(
-    head: FileHead, layout_of: LayoutOf, split: Split = csv_line
-) -> Recognised | None:
-    """Return the format of a table, by the headings near its start."""
+    head: FileHead, layout_of: LayoutOf, split: Split = csv_line, example: str = ""
+) -> Recognised | Unusable | None:
+    """Return the format of a table, by the headings near its start.
+
+    One of processes is refused, with an example of the command that lists GPUs.
+    """
     lines = head.rows if split is csv_line else map(split, head.lines[:HEADING_LINES])
-    layouts = (layout_of(cells) for cells in lines if cells)
-    return next((Recognised(layout.format) for layout in layouts if layout), None)
+    for cells in filter(None, lines):
+        if layout := layout_of(cells):
+            if _PROCESS in positions(cells):
+                record = f"; record: {example}" if example else ""
+                return Unusable(f"lists processes (column {_PROCESS}), not GPUs{record}")
+            return Recognised(layout.format)
+    return None
 
 
 def read_table(
