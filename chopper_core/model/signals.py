@@ -487,12 +487,11 @@ def summary_of(
     times, values = times_ns[known], values[known].astype(np.float64)
     if not len(times):
         return None
+    first = times[0] if begins_ns is None else begins_ns[known][0]
+    seconds = 1e-9 * (np.diff(times) if begins_ns is None else times - begins_ns[known])
+    held = area = float(values[: len(seconds)] @ seconds)
     if begins_ns is None:
-        first, seconds = times[0], np.diff(times) * 1e-9
-        held, area = float(values[:-1] @ seconds), float((values[1:] + values[:-1]) @ seconds / 2)
-    else:
-        first, seconds = begins_ns[known][0], (times - begins_ns[known]) * 1e-9
-        held = area = float(values @ seconds)
+        area = float((values[1:] + values[:-1]) @ seconds / 2)
     span = float(seconds.sum())
     return SampleSummary(
         first_ns=int(first),

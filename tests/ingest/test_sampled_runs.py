@@ -417,6 +417,13 @@ def test_the_first_window_of_spans_counts_like_the_others(tmp_path: Path, gap: i
     assert run.telemetry[0].unused == {"cpu0_energy": 5}
 
 
+def test_samples_of_a_node_alone_show_in_every_view(tmp_path: Path) -> None:
+    (tmp_path / "system_memory_used_3.csv").write_text("1726000000,600\n1726000001,610\n")
+    run = open_run(str(tmp_path), jobs=1)
+    for view in VIEWS:
+        assert as_text(frame(run, view))
+
+
 def test_one_window_is_a_run(tmp_path: Path) -> None:
     text = "start_time,window_name,elapsed_time,gpu0_energy\n1760000000,all,10.0,5000\n"
     (tmp_path / "zeus.csv").write_text(text)

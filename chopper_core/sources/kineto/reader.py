@@ -39,6 +39,9 @@ _KINETO_KEYS: Final = frozenset(
     (EVENTS_KEY, "deviceProperties", "distributedInfo", "schemaVersion", "baseTimeNanoseconds")
 )
 _TRACE: Final = Recognised("Kineto trace")
+_OPERATOR: Final = b'"cpu_op"'
+_GPU_WORK: Final = (b'"kernel"', b'"gpu_memcpy"', b'"gpu_memset"', b'"Kernel"', b'"Memcpy"')
+"""Categories in a trace, also of older versions."""
 
 
 def recognise(head: FileHead) -> Recognised | Unusable:
@@ -160,3 +163,21 @@ def _holds_captures(path: Path, _state: FileState) -> bool:
                 return False
             has_capture, tail = has_capture or _BEGINS_CAPTURE in text, text[-32:]
     return has_capture
+
+
+def lacks_gpu_work(path: Path) -> bool:
+    """Whether a trace has operators of a host and no kernel, copy or memset of a GPU."""
+    state = state_of(path)
+    return state is not None and state[0] <= _MOST_SEARCHED and _lacks_gpu_work(path, state)
+
+
+@lru_cache(1 << 12)
+def _lacks_gpu_work(path: Path, _state: FileState) -> bool:
+    has_operators, tail = False, b""
+    with suppress(DataError), ByteSource(path) as source:
+        while piece := source.read():
+            text = tail + piece
+            if any(mark in text for mark in _GPU_WORK):
+                return False
+            has_operators, tail = has_operators or _OPERATOR in text, text[-32:]
+    return has_operators

@@ -227,8 +227,10 @@ class TelemetryFormat(Struct, frozen=True):
     def recognise(self, head: FileHead) -> Recognised | Unusable | None:
         if head.is_json:
             return self.json.recognise(head.text) if self.json else None
-        found = (recognised_table(head, *each, self.example) for each in self._layouts())
-        return next(filter(None, found), None)
+        for layout_of, split in self._layouts():
+            if found := recognised_table(head, layout_of, split, self.example):
+                return found
+        return None
 
     def read(self, path: Path, _progress: Progress = silent) -> Telemetry:
         """Raises DataError if the file has no headings, or no usable sample."""

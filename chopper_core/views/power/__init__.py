@@ -270,6 +270,8 @@ def _headline(
             return known_means[signal]
         return np.array([gpu.signals[signal].mean() for gpu in found])
 
+    if not found:
+        return ()
     first, second = [], []
     power, gfx, several = means("power_w"), means("gfx_mhz"), len(found) > 1
     if np.isfinite(power).all():
