@@ -263,7 +263,7 @@ def _nothing_found(paths: Sequence[Path], skipped: Sequence[SkippedFile]) -> str
 
 
 def _with_reasons(files: Sequence[SkippedFile], paths: Sequence[Path]) -> list[SkippedFile]:
-    """Files that are no traces, with the reason why they are no counters or samples either."""
+    """Other files than traces, each with the reason of the reader that knows it best."""
     others = [file for family in NEXT_TO_TRACES for file in discover(paths, family).skipped]
     known = {file.path: file for file in reversed(others)}
     return [file if file.is_damaged else known.get(file.path, file) for file in files]

@@ -553,7 +553,7 @@ class _Reader:
 def _unread(database: Database) -> list[str]:
     """A note on the rows of relations that nothing is read from."""
     names = [name for name in database.tables() if name.startswith("rocpd_")]
-    # The end of a relation's name may look like the begin of a suffix.
+    # A name such as rocpd_metadata may end like a suffix begins.
     unread = [name for name in names if not name.startswith((_INFO, *_READ))]
     counts: Counter[str] = Counter()
     for name in unread:
