@@ -168,7 +168,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def _products(self) -> frozenset[str]:
-        return frozenset(gpu.hardware for gpu in self.gpus if gpu.device != NO_DEVICE)
+        is_named = (gpu.device != NO_DEVICE or gpu.hardware for gpu in self.gpus)
+        return frozenset(gpu.hardware for gpu, own in zip(self.gpus, is_named, strict=True) if own)
 
     @property
     def hardware(self) -> Hardware | None:

@@ -118,6 +118,8 @@ class GpuName(Struct, frozen=True):
     """The same as the HSA node."""
     card: str = ""
     pci: str = ""
+    model: str = ""
+    """The product, which tells no GPU from another."""
 
     @property
     def names(self) -> tuple[str, ...]:

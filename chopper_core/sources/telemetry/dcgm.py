@@ -38,14 +38,15 @@ if TYPE_CHECKING:
 
 NAME: Final = "DCGM"
 FILES: Final = (
-    "`dcgmi dmon`, scrapes of dcgm-exporter, CSV with columns named as its fields "
-    "(`DCGM_FI_DEV_POWER_USAGE`)"
+    "`dcgmi dmon`, scrapes of dcgm-exporter, AMD's device-metrics-exporter and omnistat, CSV with "
+    "columns named as DCGM's fields (`DCGM_FI_DEV_POWER_USAGE`)"
 )
 EXAMPLE: Final = "dcgmi dmon -e 155,150,100,203,252 -d 100 \\| ts %.s > dcgm.txt"
 SUFFIXES: Final = (*TEXT_SUFFIXES, ".prom")
 DMON: Final = "dcgmi dmon"
 EXPORTER: Final = "dcgm-exporter scrapes"
 AMD_EXPORTER: Final = "device-metrics-exporter scrapes"
+OMNISTAT: Final = "omnistat scrapes"
 TABLE: Final = "DCGM CSV"
 
 
@@ -173,7 +174,27 @@ _AMD_FIELDS: Final = {
 }
 """The metrics of AMD's exporter, those that have several values with the label that tells them
 apart; perhaps with `amd_` before them."""
-_SCRAPED_FIELDS: Final = {**_LONG, **_AMD_FIELDS}
+_OMNISTAT_FIELDS: Final = {
+    "rocm_average_socket_power_watts": Field(SignalName.POWER_W, "w"),
+    "rocm_energy_joules": Field(SignalName.ENERGY_J, "j"),
+    "rocm_sclk_clock_mhz": Field(SignalName.GFX_MHZ, "mhz"),
+    "rocm_mclk_clock_mhz": Field(SignalName.MEM_MHZ, "mhz"),
+    "rocm_utilization_percentage": Field(SignalName.GFX_UTIL_PCT, "%"),
+    "rocm_vram_busy_percentage": Field(SignalName.MEM_UTIL_PCT, "%"),
+    **{
+        f"rocm_temperature_{heading}": Field(signal, "c")
+        for headings, signal in (
+            ("celsius_edge edge_celsius", SignalName.EDGE_C),
+            ("celsius_hotspot celsius_junction", SignalName.HOTSPOT_C),
+            ("memory_celsius_vram memory_celsius_hbm_0 hbm_celsius", SignalName.MEM_C),
+        )
+        for heading in headings.split()
+    },
+    "rocm_xgmi_total_read_kilobytes": Field(SignalName.XGMI_READ_BYTES, "kb"),
+    "rocm_xgmi_total_write_kilobytes": Field(SignalName.XGMI_WRITE_BYTES, "kb"),
+}
+"""The metrics of omnistat, those of temperatures with their location."""
+_SCRAPED_FIELDS: Final = {**_LONG, **_AMD_FIELDS, **_OMNISTAT_FIELDS}
 _OLD_CLOCK: Final = "gpu_clock_type_"
 """Before a type of clock up to 1.4.1."""
 _GPU: Final = ("gpu", "gpu_id", "gpuid", "gpu-id", "entity", "#entity", "gpu_index", "index")
@@ -189,6 +210,7 @@ _SAMPLE: Final = late(
     r"(?:amd_)?(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)"
     r"(?:\s+(?P<time>\d+))?",
 )
+_GPU_LABELS: Final = ("gpu", "gpu_id", "card")
 _OWN_METRICS: Final = late(r"(?:go|process|promhttp|python|scrape|nodejs)_|up$")
 """What an exporter says of itself."""
 _LABEL: Final = late(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -207,6 +229,8 @@ def _exporter(head: FileHead) -> Recognised | None:
                 return Recognised(EXPORTER)
             if sample["name"].startswith("gpu_") and "gpu_id" in _labels(sample["labels"]):
                 return Recognised(AMD_EXPORTER)
+            if sample["name"].startswith("rocm_") and "card" in _labels(sample["labels"]):
+                return Recognised(OMNISTAT)
     return None
 
 
@@ -254,8 +278,8 @@ def _heading(name: str, labels: str | None) -> str:
     if heading == "gpu_clock":
         kind = found.get("clock_type", "system").lower().removeprefix(_OLD_CLOCK)
         return f"{heading}_{kind}" + f"_{found.get('clock_index', '')}" * (kind == "system")
-    link = found.get("link_index")
-    return heading if link is None else f"{heading}_{link}"
+    place = found.get("link_index") or found.get("location")
+    return f"{heading}_{place}" if place else heading
 
 
 def scraped_lines(text: str, time_ms: int) -> list[str]:
@@ -290,7 +314,11 @@ def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
         if host := labels.get("Hostname") or labels.get("hostname"):
             rows.saw_host(host)
         time = sample["time"] or at
-        gpu, pci = labels.get("gpu") or labels.get("gpu_id", ""), labels.get("pci_bus_id", "")
+        gpu = next((labels[name] for name in _GPU_LABELS if labels.get(name)), "")
+        pci, model = (
+            labels.get("pci_bus_id", ""),
+            labels.get("modelName") or labels.get("card_model", ""),
+        )
         place = gpu, pci, time, heading, instance
         if place in seen:
             if time:
@@ -299,7 +327,8 @@ def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
             scrape, seen = {}, set()
         seen.add(place)
         stamp = {"time": time} if time else {}
-        own = scrape.setdefault((gpu, pci, time), {"gpu": gpu, "pci_bus_id": pci, **stamp})
+        named = {"gpu": gpu, "pci_bus_id": pci, "model": model}
+        own = scrape.setdefault((gpu, pci, time), named | stamp)
         if instance:
             own.setdefault(heading, sample["value"])
         else:
@@ -309,11 +338,15 @@ def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
 
 def _scraped_gpu(cells: Cells) -> GpuName | None:
     gpu = numbered_gpu(cells)
-    return gpu and GpuName(index=gpu.index, pci=cells["pci_bus_id"])
+    return gpu and GpuName(index=gpu.index, pci=cells["pci_bus_id"], model=cells["model"])
 
 
 _SCRAPED: Final = TelemetryTable(
-    EXPORTER, _SCRAPED_FIELDS, also_named_by=("pci_bus_id",), gpu_of=_scraped_gpu, time=("time",)
+    EXPORTER,
+    _SCRAPED_FIELDS,
+    also_named_by=("pci_bus_id", "model"),
+    gpu_of=_scraped_gpu,
+    time=("time",),
 )
 _FORMAT: Final = TelemetryFormat(
     (

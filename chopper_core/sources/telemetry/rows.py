@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.sources.signals import COUNTED, GpuName, SignalName
+from chopper_core.sources.signals import COUNTED, ClockDomain, GpuName, SignalName
 from chopper_core.sources.telemetry.cells import DIMENSIONS, Flaw, Stamps, quantities
 from chopper_core.tables.columns import GrowingColumns, Interner
 from chopper_core.tables.losses import Losses, Repeats, number_of
@@ -65,6 +65,8 @@ class Field(Struct, frozen=True, cache_hash=True):
     """The width of a counter that wraps, where it is known; 0: 32 or 64, by its readings."""
     note: str = ""
     """A sentence for people on files with the column."""
+    heading: str = ""
+    """Of the column, where the file has several of the same meaning."""
 
     @property
     def is_accumulated(self) -> bool:
@@ -197,6 +199,8 @@ class RowCollector:
         rows = self._rows.joined()
         gpu, times_ns = rows["gpu"], rows["time_ns"]
         notes = self._name_by_rounds(gpu, times_ns)
+        if self.stamps.clock is ClockDomain.LOCAL:
+            notes += _after_summer(times_ns)
         is_unstamped = (times_ns < 0) & (gpu >= 0)
         self.unstamped_rows = int(is_unstamped.sum())
         if self.unstamped_rows:
@@ -300,6 +304,26 @@ def _list_members(cell: str) -> Sequence[str]:
     if not (cell.startswith("[") and cell.endswith("]")):
         return [cell]
     return [member.strip(" '\"") for member in cell[1:-1].replace(",", " ").split()]
+
+
+_HOUR_NS: Final = 3600 * 10**9
+_MOST_LATE_NS: Final = 60 * 10**9
+"""From the last local time before an hour repeats to the first one after it."""
+
+
+def _after_summer(times_ns: Int64) -> list[str]:
+    """Move the rows after the hour that repeats at the end of summer time; say so in a note."""
+    stamped = np.flatnonzero(times_ns >= 0)
+    steps = np.diff(times_ns[stamped])
+    back = np.flatnonzero(steps < -_HOUR_NS // 2)
+    if len(back) != 1 or not 0 <= steps[back[0]] + _HOUR_NS <= _MOST_LATE_NS:
+        return []
+    later = stamped[back[0] + 1 :]
+    times_ns[later] += _HOUR_NS
+    return [
+        f"Local time goes back by an hour (the end of summer time): {number_of(len(later), 'row')} "
+        "after that are an hour later than their stamps."
+    ]
 
 
 _CLEAR_STEP: Final = 2.0

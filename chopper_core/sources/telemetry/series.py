@@ -13,6 +13,7 @@ from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import (
     RATES,
     ClockDomain,
+    GpuName,
     SignalName,
     SignalSamples,
     Telemetry,
@@ -60,6 +61,7 @@ def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()
     Raises DataError if they hold no usable sample, or name no GPU and don't show rounds.
     """
     readings, oddities = rows.finish()
+    oddities += _one_definition(readings)
     gpus = sorted(
         readings, key=lambda gpu: (gpu.index, gpu.kfd_node, natural_key(gpu.card), gpu.pci)
     )
@@ -100,6 +102,30 @@ def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()
         losses=rows.losses,
         unused=dict(rows.unused),
     )
+
+
+def _one_definition(readings: Mapping[GpuName, dict[Field, Readings]]) -> list[str]:
+    """Keep of columns with the same meaning the first one that all GPUs have; say which.
+
+    Where none is of all of them, each GPU has its own first one.
+    """
+    by_meaning: dict[tuple[SignalName, str], dict[Field, int]] = defaultdict(dict)
+    for fields in readings.values():
+        for field in filter(lambda each: each.heading, fields):
+            gpus = by_meaning[field.signal, field.part]
+            gpus[field] = gpus.get(field, 0) + 1
+    notes = []
+    for (signal, _), gpus in by_meaning.items():
+        if len(gpus) < 2:
+            continue
+        most = max(gpus.values())
+        first, *others = sorted(gpus, key=lambda field: (gpus[field] < most, field.alternative))
+        also = ", ".join(field.heading for field in others)
+        notes.append(f"{signal} is {first.heading}; the file has {also}, too.")
+        for fields in readings.values():
+            for field in others if first in fields else ():
+                fields.pop(field, None)
+    return notes
 
 
 def _parts_of(fields: Mapping[Field, Readings], resets: Counter[SignalName]) -> _Parts:

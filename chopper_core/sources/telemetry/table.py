@@ -91,13 +91,14 @@ def named(columns: Mapping[str, int], headings: Iterable[str]) -> dict[str, int]
 
 def fields_in(columns: Mapping[str, int], known: Columns) -> list[tuple[int, Field]]:
     """Return the known columns; among those of the same meaning the first one leads."""
-    ranks: Counter[Field] = Counter()
+    found = [(heading, field) for heading, field in known.items() if heading in columns]
+    meanings = [replace(field, unit="", convert=None, of_file=None) for _, field in found]
+    times, ranks = Counter(meanings), Counter[Field]()
     chosen = []
-    for heading, field in known.items():
-        if heading in columns:
-            what = replace(field, unit="", convert=None)
-            chosen.append((columns[heading], replace(field, alternative=ranks[what])))
-            ranks[what] += 1
+    for (heading, field), meaning in zip(found, meanings, strict=True):
+        name = heading if times[meaning] > 1 else ""
+        chosen.append((columns[heading], replace(field, alternative=ranks[meaning], heading=name)))
+        ranks[meaning] += 1
     return chosen
 
 
