@@ -26,6 +26,7 @@ from chopper_core.sources.ranks import (
     captures_among,
     claimed_rank,
     hosts_among,
+    merges_among,
     process_in_name,
     rank_in_name,
 )
@@ -270,7 +271,8 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     names = [name for name in files if _TRACE.search(name) and name.removesuffix(".gz") not in
              set(files) - {name}]  # fmt: skip
     traces = [folder / name for name in names]
-    if others := [path.name for path in hosts_among(traces) or captures_among(traces)]:
+    apart = hosts_among(traces) or merges_among(traces) or captures_among(traces)
+    if others := [path.name for path in apart]:
         rest = [name for name in names if name not in others]
         return [[*run, *others] for run in _loose_runs(folder, rest)]
     windows = _windows(names)

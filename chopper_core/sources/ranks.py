@@ -39,7 +39,7 @@ _MAX_NAMED: Final = 3
 _RANK_PATTERNS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        r"(?<![a-z])rank[-_.=]?(\d+)",
+        r"(?<![a-z])rank[-_.=\[]?(\d+)",
         r"(?<![a-z])worker[-_]?(\d+)",
         r"(?<!\d)(\d+)[-_]?of[-_]?\d+",
         r"(?<![a-z0-9])r(\d+)(?![a-z0-9])",
@@ -110,7 +110,10 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     hosts = hosts_among(paths)
     others += [SkippedFile(path, "has no GPU work: a CPU-only process wrote it")
                for path in hosts]  # fmt: skip
-    paths = [path for path in paths if path not in hosts]
+    merges = merges_among(paths)
+    others += [SkippedFile(path, "merges the traces next to it, which are read instead")
+               for path in merges]  # fmt: skip
+    paths = [path for path in paths if path not in {*hosts, *merges}]
     captures = captures_among(paths)
     others += [SkippedFile(path, "captures graphs that no trace of its rank replays")
                for path in captures]  # fmt: skip
@@ -167,6 +170,7 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
     return [assigned[index] for index in range(len(traces))]
 
 
+_MERGED: Final = re.compile("merged", re.IGNORECASE)
 _CAPTURE: Final = re.compile("captur", re.IGNORECASE)
 _RANK_IN_HEAD: Final = re.compile(
     r'"distributedInfo"\s*:\s*\{.{0,4000}?"rank"\s*:\s*(\d+)', re.DOTALL
@@ -209,6 +213,17 @@ def hosts_among(traces: Sequence[Path]) -> list[Path]:
     from chopper_core.sources.kineto.reader import lacks_gpu_work
 
     return [path for path in nameless if claimed_rank(path) is None and lacks_gpu_work(path)]
+
+
+def merges_among(traces: Sequence[Path]) -> list[Path]:
+    """The traces that an engine merged from others in the same directory."""
+    candidates = [path for path in traces if _MERGED.search(path.name)]
+    if not 0 < len(candidates) < len(traces):
+        return []
+    from chopper_core.sources.kineto.reader import merges_by_pid
+
+    others = Counter(path.parent for path in traces if path not in candidates)
+    return [path for path in candidates if others[path.parent] and merges_by_pid(head_of(path))]
 
 
 def claimed_rank(path: Path) -> int | None:
