@@ -126,10 +126,16 @@ def _curve(placed: _PlacedSamples) -> IntegralCurve:
         if placed.telemetry.is_held and len(distances):
             return holding(samples.time_ns + offset_ns, samples.value, reach)
         return nearest(samples.time_ns + offset_ns - placed.source.late_ns, samples.value, reach)
-    begins = samples.begin_ns.copy()
-    begins[1:] = np.maximum(begins[1:], samples.time_ns[:-1])
-    near = samples.time_ns - begins <= reach
+    begins = _begins(samples)
+    lengths = samples.time_ns - begins
+    near = lengths <= max(reach, int(median_of(lengths)))
     return between(begins[near] + offset_ns, samples.time_ns[near] + offset_ns, samples.value[near])
+
+
+def _begins(samples: SignalSamples) -> Int64:
+    """The begins of the spans that samples are means of, none before the end of the last one."""
+    assert samples.begin_ns is not None
+    return np.maximum(samples.begin_ns, np.append(samples.begin_ns[:1], samples.time_ns[:-1]))
 
 
 def summaries(
@@ -144,7 +150,8 @@ def summaries(
     for each in _placed_samples(placed):
         samples, part = each.samples, each.samples.part
         times_ns = samples.time_ns + each.offset_ns
-        summary = summary_of(times_ns, samples.value, counts=each.signal in COUNTED)
+        begins_ns = None if samples.begin_ns is None else _begins(samples) + each.offset_ns
+        summary = summary_of(times_ns, samples.value, begins_ns, counts=each.signal in COUNTED)
         if summary is None:
             continue
         if each.telemetry.is_of_node:
@@ -160,9 +167,10 @@ def interval_table(
 ) -> KernelTable:
     """A row per GPU and interval between two of its samples, of whichever signal.
 
-    Its columns are those that telemetry adds to activities: a sample holds until the next one,
-    and the energy is the integral of the power by the trapezoidal rule. Of very many samples
-    several neighbouring intervals are one row. Nothing is charged to any state of a GPU.
+    Its columns are those that telemetry adds to activities: a sample holds until the next one, or
+    for its span, and the energy is the integral of the power, without spans by the trapezoidal
+    rule. Of very many samples several neighbouring intervals are one row. Nothing is charged to any
+    state of a GPU.
     """
     stamps: dict[int, list[Int64]] = {}
     held: dict[str, dict[int, IntegralCurve]] = {}
@@ -170,14 +178,21 @@ def interval_table(
     for each in _placed_samples(placed):
         known = np.isfinite(each.samples.value)
         times, values = each.samples.time_ns[known] + each.offset_ns, each.samples.value[known]
-        if (gpu := each.gpu) is None or len(times) < _ENDS:
+        is_instant = each.samples.begin_ns is None
+        if (gpu := each.gpu) is None or len(times) < 1 + is_instant:
             continue
-        stamps.setdefault(gpu, []).append(times)
         curves = held.setdefault(part_of(each.signal.value, each.samples.part), {})
+        if is_instant:
+            begins, ends, middle = times[:-1], times[1:], (values[:-1] + values[1:]) / 2
+            values = values[:-1]
+        else:
+            begins, ends = _begins(each.samples)[known] + each.offset_ns, times
+            middle = values
+        stamps.setdefault(gpu, []).extend((begins, ends))
         if gpu not in curves:
-            curves[gpu] = between(times[:-1], times[1:], values[:-1])
+            curves[gpu] = between(begins, ends, values)
             if each.signal is SignalName.POWER_W:
-                drawn[gpu] = between(times[:-1], times[1:], (values[:-1] + values[1:]) / 2)
+                drawn[gpu] = between(begins, ends, middle)
     used = [telemetry for telemetry, source in placed if source.offset_ns is not None]
     is_timed = all(telemetry.resolution_ns for telemetry in used)
     edges = {gpu: distinct(np.concatenate(own)) for gpu, own in sorted(stamps.items())}
@@ -209,7 +224,6 @@ def interval_table(
 
 INTERVAL: Final = "sampling interval"
 """The name of the rows of a run without any trace."""
-_ENDS: Final = 2
 _MAX_INTERVALS: Final = 1 << 18
 
 

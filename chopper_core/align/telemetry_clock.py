@@ -100,6 +100,7 @@ def placed_at(
         samples=sum(len(samples) for parts in telemetry.signals.values() for samples in parts),
         notes=(*telemetry.notes, *telemetry.losses.notes),
         doubts=tuple(telemetry.doubts),
+        unused=telemetry.unused,
     )
 
 

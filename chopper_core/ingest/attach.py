@@ -20,6 +20,7 @@ from chopper_core.ingest.untraced import (
     identified,
     measured_twice,
     status_of,
+    with_models,
     with_ranks,
 )
 from chopper_core.model.hardware import hardware_of_agent, is_file
@@ -118,6 +119,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
         progress("match telemetry", done, len(read))
         there = recorded.gpus_of(telemetry.path, run.gpus) if recorded else run.gpus
         matched, gpus = identified(telemetry, there, run.overrides)
+        run = replace(run, gpus=with_models(run.gpus, telemetry, gpus))
         identities += matched
         shift_ns = run.overrides.shift_ns(telemetry.path.name, telemetry.format) or 0
         clocks = _known_clocks(run, telemetry, gpus, recorded)

@@ -22,15 +22,22 @@ from msgspec.structs import replace
 from chopper_core.model.address import nothing_at
 from chopper_core.model.settings import in_name
 from chopper_core.record.manifest import read_manifest
-from chopper_core.sources.ranks import captures_among, claimed_rank, process_in_name, rank_in_name
-from chopper_core.sources.registry import Family, family_of, natural_key, shape_of_name
+from chopper_core.sources.ranks import (
+    captures_among,
+    claimed_rank,
+    hosts_among,
+    merges_among,
+    process_in_name,
+    rank_in_name,
+)
+from chopper_core.sources.registry import Family, family_of, natural_key
 from chopper_core.sources.settings import has_settings
 from chopper_core.store.format import is_store, name_of, paths_of
 from chopper_core.tables.text import head_of
 from chopper_core.util.atomic import holds
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import grouped
-from chopper_core.util.patterns import group_of
+from chopper_core.util.patterns import group_of, shape_of_name
 
 _DATA: Final = re.compile(
     r"\.(?:json|csv|db|rpd|sqlite|parquet|txt|log|jsonl)(?:\.gz)?$", re.IGNORECASE
@@ -68,6 +75,8 @@ class _Part(Struct, frozen=True):
     families: frozenset[Family]
     ranks: tuple[int, ...] = ()
     """The ranks in the names of its traces."""
+    ranked: tuple[Path, ...] = ()
+    """Those traces."""
     traces: tuple[Path, ...] = ()
     """One of its traces with a rank in its name; where none has, one of each process."""
     files: tuple[str, ...] = ()
@@ -205,8 +214,9 @@ def _below(
     if is_one:
         whole = frozenset().union(*(part.families for part in parts))
         ranks = tuple(rank for part in parts for rank in part.ranks)
+        ranked = tuple(trace for part in parts for trace in part.ranked)
         traces = tuple(trace for part in parts for trace in part.traces)
-        return [_Part(folder, whole, ranks, traces)], []
+        return [_Part(folder, whole, ranks, ranked, traces)], []
     return parts, without_data
 
 
@@ -245,6 +255,7 @@ def _part(
         folder,
         families,
         tuple(known.values()),
+        tuple(folder / name for name in known),
         tuple(folder / name for name in traces),
         tuple(files),
     )
@@ -259,9 +270,11 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     """
     names = [name for name in files if _TRACE.search(name) and name.removesuffix(".gz") not in
              set(files) - {name}]  # fmt: skip
-    if captures := [path.name for path in captures_among([folder / name for name in names])]:
-        rest = [name for name in names if name not in captures]
-        return [[*run, *captures] for run in _loose_runs(folder, rest)]
+    traces = [folder / name for name in names]
+    apart = hosts_among(traces) or merges_among(traces) or captures_among(traces)
+    if others := [path.name for path in apart]:
+        rest = [name for name in names if name not in others]
+        return [[*run, *others] for run in _loose_runs(folder, rest)]
     windows = _windows(names)
     names = [*windows]
     named = [rank_in_name(name) for name in names]
@@ -309,8 +322,10 @@ def _place(trace: Path) -> tuple[int | None, _Job]:
         int(match[1]) if (match := re.search(rf'"{key}"\s*:\s*(\d+)', about)) else None
         for key in ("rank", "world_size")
     )
-    named = rank_in_name(trace.name)
-    return (rank if named is None else named), (world, group_of(_DEVICE, head) or None)
+    return (rank_in_name(trace.name) if rank is None else rank), (
+        world,
+        group_of(_DEVICE, head) or None,
+    )
 
 
 def _differ(jobs: Sequence[_Job]) -> bool:
@@ -335,8 +350,10 @@ def _are_one(parts: Sequence[_Part]) -> bool:
     if not are_kinds:
         ranks = [rank for part in parts for rank in part.ranks]
         telemetry = sum(part.families == {Family.TELEMETRY} for part in parts)
-        if len(ranks) > len(set(ranks)) or telemetry > 1:
+        if telemetry > 1:
             return False
+        if len(ranks) > len(set(ranks)):
+            return _are_nodes(parts)
     # Of thousands of runs, what needs no file has told by now.
     if any(has_settings(part.path) for part in parts):
         return False
@@ -344,6 +361,21 @@ def _are_one(parts: Sequence[_Part]) -> bool:
         _have_ranks(parts)
         and not _differ([_place(trace)[1] for part in parts for trace in part.traces[:1]])
     )
+
+
+def _are_nodes(parts: Sequence[_Part]) -> bool:
+    """Whether the traces of parts, named by the rank in their node, are all ranks of one job."""
+    traces = [trace for part in parts for trace in part.ranked]
+    _, (world, _) = _place(traces[0])
+    if world != len(traces) or any(has_settings(part.path) for part in parts):
+        return False
+    seen: set[int] = set()
+    for trace in traces:
+        rank, (size, _) = _place(trace)
+        if rank is None or rank in seen or size != world:
+            return False
+        seen.add(rank)
+    return True
 
 
 def _have_ranks(parts: Sequence[_Part]) -> bool:

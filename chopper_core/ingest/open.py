@@ -236,8 +236,13 @@ def _counted(opening: RunInputs, ranges: Sequence[Path] = ()) -> Run | None:
 
 
 def _named(run: Run) -> Run:
-    """The run with a reason for each file that isn't read, in the order of the paths."""
-    skipped = ((path, why or what_is(FileHead(Path(path)))) for path, why in run.skipped)
+    """The run with a reason for each file that isn't read, in the order of the paths.
+
+    A reader's reason says nothing where another reader has read the file.
+    """
+    used = set(inputs_of(run))
+    unread = ((path, why) for path, why in run.skipped if path not in used)
+    skipped = ((path, why or what_is(FileHead(Path(path)))) for path, why in unread)
     return replace(run, skipped=tuple(sorted(skipped, key=lambda item: natural_key(item[0]))))
 
 

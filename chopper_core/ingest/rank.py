@@ -37,7 +37,6 @@ HOST_TRACE: Final = "host trace"
 CAPTURE: Final = "capture"
 JOINED: Final = (HOST_TRACE, CAPTURE)
 """The note on a joined trace begins with one of these, and its path."""
-MERGED: Final = "args.rank of the events: the file merges several ranks"
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a file that is replaced or written during that time."""
 _MOST_DEVICES: Final = 1_024
@@ -102,7 +101,7 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
         why = f"{path} {why_no_activity(FileHead(path), trace.event_counts, launches)}"
         raise (OnlyRangesError if trace.event_counts.get(CUPTI_RANGE) else DataError)(why)
     ranks = [_of_rank(each, str(path), hosts) for each in by_rank(trace)]
-    return ranks[0] if len(ranks) == 1 else merged(ranks, MERGED)
+    return ranks[0] if len(ranks) == 1 else merged(ranks, trace.ranks_from)
 
 
 def merged(ranks: Sequence[Run], rank_from: str) -> Run:

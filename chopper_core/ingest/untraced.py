@@ -205,6 +205,7 @@ def telemetry_run(opening: RunInputs) -> Run | None:
     sources, identities = [], []
     for each in read:
         matched, own = identified(each, gpus, overrides)
+        gpus = with_models(gpus, each, own)
         identities += matched
         shift_ns = overrides.shift_ns(each.path.name, each.format) or 0
         source = _source(each, own, clock, shift_ns)
@@ -288,6 +289,16 @@ def _gpus_of(read: Sequence[Telemetry], found: FoundFiles) -> tuple[Gpu, ...]:
     elif not numbers:
         numbers = set(range(max(len(each.gpus) for each in read)))
     return tuple(Gpu(number, number, NO_DEVICE, "") for number in sorted(numbers))
+
+
+def with_models(
+    gpus: Sequence[Gpu], telemetry: Telemetry, own: Mapping[int, int]
+) -> tuple[Gpu, ...]:
+    """The GPUs with the products that telemetry names, where nothing else did."""
+    models = {gpu: telemetry.gpus[number].model for number, gpu in own.items()}
+    return tuple(
+        gpu if gpu.hardware else replace(gpu, hardware=models.get(gpu.index, "")) for gpu in gpus
+    )
 
 
 def _source(

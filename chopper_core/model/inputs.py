@@ -139,6 +139,8 @@ class TelemetrySource(SampledFile, frozen=True):
     """How far stamps lie behind the middle of what their samples average."""
     doubts: tuple[Doubt, ...] = ()
     """What its samples contradict."""
+    unused: Mapping[str, int] = {}
+    """The number of values of each field that no signal is read from."""
 
 
 class HostClock(Struct, frozen=True):

@@ -7,6 +7,7 @@ a run are named, coordinates are those that reproduce every group.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from math import prod
@@ -35,9 +36,11 @@ TITLES: Final[Mapping[str, str]] = {
 FROM_USER: Final = "--parallel"
 FROM_GROUPS: Final = "process groups"
 FROM_SETTINGS: Final = "the manifest or the job's configuration"
+FROM_NAMES: Final = "the names of the files"
 EXAMPLE: Final = "tp=2,pp=16"
 _MAX_DIGITS: Final = 10
 
+_COORDINATE: Final = late(r"(?<![a-z])(tp|pp|dp|ep|cp)[-_]?(\d{1,6})(?![a-z0-9])", re.IGNORECASE)
 _SEPARATORS: Final = late(r"[-,.:>]+")
 _ALIASES: Final[Mapping[str, str]] = {"fsdp": "dp", "dp_shard": "dp", "sp": "cp"}
 _MESH: Final = late(r"mesh_([a-z_]+)")
@@ -119,7 +122,8 @@ class Parallel(Struct, frozen=True):
     coordinates: Mapping[int, Mapping[str, int]]
     """Rank → its coordinate along each dimension of `sizes`; absent where it is unknown."""
     origin: str
-    """Where they come from: `--parallel`, the process groups, or the file with the settings."""
+    """Where they come from: `--parallel`, the process groups, the file with the settings, or the
+    names of the traces."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -250,6 +254,29 @@ def parallel_of_groups(
     known = {name: sizes[name] for name in DIMENSIONS if name in sizes}
     note = "the process groups fit no order of the dimensions: a coordinate is a rank's place in "
     return Parallel(known, places, FROM_GROUPS, (f"{note}its group",))
+
+
+def parallel_of_names(names: Mapping[int, str], world: int) -> Parallel | None:
+    """The coordinates of ranks in the names of their files (`dp0_pp0_tp1_rank1`, `TP-1-DP-0`).
+
+    None unless the names of all ranks of the world give each of them another place.
+    """
+    every = {
+        rank: {dimension.lower(): int(number) for dimension, number in _COORDINATE.findall(name)}
+        for rank, name in sorted(names.items())
+    }
+    first = next(iter(every.values()), {})
+    if len(every) != world or any(each.keys() != first.keys() for each in every.values()):
+        return None
+    values = {name: {each[name] for each in every.values()} for name in first}
+    if any(found != set(range(len(found))) for found in values.values()):
+        return None
+    sizes = {name: len(values[name]) for name in DIMENSIONS if len(values.get(name, ())) > 1}
+    places = {tuple(each[name] for name in first if name != "ep") for each in every.values()}
+    if not sizes or not len(places) == prod(sizes.get(name, 1) for name in MEGATRON_ORDER) == world:
+        return None
+    coordinates = {rank: {name: each[name] for name in sizes} for rank, each in every.items()}
+    return Parallel(sizes, coordinates, FROM_NAMES)
 
 
 def _fitting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from functools import cached_property
+from pathlib import PurePath
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,7 @@ from chopper_core.model.parallel import (
     ProcessGroup,
     parallel_of_groups,
     parallel_of_layout,
+    parallel_of_names,
     parse_layout,
 )
 from chopper_core.model.recent import RecentSamples
@@ -170,8 +172,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def parallel(self) -> Parallel | None:
         """The coordinates of the ranks, None where unknown.
 
-        The user's layout wins over process groups, these over the settings next to the files.
-        Raises UsageError if the user's doesn't fit the ranks.
+        The user's layout wins over process groups, these over the settings next to the files, and
+        these over the names of the files. Raises UsageError if the user's doesn't fit the ranks.
         """
         world = max(self.world, max(self.ranks, default=-1) + 1)
         is_stated = self.world == world
@@ -179,7 +181,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             layout = parse_layout(self.overrides.parallel)
             return parallel_of_layout(layout, self.ranks, world, is_stated=is_stated)
         found = parallel_of_groups(self.groups, self.ranks, world)
-        if found is not None or not self.layout:
+        if found is None and not self.layout:
+            names = {each.rank: PurePath(each.path).name for each in self.sources}
+            return parallel_of_names(names, world)
+        if found is not None:
             return found
         layout = parse_layout(self.layout)
         try:
@@ -189,7 +194,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def _products(self) -> frozenset[str]:
-        return frozenset(gpu.hardware for gpu in self.gpus if gpu.device != NO_DEVICE)
+        is_named = (gpu.device != NO_DEVICE or gpu.hardware for gpu in self.gpus)
+        return frozenset(gpu.hardware for gpu, own in zip(self.gpus, is_named, strict=True) if own)
 
     @property
     def hardware(self) -> Hardware | None:

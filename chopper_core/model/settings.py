@@ -61,6 +61,7 @@ _IN_NAME: Final = late(
     r"(?=$|[^a-z0-9]|(?:tp|pp|dp|ep|cp|mbs|mb|gbs|seq)\d|fsdp)",
     re.IGNORECASE,
 )
+_RANK_IN_NAME: Final = late(r"(?<![a-z])rank[-_.=\[]*\d", re.IGNORECASE)
 _MODEL_IN_NAME: Final = late(
     r"(?<![a-z0-9])(?P<model>(?:(?:gpt|code|meta|tiny|open)[-_])?[a-z][a-z0-9]*(?:[-_.]?v?\d+(?:\.\d+)*)?[-_]?(?:\d+x)?\d+(?:\.\d+)?b"
     r"(?:[-_](?:instruct|chat|base|moe|a\d+b))*)(?![a-z0-9])",
@@ -108,10 +109,16 @@ def known_settings(keys: Iterable[tuple[str, Setting]]) -> dict[str, Setting]:
 
 
 def in_name(name: str) -> dict[str, Setting]:
-    """The settings in the name of a directory: `llama3-70b_TP8-PP2_mbs4`, `fsdp2`."""
+    """The settings in the name of a directory: `llama3-70b_TP8-PP2_mbs4`, `fsdp2`.
+
+    Where one is 0, or a rank is named, the degrees are coordinates of one rank: `dp0_pp0_tp1`.
+    """
     found: dict[str, Setting] = {
         setting_name(match["name"]): int(match["number"]) for match in _IN_NAME.finditer(name)
     }
+    degrees = [each for each in ("tp", "pp", "dp", "ep", "cp") if each in found]
+    if _RANK_IN_NAME.search(name) or any(found[each] == 0 for each in degrees):
+        found = {each: value for each, value in found.items() if each not in degrees}
     if match := _MODEL_IN_NAME.search(name):
         found["model"] = match["model"]
     if match := _FSDP_IN_NAME.search(name):

@@ -67,6 +67,7 @@ xgmi_read_gbps | GB/s | xGMI in | xGMI in | Data read over the links to other GP
 xgmi_write_gbps | GB/s | xGMI out | xGMI out | Data written over the links to other GPUs
 nvlink_read_gbps | GB/s | NVLink in | NVLink in | Data received over NVLink
 nvlink_write_gbps | GB/s | NVLink out | NVLink out | Data sent over NVLink
+nvlink_gbps | GB/s | NVLink | NVLink GB/s | NVLink traffic, both directions
 vram_bytes | B | VRAM | VRAM | Memory in use on the GPU
 """
 TRACKS: Final[Mapping[str, Track]] = {
@@ -443,11 +444,13 @@ class SampleSummary(Struct, frozen=True):
     last_ns: int
     samples: int
     mean: float
-    """Over time: each sample holds until the next one; of a single sample its value."""
+    """Over time: each sample holds until the next one, or is that of its span; of a single sample
+    its value."""
     low: float
     high: float
     area: float
-    """Integral over time by the trapezoidal rule, in the signal's unit times seconds."""
+    """Integral over time by the trapezoidal rule, or over spans, in the signal's unit times
+    seconds."""
     amount: float
     """Of a counter, how much it rose from the first to the last sample; else 0."""
     is_timed: bool = True
@@ -473,21 +476,30 @@ Sampled = Mapping[str, Mapping[int, SampleSummary]]
 """Signal → GPU → its samples."""
 
 
-def summary_of(times_ns: Int64, values: Float64, *, counts: bool = False) -> SampleSummary | None:
-    """The figures of samples in rising order of time; None without any known value."""
+def summary_of(
+    times_ns: Int64, values: Float64, begins_ns: Int64 | None = None, *, counts: bool = False
+) -> SampleSummary | None:
+    """The figures of samples in rising order of time; None without any known value.
+
+    Values that are means of a span have its begin, too.
+    """
     known = np.isfinite(values)
     times, values = times_ns[known], values[known].astype(np.float64)
     if not len(times):
         return None
-    seconds = np.diff(times) * 1e-9
+    first = times[0] if begins_ns is None else begins_ns[known][0]
+    seconds = 1e-9 * (np.diff(times) if begins_ns is None else times - begins_ns[known])
+    held = area = float(values[: len(seconds)] @ seconds)
+    if begins_ns is None:
+        area = float((values[1:] + values[:-1]) @ seconds / 2)
     span = float(seconds.sum())
     return SampleSummary(
-        first_ns=int(times[0]),
+        first_ns=int(first),
         last_ns=int(times[-1]),
         samples=len(times),
-        mean=float(values[:-1] @ seconds / span) if span > 0 else float(values.mean()),
+        mean=held / span if span > 0 else float(values.mean()),
         low=float(values.min()),
         high=float(values.max()),
-        area=float((values[1:] + values[:-1]) @ seconds / 2),
+        area=area,
         amount=float(values[-1] - values[0]) if counts else 0.0,
     )

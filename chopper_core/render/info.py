@@ -41,8 +41,10 @@ from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, Category, Kind, Rule, Selection
 from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
+from chopper_core.tables.losses import number_of
 from chopper_core.util.escape import Escaped, escape_each
 from chopper_core.util.grouping import counts_of, distinct, grouped, ranked, stable_order, sums_of
+from chopper_core.util.patterns import shape_of_name
 
 INFO_SCHEMA: Final = "chopper.info/1"
 _OF_SOURCE: Final = (
@@ -489,11 +491,24 @@ def _sample_sections(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
             continue
         shown.add(telemetry.format)
         more = [f"and {many - 1} more files of {telemetry.format}"] * (many > _MAX_FILES)
-        yield _sampled_section("telemetry", telemetry, "samples", *more)
+        unused = _unused_lines(telemetry.unused)
+        yield _sampled_section("telemetry", telemetry, "samples", *unused, *more)
     for samples in run.cpu:
         cores = f" on {len(distinct(samples.cores))} cores" if samples.has_cores else ""
         what = f"samples of {len(samples.cpus)} logical processors{cores}"
         yield _sampled_section("CPU usage", samples, what)
+
+
+def _unused_lines(unused: Mapping[str, int]) -> list[str]:
+    """The fields that no figure is read from; those that differ by a number are one."""
+    fields = grouped(unused, shape_of_name)
+    texts = [
+        f"{name} ({sum(unused[each] for each in alike):,})"
+        for shape, alike in fields.items()
+        for name in [alike[0] if len(alike) == 1 else f"{len(alike)} x {shape}"]
+    ]
+    title = f"not used, with their number of values: {number_of(len(unused), 'field')}: "
+    return wrap(title + ", ".join(texts), _LINE_WIDTH) if unused else []
 
 
 def _sampled_section(

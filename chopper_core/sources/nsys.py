@@ -9,6 +9,7 @@ one activity each unless nsys traced their nodes.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -77,6 +78,12 @@ _CALLS: Final = "SELECT start, end, globalTid, correlationId, nameId FROM {}"
 _RANGES: Final = "SELECT start, end, globalTid, textId, row FROM {} WHERE eventType IN (59, 60)"
 """Ranges that are pushed and popped, and those that start and end."""
 _OWN_TEXTS: Final = "SELECT row, text FROM {} WHERE typeof(text) = 'text' AND eventType IN (59, 60)"
+_RANKS_FROM: Final = "processes of the report, in the order of their GPUs"
+_WARNING: Final = 2
+"""The lowest severity of what Nsight Systems says went wrong: 1 informs, 3 is an error."""
+_DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"
+_SAID: Final = f"SELECT severity, text FROM {{}} WHERE severity >= {_WARNING}"
+_TIMED: Final = frozenset(("start", "end"))
 _VERSION: Final = late(r"_v\d+(?:_pt[sd]s?z?)?$")
 _OPERATOR: Final = late(
     r"^(?P<name>[\w:]+)(?:, seq = \d+)?, op_id = \d+(?:.{0,99}?, sizes = (?P<sizes>\[.*\]))?"
@@ -137,6 +144,15 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         calls = timed(_KIND + "RUNTIME", _CALLS, 5)
         spans = timed("NVTX_EVENTS", _RANGES, 5)
         own = {row: text for row, text in rows("NVTX_EVENTS", _OWN_TEXTS).items() if text}
+        said = database.chunks(_DIAGNOSTICS, asked(_DIAGNOSTICS, _SAID), losses, 64)
+        for _, text in chain.from_iterable(said if _DIAGNOSTICS in tables else ()):
+            losses.notes.append(f"Nsight Systems says: {cut_name(str(text))}")
+        unused = {
+            table: rows_in
+            for table in tables
+            if table not in counts and set(database.columns(table)) >= _TIMED
+            if (rows_in := database.count(table))
+        }
     start, took, device, stream, correlation, process, kind, name, size, grid, block, *figures = (
         np.concatenate(columns) for columns in zip(*parts, strict=True)
     )
@@ -221,6 +237,8 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             for figure, values in zip(("registers", "lds_bytes"), figures, strict=True)
             if (values > 0).any()
         },
-        event_counts=counts,
+        event_counts=counts | unused,
+        unused_events=unused,
+        ranks_from=_RANKS_FROM,
         losses=losses,
     )

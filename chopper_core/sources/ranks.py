@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import (
+    NEXT_TO_TRACES,
     Family,
     SkippedFile,
     discover,
@@ -38,7 +39,7 @@ _MAX_NAMED: Final = 3
 _RANK_PATTERNS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        r"(?<![a-z])rank[-_.=]?(\d+)",
+        r"(?<![a-z])rank[-_.=\[]?(\d+)",
         r"(?<![a-z])worker[-_]?(\d+)",
         r"(?<!\d)(\d+)[-_]?of[-_]?\d+",
         r"(?<![a-z0-9])r(\d+)(?![a-z0-9])",
@@ -100,12 +101,19 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     found = discover(paths, Family.TRACE)
     others = [*found.skipped, *(SkippedFile(path, "") for path in found.unknown)]
     if not found.files:
-        raise DataError(_nothing_found(paths, others))
+        raise DataError(_nothing_found(paths, _with_reasons(others, paths)))
     first = found.files[0].source
     if any(file.source is not first for file in found.files):
         order = [*formats(Family.TRACE), *(file.source for file in found.files)]
         first = min((file.source for file in found.files), key=order.index)
     paths = [file.path for file in found.files if file.source is first]
+    hosts = hosts_among(paths)
+    others += [SkippedFile(path, "has no GPU work: a CPU-only process wrote it")
+               for path in hosts]  # fmt: skip
+    merges = merges_among(paths)
+    others += [SkippedFile(path, "merges the traces next to it, which are read instead")
+               for path in merges]  # fmt: skip
+    paths = [path for path in paths if path not in {*hosts, *merges}]
     captures = captures_among(paths)
     others += [SkippedFile(path, "captures graphs that no trace of its rank replays")
                for path in captures]  # fmt: skip
@@ -162,10 +170,13 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
     return [assigned[index] for index in range(len(traces))]
 
 
+_MERGED: Final = re.compile("merged", re.IGNORECASE)
 _CAPTURE: Final = re.compile("captur", re.IGNORECASE)
 _RANK_IN_HEAD: Final = re.compile(
     r'"distributedInfo"\s*:\s*\{.{0,4000}?"rank"\s*:\s*(\d+)', re.DOTALL
 )
+_MOST_HOSTS: Final = 16
+"""So many traces without a rank are searched for work of a GPU."""
 _MOST_CLAIMS: Final = 64
 """Of so many traces those that claim one rank are searched for captures."""
 
@@ -192,12 +203,33 @@ def captures_among(traces: Sequence[Path]) -> list[Path]:
     return found if len(found) < len(traces) else []
 
 
+def hosts_among(traces: Sequence[Path]) -> list[Path]:
+    """The traces without a rank and without work of a GPU, next to those of ranks: an engine's
+    front end has one of its own."""
+    nameless = [path for path in traces if rank_in_name(path.name) is None]
+    if not 0 < len(nameless) < min(len(traces), _MOST_HOSTS):
+        return []
+    # Imported on use: most runs have none.
+    from chopper_core.sources.kineto.reader import lacks_gpu_work
+
+    return [path for path in nameless if claimed_rank(path) is None and lacks_gpu_work(path)]
+
+
+def merges_among(traces: Sequence[Path]) -> list[Path]:
+    """The traces that an engine merged from others in the same directory."""
+    candidates = [path for path in traces if _MERGED.search(path.name)]
+    if not 0 < len(candidates) < len(traces):
+        return []
+    from chopper_core.sources.kineto.reader import merges_by_pid
+
+    others = Counter(path.parent for path in traces if path not in candidates)
+    return [path for path in candidates if others[path.parent] and merges_by_pid(head_of(path))]
+
+
 def claimed_rank(path: Path) -> int | None:
-    """The rank of a trace by its name, else by its head."""
-    if (rank := rank_in_name(path.name)) is not None:
-        return rank
+    """The rank of a trace by its head, else by its name, which may be that in its node."""
     match = _RANK_IN_HEAD.search(head_of(path).text)
-    return int(match[1]) if match else None
+    return int(match[1]) if match else rank_in_name(path.name)
 
 
 def rank_in_name(name: str) -> int | None:
@@ -243,6 +275,13 @@ def _nothing_found(paths: Sequence[Path], skipped: Sequence[SkippedFile]) -> str
     named = "".join(f" {file.path.name} {_reason(file)}." for file in skipped[:_MAX_NAMED])
     named += " …" * (len(skipped) > _MAX_NAMED)
     return f"{places} holds no traces{looked_at}; {EXPECTED}.{named}"
+
+
+def _with_reasons(files: Sequence[SkippedFile], paths: Sequence[Path]) -> list[SkippedFile]:
+    """Other files than traces, each with the reason of the reader that knows it best."""
+    others = [file for family in NEXT_TO_TRACES for file in discover(paths, family).skipped]
+    known = {file.path: file for file in reversed(others)}
+    return [file if file.is_damaged else known.get(file.path, file) for file in files]
 
 
 def _reason(file: SkippedFile) -> str:

@@ -20,7 +20,7 @@ from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import evenly, grouped
 from chopper_core.util.memory import internal_error, is_out_of_memory, reading
-from chopper_core.util.patterns import late
+from chopper_core.util.patterns import late, shape_of_name
 from chopper_core.util.plugins import Plugin
 from chopper_core.util.progress import Progress, silent
 
@@ -398,11 +398,6 @@ def _files_below(directory: Path, skipped: list[SkippedFile]) -> list[Path]:
 _DIGITS: Final = late(r"(\d+)")
 _MOST_ALIKE: Final = 2_000
 _PROBED: Final = 50
-
-
-def shape_of_name(name: str) -> str:
-    """A name without its numbers: `llama_1_mbs4` and `llama_2_mbs8` have the same."""
-    return _DIGITS.sub("#", name)
 
 
 def natural_key(name: Path | str) -> list[tuple[int, str]]:

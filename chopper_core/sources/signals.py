@@ -65,6 +65,8 @@ class SignalName(StrEnum):
     XGMI_WRITE_GBPS = "xgmi_write_gbps"
     NVLINK_READ_GBPS = "nvlink_read_gbps"
     NVLINK_WRITE_GBPS = "nvlink_write_gbps"
+    NVLINK_GBPS = "nvlink_gbps"
+    """In both directions, where a file doesn't tell them apart."""
 
 
 RATES: Final[Mapping[SignalName, tuple[SignalName, float]]] = {
@@ -117,6 +119,8 @@ class GpuName(Struct, frozen=True):
     """The same as the HSA node."""
     card: str = ""
     pci: str = ""
+    model: str = ""
+    """The product, which tells no GPU from another."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,6 +159,8 @@ class Telemetry(Struct, frozen=True):
     """(index into `gpus`, signal) → its samples, one entry per part."""
     notes: Sequence[str]
     losses: Losses
+    unused: Mapping[str, int] = {}
+    """The number of values of each field that no signal is read from."""
     to_monotonic_ns: int | None = None
     """Add to the stamps to get CLOCK_MONOTONIC, where the file has both clocks."""
     is_held: bool = False

@@ -214,6 +214,8 @@ class Trace(Struct, frozen=True):
     """The top-level keys of the file without the events."""
     rank: int | None = None
     """The rank in the file's `distributedInfo`."""
+    ranks_from: str = "args.rank of the events: the file merges several ranks"
+    """Where the ranks of a file that holds several come from."""
     base_time_ns: int | None = None
     threads: Sequence[tuple[int | str, int | str, int]] = ()
     """(process id, thread id, rank in a file that merges several, else ABSENT) of a thread code."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import cast
+from typing import Final, cast
 
 
 class _LatePattern:
@@ -39,3 +39,11 @@ def entries(text: str) -> Iterator[tuple[str, str]]:
     for entry in _ENTRY.split(text.rstrip())[1:]:
         head, _, words = entry.partition("\n")
         yield head, " ".join(words.split())
+
+
+_DIGITS: Final = late(r"\d+")
+
+
+def shape_of_name(name: str) -> str:
+    """A name without its numbers: `llama_1_mbs4` and `llama_2_mbs8` have the same."""
+    return _DIGITS.sub("#", name)

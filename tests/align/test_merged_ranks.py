@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS
@@ -52,6 +53,30 @@ def rows_of(run: Run) -> list[tuple[Any, ...]]:
     names = [table.names[code] for code in table.kernel]
     operations = [table.operations[code] for code in table.operation]
     return sorted(zip(names, operations, *(each.tolist() for each in columns), strict=True))
+
+
+def test_a_trace_merged_by_pids_is_its_parts(tmp_path: Path) -> None:
+    """SGLang puts the rank before each pid; correlations of the ranks are the same numbers."""
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    events: list[dict[str, Any]] = []
+    for rank in range(3):
+        trace = rank_trace(rank)
+        trace.write(apart / f"1755-TP-{rank}.trace.json")
+        events += [each | {"pid": f"[TP{rank:02}] {each['pid']}"} for each in trace.events]
+    whole = apart / "merged-1755.trace.json"
+    text = json.dumps({"traceEvents": events})
+    whole.write_text(text)
+    assert [each.path for each in find_runs([str(apart)])] == [str(apart)]
+    parts = open_run(str(apart), jobs=1)
+    assert parts.skipped == ((str(whole), "merges the traces next to it, which are read instead"),)
+    alone = tmp_path / "merged.json"
+    alone.write_text(text)
+    run = open_run(str(alone), jobs=1)
+    assert rows_of(run) == rows_of(parts) and run.ranks == (0, 1, 2)
+    assert {each.rank_from for each in run.sources} == {
+        "[TPnn] before each pid: the file merges several ranks"
+    }
 
 
 def test_a_merged_file_is_its_ranks_files(tmp_path: Path) -> None:

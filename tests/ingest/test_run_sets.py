@@ -20,6 +20,7 @@ from chopper_core.ingest.discovery import FoundRun, find_runs, holds_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import render
+from chopper_core.model.settings import in_name
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError, NothingToShow, UsageError
 from chopper_core.views.compare.gate import INCONCLUSIVE, judge, parse_limit
@@ -604,6 +605,52 @@ def test_directories_named_for_ranks_are_one_run_and_repetitions_are_not(sweep: 
         loose(sweep, f"repeated/r{rank}/trace.json", None)
     found = [each.name for each in find_runs([str(sweep)])]
     assert found == ["job", "repeated/r0", "repeated/r1"]
+
+
+@pytest.mark.parametrize("name", ["n{node}/rank{local}.json", "n{node}_rank{local}.json"])
+def test_ranks_named_by_their_place_in_a_node_are_one_run(sweep: Path, name: str) -> None:
+    """torchrun's LOCAL_RANK repeats on each node; distributedInfo has the rank of the world."""
+    for rank in range(4):
+        loose(sweep, name.format(node=rank // 2, local=rank % 2), rank, world=4)
+    assert [each.path for each in find_runs([str(sweep)])] == [str(sweep)]
+    run = open_run(str(sweep), jobs=1)
+    assert run.ranks == (0, 1, 2, 3)
+    # The same job again, or without one of its ranks, is no part of it.
+    loose(sweep, name.format(node=2, local=0), 0, world=4)
+    assert len(find_runs([str(sweep)])) > 1
+
+
+def test_worlds_of_a_sweep_are_no_nodes_of_one_job(sweep: Path) -> None:
+    for job in range(2):
+        for rank in range(2):
+            loose(sweep, f"job{job}/rank{rank}.json", rank, world=2)
+    assert len(find_runs([str(sweep)])) == 2
+
+
+VLLM = "dp0_pp0_tp{0}_dcp0_ep{0}_rank{0}.177300000000000{0}.pt.trace.json"
+
+
+def test_a_trace_of_a_process_without_gpus_is_left_out(sweep: Path) -> None:
+    """As vLLM 0.17 writes them: coordinates of a rank in its name, and the front end's trace."""
+    for rank in range(4):
+        loose(sweep, VLLM.format(rank), None)
+    front = sweep / "host1_9000.async_llm.1773000000000009.pt.trace.json"
+    tiny = TinyTrace()
+    tiny.op("aten::empty", 10, 20)
+    tiny.write(front)
+    assert [each.path for each in find_runs([str(sweep)])] == [str(sweep)]
+    run = open_run(str(sweep), jobs=1)
+    assert run.ranks == (0, 1, 2, 3)
+    assert (str(front), "has no GPU work: a CPU-only process wrote it") in run.skipped
+    assert run.parallel is not None and run.parallel.text == "tp 4 × ep 4"
+    assert run.parallel.coordinates[3] == {"ep": 3, "tp": 3}
+
+
+def test_coordinates_in_names_are_no_sizes() -> None:
+    assert in_name("llama_tp8-pp2_mbs4") == {"tp": 8, "pp": 2, "microbatch": 4}
+    assert in_name(VLLM.format(3)) == {}
+    assert in_name("dp1_pp1_tp1_ep3_rank7") == {}
+    assert in_name("1747-TP-11-DP-0-EP-11") == {}
 
 
 def test_a_link_to_the_trace_next_to_it_is_no_run(sweep: Path) -> None:

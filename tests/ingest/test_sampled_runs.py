@@ -401,6 +401,36 @@ def test_samples_without_times_have_means_and_no_energy(tmp_path: Path) -> None:
     assert any("no timestamps" in each.method for each in both.telemetry)
 
 
+@pytest.mark.parametrize("gap", [0, 30])
+def test_the_first_window_of_spans_counts_like_the_others(tmp_path: Path, gap: int) -> None:
+    """Five windows of 10 s, of 5000 J and more; what was drawn between windows isn't known."""
+    lines = ["start_time,window_name,elapsed_time,gpu0_energy,cpu0_energy"]
+    begins = [1760000000 + 10 * at + gap * (at > 1) for at in range(5)]
+    lines += [f"{begin},step,10.0,{5000 + at},7" for at, begin in enumerate(begins)]
+    (tmp_path / "zeus.csv").write_text("\n".join([*lines, ""]))
+    run = open_run(str(tmp_path), jobs=1)
+    total = frame(run, "overview").total
+    assert total["sampled_energy_j"] == pytest.approx(25_010)
+    assert total["window_ns"] == (50 + gap) * 10**9
+    assert total["mean_power_w"] == pytest.approx(500.2)
+    assert frame(run, "").total["energy_j"] == (None if gap else pytest.approx(25_010))
+    assert run.telemetry[0].unused == {"cpu0_energy": 5}
+
+
+def test_samples_of_a_node_alone_show_in_every_view(tmp_path: Path) -> None:
+    (tmp_path / "system_memory_used_3.csv").write_text("1726000000,600\n1726000001,610\n")
+    run = open_run(str(tmp_path), jobs=1)
+    for view in VIEWS:
+        assert as_text(frame(run, view))
+
+
+def test_one_window_is_a_run(tmp_path: Path) -> None:
+    text = "start_time,window_name,elapsed_time,gpu0_energy\n1760000000,all,10.0,5000\n"
+    (tmp_path / "zeus.csv").write_text(text)
+    run = open_run(str(tmp_path), jobs=1)
+    assert frame(run, "").total["energy_j"] == pytest.approx(5000)
+
+
 @pytest.mark.parametrize(
     ("name", "gpus"), [("h100x8_nvidia_smi_no_index.csv", 8), ("mi300x_rocm_smi", 8)]
 )

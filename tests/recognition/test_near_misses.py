@@ -137,6 +137,24 @@ NVIDIA: list[Case] = [
         "refused: is a screen of nvid",
     ),
 ]
+PMON = (
+    "# gpu         pid   type     sm    mem    enc    dec    jpg    ofa    command",
+    "# Idx           #    C/G      %      %      %      %      %      %    name",
+    "    0      10291     C     48      6      -      -      -      -    python",
+    "    0      10293     C     50      7      -      -      -      -    python",
+)
+NVIDIA += [
+    (
+        "n.txt",
+        lines(*PMON),
+        "refused: lists processes (column pid), not GPUs; record: nvidia-smi --query-gpu=timestamp",
+    ),
+    (
+        "a.csv",
+        lines("timestamp,gpu,name,pid,mem_usage,gfx,enc", f"{S},0,python,7,1,2,3"),
+        "refused: lists processes (column pid), not GPUs; record: amd-smi metric -w 1 --csv",
+    ),
+]
 DCGM: list[Case] = [
     ("d.txt", lines("#Entity POWER", "ID W", "GPU 1 71.250"), "dcgmi dmon: power_w[1]=71.25 (unk"),
     ("d.txt", lines(f"{S}.5 #Entity POWER", f"{S}.6 GPU 1 71.250"), "power_w[1]=71.25 (epoch)"),

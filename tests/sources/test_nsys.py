@@ -73,6 +73,27 @@ def write(path: Path, processes: int = 1, kernels: bool = True) -> Path:
     return path
 
 
+def test_a_database_that_was_read_is_in_no_list_of_others(tmp_path: Path) -> None:
+    write(tmp_path / "report.sqlite", processes=2)
+    run = open_run(str(tmp_path), jobs=1)
+    assert run.skipped == () and run.ranks == (0, 1)
+    origin = {source.rank_from for source in run.sources}
+    assert origin == {"processes of the report, in the order of their GPUs"}
+
+
+def test_what_nsight_systems_says_and_what_nothing_reads_is_in_info(tmp_path: Path) -> None:
+    with sqlite3.connect(write(tmp_path / "report.sqlite")) as db:
+        db.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp, source, severity, text)")
+        db.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 1, 1, 'Started.'), (0, 1, 3, 'Lost.')")
+        db.execute("CREATE TABLE OSRT_API (start, end, nameId)")
+        db.execute("INSERT INTO OSRT_API VALUES (1, 2, 3), (3, 4, 3)")
+    db.close()
+    source = open_run(str(tmp_path), jobs=1).sources[0]
+    assert "Nsight Systems says: Lost." in source.losses
+    assert not any("Started" in loss for loss in source.losses)
+    assert source.unused == {"OSRT_API": 2}
+
+
 def test_a_database_is_a_run_with_steps_operators_and_sizes(tmp_path: Path) -> None:
     run = open_run(str(write(tmp_path / "report.sqlite")), jobs=1)
     table = run.table

@@ -40,6 +40,8 @@ def put(path: Path, text: str = TRACE) -> Path:
         ("mi300x_resnet_act_ckpt_rank1of8.json.gz", 1),
         ("trace_3of8.json", 3),
         ("step_10_r4.json", 4),
+        ("primus-megatron-exp-rank[3].1773000000000000000.pt.trace.json.gz", 3),
+        ("dp0_pp0_tp1_dcp0_ep1_rank1.1773000000000000000.pt.trace.json.gz", 1),
         ("frank7.json", None),
         ("step_12.1694128201545.pt.trace.json", None),
         ("node1_1234.1694128201545.pt.trace.json", None),

@@ -1,32 +1,36 @@
-"""rocpd: the SQLite database of rocprofv3 (schema 3), by its tables, suffixed or not.
+"""rocpd: the SQLite database of rocprofv3 (schemas 3 and 4), by its tables, suffixed or not.
 
 Ids are unique within one process only, so every look-up is by (guid, id). It is done here and not
 in SQL: the views `kernels` and `counters_collection` leave out dispatches without a region, event
-or thread. Values are sums over the instances of a counter.
+or thread. Values are sums over the instances of a counter. Since schema 3.0.3 a value with a sample
+is of a moment, not of its dispatch; in schema 4 a row has a track in place of agent, queue and
+thread, and its times are in a table of their own.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
-from chopper_core.model.hardware import Agent, CounterInfo, counter_info
+from chopper_core.model.hardware import Agent, CounterInfo, counter_info, hardware_of_agent
 from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources import rpd
 from chopper_core.sources.counters.references import gpus_by_id
 from chopper_core.sources.counters.tables import DispatchTable
-from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.dispatches import DispatchRun, SampledCounter
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.columns import (
     Columns,
     GrowingColumn,
+    GrowingColumns,
     codes_of,
     float_column,
     int_column,
@@ -34,13 +38,20 @@ from chopper_core.tables.columns import (
 from chopper_core.tables.database import Database, opened_database, unwritten
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
-from chopper_core.util.arrays import Int64
+from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import stable_order
+from chopper_core.util.grouping import (
+    combined,
+    distinct,
+    median_of,
+    ranked,
+    stable_order,
+    sums_of,
+)
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprofv3 (rocpd)"
-FILES: Final = "the SQLite database, schema 3, of one process or merged"
+FILES: Final = "the SQLite database, schemas 3.0 and 4, of one process or merged"
 EXAMPLE: Final = "rocprofv3 --pmc SQ_WAVES --kernel-trace -f rocpd -- python train.py"
 SUFFIXES: Final = ()
 
@@ -48,6 +59,20 @@ FORMAT: Final = "rocpd"
 DISPATCHES: Final = "rocpd_kernel_dispatch"
 _CHUNK_ROWS: Final = 20_000
 _MOST_PROCESSES: Final = 1_000
+_NEWEST: Final = {3: (3, 0, 5), 4: (4, 1, 0)}
+"""The newest schema of each major version that this reader was checked against."""
+_FIRST_REPLAYS: Final = (3, 0, 2)
+"""Before, no profiler that writes these databases replayed kernels."""
+_READ: Final = (DISPATCHES, *(f"rocpd_{name}" for name in (
+    "metadata", "string", "event", "region", "pmc_event", "sample", "track", "timestamp",
+)))  # fmt: skip
+"""The relations that something is read from, besides those of `_INFO`."""
+_INFO: Final = "rocpd_info_"
+_OF_TRACK: Final = frozenset(("nid", "pid", "tid", "agent_id", "queue_id", "stream_id"))
+"""Columns that are those of a row's track, in schema 4."""
+_DIMENSIONS: Final = ("xcc", "shader_engine", "instance")
+_GAP: Final = 8
+"""Of so many usual distances between samples, the counter was off."""
 _SUFFIX: Final = r"_?[0-9a-fA-F][0-9a-fA-F_-]{7,}"
 _FOREIGN: Final = (
     (
@@ -86,6 +111,7 @@ _AGENT_COLUMNS: Final = (
     "id", "type", "absolute_index", "logical_index", "type_index", "name", "product_name",
     "model_name", "extdata",
 )  # fmt: skip
+_TIMES: Final = ("start", "end", "timestamp")
 _REGION_COLUMNS: Final = ("tid", "start", "end", "name_id", "event_id")
 _MARKER: Final = "MARKER"
 _REGISTERS: Final = {"vgprs": "arch_vgpr_count", "accumulators": "accum_vgpr_count"}
@@ -94,7 +120,8 @@ _LOOKED_UP: Final[Mapping[str, tuple[str, ...]]] = {
     "kernels": ("rocpd_info_kernel_symbol", "display_name", "kernel_name", *_REGISTERS.values()),
     "pids": ("rocpd_info_process", "pid"),
     "threads": ("rocpd_info_thread", "tid"),
-    "counters": ("rocpd_info_pmc", "name", "units", "description"),
+    "counters": ("rocpd_info_pmc", "name", "units", "description", "agent_id"),
+    "categories": ("rocpd_info_category", "name"),
     "agents": ("rocpd_info_agent", *_AGENT_COLUMNS),
 }
 """What ids refer to: the relation and its columns."""
@@ -127,9 +154,15 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
 
 
 def _check(path: Path, database: Database) -> None:
-    """Raise DataError for a database that isn't rocpd of schema 3."""
+    """Raise DataError for a database that isn't rocpd of a known schema."""
     names = database.tables()
     if _of_relation(DISPATCHES, names):
+        if (version := _schema(database)) and version[0] not in _NEWEST:
+            known = " and ".join(map(str, _NEWEST))
+            raise DataError(
+                f"{path} is a rocpd database of schema {_dotted(version)}, which is unknown: "
+                f"schemas {known} are read; write it with the rocprofv3 of ROCm 10 or before."
+            )
         return
     for tables, meaning in _FOREIGN:
         if tables <= set(names):
@@ -138,6 +171,20 @@ def _check(path: Path, database: Database) -> None:
     raise DataError(
         f"{path} is an SQLite database, but not of rocprofv3: it has no {DISPATCHES}.{advice}"
     )
+
+
+def _schema(database: Database) -> tuple[int, ...]:
+    """The newest version of the schema that the database names; () without one."""
+    found: list[tuple[int, ...]] = [()]
+    for name in _of_relation("rocpd_metadata", database.tables()):
+        query = f"SELECT value FROM \"{name}\" WHERE tag = 'schema_version'"
+        for (value,) in chain.from_iterable(database.chunks(name, query, Losses(), 64)):
+            found.append(tuple(map(int, re.findall(r"\d{1,4}", str(value))[:3])))
+    return max(found)
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _of_relation(relation: str, names: Sequence[str]) -> list[str]:
@@ -190,6 +237,9 @@ class _RocpdProcess:
         """The events of roctx and their texts; '' where only the region has a name."""
         self.stacks = Lookup()
         """What an event shares with the launch of its dispatch."""
+        self.replays: dict[int, int] = {}
+        """Code of a counter → how often each dispatch was replayed to measure it."""
+        self.samples = GrowingColumns(_SAMPLE_COLUMNS)
 
     def of(self, name: str, number: Any) -> Any:
         return self.known[name].get(number, (None,))[0]
@@ -258,12 +308,82 @@ class _RocpdProcess:
         table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
 
     def counter(self, counter_id: Any) -> int:
-        name, units, description = self.known["counters"].get(counter_id, (None, None, None))
+        name, units, description = self.known["counters"].get(counter_id, (None,) * 4)[:3]
         name = str(name or f"counter {counter_id}")
         self.infos[name] = counter_info(
             name, unit=str(units or ""), description=str(description or "")
         )
         return self.table.counter_names[name]
+
+    def add_samples(
+        self,
+        sample: Int64,
+        row: Int64,
+        counters: Sequence[Any],
+        codes: Int64,
+        values: Float64,
+        which: Mask,
+    ) -> None:
+        """Add values of moments: of the GPU of their dispatch, else of their counter."""
+
+        def gpu_of(counter_id: Any) -> int:
+            agent = self.known["counters"].get(counter_id, (None,) * 4)[3]
+            return ABSENT if agent is None else self.table.agents.of_id(self.gpus, agent)
+
+        own = codes_of(counters, gpu_of)[which]
+        known = row[which] >= 0
+        own[known] = self.table.gpu_of(row[which][known])
+        columns = {"sample": sample[which], "gpu": own, "counter": codes[which]}
+        self.samples.add({**columns, "value": values[which]})
+
+    def sampled(self, times_of: Lookup) -> list[SampledCounter]:
+        """The counters over time, of each GPU summed over its instances."""
+        rows = self.samples.joined()
+        times = times_of.of(rows["sample"])
+        found, names = [], list(self.table.counter_names)
+        timed = np.flatnonzero((times >= 0) & (rows["gpu"] >= 0))
+        if not len(timed):
+            return []
+        series, place = combined((rows["gpu"][timed], rows["counter"][timed]))
+        for number, (gpu, code) in enumerate(series.tolist()):
+            own = timed[place == number]
+            moments, at = ranked(times[own])
+            if len(moments) > 1:
+                period = int(median_of(np.diff(moments)))
+                begins = np.append(moments[:1] - period, moments[:-1])
+                is_off = moments - begins > _GAP * period
+                begins[is_off] = moments[is_off] - period
+                counted = sums_of(rows["value"][own], at, len(moments))
+                found.append(SampledCounter(names[code], gpu, begins, moments, counted))
+        return found
+
+    def find_replays(self, row: Int64, codes: Int64, dimensions: Sequence[Int64]) -> list[str]:
+        """Set which counters have a value for each of several replays of a dispatch; say so.
+
+        Values without dimensions are those of instances, unless their number is no multiple of the
+        dies that each have some.
+        """
+        notes: list[str] = []
+        dies = [getattr(hardware_of_agent(agent), "xccs", 0) for agent in self.table.agents.agents]
+        has_dimensions = np.any([each >= 0 for each in dimensions], axis=0)
+        for code in distinct(codes).tolist():
+            own = np.flatnonzero(codes == code)
+            keys = (row[own], *(each[own] - ABSENT for each in dimensions))
+            _, place = combined(keys)
+            times = distinct(np.bincount(place)).tolist()
+            is_by_dies = not has_dimensions[own].any()
+            if len(times) != 1 or times[0] < 2 or (is_by_dies and not times[0] % max([*dies, 1])):
+                continue
+            self.replays[code] = times[0]
+            name = list(self.table.counter_names)[code]
+            notes.append(f"{name} has {times[0]} values of each dispatch, of as many replays of "
+                         "the kernel: their mean is used.")  # fmt: skip
+        return notes
+
+
+_SAMPLE_COLUMNS: Final = {
+    "sample": np.int64, "gpu": np.int64, "counter": np.int64, "value": np.float64,
+}  # fmt: skip
 
 
 class _Reader:
@@ -279,6 +399,8 @@ class _Reader:
         self._tables = database.tables()
         self._progress = progress
         self._losses = Losses(notes=unwritten(path))
+        self._version = _schema(database)
+        self._notes = _newer(self._version)
         self._processes: defaultdict[str, _RocpdProcess] = defaultdict(_RocpdProcess)
 
     def runs(self) -> list[DispatchRun]:
@@ -299,11 +421,15 @@ class _Reader:
         runs: list[DispatchRun] = []
         for process in profiled:
             process.rows = Lookup()
-            runs.append(process.table.finish(self._path, FORMAT, process.infos))
+            run = process.table.finish(self._path, FORMAT, process.infos)
+            runs.append(replace(run, sampled=process.sampled(self._times_of_samples(process))))
         if runs:
             losses, folder = runs[0].losses, "/".join(self._path.parts[-2:])
             losses.truncated |= self._losses.truncated
             losses.notes += [f"{folder}: {note}" for note in self._losses.notes]
+            own = (*self._notes, *_unread(self._database))
+            notes = [*runs[0].join_notes, *(f"{folder}: {note}" for note in own)]
+            runs[0] = replace(runs[0], join_notes=notes)
         return runs
 
     def _rows(
@@ -316,15 +442,48 @@ class _Reader:
         losses = Losses() if is_again else self._losses
         for name in _of_relation(relation, self._tables):
             there = {column.lower() for column in self._database.columns(name)}
-            wanted = ", ".join(f'"{one}"' if one in there else "NULL" for one in columns)
+            wanted, joins = self._columns(name, relation, there, columns)
             # Making a string of a guid takes longer than the rest of its row.
-            guid = '"guid"' if "guid" in there else "NULL"
-            each = f'SELECT DISTINCT {guid} FROM "{name}" LIMIT {_MOST_PROCESSES}'
+            guid = 'R."guid"' if "guid" in there else "NULL"
+            each = f'SELECT DISTINCT {guid} FROM "{name}" R LIMIT {_MOST_PROCESSES}'
             guids = [*chain.from_iterable(self._database.chunks(name, each, losses, _CHUNK_ROWS))]
             for (one,) in guids:
-                query = f'SELECT {wanted} FROM "{name}" WHERE {guid} IS ?'
+                query = f'SELECT {wanted} FROM "{name}" R {joins} WHERE {guid} IS ?'
                 for rows in self._database.chunks(name, query, losses, _CHUNK_ROWS, (one,)):
                     yield self._processes[str(one or "")], list(zip(*rows, strict=True))
+
+    def _columns(
+        self, name: str, relation: str, there: Set[str], columns: Sequence[str]
+    ) -> tuple[str, str]:
+        """What is selected of a table, and the tables of schema 4 that hold a part of it."""
+        suffix = name.removeprefix(relation)
+        track, timestamp = f"rocpd_track{suffix}", f"rocpd_timestamp{suffix}"
+        of_track = self._database.columns(track) if {track} <= {*self._tables} else ()
+        wanted, joins = [], {}
+        for column in columns:
+            if column in there:
+                wanted.append(f'R."{column}"')
+            elif column in _OF_TRACK and "track_id" in there and column in of_track:
+                wanted.append(f'T."{column}"')
+                joins["T"] = f'LEFT JOIN "{track}" T ON T.id = R.track_id'
+            elif f"{column}_id" in there and column in _TIMES and timestamp in self._tables:
+                alias = f"at_{column}"
+                wanted.append(f"{alias}.value")
+                joins[alias] = f'LEFT JOIN "{timestamp}" {alias} ON {alias}.id = R.{column}_id'
+            else:
+                wanted.append("NULL")
+        guids = [f" AND {alias}.guid IS R.guid" * ("guid" in there) for alias in joins]
+        return ", ".join(wanted), " ".join(map("".join, zip(joins.values(), guids, strict=True)))
+
+    def _times_of_samples(self, process: _RocpdProcess) -> Lookup:
+        found = Lookup()
+        if len(process.samples):
+            for other, (ids, times) in self._rows("rocpd_sample", ("id", "timestamp")):
+                if other is process:
+                    found.add(int_column(ids), int_column(times))
+            untimed = int((found.of(process.samples.column("sample")) < 0).sum())
+            self._losses.note(untimed, "sampled value", "without the time of its sample")
+        return found
 
     def _read_events(self) -> None:
         columns = ("id", "category_id", "stack_id", "correlation_id")
@@ -364,18 +523,58 @@ class _Reader:
 
     def _read_values(self) -> None:
         stray = 0
-        columns = ("event_id", "pmc_id", "value")
-        for process, (events, counters, values) in self._rows("rocpd_pmc_event", columns):
-            row = process.rows.of(int_column(events))
-            known = row >= 0
-            stray += int((~known).sum())
-            codes = codes_of(counters, process.counter)
-            process.table.add_values(row[known], codes[known], float_column(values)[known])
+        columns = ("event_id", "pmc_id", "value", "sample_id", *_DIMENSIONS)
+        seen: set[int] = set()
+        for process, (events, counters, values, samples, *dimensions) in self._rows(
+            "rocpd_pmc_event", columns
+        ):
+            row, value = process.rows.of(int_column(events)), float_column(values)
+            codes, sample = codes_of(counters, process.counter), int_column(samples)
+            is_sampled, known = sample >= 0, row >= 0
+            stray += int((~known & ~is_sampled).sum())
+            if is_sampled.any():
+                process.add_samples(sample, row, counters, codes, value, is_sampled)
+            known &= ~is_sampled
+            if known.any() and id(process) not in seen and self._version >= _FIRST_REPLAYS:
+                # The last dispatch may go on in the next chunk.
+                seen.add(id(process))
+                whole = np.flatnonzero(known & ((row != row[known][-1]) | (len(row) < _CHUNK_ROWS)))
+                given = [int_column(each)[whole] for each in dimensions]
+                self._notes += process.find_replays(row[whole], codes[whole], given)
+            if process.replays:
+                replays = np.ones(int(codes.max(initial=0)) + 1)
+                for code, times in process.replays.items():
+                    replays[code : code + 1] = times
+                value = value / replays[codes]
+            process.table.add_values(row[known], codes[known], value[known])
         self._losses.note(stray, "counter value", "of no dispatch")
 
 
+def _unread(database: Database) -> list[str]:
+    """A note on the rows of relations that nothing is read from."""
+    names = [name for name in database.tables() if name.startswith("rocpd_")]
+    # A name such as rocpd_metadata may end like a suffix begins.
+    unread = [name for name in names if not name.startswith((_INFO, *_READ))]
+    counts: Counter[str] = Counter()
+    for name in unread:
+        relation = re.sub(_SUFFIX.replace("?", "", 1) + "$", "", name)
+        if relation == name or relation not in names:
+            counts[relation] += database.count(name)
+    listed = ", ".join(f"{name} ({count:,})" for name, count in counts.items() if count)
+    return [f"not used, with their number of rows: {listed}."] if listed else []
+
+
+def _newer(version: tuple[int, ...]) -> list[str]:
+    """A note on a schema that is newer than those the reader was checked against."""
+    if not version or version <= _NEWEST[version[0]]:
+        return []
+    checked = _dotted(_NEWEST[version[0]])
+    return [f"schema {_dotted(version)} is newer than {checked}, up to which it was checked."]
+
+
 def _is_marker(process: _RocpdProcess, category: Any) -> bool:
-    return str(process.of("strings", category) or "").startswith(_MARKER)
+    names = "categories" if process.known["categories"] else "strings"
+    return str(process.of(names, category) or "").startswith(_MARKER)
 
 
 def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:

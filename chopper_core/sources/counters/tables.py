@@ -218,6 +218,10 @@ class DispatchTable:
     def add_values(self, row: Int64, counter: Int64, value: Float64) -> None:
         self._values.add(row, counter, value)
 
+    def gpu_of(self, rows: Int64) -> Int64:
+        """The number of the agent of each row that was added."""
+        return self._rows.column("gpu")[rows].astype(np.int64)
+
     def explain(self, name: str, of: Callable[[AnyArray], AnyArray]) -> None:
         """Replace the numbers in a column, whose meaning comes later in a file."""
         column = self._rows.column(name)

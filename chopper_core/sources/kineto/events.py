@@ -36,6 +36,7 @@ from chopper_core.tables.columns import (
 from chopper_core.tables.json_stream import DECODE_ERRORS
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int64
+from chopper_core.util.patterns import late
 
 ACTIVITY_CATEGORIES: Final[Mapping[str, int]] = {
     "kernel": int(ActivityCategory.KERNEL),
@@ -240,6 +241,23 @@ class Event(msgspec.Struct, gc=False):
     dur: Any = 0
     id: Number = None
     args: Args | None = None
+
+
+_RANK_IN_PID: Final = late(r"\[TP(\d{1,6})(?:-[A-Z]+\d+)*\] ?(.*)")
+"""Before each process of a trace that SGLang merged from those of its ranks."""
+
+
+def split_ranks(events: Sequence[Event]) -> bool:
+    """Move the ranks before processes to the events' own; whether there are any."""
+    is_any = False
+    for event in events:
+        match = _RANK_IN_PID.fullmatch(event.pid) if isinstance(event.pid, str) else None
+        if match:
+            event.args = event.args or Args()
+            event.args.rank = int(match[1])
+            event.pid = int(match[2]) if match[2].isdecimal() else match[2]
+            is_any = True
+    return is_any
 
 
 class EventDecoder:

@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources.foreign import what_is, why_no_activity
 from chopper_core.sources.kineto.events import LAUNCH_CATEGORIES
@@ -23,6 +25,7 @@ from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "PyTorch profiler (Kineto)"
@@ -39,6 +42,11 @@ _KINETO_KEYS: Final = frozenset(
     (EVENTS_KEY, "deviceProperties", "distributedInfo", "schemaVersion", "baseTimeNanoseconds")
 )
 _TRACE: Final = Recognised("Kineto trace")
+_PIDS: Final = "[TPnn] before each pid: the file merges several ranks"
+_MERGED_PID: Final = late(r'"pid"\s*:\s*"\[TP\d')
+_OPERATOR: Final = b'"cpu_op"'
+_GPU_WORK: Final = (b'"kernel"', b'"gpu_memcpy"', b'"gpu_memset"', b'"Kernel"', b'"Memcpy"')
+"""Categories in a trace, also of older versions."""
 
 
 def recognise(head: FileHead) -> Recognised | Unusable:
@@ -76,7 +84,7 @@ def read(path: Path, progress: Progress = silent, *, piece_bytes: int = _PIECE_B
     base_time_ns = _base_time_ns(metadata, losses)
     losses.bad_times = tables.bad_times
     _note_counts(losses)
-    return Trace(
+    trace = Trace(
         path=path,
         size_bytes=whole.size_bytes,
         metadata=metadata,
@@ -85,6 +93,7 @@ def read(path: Path, progress: Progress = silent, *, piece_bytes: int = _PIECE_B
         losses=losses,
         **tables.finished(base_time_ns or 0),
     )
+    return replace(trace, ranks_from=_PIDS) if merges_by_pid(FileHead(path)) else trace
 
 
 def _metadata_value(text: bytes) -> Any:
@@ -160,3 +169,26 @@ def _holds_captures(path: Path, _state: FileState) -> bool:
                 return False
             has_capture, tail = has_capture or _BEGINS_CAPTURE in text, text[-32:]
     return has_capture
+
+
+def merges_by_pid(head: FileHead) -> bool:
+    """Whether a trace merges those of several ranks, as SGLang does."""
+    return _MERGED_PID.search(head.text) is not None
+
+
+def lacks_gpu_work(path: Path) -> bool:
+    """Whether a trace has operators of a host and no kernel, copy or memset of a GPU."""
+    state = state_of(path)
+    return state is not None and state[0] <= _MOST_SEARCHED and _lacks_gpu_work(path, state)
+
+
+@lru_cache(1 << 12)
+def _lacks_gpu_work(path: Path, _state: FileState) -> bool:
+    has_operators, tail = False, b""
+    with suppress(DataError), ByteSource(path) as source:
+        while piece := source.read():
+            text = tail + piece
+            if any(mark in text for mark in _GPU_WORK):
+                return False
+            has_operators, tail = has_operators or _OPERATOR in text, text[-32:]
+    return has_operators

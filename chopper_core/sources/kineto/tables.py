@@ -38,6 +38,7 @@ from chopper_core.sources.kineto.events import (
     external_ids,
     kept_inputs,
     old_category,
+    split_ranks,
 )
 from chopper_core.sources.trace import (
     Activities,
@@ -172,6 +173,8 @@ class TraceTables:
         self.has_text_ids = False
 
     def add(self, events: Sequence[Event]) -> None:
+        if split_ranks(events[:_RANK_SAMPLE]):
+            split_ranks(events)
         self.is_merged = self.is_merged or any(
             event.args is not None and event.args.rank != ABSENT for event in events[:_RANK_SAMPLE]
         )

@@ -145,5 +145,6 @@ _FORMAT: Final = TelemetryFormat(
         TelemetryTable("amd-smi metric CSV", _METRIC, marks=_METRIC_ONLY),
     ),
     JsonRecords(JSON_FORMAT, _recognise_json, _begin, _rows_of),
+    EXAMPLE,
 )
 recognise, read = _FORMAT.recognise, _FORMAT.read

@@ -107,6 +107,19 @@ def _in_text(text: str) -> tuple[int | float, str] | Flaw:
     return Flaw.MISSING if number in _UNSUPPORTED else (number, (match[2] or "").casefold())
 
 
+def is_known(cell: object) -> bool:
+    """Whether a cell holds anything, unlike those of sensors that a GPU lacks."""
+    value = cell.get("value") if isinstance(cell, dict) else cell
+    return value is not None and str(value).strip(" []()").casefold() not in _MISSING_WORDS
+
+
+def count_known(cells: TableColumn) -> int:
+    if cells.numbers() is not None:
+        return len(cells)
+    known = np.array([is_known(cell) for cell in cells.distinct], np.bool_)
+    return int(known[cells.codes].sum())
+
+
 def quantities(
     cells: TableColumn, factors: Mapping[str, float], default_unit: str
 ) -> tuple[AnyArray, Float64, Int8]:

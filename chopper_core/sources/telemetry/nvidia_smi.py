@@ -112,9 +112,10 @@ def _gpu(cells: Cells) -> GpuName | None:
         for headings in (_INDEX, _BUS, _IDENTIFIER)
     )
     number = whole_number(index)
+    model = cells["name"] or cells["gpu_name"]
     if number is None and not pci:
-        return GpuName(card=name) if name else None
-    return GpuName(index=-1 if number is None else number, pci=pci)
+        return GpuName(card=name, model=model) if name else None
+    return GpuName(index=-1 if number is None else number, pci=pci, model=model)
 
 
 _FORMAT: Final = TelemetryFormat(
@@ -124,10 +125,12 @@ _FORMAT: Final = TelemetryFormat(
             "nvidia-smi CSV",
             _QUERY,
             gpu=(*_INDEX, *_BUS, *_IDENTIFIER),
+            also_named_by=("name", "gpu_name"),
             gpu_of=_gpu,
             may_be_nameless=True,
             has_units=True,
         ),
-    )
+    ),
+    example=EXAMPLE,
 )
 recognise, read = _FORMAT.recognise, _FORMAT.read

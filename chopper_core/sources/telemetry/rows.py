@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.sources.signals import COUNTED, GpuName, SignalName
+from chopper_core.sources.signals import COUNTED, ClockDomain, GpuName, SignalName
 from chopper_core.sources.telemetry.cells import DIMENSIONS, Flaw, Stamps, quantities
 from chopper_core.tables.columns import GrowingColumns, Interner
 from chopper_core.tables.losses import Losses, Repeats, number_of
@@ -41,6 +41,8 @@ class FieldKind(Enum):
     """Accumulated ticks under a limiter, the part."""
     TICKS = "ticks"
     """Accumulated ticks of the clock that residencies are counted in."""
+    SECONDS = "seconds"
+    """Accumulated seconds under a limiter, the part."""
 
 
 class Field(Struct, frozen=True, cache_hash=True):
@@ -57,10 +59,14 @@ class Field(Struct, frozen=True, cache_hash=True):
     """Rank among columns of the same meaning: the lowest one with values is used."""
     convert: Callable[[object], object] | None = None
     """Turns a cell into a quantity."""
+    of_file: Callable[[Float64], Float64 | None] | None = None
+    """Turns all values of a file into the signal's unit where only they tell theirs, or doesn't."""
     bits: int = 0
     """The width of a counter that wraps, where it is known; 0: 32 or 64, by its readings."""
     note: str = ""
     """A sentence for people on files with the column."""
+    heading: str = ""
+    """Of the column, where the file has several of the same meaning."""
 
     @property
     def is_accumulated(self) -> bool:
@@ -127,6 +133,8 @@ class RowCollector:
         self.gpus: dict[GpuName, int] = Interner()
         self.notes: dict[str, None] = {}
         """Those of the columns."""
+        self.unused: Counter[str] = Counter()
+        """The number of values below each heading that no signal is read from."""
         self.unstamped_rows = 0
         self._repeats = Repeats(path)
         self._rows = GrowingColumns({"gpu": np.int32, "time_ns": np.int64})
@@ -191,6 +199,8 @@ class RowCollector:
         rows = self._rows.joined()
         gpu, times_ns = rows["gpu"], rows["time_ns"]
         notes = self._name_by_rounds(gpu, times_ns)
+        if self.stamps.clock is ClockDomain.LOCAL:
+            notes += _after_summer(times_ns)
         is_unstamped = (times_ns < 0) & (gpu >= 0)
         self.unstamped_rows = int(is_unstamped.sum())
         if self.unstamped_rows:
@@ -199,6 +209,12 @@ class RowCollector:
         names, by_gpu = list(self.gpus), stable_order(gpu)
         for field in list(self._cells):
             at, values = map(np.concatenate, zip(*self._cells.pop(field), strict=True))
+            if field.of_file:
+                settled = field.of_file(values)
+                if settled is None:
+                    self.flaws[field.signal, Flaw.WRONG_UNIT] += len(values)
+                    continue
+                values = settled
             factor = self._factors.get(field, 1.0)
             owner = gpu[at]
             order = by_gpu if len(at) == len(gpu) else stable_order(owner)
@@ -288,6 +304,26 @@ def _list_members(cell: str) -> Sequence[str]:
     if not (cell.startswith("[") and cell.endswith("]")):
         return [cell]
     return [member.strip(" '\"") for member in cell[1:-1].replace(",", " ").split()]
+
+
+_HOUR_NS: Final = 3600 * 10**9
+_MOST_LATE_NS: Final = 60 * 10**9
+"""From the last local time before an hour repeats to the first one after it."""
+
+
+def _after_summer(times_ns: Int64) -> list[str]:
+    """Move the rows after the hour that repeats at the end of summer time; say so in a note."""
+    stamped = np.flatnonzero(times_ns >= 0)
+    steps = np.diff(times_ns[stamped])
+    back = np.flatnonzero(steps < -_HOUR_NS // 2)
+    if len(back) != 1 or not 0 <= steps[back[0]] + _HOUR_NS <= _MOST_LATE_NS:
+        return []
+    later = stamped[back[0] + 1 :]
+    times_ns[later] += _HOUR_NS
+    return [
+        f"Local time goes back by an hour (the end of summer time): {number_of(len(later), 'row')} "
+        "after that are an hour later than their stamps."
+    ]
 
 
 _CLEAR_STEP: Final = 2.0

@@ -30,6 +30,7 @@ from chopper_core.sources.telemetry.table import (
     positions,
     read_table,
     recognised_table,
+    unused_of,
 )
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.parquet import PARQUET_MAGIC, opened_parquet, parquet_names
@@ -159,6 +160,8 @@ def _layout(headings: Sequence[str]) -> ColumnPositions | None:
     if not time or not (own or metrics):
         return None
     named_by = named(columns, _NAMES)
+    used = {at for at, _ in (*own, *metrics)} | {*named_by.values()}
+    used |= {columns[each] for each in (*_TIMES, "clock", _PCIE_ACCUMULATOR) if each in columns}
     return ColumnPositions(
         format=_CSV_FORMAT,
         width=len(headings),
@@ -167,6 +170,7 @@ def _layout(headings: Sequence[str]) -> ColumnPositions | None:
         named_by=named_by,
         times_of=partial(_times_ns, columns, time),
         notes=[_PCIE_NOTE] if _PCIE_ACCUMULATOR in columns else [],
+        unused=unused_of(headings, used),
     )
 
 

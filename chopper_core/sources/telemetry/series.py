@@ -13,6 +13,7 @@ from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import (
     RATES,
     ClockDomain,
+    GpuName,
     SignalName,
     SignalSamples,
     Telemetry,
@@ -60,6 +61,7 @@ def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()
     Raises DataError if they hold no usable sample, or name no GPU and don't show rounds.
     """
     readings, oddities = rows.finish()
+    oddities += _one_definition(readings)
     gpus = sorted(
         readings, key=lambda gpu: (gpu.index, gpu.kfd_node, natural_key(gpu.card), gpu.pci)
     )
@@ -99,7 +101,32 @@ def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()
             *([hotspots] if cooler else ()),
         ],
         losses=rows.losses,
+        unused=dict(rows.unused),
     )
+
+
+def _one_definition(readings: Mapping[GpuName, dict[Field, Readings]]) -> list[str]:
+    """Keep of columns with the same meaning the first one that all GPUs have; say which.
+
+    Where none is of all of them, each GPU has its own first one.
+    """
+    by_meaning: dict[tuple[SignalName, str], dict[Field, int]] = defaultdict(dict)
+    for fields in readings.values():
+        for field in filter(lambda each: each.heading, fields):
+            gpus = by_meaning[field.signal, field.part]
+            gpus[field] = gpus.get(field, 0) + 1
+    notes = []
+    for (signal, _), gpus in by_meaning.items():
+        if len(gpus) < 2:
+            continue
+        most = max(gpus.values())
+        first, *others = sorted(gpus, key=lambda field: (gpus[field] < most, field.alternative))
+        also = ", ".join(field.heading for field in others)
+        notes.append(f"{signal} is {first.heading}; the file has {also}, too.")
+        for fields in readings.values():
+            for field in others if first in fields else ():
+                fields.pop(field, None)
+    return notes
 
 
 def _parts_of(fields: Mapping[Field, Readings], resets: Counter[SignalName]) -> _Parts:
@@ -195,13 +222,25 @@ def _combined(signal: SignalName, parts: Sequence[SignalSamples]) -> SignalSampl
 
 
 def _residencies(fields: Mapping[Field, Readings]) -> dict[str, SignalSamples]:
+    """The shares of time under limiters, by ticks or seconds that are counted under them."""
+    shares: dict[str, SignalSamples] = {}
+    for column, series in fields.items():
+        if column.kind is FieldKind.SECONDS:
+            times_ns, seconds = _last_of_ties(series)
+            under_ns = 1e9 * seconds
+            share = _shares_under(times_ns, under_ns, times_ns, column.part)
+            shares |= {column.part: share} if share else {}
+    return shares | _shares_of_ticks(fields)
+
+
+def _shares_of_ticks(fields: Mapping[Field, Readings]) -> dict[str, SignalSamples]:
     ticks = next(
         (series for column, series in fields.items() if column.kind is FieldKind.TICKS), None
     )
     if ticks is None:
         return {}
     ticks_at_ns, all_ticks = _last_of_ties(ticks)
-    shares = {}
+    shares: dict[str, SignalSamples] = {}
     for column, series in fields.items():
         if column.kind is not FieldKind.RESIDENCY:
             continue
@@ -209,18 +248,27 @@ def _residencies(fields: Mapping[Field, Readings]) -> dict[str, SignalSamples]:
         times_ns, at_under, at_ticks = np.intersect1d(
             under_at_ns, ticks_at_ns, assume_unique=True, return_indices=True
         )
-        part, is_part_reset = array_steps(under[at_under])
-        whole, is_reset = array_steps(all_ticks[at_ticks])
-        is_known = ~(is_part_reset | is_reset) & (whole > 0)
-        is_known &= part <= whole * (1 + _ROUNDING_PCT / 100)
-        if is_known.any():
-            shares[column.part] = SignalSamples(
-                times_ns[1:][is_known],
-                np.minimum(100.0, 100.0 * part[is_known] / whole[is_known]),
-                column.part,
-                times_ns[:-1][is_known],
-            )
+        share = _shares_under(times_ns, under[at_under], all_ticks[at_ticks], column.part)
+        shares |= {column.part: share} if share else {}
     return shares
+
+
+def _shares_under(
+    times_ns: Int64, under: AnyArray, whole: AnyArray, part: str
+) -> SignalSamples | None:
+    """The share of what was counted under a limiter between samples; None without any."""
+    amount, is_part_reset = array_steps(under)
+    all_of_it, is_reset = array_steps(whole)
+    is_known = ~(is_part_reset | is_reset) & (all_of_it > 0)
+    is_known &= amount <= all_of_it * (1 + _ROUNDING_PCT / 100)
+    if not is_known.any():
+        return None
+    return SignalSamples(
+        times_ns[1:][is_known],
+        np.minimum(100.0, 100.0 * amount[is_known] / all_of_it[is_known]),
+        part,
+        times_ns[:-1][is_known],
+    )
 
 
 def _hotspot_is_cooler(parts: Mapping[SignalName, Mapping[str, SignalSamples]]) -> bool:
@@ -233,6 +281,17 @@ def _hotspot_is_cooler(parts: Mapping[SignalName, Mapping[str, SignalSamples]]) 
     )
     cooler = hotspot.value[at_hotspot] < edge.value[at_edge]
     return bool(cooler.size and cooler.mean() > 0.5)
+
+
+def ratios_or_percent(values: Float64) -> Float64 | None:
+    """Percent of values that are all ratios or all per cent; None if they don't tell which.
+
+    DCGM 4.6 calls its field 203, in whole per cent, as later versions do a ratio.
+    """
+    if (values > 1).any() or not values.any():
+        return values
+    is_ratio = bool((values != np.floor(values)).any())
+    return 100 * values if is_ratio else None
 
 
 def throttled_pct(status: object) -> object:

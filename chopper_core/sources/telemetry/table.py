@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.signals import GpuName, Telemetry
-from chopper_core.sources.telemetry.cells import Stamps, whole_number
+from chopper_core.sources.telemetry.cells import Stamps, count_known, is_known, whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.tables.csv_stream import refuse_width
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = "is ignored: its unit is unknown."
 _HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
+_PROCESS: Final = "pid"
 _MAX_HEADINGS: Final = 1000
 _WAITING_LINES: Final = 1 << 14
 _DIGITS: Final = frozenset("0123456789")
@@ -63,6 +64,8 @@ class ColumnPositions(Struct, frozen=True):
     """Of each field, where a row has several GPUs."""
     failed: float | None = None
     """The number in place of a failed reading."""
+    unused: Mapping[str, int] = {}
+    """The columns that nothing is read from, by their headings."""
 
 
 LayoutOf = Callable[[Sequence[str]], ColumnPositions | None]
@@ -88,14 +91,24 @@ def named(columns: Mapping[str, int], headings: Iterable[str]) -> dict[str, int]
 
 def fields_in(columns: Mapping[str, int], known: Columns) -> list[tuple[int, Field]]:
     """Return the known columns; among those of the same meaning the first one leads."""
-    ranks: Counter[Field] = Counter()
+    found = [(heading, field) for heading, field in known.items() if heading in columns]
+    meanings = [replace(field, unit="", convert=None, of_file=None) for _, field in found]
+    times, ranks = Counter(meanings), Counter[Field]()
     chosen = []
-    for heading, field in known.items():
-        if heading in columns:
-            what = replace(field, unit="", convert=None)
-            chosen.append((columns[heading], replace(field, alternative=ranks[what])))
-            ranks[what] += 1
+    for (heading, field), meaning in zip(found, meanings, strict=True):
+        name = heading if times[meaning] > 1 else ""
+        chosen.append((columns[heading], replace(field, alternative=ranks[meaning], heading=name)))
+        ranks[meaning] += 1
     return chosen
+
+
+def unused_of(headings: Sequence[str], used: Collection[int | None]) -> dict[str, int]:
+    """The columns that aren't used, by their headings; without those that have none."""
+    return {
+        heading.strip(): at
+        for at, heading in enumerate(headings)
+        if at not in used and heading.strip()
+    }
 
 
 def stamps_at(*columns: int) -> TimesOf:
@@ -184,16 +197,20 @@ class TelemetryTable(Struct, frozen=True):
         times = (each.split() for each in self.time)
         time = next((each for each in times if columns.keys() >= set(each)), ())
         host, *_ = *named(columns, self.host).values(), None
+        named_by = named(columns, (*self.gpu, *self.also_named_by))
+        used = {at for at, _ in fields} | {*named_by.values(), host}
+        used |= {columns[each] for pair in self.time for each in pair.split() if each in columns}
         ignored = [name for name in headings if name.casefold() in self.ignored]
         return ColumnPositions(
             format=self.name,
             width=len(headings),
             fields=fields,
             gpu_of=self.gpu_of or partial(numbered_gpu, headings=self.gpu) if is_named else None,
-            named_by=named(columns, (*self.gpu, *self.also_named_by)),
+            named_by=named_by,
             times_of=stamps_at(*(columns[each] for each in time)) if time else None,
             host=host,
             notes=[f"{name} {_UNKNOWN}" for name in ignored],
+            unused=unused_of(headings, used),
         )
 
     def recognise(self, head: FileHead) -> Recognised | Unusable | None:
@@ -220,11 +237,16 @@ class TelemetryFormat(Struct, frozen=True):
 
     tables: Sequence[TelemetryTable]
     json: JsonRecords | None = None
+    example: str = ""
+    """A command that writes rows of GPUs, where the tool can write rows of processes, too."""
 
     def recognise(self, head: FileHead) -> Recognised | Unusable | None:
         if head.is_json:
             return self.json.recognise(head.text) if self.json else None
-        return next(filter(None, (recognised_table(head, *each) for each in self._layouts())), None)
+        for layout_of, split in self._layouts():
+            if found := recognised_table(head, layout_of, split, self.example):
+                return found
+        return None
 
     def read(self, path: Path, _progress: Progress = silent) -> Telemetry:
         """Raises DataError if the file has no headings, or no usable sample."""
@@ -262,12 +284,20 @@ def _first_layout(tables: Sequence[TelemetryTable]) -> LayoutOf:
 
 
 def recognised_table(
-    head: FileHead, layout_of: LayoutOf, split: Split = csv_line
-) -> Recognised | None:
-    """Return the format of a table, by the headings near its start."""
+    head: FileHead, layout_of: LayoutOf, split: Split = csv_line, example: str = ""
+) -> Recognised | Unusable | None:
+    """Return the format of a table, by the headings near its start.
+
+    One of processes is refused, with an example of the command that lists GPUs.
+    """
     lines = head.rows if split is csv_line else map(split, head.lines[:HEADING_LINES])
-    layouts = (layout_of(cells) for cells in lines if cells)
-    return next((Recognised(layout.format) for layout in layouts if layout), None)
+    for cells in filter(None, lines):
+        if layout := layout_of(cells):
+            if _PROCESS in positions(cells):
+                record = f"; record: {example}" if example else ""
+                return Unusable(f"lists processes (column {_PROCESS}), not GPUs{record}")
+            return Recognised(layout.format)
+    return None
 
 
 def read_table(
@@ -385,6 +415,9 @@ def add_records(
             known = {*table.columns, *table.gpu, *table.also_named_by, *table.time}
             keys = dict.fromkeys(chain.from_iterable(own))
             headings = [key for key in keys if key.strip().casefold() in known]
+            for key in keys.keys() - headings:
+                if count := sum(is_known(row.get(key)) for row in own):
+                    rows.unused[key] += count
             if (layout := table.layout(headings)) is not None:
                 columns = [TableColumn.of([row.get(key) for row in own]) for key in headings]
                 add_rows(rows, layout, TableRows(columns, len(own)))
@@ -439,6 +472,9 @@ def add_rows(rows: RowCollector, layout: ColumnPositions, block: TableRows) -> N
         losses[RowLoss.BAD_STAMP] += int((~is_timed).sum())
         block, which, times_ns = block.take(is_timed), which[is_timed], times_ns[is_timed]
     losses[RowLoss.SHORT] += int(block.is_short.sum())
+    for heading, column in layout.unused.items():
+        if known := count_known(block.column(column)):
+            rows.unused[heading] += known
     columns = [(field, block.column(column)) for column, field in layout.fields]
     if layout.gpus:
         for gpu, given in zip(layout.gpus, columns, strict=True):

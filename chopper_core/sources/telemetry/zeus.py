@@ -32,7 +32,10 @@ SUFFIXES: Final = TEXT_SUFFIXES
 
 _FORMAT: Final = "Zeus power CSV"
 _WINDOWS: Final = "Zeus window log"
-_WINDOW: Final = re.compile(r"start_time,window_name,elapsed_time(,gpu\d{1,6}_energy)+", re.I)
+_WINDOW: Final = re.compile(
+    r"start_time,window_name,elapsed_time(?=.*,gpu\d)((?:,\w{1,40}){1,999})", re.I
+)
+_ENERGY: Final = re.compile(r"gpu(\d{1,6})_energy", re.I)
 _NESTED: Final = "windows overlap later ones, whose power is shown instead."
 _NS: Final = 1e9
 _MOST_WATTS: Final = 1e5
@@ -58,33 +61,35 @@ def _windows(path: Path) -> Telemetry:
     """The mean power of each window that holds no other one; raises DataError without any."""
     text = FileText(path)
     heading, *lines = text.lines()
-    numbers = [int(number) for number in re.findall(r"gpu(\d+)_energy", heading, re.I)]
+    headings = heading.strip().split(",")[3:]
+    energies = [_ENERGY.fullmatch(each) for each in headings]
+    gpus = {place: int(match[1]) for place, match in enumerate(energies) if match}
     rows: list[list[float]] = []
     for line in filter(None, lines):
         # The name of a window can hold commas.
         start, rest = line.partition(",")[::2]
-        cells = [start, *rest.rsplit(",", 1 + len(numbers))[1:]]
+        cells = [start, *rest.rsplit(",", 1 + len(headings))[1:]]
         try:
             row = [nan if cell.strip() in ("", "None") else float(cell) for cell in cells]
         except ValueError:
             row = []
-        if len(row) == 2 + len(numbers) and 0 < row[0] < 1e10 and 0 < row[1] < 1e7:
+        if len(row) == 2 + len(headings) and 0 < row[0] < 1e10 and 0 < row[1] < 1e7:
             rows.append(row)
         else:
             text.losses.unreadable_events += 1
     rows.sort(key=lambda row: (row[0], -row[1]))
-    columns = np.array(rows, np.float64).reshape(-1, 2 + len(numbers)).T
+    columns = np.array(rows, np.float64).reshape(-1, 2 + len(headings)).T
     begin = np.round(columns[0] * _NS).astype(np.int64)
     end = begin + np.round(columns[1] * _NS).astype(np.int64)
     # A window that the next one begins in holds it, or overlaps it.
     alone = np.append(end[:-1] <= begin[1:], np.ones(min(len(end), 1), np.bool_))
     signals = {}
-    for place, joules in enumerate(columns[2:]):
-        watts = joules / columns[1]
+    for number, place in enumerate(gpus):
+        watts = columns[2 + place] / columns[1]
         own = np.flatnonzero(alone & (watts >= 0) & (watts < _MOST_WATTS))
         if len(own):
             samples = SignalSamples(end[own], watts[own], "", begin[own])
-            signals[place, SignalName.POWER_W] = [samples]
+            signals[number, SignalName.POWER_W] = [samples]
     if not signals:
         raise DataError(f"{path} is {_WINDOWS}, but holds no usable sample.")
     nested = int((~alone).sum())
@@ -93,10 +98,15 @@ def _windows(path: Path) -> Telemetry:
         format=_WINDOWS,
         clock=ClockDomain.EPOCH,
         resolution_ns=int((end - begin)[alone].min()),
-        gpus=[GpuName(index=number) for number in numbers],
+        gpus=[GpuName(index=number) for number in gpus.values()],
         signals=signals,
         notes=[f"{nested:,} {_NESTED}"] if nested else [],
         losses=text.losses,
+        unused={
+            name: int(np.isfinite(columns[2 + place]).sum())
+            for place, name in enumerate(headings)
+            if place not in gpus
+        },
     )
 
 

@@ -282,6 +282,8 @@ def _headline(
             return known_means[signal]
         return np.array([gpu.mean(signal) for gpu in found])
 
+    if not found:
+        return ()
     first, second = [], []
     power, several = means("power_w"), len(found) > 1
     # A GPU that idles longer has a lower mean clock, and isn't slower.

@@ -213,3 +213,117 @@ def test_tables_are_read_in_place_of_the_views_of_a_file(
         connection.execute(f"CREATE VIEW {relation} AS {rows}")
     connection.close()
     assert [table_of(run) for run in read_rocpd(path)] == plain
+
+
+GUID, SUFFIX = "guid-0", "_01980000_aaaa_7bbb"
+
+
+def changed(path: Path, version: str, *statements: str, dies: int = 3) -> Path:
+    """A database of one process with another version of the schema, and what that one changed.
+
+    Its counters have an instance on each of three dies.
+    """
+    minimal_rocpd(path, 1, views=False)
+    with sqlite3.connect(path) as connection:
+        insert(connection, f"rocpd_metadata{SUFFIX}", tag="schema_version", value=version)
+        update = f'UPDATE "rocpd_info_agent{SUFFIX}" SET extdata = ?'
+        connection.execute(update, (f'{{"num_xcc": {dies}}}',))
+        for statement in statements:
+            connection.executescript(statement.replace("{u}", SUFFIX).replace("{g}", GUID))
+    connection.close()
+    return path
+
+
+WITH_SAMPLES = """
+ALTER TABLE "rocpd_pmc_event{u}" ADD COLUMN sample_id INT;
+ALTER TABLE "rocpd_pmc_event{u}" ADD COLUMN xcc INT;
+ALTER TABLE "rocpd_pmc_event{u}" ADD COLUMN shader_engine INT;
+ALTER TABLE "rocpd_pmc_event{u}" ADD COLUMN instance INT;
+CREATE TABLE "rocpd_sample{u}" (id INTEGER PRIMARY KEY, guid TEXT, track_id INT, timestamp INT);
+"""
+
+
+def test_samples_of_a_counter_are_a_signal_and_no_part_of_dispatches(tmp_path: Path) -> None:
+    plain = table_of(read_rocpd(minimal_rocpd(tmp_path / "plain.db", 1))[0])
+    samples = "".join(
+        f"INSERT INTO \"rocpd_sample{{u}}\" VALUES ({number}, '{{g}}', 1, {9000 + 10 * number});"
+        + "".join(
+            f'INSERT INTO "rocpd_pmc_event{{u}}" (guid, event_id, pmc_id, value, sample_id, xcc) '
+            f"VALUES ('{{g}}', 2, 1, {5 + number}, {number}, {die});"
+            for die in range(8)
+        )
+        for number in (1, 2, 3)
+    )
+    (run,) = read_rocpd(changed(tmp_path / "spm.db", "3.0.3", WITH_SAMPLES, samples))
+    assert table_of(run) == plain
+    (sampled,) = run.sampled
+    assert (sampled.name, run.agents[sampled.gpu].node_id) == ("SQ_WAVES", 4)
+    assert sampled.time_ns.tolist() == [9010, 9020, 9030]
+    assert sampled.begin_ns.tolist() == [9000, 9010, 9020]
+    assert sampled.counted.tolist() == [48, 56, 64]
+    # Without the table of samples they have no times, and are counted.
+    (run,) = read_rocpd(
+        changed(tmp_path / "a.db", "3.0.3", WITH_SAMPLES, samples, 'DROP TABLE "rocpd_sample{u}"')
+    )
+    assert table_of(run) == plain and not run.sampled
+    assert any("24 sampled values without the time" in note for note in run.losses.notes)
+
+
+def test_replays_of_a_dispatch_are_no_instances_of_its_counter(tmp_path: Path) -> None:
+    """Three values of each dispatch can't be of 8 dies; with dimensions, instances are known."""
+    one = 'UPDATE "rocpd_pmc_event{u}" SET value = 500;'
+    (run,) = read_rocpd(changed(tmp_path / "replay.db", "3.0.3", one, dies=8))
+    for counter in run.dispatches.counters.values():
+        assert set(counter[~np.isnan(counter)].tolist()) == {500}
+    assert any("SQ_WAVES has 3 values of each dispatch" in note for note in run.join_notes)
+    dies = one + 'UPDATE "rocpd_pmc_event{u}" SET xcc = id % 3;'
+    (run,) = read_rocpd(changed(tmp_path / "dies.db", "3.0.3", WITH_SAMPLES, dies, dies=8))
+    for counter in run.dispatches.counters.values():
+        assert set(counter[~np.isnan(counter)].tolist()) == {1500}
+    assert not any("values of each dispatch" in note for note in run.join_notes)
+
+
+def test_tracks_and_timestamps_of_schema_4(tmp_path: Path) -> None:
+    plain = table_of(read_rocpd(minimal_rocpd(tmp_path / "plain.db", 1))[0])
+    tables = """
+CREATE TABLE "rocpd_track{u}" (id INTEGER PRIMARY KEY, guid TEXT, nid INT, pid INT, tid INT,
+  agent_id INT, queue_id INT, stream_id INT);
+INSERT INTO "rocpd_track{u}" VALUES (1, '{g}', 1, 1, 1, 2, 1, 1), (2, '{g}', 1, 1, 1, 3, 1, 1);
+CREATE TABLE "rocpd_timestamp{u}" (id INTEGER PRIMARY KEY, guid TEXT, value INT, track_id INT);
+INSERT INTO "rocpd_timestamp{u}"
+  SELECT 2 * id, guid, start, 1 FROM "rocpd_kernel_dispatch{u}"
+  UNION SELECT 2 * id + 1, guid, end, 1 FROM "rocpd_kernel_dispatch{u}"
+  UNION SELECT 1000 + 2 * id, guid, start, 1 FROM "rocpd_region{u}"
+  UNION SELECT 1001 + 2 * id, guid, end, 1 FROM "rocpd_region{u}";
+CREATE TABLE "rocpd_info_category{u}" (id INTEGER PRIMARY KEY, guid TEXT, name TEXT);
+INSERT INTO "rocpd_info_category{u}" SELECT id, guid, string FROM "rocpd_string{u}";
+ALTER TABLE "rocpd_kernel_dispatch{u}" RENAME TO old;
+CREATE TABLE "rocpd_kernel_dispatch{u}" AS SELECT id, guid, agent_id - 1 AS track_id, kernel_id,
+  dispatch_id, 2 * id AS start_id, 2 * id + 1 AS end_id, workgroup_size_x, workgroup_size_y,
+  workgroup_size_z, grid_size_x, grid_size_y, grid_size_z, region_name_id, event_id FROM old;
+DROP TABLE old;
+ALTER TABLE "rocpd_region{u}" RENAME TO old;
+CREATE TABLE "rocpd_region{u}" AS SELECT id, guid, 1 AS track_id, name_id,
+  1000 + 2 * id AS start_id, 1001 + 2 * id AS end_id, event_id FROM old;
+DROP TABLE old;
+DELETE FROM "rocpd_string{u}" WHERE string LIKE '%API%';
+"""
+    (run,) = read_rocpd(changed(tmp_path / "v4.db", "4.1.0", tables))
+    assert table_of(run) == plain
+    assert run.join_notes == []
+
+
+def test_schemas_beyond_those_that_are_known(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"schema 5\.0\.1, which is unknown: schemas 3 and 4 are"):
+        read_rocpd(changed(tmp_path / "v5.db", "5.0.1"))
+    (run,) = read_rocpd(
+        changed(
+            tmp_path / "v3.db", "3.0.9",
+            'CREATE TABLE "rocpd_hip_event{u}" (id INTEGER PRIMARY KEY);'
+            'INSERT INTO "rocpd_hip_event{u}" VALUES (1), (2);',
+        )
+    )  # fmt: skip
+    assert [note.partition(": ")[2] for note in run.join_notes if "3.0.9" in note] == [
+        "schema 3.0.9 is newer than 3.0.5, up to which it was checked."
+    ]
+    assert any("number of rows: rocpd_hip_event (2)." in note for note in run.join_notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from telemetry_texts import (
     values,
 )
 
-from chopper_core.sources.signals import ClockDomain, GpuName, SignalName
+from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, Telemetry
 from chopper_core.util.errors import DataError
 
 MIB = 2**20
@@ -112,14 +113,162 @@ def test_times_after_the_values_and_instances_of_a_gpu(tmp_path: Path) -> None:
     field = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
     text = "".join(
         dcgm_sample(field, 0, 1000 * at, stamp=f" {1000 * (START_S + at)}")
-        + dcgm_sample(field, 0, 9, more=',GPU_I_ID="3"')
+        + dcgm_sample(field, 0, 9, more=',GPU_I_ID="3"', stamp=f" {1000 * (START_S + at)}")
         for at in range(3)
     )
     found = read(tmp_path, text, "metrics.txt")
     assert seconds(found, SignalName.ENERGY_J) == [0, 1, 2]
     assert values(found, SignalName.ENERGY_J) == [0, 1, 2]
     assert values(found, SignalName.ENERGY_RATE_W) == [1, 1]
-    assert found.losses.notes == ["3 rows without a GPU or any value: skipped."]
+    assert found.losses.notes == []
+
+
+def scraped(fields: Mapping[str, object], labels: str = 'gpu="0"', at: int = 0) -> str:
+    return "".join(f"{field}{{{labels}}} {value} {1000 * (START_S + at)}\n"
+                   for field, value in fields.items())  # fmt: skip
+
+
+def signals_of(found: Telemetry) -> dict[str, list[float]]:
+    return {
+        f"{signal}.{each.part}".strip("."): each.value.tolist()
+        for (_, signal), every in found.signals.items()
+        for each in every
+    }
+
+
+BEFORE_4_9: dict[str, object] = {
+    "DCGM_FI_DEV_SM_CLOCK": 1410, "DCGM_FI_DEV_MEM_CLOCK": 2619, "DCGM_FI_DEV_GPU_TEMP": 61,
+    "DCGM_FI_DEV_MEMORY_TEMP": 70, "DCGM_FI_DEV_POWER_USAGE": 612.5,
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 5000, "DCGM_FI_DEV_GPU_UTIL": 97,
+    "DCGM_FI_DEV_MEM_COPY_UTIL": 42, "DCGM_FI_DEV_FB_USED": 70000,
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.96, "DCGM_FI_PROF_DRAM_ACTIVE": 0.41,
+    "DCGM_FI_PROF_SM_ACTIVE": 0.5, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.25,
+    "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": 700,
+}  # fmt: skip
+SINCE_4_9: dict[str, object] = {
+    "DCGM_FI_DEV_SM_CLOCK_HERTZ": 1410e6, "DCGM_FI_DEV_MEMORY_CLOCK_HERTZ": 2619e6,
+    "DCGM_FI_DEV_GPU_TEMP_CELSIUS": 61, "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS": 70,
+    "DCGM_FI_DEV_BOARD_POWER_WATTS": 612.5, "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL": 5,
+    "DCGM_FI_DEV_GPU_UTIL_RATIO": 0.97, "DCGM_FI_DEV_MEMORY_UTIL_RATIO": 0.42,
+    "DCGM_FI_DEV_FB_USED_BYTES": 73400320000, "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO": 0.96,
+    "DCGM_FI_PROF_DRAM_UTIL_RATIO": 0.41, "DCGM_FI_PROF_SM_UTIL_RATIO": 0.5,
+    "DCGM_FI_PROF_TENSOR_UTIL_RATIO": 0.25, "DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS": 700,
+}  # fmt: skip
+
+
+def test_the_fields_of_dcgm_4_7_are_those_of_before_in_other_units(tmp_path: Path) -> None:
+    before = signals_of(read(tmp_path, scraped(BEFORE_4_9), "before.prom"))
+    since = signals_of(read(tmp_path, scraped(SINCE_4_9), "since.prom"))
+    assert since == before and len(since) == 12
+    heading, row = ",".join(SINCE_4_9), ",".join(map(str, SINCE_4_9.values()))
+    table = read(tmp_path, f"timestamp,gpu,{heading}\n{START_S},0,{row}\n", "since.csv")
+    assert signals_of(table) == before
+
+
+@pytest.mark.parametrize(
+    ("written", "percent"),
+    [(["0.97", "1", "0"], [97, 100, 0]), (["97", "100", "1"], [97, 100, 1]), (["0", "0"], [0, 0])],
+)
+def test_the_ratio_of_dcgm_4_6_is_in_percent(
+    tmp_path: Path, written: list[str], percent: list[float]
+) -> None:
+    lines = (
+        scraped({"DCGM_FI_DEV_GPU_UTIL_RATIO": each}, at=at) for at, each in enumerate(written)
+    )
+    found = read(tmp_path, "".join(lines), "a.prom")
+    assert values(found, SignalName.GFX_UTIL_PCT) == percent
+
+
+def test_a_ratio_that_may_be_per_cent_is_left_out(tmp_path: Path) -> None:
+    fields = {"DCGM_FI_DEV_GPU_UTIL_RATIO": 1, "DCGM_FI_DEV_BOARD_POWER_WATTS": 100}
+    found = read(tmp_path, scraped(fields), "a.prom")
+    assert list(found.signals) == [(0, SignalName.POWER_W)]
+    assert found.losses.notes == ["1 value of gfx_util_pct in a wrong unit: skipped."]
+
+
+def test_seconds_under_a_limiter_are_shares_of_the_time(tmp_path: Path) -> None:
+    lines = (
+        scraped(
+            {
+                "DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL": under,
+                "DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL": 7.5,
+            },
+            at=2 * at,
+        )
+        for at, under in enumerate((100.5, 101, 103))
+    )
+    found = read(tmp_path, "".join(lines), "a.prom")
+    assert values(found, SignalName.THROTTLE_PCT, part="power") == [25, 100]
+    assert values(found, SignalName.THROTTLE_PCT) == [25, 100]
+
+
+def test_fields_that_nothing_is_read_from_are_counted(tmp_path: Path) -> None:
+    fields = {"DCGM_FI_DEV_POWER_USAGE": 1, "DCGM_FI_DEV_NEW_POWER_KILOWATTS": 1, "go_threads": 3}
+    found = read(tmp_path, scraped(fields) + scraped(fields, at=1), "a.prom")
+    assert found.unused == {"DCGM_FI_DEV_NEW_POWER_KILOWATTS": 2}
+    text = f"time,gpu,DCGM_FI_DEV_POWER_USAGE,new,lacking\n{START_S},0,1,2,N/A\n"
+    assert read(tmp_path, text, "a.csv").unused == {"new": 1}
+
+
+def test_instances_of_a_gpu_give_its_board_once(tmp_path: Path) -> None:
+    text = "".join(
+        scraped(
+            {"DCGM_FI_DEV_POWER_USAGE": 400 + at, "DCGM_FI_DEV_FB_USED": size},
+            f'gpu="0",GPU_I_ID="{instance}"',
+            at,
+        )
+        for at in range(2)
+        for instance, size in (("1", 20000), ("2", 1000))
+    )
+    untimed = "".join(line.rpartition(" ")[0] + "\n" for line in text.splitlines())
+    for number, each in enumerate((text, untimed)):
+        found = read(tmp_path, each, f"{number}.prom")
+        assert signals_of(found) == {"power_w": [400, 401]}
+        assert found.unused == {"DCGM_FI_DEV_FB_USED of MIG instances": 4}
+
+
+AMD = 'gpu_id="{}",hostname="n1",serial_number="s"'
+
+
+def test_metrics_of_amds_exporter_before_and_since_1_4_2(tmp_path: Path) -> None:
+    def text(system: str, memory: str, video: str, hot: str) -> str:
+        lines = ""
+        for at in range(2):
+            gpu = AMD.format(0)
+            fields = {
+                "gpu_package_power": 700,
+                "gpu_average_package_power": 690,
+                "gpu_energy_consumed": 1e9 + 700e6 * at,
+                f"gpu_violation_{hot}_accumulated": 100 + 10 * at,
+                "gpu_violation_current_accumulated_counter": 1000 + 20 * at,
+                "pcie_bandwidth": 8000,
+            }
+            lines += scraped(fields, gpu, at)
+            clocks = (system, 1900), (system, 1700), (memory, 1300), (video, 95)
+            for index, (kind, mhz) in enumerate(clocks):
+                labels = f'{gpu},clock_index="{index}",clock_type="{kind}"'
+                lines += scraped({"gpu_clock": mhz}, labels, at)
+            for link in range(2):
+                lines += scraped({"gpu_xgmi_link_rx": 1000 * at}, f'{gpu},link_index="{link}"', at)
+        return lines
+
+    old = "GPU_CLOCK_TYPE_"
+    before = read(
+        tmp_path,
+        text(f"{old}SYSTEM", f"{old}MEMORY", f"{old}VIDEO", "soc_thermal_residency"),
+        "a.prom",
+    )
+    since = read(tmp_path, text("system", "memory", "video", "socket_thermal_residency"), "b.prom")
+    assert signals_of(before) == signals_of(since)
+    found = signals_of(since)
+    assert found["power_w"] == [700, 700]
+    assert found["energy_rate_w"] == [700]
+    assert found["gfx_mhz"] == [1800, 1800] and found["gfx_mhz.xcd1"] == [1700, 1700]
+    assert found["mem_mhz"] == [1300, 1300]
+    assert found["throttle_pct"] == [50]
+    assert found["pcie_gbps"] == [1, 1]
+    assert found["xgmi_read_bytes"] == [0, 2 * 1000 * 1024]
+    assert since.unused == {"gpu_clock_video": 2}
 
 
 def test_a_table_of_fields(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from telemetry_texts import (
     DMON,
@@ -30,6 +31,7 @@ from telemetry_texts import (
     with_unit,
 )
 
+from chopper_core.ingest.open import open_run
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName
 from chopper_core.sources.telemetry.rows import Field
@@ -438,3 +440,65 @@ def test_a_heading_that_no_file_can_have_is_refused(declared: str) -> None:
     """Headings are compared in lower case."""
     with pytest.raises(ValueError, match="meter CSV: declare the heading 'Slot' in lower case"):
         TelemetryTable("meter CSV", {}, **{declared: ("Slot",)})
+
+
+POWERS = "power.draw [W], power.draw.average [W], power.draw.instant [W]"
+
+
+def test_one_column_is_the_power_of_all_gpus(tmp_path: Path) -> None:
+    """Since driver 535 there are three; power.draw is lacking on one GPU."""
+    lines = [f"timestamp, index, name, {POWERS}"]
+    for second in range(3):
+        for gpu, draw in ((0, "300 W"), (1, "[N/A]")):
+            stamp = f"2025/11/02 01:30:0{second}.000"
+            lines.append(f"{stamp}, {gpu}, NVIDIA H100 80GB HBM3, {draw}, 200 W, {310 + gpu} W")
+    found = read(tmp_path, "\n".join([*lines, ""]))
+    assert [values(found, SignalName.POWER_W, gpu)[0] for gpu in (0, 1)] == [310, 311]
+    assert any(note.startswith("power_w is power.draw.instant; ") for note in found.notes)
+    assert {gpu.model for gpu in found.gpus} == {"NVIDIA H100 80GB HBM3"}
+    run = open_run(str(tmp_path), jobs=1)
+    assert run.hardware is not None and run.hardware.name == "H100-SXM"
+
+
+def test_the_hour_that_repeats_at_the_end_of_summer_time(tmp_path: Path) -> None:
+    """10 minutes of 400 W up to 3:00, then 20 of 200 W from 2:00."""
+    times = [*range(170 * 60, 180 * 60, 10), *range(120 * 60, 140 * 60, 10)]
+    lines = ["timestamp, index, power.draw [W]"]
+    for at, second in enumerate(times):
+        clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.000"
+        lines.append(f"2025/10/26 {clock}, 0, {400 if at < 60 else 200} W")
+    found = read(tmp_path, "\n".join([*lines, ""]))
+    power = samples(found, SignalName.POWER_W)
+    assert set(np.diff(power.time_ns).tolist()) == {10 * SECOND_NS}
+    assert power.value.tolist() == [400] * 60 + [200] * 120
+    assert any("120 rows after that are an hour later" in note for note in found.notes)
+    # Another step back is disorder, and so are two of an hour: the rows are sorted.
+    for rows in (lines[40:60] + lines[1:40], lines[1:] + lines[1:]):
+        again = read(tmp_path, "\n".join([lines[0], *rows, ""]))
+        assert not any("an hour later" in note for note in again.notes)
+
+
+def test_scrapes_of_omnistat(tmp_path: Path) -> None:
+    text = "".join(
+        f"rocm_num_gpus 2.0 {1000 * (START_S + at)}\n"
+        + "".join(
+            f"{name} {value} {1000 * (START_S + at)}\n"
+            for card in (0, 1)
+            for name, value in (
+                (f'rocm_average_socket_power_watts{{card="{card}"}}', 400 + card),
+                (f'rocm_sclk_clock_mhz{{card="{card}"}}', 2100),
+                (f'rocm_temperature_celsius{{card="{card}",location="hotspot"}}', 61),
+                (f'rocm_temperature_memory_celsius{{card="{card}",location="hbm_0"}}', 46),
+                (f'rocm_utilization_percentage{{card="{card}"}}', 97),
+                (f'rocm_vram_used_percentage{{card="{card}"}}', 12.5),
+            )
+        )
+        for at in range(2)
+    )
+    found = read(tmp_path, text, "omnistat.prom")
+    assert found.format == "omnistat scrapes"
+    assert values(found, SignalName.POWER_W, 1) == [401, 401]
+    assert values(found, SignalName.HOTSPOT_C) == [61, 61]
+    assert values(found, SignalName.MEM_C) == [46, 46]
+    assert values(found, SignalName.GFX_UTIL_PCT) == [97, 97]
+    assert found.unused == {"rocm_num_gpus": 2, "rocm_vram_used_percentage": 4}
