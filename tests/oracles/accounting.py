@@ -87,7 +87,7 @@ class Host:
     lost: Sequence[int] = ()
     """Launch calls without an activity: when they begin."""
     launches: Sequence[int] = ()
-    """All launch calls: when they begin."""
+    """All launch calls of kernels: when they begin."""
     waits: Sequence[tuple[int, int]] = ()
     """When synchronizations begin and end."""
 
@@ -166,11 +166,10 @@ def host_of(document: dict[str, Any]) -> Host:
             correlation = event["args"].get("correlation", 0)
             if _WAITS.match(event["name"]):
                 waits.append((begin_ns, end_ns))
-            if correlation in used and correlation > 0:
+            if _STARTS_WORK.search(event["name"]):
                 launches.append(begin_ns)
-            elif _STARTS_WORK.search(event["name"]):
-                launches.append(begin_ns)
-                lost.append(begin_ns)
+                if correlation not in used or correlation <= 0:
+                    lost.append(begin_ns)
     steps = _in_order(ranges[min(ranges)]) if ranges else []
     return Host(steps, sorted(lost), sorted(launches), sorted(waits))
 
