@@ -1,0 +1,121 @@
+"""Steps as their annotations say: the accounting of traces against a plain re-computation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, STATES, Category
+from tests.align.traces import MAIN, TinyTrace
+from tests.oracles import accounting as oracle
+from tests.support import opened_events
+
+CALLS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "at": st.integers(0, 400),
+            "thread": st.sampled_from((MAIN, MAIN + 1)),
+            "stream": st.integers(0, 2),
+            "delay": st.integers(-2, 30) | st.integers(0, 250),
+            "us": st.integers(0, 30) | st.integers(0, 120),
+            "kind": st.sampled_from(("kernel", "kernel", "gpu_memcpy", "gpu_memset", "nccl")),
+            "is_lost": st.sampled_from((False,) * 7 + (True,)),
+        }
+    ),
+    min_size=1,
+    max_size=30,
+)
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 3) | st.integers(-10, 60),
+        st.integers(1, 100),
+        st.sampled_from((1, 1, 1, 1, 1, 1, 2, 4)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+WAITS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), max_size=4)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> TinyTrace:
+    """Any launches in, between and outside any steps; what they start runs at any time after."""
+    trace = TinyTrace()
+    now, number = draw(st.integers(1_000, 1_200)), draw(st.integers(0, 9))
+    for gap, length, more in draw(STEPS):
+        now, number = now + gap, number + more
+        trace.note(f"ProfilerStep#{number}", now, now + length)
+        now += length
+    for at, us in draw(WAITS):
+        trace.call("cudaDeviceSynchronize", 1_000 + at, 0)["dur"] = us
+    for place, call in enumerate(draw(CALLS)):
+        at = 1_000 + call["at"]
+        trace._correlations += 1
+        name, category = f"k{place}", call["kind"]
+        if category == "nccl":
+            name, category = f"ncclDevKernel_{place}", "kernel"
+        of_runtime = "cudaMemcpyAsync" if category == "gpu_memcpy" else "cudaLaunchKernel"
+        trace.call(of_runtime, at, trace._correlations, call["thread"])
+        if not call["is_lost"] or not place:
+            trace.gpu(
+                name,
+                at + call["delay"],
+                call["us"],
+                stream=call["stream"],
+                category=category,
+                correlation=trace._correlations,
+            )
+    return trace
+
+
+def steps_ns(run: Run) -> dict[int, int]:
+    """The time of each step over all GPUs, row by row."""
+    table = run.table
+    total = sum(table.column(state) for state in STATES)
+    return {
+        int(number): int(np.sum(total[table.iteration == number]))
+        for number in np.unique(table.iteration)
+    }
+
+
+def check(trace: TinyTrace, run: Run) -> None:
+    """Every activity is charged as the oracle charges it, and every time outside steps is there."""
+    document = {"traceEvents": trace.events}
+    activities, host = oracle.activities_of(document), oracle.host_of(document)
+    oracle.put_into_steps(activities, host.steps)
+    table = run.table
+    is_outside = table.category == Category.OUTSIDE
+    row_of = {table.names[table.kernel[row]]: row for row in np.flatnonzero(~is_outside).tolist()}
+    shift = 0
+    for each in activities:
+        shift = int(table.start_ns[row_of[each.name]]) - each.start_ns
+        number = each.step.number if each.step else NO_LABEL
+        assert table.iteration[row_of[each.name]] == number, each
+    outside = oracle.account(activities, host)
+    for each in activities:
+        found = {name: int(table.column(name)[row_of[each.name]]) for name in oracle.CHARGED}
+        assert found == each.charged, (each.name, each.step)
+    assert sorted(
+        (int(table.start_ns[row]) - shift, int(table.idle_ns[row]))
+        for row in np.flatnonzero(is_outside).tolist()
+    ) == sorted((each.end_ns, each.idle_ns) for each in outside)
+    span = _span(activities, host)
+    assert sum(int(table.column(state).sum()) for state in STATES) == span
+    assert all((table.column(name) >= 0).all() for name in oracle.CHARGED)
+
+
+def _span(activities: list[oracle.Activity], host: oracle.Host) -> int:
+    begins = [each.start_ns for each in activities] + [step.begin_ns for step in host.steps]
+    ends = [each.end_ns for each in activities] + [step.end_ns for step in host.steps]
+    return max(ends) - min(begins)
+
+
+@given(traces())
+def test_any_trace_is_charged_as_the_oracle_charges_it(tmp_path: Path, trace: TinyTrace) -> None:
+    check(trace, opened_events(tmp_path, trace.events))
