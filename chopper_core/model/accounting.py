@@ -112,6 +112,7 @@ def account(
     Adds to the columns above: `idle_host_ns`, the idle time before the activity's launch call
     (the host was late); `idle_launch_ns`, the idle time from that call on; `idle_unknown_ns`, the
     idle time before an activity without a launch record, or after a launch without an activity;
+    `gap_ns`, all idle time right before the activity, whatever is charged with it;
     `idle_after_ns`, the part of `idle_ns` after the activity, which ends its step; `hidden_ns`, the
     part of a communication under compute, 0 for all others.
     """
@@ -124,7 +125,8 @@ def account(
     def charge(where: Mask) -> Int64:
         return _charged(pieces.owner[where], length[where], count)
 
-    idle = np.flatnonzero(~(compute | comm | copy))
+    is_idle = ~(compute | comm | copy)
+    idle = np.flatnonzero(is_idle)
     gaps = _gaps_of(edges[idle], edges[idle + 1], pieces.order, start_ns, end_ns, launch_ns, host)
     compute_edges = np.concatenate([[0], np.cumsum(np.where(compute, length, 0))])
     hidden = np.zeros(count, np.int64)
@@ -139,9 +141,19 @@ def account(
         "exposed_comm_ns": charge(comm & ~compute),
         "exposed_copy_ns": charge(copy & ~comm & ~compute),
         **gaps.charges(count),
+        "gap_ns": _before_activities(charge(is_idle), start_ns, gaps.outside),
         "hidden_ns": hidden,
     }
     return Account(columns, gaps.outside)
+
+
+def _before_activities(gap_ns: Int64, start_ns: Int64, outside: OutsideGaps) -> Int64:
+    """The idle time right before each activity; before the first one from the first row on, which
+    may be of time outside steps."""
+    if len(outside.end_ns) and outside.end_ns[0] < start_ns.min():
+        first = int(start_ns.argmin())
+        gap_ns[first] = start_ns[first] - outside.end_ns[0]
+    return gap_ns
 
 
 class IdleTimes(Rows, frozen=True):

@@ -53,7 +53,7 @@ from chopper_core.model.signals import (
     TimeSpans,
     share_running,
 )
-from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind, Selection
+from chopper_core.model.table import LEVELS, NO_LABEL, Category, KernelTable, Kind, Selection
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View, resolved
@@ -440,11 +440,14 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def _busy_curve(self, gpu: int, kinds: tuple[Kind, ...]) -> BusyCurve:
         node, table, is_idle = self.tree().node((str(gpu),)), self.table, len(kinds) == len(Kind)
-        rows, states = node.selection, ("idle_ns",) if is_idle else ("compute_ns", "overlap_ns")
+        first_ns = int(node.min("start_ns")[0])
+        rows, states = node.selection, ("gap_ns",) if is_idle else ("compute_ns", "overlap_ns")
 
         def activities(own: Selection) -> tuple[Int64, Int64, Int64]:
             starts = table.start_ns[own]
             ends = starts + table.duration_ns[own]
+            # Time outside steps is no activity: a gap goes on at its row.
+            ends = np.where(table.category[own] == Category.OUTSIDE, first_ns, ends)
             if not is_idle:
                 # What doesn't compute takes no time.
                 ends = np.where(table.kind[own] == kinds[0], ends, starts)

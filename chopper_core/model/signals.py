@@ -132,11 +132,11 @@ def bounds_of(begin_ns: int | Int64, end_ns: int | Int64, bins: int) -> Int64:
 class BusyCurve(IntegralCurve, frozen=True):
     """The share of time (in %) in which anything ran, or any compute, from the accounting.
 
-    Idle time is charged to the activity that starts next. So the idle time up to an instant is
-    that of all activities started by then, plus the time since the last of them ended. Compute is
-    charged to the running one that started first: up to an instant it is that of all that started
-    by then, less the time until the last of them ends. Of parts of the rows, which have activities
-    near each other in time, only those with an instant in them are read.
+    The idle time up to an instant is that right before all activities started by then, plus the
+    time since the last of them ended. Compute is charged to the running one that started first: up
+    to an instant it is that of all that started by then, less the time until the last of them ends.
+    Of parts of the rows, which have activities near each other in time, only those with an instant
+    in them are read.
     """
 
     parts: tuple[Int64, Int64, Int64]
