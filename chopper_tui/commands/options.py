@@ -95,14 +95,14 @@ def open_view(
     view: View, options: Namespace, progress: Progress, *, is_verified: bool = True
 ) -> Run:
     """The run of a view, with that of its baseline; unless it `is_verified`, see `verify_view`."""
+    if view.overrides.predicted and holds_several(view.run, not options.no_cache):
+        raise UsageError(
+            f"{view.run} holds several runs: ask predicted={view.overrides.predicted} of one"
+        )
     run = opened_run(view.run, view.overrides, options, progress, is_verified=is_verified)
     # The baseline of a set is one of its runs.
     is_set = isinstance(run, SeveralRuns)
     if is_set:
-        if view.overrides.predicted:
-            raise UsageError(
-                f"{view.run} holds several runs: ask predicted={view.overrides.predicted} of one"
-            )
         return run
     if name := _base_of(view):
         base = opened_run(name, view.overrides.of_base, options, progress, is_verified=is_verified)
