@@ -288,7 +288,9 @@ _Told = tuple[Iterable[Metric], Mapping[str, Number | None], Mapping[str, Values
 
 def _told(run: Run, name: str, columns: Collection[str]) -> _Told:
     """A view's columns, total row and rows: of what most runs have the total alone."""
-    view = View(run.name, name="" if name == TREE else name, is_total=name != "overheads")
+    view = View(
+        run.name, name="" if name == TREE else name, is_total=name not in ("overheads", "power")
+    )
     if name == TREE:
         metrics = [metric_named(each, run.table, run.counter_info) for each in columns]
         known = root_figures(run, view, columns)

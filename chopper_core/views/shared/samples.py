@@ -196,7 +196,8 @@ def powers_of(run: Run, view: View) -> dict[int, float]:
     Energy over the time that it is charged for, so that power is step energy over step time; of a
     GPU whose telemetry covers only a part of that time, the mean of the samples.
     """
-    found = {}
+    # Of steps, also where sums are of all that ran.
+    view, found = replace(view, is_total=False), {}
     for gpu, own in spans_of(run, view).items():
         curve = run.curve("power_w", gpu)
         found[gpu] = np.nan if curve is None else sampled(curve, own).mean()
