@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.align.host import STARTS_WORK, matching
 from chopper_core.align.rank import align_rank
 from chopper_core.model.inputs import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Source
 from chopper_core.model.operator_inputs import json_in
@@ -95,7 +96,8 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
                 f"{path} has no GPU activity with a valid time: {number_of(lost, 'event')} without "
                 "one left out."
             )
-        why = f"{path} {why_no_activity(FileHead(path), trace.event_counts)}"
+        launches = int(matching(trace.names, trace.launches.name, STARTS_WORK).sum())
+        why = f"{path} {why_no_activity(FileHead(path), trace.event_counts, launches)}"
         raise (OnlyRangesError if trace.event_counts.get(CUPTI_RANGE) else DataError)(why)
     ranks = [_of_rank(each, str(path), hosts) for each in by_rank(trace)]
     return ranks[0] if len(ranks) == 1 else merged(ranks, trace.ranks_from)

@@ -104,8 +104,11 @@ def what_is(head: FileHead) -> str:
     return _text(head) if head.text else "is binary, of no known format"
 
 
-def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
-    """Return why a Chrome trace, with these events per category, has no GPU activity."""
+def why_no_activity(head: FileHead, counts: Mapping[str, int], launches: int = 0) -> str:
+    """Return why a Chrome trace, with these events per category, has no GPU activity.
+
+    `launches` are calls that launched some.
+    """
     for mark, meaning in _CHROME:
         if mark in head.text:
             return f"{meaning}."
@@ -121,6 +124,12 @@ def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
         return (
             f"is a Chrome trace of another tool: none of its {total} events has a category, as "
             "the PyTorch profiler writes it."
+        )
+    if launches:
+        return (
+            f"has {launches:,} launches and no GPU activity: the profiler recorded only the host. "
+            "Check that no other profiler uses the GPU, that the profiler's library (CUPTI, "
+            "rocprofiler) fits the driver, and what it printed when it started."
         )
     return (
         f"has no GPU activity: {total} events, none of them a kernel, copy or memset. Was the "
