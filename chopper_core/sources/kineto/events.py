@@ -72,6 +72,9 @@ FLOW_CATEGORIES: Final[Mapping[str, str]] = {
 
 MEMORY_EVENT: Final = "[memory]"
 """The name of events that allocate or release memory; older versions give them no category."""
+COUNTER_CATEGORY: Final = "hardware_counters"
+COUNTERS: Final = late(r"GPU (\d{1,6}) Counters")
+"""The process of a device's counters, whose events may have no category."""
 INSTANT_CATEGORY: Final = "cpu_instant_event"
 CPU: Final = 0
 """The framework's type of device of the host's own memory."""

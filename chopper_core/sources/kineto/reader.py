@@ -45,7 +45,10 @@ _TRACE: Final = Recognised("Kineto trace")
 _PIDS: Final = "[TPnn] before each pid: the file merges several ranks"
 _MERGED_PID: Final = late(r'"pid"\s*:\s*"\[TP\d')
 _OPERATOR: Final = b'"cpu_op"'
-_GPU_WORK: Final = (b'"kernel"', b'"gpu_memcpy"', b'"gpu_memset"', b'"Kernel"', b'"Memcpy"')
+_GPU_WORK: Final = (
+    *(b'"kernel"', b'"gpu_memcpy"', b'"gpu_memset"', b'"Kernel"', b'"Memcpy"'),
+    b'"cuda_profiler_range"',
+)
 """Categories in a trace, also of older versions."""
 
 
