@@ -70,3 +70,17 @@ def test_values_that_no_percentage_has_are_dropped(tmp_path: Path) -> None:
     run = open_run(str(path), jobs=1)
     curve = run.measured["sm_active_pct"].curves[0]
     assert curve.mean == 0
+
+
+def test_copies_of_torchs_cupti_backend_are_named_by_their_kind(tmp_path: Path) -> None:
+    trace = TinyTrace()
+    trace.note("ProfilerStep#0", 0, 1000)
+    for at, kind, source, target in (
+        (100, "HtoD", "pinned", "device"),
+        (200, "DtoD", "device", "device"),
+    ):
+        trace.gpu("Memcpy", at, 10, cat="gpu_memcpy")
+        trace.events[-1]["args"] |= {"copy kind": kind, "src kind": source, "dst kind": target}
+    run = open_run(str(trace.write(tmp_path / "rank0.json")), jobs=1)
+    names = {run.table.names[code] for code in run.table.kernel.tolist()}
+    assert names == {"Memcpy HtoD (Pinned -> Device)", "Memcpy DtoD (Device -> Device)"}

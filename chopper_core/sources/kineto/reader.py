@@ -29,7 +29,7 @@ from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "PyTorch profiler (Kineto)"
-FILES: Final = "`.json` or `.json.gz`, AMD and NVIDIA, torch 1.12 to 2.9, one file per rank"
+FILES: Final = "`.json` or `.json.gz`, AMD and NVIDIA, torch 1.12 to 2.10, one file per rank"
 EXAMPLE: Final = 'profiler.export_chrome_trace("trace/rank0.json.gz")'
 SUFFIXES: Final = (".json", ".gz")
 

@@ -39,6 +39,7 @@ from chopper_core.sources.kineto.events import (
     count_of,
     external_ids,
     kept_inputs,
+    name_copies,
     old_category,
     split_ranks,
 )
@@ -335,6 +336,7 @@ class TraceTables:
     def _add_activities(self, events: Sequence[Event]) -> None:
         if not events:
             return
+        name_copies(events)
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
         streams, devices = [arg.stream for arg in args], [arg.device for arg in args]
