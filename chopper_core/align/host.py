@@ -33,7 +33,7 @@ from chopper_core.util.patterns import late
 
 BACKWARD_NODE: Final = late(r"^autograd::engine::evaluate_function")
 """The operator in which autograd runs a node of the backward graph."""
-_STARTS_WORK: Final = late(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
+STARTS_WORK: Final = late(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
 _REENTRANT_FRAME = late(r": backward$")
 REPLAYS_GRAPH: Final = late(r"GraphLaunch")
 
@@ -79,11 +79,20 @@ def link(trace: Trace) -> Links:
     launch_ns = np.append(launches.start_ns, NO_TIME)[launch]
     thread = np.append(launches.thread, np.int32(NOWHERE))[launch]
     time_ns = np.append(launches.start_ns, 0)[launch]
-    rest = np.flatnonzero((launch < 0) & (activities.external_id != ABSENT))
-    if len(rest):
-        operator = first_equal(ranges.external_id, activities.external_id[rest])
-        thread[rest] = np.append(ranges.thread, np.int32(NOWHERE))[operator]
-        time_ns[rest] = np.append(ranges.start_ns, 0)[operator]
+    # The operator with the same id is the launch's own, also where its clock puts it elsewhere.
+    has_id = np.flatnonzero(activities.external_id != ABSENT)
+    operators = np.flatnonzero(ranges.category == HostCategory.OPERATOR)
+    known = operators if len(operators) else np.arange(len(ranges))
+    operator = first_equal(ranges.external_id[known], activities.external_id[has_id])
+    has_id, operator = has_id[operator >= 0], known[operator[operator >= 0]]
+    begins, ends = (
+        ranges.start_ns[operator],
+        ranges.start_ns[operator] + ranges.duration_ns[operator],
+    )
+    is_inside = (time_ns[has_id] >= begins) & (time_ns[has_id] < ends)
+    moved = ~is_inside | (thread[has_id] != ranges.thread[operator])
+    thread[has_id[moved]] = ranges.thread[operator[moved]]
+    time_ns[has_id[moved]] = begins[moved]
     starts_work = launch_calls(trace)
     starts_work[launch[launch >= 0]] = False
     return Links(
@@ -98,7 +107,7 @@ def link(trace: Trace) -> Links:
 
 def launch_calls(trace: Trace) -> Mask:
     """Which runtime calls launch work on a GPU."""
-    return matching(trace.names, trace.launches.name, _STARTS_WORK)
+    return matching(trace.names, trace.launches.name, STARTS_WORK)
 
 
 def _by_code(

@@ -28,13 +28,16 @@ from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
+from chopper_core.sources.kineto.events import COUNTER_CATEGORY
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry import databases
+from chopper_core.sources.telemetry.trace_counters import read_counters
 from chopper_core.tables.text import FileHead, csv_cells
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory, reading
+from chopper_core.util.progress import Progress
 
 
 def attach_sources(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) -> Run:
@@ -124,6 +127,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
         shift_ns = run.overrides.shift_ns(telemetry.path.name, telemetry.format) or 0
         clocks = _known_clocks(run, telemetry, gpus, recorded)
         placed.append((telemetry, place(telemetry, run.table, gpus, clocks, shift_ns)))
+    placed += _counters_of_traces(run, progress)
     twice = measured_twice(placed)
     placed = [(telemetry, source) for telemetry, source in placed if telemetry.path not in twice]
     placed = together(placed)
@@ -153,6 +157,26 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
         telemetry=tuple(source for _, source in placed),
         skipped=tuple(item for item in run.skipped if item[0] not in used),
     )
+
+
+def _counters_of_traces(run: Run, progress: Progress) -> list[tuple[Telemetry, TelemetrySource]]:
+    """The counters in traces, on their own clock, as telemetry of the devices of their ranks."""
+    found = []
+    for source in run.sources:
+        if not source.events.get(COUNTER_CATEGORY) or ", " in source.path:
+            continue
+        telemetry = read_counters(Path(source.path), progress)
+        own = {gpu.device: gpu.index for gpu in run.gpus if gpu.rank == source.rank}
+        gpus = {
+            number: own[name.index]
+            for number, name in enumerate(telemetry.gpus)
+            if name.index in own
+        }
+        clocks = {
+            telemetry.clock: (_epoch_correction(run, gpus), "known: its clock is the trace's")
+        }
+        found.append((telemetry, place(telemetry, run.table, gpus, clocks)))
+    return found
 
 
 def attach_cpu(run: Run, opening: RunInputs) -> Run:

@@ -44,6 +44,7 @@ from chopper_core.model.parallel import layout_of_settings
 from chopper_core.model.run import Run, located
 from chopper_core.model.table import NO_TIME, KernelTable, empty_table
 from chopper_core.sources.foreign import OnlyRangesError, what_is
+from chopper_core.sources.kineto.events import COUNTER_CATEGORY
 from chopper_core.sources.ranks import (
     HostFile,
     TraceFile,
@@ -405,7 +406,8 @@ def _attached(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) -> Ru
     rest = (path for path in opening.paths if path.is_dir() or str(path) not in traces)
     paths = ListedPaths(rest)
     paths = opening.paths if paths == opening.paths else paths
-    if paths or any(Path(each).suffix in SAMPLED for each in traces):
+    has_own = any(source.events.get(COUNTER_CATEGORY) for source in run.sources)
+    if paths or has_own or any(Path(each).suffix in SAMPLED for each in traces):
         run = attach_sources(run, replace(opening, paths=paths), ranges)
     figures = sampled_figures(run.measured, run.hardware)
     run = replace(run, measured={**run.measured, **figures}) if figures else run

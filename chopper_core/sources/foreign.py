@@ -105,8 +105,10 @@ def what_is(head: FileHead) -> str:
 
 
 def why_no_activity(head: FileHead, counts: Mapping[str, int], launches: int = 0) -> str:
-    """Return why a Chrome trace, with these events per category, has no GPU activity; so many of
-    them are calls that launch work on a GPU."""
+    """Return why a Chrome trace, with these events per category, has no GPU activity.
+
+    `launches` are calls that launched some.
+    """
     for mark, meaning in _CHROME:
         if mark in head.text:
             return f"{meaning}."
@@ -125,9 +127,9 @@ def why_no_activity(head: FileHead, counts: Mapping[str, int], launches: int = 0
         )
     if launches:
         return (
-            f"has {launches:,} launch calls and no GPU activity: the profiler recorded the host "
-            "alone. Check that no other profiler (rocprofv3, nsys, another process) uses the GPU's "
-            "tracing, and that the driver allows it (on NVIDIA, counters for all users)."
+            f"has {launches:,} launches and no GPU activity: the profiler recorded only the host. "
+            "Check that no other profiler uses the GPU, that the profiler's library (CUPTI, "
+            "rocprofiler) fits the driver, and what it printed when it started."
         )
     return (
         f"has no GPU activity: {total} events, none of them a kernel, copy or memset. Was the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.align.generated import (
     Activity,
     Generated,
 )
+from tests.align.traces import TinyTrace, align
 
 Make = Callable[[str], Generated]
 
@@ -267,3 +269,17 @@ def test_every_phase_is_one_that_the_truth_has(generated: Make) -> None:
     for variant in VARIANTS:
         phases = {each.ours["phase"] for each in generated(variant).of(cut=False)}
         assert phases == {"forward", "backward", "optimizer", "data"}, variant
+
+
+@pytest.mark.parametrize("late", [0, 3, 31, -40])
+def test_an_operator_is_the_one_with_the_same_external_id(tmp_path: Path, late: int) -> None:
+    """HIP calls are stamped by another clock: in the next operator, or outside any."""
+    trace = TinyTrace()
+    trace.note("ProfilerStep#3", 0, 400)
+    for at, name in ((50, "aten::mm"), (65, "aten::silu"), (80, "aten::mm")):
+        operator = trace.op(name, at, at + 12)
+        trace.launch(
+            f"kernel_of_{name[6:]}", at + 2 + late, start=at + 100,
+            external_id=operator["args"]["External id"],
+        )  # fmt: skip
+    assert align(trace, tmp_path).texts("operation") == ["mm", "silu", "mm"]

@@ -646,6 +646,15 @@ def test_a_trace_of_a_process_without_gpus_is_left_out(sweep: Path) -> None:
     assert run.parallel.coordinates[3] == {"ep": 3, "tp": 3}
 
 
+def test_launches_without_any_activity_are_counted(tmp_path: Path) -> None:
+    tiny = TinyTrace()
+    for at in range(3):
+        tiny.call("hipLaunchKernel", 10 * at, at + 1)
+    tiny.call("hipDeviceSynchronize", 50, 9)
+    with pytest.raises(DataError, match="has 3 launches and no GPU activity: the profiler rec"):
+        open_run(str(tiny.write(tmp_path / "dead.json")), jobs=1)
+
+
 def test_coordinates_in_names_are_no_sizes() -> None:
     assert in_name("llama_tp8-pp2_mbs4") == {"tp": 8, "pp": 2, "microbatch": 4}
     assert in_name(VLLM.format(3)) == {}

@@ -72,6 +72,9 @@ FLOW_CATEGORIES: Final[Mapping[str, str]] = {
 
 MEMORY_EVENT: Final = "[memory]"
 """The name of events that allocate or release memory; older versions give them no category."""
+COUNTER_CATEGORY: Final = "hardware_counters"
+COUNTERS: Final = late(r"GPU (\d{1,6}) Counters")
+"""The process of a device's counters, whose events may have no category."""
 INSTANT_CATEGORY: Final = "cpu_instant_event"
 CPU: Final = 0
 """The framework's type of device of the host's own memory."""
@@ -204,6 +207,10 @@ class Args(msgspec.Struct, gc=False):
     source_rank: Number = msgspec.field(name="Src Rank", default=ABSENT)
     target_rank: Number = msgspec.field(name="Dst Rank", default=ABSENT)
     old_external_id: Number = msgspec.field(name="external id", default=ABSENT)
+    copy_kind: Any = msgspec.field(name="copy kind", default=None)
+    source_kind: Any = msgspec.field(name="src kind", default=None)
+    target_kind: Any = msgspec.field(name="dst kind", default=None)
+    """Of copies that torch's CUPTI backend names `Memcpy` alone."""
     rank: Number = ABSENT
     """In a file that merges the traces of several ranks."""
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=nan)
@@ -241,6 +248,14 @@ class Event(msgspec.Struct, gc=False):
     dur: Any = 0
     id: Number = None
     args: Args | None = None
+
+
+def name_copies(events: Sequence[Event]) -> None:
+    """Name copies by their kind, as Kineto does: `Memcpy HtoD (Pinned -> Device)`."""
+    for event in events:
+        if event.name == "Memcpy" and event.args is not None and event.args.copy_kind:
+            kinds = str(event.args.source_kind).title(), str(event.args.target_kind).title()
+            event.name = f"Memcpy {event.args.copy_kind} ({kinds[0]} -> {kinds[1]})"
 
 
 _RANK_IN_PID: Final = late(r"\[TP(\d{1,6})(?:-[A-Z]+\d+)*\] ?(.*)")

@@ -29,7 +29,7 @@ from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "PyTorch profiler (Kineto)"
-FILES: Final = "`.json` or `.json.gz`, AMD and NVIDIA, torch 1.12 to 2.9, one file per rank"
+FILES: Final = "`.json` or `.json.gz`, AMD and NVIDIA, torch 1.12 to 2.10, one file per rank"
 EXAMPLE: Final = 'profiler.export_chrome_trace("trace/rank0.json.gz")'
 SUFFIXES: Final = (".json", ".gz")
 
@@ -45,7 +45,10 @@ _TRACE: Final = Recognised("Kineto trace")
 _PIDS: Final = "[TPnn] before each pid: the file merges several ranks"
 _MERGED_PID: Final = late(r'"pid"\s*:\s*"\[TP\d')
 _OPERATOR: Final = b'"cpu_op"'
-_GPU_WORK: Final = (b'"kernel"', b'"gpu_memcpy"', b'"gpu_memset"', b'"Kernel"', b'"Memcpy"')
+_GPU_WORK: Final = (
+    *(b'"kernel"', b'"gpu_memcpy"', b'"gpu_memset"', b'"Kernel"', b'"Memcpy"'),
+    b'"cuda_profiler_range"',
+)
 """Categories in a trace, also of older versions."""
 
 

@@ -19,6 +19,8 @@ from numpy.typing import DTypeLike
 from chopper_core.sources.kineto.events import (
     ACTIVITY_CATEGORIES,
     COMPLETE,
+    COUNTER_CATEGORY,
+    COUNTERS,
     CPU,
     FIGURES,
     FLOW_CATEGORIES,
@@ -37,6 +39,7 @@ from chopper_core.sources.kineto.events import (
     count_of,
     external_ids,
     kept_inputs,
+    name_copies,
     old_category,
     split_ranks,
 )
@@ -88,6 +91,7 @@ _TABLE_OF: Final[Mapping[str, str]] = {
     FRAME_CATEGORY: "frames",
     **FLOW_CATEGORIES,
     **dict.fromkeys((INSTANT_CATEGORY, ""), "instants"),
+    COUNTER_CATEGORY: "counters",
 }
 """The table of the events of a category."""
 _IDS: Final = frozenset(("external_id", "sequence", "forward_thread", "correlation", "id"))
@@ -199,7 +203,19 @@ class TraceTables:
         self._add_ranges(self._frames, frames, kinds)
         for kind in self._flow_ends:
             self._add_flows(kind, own[kind])
-        self._add_allocations(own["instants"])
+        self._add_allocations(self._without_counters(own["instants"]))
+
+    def _without_counters(self, events: list[Event]) -> list[Event]:
+        """The events but those of counters without a category, which are counted as others are."""
+        rest = [
+            event
+            for event in events
+            if not (event.ph == "C" and COUNTERS.fullmatch(str(event.pid)))
+        ]
+        if len(rest) < len(events):
+            self.event_counts[COUNTER_CATEGORY] += len(events) - len(rest)
+            self.event_counts[""] -= len(events) - len(rest)
+        return rest
 
     def sizes(self) -> Sizes:
         return Sizes([*map(len, self._growing())], [*map(len, self._keys().values())])
@@ -294,7 +310,7 @@ class TraceTables:
                 LaunchShape(_product(grid), _product(block)) for grid, block in sizes
             ],
             "inputs": list(self._input_codes.texts),
-            "event_counts": dict(self.event_counts),
+            "event_counts": {name: count for name, count in self.event_counts.items() if count},
             "unused_events": self._unused_events(),
             "one_ended_flows": self._one_ended_flows(),
         }
@@ -320,6 +336,7 @@ class TraceTables:
     def _add_activities(self, events: Sequence[Event]) -> None:
         if not events:
             return
+        name_copies(events)
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
         streams, devices = [arg.stream for arg in args], [arg.device for arg in args]
