@@ -43,7 +43,7 @@ from chopper_core.views.shared.phrases import facts
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
-from chopper_tui.driver import TerminalDriver
+from chopper_tui.driver import INTERRUPT, TerminalDriver
 from chopper_tui.history import Columns
 from chopper_tui.keymap import Action, is_key
 from chopper_tui.opening import Opening
@@ -70,7 +70,7 @@ _JOIN_S = 0.05
 _POLL_SHARE: Final = 20
 """Looking at files takes at most one part in so many of the time: directories may be large."""
 _FOLLOW_SHARE: Final = 4
-_AT_ONCE: Final = ("ctrl+c", "ctrl+z")
+_AT_ONCE: Final = ("ctrl+z",)
 _CANCELS: Final = ("escape", "q")
 """Keys that cancel loading unless others wait for it."""
 _TURNS: Final = events.MouseDown | events.MouseScrollDown | events.MouseScrollUp
@@ -142,7 +142,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._keys: deque[events.Key | events.Paste] = deque()
         self._performs_keys = False
         self._is_ending = False
-        """Whether a signal ends it: keys that wait are not performed."""
+        """Whether a signal or Ctrl-C ends it: keys that wait are not performed."""
         self._typed: deque[str] = deque(maxlen=_MAX_TYPED)
         self._crashed_at = start
 
@@ -186,6 +186,9 @@ class ChopperApp(App[None], inherit_bindings=False):
             await super().on_event(event)
             return
         self._note(event)
+        if isinstance(event, events.Key) and event.key == INTERRUPT:
+            self.interrupt()
+            return
         if self._loading is not None and self.screen is self._loading:
             await self._take_early(event)
             return
@@ -345,6 +348,12 @@ class ChopperApp(App[None], inherit_bindings=False):
     def on_unmount(self) -> None:
         self._left.set()
         self._opening.cancel()
+
+    def interrupt(self) -> None:
+        """Leave at once: keys that wait are not performed."""
+        if self.screen_stack and not self._is_ending:
+            self._is_ending = True
+            self.action_leave()
 
     def action_leave(self) -> None:
         is_loading = self.screen_stack[-1] is self._loading

@@ -17,11 +17,13 @@ from typing import Any, Final
 
 from textual.constants import ESCAPE_DELAY
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Key
 
 from chopper_tui import terminal
 from chopper_tui.terminal_input import TerminalInput, Typed
 from chopper_tui.textual_internals import MessageParser
 
+INTERRUPT: Final = "ctrl+c"
 HUNG_UP: Final = 129
 _STALLED_S: Final = 2.0
 """After which a terminal that takes no output isn't waited for by a process that is to end."""
@@ -115,7 +117,15 @@ class TerminalDriver(LinuxDriver):
                 typed = cut.rest(idle_s)
             for each in typed:
                 for message in parser.messages(each):
-                    self.process_message(message)
+                    if isinstance(message, Key) and message.key == INTERRUPT:
+                        self._interrupt()
+                    else:
+                        self.process_message(message)
+
+    def _interrupt(self) -> None:
+        """Have the app leave before it handles what was typed earlier, or without it."""
+        self._loop.call_soon_threadsafe(self._app.interrupt)  # type: ignore[attr-defined]
+        self.end_if_stalled(signal.SIGINT)
 
     def _sigtstp_application(self, *_: object) -> None:
         """Stop; a terminal that the app has given back for good is left alone."""
@@ -174,6 +184,7 @@ class TerminalDriver(LinuxDriver):
                 for stream in (1, 2):
                     os.dup2(nothing.fileno(), stream)
             self._app.call_later(self._app.exit, None, HUNG_UP)
+            self.end_if_stalled(signal.SIGHUP)
 
 
 class _Output:

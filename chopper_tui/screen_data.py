@@ -297,13 +297,16 @@ def _inks_of_rows(run: Run, frame: Frame) -> Sequence[str]:
 
 
 def run_of(home: Run, view: View) -> Run:
-    """The open run of a view: the one that was opened, or one of its set with its baseline.
+    """The open run of a view: the one that was opened, its baseline, or one of its set with its
+    baseline.
 
     Opens runs of a set when they are first needed; raises the errors of reading, UsageError for
     any other run.
     """
-    if view.run == home.name or not isinstance(home, SeveralRuns):
+    if view.run == home.name:
         return _as_asked(home, view)
+    if not isinstance(home, SeveralRuns):
+        return _as_asked(home.others.get(view.run, home), view)
     if view.run not in home.others:
         raise UsageError(f"{view.run} is none of the runs of {home.name}")
     run = home.others[view.run]

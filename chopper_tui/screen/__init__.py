@@ -35,6 +35,7 @@ from chopper_tui.history import (
     changed,
     marked_in,
     moved,
+    place_of,
     trail_to,
     with_columns_of,
 )
@@ -240,7 +241,7 @@ class Explorer(ScreenParts):
         """Show the same place of a run, with the cursor on the row that it is on now."""
         before = self.home if isinstance(self.home, SeveralRuns) else self.run
         view = self.view
-        if run is not before and not isinstance(run, SeveralRuns):
+        if run is not before and not isinstance(run, SeveralRuns) and view.run == run.name:
             from chopper_core.views.live import followed
 
             view = await run_in_thread(followed, before, run, view)
@@ -262,6 +263,8 @@ class Explorer(ScreenParts):
 
     def show(self, data: ScreenData) -> None:
         """Put data on the screen, with the cursor at the trail's position."""
+        if place_of(self.data.frame.view) != place_of(data.frame.view):
+            self.picture_pane.forget()
         self.data = data
         frame, place = data.frame, self.trail[-1]
         row = _row_of(frame, place.label)

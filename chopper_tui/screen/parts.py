@@ -503,7 +503,7 @@ class ScreenParts(SteadyScreen[None]):
             children = (
                 0
                 if each is None or each.is_leaf
-                else len(self.run.tree(each.order).children(each.path).groups)
+                else len(self._run_of(each).tree(each.order).children(each.path).groups)
                 for each in targets
             )
             count = max(children, default=0)
@@ -612,7 +612,7 @@ class ScreenParts(SteadyScreen[None]):
         evidence, second = self.evidence, self.data.second
         if evidence.display:
             word, target = "evidence" if self.view.name else "inside", self._evidence_of(frame, row)
-            opens = "" if target is None else target.name or "explore"
+            opens = "none for this row" if target is None else target.name or "explore"
             evidence.show(target, f"{word}  {opens}")
         if not self.query_one("#side").display:
             return
@@ -631,8 +631,12 @@ class ScreenParts(SteadyScreen[None]):
         gpus = on_every_gpu(run, self.view, frame.labels[row])
         self.query_one(GpuPane).show(gpus, f"{name} on every GPU", *self.view.path[:1])
 
+    def _run_of(self, view: View) -> Run:
+        """The run of a row's view: the one on the screen, or its baseline."""
+        return self.run.others.get(view.run, self.run)
+
     def _evidence_of(self, frame: Frame, row: int) -> View | None:
-        """What a row leads to, unless that is another run, which may not be open.
+        """What a row leads to, unless that is a run that isn't open.
 
         Levels with one value only are passed through.
         """
@@ -640,10 +644,12 @@ class ScreenParts(SteadyScreen[None]):
             target = frame.target(row) if len(frame) and not frame.view.is_leaf else None
         except UsageError:
             target = None
-        if target is None or target.run != self.run.name:
+        if target is None or isinstance(self.run, SeveralRuns):
+            return None
+        if target.run not in (self.run.name, *self.run.others):
             return None
         while target.name in ("", "icicle") and not target.is_leaf:
-            children = self.run.tree(target.order).children(target.path)
+            children = self._run_of(target).tree(target.order).children(target.path)
             if len(children.groups) != 1 or target.level == "kernel":
                 break
             target = enter(target, children.labels[0])

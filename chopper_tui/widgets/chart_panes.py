@@ -190,6 +190,11 @@ class PicturePane(DrawnPane, Dragging, Listing):
                 selected, column = 1, bar.listed[self.cursor]
         self.draw(selected, column, *pictures)
 
+    def forget(self) -> None:
+        """Leave out the picture of another place, until that of the new one is drawn."""
+        self.content, self.drawn = (), ()
+        self.redraw()
+
     def show_cursor(self) -> None:
         self.show(*self._shown)
         if self.has_keys and self.part is not None and self.bar is not None:
@@ -292,8 +297,11 @@ class PicturePane(DrawnPane, Dragging, Listing):
         """
         if not self.drawn and self.pictures and drawing.drawer_of(self.pictures[0]).is_quick:
             self.drawn = self.drawing(width, height, wanted, *self.content)
-        if not self.is_panel or not self.drawn:
+        if not self.is_panel:
             return self.drawn
+        if not self.drawn:
+            self.name_panel([(self.explorer.view.name, "strong")])
+            return ()
         (margin, *first), *body = self.drawn
         title = _title_of(first)
         self.name_panel(title or [(self.explorer.view.name, "strong")])
@@ -317,9 +325,13 @@ class RowsPane(DrawnPane):
     _title: Pieces = ()
 
     def show(self, view: View | None, title: str = "", here: str | None = None) -> None:
-        """Show the rows of a view under a title, with a mark on the one of the cursor's GPU."""
+        """Show the rows of a view under a title, with a mark on the one of the cursor's GPU.
+
+        Without a view the title says why there are none.
+        """
         if view is None:
-            self.content, self.drawn, self._title = (), (), ()
+            self.content, self.drawn = (), ()
+            self._title = [("  ", "text"), (title, "dim")]
             self.redraw()
         else:
             self.draw(self.explorer.home, view, title, here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from threading import Event
 
 from chopper_tui.terminal import prepare_environment
 
@@ -59,6 +60,8 @@ def main() -> int:
         app.driver_class = _DeafDriver
     if case == "continued":
         _continue_in_the_middle_of_a_write()
+    if case == "stuck":
+        app.call_later(lambda: app.screen.call_after_refresh(Event().wait))
     if case == "crash":
         app.call_later(lambda: 1 // 0)
     return run_app(app, mouse=case != "no-mouse")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from threading import Event
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATE_TITLES
-from chopper_core.model.view import View
+from chopper_core.model.view import Baseline, View
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_tui.screen_data import run_of
@@ -189,3 +192,61 @@ async def test_the_tree_opens_as_deep_as_all_places_fit() -> None:
     async with explorer((200, 60), many, View(many.name)) as at:
         names = [line.split("│")[1][:24].strip() for line in at.lines() if "│" in line]
         assert "▾ GPU 7" in names and "▸ forward" in names and "▸ L0" not in names
+
+
+async def test_a_row_that_the_baseline_alone_has_leads_to_the_baseline() -> None:
+    """Its evidence was an empty box without a title, and Enter asked the other run for it."""
+    base = measured_run()
+    names = [f"{name}_fused" if at else name for at, name in enumerate(base.table.operations)]
+    run = replace(
+        base,
+        name="after",
+        table=replace(base.table, operations=names).take(slice(0, len(base.table) // 2)),
+        others={RUN: replace(base, name=RUN)},
+    )
+    view = View("after", name="compare", baseline=Baseline(RUN, ()), by="gpu")
+    async with explorer((120, 36), run, view) as at:
+        words = [at.frame.row(row)["partner"] for row in range(len(at.frame))]
+        assert "removed" in words
+        removed = words.index("removed")
+        await at.press(*["j"] * removed)
+        label = at.label
+        await until_drawn(at)
+        evidence = at.explore.query_one(EvidencePane)
+        assert evidence.display and "none" not in str(evidence.border_title)
+        assert evidence.content[1].run == RUN and evidence.drawn
+        await at.press("enter")
+        assert at.frame.view.run == RUN and at.path == (label,)
+        wanted = query(replace(base, name=RUN), View(RUN, (str(label),)))
+        assert at.frame.total["elapsed_ns"] == wanted.total["elapsed_ns"]
+        await at.press("escape")
+        assert (at.frame.view, at.label) == (replace(view, sort=at.frame.view.sort), label)
+
+
+async def until_drawn(at: Driven) -> None:
+    async with asyncio.timeout(60):
+        while not at.explore.query_one(EvidencePane).drawn:
+            await at.pilot.pause(0.02)
+
+
+async def test_no_picture_of_one_view_is_over_the_table_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawing, go_on = PicturePane.drawing, Event()
+    async with explorer((100, 30), measured_run(), View(RUN, name="timeline")) as at:
+        before = at.explore.picture_pane.drawn
+        assert before
+
+        def drawn_later(pane: PicturePane, *given: Any) -> Any:
+            go_on.wait(60)
+            return drawing(pane, *given)
+
+        monkeypatch.setattr(PicturePane, "drawing", drawn_later)
+        at.send("5")
+        async with asyncio.timeout(60):
+            while at.explore.view.name != "ranks":
+                await at.pilot.pause(0.02)
+        assert at.explore.picture_pane.drawn == ()
+        go_on.set()
+        await at.settle()
+        assert at.explore.picture_pane.drawn not in ((), before) or not at.explore.shows_picture

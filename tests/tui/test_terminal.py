@@ -96,6 +96,36 @@ def test_a_signal_ends_it_although_nobody_reads_its_terminal(number: signal.Sign
         assert terminal.process.wait(30) == 128 + number
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("ending", ["\x03", "\x1b[99;5u", "TERM", "HUP", "hang-up"])
+def test_an_app_that_is_stuck_ends_all_the_same(ending: str) -> None:
+    """Whatever its loop waits for, Ctrl-C, a signal and a lost terminal end it."""
+    with Terminal("stuck", controls=ending != "hang-up") as terminal:
+        terminal.until_text("? help")
+        terminal.rest()
+        terminal.send("jjjj3oo")
+        if ending == "hang-up":
+            terminal.hang_up()
+            assert terminal.process.wait(60) == HUNG_UP
+            return
+        number = getattr(signal, f"SIG{ending}", None)
+        if number is None:
+            terminal.send(ending)
+        else:
+            terminal.signal(number)
+        assert terminal.wait() == 128 + (number or signal.SIGINT)
+        assert terminal.is_restored() and b"Traceback" not in terminal.output
+
+
+def test_ctrl_c_overtakes_the_keys_before_it() -> None:
+    with Terminal("large") as terminal:
+        terminal.until_text("? help")
+        for _ in range(20):
+            terminal.send("3p\x1b[27u12o\x1b[27u48?\x1b[27u")
+        terminal.send(":filter x\x03")
+        assert terminal.wait() == 0 and terminal.is_restored()
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
 def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(

@@ -174,7 +174,7 @@ async def test_into_a_pair_and_back() -> None:
 def test_of_very_many_kernels_some_iterations_tell_the_pairs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chopper_core.views.shared.compared._MAX_ROWS", 20)
+    monkeypatch.setattr("chopper_core.views.shared.same_work._MAX_ROWS", 20)
     assert pairs(compared("after?order=kernel&base=before")) == RENAMED
 
 
@@ -196,3 +196,36 @@ def test_operations_of_two_frameworks_are_paired_by_what_is_around_them(by: str)
         found = {name: word for name, word in words.items() if word not in (None, "removed")}
     # One product in place of two: the first of them is the same work, the other one is gone.
     assert found == {"flash_attn": "sdpa", "gate_up": "gate", "silu_and_mul": "act"}
+
+
+COPY, MULTIPLY = "vectorized_copy_kernel", "vectorized_mul_kernel"
+UNPACK = {"split": ("cat_copy_kernel",), "qkv": ("g",), "mlp": ("gemm",), "proj": ("g",)}
+HOOK = {**UNPACK, "hook": (COPY, MULTIPLY)}
+OUT = {"copy_out": ("split_copy_kernel",), **UNPACK, "reduce": ("chunk_copy_kernel",)}
+del OUT["split"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (HOOK, OUT, {"copy_out": "split", "reduce": "hook"}),
+        # Kernels of the same names, after others than before.
+        ({"a": ("x", "y"), "b": ("z",)}, {"b": ("z",), "c": ("x", "y")}, {"c": "a"}),
+        ({"Conv2d": ("x",), "b": ("z",)}, {"b": ("z",), "conv_2d": ("y",)}, {"conv_2d": "Conv2d"}),
+        # Less than half of the kernels, or a place in the middle in place of the end.
+        ({"a": ("x", "y", "w"), "b": ("z",)}, {"b": ("z",), "c": ("x", "u", "v", "t")}, {}),
+        ({"a": ("x",), "b": "zz", "e": "ww"}, {"b": "zz", "c": ("x",), "e": "ww"}, {}),
+    ],
+)
+def test_operations_are_paired_by_their_kernels_and_their_place(
+    before: dict[str, Sequence[str]], after: dict[str, Sequence[str]], expected: dict[str, str]
+) -> None:
+    base = run_with(before, gpus=1)
+    run = replace(run_with(after), others={"before": base})
+    frame = query(run, parse("after?view=compare&by=operation&base=before&base=total"))
+    words = {label: frame.row(row)["partner"] for row, label in enumerate(frame.labels)}
+    found = {name: word for name, word in words.items() if word not in (None, "removed", "new")}
+    assert found == expected
+    assert frame.total["elapsed_ns_delta"] == sum(
+        frame.row(row)["elapsed_ns_delta"] or 0 for row in range(len(frame))
+    )

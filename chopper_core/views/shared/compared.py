@@ -6,7 +6,8 @@ name, and its distance from the last of those. Two names that only one side has 
 renamed if they share at least half of their places; the closest pair first, each name once. Phase,
 layer and operation count only where the compared nodes don't fix them. Operations are paired by the
 common ones around them in their phase and layer, as two frameworks name the same work otherwise:
-those that are alone there, else the n-th of the same class of kernels.
+those that are alone there, else the n-th of the same class of kernels. Those that stand elsewhere
+are paired by their kernels (`same_work`).
 """
 
 from __future__ import annotations
@@ -51,12 +52,10 @@ from chopper_core.views.shared.derived import (
     underlying,
 )
 from chopper_core.views.shared.filter import NAME, FilterRows, shown_of
+from chopper_core.views.shared.same_work import MIN_SHARED, same_work, sampled_rows
 
 _RENAMED: Final = {"kernel": ("phase", "layer", "operation"), "operation": ("phase", "layer")}
 """Levels whose labels are paired by their place, and the parts of a place."""
-MIN_SHARED: Final = 0.5
-_MAX_ROWS: Final = 1 << 20
-"""The most rows that are compared by name; larger nodes are sampled by iteration."""
 _STEP: Final = ("gpu", "iteration")
 _WITH_DELTA: Final = (
     "kernels",
@@ -310,6 +309,8 @@ def renamed_labels(ours: Side, base: Side, level: str) -> dict[str, str]:
         is_free = own not in found and other not in found.values()
         if is_free and closeness[own, other] >= MIN_SHARED:
             found[own] = other
+    if level == "operation":
+        found |= same_work(ours, base, free, {*common, *found, *found.values()})
     return found
 
 
@@ -324,11 +325,7 @@ def _summed(each: Iterable[Mapping[Key, float]]) -> Mapping[Key, float]:
 def _shares(
     side: Side, level: str, free: Sequence[str], common: Collection[str]
 ) -> dict[Place, dict[str, float]]:
-    table, rows = side.run.table, side.run.tree_of(side.view).node(side.view.path).rows
-    every = -(-len(rows) // _MAX_ROWS)
-    number = combined([table.column(level)[rows] for level in _STEP])[1]
-    if every > 1 and number.max() >= every:
-        rows = rows[number % every == every // 2]
+    table, rows = side.run.table, sampled_rows(side)
     part = combined([table.column(name)[rows] for name in (*_STEP, *_RENAMED[level])])[1]
     order = np.lexsort((table.stream[rows], table.start_ns[rows], part))
     rows, part = rows[order], part[order]
