@@ -158,10 +158,14 @@ class IdleTimes(Rows, frozen=True):
 
 
 def idle_times(
-    start_ns: Int64, duration_ns: Int64, launch_ns: Int64, charges: Mapping[str, Int64]
+    start_ns: Int64,
+    launch_ns: Int64,
+    iteration: Int32,
+    charges: Mapping[str, Int64],
+    steps: StepSpans,
 ) -> IdleTimes:
     """The idle time before and after the rows of one GPU, from what they are charged with, the
-    columns `IDLE_COLUMNS`."""
+    columns `IDLE_COLUMNS`. What is after one ends with its step."""
     after, unknown = charges["idle_after_ns"], charges["idle_unknown_ns"]
     before = charges["idle_ns"] - after
     rows, tails = np.flatnonzero(before), np.flatnonzero(after)
@@ -174,15 +178,9 @@ def idle_times(
     lost = end - np.minimum(unknown[rows], before[rows])
     launch = np.where(has_launch, np.clip(launch_ns[rows], begin, lost), begin)
     found = IdleTimes(rows, begin, launch, lost, end)
-    if not len(tails):
-        return found
-    order = np.argsort(start_ns, kind="stable")
-    reached = np.maximum.accumulate((start_ns + duration_ns)[order])
-    falls_idle = np.flatnonzero(np.append(start_ns[order][1:] > reached[:-1], True))
-    place = np.empty(len(order), np.intp)
-    place[order] = np.arange(len(order))
-    idle_from = reached[falls_idle[np.searchsorted(falls_idle, place[tails])]]
-    until = idle_from + after[tails]
+    until = steps.ends_of(iteration[tails], start_ns[tails])
+    tails, until = tails[until != NO_TIME], until[until != NO_TIME]
+    idle_from = until - after[tails]
     lost = until - np.clip(unknown[tails] - before[tails], 0, after[tails])
     lost = np.where(before[tails] > 0, lost, until - np.minimum(unknown[tails], after[tails]))
     return found.joined(IdleTimes(tails, idle_from, lost, lost, until))
