@@ -181,7 +181,8 @@ def repeated_numbers(steps: Intervals | None) -> int:
 def spans_of(steps: Intervals | None) -> StepSpans:
     """The annotated steps in order of time, on any thread; of nested ones the outermost.
 
-    A step that begins in another one begins at its end.
+    A step that begins in another one begins at its end; one that several threads annotate at once
+    is a single one.
     """
     if steps is None:
         return NO_SPANS
@@ -190,7 +191,10 @@ def spans_of(steps: Intervals | None) -> StepSpans:
     reached = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
     begins = np.maximum(start, reached)
     own = np.flatnonzero(end > begins)
-    return StepSpans(number[own].astype(np.int64), begins[own], end[own])
+    continues = (start[own] < begins[own])[1:] & (np.diff(number[own]) == 0)
+    first = np.flatnonzero(np.append(True, ~continues)[: len(own)])
+    last = np.append(first[1:], len(own))[: len(first)] - 1
+    return StepSpans(number[own[first]].astype(np.int64), begins[own[first]], end[own[last]])
 
 
 class IterationLabels(Struct, frozen=True):

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, STATES, Category
+from chopper_core.model.table import LEVELS, NO_LABEL, STATES, Category
+from chopper_core.model.tree import Tree
 from tests.align.traces import MAIN, TinyTrace
 from tests.oracles import accounting as oracle
 from tests.support import opened_events
@@ -75,16 +76,6 @@ def traces(draw: st.DrawFn) -> TinyTrace:
     return trace
 
 
-def steps_ns(run: Run) -> dict[int, int]:
-    """The time of each step over all GPUs, row by row."""
-    table = run.table
-    total = sum(table.column(state) for state in STATES)
-    return {
-        int(number): int(np.sum(total[table.iteration == number]))
-        for number in np.unique(table.iteration)
-    }
-
-
 def check(trace: TinyTrace, run: Run) -> None:
     """Every activity is charged as the oracle charges it, and every time outside steps is there."""
     document = {"traceEvents": trace.events}
@@ -133,3 +124,24 @@ def test_the_busy_share_is_that_of_the_running_activities(tmp_path: Path, trace:
     middle = bounds[:-1, None] + 50
     running = ((starts <= middle) & (middle < ends)).any(axis=1)
     assert np.allclose(run.signal("busy_pct").curves[0].means(bounds), 100.0 * running)
+
+
+@given(traces(), st.permutations(LEVELS))
+def test_the_states_add_up_at_every_node_in_every_order(
+    tmp_path: Path, trace: TinyTrace, order: list[str]
+) -> None:
+    tree = Tree(opened_events(tmp_path, trace.events).table, tuple(order))
+
+    def follow(path: tuple[str, ...]) -> None:
+        node, children = tree.node(path), tree.children(path).groups
+        for name in (*STATES, *oracle.IDLE_PARTS):
+            assert node.sum(name)[0] == children.sum(name).sum(), (name, path)
+        for groups in (node, children):
+            assert (groups.elapsed_ns == sum(groups.sum(state) for state in STATES)).all()
+            parts = sum(groups.sum(part) for part in oracle.IDLE_PARTS)
+            assert (groups.sum("idle_ns") == parts).all()
+        if len(path) + 1 < len(order):
+            for label in tree.children(path).labels:
+                follow((*path, label))
+
+    follow(())
