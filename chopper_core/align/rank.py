@@ -29,7 +29,6 @@ from chopper_core.align.rank_account import (
 )
 from chopper_core.align.repeats import label_repeats
 from chopper_core.align.steps import (
-    host_steps,
     label_iterations,
     read_inference,
     repeated_numbers,
@@ -39,7 +38,7 @@ from chopper_core.align.steps import (
 from chopper_core.model import column_names as col
 from chopper_core.model.doubts import Doubt
 from chopper_core.model.inputs import REPEATED_STEPS
-from chopper_core.model.side_table import HostLane, HostTime, SideTables, side_tables
+from chopper_core.model.side_table import HostLane, HostSteps, HostTime, SideTables, side_tables
 from chopper_core.model.table import (
     COLUMNS,
     LEVELS,
@@ -181,7 +180,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     memory, memory_columns, unplaced = align_memory(trace, bare, devices, table)
     table = table.with_measured(memory_columns)
     table = with_outside(table, rank_account.outside)
-    side = side_tables(idle, host_steps(spans, len(devices)), memory, launching, attributes)
+    of_host = HostSteps.of(dict.fromkeys(range(len(devices)), spans))
+    side = side_tables(idle, of_host, memory, launching, attributes)
     findings = {
         **_unlinked(table, bare),
         "collectives without arguments": collectives.without_arguments,

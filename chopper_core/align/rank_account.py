@@ -14,6 +14,7 @@ from chopper_core.align.labels import NOWHERE
 from chopper_core.align.side_work import SIDE_WORK, names_of_gaps
 from chopper_core.model.accounting import (
     Account,
+    IdleTimes,
     OutsideGaps,
     account,
     idle_times,
@@ -124,7 +125,8 @@ def account_rank(
         columns = dict(found.columns)
         columns |= launch_overheads(start, took, kinds, launch, iteration[own])
         thread = links.points.thread[own]
-        gaps += _gaps(number, start, took, launch, thread, found)
+        idle = idle_times(start, launch, iteration[own], found.columns, host.steps)
+        gaps += _gaps(number, start, thread, idle, found)
         truncated |= _waiting_in_queue(start, found.outside, host)
         outside.append(_outside(trace, number, found.outside, host.steps))
         if not gpu.any():
@@ -168,9 +170,8 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _gaps(
-    gpu: int, start: Int64, took: Int64, launch: Int64, thread: Int32, found: Account
+    gpu: int, start: Int64, thread: Int32, idle: IdleTimes, found: Account
 ) -> Iterator[HostGaps]:
-    idle = idle_times(start, took, launch, found.columns)
     copying = found.columns["exposed_copy_ns"]
     copies = np.flatnonzero(copying)
     gaps = found.outside

@@ -16,7 +16,6 @@ from msgspec import Struct
 from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS
 from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, parents
-from chopper_core.model.side_table import HostSteps, empty
 from chopper_core.model.step_spans import NO_SPANS, NO_STEP, StepSpans
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32, Mask
@@ -182,7 +181,8 @@ def repeated_numbers(steps: Intervals | None) -> int:
 def spans_of(steps: Intervals | None) -> StepSpans:
     """The annotated steps in order of time, on any thread; of nested ones the outermost.
 
-    A step that begins in another one begins at its end.
+    A step that begins in another one begins at its end; one that several threads annotate at once
+    is a single one.
     """
     if steps is None:
         return NO_SPANS
@@ -191,20 +191,10 @@ def spans_of(steps: Intervals | None) -> StepSpans:
     reached = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
     begins = np.maximum(start, reached)
     own = np.flatnonzero(end > begins)
-    return StepSpans(number[own].astype(np.int64), begins[own], end[own])
-
-
-def host_steps(spans: StepSpans, gpus: int) -> HostSteps:
-    """The annotated steps of a host, for each GPU of a trace."""
-    if not len(spans):
-        return empty(HostSteps)
-    return HostSteps(
-        (),
-        np.repeat(np.arange(gpus, dtype=np.int32), len(spans)),
-        np.tile(spans.start_ns, gpus),
-        np.tile(spans.end_ns - spans.start_ns, gpus),
-        np.tile(spans.number, gpus).astype(np.int32),
-    )
+    continues = (start[own] < begins[own])[1:] & (np.diff(number[own]) == 0)
+    first = np.flatnonzero(np.append(True, ~continues)[: len(own)])
+    last = np.append(first[1:], len(own))[: len(first)] - 1
+    return StepSpans(number[own[first]].astype(np.int64), begins[own[first]], end[own[last]])
 
 
 class IterationLabels(Struct, frozen=True):

@@ -19,6 +19,7 @@ from chopper_core.model.column_names import (
     samples_in,
 )
 from chopper_core.model.inputs import TelemetrySource
+from chopper_core.model.side_table import HostSteps
 from chopper_core.model.signals import (
     REACH_PERIODS,
     TRACKS,
@@ -32,6 +33,7 @@ from chopper_core.model.signals import (
     summary_of,
     while_busy,
 )
+from chopper_core.model.step_spans import NO_SPANS, StepSpans
 from chopper_core.model.table import COLUMNS, NO_LABEL, NO_TIME, Category, KernelTable, empty_table
 from chopper_core.model.units import Unit
 from chopper_core.sources.registry import natural_key
@@ -232,7 +234,9 @@ _POWERS: Final = ("energy_rate_w", "power_w")
 """Sources of energy, the more accurate first."""
 
 
-def telemetry_columns(table: KernelTable, signals: Mapping[str, Signal]) -> dict[str, Float64]:
+def telemetry_columns(
+    table: KernelTable, signals: Mapping[str, Signal], steps: HostSteps | None = None
+) -> dict[str, Float64]:
     """Integrals of the signals over each activity, and the energy charged to it."""
     columns: dict[str, Float64] = {}
     end_ns, of_gpu = table.start_ns + table.duration_ns, places_by(table.gpu)
@@ -255,18 +259,20 @@ def telemetry_columns(table: KernelTable, signals: Mapping[str, Signal]) -> dict
         columns |= dict(zip(names, found, strict=True))
     powers = [signals[name] for name in _POWERS if name in signals]
     if powers:
-        columns[ENERGY] = _energy(table, powers)
+        columns[ENERGY] = _energy(table, powers, steps)
     return columns
 
 
-def charged_times(table: KernelTable, own: Index) -> tuple[Index, Int64, Int64]:
+def charged_times(
+    table: KernelTable, own: Index, steps: StepSpans = NO_SPANS
+) -> tuple[Index, Int64, Int64]:
     """The times that the rows of a GPU are charged with: the row by its place in `own`, begin and
     end."""
     start, took = table.start_ns[own], table.duration_ns[own]
     pieces = cut(start, took, table.kind[own], table.stream[own])
     busy = np.flatnonzero(pieces.is_compute | pieces.is_comm | pieces.is_copy)
     charges = {name: getattr(table, name)[own] for name in IDLE_COLUMNS}
-    idle = idle_times(start, took, table.launch_ns[own], charges)
+    idle = idle_times(start, table.launch_ns[own], table.iteration[own], charges, steps)
     return (
         np.concatenate([pieces.owner[busy], idle.row]),
         np.concatenate([pieces.edges_ns[busy], idle.begin_ns]),
@@ -274,7 +280,9 @@ def charged_times(table: KernelTable, own: Index) -> tuple[Index, Int64, Int64]:
     )
 
 
-def _energy(table: KernelTable, powers: Sequence[Signal]) -> Float64:
+def _energy(
+    table: KernelTable, powers: Sequence[Signal], steps: HostSteps | None = None
+) -> Float64:
     """The energy of each piece of a GPU's span, charged as its time is, in J.
 
     The energy counter wins, unless the power signal has more than twice its samples.
@@ -287,7 +295,8 @@ def _energy(table: KernelTable, powers: Sequence[Signal]) -> Float64:
         curves = [power.curves[gpu] for power in powers if gpu in power.curves]
         most = max(len(distinct(curve.edges_ns)) for curve in curves)
         curve = next(each for each in curves if 2 * len(distinct(each.edges_ns)) >= most)
-        owner, begin, end = charged_times(table, own)
+        spans = NO_SPANS if steps is None else steps.spans(gpu)
+        owner, begin, end = charged_times(table, own, spans)
         joules, covered = (
             until - since
             for since, until in zip(curve.integrals(begin), curve.integrals(end), strict=True)

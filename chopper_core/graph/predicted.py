@@ -34,7 +34,6 @@ from chopper_core.model.tree import level_order
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import distinct, first_equal, places_by
 
-_ON_THE_HOST: Final = (HostLane, HostSteps)
 _LABELS: Final = (
     FLOPS,
     FLOPS_TYPE,
@@ -130,7 +129,8 @@ def predicted_run(
         table=table.take(level_order(table)),
         sources=tuple(replace(source, clock=clock) for source in run.sources),
         side_tables={
-            kind: rows for kind, rows in run.side_tables.items() if kind not in _ON_THE_HOST
+            **{kind: rows for kind, rows in run.side_tables.items() if kind is not HostLane},
+            HostSteps: HostSteps.of(spans),
         },
         partial_iterations=cut if leads else run.partial_iterations,
         measured={},

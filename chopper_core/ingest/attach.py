@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
@@ -26,6 +27,7 @@ from chopper_core.ingest.untraced import (
 from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.inputs import Identity, TelemetrySource
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostSteps
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.kineto.events import COUNTER_CATEGORY
@@ -142,9 +144,10 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     if not placed:
         return run
     progress("join telemetry with kernels", 0, 0)
-    table = run.table
-    span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
-    measured = signals(placed, span)
+    table, steps = run.table, run.side(HostSteps)
+    begins = np.append(table.start_ns, steps.start_ns)
+    ends = np.append(table.start_ns + table.duration_ns, steps.start_ns + steps.duration_ns)
+    measured = signals(placed, (int(begins.min()), int(ends.max())))
     used = {str(telemetry.path) for telemetry, _ in placed}
     figures, of_nodes = summaries(placed)
     return replace(
@@ -152,7 +155,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
         sampled=figures,
         of_nodes=of_nodes,
         status=status_of(run.gpus, figures.get(SignalName.POWER_W, {}), found_files, read),
-        table=run.table.with_measured(telemetry_columns(run.table, measured)),
+        table=run.table.with_measured(telemetry_columns(table, measured, steps)),
         measured={**measured, **run.measured},
         telemetry=tuple(source for _, source in placed),
         skipped=tuple(item for item in run.skipped if item[0] not in used),

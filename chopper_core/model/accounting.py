@@ -112,7 +112,6 @@ def account(
     Adds to the columns above: `idle_host_ns`, the idle time before the activity's launch call
     (the host was late); `idle_launch_ns`, the idle time from that call on; `idle_unknown_ns`, the
     idle time before an activity without a launch record, or after a launch without an activity;
-    `gap_ns`, all idle time right before the activity, whatever is charged with it;
     `idle_after_ns`, the part of `idle_ns` after the activity, which ends its step; `hidden_ns`, the
     part of a communication under compute, 0 for all others.
     """
@@ -125,8 +124,7 @@ def account(
     def charge(where: Mask) -> Int64:
         return _charged(pieces.owner[where], length[where], count)
 
-    is_idle = ~(compute | comm | copy)
-    idle = np.flatnonzero(is_idle)
+    idle = np.flatnonzero(~(compute | comm | copy))
     gaps = _gaps_of(edges[idle], edges[idle + 1], pieces.order, start_ns, end_ns, launch_ns, host)
     compute_edges = np.concatenate([[0], np.cumsum(np.where(compute, length, 0))])
     hidden = np.zeros(count, np.int64)
@@ -141,19 +139,9 @@ def account(
         "exposed_comm_ns": charge(comm & ~compute),
         "exposed_copy_ns": charge(copy & ~comm & ~compute),
         **gaps.charges(count),
-        "gap_ns": _before_activities(charge(is_idle), start_ns, gaps.outside),
         "hidden_ns": hidden,
     }
     return Account(columns, gaps.outside)
-
-
-def _before_activities(gap_ns: Int64, start_ns: Int64, outside: OutsideGaps) -> Int64:
-    """The idle time right before each activity; before the first one from the first row on, which
-    may be of time outside steps."""
-    if len(outside.end_ns) and outside.end_ns[0] < start_ns.min():
-        first = int(start_ns.argmin())
-        gap_ns[first] = start_ns[first] - outside.end_ns[0]
-    return gap_ns
 
 
 class IdleTimes(Rows, frozen=True):
@@ -170,10 +158,14 @@ class IdleTimes(Rows, frozen=True):
 
 
 def idle_times(
-    start_ns: Int64, duration_ns: Int64, launch_ns: Int64, charges: Mapping[str, Int64]
+    start_ns: Int64,
+    launch_ns: Int64,
+    iteration: Int32,
+    charges: Mapping[str, Int64],
+    steps: StepSpans,
 ) -> IdleTimes:
     """The idle time before and after the rows of one GPU, from what they are charged with, the
-    columns `IDLE_COLUMNS`."""
+    columns `IDLE_COLUMNS`. What is after one ends with its step."""
     after, unknown = charges["idle_after_ns"], charges["idle_unknown_ns"]
     before = charges["idle_ns"] - after
     rows, tails = np.flatnonzero(before), np.flatnonzero(after)
@@ -186,15 +178,9 @@ def idle_times(
     lost = end - np.minimum(unknown[rows], before[rows])
     launch = np.where(has_launch, np.clip(launch_ns[rows], begin, lost), begin)
     found = IdleTimes(rows, begin, launch, lost, end)
-    if not len(tails):
-        return found
-    order = np.argsort(start_ns, kind="stable")
-    reached = np.maximum.accumulate((start_ns + duration_ns)[order])
-    falls_idle = np.flatnonzero(np.append(start_ns[order][1:] > reached[:-1], True))
-    place = np.empty(len(order), np.intp)
-    place[order] = np.arange(len(order))
-    idle_from = reached[falls_idle[np.searchsorted(falls_idle, place[tails])]]
-    until = idle_from + after[tails]
+    until = steps.ends_of(iteration[tails], start_ns[tails])
+    tails, until = tails[until != NO_TIME], until[until != NO_TIME]
+    idle_from = until - after[tails]
     lost = until - np.clip(unknown[tails] - before[tails], 0, after[tails])
     lost = np.where(before[tails] > 0, lost, until - np.minimum(unknown[tails], after[tails]))
     return found.joined(IdleTimes(tails, idle_from, lost, lost, until))

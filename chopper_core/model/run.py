@@ -41,7 +41,14 @@ from chopper_core.model.parallel import (
     parse_layout,
 )
 from chopper_core.model.recent import RecentSamples
-from chopper_core.model.side_table import MEMORY_SIGNALS, MemoryEvents, SideTables, T, empty
+from chopper_core.model.side_table import (
+    MEMORY_SIGNALS,
+    HostSteps,
+    MemoryEvents,
+    SideTables,
+    T,
+    empty,
+)
 from chopper_core.model.signals import (
     PART,
     BusyCurve,
@@ -53,7 +60,7 @@ from chopper_core.model.signals import (
     TimeSpans,
     share_running,
 )
-from chopper_core.model.table import LEVELS, NO_LABEL, Category, KernelTable, Kind, Selection
+from chopper_core.model.table import LEVELS, NO_LABEL, NO_TIME, KernelTable, Kind, Selection
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View, resolved
@@ -440,18 +447,16 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def _busy_curve(self, gpu: int, kinds: tuple[Kind, ...]) -> BusyCurve:
         node, table, is_idle = self.tree().node((str(gpu),)), self.table, len(kinds) == len(Kind)
-        first_ns = int(node.min("start_ns")[0])
-        rows, states = node.selection, ("gap_ns",) if is_idle else ("compute_ns", "overlap_ns")
+        rows, states = node.selection, ("idle_ns",) if is_idle else ("compute_ns", "overlap_ns")
 
         def activities(own: Selection) -> tuple[Int64, Int64, Int64]:
             starts = table.start_ns[own]
             ends = starts + table.duration_ns[own]
-            # Time outside steps is no activity: a gap goes on at its row.
-            ends = np.where(table.category[own] == Category.OUTSIDE, first_ns, ends)
             if not is_idle:
                 # What doesn't compute takes no time.
                 ends = np.where(table.kind[own] == kinds[0], ends, starts)
-            return starts, ends, np.sum([table.column(state)[own] for state in states], axis=0)
+            charged = np.sum([table.column(state)[own] for state in states], axis=0)
+            return starts, ends, charged - table.idle_after_ns[own] if is_idle else charged
 
         def at(places: Index) -> tuple[Int64, Int64, Int64]:
             return activities(places + rows.start if isinstance(rows, slice) else rows[places])
@@ -461,8 +466,14 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         parts = run_minima(starts, first), run_maxima(ends, first), run_sums(charged, first)
         edges = np.array(span, np.int64)
         known = (edges - edges[0]).astype(np.float64)
-        unseen = self._unseen(gpu)
-        return BusyCurve(edges, np.zeros(2), known, parts, at, len(starts), is_idle, unseen)
+        unseen, after = self._unseen(gpu), table.idle_after_ns[rows]
+        last = np.flatnonzero(after)
+        spans = self.side(HostSteps).spans(gpu)
+        until = spans.ends_of(table.iteration[rows][last], starts[last])
+        last, until = last[until != NO_TIME], until[until != NO_TIME]
+        in_turn = np.argsort(until)
+        rests = TimeSpans((until - after[last])[in_turn], until[in_turn])
+        return BusyCurve(edges, np.zeros(2), known, parts, at, len(starts), is_idle, unseen, rests)
 
     @cached_property
     def _traces_of(self) -> Mapping[int | None, list[Source]]:

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.accounting import IDLE_COLUMNS, idle_times
 from chopper_core.model.signals import IntegralCurve, Signal, between
+from chopper_core.model.step_spans import StepSpans
 from chopper_core.model.table import ANY_NUMBER, NO_LABEL, KernelTable, Phase, Selection
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64
@@ -202,7 +203,7 @@ class HostTime(SideTable, frozen=True, eq=False):
     def stacks(self) -> Sequence[HostStack]:
         return self.names
 
-    def owners(self, table: KernelTable, rows: Selection) -> Index:
+    def owners(self, table: KernelTable, rows: Selection, steps: HostSteps) -> Index:
         """The row that each piece is charged to, of some rows of the table; -1 for others'."""
         found = np.full(len(self), -1, np.intp)
         is_copy = self.state == HostState.COPYING
@@ -214,31 +215,25 @@ class HostTime(SideTable, frozen=True, eq=False):
             found[copies] = self._placed(copies, table.gpu[own], begins, begins + lengths, own)
         gaps = np.flatnonzero(~is_copy)
         if len(gaps):
-            own, begins, ends = self._idle_times(table, rows)
+            own, begins, ends = self._idle_times(table, rows, steps)
             found[gaps] = self._placed(gaps, table.gpu[own], begins, ends, own)
         return found
 
-    def _idle_times(self, table: KernelTable, rows: Selection) -> tuple[Index, Int64, Int64]:
+    def _idle_times(
+        self, table: KernelTable, rows: Selection, steps: HostSteps
+    ) -> tuple[Index, Int64, Int64]:
         """The rows with idle time, among some rows, with its begins and ends."""
         owners = [np.zeros(0, np.intp)]
         begins, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         chosen = _charged_rows(table.idle_ns, rows)
         for gpu, places in places_by(table.gpu[chosen]).items():
             own = chosen[places]
-            if table.idle_after_ns[own].any():
-                # Where a GPU falls idle after an activity, all its rows tell.
-                low, high = np.searchsorted(table.gpu, [gpu, gpu + 1]).tolist()
-                every = np.arange(low, high)
-            else:
-                every = own
-            charges = {name: getattr(table, name)[every] for name in IDLE_COLUMNS}
-            idle = idle_times(
-                table.start_ns[every], table.duration_ns[every], table.launch_ns[every], charges
-            )
-            kept = np.isin(every[idle.row], own)
-            owners.append(every[idle.row[kept]])
-            begins.append(idle.begin_ns[kept])
-            ends.append(idle.end_ns[kept])
+            charges = {name: getattr(table, name)[own] for name in IDLE_COLUMNS}
+            times = table.start_ns[own], table.launch_ns[own], table.iteration[own]
+            idle = idle_times(*times, charges, steps.spans(gpu))
+            owners.append(own[idle.row])
+            begins.append(idle.begin_ns)
+            ends.append(idle.end_ns)
         return np.concatenate(owners), np.concatenate(begins), np.concatenate(ends)
 
     def _placed(self, pieces: Index, gpu: Int32, begins: Int64, ends: Int64, rows: Index) -> Index:
@@ -273,6 +268,19 @@ class HostSteps(SideTable, frozen=True, eq=False):
     start_ns: Int64
     duration_ns: Int64
     iteration: Int32
+
+    @classmethod
+    def of(cls, spans: Mapping[int, StepSpans]) -> HostSteps:
+        """The steps of the hosts of some GPUs, by the GPU."""
+        joined = [(gpu, *each) for gpu in sorted(spans) for each in spans[gpu].rows()]
+        gpus, number, start, end = np.array(joined, np.int64).reshape(-1, 4).T
+        return cls((), gpus.astype(np.int32), start, end - start, number.astype(np.int32))
+
+    def spans(self, gpu: int) -> StepSpans:
+        """The steps of one GPU's host."""
+        own = self.of_gpu(gpu)
+        start = self.start_ns[own]
+        return StepSpans(self.iteration[own].astype(np.int64), start, start + self.duration_ns[own])
 
     def at(self, gpu: Int32, times_ns: Int64) -> Int64:
         """The iteration whose annotation the host of a GPU is in at some instants, or NO_LABEL."""

@@ -132,11 +132,12 @@ def bounds_of(begin_ns: int | Int64, end_ns: int | Int64, bins: int) -> Int64:
 class BusyCurve(IntegralCurve, frozen=True):
     """The share of time (in %) in which anything ran, or any compute, from the accounting.
 
-    The idle time up to an instant is that right before all activities started by then, plus the
-    time since the last of them ended. Compute is charged to the running one that started first: up
-    to an instant it is that of all that started by then, less the time until the last of them ends.
-    Of parts of the rows, which have activities near each other in time, only those with an instant
-    in them are read.
+    Idle time is charged to the activity that starts next, but for the rest of a step after its
+    last activity. So the idle time up to an instant is that of all activities started and of all
+    rests over by then, plus the time since the last of them ended. Compute is
+    charged to the running one that started first: up to an instant it is that of all that started
+    by then, less the time until the last of them ends. Of parts of the rows, which have activities
+    near each other in time, only those with an instant in them are read.
     """
 
     parts: tuple[Int64, Int64, Int64]
@@ -148,6 +149,8 @@ class BusyCurve(IntegralCurve, frozen=True):
     """Whether the state is that in which nothing runs."""
     unseen: TimeSpans
     """The time between two windows of the profiler, which is charged to nothing."""
+    rests: TimeSpans
+    """The idle time after the last activities of steps."""
 
     def with_all_edges(self) -> IntegralCurve:
         """The curve with an edge wherever its value changes."""
@@ -168,6 +171,21 @@ class BusyCurve(IntegralCurve, frozen=True):
     def _busy(self, at_ns: Int64) -> Float64:
         in_turn = np.argsort(at_ns, axis=None, kind="stable")
         times, count = at_ns.ravel()[in_turn], at_ns.size
+        gone, latest = self._begun(times)
+        if self.is_idle:
+            latest = np.maximum(latest, self.rests.last_end(times))
+            gone += self.rests.passed(times) + self.unseen.passed(times)
+            gone += np.maximum(times - latest, 0)
+            gone = times - self.edges_ns[0] - gone
+        else:
+            gone -= np.maximum(latest - times, 0)
+        busy = np.empty(count)
+        busy[in_turn] = gone
+        return busy.reshape(at_ns.shape)
+
+    def _begun(self, times: Int64) -> tuple[Int64, Int64]:
+        """Of all activities that have started by each of some rising times: the time that they
+        are charged with, and when the last of them ends."""
         begun, over = np.searchsorted(times, np.stack(self.parts[:2]))
         read = np.flatnonzero(over > begun)
         places = (PART * read[:, None] + np.arange(PART)).ravel()
@@ -177,18 +195,10 @@ class BusyCurve(IntegralCurve, frozen=True):
         since = np.append(np.delete(over, read), np.searchsorted(times, starts))
         parts = (np.delete(whole, read) for whole in self.parts[1:])
         ends, charged = (np.append(*each) for each in zip(parts, own, strict=True))
-        gone = np.cumsum(np.bincount(since, charged, count + 1)[:-1]).astype(np.int64)
-        latest = np.full(count + 1, self.edges_ns[0])
+        gone = np.cumsum(np.bincount(since, charged, len(times) + 1)[:-1]).astype(np.int64)
+        latest = np.full(len(times) + 1, self.edges_ns[0])
         np.maximum.at(latest, since, ends)
-        latest = np.maximum.accumulate(latest[:-1])
-        if self.is_idle:
-            gone += np.maximum(times - latest, 0) + self.unseen.passed(times)
-            gone = times - self.edges_ns[0] - gone
-        else:
-            gone -= np.maximum(latest - times, 0)
-        busy = np.empty(count)
-        busy[in_turn] = gone
-        return busy.reshape(at_ns.shape)
+        return gone, np.maximum.accumulate(latest[:-1])
 
 
 class Signal(Struct, frozen=True):
@@ -309,6 +319,12 @@ class TimeSpans(Struct, frozen=True, eq=False, dict=True):
     def passed(self, times_ns: Int64) -> Int64:
         """The length of the spans that are over by each time."""
         return self._before_ns[np.searchsorted(self.ends_ns, times_ns, "right")]
+
+    def last_end(self, times_ns: Int64) -> Int64:
+        """The end of the last span that is over by each time; before the first one the least
+        time."""
+        ends = np.append(np.iinfo(np.int64).min, self.ends_ns)
+        return ends[np.searchsorted(self.ends_ns, times_ns, "right")]
 
     def within(self, begins_ns: Int64, ends_ns: Int64) -> Int64:
         return self.until(ends_ns) - self.until(begins_ns)

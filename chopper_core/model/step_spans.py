@@ -5,13 +5,15 @@ A step is what its annotation says: the accounting cuts the idle time between tw
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.util.arrays import Index, Int64, Mask
+from chopper_core.model.table import NO_TIME
+from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
 from chopper_core.util.grouping import median_of
 
 NO_STEP: Final = -1
@@ -36,6 +38,12 @@ class StepSpans(Struct, frozen=True, eq=False, dict=True):
     def __len__(self) -> int:
         return len(self.number)
 
+    def rows(self) -> Iterator[tuple[int, int, int]]:
+        """Number, begin and end of each."""
+        yield from zip(
+            self.number.tolist(), self.start_ns.tolist(), self.end_ns.tolist(), strict=True
+        )
+
     def at(self, time_ns: Int64) -> Index:
         """The place of the step that holds each instant, or `NO_STEP`."""
         if not len(self):
@@ -43,6 +51,13 @@ class StepSpans(Struct, frozen=True, eq=False, dict=True):
         place = np.searchsorted(self.start_ns, time_ns, "right") - 1
         inside = (place >= 0) & (time_ns <= self.end_ns[place])
         return np.where(inside, place, NO_STEP)
+
+    def ends_of(self, number: AnyArray, time_ns: Int64) -> Int64:
+        """The end of the last step of each number that begins by a time; `NO_TIME` without one."""
+        place = np.searchsorted(self.start_ns, time_ns, "right") - 1
+        while (is_later := (place >= 0) & (np.append(self.number, 0)[place] != number)).any():
+            place = place - is_later
+        return np.append(self.end_ns, NO_TIME)[place]
 
     @cached_property
     def opens_window(self) -> Mask:

@@ -197,8 +197,6 @@ class KernelTable(Struct, frozen=True, eq=False, dict=True):
     idle_launch_ns: Int64
     idle_unknown_ns: Int64
     idle_after_ns: Int64
-    gap_ns: Int64
-    """The idle time right before the activity, whatever is charged with it."""
     hidden_ns: Int64
     launch_overhead_ns: Int64
     prep_overhead_ns: Int64

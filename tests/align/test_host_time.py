@@ -13,7 +13,7 @@ import pytest
 from chopper_core.align import host_tables
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import HostLane, HostStack, HostState, HostTime
+from chopper_core.model.side_table import HostLane, HostStack, HostState, HostSteps, HostTime
 from chopper_core.model.view import View
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
@@ -99,7 +99,7 @@ def test_each_piece_of_a_gap_has_its_place(tmp_path: Path) -> None:
 def assert_whole(run: Run) -> None:
     """The pieces of every row add up to its idle time and its exposed copies."""
     table, pieces = run.table, run.side(HostTime)
-    owner = pieces.owners(table, np.arange(len(table)))
+    owner = pieces.owners(table, np.arange(len(table)), run.side(HostSteps))
     assert (owner >= 0).all()
     for state, expected in (
         (HostState.LATE, table.idle_host_ns),

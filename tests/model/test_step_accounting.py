@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, STATES, Category
+from chopper_core.model.table import LEVELS, NO_LABEL, STATES, Category
+from chopper_core.model.tree import Tree
 from tests.align.traces import MAIN, TinyTrace
 from tests.oracles import accounting as oracle
 from tests.support import opened_events
@@ -20,7 +21,7 @@ CALLS = st.lists(
             "at": st.integers(0, 400),
             "thread": st.sampled_from((MAIN, MAIN + 1)),
             "stream": st.integers(0, 2),
-            "delay": st.integers(-2, 30) | st.integers(0, 250),
+            "delay": st.integers(0, 30) | st.integers(0, 250),
             "us": st.integers(0, 30) | st.integers(0, 120),
             "kind": st.sampled_from(("kernel", "kernel", "gpu_memcpy", "gpu_memset", "nccl")),
             "is_lost": st.sampled_from((False,) * 7 + (True,)),
@@ -43,43 +44,36 @@ WAITS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), max_size=4)
 
 @st.composite
 def traces(draw: st.DrawFn) -> TinyTrace:
-    """Any launches in, between and outside any steps; what they start runs at any time after."""
+    """Any launches in, between and outside any steps; what they start runs at any time after, and
+    host and GPU have one clock."""
     trace = TinyTrace()
     now, number = draw(st.integers(1_000, 1_200)), draw(st.integers(0, 9))
     for gap, length, more in draw(STEPS):
         now, number = now + gap, number + more
         trace.note(f"ProfilerStep#{number}", now, now + length)
         now += length
-    for at, us in draw(WAITS):
-        trace.call("cudaDeviceSynchronize", 1_000 + at, 0)["dur"] = us
-    for place, call in enumerate(draw(CALLS)):
-        at = 1_000 + call["at"]
+    ends: dict[int, int] = {}
+    free: dict[int, int] = {}
+    calls = sorted(draw(CALLS), key=lambda call: call["at"])
+    for place, call in enumerate(calls):
+        at, stream, category = 1_000 + call["at"], call["stream"], call["kind"]
         trace._correlations += 1
-        name, category = f"k{place}", call["kind"]
+        name = f"k{place}"
         if category == "nccl":
             name, category = f"ncclDevKernel_{place}", "kernel"
         of_runtime = "cudaMemcpyAsync" if category == "gpu_memcpy" else "cudaLaunchKernel"
         trace.call(of_runtime, at, trace._correlations, call["thread"])
-        if not call["is_lost"] or not place:
-            trace.gpu(
-                name,
-                at + call["delay"],
-                call["us"],
-                stream=call["stream"],
-                category=category,
-                correlation=trace._correlations,
-            )
+        if call["is_lost"] and place:
+            continue
+        start = max(at + call["delay"], free.get(stream, 0))
+        free[stream] = ends[at] = start + call["us"]
+        number = trace._correlations
+        trace.gpu(name, start, call["us"], stream=stream, category=category, correlation=number)
+    for at, us in draw(WAITS):
+        begun = [end for launched, end in ends.items() if launched <= 1_000 + at]
+        wait = max([1_000 + at, *begun]) - 1_000 - at
+        trace.call("cudaDeviceSynchronize", 1_000 + at, 0)["dur"] = wait + us
     return trace
-
-
-def steps_ns(run: Run) -> dict[int, int]:
-    """The time of each step over all GPUs, row by row."""
-    table = run.table
-    total = sum(table.column(state) for state in STATES)
-    return {
-        int(number): int(np.sum(total[table.iteration == number]))
-        for number in np.unique(table.iteration)
-    }
 
 
 def check(trace: TinyTrace, run: Run) -> None:
@@ -117,3 +111,37 @@ def _span(activities: list[oracle.Activity], host: oracle.Host) -> int:
 @given(traces())
 def test_any_trace_is_charged_as_the_oracle_charges_it(tmp_path: Path, trace: TinyTrace) -> None:
     check(trace, opened_events(tmp_path, trace.events))
+
+
+@given(traces())
+def test_the_busy_share_is_that_of_the_running_activities(tmp_path: Path, trace: TinyTrace) -> None:
+    run = opened_events(tmp_path, trace.events)
+    table = run.table
+    if not table.has_times:
+        return
+    starts, ends = table.start_ns, table.start_ns + table.duration_ns
+    bounds = np.arange(int(starts.min()), int(ends.max()) + 1, 100)
+    middle = bounds[:-1, None] + 50
+    running = ((starts <= middle) & (middle < ends)).any(axis=1)
+    assert np.allclose(run.signal("busy_pct").curves[0].means(bounds), 100.0 * running)
+
+
+@given(traces(), st.permutations(LEVELS))
+def test_the_states_add_up_at_every_node_in_every_order(
+    tmp_path: Path, trace: TinyTrace, order: list[str]
+) -> None:
+    tree = Tree(opened_events(tmp_path, trace.events).table, tuple(order))
+
+    def follow(path: tuple[str, ...]) -> None:
+        node, children = tree.node(path), tree.children(path).groups
+        for name in (*STATES, *oracle.IDLE_PARTS):
+            assert node.sum(name)[0] == children.sum(name).sum(), (name, path)
+        for groups in (node, children):
+            assert (groups.elapsed_ns == sum(groups.sum(state) for state in STATES)).all()
+            parts = sum(groups.sum(part) for part in oracle.IDLE_PARTS)
+            assert (groups.sum("idle_ns") == parts).all()
+        if len(path) + 1 < len(order):
+            for label in tree.children(path).labels:
+                follow((*path, label))
+
+    follow(())

@@ -175,12 +175,17 @@ def host_of(document: dict[str, Any]) -> Host:
 
 
 def _in_order(ranges: list[Step]) -> list[Step]:
-    """The outermost steps; one that begins in another begins when that ends."""
+    """The outermost steps; one that begins in another begins when that ends, or continues it if
+    both have one number."""
     found: list[Step] = []
     for step in sorted(ranges, key=lambda each: (each.begin_ns, -each.end_ns)):
-        begin_ns = max(step.begin_ns, found[-1].end_ns) if found else step.begin_ns
+        last = found[-1] if found else None
+        if last and step.begin_ns < last.end_ns and step.number == last.number:
+            last.end_ns = max(last.end_ns, step.end_ns)
+            continue
+        begin_ns = max(step.begin_ns, last.end_ns) if last else step.begin_ns
         if step.end_ns > begin_ns:
-            opens = not found or step.number != found[-1].number + 1
+            opens = last is None or step.number != last.number + 1
             found.append(Step(step.number, begin_ns, step.end_ns, opens))
     return found
 

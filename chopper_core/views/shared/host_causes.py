@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import HostStack, HostState, HostTime, axis_of
+from chopper_core.model.side_table import HostStack, HostState, HostSteps, HostTime, axis_of
 from chopper_core.model.table import ACTIVITY, Selection, values_of
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Rows
@@ -190,7 +190,7 @@ def host_charges(run: Run) -> HostCharges:
 def charges_of(run: Run, rows: Selection) -> HostCharges:
     """The idle and copy time of some activities of a run by cause, in the order of row and time."""
     table, pieces = run.table, run.side(HostTime)
-    row = pieces.owners(table, rows)
+    row = pieces.owners(table, rows, run.side(HostSteps))
     order = np.flatnonzero(row >= 0)
     order = order[stable_order(pieces.start_ns[order])]
     order = order[stable_order(row[order])]
