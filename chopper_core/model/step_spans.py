@@ -82,14 +82,15 @@ class StepSpans(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def lacks_loop(self) -> Mask:
-        """Whether a step opens a window whose other steps begin with work of the loop that counts:
-        that before the first one isn't recorded."""
+        """Whether a step opens a window whose other steps begin with work of the loop, that before
+        the first one isn't recorded, and the mean of all would show that."""
         if len(self) <= 1:
             return np.zeros(len(self), np.bool_)
         usual = median_of(self.loop_ns[~self.opens_window]) if (~self.opens_window).any() else 0.0
         is_followed = np.append(~self.opens_window[1:], False)
         length = median_of(self.end_ns - self.start_ns)
-        counts = usual > _SHORT * length
+        steps = np.bincount(np.cumsum(self.opens_window))[np.cumsum(self.opens_window)]
+        counts = usual > _SHORT * length * steps
         return np.asarray(self.opens_window & is_followed & counts, np.bool_)
 
 
