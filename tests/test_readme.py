@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
@@ -13,7 +15,6 @@ import pytest
 from msgspec.structs import replace
 from rich.color import ColorSystem
 
-import chopper_core as chopper
 from chopper_core.extensions.runs.figures import GPUS, REASON, RUN_COLUMNS, STATUS
 from chopper_core.metrics import catalogue
 from chopper_core.metrics.quantities import QUANTITIES, Quantity
@@ -104,7 +105,9 @@ def test_the_table_of_figures() -> None:
     check("metrics", catalogue("markdown"), ROOT / "docs" / "metrics.md")
 
 
-def test_the_table_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     metrics = (GPUS, *(each.metric for each in RUN_COLUMNS.values()), STATUS, REASON)
     rows = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in metrics]
     columns = "\n".join(["| column | unit | definition |", "| :-- | :-- | :-- |", *rows])
@@ -112,7 +115,9 @@ def test_the_table_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("fsdp1", "fsdp2"):
         demo_run(name)
     as_kept(monkeypatch)
-    text = render(chopper.runs("demo_data", jobs=1), "text", width=120)
+    monkeypatch.chdir(ROOT)
+    assert main(["runs", "demo_data", "--width", "120"]) == 0
+    text = capsys.readouterr().out
     check("runs", f"```console\n$ chopper runs demo_data --width 120\n{text}```", RUNS_PAGE)
 
 
@@ -159,6 +164,26 @@ def test_the_tables_of_formats() -> None:
     check("formats", formats_table(FORMATS), ROOT / "docs" / "reading.md")
     telemetry = formats_table([Family.TELEMETRY])
     check("telemetry formats", telemetry, ROOT / "docs" / "telemetry.md")
+
+
+def test_the_first_minute() -> None:
+    """A checkout, a look at the product and its tests: CI calls what the README says."""
+    text = README.read_text(encoding="utf-8")
+    head, _, rest = text.partition("\n## ")
+    assert rest.startswith("First minute\n") and len(head.splitlines()) < 20
+    lines = re.findall(r"^(.*?) +#", block("first minute", text), re.MULTILINE)
+    checkout, demo, test = lines
+    assert checkout == "git clone URL chopper && cd chopper"
+    steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert (demo, test) == ("make demo", "make test") and test in steps
+    for command in (demo, test):
+        planned = subprocess.run(
+            [*command.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        assert f"{'chopper demo' if command == demo else 'pytest'}" in planned.stdout
+    assert "`uvx --from . chopper demo`" in rest.partition("\n## ")[0]
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "chopper" in scripts["scripts"]
 
 
 def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:
