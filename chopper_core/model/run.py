@@ -32,6 +32,7 @@ from chopper_core.model.inputs import (
 from chopper_core.model.memo import LazyMap, Memo
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import (
+    DIMENSIONS,
     FROM_SETTINGS,
     Parallel,
     ProcessGroup,
@@ -283,9 +284,19 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return Memo((self, table, self.cubes, self.sources, *columns, *measured))
 
     def tree(self, order: tuple[str, ...] = LEVELS, left_out: tuple[int, ...] = ()) -> Tree:
-        """The tree in an order of the levels, without some iterations, made once."""
+        """The tree in an order of the levels, without some iterations, made once.
+
+        Raises UsageError for a parallel dimension that the run's ranks don't have.
+        """
 
         def made() -> Tree:
+            known = self.table.coordinates
+            if unknown := [each for each in order if each in DIMENSIONS and each not in known]:
+                why = f"differ in {', '.join(known)}" if known else "have no known layout"
+                raise UsageError(
+                    f"{self.name} has no level {unknown[0]}: its ranks {why}; "
+                    "--parallel tp=2,pp=4 gives one"
+                )
             if left_out:
                 return self.tree(order).without(left_out)
             return Tree(self.table, order, self.cubes)

@@ -263,7 +263,8 @@ def set_baseline(name: str, *runs: str) -> tuple[str, ...]:
     """
     if not name.replace("-", "_").replace(".", "_").isidentifier():
         raise UsageError(f"{name!r} isn't a baseline's name: use letters, digits, - . and _")
-    paths = [Path(os.path.expanduser(each)) for run in runs for each in named_runs(run)]
+    names = [each for run in runs for name in matching(run) for each in named_runs(name)]
+    paths = [Path(os.path.expanduser(each)) for each in names]
     for path in paths:
         if not path.exists():
             raise nothing_at(path)
@@ -278,6 +279,14 @@ def remove_baseline(name: str) -> None:
         raise UsageError(_unknown(name, found))
     del found[name]
     _write(found)
+
+
+def matching(text: str) -> list[str]:
+    """The paths that a pattern such as `main/run*` matches, or the text itself without any."""
+    from glob import glob
+
+    path = os.path.expanduser(text)
+    return [text] if os.path.exists(path) else sorted(glob(path)) or [text]
 
 
 def named_runs(name: str) -> tuple[str, ...]:

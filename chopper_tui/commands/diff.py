@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from glob import glob
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -66,12 +65,11 @@ def run(options: Namespace) -> int:
 def _baselines(options: Namespace) -> list[str]:
     """The runs to compare with, A first; several are for limits alone."""
     from chopper_core.ingest.discovery import find_runs, holds_runs
-    from chopper_core.store.format import SIGN, named_runs
+    from chopper_core.store.format import SIGN, matching, named_runs
 
     names: list[str] = []
     for text in (options.a, *options.base):
-        paths = [text] if os.path.exists(text) else sorted(glob(text)) or [text]
-        for path in (each for name in paths for each in named_runs(name)):
+        for path in (each for name in matching(text) for each in named_runs(name)):
             is_several = os.path.isdir(path) and holds_runs(path)
             names += [r.path for r in find_runs([path]) if not r.is_empty] if is_several else [path]
     # A pattern may match the run itself.

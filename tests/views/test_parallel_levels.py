@@ -22,6 +22,7 @@ from chopper_core.views.overview.step import _thousands
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.spec import splits_of
 from tests.pipelines import pipeline_run
+from tests.support import sample_run
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +203,15 @@ def test_without_coordinates_there_is_no_such_split() -> None:
     told = located(run, "tp=2,pp=4")
     assert list(query(told, at(told, "?view=overheads&by=pp&sort=name")).labels) == list("0123")
     assert told.table.coordinates["pp"].tolist() == [rank // 8 for rank in range(32)]
+
+
+def test_an_order_takes_known_dimensions_alone(run: Run) -> None:
+    """A sentence with the way out, from any view and any place."""
+    for text in ("?order=pp,tp", "?order=pp&view=kernels", ":pp=0?order=pp&view=timeline"):
+        with pytest.raises(UsageError, match="no level pp: its ranks have no known layout; --p"):
+            frame_of(sample_run(), at(run, text))
+    with pytest.raises(UsageError, match="has no level ep: its ranks differ in "):
+        frame_of(run, at(run, "?order=ep"))
 
 
 def test_a_pivot_takes_a_dimension(run: Run) -> None:
