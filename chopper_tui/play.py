@@ -64,7 +64,6 @@ async def _run(app: ChopperApp, mouse: bool) -> None:
         loop.add_signal_handler(number, end, signal.Signals(number))
         # The loop learns of signals from a pipe, whatever is called here.
         signal.signal(number, app.hurry)
-        signal.siginterrupt(number, False)
     try:
         await app.run_async(mouse=mouse)
     finally:

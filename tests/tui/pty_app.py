@@ -61,7 +61,7 @@ def main() -> int:
     if case == "continued":
         _continue_in_the_middle_of_a_write()
     if case == "stuck":
-        app.call_later(lambda: app.screen.call_after_refresh(Event().wait))
+        app.check = lambda _: app.call_later(Event().wait)  # Once its first screen is there.
     if case == "crash":
         app.call_later(lambda: 1 // 0)
     return run_app(app, mouse=case != "no-mouse")
