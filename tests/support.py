@@ -14,7 +14,6 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import HostState, HostSteps, HostTime
 from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, Kind, Phase, Rule
 from chopper_core.views.frame import Frame
 
@@ -54,25 +53,6 @@ def counted_rows(run: Run, scope: Mapping[str, str]) -> list[int]:
 def rows_of(frame: Frame) -> dict[str, dict[str, Any]]:
     """The rows of a frame by their labels."""
     return {label: frame.row(row) for row, label in enumerate(frame.labels)}
-
-
-def moved_ns(run: Run, gpu: int, iteration: int) -> int:
-    """Idle time before launch calls while the host is in the iteration, less that of its rows."""
-    table, pieces, steps = run.table, run.side(HostTime), run.side(HostSteps)
-    owner = pieces.owners(table, np.arange(len(table)))
-    late = (pieces.gpu == gpu) & (pieces.state == HostState.LATE)
-    total = 0
-    for at in np.flatnonzero(late).tolist():
-        begin, own = int(pieces.start_ns[at]), int(table.iteration[owner[at]])
-        end = begin + int(pieces.duration_ns[at])
-        if table.launch_ns[owner[at]] == NO_TIME:
-            continue
-        for step in np.flatnonzero(steps.gpu == gpu).tolist():
-            first, number = int(steps.start_ns[step]), int(steps.iteration[step])
-            inside = min(end, first + int(steps.duration_ns[step])) - max(begin, first)
-            if inside > 0 and number != own and not run.cut_iterations & {number, own}:
-                total += inside * ((number == iteration) - (own == iteration))
-    return total
 
 
 def opened_events(folder: Path, events: Sequence[Any]) -> Run:

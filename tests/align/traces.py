@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Rule
+from chopper_core.model.table import LEVELS, NO_LABEL, Category, KernelTable, Rule
 
 MAIN, AUTOGRAD = 100, 101
 GEMM = "Cijk_Ailk_Bljk_BBS_BH_MT256x256x64"
@@ -199,16 +201,15 @@ def align(trace: TinyTrace, folder: Path) -> Aligned:
     """Open a tiny trace: all its activities are there, and each nanosecond is accounted for."""
     run = open_run(str(trace.write(folder / "rank0.json")))
     table = run.table
-    assert len(table) == trace.count()
+    rows = np.flatnonzero(table.category != Category.OUTSIDE).tolist()
+    assert len(rows) == trace.count()
     rules = [f"{level}_rule" for level in ("iteration", "phase", "layer", "operation")]
     activities = [
         Labelled(
             **{level: _text(table, level, int(table.column(level)[row])) for level in LEVELS},
             rules={rule: Rule(int(table.column(rule)[row])) for rule in rules},
         )
-        for row in sorted(
-            range(len(table)), key=lambda row: (table.start_ns[row], table.stream[row], row)
-        )
+        for row in sorted(rows, key=lambda row: (table.start_ns[row], table.stream[row], row))
     ]
     return Aligned(run, activities)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from math import isclose
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -65,12 +66,28 @@ def pairs(run: Run, view: View, level: str, label: str) -> int:
         places = {key: str(run.table.coordinates[key][gpu]) for key in along}
         if own | wanted == own and along == places and own["iteration"] not in cut:
             found.add((gpu, iteration))
-    return len(found)
+    # What is outside of all steps is none.
+    steps = {pair for pair in found if pair[1] >= 0}
+    return len(steps if steps and "iteration" not in names else found)
+
+
+def in_steps(run: Run) -> Run:
+    """The run without what is outside of its steps: that takes part in totals only."""
+
+    def made() -> Run:
+        rows = np.flatnonzero(run.table.iteration >= 0)
+        if len(rows) in (0, len(run.table)):
+            return run
+        return replace(run, table=run.table.take(rows), cubes=None)
+
+    return run.memo(("rows in steps",), made)
 
 
 def both(run: Run, view: View) -> tuple[Frame, Frame] | None:
+    is_outside = dict(view.scope).get("iteration") == "none"
+    counted = run if is_outside or view.cut else in_steps(run)
     try:
-        return query(run, view), query(run, replace(view, is_total=True))
+        return query(run, view), query(counted, replace(view, is_total=True))
     except ChopperError:
         return None
 
@@ -98,6 +115,7 @@ def test_times_the_pairs_it_is_the_total(which: str, name: str, by: str) -> None
             each, total = frames
             level = each.level
             rows = {label: row for row, label in enumerate(total.labels)}
+            outside = {"none"} - {*rows} if level == "iteration" else set()
             if name in ("heatmap", "ranks"):  # They compare all GPUs, whichever the path names.
                 view = replace(view, order=LEVELS[1:], path=path[1:])
             whole = pairs(run, view, "", "")
@@ -105,6 +123,8 @@ def test_times_the_pairs_it_is_the_total(which: str, name: str, by: str) -> None
                 if not metric.adds_up or view.name in ("compare", "graph", "timeline"):
                     continue
                 for row, label in enumerate(each.labels):
+                    if label in outside:
+                        continue
                     number, other = (
                         frame.values[metric.name].at(at)
                         for frame, at in ((each, row), (total, rows[label]))

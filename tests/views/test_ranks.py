@@ -18,7 +18,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.shared import matched_kernels as occurrences
 from chopper_core.views.shared.matched_kernels import occurrences_of
-from tests.support import Row, moved_ns, rows_of, run_of
+from tests.support import Row, rows_of, run_of
 from tests.views.conftest import DEMO
 
 GPUS = range(8)
@@ -105,8 +105,6 @@ def test_each_gpu_against_a_plain_loop(run: Run, scope: str) -> None:
         for iteration in iterations:
             own = [r for r in plain.rows if table.gpu[r] == gpu and table.iteration[r] == iteration]
             ends = [plain.start(r) + int(table.duration_ns[r]) for r in own]
-            if "phase" not in scope:
-                sums["host"][gpu] += moved_ns(run, gpu, iteration) / len(iterations)
             times[gpu].append(max(ends) - min(map(plain.start, own)))
     for gpu in GPUS:
         row, count = found[str(gpu)], len(plain.found)

@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support import Row, moved_ns, rows_of, run_of, sample_run
+from support import Row, rows_of, run_of, sample_run
 
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart
@@ -28,8 +28,7 @@ CLASSES = {
 def elapsed(run: Run, gpu: int, iteration: int) -> int:
     table = run.table
     own = np.flatnonzero((table.gpu == gpu) & (table.iteration == iteration))
-    accounted = sum(int(table.column(state)[row]) for row in own.tolist() for state in STATES)
-    return accounted + moved_ns(run, gpu, iteration)
+    return sum(int(table.column(state)[row]) for row in own.tolist() for state in STATES)
 
 
 @pytest.mark.parametrize("scope", ["", ":gpu=3"])
@@ -76,7 +75,6 @@ def test_parts_add_up_to_the_iteration_and_are_those_of_their_operations(run: Ru
                 expected[label] = expected.get(label, 0) + compute
         for label, name in (("communication", "exposed_comm_ns"), ("launch", "idle_ns")):
             expected[label] = expected.get(label, 0) + int(table.column(name)[row])
-    expected["launch"] += moved_ns(run, 1, 11)
     for label in ("forward GEMM", "backward GEMM", "forward attention", "communication", "launch"):
         assert parts[label]["part_ns"] == pytest.approx(expected[label]), label
         assert parts[label]["per_token_ns"] == pytest.approx(expected[label] / 8192)
