@@ -379,7 +379,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             await self._perform_keys()
 
     def _settle_soon(self, explorer: Explorer) -> None:
-        """Begin what goes on behind the first screen, once it is painted.
+        """Start the work behind the first screen, once it is painted.
 
         Nothing here waits for the opening: a key may have begun to read the run again.
         """

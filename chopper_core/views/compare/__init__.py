@@ -33,9 +33,10 @@ from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.views.base import Base, base_of, baseline_of, divided, other_total
 from chopper_core.views.compare.ancestors import by_ancestor
 from chopper_core.views.shared.children import cut_note
-from chopper_core.views.shared.compared import Pairs, Side, matched, renamed_labels
+from chopper_core.views.shared.compared import Pairs, matched, renamed_labels
 from chopper_core.views.shared.derived import delta_of, difference, relative, relative_of
 from chopper_core.views.shared.phrases import facts
+from chopper_core.views.shared.same_work import Side
 from chopper_core.views.shared.table_view import Own, child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
 

@@ -52,7 +52,7 @@ from chopper_core.views.shared.derived import (
     underlying,
 )
 from chopper_core.views.shared.filter import NAME, FilterRows, shown_of
-from chopper_core.views.shared.same_work import MIN_SHARED, same_work, sampled_rows
+from chopper_core.views.shared.same_work import MIN_SHARED, Side, same_work, sampled_rows
 
 _RENAMED: Final = {"kernel": ("phase", "layer", "operation"), "operation": ("phase", "layer")}
 """Levels whose labels are paired by their place, and the parts of a place."""
@@ -66,14 +66,6 @@ _WITH_DELTA: Final = (
     "overlap_ns",
 )
 """Default columns that are followed by their difference."""
-
-
-class Side(Struct, frozen=True):
-    """One of two compared nodes, and the labels of its rows."""
-
-    run: Run
-    view: View
-    labels: Sequence[str]
 
 
 class Pairs(Struct, frozen=True):

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.kernel_classes import OTHER_CLASS, kernel_class
+from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
+from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import combined, counts_of, distinct, ranked, run_mask, sums_of
-
-if TYPE_CHECKING:
-    from chopper_core.views.shared.compared import Side
 
 MIN_SHARED: Final = 0.5
 """The part of their kernels, or of their places, that two names have to share."""
@@ -37,7 +36,15 @@ Kernel = tuple[int, str]
 """Its phase, and its name or class."""
 
 
-class Work(Struct, frozen=True):
+class Side(Struct, frozen=True):
+    """One of two compared nodes, and the labels of its rows."""
+
+    run: Run
+    view: View
+    labels: Sequence[str]
+
+
+class OperationMix(Struct, frozen=True):
     """What an operation runs in a step on a GPU, and where."""
 
     counts: MutableMapping[Kernel, float]
@@ -45,12 +52,12 @@ class Work(Struct, frozen=True):
     place: float
     """The mean part of the common kernels of its layer that start before; NaN without any."""
 
-    def by_class(self) -> Work:
+    def by_class(self) -> OperationMix:
         counts, times_ns = (
             _summed(((phase, _class_of(name)), amount) for (phase, name), amount in each.items())
             for each in (self.counts, self.times_ns)
         )
-        return Work(counts, times_ns, self.place)
+        return OperationMix(counts, times_ns, self.place)
 
 
 def _class_of(name: str) -> str:
@@ -100,7 +107,7 @@ def _plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def _closest(own: Mapping[str, Work], other: Mapping[str, Work]) -> dict[str, str]:
+def _closest(own: Mapping[str, OperationMix], other: Mapping[str, OperationMix]) -> dict[str, str]:
     """The pairs that share enough of their kernels at one place, those with the most time first."""
     pairs = [
         (-sum(_smaller(own[mine].times_ns, other[theirs].times_ns)), mine, theirs)
@@ -116,7 +123,7 @@ def _closest(own: Mapping[str, Work], other: Mapping[str, Work]) -> dict[str, st
 
 
 def _apart(own: float, other: float) -> float:
-    """The end of a layer is next to the begin of the following one."""
+    """How far apart two places are: the end of a layer is next to the start of another."""
     return min(abs(own - other), 1 - abs(own - other))
 
 
@@ -128,7 +135,7 @@ def _smaller(own: Mapping[Kernel, float], other: Mapping[Kernel, float]) -> list
     return [min(amount, other[each]) for each, amount in own.items() if each in other]
 
 
-def _work_of(side: Side, has_phases: bool, common: Collection[str]) -> dict[str, Work]:
+def _work_of(side: Side, has_phases: bool, common: Collection[str]) -> dict[str, OperationMix]:
     """The work of each operation that isn't common."""
     table, rows = side.run.table, sampled_rows(side)
     part = combined([table.column(level)[rows] for level in _PART])[1]
@@ -148,7 +155,7 @@ def _work_of(side: Side, has_phases: bool, common: Collection[str]) -> dict[str,
     phase = table.phase[rows] if has_phases else np.zeros(len(rows), np.int64)
     places = sums_of(place[alone], owner) / counts_of(owner)
     found = {
-        texts[code]: Work({}, {}, mean)
+        texts[code]: OperationMix({}, {}, mean)
         for code, mean in zip(codes.tolist(), places.tolist(), strict=True)
     }
     works = [*found.values()]
