@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.operator_inputs import json_in
@@ -21,7 +22,7 @@ from chopper_core.sources.trace import Trace
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import LATEST_NS, integer
 from chopper_core.tables.json_stream import members, skip_space
-from chopper_core.tables.losses import Losses
+from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
@@ -96,7 +97,9 @@ def read(path: Path, progress: Progress = silent, *, piece_bytes: int = _PIECE_B
         losses=losses,
         **tables.finished(base_time_ns or 0),
     )
-    return replace(trace, ranks_from=_PIDS) if merges_by_pid(FileHead(path)) else trace
+    is_merged = bool(np.not_equal(trace.activities.rank, ABSENT).any())
+    is_merged = is_merged and merges_by_pid(FileHead(path))
+    return replace(trace, ranks_from=_PIDS) if is_merged else trace
 
 
 def _metadata_value(text: bytes) -> Any:
