@@ -82,8 +82,10 @@ class StepQueue:
             self._start(self._run(pending))
 
     def cancel(self) -> None:
+        """Cancel the step that runs, and those that wait for it; not those that are added later."""
         if self._current is not None:
             self._current.cancel()
+            self.waiting.clear()
 
     def _attempt(self, step: Step) -> Awaitable[None] | None:
         try:
@@ -115,7 +117,6 @@ class StepQueue:
             self._reminder.cancel()
             was_long, self.is_long = self.is_long, False
         if self._current.cancelled():
-            self.waiting.clear()
             self._say("cancelled", False)
             return
         error = self._current.exception()

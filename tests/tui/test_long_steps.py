@@ -75,6 +75,14 @@ async def test_escape_cancels_it_with_what_waits_behind_it(
         assert at.path == ("0",)
 
 
+async def test_a_key_after_escape_is_performed(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Event()
+    async with waiting(monkeypatch, answer) as at:
+        at.send("r", "escape", "?")
+        await at.settle()
+        assert at.path == () and at.frame.sort == "" and "─ Help" in at.text()
+
+
 async def test_quitting_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Event()
     async with waiting(monkeypatch, answer) as at:
