@@ -26,7 +26,7 @@ from chopper_core.model.column_names import FLOPS, MICROBATCH, integral_of, know
 from chopper_core.model.groups import work_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Codes, Float64, Index, Int8, Int64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     combined,
@@ -250,20 +250,31 @@ def host_nodes(graph: StepGraph) -> Index:
     return np.flatnonzero(graph.kind <= NodeKind.RETURN)
 
 
-def launched_rows(graph: StepGraph, nodes: Index) -> Int64:
-    """The row that each of some host nodes launches next; -1 after the last one."""
+def rows_of_hosts(graph: StepGraph, nodes: Index) -> tuple[Int64, Int8]:
+    """The row that each of some host nodes counts for, and whether that was launched before.
+
+    It is what the host launches next in its step; after the last launch of a step, that one. -1
+    where nothing is launched.
+    """
     launches = np.flatnonzero(graph.evidence == Evidence.LAUNCH)
     found = np.full(len(graph), -1, np.int64)
     found[graph.source[launches]] = graph.row[graph.target[launches]]
     order = nodes[np.argsort(graph.gpu[nodes], kind="stable")]
-    place = np.where(found[order] >= 0, np.arange(len(order)), len(order))
+    of_order, gpu = found[order], np.append(graph.gpu[order], -1)
+    known = np.where(of_order >= 0, np.arange(len(order)), -1)
+    last = np.maximum.accumulate(known)
+    is_end = np.isin(order, graph.host_ends) & (of_order < 0) & (last >= 0)
+    is_end &= gpu[last] == gpu[:-1]
+    # The end of a step counts for what was launched last, and so does what comes before it.
+    of_order = np.where(is_end, of_order[last], of_order)
+    place = np.where(of_order >= 0, np.arange(len(order)), len(order))
     place = np.minimum.accumulate(place[::-1])[::-1]
-    next_row = np.append(found[order], -1)[place]
-    gpu = np.append(graph.gpu[order], -1)
-    next_row[gpu[place] != graph.gpu[order]] = -1
-    rows = np.full(len(graph), -1, np.int64)
-    rows[order] = next_row
-    return rows[nodes]
+    own = np.append(of_order, -1)[place]
+    own[gpu[place] != gpu[:-1]] = -1
+    rows, is_after = np.full(len(graph), -1, np.int64), np.zeros(len(graph), np.int8)
+    rows[order] = own
+    is_after[order] = np.append(is_end, False)[place] & (own >= 0)
+    return rows[nodes], is_after[nodes]
 
 
 # As peers
@@ -386,15 +397,16 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     A call that most of them don't make there takes no time, and waits for nothing.
     """
     table, every = run.table, host_nodes(graph)
-    rows = launched_rows(graph, every)
-    every, rows = every[rows >= 0], rows[rows >= 0]
+    rows, is_after = rows_of_hosts(graph, every)
+    every, rows, is_after = every[rows >= 0], rows[rows >= 0], is_after[rows >= 0]
     own = np.isin(every, nodes)
     peers = np.ones(len(every), np.bool_) if own.all() else ~own
-    # A launch comes after the calls before it.
-    back = nth_of(rows[::-1])[::-1]
+    # A launch, or the end of a step, comes after the calls before it.
+    back = nth_of(rows[::-1], is_after[::-1])[::-1]
     for names in (("phase", "layer", "operation", "kernel"), ("phase", "operation", "kernel")):
         same = [table.column(name) for name in names]
         launch = combined([*same, nth_of(*same, table.gpu, table.iteration)])[1][rows]
+        launch = combined([launch, is_after])[1]
         code = combined([launch, back])[1]
         count = int(code.max(initial=-1)) + 1
         there = counts_of(launch[peers & (back == 0)], int(launch.max(initial=-1)) + 1)[launch]

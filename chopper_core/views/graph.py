@@ -154,6 +154,9 @@ def _scope(run: Run, view: View) -> _ScopeGraph:
     gpus: tuple[int, ...] = ()
     if len(run.table) <= MAX_ROWS:
         rows, graph = activity_rows(run.table, np.sort(node.rows)), step_graph(run)
+        # What runs outside of steps is on the path of none.
+        in_steps = codes[rows] != NO_LABEL
+        rows = rows[in_steps] if in_steps.any() else rows
         replayed, alone = replay(graph), work_alone(graph)
     else:
         steps = run.tree_of(view).split(view.path, ("iteration",)).codes("iteration").tolist()

@@ -192,15 +192,16 @@ def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
     """The time of kernels, and how much of it the first rows and communication take."""
     is_comm = collectives_in(rows.nodes)
     kernel_ns = rows.nodes.sum("duration_ns")
-    own, comm_ns = np.sort(kernel_ns[~is_comm])[::-1], int(kernel_ns[is_comm].sum())
-    whole = int(own.sum()) + comm_ns
-    share = float(own[:_MAX_TOP].sum()) / max(whole, 1)
-    kind = "kernels" if len(own) else "communication"
+    most, comm_ns = np.sort(kernel_ns)[::-1][:_MAX_TOP], int(kernel_ns[is_comm].sum())
+    whole, has_others = int(kernel_ns.sum()), not is_comm.all()
+    share = float(most.sum()) / max(whole, 1)
+    kind = "kernels" if has_others else "communication"
+    communication = time_text(base.each(comm_ns))
     return (
         facts(
             f"{time_text(base.each(whole))} of {kind}{base.words}",
-            count(len(kernel_ns), one) if len(own) else "",
-            f"{percent(share)} in the top {_MAX_TOP}" if len(own) > _MAX_TOP else "",
-            f"{time_text(base.each(comm_ns))} of it communication" if comm_ns and len(own) else "",
+            count(len(kernel_ns), one) if has_others else "",
+            f"{percent(share)} in the top {_MAX_TOP}" if len(kernel_ns) > _MAX_TOP else "",
+            f"{communication} of it communication" if comm_ns and has_others else "",
         ),
     )

@@ -364,11 +364,11 @@ def _only(steady: Steady, changed: Predicted, where: Mask) -> float:
 
 
 def _codes(run: Run, predictor: Predictor, level: str) -> Int64:
-    """The label of each node: of its activity, or of what the host launches next."""
+    """The label of each node: of its activity, or of what the host works for."""
     graph = predictor.graph
     row = graph.row.astype(np.int64)
     host = questions.host_nodes(graph)
-    row[host] = questions.launched_rows(graph, host)
+    row[host] = questions.rows_of_hosts(graph, host)[0]
     found = run.table.column(level).astype(np.int64)[row]
     return np.where(row >= 0, found, NO_LABEL)
 

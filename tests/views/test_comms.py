@@ -39,9 +39,10 @@ def slowly(run: Run) -> list[list[int]]:
     return sorted(sets, key=lambda own: min(int(table.start_ns[r]) for r in own))
 
 
-def counts(run: Run, own: list[int]) -> bool:
-    """Whether a collective is of a complete iteration."""
-    return not {int(number) for number in run.table.iteration[own]} & run.cut_iterations
+def counts(run: Run, own: list[int], *, is_total: bool = False) -> bool:
+    """Whether a collective is of a complete iteration, or for a total outside of all."""
+    others = {*run.cut_iterations} if is_total else {*run.cut_iterations, -1}
+    return not {int(number) for number in run.table.iteration[own]} & others
 
 
 @pytest.mark.few(1)
@@ -183,7 +184,7 @@ def test_from_a_collective_to_the_activity_on_a_gpu(run: Run) -> None:
 
 def counted_steps(run: Run) -> set[int]:
     cut = set().union(*run.partial_iterations.values())
-    return set(run.table.iteration.tolist()) - cut
+    return set(run.table.iteration.tolist()) - cut - {-1}
 
 
 def test_the_slow_gpu_is_named_with_its_numbers(run: Run) -> None:
@@ -216,7 +217,7 @@ def test_shares_of_the_durations(run: Run, by: str) -> None:
     found = rows_of(query(run, parse(f"R:gpu=2?view=comms&by={by}&base=total&columns={names}")))
     sums: dict[str, dict[str, int]] = {}
     for number, own in enumerate(slowly(run)):
-        if not counts(run, own):
+        if not counts(run, own, is_total=True):
             continue
         (row,) = (r for r in own if table.gpu[r] == 2)
         level = {"kind": "operation", "collective": "operation"}.get(by, by)
@@ -256,7 +257,7 @@ def test_pictures_of_skew_and_of_each_occurrence(run: Run) -> None:
         own = np.flatnonzero(
             (table.gpu == gpu)
             & (table.operation == table.operations.index("reduce_scatter"))
-            & ~np.isin(table.iteration, sorted(run.cut_iterations))
+            & ~np.isin(table.iteration, [*run.cut_iterations, -1])
         )
         own = own[np.argsort(table.start_ns[own])]
         durations = table.duration_ns[own] / 1e6

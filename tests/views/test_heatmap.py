@@ -168,10 +168,10 @@ def test_under_the_quantiles_the_gpus_are_folded_by_node() -> None:
             assert picture.numbers[7 + node, layer] == pytest.approx(np.median(own))
 
 
-def test_an_iteration_that_is_cut_is_not_compared(run: Run) -> None:
+def test_what_is_outside_of_steps_is_not_compared(run: Run) -> None:
     found = query(run, parse("R?view=heatmap&by=iteration"))
-    assert "iteration 10" not in found.headline[0]
-    assert any(note.startswith("iteration 10 is truncated") for note in found.notes)
-    assert "10" not in {found.row(number)["apart_at"] for number in range(len(found))}
-    alone = query(run, parse("R:gpu=0/iteration=10?view=heatmap&by=iteration"))
+    assert "none" not in found.headline[0]
+    assert any("outside steps: left out" in note for note in found.notes)
+    assert "none" not in {found.row(number)["apart_at"] for number in range(len(found))}
+    alone = query(run, parse("R:gpu=0/iteration=none?view=heatmap&by=iteration"))
     assert not any("not compared" in note for note in alone.notes)

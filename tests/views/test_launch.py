@@ -12,7 +12,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.charts import BarChart, LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Queue
-from chopper_core.model.table import NO_TIME, Kind
+from chopper_core.model.table import NO_LABEL, NO_TIME, Kind
 from chopper_core.views.query import query
 
 SCOPES = [":gpu=2/iteration=11", ":gpu=5/iteration=12/phase=backward"]
@@ -84,7 +84,7 @@ def test_mean_and_median_go_over_instances(run: Run) -> None:
     table = run.table
     parts: dict[str, dict[tuple[int, int], list[int]]] = {}
     for row in run.tree().node(("4",)).rows.tolist():
-        if table.iteration[row] in run.partial_iterations[4]:
+        if table.iteration[row] in {*run.partial_iterations[4], NO_LABEL}:
             continue
         label = table.text_of("operation", int(table.operation[row]))
         instance = (int(table.iteration[row]), int(table.layer[row]))

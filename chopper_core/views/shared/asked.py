@@ -169,7 +169,7 @@ def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change
     nodes = graph.activities[chosen.rows[graph.row[graph.activities]]]
     if chosen.is_host:
         every = questions.host_nodes(graph)
-        rows = questions.launched_rows(graph, every)
+        rows, _ = questions.rows_of_hosts(graph, every)
         own = (rows >= 0) & chosen.rows[rows] if chosen.levels else np.ones(len(rows), np.bool_)
         if chosen.steps is not None:
             # The host's time belongs to the step that it is in, whatever it launches next.
