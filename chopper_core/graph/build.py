@@ -28,7 +28,7 @@ from chopper_core.graph.step_graph import (
 )
 from chopper_core.graph.waits import inferred_waits
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, Kind
+from chopper_core.model.table import NO_LABEL, NO_TIME, Kind, activity_rows
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64
 from chopper_core.util.grouping import (
     counts_of,
@@ -49,12 +49,6 @@ _MIDDLE: Final = 4
 def step_graph(run: Run) -> StepGraph:
     """The graph of all activities of a run, made once."""
     return run.memo(("step graph",), lambda: build_graph(run, np.arange(len(run.table))))
-
-
-def activity_rows(table: KernelTable, rows: Index) -> Index:
-    """Some rows without those of time outside steps, which no activity stands for."""
-    is_activity = np.not_equal(table.category[rows], Category.OUTSIDE)
-    return np.asarray(rows[is_activity], np.intp)
 
 
 def build_graph(run: Run, rows: Index) -> StepGraph:

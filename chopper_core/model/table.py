@@ -316,6 +316,12 @@ Selection = slice | Index
 """Rows of a table: a contiguous slice, which is never copied, or any rows."""
 
 
+def activity_rows(table: KernelTable, rows: Index) -> Index:
+    """Some rows without those of time outside steps, which stand for no activity."""
+    is_activity = np.not_equal(table.category[rows], Category.OUTSIDE)
+    return np.asarray(rows[is_activity], np.intp)
+
+
 LONGEST_LATENCY_NS: Final = 1_000_000
 """A launch reaches an idle GPU within microseconds; a longer time is a wait for something else."""
 

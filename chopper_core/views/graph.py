@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.graph.build import activity_rows, build_graph, step_graph
+from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
 from chopper_core.graph.path import GAPS, longest_path, work_alone
 from chopper_core.graph.slack import MAX_ROWS
@@ -20,7 +20,14 @@ from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Queue
-from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, Category, KernelTable, Kind
+from chopper_core.model.table import (
+    NO_LABEL,
+    RECOMPUTE_SUFFIX,
+    Category,
+    KernelTable,
+    Kind,
+    activity_rows,
+)
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int32, Int64

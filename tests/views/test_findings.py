@@ -63,6 +63,7 @@ def findings(run: Run, scope: str = "") -> Frame:
 
 
 ABOUT = {
+    "side-work": {"elapsed_ns"},
     "clock": {"sd_gfx_mhz", "sd_mem_mhz", "gfx_mhz", "mem_mhz"},
     "slow-transfer": {"bus_gbps"},
     "clock-drop": {"mean_gfx_mhz", "gfx_mhz"},

@@ -24,6 +24,7 @@ from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
+from chopper_core.model.table import activity_rows
 
 EXPORTS: Final[dict[str, str]] = {
     **declared("EXPORTS"),
@@ -95,11 +96,13 @@ def export(
     return module.write(run, path, asked, progress)
 
 
-def chosen_rows(run: Run, options: ExportOptions) -> Index:
-    """The rows to export, in the order of the table; raises UsageError for an unknown iteration."""
+def chosen_rows(run: Run, options: ExportOptions, *, has_outside: bool = False) -> Index:
+    """The activities to export, in the order of the table, with time outside steps where that is a
+    row, too; raises UsageError for an unknown iteration."""
     table = run.table
     if options.iteration is None:
-        return np.arange(len(table))
+        every = np.arange(len(table))
+        return every if has_outside else activity_rows(table, every)
     chosen = np.flatnonzero(table.iteration == options.iteration)
     if not len(chosen):
         raise UsageError(f"{run.name} has no iteration {options.iteration}")

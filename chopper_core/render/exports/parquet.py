@@ -136,7 +136,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     """Write one file, with counters and the means of signals where the run has them."""
     import pyarrow.parquet as pq
 
-    rows = chosen_rows(run, options)
+    rows = chosen_rows(run, options, has_outside=True)
     counters = tuple(name for name in run.table.measured if is_counted(name))
     signals = measured_signals(run)
     facts = {

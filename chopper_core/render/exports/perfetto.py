@@ -24,7 +24,14 @@ from chopper_core.graph.dependencies import time_order
 from chopper_core.model.column_names import CORRELATION, is_counted
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.run import Run
-from chopper_core.model.table import LABELLED, NO_LABEL, PHASES, Category, KernelTable, Kind
+from chopper_core.model.table import (
+    LABELLED,
+    NO_LABEL,
+    PHASES,
+    Category,
+    KernelTable,
+    Kind,
+)
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
 from chopper_core.util.arrays import Float64, Index, Int64, encodable
 from chopper_core.util.grouping import (

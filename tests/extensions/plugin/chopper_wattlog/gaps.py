@@ -25,12 +25,12 @@ SPEC: Final = ViewSpec(
 )
 def mean_gap(scope: Scope) -> Values:
     """Idle time per activity: idle_ns over the number of activities."""
-    return quotient(scope.nodes.sum("idle_ns"), scope.nodes.sizes())
+    return quotient(scope.nodes.sum("idle_ns"), scope.nodes.activities())
 
 
 def answer(run: Run, view: View) -> ViewResult:
     """The rows of a scope, those with the most idle time first."""
     rows = Partition.of(run.tree_of(view), view, view.by or SPEC.by[0])
-    gap = quotient(rows.nodes.sum("idle_ns"), rows.nodes.sizes())
+    gap = quotient(rows.nodes.sum("idle_ns"), rows.nodes.activities())
     shown = ("idle_ns", "mean_gap_ns")
     return table_view(view, rows, [(METRICS["mean_gap_ns"], gap)], sort="-idle_ns", shown=shown)
