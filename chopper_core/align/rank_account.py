@@ -7,12 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.host import Links, matching
 from chopper_core.align.host_tables import HostGaps
 from chopper_core.align.labels import NOWHERE
 from chopper_core.align.side_work import SIDE_WORK, names_of_gaps
 from chopper_core.model.accounting import (
+    NO_GAPS,
     Account,
     IdleTimes,
     OutsideGaps,
@@ -55,6 +57,15 @@ class OutsideTime(Rows, frozen=True):
     end_ns: Int64
     kind: Int8
     """The place of its name in `OUTSIDE_NAMES`."""
+
+    @classmethod
+    def of_gpu(cls, gpu: int, gaps: OutsideGaps, kind: Int8 | int = 0) -> OutsideTime:
+        count = len(gaps.start_ns)
+        kinds = np.full(count, kind, np.int8)
+        return cls(np.full(count, gpu, np.int32), gaps.start_ns, gaps.end_ns, kinds)
+
+
+NO_OUTSIDE: Final = OutsideTime.of_gpu(0, NO_GAPS)
 
 
 OUTSIDE_NAMES: Final = (OUTSIDE_STEPS, SET_UP, *SIDE_WORK)
@@ -197,7 +208,7 @@ def _outside(trace: Trace, gpu: int, gaps: OutsideGaps, spans: StepSpans) -> Out
         named = names_of_gaps(trace, gaps.start_ns, gaps.end_ns)
         is_named = named >= 0
         kind[is_named] = OUTSIDE_NAMES.index(SIDE_WORK[0]) + named[is_named]
-    return OutsideTime(np.full(count, gpu, np.int32), gaps.start_ns, gaps.end_ns, kind)
+    return OutsideTime.of_gpu(gpu, gaps, kind)
 
 
 def with_outside(table: KernelTable, outside: OutsideTime) -> KernelTable:
@@ -218,4 +229,4 @@ def with_outside(table: KernelTable, outside: OutsideTime) -> KernelTable:
     columns["start_ns"] = columns["launch_ns"] = outside.end_ns
     columns["idle_ns"] = columns["idle_host_ns"] = outside.end_ns - outside.start_ns
     rows = KernelTable((OUTSIDE_STEPS,), OUTSIDE_NAMES, **columns)
-    return concatenate([table, rows])
+    return replace(concatenate([table, rows]), coordinates=table.coordinates)

@@ -14,7 +14,7 @@ from chopper_core.graph.host_nodes import (
     HostNodes,
     TimedRows,
     host_nodes,
-    left_iterations,
+    iterations_of,
     queue_times,
     with_lost_launches,
 )
@@ -102,7 +102,9 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     )
     # A node of the host stands for the moment at which its work ends.
     moment = np.append(nodes.begin_ns[:host], (nodes.begin_ns + nodes.work_ns)[host:])
-    left = host + np.flatnonzero(hosts.iteration != NO_LABEL)
+    left = host + np.flatnonzero(
+        (hosts.iteration != NO_LABEL) & (hosts.moment == HostMoment.STEP_END)
+    )
     unlaunched = int(np.count_nonzero(launched < 0)) if lead is None else 0
     graph = sorted_graph(nodes, joined_edges(parts), moment, left, unlaunched)
     return replace(graph, unseen_ns=unseen)
@@ -204,7 +206,7 @@ def _node_rows(
     kind[sum(count[:3]) :][hosts.moment == HostMoment.RETURN] = NodeKind.RETURN
     nowhere, of_host = np.full(count[2], -1, np.int32), np.full(count[3], -1, np.int32)
     rows, none = timed.rows.astype(np.int32), np.zeros(count[1] + count[2], np.int64)
-    host_iteration = left_iterations(hosts, launched, iteration)
+    host_iteration = iterations_of(hosts, launched, iteration)
     host_begin = hosts.begin
     return NodeRows(
         kind=kind,

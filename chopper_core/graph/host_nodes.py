@@ -152,7 +152,7 @@ class HostNodes(Struct, frozen=True, eq=False):
     moment: Int8
     """Of `HostMoment`."""
     iteration: Int32
-    """The iteration that the host leaves at the end of a step, else -1."""
+    """The iteration that the host leaves at the end of a step, or enters at its begin, else -1."""
     name: Int32
     """The name of a call that returns, a code of `HostLane`, else -1."""
     waited: Mask
@@ -199,18 +199,19 @@ def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
     until = maxima_of(timed.end, timed.gpu, int(timed.gpu.max(initial=0)) + 1)
     np.maximum.at(until, steps.gpu[ends], step_end)
     calls, returned, awaited = awaited_by_calls(lane, timed, until)
-    begins = _first_steps(steps, ends, timed.gpu[launches], timed.launch[launches])
-    count = len(launches), len(calls), len(calls), len(ends), len(begins)
-    rows_of = launches, calls, calls, ends, begins
+    step_begin = _begins(steps)[ends]
+    count = len(launches), len(calls), len(calls), len(ends), len(ends)
+    rows_of = launches, calls, calls, ends, ends
     owners = timed.gpu, lane.gpu, lane.gpu, steps.gpu, steps.gpu
     gpu = np.concatenate([own[rows] for own, rows in zip(owners, rows_of, strict=True)])
     call_end = lane.start_ns[calls] + lane.duration_ns[calls]
     time = np.concatenate(
-        [timed.launch[launches], lane.start_ns[calls], call_end, step_end, steps.start_ns[begins]]
+        [timed.launch[launches], lane.start_ns[calls], call_end, step_end, step_begin]
     )
     moment = np.repeat(np.arange(5, dtype=np.int8), count)
     iteration = np.full(len(time), NO_LABEL, np.int32)
     iteration[moment == HostMoment.STEP_END] = steps.iteration[ends]
+    iteration[moment == HostMoment.STEP_BEGIN] = steps.iteration[ends]
     name = np.full(len(time), -1, np.int32)
     name[moment == HostMoment.RETURN] = lane.name[calls]
     waited = np.zeros(len(time), np.bool_)
@@ -239,13 +240,12 @@ def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
     )
 
 
-def _first_steps(steps: HostSteps, own: Index, gpu: Int32, launch: Int64) -> Index:
-    """The first step of each GPU that launches nothing before it: with it its host begins."""
-    first = own[np.lexsort((steps.start_ns[own], steps.gpu[own]))]
-    first = first[run_starts(steps.gpu[first])]
-    count = int(max(steps.gpu[own].max(initial=-1), gpu.max(initial=-1))) + 1
-    earliest = minima_of(launch, gpu, count, _NEVER)
-    return first[steps.start_ns[first] <= earliest[steps.gpu[first]]]
+def _begins(steps: HostSteps) -> Int64:
+    """When the host of each step begins: with what its loop does before the annotation."""
+    found = steps.start_ns.copy()
+    for gpu in distinct(steps.gpu).tolist():
+        found[steps.of_gpu(gpu)] -= steps.spans(gpu).loop_ns
+    return found
 
 
 def _follows(timed: TimedRows, gpu: Int32, time: Int64, launches: Index) -> tuple[Index, Index]:
@@ -327,12 +327,23 @@ def _awaited(lane: HostLane, rows: Index, timed: TimedRows, mine: Index) -> list
     return pairs
 
 
-def left_iterations(hosts: HostNodes, launched: Index, iteration: Int32) -> Int32:
-    """The iteration of what each node of the host launches, else of the next that does."""
+def iterations_of(hosts: HostNodes, launched: Index, iteration: Int32) -> Int32:
+    """The iteration that the host is in up to each moment, NO_LABEL outside of all.
+
+    Of a host without annotated steps that of what it launches, else of the next that it does.
+    """
     found = np.full(len(hosts), NO_LABEL, np.int32)
     known = np.flatnonzero(launched >= 0)
     found[launched[known]] = iteration[known]
-    found = np.where(hosts.iteration != NO_LABEL, hosts.iteration, found)
     at = np.where(found != NO_LABEL, np.arange(len(found)), len(found))
     at = np.minimum.accumulate(at[::-1])[::-1]
-    return np.append(found, np.int32(NO_LABEL))[at]
+    found = np.append(found, np.int32(NO_LABEL))[at]
+    is_step = hosts.iteration != NO_LABEL
+    entered = np.where(hosts.moment == HostMoment.STEP_BEGIN, hosts.iteration, NO_LABEL)
+    last = np.maximum.accumulate(np.where(is_step, np.arange(len(found)), -1))
+    before = np.append(-1, last)[: len(found)]
+    stated = np.where(
+        hosts.gpu[before] == hosts.gpu, np.append(entered, NO_LABEL)[before], NO_LABEL
+    )
+    has_steps = np.isin(hosts.gpu, hosts.gpu[is_step])
+    return np.where(has_steps, stated, found).astype(np.int32)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.align.rank_account import NO_OUTSIDE, OutsideTime, with_outside
 from chopper_core.graph.dependencies import Evidence
 from chopper_core.graph.questions import Predicted, Predictor
 from chopper_core.model.accounting import account, launch_overheads
@@ -108,16 +110,20 @@ def predicted_run(
     launch[graph.target[edges]] = times.end_ns[graph.source[edges]]
     launched = launch[graph.arrivals]
     columns: dict[str, Any] = {"start_ns": start, "duration_ns": duration, "launch_ns": launched}
-    spans = _replayed_steps(predictor, predicted)
+    spans, outside = _replayed_steps(predictor, predicted), [NO_OUTSIDE]
     for gpu, own in places_by(table.gpu).items():
         of_gpu = start[own], duration[own], table.kind[own]
         evidence = _evidence(spans.get(gpu), table.take(own), launched[own])
-        charges = dict(account(*of_gpu, table.stream[own], launched[own], evidence).columns)
+        found = account(*of_gpu, table.stream[own], launched[own], evidence)
+        outside.append(OutsideTime.of_gpu(gpu, found.outside))
+        charges = dict(found.columns)
         charges |= launch_overheads(*of_gpu, launched[own], table.iteration[own])
         for name, values in charges.items():
             columns.setdefault(name, np.zeros(len(table), np.int64))[own] = values
     kept = {name: each for name, each in table.measured.items() if name in _LABELS}
-    table = replace(table, **columns, measured=kept)
+    table = with_outside(
+        replace(table, **columns, measured=kept), reduce(OutsideTime.joined, outside)
+    )
     run = predictor.run
     cut = {
         gpu.index: run.partial_iterations.get(gpu.index, frozenset()) | leads for gpu in run.gpus

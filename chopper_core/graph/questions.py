@@ -126,7 +126,8 @@ class Predictor(Struct, frozen=True, eq=False):
     doubtful_lag_ns: Int64 | None
     """The lags without edges that may be chance; None if there are none."""
     kept: Index
-    """Nodes of other iterations than those that change: these begin with what they leave."""
+    """Nodes of other iterations than those that change, and of none where there are any: those
+    that change begin with what they leave."""
 
     @classmethod
     def of(
@@ -137,8 +138,11 @@ class Predictor(Struct, frozen=True, eq=False):
         def narrowed() -> Predictor:
             whole = run.memo(("predictor", iterations), lambda: cls._made(run, iterations))
             labels = whole.graph.iteration
-            kept = np.flatnonzero((labels != NO_LABEL) & ~np.isin(labels, changed))
-            return replace(whole, kept=kept)
+            in_steps = labels != NO_LABEL
+            is_kept = in_steps & ~np.isin(labels, changed)
+            if in_steps.any():
+                is_kept |= ~in_steps & (whole.graph.kind != NodeKind.MEETING)
+            return replace(whole, kept=np.flatnonzero(is_kept))
 
         return run.memo(("predictor", iterations, changed), narrowed)
 

@@ -22,7 +22,6 @@ from chopper_core.model.table import NO_LABEL, STATES, KernelTable
 from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Mask, Rows
 from chopper_core.util.grouping import (
     counts_of,
-    maxima_of,
     places_by,
     run_starts,
     stable_order,
@@ -361,12 +360,6 @@ class Steps(Struct, frozen=True, eq=False):
     activity."""
     outside_ns: Int64
     """Measured time of no step between the step before and each."""
-    before: Index
-    """Places in `StepGraph.activities` of those of no step that come before a cell."""
-    before_cell: Index
-    """The cell that each of them comes before."""
-    apart_ns: Int64
-    """From the last end of those before a cell to its begin, in the identity replay."""
 
     def times_ns(self, graph: StepGraph, replayed: Replayed) -> Int64:
         """The time of each cell: from the end of the iteration before it, without time of no step;
@@ -386,16 +379,7 @@ class Steps(Struct, frozen=True, eq=False):
         # What comes later does not begin its step later: it takes longer.
         is_first = np.append(True, is_last[:-1])
         begins = np.where(is_first, self.begin_ns, np.append(0, ends[:-1] + self.outside_ns[1:]))
-        # After work of no step that is done earlier, the first step begins earlier.
-        done = _ends_before(self.before_cell, every[graph.activities[self.before]], len(begins))
-        earlier = np.minimum(begins, done + self.apart_ns)
-        begins = np.where(is_first & (done > -_FAR), earlier, begins)
         return np.asarray(np.maximum(ends - begins, 0), np.int64)
-
-
-def _ends_before(cell: Index, end_ns: Int64, cells: int) -> Int64:
-    """The last end of the work before each cell; far in the past without any."""
-    return maxima_of(end_ns, cell, cells, -_FAR)
 
 
 def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
@@ -421,10 +405,6 @@ def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
         spent += getattr(table, state)[none]
     cell, follows = _next_cells(table.gpu[none], table.start_ns[none], cells[0], starts)
     outside = sums_of(spent[follows], cell[follows], len(starts))
-    lead = np.flatnonzero(iteration == NO_LABEL)
-    lead_cell = _next_cells(gpu[lead], table.start_ns[rows[lead]], cells[0], starts)[0]
-    lead, lead_cell = lead[lead_cell >= 0], lead_cell[lead_cell >= 0]
-    done = _ends_before(lead_cell, identity.end_ns[graph.activities[lead]], len(starts))
     return Steps(
         *cells,
         known,
@@ -432,9 +412,6 @@ def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
         np.array(host, np.int64),
         begin,
         outside_ns=outside,
-        before=lead,
-        before_cell=lead_cell,
-        apart_ns=np.where(done > -_FAR, begin - done, 0),
     )
 
 

@@ -299,3 +299,36 @@ def test_an_old_trace_of_optimizer_steps_has_one_step_for_each(tmp_path: Path) -
         loop.trace.op("Optimizer.step#SGD.step", begin, loop.now)
     run = opened(tmp_path, loop)
     assert sorted(inside(run)) == [*range(6)]
+
+
+def test_faster_hosts_save_no_time_outside_of_steps(tmp_path: Path) -> None:
+    """Set-up before the steps, an evaluation between two of them, with work of the GPU."""
+    loop = Loop()
+    loop.run([Launch(MS), Work(500 * MS), Launch(MS), Wait(), Work(80 * MS)])
+    for number in range(6):
+        loop.step(number, [Work(10 * MS), *BURST])
+        if number == 2:
+            loop.run([Work(100 * MS), Launch(MS), Wait(), Work(100 * MS)])
+        loop.run([Work(20)])
+    run = api.OpenRun(opened(tmp_path, loop))
+    for question, saved_ms in (("host x0", 10), ("host x0.5", 5), ("compute x0.5", 25)):
+        found = run.what_if(question)
+        saving = found.row(found.labels.index(question))["saving_ns"]
+        assert saving == pytest.approx(saved_ms * 1e6, rel=0.01), question
+
+
+def test_a_host_that_is_late_after_its_last_launch_makes_its_phase_host_bound(
+    tmp_path: Path,
+) -> None:
+    loop = Loop()
+    for number in range(4):
+        begin = loop.now
+        loop.run(BURST)
+        loop.trace.note("Optimizer.step#SGD.step", begin, loop.now)
+        loop.run([Work(100 * MS)])
+        loop.trace.note(f"ProfilerStep#{number}", begin, loop.now)
+    run = opened(tmp_path, loop)
+    assert api.OpenRun(run).frame("?view=findings").labels[0].startswith("optimizer is host-bound")
+    found = api.OpenRun(run).what_if("phase=optimizer host x0")
+    saving = found.row(found.labels.index("phase=optimizer host x0"))["saving_ns"]
+    assert saving == pytest.approx(100e6, rel=0.01)

@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.api import OpenRun
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostSteps
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View
 from chopper_core.store.reader import read_store
@@ -245,8 +247,10 @@ def test_a_predicted_run_is_a_run(tmp_path: Path) -> None:
         # Every nanosecond of a GPU's span is in one state, as in a measured run.
         states = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
         for gpu in range(8):
-            own = table.gpu == gpu
-            span = int((table.start_ns + table.duration_ns)[own].max() - table.start_ns[own].min())
+            own, spans = table.gpu == gpu, run.side(HostSteps).spans(gpu)
+            begins = np.append(table.start_ns[own], spans.start_ns)
+            ends = np.append((table.start_ns + table.duration_ns)[own], spans.end_ns)
+            span = int(ends.max() - begins.min())
             assert sum(int(getattr(table, name)[own].sum()) for name in states) == span
     of_measured = "?predicted=gpu:5%20as%20peers&base=measured"
     for opened in (measured, OpenRun(predicted)):
@@ -333,8 +337,10 @@ def test_a_kernel_is_named_as_other_labels_are() -> None:
 
 
 def test_what_no_counted_step_has_is_said() -> None:
-    found = OpenRun(demo_run("fsdp2")).what_if("iteration=10 as peers")
-    assert found.notes[0] == "iteration=10 as peers: it is in no complete iteration"
+    run = replace(demo_run("fsdp2"), partial_iterations={0: frozenset([11])})
+    for question in ("iteration=11 as peers", "iteration=none as peers"):
+        found = OpenRun(run).what_if(question)
+        assert found.notes[0] == f"{question}: it is in no complete iteration"
 
 
 def test_steps_of_no_time_are_not_replayed() -> None:
