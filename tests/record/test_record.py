@@ -111,7 +111,8 @@ def test_the_run_opens_with_its_steps_and_layers(tmp_path: Path) -> None:
     run = open_run(str(found.run))
     assert steps_of(run) == [4, 5]
     assert sorted(set(run.table.layer.tolist())) == [-1, 0, 1, 2]
-    operations = {run.table.operations[code] for code in run.table.operation.tolist()}
+    rows = run.table.operation[run.table.iteration != NO_LABEL].tolist()
+    operations = {run.table.operations[code] for code in rows}
     assert operations == {"embed", "attention", "mlp", "head", "opt_step"}
     assert found.said[-1].startswith(f"run with 1 GPU, 2 steps in {found.run} (")
     manifest = found.manifest()

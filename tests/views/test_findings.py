@@ -83,7 +83,6 @@ ABOUT = {
     "overhead": {f"{name.removesuffix('_ns')}_pct" for name in LOSSES},
     "products": {"kernel_ns"},
     "queue-bound": {"idle_queued_ns"},
-    "side-work": {"elapsed_ns"},
     "slow-link": {"bus_gbps"},
     "slow-stage": {"kernel_ns", "idle_host_ns"},
     "straggler": {
