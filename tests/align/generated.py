@@ -10,9 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, Kind, Rule
+from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind, Rule
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_data"
 CUT_ITERATION = 10
@@ -58,11 +60,8 @@ class Activity:
     truth: dict[str, Any]
     ours: dict[str, Any]
     rules: dict[str, Rule]
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the profiler's start cut its iteration."""
-        return bool(self.truth["iteration"] == CUT_ITERATION)
+    is_cut: bool
+    """Whether it is of the iteration that the profiler's start cut: it is outside of steps."""
 
     @property
     def is_fsdp_copy(self) -> bool:
@@ -111,10 +110,15 @@ def generate(folder: Path, **options: Any) -> Generated:
     return Generated(folder / "run", run, tuple(_match(run, truth)))
 
 
+def activity_rows(table: KernelTable) -> np.ndarray:
+    """The rows of activities: those of time outside steps have none."""
+    return np.flatnonzero(table.category != Category.OUTSIDE)
+
+
 def _match(run: Run, truth: dict[int, dict[str, list[Any]]]) -> list[Activity]:
     table = run.table
     rows: dict[tuple[int, int, int, str], int] = {}
-    for row in range(len(table)):
+    for row in activity_rows(table).tolist():
         key = (
             int(table.gpu[row]),
             int(table.start_ns[row]),
@@ -137,6 +141,7 @@ def _activity(run: Run, rank: int, row: int, truth: dict[str, Any]) -> Activity:
     table = run.table
     codes = {level: int(table.column(level)[row]) for level in LEVELS}
     texts = {level: table.text_of(level, code) for level, code in codes.items()}
+    is_cut = truth["iteration"] == CUT_ITERATION
     return Activity(
         rank=rank,
         kernel=truth["name"],
@@ -145,7 +150,8 @@ def _activity(run: Run, rank: int, row: int, truth: dict[str, Any]) -> Activity:
         kind=Kind(int(table.kind[row])),
         linked=truth["linked"],
         recompute=truth["recompute"],
-        truth={level: truth[level] for level in LEVELS},
+        truth={level: truth[level] for level in LEVELS}
+        | ({"iteration": NO_LABEL} if is_cut else {}),
         ours={
             "iteration": codes["iteration"],
             "phase": texts["phase"],
@@ -153,4 +159,5 @@ def _activity(run: Run, rank: int, row: int, truth: dict[str, Any]) -> Activity:
             "operation": texts["operation"],
         },
         rules={level: Rule(int(table.column(f"{level}_rule")[row])) for level in LEVELS},
+        is_cut=is_cut,
     )

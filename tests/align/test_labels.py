@@ -10,12 +10,12 @@ import pytest
 
 from chopper_core.model.table import Kind, Rule
 from tests.align.generated import (
-    CUT_ITERATION,
     LEVELS,
     SMALL,
     VARIANTS,
     Activity,
     Generated,
+    activity_rows,
 )
 from tests.align.traces import TinyTrace, align
 
@@ -49,14 +49,14 @@ def compute(activities: Iterable[Activity]) -> list[Activity]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_activity_is_in_the_table_once(generated: Make, variant: str) -> None:
     made = generated(variant)
-    assert len(made.run.table) == len(made.activities) > 1500
+    assert len(activity_rows(made.run.table)) == len(made.activities) > 1500
     events = [source.events for source in made.run.sources]
     in_files = sum(
         counts.get(category, 0)
         for counts in events
         for category in ("kernel", "gpu_memcpy", "gpu_memset")
     )
-    assert in_files == len(made.run.table)
+    assert in_files == len(activity_rows(made.run.table))
 
 
 @pytest.mark.few(1)
@@ -82,11 +82,13 @@ def test_launched_activities_of_the_cut_iteration_have_the_true_place(
 ) -> None:
     launched = generated(variant).of(cut=True, linked=True)
     assert len(launched) > 200
-    for level in ("iteration", "phase", "layer"):
+    for level in ("iteration", "layer"):
         assert not wrong(launched, level), level
-    assert generated(variant).run.partial_iterations == {
-        rank: {CUT_ITERATION} for rank in range(SMALL["ranks"])
-    }
+    # Outside of steps nothing has a place in the order of one.
+    unsure = [each for each in launched if each.ours["phase"] == "none"]
+    assert not wrong([each for each in launched if each not in unsure], "phase")
+    assert {each.truth["operation"] for each in unsure} <= {"opt_gc", "all_reduce"}
+    assert not generated(variant).run.cut_iterations
 
 
 @pytest.mark.few(1)

@@ -203,8 +203,8 @@ def test_foreach_reads_its_lists_and_writes_the_first() -> None:
 
 
 def bytes_by_start(trace: TinyTrace, folder: Path) -> list[float | None]:
-    table = align(trace, folder).run.table
-    moved = table.measured["model_bytes"][np.argsort(table.start_ns, kind="stable")]
+    found = align(trace, folder)
+    moved = found.run.table.measured["model_bytes"][found.rows]
     return [None if np.isnan(each) else float(each) for each in moved]
 
 

@@ -38,7 +38,10 @@ def operator(trace: TinyTrace, at: int, name: str, shapes: list[list[int]]) -> N
 
 def tokens_by_iteration(trace: TinyTrace, folder: Path) -> dict[str, object]:
     found = query(align(trace, folder).run, parse("R?order=iteration&columns=tokens"))
-    return {label: found.row(number)["tokens"] for number, label in enumerate(found.labels)}
+    tokens = {label: found.row(number)["tokens"] for number, label in enumerate(found.labels)}
+    # What is outside of steps has none.
+    assert tokens.pop("none", None) is None
+    return tokens
 
 
 def test_the_embedding_of_the_most_entries_counts(tmp_path: Path) -> None:

@@ -186,6 +186,8 @@ class Aligned:
 
     run: Run
     activities: list[Labelled]
+    rows: list[int]
+    """Their rows; those of time outside steps have no activity."""
 
     @property
     def findings(self) -> dict[str, int]:
@@ -203,15 +205,16 @@ def align(trace: TinyTrace, folder: Path) -> Aligned:
     table = run.table
     rows = np.flatnonzero(table.category != Category.OUTSIDE).tolist()
     assert len(rows) == trace.count()
+    rows.sort(key=lambda row: (table.start_ns[row], table.stream[row], row))
     rules = [f"{level}_rule" for level in ("iteration", "phase", "layer", "operation")]
     activities = [
         Labelled(
             **{level: _text(table, level, int(table.column(level)[row])) for level in LEVELS},
             rules={rule: Rule(int(table.column(rule)[row])) for rule in rules},
         )
-        for row in sorted(rows, key=lambda row: (table.start_ns[row], table.stream[row], row))
+        for row in rows
     ]
-    return Aligned(run, activities)
+    return Aligned(run, activities, rows)
 
 
 def _text(table: KernelTable, level: str, code: int) -> str:
