@@ -18,7 +18,7 @@ from chopper_core.model.charts import QUEUE, SLACK, LaneCells, Span, Strip
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.signals import Queue, TimeSpans
-from chopper_core.model.table import KernelTable, Kind
+from chopper_core.model.table import Category, KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
