@@ -218,7 +218,7 @@ def with_outside(table: KernelTable, outside: OutsideTime) -> KernelTable:
         return table
     types = column_types(KernelTable)
     columns: dict[str, Any] = {name: np.zeros(count, types[name]) for name in COLUMNS}
-    for name in ("iteration", "layer", "group", "bytes"):
+    for name in ("iteration", "layer", "group", "bytes", "stream"):
         columns[name][:] = NO_LABEL
     columns["gpu"][:] = outside.gpu
     columns["kind"][:] = Kind.COMPUTE

@@ -28,8 +28,11 @@ _PATTERNS: Final = (
     re.compile(r"(?<![a-z])(?:logging|log_(?:metrics|step|stats|scalars?))(?![a-z])"
                r"|wandb|tensorboard|SummaryWriter", re.I),
 )  # fmt: skip
-_CHECKPOINTING: Final = late(r"recompute|checkpoint_?(?:wrapper|impl|activation)|activation_?ckpt")
-"""Activation checkpointing, which saves no checkpoint."""
+_OTHERS: Final = late(
+    r"recompute|checkpoint_?(?:wrapper|impl|activation)|activation_?(?:ckpt|checkpoint)"
+    r"|torch[./]utils[./]checkpoint\.py|[./]_dynamo[./]"
+)
+"""Activation checkpointing, which saves no checkpoint, and frames that torch.compile evaluates."""
 _MOSTLY: Final = 0.5
 """The part of a time that such a range fills at least, to name it."""
 
@@ -41,7 +44,7 @@ def side_work_of(name: str) -> int:
         return -1
     function = _FUNCTION.search(name)
     text = function[1] if function is not None else name
-    if _CHECKPOINTING.search(name) or text == "checkpoint":
+    if _OTHERS.search(name) or text == "checkpoint":
         return -1
     for place, pattern in enumerate(_PATTERNS):
         if pattern.search(text) or (place and function is not None and pattern.search(name)):

@@ -447,7 +447,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             if kinds != (Kind.COMM,):
                 return self._busy_curve(gpu, kinds)
             node, table = self.tree().node((str(gpu),)), self.table
-            rows, span = node.selection, (*node.min("start_ns"), *node.max("end_ns"))
+            rows, span = node.selection, self._span_of(gpu)
             own = np.flatnonzero(table.kind[rows] == Kind.COMM)
             start, duration = table.start_ns[rows][own], table.duration_ns[rows][own]
             return share_running(start, duration, span, self._unseen(gpu))
@@ -455,6 +455,12 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         gpus = self.traced if self.table.has_times else ()
         own = tuple(gpu.index for gpu in self.gpus if gpu.index in gpus)
         return Signal(name, title, Unit.PERCENT, LazyMap(own, curve), 0.0, 100.0)
+
+    def _span_of(self, gpu: int) -> tuple[int, int]:
+        """A GPU's span: from its first activity or step to its last."""
+        node, steps = self.tree().node((str(gpu),)), self.side(HostSteps).spans(gpu)
+        begin, end = int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
+        return int(steps.start_ns.min(initial=begin)), int(steps.end_ns.max(initial=end))
 
     def _busy_curve(self, gpu: int, kinds: tuple[Kind, ...]) -> BusyCurve:
         node, table, is_idle = self.tree().node((str(gpu),)), self.table, len(kinds) == len(Kind)
@@ -473,7 +479,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return activities(places + rows.start if isinstance(rows, slice) else rows[places])
 
         starts, ends, charged = activities(rows)
-        first, span = np.arange(0, len(starts), PART), (*node.min("start_ns"), *node.max("end_ns"))
+        first, span = np.arange(0, len(starts), PART), self._span_of(gpu)
         parts = run_minima(starts, first), run_maxima(ends, first), run_sums(charged, first)
         edges = np.array(span, np.int64)
         known = (edges - edges[0]).astype(np.float64)
@@ -491,15 +497,19 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return grouped(self.sources, lambda each: each.rank)
 
     def _unseen(self, gpu: int) -> TimeSpans:
-        """The time of a GPU between two windows of the profiler."""
+        """The time of a GPU between two windows of the profiler, as far as they reach."""
         traces = self._traces_of.get(self.rank_of[gpu], ())
         begins = sorted(each.span_ns[0] for each in traces)[1:]
         if not begins:
             return TimeSpans.running(*np.empty((2, 0), np.int64))
         rows = self.tree().node((str(gpu),)).selection
-        start, duration = self.table.start_ns[rows], self.table.duration_ns[rows]
-        last = [int((start + duration)[start < begin].max()) for begin in begins]
-        first = [int(start[start >= begin].min()) for begin in begins]
+        start, steps = self.table.start_ns[rows], self.side(HostSteps).spans(gpu)
+        end = np.append(start + self.table.duration_ns[rows], steps.end_ns)
+        # A step begins before its first activity, and ends after it.
+        of = np.append(start, steps.end_ns - 1)
+        start = np.append(start, steps.start_ns)
+        last = [int(end[of < begin].max()) for begin in begins]
+        first = [int(start[of >= begin].min()) for begin in begins]
         return TimeSpans(np.array(last, np.int64), np.array(first, np.int64))
 
 

@@ -134,10 +134,10 @@ class BusyCurve(IntegralCurve, frozen=True):
 
     Idle time is charged to the activity that starts next, but for the rest of a step after its
     last activity. So the idle time up to an instant is that of all activities started and of all
-    rests over by then, plus the time since the last of them ended. Compute is
-    charged to the running one that started first: up to an instant it is that of all that started
-    by then, less the time until the last of them ends. Of parts of the rows, which have activities
-    near each other in time, only those with an instant in them are read.
+    rests over by then, plus the time since the last of them ended. Compute is charged to the
+    running one that started first: up to an instant it is that of all that started by then, less
+    the time until the last of them ends. Of parts of the rows, which have activities near each
+    other in time, only those with an instant in them are read.
     """
 
     parts: tuple[Int64, Int64, Int64]
@@ -173,8 +173,9 @@ class BusyCurve(IntegralCurve, frozen=True):
         times, count = at_ns.ravel()[in_turn], at_ns.size
         gone, latest = self._begun(times)
         if self.is_idle:
-            latest = np.maximum(latest, self.rests.last_end(times))
-            gone += self.rests.passed(times) + self.unseen.passed(times)
+            for spans in (self.rests, self.unseen):
+                latest = np.maximum(latest, spans.last_end(times))
+                gone += spans.passed(times)
             gone += np.maximum(times - latest, 0)
             gone = times - self.edges_ns[0] - gone
         else:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostSteps
 from chopper_core.model.table import LEVELS, NO_LABEL, STATES, Category
 from chopper_core.model.tree import Tree
 from tests.align.traces import MAIN, TinyTrace
@@ -120,7 +121,9 @@ def test_the_busy_share_is_that_of_the_running_activities(tmp_path: Path, trace:
     if not table.has_times:
         return
     starts, ends = table.start_ns, table.start_ns + table.duration_ns
-    bounds = np.arange(int(starts.min()), int(ends.max()) + 1, 100)
+    steps = run.side(HostSteps).spans(0)
+    begin, end = np.append(starts, steps.start_ns).min(), np.append(ends, steps.end_ns).max()
+    bounds = np.arange(int(begin), int(end) + 1, 100)
     middle = bounds[:-1, None] + 50
     running = ((starts <= middle) & (middle < ends)).any(axis=1)
     assert np.allclose(run.signal("busy_pct").curves[0].means(bounds), 100.0 * running)

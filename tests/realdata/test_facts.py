@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
-from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.table import ACTIVITY, LEVELS, Category
 from chopper_core.render import as_json
 from chopper_core.render.info import describe
 from chopper_core.views.frame import Frame
@@ -21,8 +22,12 @@ from chopper_core.views.query import query
 from tests.oracles.accounting import (
     IDLE_PARTS,
     STATES,
+    Activity,
+    Step,
     account,
     activities_of,
+    host_of,
+    put_into_steps,
     read_json,
 )
 
@@ -79,8 +84,17 @@ def table_of(run: Run, path: str = "", **options: str) -> dict[str, dict[str, An
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "rank"), FACTS)
-def test_known_figures_of_each_gpu(opened: Open, name: str, rank: int) -> None:
+def test_known_figures_of_each_gpu(realdata: Path, opened: Open, name: str, rank: int) -> None:
+    """The span reaches from the first annotation of a step to the last, where these are outside."""
     row = table_of(opened(name), columns=",".join(FACT_COLUMNS))[str(rank)]
+    document = read_json(trace_files(realdata, name)[rank])
+    activities, steps = activities_of(document), host_of(document).steps
+    first, last = min(each.start_ns for each in activities), max(each.end_ns for each in activities)
+    beyond = 0
+    if steps:
+        beyond = max(first - steps[0].begin_ns, 0) + max(steps[-1].end_ns - last, 0)
+    row["elapsed_ns"] -= beyond
+    row["idle_ns"] -= beyond
     assert tuple(row[column] for column in FACT_COLUMNS) == FACTS[name, rank]
 
 
@@ -115,6 +129,19 @@ def trace_files(folder: Path, name: str) -> list[Path]:
     return sorted(path.glob("*.json*")) if path.is_dir() else [path]
 
 
+def put_unlinked_as(run: Run, gpu: int, activities: list[Activity], steps: Sequence[Step]) -> None:
+    """The step of what has no launch record is a label, which other tests are about."""
+    table = run.table
+    rows = (table.gpu == gpu).nonzero()[0]
+    rows = rows[table.category[rows] != Category.OUTSIDE]
+    rows = rows[np.lexsort((table.duration_ns[rows], table.stream[rows], table.start_ns[rows]))]
+    of_number = {step.number: step for step in steps}
+    ordered = sorted(activities, key=lambda a: (a.start_ns, a.stream, a.duration_ns))
+    for each, number in zip(ordered, table.iteration[rows].tolist(), strict=True):
+        if each.launch_ns is None:
+            each.step = of_number.get(number)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", RUNS)
 def test_every_activity_is_charged_as_the_oracle_charges_it(
@@ -124,9 +151,12 @@ def test_every_activity_is_charged_as_the_oracle_charges_it(
     table = run.table
     columns = (*STATES, *IDLE_PARTS, "hidden_ns")
     for gpu, path in enumerate(trace_files(realdata, name)):
-        activities = activities_of(read_json(path))
+        document = read_json(path)
+        activities, host = activities_of(document), host_of(document)
         assert {each.device for each in activities} == {run.gpus[gpu].device}
-        account(activities)
+        put_into_steps(activities, host.steps)
+        put_unlinked_as(run, gpu, activities, host.steps)
+        outside = account(activities, host)
         expected = sorted(
             (
                 each.start_ns,
@@ -138,6 +168,14 @@ def test_every_activity_is_charged_as_the_oracle_charges_it(
             for each in activities
         )
         rows = (table.gpu == gpu).nonzero()[0]
+        is_outside = table.category[rows] == Category.OUTSIDE
+        found_outside = zip(
+            table.start_ns[rows[is_outside]].tolist(),
+            table.idle_ns[rows[is_outside]].tolist(),
+            strict=True,
+        )
+        assert sorted(found_outside) == sorted((each.end_ns, each.idle_ns) for each in outside)
+        rows = rows[~is_outside]
         found = sorted(
             zip(
                 table.start_ns[rows].tolist(),
@@ -149,11 +187,13 @@ def test_every_activity_is_charged_as_the_oracle_charges_it(
             )
         )
         assert found == expected
-        span = max(each.end_ns for each in activities) - min(each.start_ns for each in activities)
         shown = table_of(run, columns="elapsed_ns," + ",".join(columns))[str(gpu)]
-        assert shown["elapsed_ns"] == span
+        assert shown["elapsed_ns"] == sum(shown[state] for state in STATES)
+        apart = sum(each.idle_ns for each in outside)
         for column in columns:
-            assert shown[column] == sum(each.charged[column] for each in activities)
+            charged = sum(each.charged[column] for each in activities)
+            charged += apart * (column in ("idle_ns", "idle_host_ns"))
+            assert shown[column] == charged
 
 
 def check_sums(frame: Frame) -> None:
@@ -198,7 +238,8 @@ def test_rows_add_up_and_their_addresses_give_their_figures_down_to_the_activiti
                 if not view.is_leaf:
                     below.append(child)
                 else:
-                    assert child.total["activities"] == 1
+                    is_outside = "outside steps" in view.path
+                    assert child.total["activities"] == (0 if is_outside else 1)
         at_level = below if len(below) <= 12 else chance.sample(below, 12)
     assert seen == {*LEVELS, ACTIVITY}
 

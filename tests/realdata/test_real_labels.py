@@ -31,19 +31,15 @@ def show(run: Run, path: str = "", **options: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "complete", "cut"),
-    [
-        (DDP, ["9", "10", "11"], []),
-        (CHECKPOINTED, ["15", "16", "17"], ["14"]),
-        (QWEN, ["6"], ["5"]),
-    ],
+    ("name", "steps"),
+    [(DDP, ["9", "10", "11"]), (CHECKPOINTED, ["15", "16", "17"]), (QWEN, ["6"])],
 )
-def test_iterations_are_the_recorded_steps_and_the_one_that_the_start_cut(
-    opened: Open, name: str, complete: list[str], cut: list[str]
+def test_iterations_are_the_recorded_steps_and_what_is_outside_of_them(
+    opened: Open, name: str, steps: list[str]
 ) -> None:
     run = opened(name)
-    assert list(show(run, order="iteration")) == [*cut, *complete]
-    assert run.partial_iterations[0] == frozenset(map(int, cut))
+    assert list(show(run, order="iteration")) == ["none", *steps]
+    assert run.partial_iterations[0] == frozenset()
 
 
 def test_a_step_whose_last_launches_have_no_activity_is_cut(opened: Open) -> None:
@@ -86,11 +82,9 @@ def test_each_step_of_the_checkpointed_run_has_the_same_kernels_in_each_phase(
     assert steps[0]["backward"] > 2 * steps[0]["forward"]
 
 
-def test_kernels_that_were_launched_before_the_start_are_the_cut_step_s(opened: Open) -> None:
+def test_kernels_that_were_launched_before_the_start_are_of_no_step(opened: Open) -> None:
     for name, unlinked in ((CHECKPOINTED, 757), (QWEN, 463)):
-        run = opened(name)
-        (cut,) = run.partial_iterations[0]
-        assert show(run, order="iteration")[str(cut)]["kernels"] == unlinked
+        assert show(opened(name), order="iteration")["none"]["kernels"] == unlinked
 
 
 def test_checkpointing_recomputes_in_backward_only(opened: Open) -> None:

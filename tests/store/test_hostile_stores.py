@@ -77,7 +77,7 @@ def test_a_contradiction_is_refused(key: str, value: list[object], why: str, fol
         ("memory.arrow phase", 7),
         ("memory.arrow time_ns", (1 << 62) + 1),
         ("host.arrow stack", 1 << 20),
-        ("host.arrow state", 3),
+        ("host.arrow state", 4),
         ("host.arrow duration_ns", -1),
         ("lane.arrow name", -2),
         ("kernels.arrow iteration", -2),

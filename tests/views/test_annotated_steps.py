@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core import api
+from chopper_core.align.side_work import SIDE_WORK, side_work_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, STATES
 from chopper_core.model.view import View
@@ -332,3 +333,29 @@ def test_a_host_that_is_late_after_its_last_launch_makes_its_phase_host_bound(
     found = api.OpenRun(run).what_if("phase=optimizer host x0")
     saving = found.row(found.labels.index("phase=optimizer host x0"))["saving_ns"]
     assert saving == pytest.approx(100e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("torch/utils/checkpoint.py(1101): pack_hook", ""),
+        ("deepspeed/runtime/activation_checkpointing/checkpointing.py(557): forward", ""),
+        ("torch/_dynamo/eval_frame.py(110): _maybe_set_eval_frame", ""),
+        ("torch/serialization.py(943): save", "checkpoint"),
+        ("train.py(88): evaluate", "evaluation"),
+    ],
+)
+def test_activation_checkpointing_saves_no_checkpoint(name: str, what: str) -> None:
+    place = side_work_of(name)
+    assert (SIDE_WORK[place] if place >= 0 else "") == what
+
+
+def test_time_outside_steps_is_in_no_lane_and_of_no_stream(tmp_path: Path) -> None:
+    run = opened(tmp_path, loop_of([[Work(50), *[Launch(50)] * 3, Wait()]] * 3, [Work(20)]))
+    assert inside(run) != steps_us(run)
+    lanes = query(run, View(run.name, name="timeline", by="stream", columns=("lane_activities",)))
+    assert {label: row["lane_activities"] for label, row in rows_of(lanes).items()} == {
+        "GPU 0 s7": 9
+    }
+    streams = query(run, View(run.name, order=("stream",), is_total=True))
+    assert {*streams.labels} == {"7", "none"}

@@ -18,7 +18,7 @@ from chopper_core.graph.slack import row_slack
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import SLACK, Lanes
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, Kind, Phase
+from chopper_core.model.table import NO_LABEL, Category, Kind, Phase
 from chopper_core.model.view import View, Window
 from chopper_core.render import as_csv, as_json
 from chopper_core.util.errors import UsageError
@@ -141,7 +141,7 @@ def test_rows_are_plain_sums_over_the_demo(run: Run, address: str) -> None:
     for number, label in enumerate(found.labels):
         row = found.row(number) | {n: v.cell(number) for n, v in found.values.items()}
         gpu, _, stream = label.removeprefix("GPU ").partition(" s")
-        mask = table.gpu == int(gpu)
+        mask = (table.gpu == int(gpu)) & (table.category != Category.OUTSIDE)
         if stream:
             mask &= table.stream == int(stream)
         there = np.flatnonzero(mask & (start < end) & (stop > begin))

@@ -18,7 +18,7 @@ from chopper_core.model.charts import QUEUE, SLACK, LaneCells, Span, Strip
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.signals import Queue, TimeSpans
-from chopper_core.model.table import KernelTable, Kind
+from chopper_core.model.table import Category, KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
@@ -130,6 +130,8 @@ def _by_start(run: Run, gpu: int) -> Index | Int32:
         selection = run.tree().node((str(gpu),)).selection
         order = stable_order(run.table.start_ns[selection])
         rows = order + selection.start if isinstance(selection, slice) else selection[order]
+        # Time outside steps is no activity of a stream.
+        rows = rows[run.table.category[rows] != Category.OUTSIDE]
         return rows.astype(np.int32) if len(run.table) < _MANY else rows
 
     return run.memo(("timeline rows", gpu), ordered)
