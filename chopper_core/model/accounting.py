@@ -33,6 +33,8 @@ from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask, Rows
 from chopper_core.util.grouping import run_mask
 
 _NEVER: Final = np.iinfo(np.int64).max
+QUICK_LAUNCH_NS: Final = 100_000
+"""A launch reaches an empty queue within this time."""
 IDLE_COLUMNS: Final = ("idle_ns", "idle_launch_ns", "idle_unknown_ns", "idle_after_ns")
 """The columns that `idle_times` takes."""
 
@@ -293,7 +295,8 @@ def _gaps_of(
     # Time before work of no step is idle time of that work.
     left = np.where((after == NO_STEP) & has_next, ended, left)
     opens = is_cut & np.append(spans.opens_window, False)[after] & (launch != NO_TIME)
-    opens &= ~host.is_queue_empty(launch)
+    # What starts that soon after its call waited for nothing.
+    opens &= (end - launch > QUICK_LAUNCH_NS) & ~host.is_queue_empty(launch)
     queued = np.where(opens, np.maximum(launch, left), _NEVER)
     return _Idle(begin, ended, left, queued, end, launch, lost, following, owner)
 

@@ -22,6 +22,9 @@ STATES = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idl
 IDLE_PARTS = ("idle_host_ns", "idle_launch_ns", "idle_unknown_ns")
 CHARGED = (*STATES, *IDLE_PARTS, "idle_after_ns", "hidden_ns")
 
+QUICK_LAUNCH_NS = 100_000
+"""What starts that soon after its launch call waited for nothing."""
+
 _KINDS = {"kernel": "compute", "gpu_memset": "compute", "gpu_memcpy": "copy"}
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _STEPS = (
@@ -298,7 +301,8 @@ def _charge_gap(
     starts = max(leaves, enters - own_gap(host.steps, q))
     stops = end
     launch_ns = following.launch_ns
-    if q.opens_window and launch_ns is not None and not _has_just_waited(host, launch_ns):
+    waits = launch_ns is not None and end - launch_ns > QUICK_LAUNCH_NS
+    if q.opens_window and waits and not _has_just_waited(host, launch_ns):
         stops = _within(launch_ns, starts, end)
     _charge_idle(following, lost_ns, starts, stops)
     outside = [Outside(device, starts, starts - leaves), Outside(device, end, end - stops)]
