@@ -115,8 +115,8 @@ def _impossible(trace: Trace) -> Mask:
     start = activities.start_ns[rows]
     end = start + activities.duration_ns[rows]
     order = np.lexsort((-end, start, lane))
-    lane, end, rows = lane[order], end[order], rows[order]
-    contains = _contained(lane, end) >= _CONTAINED
+    lane, start, end, rows = lane[order], start[order], end[order], rows[order]
+    contains = _contained(lane, start, end) >= _CONTAINED
     of_lane = np.bincount(lane[contains], minlength=int(lane.max()) + 1)
     size = np.bincount(lane, minlength=int(lane.max()) + 1)
     is_habit = of_lane > np.maximum(_FEW, _SHARED_QUEUE * size)
@@ -124,13 +124,17 @@ def _impossible(trace: Trace) -> Mask:
     return found
 
 
-def _contained(lane: Index, end: Int64) -> Int64:
-    """How many of the next two of their stream each row of it contains whole, in order of start."""
+def _contained(lane: Index, start: Int64, end: Int64) -> Int64:
+    """How many of the next two of their stream each row of it contains whole, in order of start.
+
+    What takes no time and begins with a row, or as it ends, is not in it.
+    """
     count = np.zeros(len(end), np.int64)
     for ahead in range(1, _CONTAINED + 1):
         same = np.zeros(len(end), np.bool_)
         same[:-ahead] = lane[ahead:] == lane[:-ahead]
         inside = np.zeros(len(end), np.bool_)
-        inside[:-ahead] = end[ahead:] <= end[:-ahead]
+        inside[:-ahead] = (start[ahead:] > start[:-ahead]) & (start[ahead:] < end[:-ahead])
+        inside[:-ahead] &= end[ahead:] <= end[:-ahead]
         count += same & inside
     return count

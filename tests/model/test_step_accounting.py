@@ -67,7 +67,8 @@ def traces(draw: st.DrawFn) -> TinyTrace:
         if call["is_lost"] and place:
             continue
         start = max(at + call["delay"], free.get(stream, 0))
-        free[stream] = ends[at] = start + call["us"]
+        free[stream] = start + call["us"]
+        ends[at] = max(ends.get(at, 0), free[stream])
         number = trace._correlations
         trace.gpu(name, start, call["us"], stream=stream, category=category, correlation=number)
     for at, us in draw(WAITS):

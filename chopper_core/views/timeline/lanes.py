@@ -132,7 +132,7 @@ def _by_start(run: Run, gpu: int) -> Index | Int32:
         rows = order + selection.start if isinstance(selection, slice) else selection[order]
         # Time outside steps is no activity of a stream.
         rows = rows[run.table.category[rows] != Category.OUTSIDE]
-        return rows.astype(np.int32) if len(run.table) < _MANY else rows
+        return np.asarray(rows, np.int32) if len(run.table) < _MANY else rows
 
     return run.memo(("timeline rows", gpu), ordered)
 
