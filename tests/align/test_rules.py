@@ -476,8 +476,8 @@ def test_a_launch_stamped_after_the_start_is_used_and_counted(tmp_path: Path) ->
     assert found.findings["activities that start before their launch call (clocks disagree)"] == 1
     total = query(found.run, parse(f"{found.run.name}?columns=idle_ns,idle_host_ns")).total
     # The host was late for all of the 10 µs before the second kernel, not for 15; for 5 µs before
-    # the first launch, and for 70 after the second kernel.
-    assert total == {"idle_ns": 85_000, "idle_host_ns": 85_000}
+    # the first launch, and for 70 after the second kernel. The first launch took 5 µs.
+    assert total == {"idle_ns": 90_000, "idle_host_ns": 85_000}
 
 
 def test_a_kernel_outside_every_annotation_has_the_framework_s_or_its_own_name(
@@ -603,9 +603,9 @@ def test_two_devices_of_one_trace_are_two_gpus_with_their_own_time(tmp_path: Pat
     columns = "kernels,elapsed_ns,compute_ns,idle_ns"
     frame = query(found.run, parse(f"{found.run.name}?columns={columns}"))
     assert [frame.row(row) for row in range(2)] == [
-        # The annotation's 100 µs without the 10 from the first launch to the start.
-        {"kernels": 1, "elapsed_ns": 90_000, "compute_ns": 5_000, "idle_ns": 85_000},
-        {"kernels": 2, "elapsed_ns": 90_000, "compute_ns": 10_000, "idle_ns": 80_000},
+        # The annotation's 100 µs.
+        {"kernels": 1, "elapsed_ns": 100_000, "compute_ns": 5_000, "idle_ns": 95_000},
+        {"kernels": 2, "elapsed_ns": 100_000, "compute_ns": 10_000, "idle_ns": 90_000},
     ]
     assert set(found.texts("operation")) == {"attn_op"}
 

@@ -18,6 +18,7 @@ from pytest import MonkeyPatch
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import HostSteps
 from chopper_core.model.table import STATES
 from chopper_core.render.exchange import as_json
 from chopper_core.render.info import as_text
@@ -165,7 +166,12 @@ def _accounts(run: Run) -> None:
     table = run.table
     for gpu in np.unique(table.gpu):
         own = table.gpu == gpu
-        span = int((table.start_ns + table.duration_ns)[own].max() - table.start_ns[own].min())
+        steps = run.side(HostSteps)
+        annotated = steps.of_gpu(int(gpu))
+        first, last = steps.start_ns[annotated], (steps.start_ns + steps.duration_ns)[annotated]
+        ends = (table.start_ns + table.duration_ns)[own]
+        lowest = min([int(table.start_ns[own].min()), *first.tolist()])
+        span = max([int(ends.max()), *last.tolist()]) - lowest
         assert sum(int(table.column(state)[own].sum()) for state in STATES) == span
 
 

@@ -15,6 +15,7 @@ from chopper_core.model.glossary import TERMS
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
+from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_core.views.overview.opportunities import opportunities
 from chopper_core.views.overview.step import step_of
@@ -116,7 +117,7 @@ def explained_finding(run: Run, view: View, card: Card) -> Explained:
     """What the rule of a finding looks for, its thresholds, and what its saving is."""
     from chopper_core.views.findings import checked
 
-    lines, known = [("enter", f"opens the evidence, {card.address}")], checked(run, view)
+    lines, known = [("enter", f"opens the evidence, {clean(card.address)}")], checked(run, view)
     for (rule, finding), _ in known.placed:
         if finding.sentence != card.text.removeprefix("└ "):
             continue
