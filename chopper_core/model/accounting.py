@@ -149,7 +149,7 @@ def account(
 class IdleTimes(Rows, frozen=True):
     """Where the idle time lies that rows of one GPU are charged with: times in ns.
 
-    Up to `launch_ns` it is before the launch call, from `unknown_ns` on nothing tells why it is.
+    Up to `launch_ns` it is before the launch call; from `unknown_ns` on its reason is unknown.
     """
 
     row: Index

@@ -74,7 +74,8 @@ def by_stack(run: Run, state: HostState) -> dict[tuple[str, str, str, str], int]
     return sums
 
 
-def test_each_piece_of_a_gap_has_its_place(tmp_path: Path) -> None:
+def test_each_piece_of_a_gap_has_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chopper_core.model.accounting.QUICK_LAUNCH_NS", 0)
     run = opened_events(tmp_path, EVENTS)
     us = 1000
     data = ("", "", "enumerate(DataLoader)#X.__next__", "")

@@ -350,7 +350,10 @@ def test_activation_checkpointing_saves_no_checkpoint(name: str, what: str) -> N
     assert (SIDE_WORK[place] if place >= 0 else "") == what
 
 
-def test_time_outside_steps_is_in_no_lane_and_of_no_stream(tmp_path: Path) -> None:
+def test_time_outside_steps_is_in_no_lane_and_of_no_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chopper_core.model.accounting.QUICK_LAUNCH_NS", 0)
     run = opened(tmp_path, loop_of([[Work(50), *[Launch(50)] * 3, Wait()]] * 3, [Work(20)]))
     assert inside(run) != steps_us(run)
     lanes = query(run, View(run.name, name="timeline", by="stream", columns=("lane_activities",)))
