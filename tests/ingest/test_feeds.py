@@ -48,7 +48,7 @@ def test_metrics_of_exporters_become_signals(tmp_path: Path) -> None:
             AMD,
             {
                 "0 power_w": [600.0],
-                "1 gfx_mhz": [1533.0, 1533.0],
+                "1 gfx_mhz": [1566.5, 1566.5],
                 "1 gfx_util_pct": [97.5, 97.5],
                 "1 power_w": [655.0, 655.0],
                 "1 hotspot_c": [88.0, 88.0],
