@@ -43,7 +43,7 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.parallel import layout_of_settings
 from chopper_core.model.run import Run, located
 from chopper_core.model.table import NO_TIME, KernelTable, empty_table
-from chopper_core.sources.foreign import OnlyRangesError, what_is
+from chopper_core.sources.foreign import NoActivityError, OnlyRangesError, what_is
 from chopper_core.sources.kineto.events import COUNTER_CATEGORY
 from chopper_core.sources.ranks import (
     HostFile,
@@ -169,7 +169,8 @@ def _read_run(
         else:
             failed.append((str(trace.path), str(outcome)))
     if not read:
-        return _of_ranges(opening, ranges, failed)
+        is_silent = all(isinstance(each, NoActivityError | OnlyRangesError) for each in outcomes)
+        return _of_ranges(opening, ranges, failed, has_samples=is_silent)
     progress("merge ranks", 0, 1)
     run = _joined(opening.name, read, gather)
     run = replace(run, failed=(*failed, *run.failed))
@@ -207,15 +208,19 @@ def _untraced(opening: RunInputs) -> Run | None:
     return run
 
 
-def _of_ranges(opening: RunInputs, ranges: list[Path], failed: list[tuple[str, str]]) -> Run:
-    """The run of counters, else of telemetry, where no trace can be read; raises DataError without
-    them."""
+def _of_ranges(
+    opening: RunInputs, ranges: list[Path], failed: list[tuple[str, str]], *, has_samples: bool
+) -> Run:
+    """The run of counters where no trace can be read, else of telemetry where the traces are whole
+    and have no GPU activity; raises DataError without them."""
     why = " ".join(reason for _, reason in failed[:3])
     try:
         counted = _counted(opening, ranges)
     except DataError as error:
         raise DataError(why or str(error)) from error
-    found = counted if counted is not None else _sampled(opening)
+    found = counted
+    if found is None and has_samples:
+        found = _sampled(opening)
     if found is None:
         raise DataError(why)
     return replace(found, failed=(*failed, *found.failed))

@@ -20,7 +20,12 @@ from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import joined_tables
 from chopper_core.model.table import NO_LABEL, KernelTable, concatenate
-from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
+from chopper_core.sources.foreign import (
+    CUPTI_RANGE,
+    NoActivityError,
+    OnlyRangesError,
+    why_no_activity,
+)
 from chopper_core.sources.ranks import HostFile, rank_in_name
 from chopper_core.sources.registry import Family, OwnRun, read_source
 from chopper_core.sources.signals import ClockDomain
@@ -99,7 +104,7 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
             )
         launches = int(np.count_nonzero(launch_calls(trace)))
         why = f"{path} {why_no_activity(FileHead(path), trace.event_counts, launches)}"
-        raise (OnlyRangesError if trace.event_counts.get(CUPTI_RANGE) else DataError)(why)
+        raise (OnlyRangesError if trace.event_counts.get(CUPTI_RANGE) else NoActivityError)(why)
     ranks = [_of_rank(each, str(path), hosts) for each in by_rank(trace)]
     return ranks[0] if len(ranks) == 1 else merged(ranks, trace.ranks_from)
 

@@ -77,6 +77,10 @@ _CHROME: Final[Sequence[tuple[str, str]]] = (
 )
 
 
+class NoActivityError(DataError):
+    """A trace that is whole and has no GPU activity."""
+
+
 class OnlyRangesError(DataError):
     """A Kineto trace has counters of CUPTI ranges, but no activity of a GPU."""
 
