@@ -17,7 +17,7 @@ from chopper_core.model.overrides import Overrides, overrides_of, parse_clock, p
 from chopper_core.model.run import Run
 from chopper_core.model.settings import given_settings
 from chopper_core.model.signals import BusyCurve
-from chopper_core.model.table import activity_rows
+from chopper_core.model.table import activity_count
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
 from chopper_core.util.plugins import extension_part
@@ -70,8 +70,7 @@ class OpenRun:
 
     def __repr__(self) -> str:
         what = "sampling intervals" if self.run.is_sampled_only else "activities"
-        table = self.run.table
-        activities = f"{len(activity_rows(table, np.arange(len(table)))):,} {what}"
+        activities = f"{activity_count(self.run.table):,} {what}"
         return f"<Run {self.name}: {len(self.gpus)} GPUs, {activities}>"
 
     @property

@@ -38,11 +38,9 @@ _LONGEST_NS: Final = 1_000_000
 """Clocks that are farther apart are not those of one trace."""
 
 
-def late_by(trace: Trace, links: Links, own: Index, *, is_only: bool) -> int:
-    """How late the stamps of some activities of a GPU are for their host, in ns; 0 where nothing
-    contradicts them. `is_only`: whether the rank has no other GPU."""
-    latest = _latest(trace, links, own)
-    beyond = _beyond_returns(trace, links, own, is_only=is_only)
+def late_by(latest: int | None, beyond: Int64) -> int:
+    """How late the stamps of a GPU are for its host, in ns, from the most that they can be and from
+    what calls returned before; 0 where nothing contradicts them."""
     # The second most: one call may have returned for another reason.
     earliest = int(np.partition(beyond, -2)[-2]) if len(beyond) >= _FEWEST else None
     if earliest is not None and earliest > _MARGIN_NS:
@@ -116,9 +114,11 @@ def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]
     activities = trace.activities
     devices = distinct(activities.device).tolist()
     whose = [np.flatnonzero(activities.device == device) for device in devices]
+    is_only = len(devices) == 1
+    beyond = [_beyond_returns(trace, links, own, is_only=is_only) for own in whose]
     by = np.zeros(len(activities), np.int64)
-    for own in whose:
-        by[own] = late_by(trace, links, own, is_only=len(devices) == 1)
+    for own, of_gpu in zip(whose, beyond, strict=True):
+        by[own] = late_by(_latest(trace, links, own), of_gpu)
     doubts: list[Doubt] = []
     if by.any():
         largest = int(by[np.abs(by).argmax()])
@@ -126,18 +126,18 @@ def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]
         detail = f"at least {abs(largest) / 1e3:,.1f} µs ({way})"
         doubts.append(Doubt("clock", int(np.count_nonzero(by)), len(by), detail))
         trace = replace(trace, activities=replace(activities, start_ns=activities.start_ns - by))
-    doubts += _contradictions(trace, links, whose)
+        beyond = [_beyond_returns(trace, links, own, is_only=is_only) for own in whose]
+    doubts += _contradictions(trace, links, np.concatenate([np.zeros(0, np.int64), *beyond]))
     return trace, tuple(doubts)
 
 
-def _contradictions(trace: Trace, links: Links, whose: list[Index]) -> Iterator[Doubt]:
+def _contradictions(trace: Trace, links: Links, beyond: Int64) -> Iterator[Doubt]:
     """Activities that start before their launch, and calls that return before what they waited for
     has ended, by far more than stamps are apart."""
     linked = np.flatnonzero(links.launch >= 0)
     early = trace.activities.start_ns[linked] < links.launch_ns[linked] - _MARGIN_NS
     if early.any():
         yield Doubt("early", int(np.count_nonzero(early)), len(linked))
-    beyond = [_beyond_returns(trace, links, own, is_only=len(whose) == 1) for own in whose]
-    found = np.concatenate([np.zeros(0, np.int64), *beyond])
-    if (found > _FAR_BEYOND_NS).any():
-        yield Doubt("unfinished", int(np.count_nonzero(found > _FAR_BEYOND_NS)), len(found))
+    unfinished = int(np.count_nonzero(beyond > _FAR_BEYOND_NS))
+    if unfinished:
+        yield Doubt("unfinished", unfinished, len(beyond))

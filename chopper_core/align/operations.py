@@ -27,7 +27,7 @@ from chopper_core.align.layers import annotated_layers, layer_windows, read_shap
 from chopper_core.align.modules import Modules
 from chopper_core.align.phases import SCHEDULED
 from chopper_core.align.repeats import OPERATIONS
-from chopper_core.align.side_work import SIDE_WORK, side_intervals
+from chopper_core.align.side_work import SIDE_WORK
 from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
@@ -107,6 +107,7 @@ def label_operations(
     iterations: Labels,
     phases: Labels,
     places: Index,
+    beside: Intervals,
 ) -> tuple[Labels, tuple[str, ...]]:
     """Operations of the activities, and the names behind the codes.
 
@@ -121,7 +122,6 @@ def label_operations(
     computes = host.kind != Kind.COMM
     _label_collectives(labels, names, collectives, ~computes)
 
-    beside = side_intervals(host)
     if len(beside):
         codes = np.array([*map(names.code, SIDE_WORK), NO_LABEL], np.intp)
         labels.fill(codes[beside.outermost(points)], Rule.ANNOTATION, computes)

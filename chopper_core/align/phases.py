@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from chopper_core.align.host import REPLAYS_GRAPH, Host
 from chopper_core.align.kernel_classes import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Intervals, Labels, Order, contexts_of, like_context
-from chopper_core.align.side_work import side_intervals
 from chopper_core.align.steps import InferenceSteps
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Int32, Int64, Mask
@@ -100,7 +99,9 @@ def range_phase(name: str) -> Phase | None:
     return Phase.FORWARD if forward else Phase.BACKWARD
 
 
-def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> Labels:
+def label_phases(
+    host: Host, inference: InferenceSteps, iterations: Labels, beside: Intervals
+) -> Labels:
     """Phases of the activities (codes of `Phase`).
 
     The host's work at the launch counts first, then the kernel's own name. Order within the
@@ -115,7 +116,6 @@ def label_phases(host: Host, inference: InferenceSteps, iterations: Labels) -> L
         return host.intervals(rows).innermost(points, labels.missing()) >= 0
 
     # Evaluation and the like run the model's forward, and are no part of the step's own.
-    beside = side_intervals(host)
     if len(beside):
         labels.fill(Phase.OTHER, Rule.ANNOTATION, beside.innermost(points) >= 0)
     codes = host.by_name(lambda name: _code(range_phase(name)), host.annotations)

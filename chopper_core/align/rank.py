@@ -28,6 +28,7 @@ from chopper_core.align.rank_account import (
     with_outside,
 )
 from chopper_core.align.repeats import label_repeats
+from chopper_core.align.side_work import side_intervals
 from chopper_core.align.steps import (
     label_iterations,
     read_inference,
@@ -99,19 +100,20 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     doubts = (*clock_doubts, *doubts_of_launches(host, lost.lost))
     launched = np.concatenate([lost.lost, lost.at_edges])
     evidence = host_evidence(trace, bare, gpu, spans, labelled.place, launched)
+    beside = side_intervals(host)
 
     def accounts() -> tuple[RankAccount, HostTime, HostLane]:
-        found = account_rank(trace, bare, gpu, kind, iterations.codes, evidence)
+        found = account_rank(trace, bare, gpu, kind, iterations.codes, evidence, beside)
         return found, host_time(trace, bare, found.gaps), host_lane(trace, bare, gpu)
 
     accounted = concurrently(accounts, len(trace.ranges))
     host.stand_ins = stand_ins(host, iterations.codes)
-    phases = label_phases(host, inference, iterations)
+    phases = label_phases(host, inference, iterations, beside)
     # The kernels of a graph have the layer and the operation that were captured.
     layers = label_layers(host, modules, iterations, phases)
     places = label_repeats(host, layers, iterations, phases)
     operations, operation_names = label_operations(
-        host, modules, collectives, iterations, phases, places
+        host, modules, collectives, iterations, phases, places, beside
     )
     mark_outside(layers, operations, operation_names)
     for labels in (layers, operations):

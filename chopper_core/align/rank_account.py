@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -11,16 +12,15 @@ from msgspec.structs import replace
 
 from chopper_core.align.host import Links, matching
 from chopper_core.align.host_tables import HostGaps
-from chopper_core.align.labels import NOWHERE
+from chopper_core.align.labels import NOWHERE, Intervals
 from chopper_core.align.side_work import SIDE_WORK, names_of_gaps
 from chopper_core.model.accounting import (
     NO_GAPS,
     Account,
     IdleTimes,
     OutsideGaps,
-    account,
+    accounted,
     idle_times,
-    launch_overheads,
 )
 from chopper_core.model.side_table import HostState
 from chopper_core.model.step_spans import NO_STEP, HostEvidence, StepSpans
@@ -66,8 +66,6 @@ class OutsideTime(Rows, frozen=True):
 
 
 NO_OUTSIDE: Final = OutsideTime.of_gpu(0, NO_GAPS)
-
-
 OUTSIDE_NAMES: Final = (OUTSIDE_STEPS, SET_UP, *SIDE_WORK)
 
 
@@ -121,8 +119,9 @@ def account_rank(
     kind: Int8,
     iteration: Int32,
     evidence: Mapping[int, HostEvidence],
+    beside: Intervals,
 ) -> RankAccount:
-    """Charge the time of each GPU of a rank."""
+    """Charge the time of each GPU of a rank; `beside` is work next to its steps."""
     activities = trace.activities
     charges: dict[str, AnyArray] = {}
     outside: list[OutsideTime] = []
@@ -132,20 +131,21 @@ def account_rank(
         own = np.flatnonzero(gpu == number) if gpu.any() else slice(None)
         start, took = activities.start_ns[own], activities.duration_ns[own]
         launch, kinds = links.launch_ns[own], kind[own]
-        found = account(start, took, kinds, activities.stream[own], launch, host)
+        stream, step = activities.stream[own], iteration[own]
+        found = accounted(start, took, kinds, stream, launch, step, host)
         columns = dict(found.columns)
-        columns |= launch_overheads(start, took, kinds, launch, iteration[own])
         thread = links.points.thread[own]
-        idle = idle_times(start, launch, iteration[own], found.columns, host.steps)
+        idle = idle_times(start, launch, step, found.columns, host.steps)
         gaps += _gaps(number, start, thread, idle, found)
         truncated |= _waiting_in_queue(start, found.outside, host)
-        outside.append(_outside(trace, number, found.outside, host.steps))
+        outside.append(_outside(beside, number, found.outside, host.steps))
         if not gpu.any():
             charges = {name: narrowed(columns.pop(name)) for name in [*columns]}
         else:
             for name, values in columns.items():
                 charges.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
-    return RankAccount(charges, _joined(outside), _joined(gaps), frozenset(truncated))
+    every = reduce(OutsideTime.joined, outside), reduce(HostGaps.joined, gaps)
+    return RankAccount(charges, *every, frozenset(truncated))
 
 
 def _waiting_in_queue(start: Int64, gaps: OutsideGaps, host: HostEvidence) -> set[int]:
@@ -166,17 +166,8 @@ def charged(gpu: Index, *columns: AnyArray) -> dict[str, Int64]:
     for number in range(int(gpu.max(initial=0)) + 1):
         own = np.flatnonzero(gpu == number)
         start, took, kind, stream, launch, step = (column[own] for column in columns)
-        charges = dict(account(start, took, kind, stream, launch).columns)
-        charges |= launch_overheads(start, took, kind, launch, step)
-        for name, values in charges.items():
+        for name, values in accounted(start, took, kind, stream, launch, step).columns.items():
             found.setdefault(name, np.zeros(len(gpu), np.int64))[own] = values
-    return found
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    found = parts[0]
-    for part in parts[1:]:
-        found = found.joined(part)
     return found
 
 
@@ -199,13 +190,13 @@ def _gaps(
         )
 
 
-def _outside(trace: Trace, gpu: int, gaps: OutsideGaps, spans: StepSpans) -> OutsideTime:
+def _outside(beside: Intervals, gpu: int, gaps: OutsideGaps, spans: StepSpans) -> OutsideTime:
     """The time outside the steps of a GPU, named after what the host did most of it."""
     count = len(gaps.start_ns)
     kind = np.zeros(count, np.int8)
     if count:
         kind[gaps.end_ns <= spans.start_ns[0]] = OUTSIDE_NAMES.index(SET_UP)
-        named = names_of_gaps(trace, gaps.start_ns, gaps.end_ns)
+        named = names_of_gaps(beside, gaps.start_ns, gaps.end_ns)
         is_named = named >= 0
         kind[is_named] = OUTSIDE_NAMES.index(SIDE_WORK[0]) + named[is_named]
     return OutsideTime.of_gpu(gpu, gaps, kind)

@@ -9,7 +9,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.doubts import Doubt, DoubtKind
-from chopper_core.model.signals import TRACKS
 from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Mask
 
@@ -26,7 +25,7 @@ _FIGURES: Final = {
     SignalName.POWER_W: ("power_w", "energy_j"),
     SignalName.GFX_UTIL_PCT: ("gfx_util_pct",),
 }
-"""The columns that a signal gives, where they are others than its own."""
+"""The columns that a signal gives."""
 
 
 def believed(telemetry: Telemetry) -> Telemetry:
@@ -43,45 +42,23 @@ _Signals = dict[tuple[int, SignalName], Sequence[SignalSamples]]
 
 
 def _checked(telemetry: Telemetry) -> Iterator[tuple[_Signals, Doubt]]:
+    """The signals without what each check finds, and the doubt about it."""
     if telemetry.is_of_node:
         return
-    found = _without_power(telemetry)
-    if found:
-        yield (
-            found,
-            _doubt(
-                telemetry, [gpu for gpu, _ in found], "reads 0 W under load", SignalName.POWER_W
-            ),
-        )
-    found = _without_use(telemetry)
-    if found:
-        yield (
-            found,
-            _doubt(
-                telemetry,
-                [gpu for gpu, _ in found],
-                f"reads 0 % at more than {_WORKING_W:.0f} W",
-                SignalName.GFX_UTIL_PCT,
-            ),
-        )
-    found = _repeated(telemetry)
-    if found:
-        yield (
-            found,
-            _doubt(
-                telemetry,
-                [gpu for gpu, _ in found],
-                "repeats that of another one, whose socket it shares",
-                SignalName.POWER_W,
-            ),
-        )
+    for find, signal, what in (
+        (_without_power, SignalName.POWER_W, "reads 0 W under load"),
+        (_without_use, SignalName.GFX_UTIL_PCT, f"reads 0 % at more than {_WORKING_W:.0f} W"),
+        (_repeated, SignalName.POWER_W, "repeats that of another one, whose socket it shares"),
+    ):
+        if found := find(telemetry):
+            yield found, _doubt(telemetry, sorted({gpu for gpu, _ in found}), what, signal)
 
 
 def _doubt(telemetry: Telemetry, gpus: list[int], what: str, signal: SignalName) -> Doubt:
-    names = [telemetry.gpus[gpu].names[0] for gpu in sorted(gpus)]
+    names = [telemetry.gpus[gpu].names[0] for gpu in gpus]
     whose = f"GPU{'s' * (len(names) > 1)} {', '.join(names)}"
-    text = f"{_WORDS.get(signal, TRACKS[signal].title)} of {whose} {what}: left out"
-    columns = _FIGURES.get(signal, (signal.value,))
+    text = f"{_WORDS[signal]} of {whose} {what}: left out"
+    columns = _FIGURES[signal]
     return Doubt(DoubtKind.SENSOR.value, len(gpus), len(telemetry.gpus), signals=columns, text=text)
 
 

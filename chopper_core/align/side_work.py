@@ -11,8 +11,9 @@ import numpy as np
 
 from chopper_core.align.host import Host
 from chopper_core.align.labels import Intervals
-from chopper_core.sources.trace import HostCategory, Trace
-from chopper_core.util.arrays import Index, Int8, Int64
+from chopper_core.sources.trace import HostCategory
+from chopper_core.util.arrays import Int8, Int64
+from chopper_core.util.grouping import isin
 from chopper_core.util.patterns import late
 
 SIDE_WORK: Final = ("evaluation", "checkpoint", "logging")
@@ -52,35 +53,20 @@ def side_work_of(name: str) -> int:
     return -1
 
 
-def side_ranges(trace: Trace) -> tuple[Index, Index]:
-    """The annotations and frames of such work, and the place of each in `SIDE_WORK`."""
-    ranges = trace.ranges
-    is_named = np.isin(ranges.category, (HostCategory.ANNOTATION, HostCategory.FRAME))
-    rows = np.flatnonzero(is_named)
-    codes = np.full(len(trace.names), -1, np.intp)
-    used = np.flatnonzero(np.bincount(ranges.name[rows], minlength=len(trace.names)))
-    codes[used] = [side_work_of(trace.names[code]) for code in used.tolist()]
-    places = codes[ranges.name[rows]]
-    return rows[places >= 0], places[places >= 0]
-
-
 def side_intervals(host: Host) -> Intervals:
-    """The same as intervals on the threads of the host, valued with their place."""
-    rows, places = side_ranges(host.trace)
-    return host.intervals(rows, places)
+    """The annotations and frames of such work, valued with their place in `SIDE_WORK`."""
+    is_named = isin(host.ranges.category, (HostCategory.ANNOTATION, HostCategory.FRAME))
+    rows = np.flatnonzero(is_named)
+    places = host.by_name(side_work_of, rows)
+    return host.intervals(rows[places >= 0], places[places >= 0])
 
 
-def names_of_gaps(trace: Trace, start_ns: Int64, end_ns: Int64) -> Int8:
+def names_of_gaps(beside: Intervals, start_ns: Int64, end_ns: Int64) -> Int8:
     """What the host did for most of some times: a place in `SIDE_WORK`, or -1."""
     found = np.full(len(start_ns), -1, np.int8)
-    if not len(start_ns):
-        return found
-    rows, places = side_ranges(trace)
-    begin = trace.ranges.start_ns[rows]
-    end = begin + trace.ranges.duration_ns[rows]
     for at, (since, until) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
-        shared = np.minimum(end, until) - np.maximum(begin, since)
+        shared = np.minimum(beside.end_ns, until) - np.maximum(beside.start_ns, since)
         fills = np.flatnonzero(shared >= _MOSTLY * (until - since))
         if len(fills):
-            found[at] = places[fills].min()
+            found[at] = beside.value[fills].min()
     return found

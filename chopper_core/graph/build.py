@@ -28,7 +28,7 @@ from chopper_core.graph.step_graph import (
 )
 from chopper_core.graph.waits import inferred_waits
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, NO_TIME, Kind, activity_rows
+from chopper_core.model.table import NO_LABEL, NO_TIME, Kind, activity_count, activity_rows
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64
 from chopper_core.util.grouping import (
     counts_of,
@@ -80,8 +80,7 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     latency = _latency(timed, edges, known)
     unseen = 0
     if lead is None:
-        whole = activity_rows(run.table, np.arange(len(run.table)))
-        is_whole = len(timed.rows) == len(whole)
+        is_whole = len(timed.rows) == activity_count(run.table)
         iteration = None if is_whole else run.table.iteration[timed.rows]
         has_all = run.world <= len({each.rank for each in run.gpus})
         edges, latency, unseen = _with_unseen_waits(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.align.rank_account import NO_OUTSIDE, OutsideTime, with_outside
 from chopper_core.graph.dependencies import Evidence
 from chopper_core.graph.questions import Predicted, Predictor
-from chopper_core.model.accounting import account, launch_overheads
+from chopper_core.model.accounting import accounted
 from chopper_core.model.column_names import (
     BLOCK,
     CALL_SHAPE,
@@ -31,9 +31,9 @@ from chopper_core.model.inputs import PREDICTED
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostLane, HostSteps
 from chopper_core.model.step_spans import HostEvidence, StepSpans
-from chopper_core.model.table import NO_TIME, KernelTable
+from chopper_core.model.table import NO_TIME
 from chopper_core.model.tree import level_order
-from chopper_core.util.arrays import Int64
+from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, places_by
 
 _LABELS: Final = (
@@ -64,12 +64,10 @@ def _replayed_steps(predictor: Predictor, predicted: Predicted) -> dict[int, Ste
     }
     found = {}
     for gpu in distinct(measured.gpu).tolist():
-        own = measured.of_gpu(gpu)
-        numbers = measured.iteration[own].astype(np.int64)
+        steps = measured.spans(gpu)
+        numbers, begin, end = steps.number, steps.start_ns, steps.end_ns
         if len(distinct(numbers)) < len(numbers):
             continue
-        begin = measured.start_ns[own]
-        end = begin + measured.duration_ns[own]
         replayed = np.array([ends.get((gpu, number), NO_TIME) for number in numbers.tolist()])
         kept = np.flatnonzero(replayed != NO_TIME)
         if not len(kept):
@@ -81,13 +79,15 @@ def _replayed_steps(predictor: Predictor, predicted: Predicted) -> dict[int, Ste
     return found
 
 
-def _evidence(spans: StepSpans | None, table: KernelTable, launch: Int64) -> HostEvidence | None:
+def _evidence(
+    spans: StepSpans | None, iteration: Int32, idle_launch_ns: Int64, launch: Int64
+) -> HostEvidence | None:
     """What the replay shows of a GPU's host. A step that opened a window with an empty queue does
     so still."""
     if spans is None:
         return None
-    place = first_equal(spans.number, table.iteration.astype(np.int64))
-    is_empty = (table.idle_launch_ns > 0) & (launch != NO_TIME)
+    place = first_equal(spans.number, iteration.astype(np.int64))
+    is_empty = (idle_launch_ns > 0) & (launch != NO_TIME)
     none = np.zeros(0, np.int64)
     return HostEvidence(spans, place, none, np.sort(launch[is_empty]), none)
 
@@ -112,13 +112,12 @@ def predicted_run(
     columns: dict[str, Any] = {"start_ns": start, "duration_ns": duration, "launch_ns": launched}
     spans, outside = _replayed_steps(predictor, predicted), [NO_OUTSIDE]
     for gpu, own in places_by(table.gpu).items():
-        of_gpu = start[own], duration[own], table.kind[own]
-        evidence = _evidence(spans.get(gpu), table.take(own), launched[own])
-        found = account(*of_gpu, table.stream[own], launched[own], evidence)
+        step, called = table.iteration[own], launched[own]
+        evidence = _evidence(spans.get(gpu), step, table.idle_launch_ns[own], called)
+        of_gpu = start[own], duration[own], table.kind[own], table.stream[own]
+        found = accounted(*of_gpu, called, step, evidence)
         outside.append(OutsideTime.of_gpu(gpu, found.outside))
-        charges = dict(found.columns)
-        charges |= launch_overheads(*of_gpu, launched[own], table.iteration[own])
-        for name, values in charges.items():
+        for name, values in found.columns.items():
             columns.setdefault(name, np.zeros(len(table), np.int64))[own] = values
     kept = {name: each for name, each in table.measured.items() if name in _LABELS}
     table = with_outside(

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.table import NO_LABEL, STATES, KernelTable
-from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Mask, Rows
+from chopper_core.util.arrays import AnyArray, Index, Int8, Int32, Int64, Rows
 from chopper_core.util.grouping import (
     counts_of,
     places_by,
@@ -403,8 +403,8 @@ def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
     spent = np.zeros(len(none), np.int64)
     for state in STATES:
         spent += getattr(table, state)[none]
-    cell, follows = _next_cells(table.gpu[none], table.start_ns[none], cells[0], starts)
-    outside = sums_of(spent[follows], cell[follows], len(starts))
+    cell = _cells_after(table.gpu[none], table.start_ns[none], cells[0], starts)
+    outside = sums_of(spent[cell >= 0], cell[cell >= 0], len(starts))
     return Steps(
         *cells,
         known,
@@ -415,17 +415,13 @@ def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
     )
 
 
-def _next_cells(
-    gpu: AnyArray, start_ns: Int64, cell_gpu: Int64, cell_start: Int64
-) -> tuple[Index, Mask]:
-    """The cell of a GPU that begins after each instant, -1 for none, and whether others begin
-    before."""
-    found, follows = np.full(len(gpu), -1, np.intp), np.zeros(len(gpu), np.bool_)
+def _cells_after(gpu: AnyArray, start_ns: Int64, cell_gpu: Int64, cell_start: Int64) -> Index:
+    """The cell that begins after each instant on its GPU, after others of it; -1 without one."""
+    found = np.full(len(gpu), -1, np.intp)
     whose = places_by(gpu)
     for one, cells in places_by(cell_gpu).items():
         own = whose.get(one, np.zeros(0, np.intp))
         order = cells[np.argsort(cell_start[cells], kind="stable")]
         at = np.searchsorted(cell_start[order], start_ns[own], "left")
-        found[own] = np.append(order, -1)[at]
-        follows[own] = (at > 0) & (at < len(order))
-    return found, follows
+        found[own] = np.where(at > 0, np.append(order, -1)[at], -1)
+    return found

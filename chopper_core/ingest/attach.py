@@ -7,12 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import with_places
-from chopper_core.align.sensors import believed
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, together
 from chopper_core.ingest.recorded import RecordedRun
@@ -115,8 +113,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     own = [path for path in own if databases.recognise(FileHead(path))]
     found_files = discover([*opening.paths, *own] if own else opening.paths, Family.TELEMETRY)
     run = _skipping(run, found_files)
-    read, failed = opening.read_samples(found_files, run, progress)
-    read = [believed(each) for each in read]
+    read, failed = opening.telemetry(found_files, run)
     run = with_ranks(run, read)
     placed: list[tuple[Telemetry, TelemetrySource]] = []
     identities: list[Identity] = []
@@ -145,9 +142,10 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
         return run
     progress("join telemetry with kernels", 0, 0)
     table, steps = run.table, run.side(HostSteps)
-    begins = np.append(table.start_ns, steps.start_ns)
-    ends = np.append(table.start_ns + table.duration_ns, steps.start_ns + steps.duration_ns)
-    measured = signals(placed, (int(begins.min()), int(ends.max())))
+    spans = (table.start_ns, table.duration_ns), (steps.start_ns, steps.duration_ns)
+    begin = min(int(start.min()) for start, _ in spans if len(start))
+    end = max(int((start + took).max()) for start, took in spans if len(start))
+    measured = signals(placed, (begin, end))
     used = {str(telemetry.path) for telemetry, _ in placed}
     figures, of_nodes = summaries(placed)
     return replace(

@@ -65,6 +65,11 @@ class RunInputs(Struct, frozen=True):
     recorded: RecordedRun | None
     read_samples: ReadSamples
 
+    def telemetry(self, found: FoundFiles, run: Run | None) -> tuple[list[Telemetry], Failures]:
+        """Read the telemetry of some files, without readings that can't be."""
+        read, failed = self.read_samples(found, run, self.progress)
+        return [believed(each) for each in read], failed
+
 
 def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware: str) -> Run:
     """A run made of profiled dispatches: of several profiled runs, the one with the most."""
@@ -191,8 +196,7 @@ def telemetry_run(opening: RunInputs) -> Run | None:
     found, overrides = opening.paths.found(Family.TELEMETRY), opening.overrides
     if not found.files and not _stopped_files(found):
         return None
-    read, failed = opening.read_samples(found, None, opening.progress)
-    read = [believed(each) for each in read]
+    read, failed = opening.telemetry(found, None)
     if not read and not _stopped_files(found):
         raise DataError(failed[0][1] if failed else "the telemetry has no samples")
     timed = [each for each in read if each.resolution_ns]

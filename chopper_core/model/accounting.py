@@ -146,6 +146,21 @@ def account(
     return Account(columns, gaps.outside)
 
 
+def accounted(
+    start_ns: Int64,
+    duration_ns: Int64,
+    kind: Int8,
+    stream: Int64,
+    launch_ns: Int64,
+    iteration: Int32,
+    host: HostEvidence | None = None,
+) -> Account:
+    """The same with the columns of `launch_overheads`: all that a kernel table is charged with."""
+    found = account(start_ns, duration_ns, kind, stream, launch_ns, host)
+    overheads = launch_overheads(start_ns, duration_ns, kind, launch_ns, iteration)
+    return Account({**found.columns, **overheads}, found.outside)
+
+
 class IdleTimes(Rows, frozen=True):
     """Where the idle time lies that rows of one GPU are charged with: times in ns.
 

@@ -22,8 +22,10 @@ class DoubtKind(StrEnum):
     IMPOSSIBLE = "impossible times"
     CLOCK = "clocks"
     SENSOR = "sensors"
-    COVERAGE = "coverage"
-    SCHEMA = "schema"
+
+
+NOTE: Final = "doubt: "
+"""Begins the note on a doubt."""
 
 
 _IDLE: Final = ("idle_ns", "idle_host_ns", "idle_launch_ns", "idle_unknown_ns", "idle_after_ns")
@@ -87,7 +89,6 @@ CHECKS: Final[Mapping[str, _Check]] = {
         ("idle_host_ns", "idle_launch_ns", "prep_overhead_ns", "call_overhead_ns"),
         _HOST_RULES,
     ),
-    "profiler": _Check(DoubtKind.LOST, "the profiler says: {detail}", _IDLE, _HOST_RULES),
 }
 """By the code of a check, in rising order of what a doubt leaves certain."""
 
@@ -121,6 +122,10 @@ class Doubt(Struct, frozen=True):
             return self.text
         sentence = CHECKS[self.code].sentence
         return sentence.format(count=f"{self.count:,}", of=f"{self.of:,}", detail=self.detail)
+
+    @property
+    def note(self) -> str:
+        return NOTE + self.sentence
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -322,6 +322,11 @@ def activity_rows(table: KernelTable, rows: Index) -> Index:
     return np.asarray(rows[is_activity], np.intp)
 
 
+def activity_count(table: KernelTable) -> int:
+    """The number of its rows but for those of time outside steps."""
+    return int(np.count_nonzero(table.category != Category.OUTSIDE))
+
+
 LONGEST_LATENCY_NS: Final = 1_000_000
 """A launch reaches an idle GPU within microseconds; a longer time is a wait for something else."""
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from chopper_core.metrics import Values
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
+from chopper_core.model.doubts import NOTE
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.escape import Escaped, clean, is_seen
@@ -22,8 +23,6 @@ FRAME_SCHEMA: Final = "chopper.frame/1"
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
 """Kinds of charts in the schema, where a class has another name."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "'")
-_DOUBT: Final = "doubt: "
-"""Begins the notes on doubts about a run's data."""
 _FORMER: Final = {"saving_ns": "stake_ns"}
 """Columns that a row of JSON has also under their former name, for one version."""
 LANE_CELLS: Final = 100
@@ -73,7 +72,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
             held_total=sorted(frame.extrapolated_total),
             pictures=[_plain(each) for each in frame.charts],
             headline=frame.headline,
-            quality=[note.removeprefix(_DOUBT) for note in frame.notes if note.startswith(_DOUBT)],
+            quality=[note.removeprefix(NOTE) for note in frame.notes if note.startswith(NOTE)],
         ),
         "notes": [*frame.notes, *limit_notes(frame, count)],
     }

@@ -293,9 +293,8 @@ def _by_part(steps: StepParts, stat: str) -> Table:
 
 def _states(run: Run, steps: StepParts, counted: Mask) -> list[str]:
     """Whether each iteration is steady, else why it isn't."""
-    why = dict.fromkeys(run.warm_up, "warm-up")
     return [
-        "steady" if whole else why.get(number, "cut")
+        "steady" if whole else "warm-up" if number in run.warm_up else "cut"
         for number, whole in zip(steps.iterations, counted.tolist(), strict=True)
     ]
 

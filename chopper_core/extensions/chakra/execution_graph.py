@@ -35,7 +35,7 @@ from chopper_core.extensions.chakra.graph import (
 )
 from chopper_core.extensions.chakra.host_pieces import host_lane
 from chopper_core.extensions.chakra.schema import COMMUNICATION, MEMORY, CommType, NodeType
-from chopper_core.model.accounting import account, launch_overheads
+from chopper_core.model.accounting import accounted
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NODE
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.side_table import SideTables, side_tables
@@ -166,8 +166,7 @@ def align_graph(
         name: np.where(stated >= 0, stated, own.rules)
         for name, stated, own in zip(RULES, nodes.stated_rules(), labels, strict=True)
     }
-    columns |= account(start, duration, kind, stream, launch).columns
-    columns |= launch_overheads(start, duration, kind, launch, iteration.codes)
+    columns |= accounted(start, duration, kind, stream, launch, iteration.codes).columns
     table = KernelTable(
         names=[*(name or NO_NAME for name in graph.names), *groups],
         operations=operations,

@@ -161,20 +161,7 @@ _MOST_SEARCHED: Final = 1 << 26
 
 def holds_captures(path: Path) -> bool:
     """Whether a trace captures graphs, and replays none."""
-    state = state_of(path)
-    return state is not None and state[0] <= _MOST_SEARCHED and _holds_captures(path, state)
-
-
-@lru_cache(1 << 12)
-def _holds_captures(path: Path, _state: FileState) -> bool:
-    has_capture, tail = False, b""
-    with suppress(DataError), ByteSource(path) as source:
-        while piece := source.read():
-            text = tail + piece
-            if _REPLAYS in text:
-                return False
-            has_capture, tail = has_capture or _BEGINS_CAPTURE in text, text[-32:]
-    return has_capture
+    return _has_without(path, _BEGINS_CAPTURE, (_REPLAYS,))
 
 
 def merges_by_pid(head: FileHead) -> bool:
@@ -184,17 +171,24 @@ def merges_by_pid(head: FileHead) -> bool:
 
 def lacks_gpu_work(path: Path) -> bool:
     """Whether a trace has operators of a host and no kernel, copy or memset of a GPU."""
+    return _has_without(path, _OPERATOR, _GPU_WORK)
+
+
+def _has_without(path: Path, wanted: bytes, unwanted: tuple[bytes, ...]) -> bool:
+    """Whether a text is in a file and none of some others is; a file is searched once."""
     state = state_of(path)
-    return state is not None and state[0] <= _MOST_SEARCHED and _lacks_gpu_work(path, state)
+    return (
+        state is not None and state[0] <= _MOST_SEARCHED and _search(path, state, wanted, unwanted)
+    )
 
 
 @lru_cache(1 << 12)
-def _lacks_gpu_work(path: Path, _state: FileState) -> bool:
-    has_operators, tail = False, b""
+def _search(path: Path, _state: FileState, wanted: bytes, unwanted: tuple[bytes, ...]) -> bool:
+    has_wanted, tail = False, b""
     with suppress(DataError), ByteSource(path) as source:
         while piece := source.read():
             text = tail + piece
-            if any(mark in text for mark in _GPU_WORK):
+            if any(each in text for each in unwanted):
                 return False
-            has_operators, tail = has_operators or _OPERATOR in text, text[-32:]
-    return has_operators
+            has_wanted, tail = has_wanted or wanted in text, text[-32:]
+    return has_wanted

@@ -47,14 +47,12 @@ def side_work(context: FindingsContext) -> Iterator[Finding]:
             continue
         when = distinct(table.iteration[rows[is_inside]]).astype(np.int64)
         each = inside * len(steps) / max(len(when), 1)
-        parts = []
+        where = f"{time(outside * len(steps))} outside the steps"
         if inside > outside:
-            parts.append(f"{name} takes {time(each)} {_how_often(when, steps)} of the steps")
-        else:
-            parts.append(f"{name} takes {time(outside * len(steps))} outside the steps")
+            where = f"{time(each)} {_how_often(when, steps)} of the steps"
         price = f"{time(inside + outside)} per step ({percent(context.share(inside + outside))})"
         yield Finding(
-            sentence=f"{parts[0]}: {price}",
+            sentence=f"{name} takes {where}: {price}",
             evidence=context.with_view("", "operation", sort="-elapsed_ns"),
             confidence=confidence(measured=True, repeated=len(when) > 1),
             saving_ns=inside if inside > outside else None,

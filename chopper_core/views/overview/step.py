@@ -299,7 +299,7 @@ def doubt_of(step: Step) -> tuple[str, ...]:
     if not doubts:
         return ()
     more = f" (and {count(len(doubts) - 1, 'other doubt')})" if len(doubts) > 1 else ""
-    return (f"doubt: {doubts[0].sentence}{more}",)
+    return (doubts[0].note + more,)
 
 
 def facts_of(step: Step) -> str:

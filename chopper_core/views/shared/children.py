@@ -467,7 +467,7 @@ def _time_outside(run: Run) -> str:
 
 
 def run_notes(run: Run, view: View) -> list[str]:
-    notes = [f"doubt: {doubt.sentence}" for doubt in run.doubts]
+    notes = [doubt.note for doubt in run.doubts]
     notes += cut_note(run, view)
     if run.is_sampled_only and not view.name:
         notes.append("no trace: rows are intervals between samples, and no activity is known")
