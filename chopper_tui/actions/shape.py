@@ -305,12 +305,14 @@ async def stat(screen: Explorer, argument: str) -> None:
 @action(TABLE, "t", verb="cut", title="Truncated iterations")
 async def truncated(screen: Explorer, _: str) -> None:
     """Include truncated iterations and warm-up in the figures; press again to leave them out."""
-    if not screen.run.cut_iterations:
-        raise UsageError("no iteration of this run is truncated or warm-up")
     cut = not screen.view.cut
+    counted = replace(screen.view, cut=False)
+    if cut and not screen.run.cut_iterations and not screen.run.uncounted(counted):
+        raise UsageError("no iteration of this run is truncated or warm-up")
     await screen.go(everywhere(screen.here, lambda view: replace(view, cut=cut)))
     if not screen.status.is_error:
-        screen.say(next(iter(cut_note(screen.run, screen.view)), "nothing here is truncated"))
+        outside = "time outside steps is included" if cut else "nothing here is truncated"
+        screen.say(next(iter(cut_note(screen.run, screen.view)), outside))
 
 
 @action(TABLE, "U", title="Totals")

@@ -10,7 +10,7 @@ from chopper_core.metrics import numbered
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.shared.marks import outliers
-from tests.support import sample_run
+from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import explorer
 
 
@@ -46,6 +46,20 @@ async def test_a_run_without_them_says_so() -> None:
         await at.press("t")
         assert "no iteration of this run is truncated" in at.text()
         assert "cut" not in at.text().splitlines()[0]
+
+
+async def test_time_outside_of_steps_is_taken_in_by_the_same_key() -> None:
+    inside = [Row(1_000_000 * step, 600_000, iteration=step) for step in range(1, 4)]
+    run = run_of([*inside, Row(10_000_000, 500_000)])
+    async with explorer((120, 40), run=run, view=View("made.json")) as at:
+        assert any("outside steps: left out unless cut=1" in note for note in at.frame.notes)
+        less = at.frame.total["elapsed_ns"]
+        await at.press("t")
+        assert at.frame.view.cut and "time outside steps is included" in at.text()
+        assert at.frame.total["elapsed_ns"] != less
+        assert not any("left out unless" in note for note in at.frame.notes)
+        await at.press("t")
+        assert not at.frame.view.cut and at.frame.total["elapsed_ns"] == less
 
 
 def test_one_that_is_left_out_is_no_outlier() -> None:
