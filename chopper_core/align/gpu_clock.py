@@ -110,7 +110,7 @@ def _after_synchronizing(
 
 def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]:
     """The trace with its activities on the clock of its host, and doubts about that: where it moves
-    them, and what contradicts their host all the same."""
+    them, and what contradicts their host all the same. What no clock explains is left out."""
     activities = trace.activities
     devices = distinct(activities.device).tolist()
     whose = [np.flatnonzero(activities.device == device) for device in devices]
@@ -128,7 +128,20 @@ def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]
         trace = replace(trace, activities=replace(activities, start_ns=activities.start_ns - by))
         beyond = [_beyond_returns(trace, links, own, is_only=is_only) for own in whose]
     doubts += _contradictions(trace, links, np.concatenate([np.zeros(0, np.int64), *beyond]))
-    return trace, tuple(doubts)
+    return _without_early(trace, links), tuple(doubts)
+
+
+def _without_early(trace: Trace, links: Links) -> Trace:
+    """The trace without activities that start so long before their launch that no clock explains
+    it: the steps around such a time would be wrong."""
+    linked = np.flatnonzero(links.launch >= 0)
+    early = linked[trace.activities.start_ns[linked] < links.launch_ns[linked] - _LONGEST_NS]
+    if not len(early) or len(early) > _OFTEN * len(linked):
+        return trace
+    kept = np.ones(len(trace.activities), np.bool_)
+    kept[early] = False
+    figures = {name: values[kept] for name, values in trace.figures.items()}
+    return replace(trace, activities=trace.activities.take(kept), figures=figures)
 
 
 def _contradictions(trace: Trace, links: Links, beyond: Int64) -> Iterator[Doubt]:

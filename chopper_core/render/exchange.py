@@ -13,7 +13,6 @@ from msgspec import Struct
 from chopper_core.metrics import Values
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
-from chopper_core.model.doubts import NOTE
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.escape import Escaped, clean, is_seen
@@ -72,7 +71,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
             held_total=sorted(frame.extrapolated_total),
             pictures=[_plain(each) for each in frame.charts],
             headline=frame.headline,
-            quality=[note.removeprefix(NOTE) for note in frame.notes if note.startswith(NOTE)],
+            quality=[doubt.as_json for doubt in frame.quality],
         ),
         "notes": [*frame.notes, *limit_notes(frame, count)],
     }
