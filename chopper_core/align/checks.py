@@ -26,6 +26,8 @@ _SHARED_QUEUE: Final = 0.05
 _FEW: Final = 3
 """Kernels of a stream that may be impossible, however few it has."""
 _NAMED: Final = 40
+_LEAVE_OUT: Final = ("untimed", "impossible", "far")
+"""The checks that leave out what they find."""
 _IN_ROW: Final = 4
 """Activities in a row of a stream without a call: single ones are usual."""
 _SCATTERED: Final = 0.05
@@ -110,11 +112,15 @@ def _without_call(host: Host) -> tuple[Index, int]:
 def explained(doubts: Sequence[Doubt], found: Sequence[Doubt]) -> tuple[Doubt, ...]:
     """The doubts of a file and those of its launches; the launches of activities that are left out
     are no doubt of their own, and tell the steps of these."""
-    left_out = sum(doubt.count for doubt in doubts)
-    kept = []
+    left_out = sum(doubt.count for doubt in (*doubts, *found) if doubt.code in _LEAVE_OUT)
+    kept: list[Doubt] = []
     for doubt in found:
         if doubt.code == "launches":
             doubts = [replace(each, iterations=doubt.iterations) for each in doubts]
+            kept = [
+                replace(each, iterations=doubt.iterations) if each.code in _LEAVE_OUT else each
+                for each in kept
+            ]
         rest = doubt.count - (left_out if doubt.code == "launches" else 0)
         if rest > 0:
             kept.append(replace(doubt, count=rest))

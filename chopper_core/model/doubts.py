@@ -87,6 +87,12 @@ CHECKS: Final[Mapping[str, _Check]] = {
         _IDLE,
         _HOST_RULES,
     ),
+    "far": _Check(
+        DoubtKind.IMPOSSIBLE,
+        "{count} of {of} activities start over 1 ms before their launch call and are left out",
+        _IDLE,
+        _HOST_RULES,
+    ),
     "early": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} activities start before their launch call",
@@ -153,7 +159,7 @@ class Doubt(Struct, frozen=True):
 
     @property
     def as_json(self) -> dict[str, object]:
-        """What other programs are told of it, the same everywhere."""
+        """The doubt for other programs, the same in every document."""
         return {
             "kind": self.kind.value,
             "check": self.code,

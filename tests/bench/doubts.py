@@ -29,7 +29,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.doubts import Doubt, DoubtKind
 from chopper_core.model.run import Run
-from chopper_core.model.table import STATES, Category
+from chopper_core.model.table import NO_LABEL, STATES, Category
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
 from tests.bench.processes import ROOT
@@ -376,7 +376,7 @@ def _no_use(samples: Samples, random: Random) -> tuple[str, str] | None:
 
 @_sensor("power beyond the hardware")
 def _much_power(samples: Samples, random: Random) -> tuple[str, str] | None:
-    gpu, value = random.choice(samples.gpus), random.choice((65535, 4294967295, 650_000))
+    gpu, value = random.choice(samples.gpus), random.choice((9_999, 60_000, 650_000))
     return (
         (gpu, "power_w")
         if _set(samples, gpu, "power_w", value, random.choice((0.1, 1.0)))
@@ -386,7 +386,7 @@ def _much_power(samples: Samples, random: Random) -> tuple[str, str] | None:
 
 @_sensor("a clock beyond the hardware")
 def _fast(samples: Samples, random: Random) -> tuple[str, str] | None:
-    gpu, value = random.choice(samples.gpus), random.choice((65535, 21_000_000))
+    gpu, value = random.choice(samples.gpus), random.choice((21_000, 21_000_000))
     return (
         (gpu, "gfx_mhz")
         if _set(samples, gpu, "gfx_mhz", value, random.choice((0.1, 1.0)))
@@ -396,14 +396,14 @@ def _fast(samples: Samples, random: Random) -> tuple[str, str] | None:
 
 @_sensor("a temperature beyond the hardware")
 def _hot(samples: Samples, random: Random) -> tuple[str, str] | None:
-    gpu, value = random.choice(samples.gpus), random.choice((255, 65535, 87_000))
+    gpu, value = random.choice(samples.gpus), random.choice((255, 870, 87_000))
     return (gpu, "hotspot_c") if _set(samples, gpu, "hotspot_c", value) else None
 
 
 @_sensor("use beyond 100 %")
 def _much_use(samples: Samples, random: Random) -> tuple[str, str] | None:
     gpu = random.choice(samples.gpus)
-    return (gpu, "gfx_util_pct") if _set(samples, gpu, "gfx_util_pct", 65535) else None
+    return (gpu, "gfx_util_pct") if _set(samples, gpu, "gfx_util_pct", 240) else None
 
 
 @_sensor("a die that repeats another's power")
@@ -553,7 +553,10 @@ def touched_by(rank: Rank, events: Iterable[Event]) -> set[int]:
     ]
     found: set[int] = set()
     for event in events:
-        call = rank.call(event) or event
+        call = rank.call(event)
+        if call is None:
+            found.add(NO_LABEL)
+            continue
         own = [number for begin, end, number in steps if begin <= float(call["ts"]) <= end]
         found |= {number + by for number in own for by in (-1, 0, 1)}
     return found

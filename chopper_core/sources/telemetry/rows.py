@@ -340,7 +340,7 @@ def _on_one_clock(times_ns: Int64) -> list[str]:
     later = stamped[place + 1 :]
     times_ns[later] -= _HOUR_NS
     return [
-        f"Local time leaves out an hour (the begin of summer time): "
+        f"Local time leaves out an hour (summer time begins): "
         f"{number_of(len(later), 'row')} after that are an hour earlier than their stamps."
     ]
 
@@ -351,7 +351,7 @@ _BACK_PERIODS: Final = 3
 
 def _set_back(gpu: Int32, times_ns: Int64) -> list[str]:
     """A sentence on stamps of a GPU that go back in the order of a file, where its clock was set:
-    once or twice; where rows aren't in order that says nothing."""
+    once or twice; rows that are in no order don't show that."""
     own = np.flatnonzero((times_ns >= 0) & (gpu >= 0))
     own = own[stable_order(gpu[own])]
     steps = np.diff(times_ns[own])[gpu[own][1:] == gpu[own][:-1]]
