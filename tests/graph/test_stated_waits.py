@@ -31,7 +31,7 @@ from tests.sources.test_nsys import EPOCH_NS, SCHEMA
 from tests.support import opened_events
 
 Op = tuple[str, int, int]
-"""`launch` (stream, µs), `record` (stream, event), `wait` (stream, event), `sync` (stream, event)."""
+"""`launch` a stream for some µs, or `record`, `wait` for or `sync` a stream and an event."""
 
 
 class Scheduled(Struct):
