@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,10 @@ from chopper_core.sources.trace import SyncKind, Syncs, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import first_equal
+
+_KIND: Final = np.full(len(SyncKind), WaitKind.CALL, np.int8)
+"""What waits in a synchronization of each kind."""
+_KIND[SyncKind.WAIT], _KIND[SyncKind.BARRIER] = WaitKind.STREAM, WaitKind.BARRIER
 
 
 def stated_waits(trace: Trace, devices: Int64) -> StreamWaits:
@@ -27,16 +32,18 @@ def stated_waits(trace: Trace, devices: Int64) -> StreamWaits:
     gpu = first_equal(devices, syncs.device[waits].astype(np.int64))
     waits, gpu = waits[gpu >= 0], gpu[gpu >= 0]
     recorded = _recorded(syncs, time_ns, waits, records)
-    until_ns, is_known = _called(trace, recorded, time_ns[waits])
+    until_ns, is_known = _called(trace, recorded, _recorded_at(syncs, records, recorded))
+    is_known |= until_ns != ABSENT
     awaited = _awaited(syncs, waits, records, recorded)
     is_stream = syncs.kind[waits] == SyncKind.STREAM
     awaited = np.where(is_stream, syncs.stream[waits], np.where(is_known, awaited, NO_STREAM))
-    is_wait = syncs.kind[waits] == SyncKind.WAIT
+    kind = _KIND[syncs.kind[waits]]
+    is_wait = kind != WaitKind.CALL
     order = np.lexsort((time_ns[waits], gpu))
     found = StreamWaits(
         (),
         gpu=gpu.astype(np.int32),
-        kind=np.where(is_wait, WaitKind.STREAM, WaitKind.CALL).astype(np.int8),
+        kind=kind,
         stream=np.where(is_wait, syncs.stream[waits], NO_STREAM),
         time_ns=time_ns[waits],
         awaited=awaited,
@@ -53,6 +60,13 @@ def _called(trace: Trace, correlation: Int64, otherwise: Int64) -> tuple[Int64, 
     is_known = (call >= 0) & (correlation > 0)
     start = np.append(launches.start_ns, 0)[call]
     return np.where(is_known, start, otherwise), is_known
+
+
+def _recorded_at(syncs: Syncs, records: Index, recorded: Int64) -> Int64:
+    """When records with some correlation ids were made, as they state it themselves, or ABSENT."""
+    record = first_equal(syncs.correlation[records], recorded)
+    start = np.append(syncs.start_ns[records], ABSENT)[record]
+    return np.where(recorded == ABSENT, ABSENT, start)
 
 
 def _recorded(syncs: Syncs, time_ns: Int64, waits: Index, records: Index) -> Int64:

@@ -54,7 +54,8 @@ class _Pending(Struct):
 def stated_waits(waits: StreamWaits, timed: TimedRows) -> StatedWaits:
     """What a run's trace states of some rows, in `time_order`.
 
-    A GPU without any wait of a stream whose awaited event is known states nothing.
+    A GPU without any wait of a stream whose awaited event is known states nothing; one with
+    barriers states those of what waits at them.
     """
     pairs: set[tuple[int, int]] = set()
     of_calls: dict[tuple[int, int], list[int]] = {}
@@ -67,9 +68,8 @@ def stated_waits(waits: StreamWaits, timed: TimedRows) -> StatedWaits:
             pairs |= of_gpu.pairs
             of_calls |= {(gpu, time): places for time, places in of_gpu.of_calls.items()}
             is_stated = (waits.kind[own] == WaitKind.STREAM) & (waits.awaited[own] != NO_STREAM)
-            if is_stated.any():
-                is_open[mine] = False
-                is_open[list(of_gpu.unknown)] = True
+            is_open[mine if is_stated.any() else list(of_gpu.known)] = False
+            is_open[list(of_gpu.unknown)] = True
     source, target = np.array(sorted(pairs), np.intp).reshape(-1, 2).T
     is_right = timed.end[source] <= timed.start[target] + STAMP_NS
     edges = EdgeRows(
@@ -84,6 +84,8 @@ class _OfGpu:
     def __init__(self, timed: TimedRows, mine: Index) -> None:
         self.pairs: set[tuple[int, int]] = set()
         self.of_calls: dict[int, list[int]] = {}
+        self.known: set[int] = set()
+        """Activities of which all stated waits are known."""
         self.unknown: set[int] = set()
         """Activities that wait for what isn't stated."""
         self._stream = timed.stream
@@ -107,7 +109,7 @@ class _OfGpu:
         rows = zip(*(each[own].tolist() for each in columns), strict=True)
         for kind, stream, time, awaited, until in rows:
             sources, is_known = self._sources(awaited, until)
-            if kind == WaitKind.STREAM:
+            if kind != WaitKind.CALL:
                 self._add_stream(stream, time, sources, is_known)
             elif is_known:
                 self.of_calls[time] = sorted(sources.values())
@@ -132,8 +134,7 @@ class _OfGpu:
             for waited_for, source in sources.items()
             if waited_for != self._stream[target] and source < target
         }
-        if not is_known:
-            self.unknown.update(targets)
+        (self.known if is_known else self.unknown).update(targets)
 
     def _sources(self, awaited: int, until: int) -> tuple[_Sources, bool]:
         """The last activities that a wait for a stream is for, and whether these are all."""

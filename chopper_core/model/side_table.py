@@ -327,6 +327,8 @@ class WaitKind(IntEnum):
     """What is launched to a stream from then on."""
     CALL = 1
     """A call of the host, which begins then."""
+    BARRIER = 2
+    """As a stream, of a GPU whose other waits may not be stated."""
 
 
 class StreamWaits(SideTable, frozen=True, eq=False):

@@ -281,7 +281,7 @@ def _syncs(parts: Sequence[Sequence[Int64]], ranks: Mapping[int, int], epoch_ns:
         kind=kind.astype(np.int8),
         device=device.astype(np.int32),
         stream=stream,
-        start_ns=start + epoch_ns,
+        start_ns=np.where(is_record, ABSENT, start + epoch_ns),
         correlation=correlation,
         event=event,
         awaited=np.full(len(kind), ABSENT),

@@ -99,6 +99,8 @@ class SyncKind(IntEnum):
     """A stream waits for an event."""
     STREAM = 3
     """A call of the host waits for a stream."""
+    BARRIER = 4
+    """A stream waited for an event. Waits for events that had been reached aren't stated."""
 
 
 class Syncs(Rows, frozen=True, eq=False):
@@ -110,7 +112,7 @@ class Syncs(Rows, frozen=True, eq=False):
     stream: Int64
     """The stream that waits, that the host waits for, or in which an event is recorded."""
     start_ns: Int64
-    """On the host; the call with the same correlation id tells it better."""
+    """On the host, where no call has the same correlation id, or ABSENT."""
     correlation: Int64
     event: Int64
     """The id of the event; one event may be recorded again and again."""

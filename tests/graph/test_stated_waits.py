@@ -27,6 +27,7 @@ from chopper_core.model.view import View
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.query import query
+from tests.sources.counters.counter_writers import MINIMAL_SCHEMA, insert
 from tests.sources.test_nsys import EPOCH_NS, SCHEMA
 from tests.support import opened_events
 
@@ -259,3 +260,54 @@ def test_nsight_systems_states_waits(tmp_path: Path, has_sync_id: bool) -> None:
     assert behind(run, Evidence.STREAM, Evidence.EVENT) == made.behind
     assert not np.isin(step_graph(run).evidence, INFERRED).any()
     assert not any("SYNCHRONIZATION" in name for name in run.sources[0].unused)
+
+
+HIP_EVENTS = """
+CREATE TABLE rocpd_hip_event (id INTEGER PRIMARY KEY, guid TEXT, nid INT, pid INT, tid INT,
+  agent_id INT, queue_id INT, stream_id INT, source_queue_id INT, hip_event_handle INT, start INT,
+  end INT, name_id INT, event_id INT);
+"""
+
+
+@pytest.mark.parametrize("all_waits", [True, False])
+def test_rocpd_states_waits(tmp_path: Path, all_waits: bool) -> None:
+    """Schema 3.0.4. A wait for an event that had been reached when the host called leaves no row:
+    the times may show it."""
+    program: list[Op] = [
+        ("launch", 7, 90), ("record", 7, 1), ("wait", 8, 1), ("launch", 8, 70), ("launch", 7, 40),
+        ("record", 7, 1), ("launch", 9, 300), ("wait", 8, 1), ("launch", 8, 20), ("record", 9, 1),
+        ("record", 10, 2), ("wait", 9, 2), ("launch", 9, 30), ("wait", 10, 1), ("launch", 10, 9),
+    ]  # fmt: skip
+    made = scheduled(program, 25)
+    source_of: dict[int, int] = {}
+    with sqlite3.connect(tmp_path / "1_results.db") as db:
+        db.executescript(MINIMAL_SCHEMA.replace("{u}", "") + HIP_EVENTS)
+        insert(db, "rocpd_metadata", tag="schema_version", value="3.0.4")
+        for code, text in ((1, "HIP_EVENT_RECORD"), (2, "HIP_EVENT_WAIT")):
+            insert(db, "rocpd_string", id=code, guid="g", string=text)
+        insert(db, "rocpd_info_process", id=1, guid="g", nid=1, pid=500)
+        insert(db, "rocpd_info_agent", id=2, guid="g", nid=1, pid=1, type="GPU", absolute_index=4)
+        kernels = {e["args"]["correlation"]: e for e in made.events if e["cat"] == "kernel"}
+        for number, (kind, stream, value) in enumerate(program, 1):
+            common = {"id": number, "guid": "g", "nid": 1, "pid": 1}
+            on = {**common, "agent_id": 2, "queue_id": stream, "event_id": number}
+            event = {"id": number, "guid": "g", "stack_id": 10 * number}
+            insert(db, "rocpd_event", **event, correlation_id=0)
+            if kind == "launch":
+                insert(db, "rocpd_info_kernel_symbol", **common, kernel_name=f"k{number}")
+                begin = int(1000 * kernels[number]["ts"])
+                times = {"start": begin, "end": begin + 1000 * value}
+                insert(db, "rocpd_kernel_dispatch", **on, **times, kernel_id=number,
+                       dispatch_id=number)  # fmt: skip
+            elif kind == "record" or all_waits or number < 10:
+                source_of[value] = stream if kind == "record" else source_of[value]
+                insert(db, "rocpd_hip_event", **on, name_id=1 + (kind == "wait"), start=1, end=2,
+                       source_queue_id=source_of[value], hip_event_handle=value)  # fmt: skip
+    db.close()
+    run = open_run(str(tmp_path / "1_results.db"), jobs=1)
+    found = behind(run, Evidence.STREAM, Evidence.EVENT)
+    if not all_waits:
+        assert found[15] == set() and made.behind[15]
+        found = {**found, 15: made.behind[15]}
+    assert found == made.behind
+    assert not any("hip_event" in note for note in run.sources[0].notes)

@@ -466,12 +466,13 @@ class TraceTables:
         if not own:
             return
         args = [event.args or _NO_ARGS for event in own]
+        kind = int_column([*compress(kinds, is_own)])
+        is_record = kind == SyncKind.RECORD  # Their time is that of the GPU.
         columns: Columns = {
-            "kind": int_column([*compress(kinds, is_own)]),
+            "kind": kind,
             "device": bounded(int_column([arg.device for arg in args]), _INT32_LIMIT),
             "stream": int_column([arg.stream for arg in args]),
-            # Before CUDA 12.8 records have no time of their own: that of their call counts.
-            "start_ns": nanoseconds([event.ts for event in own])[0],
+            "start_ns": np.where(is_record, ABSENT, nanoseconds([event.ts for event in own])[0]),
             "correlation": int_column([arg.correlation for arg in args]),
             "event": int_column(
                 [arg.event if arg.awaited_event == ABSENT else arg.awaited_event for arg in args]
