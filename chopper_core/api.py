@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.answers.runner import Runner, what_if_view
 from chopper_core.model import address
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.inputs import Gpu
@@ -73,6 +74,7 @@ class OpenRun:
     def __init__(self, run: Run) -> None:
         """Wrap an aligned run; `chopper_core.open` opens one."""
         self.run = run
+        self._runner = Runner(only=run)
 
     def __repr__(self) -> str:
         what = "sampling intervals" if self.run.is_sampled_only else "activities"
@@ -125,13 +127,8 @@ class OpenRun:
         A view that has nothing to show for the run has no rows and a note that says why. Raises
         NoSuchNode or UsageError where the address doesn't fit the run.
         """
-        from chopper_core.views.query import frame_of
-
         asked = self.view(view) if isinstance(view, str) else replace(view, run=self.name)
-        run = self._run_of(asked)
-        if asked.base_run and asked.base_run not in run.others:
-            run = replace(run, others={**run.others, asked.base_run: open(asked.base_run).run})
-        return _result(frame_of(run, asked))
+        return _result(self._runner.frame(asked))
 
     def what_if(self, *questions: str, by: str = "") -> ResultFrame:
         """The step time with something changed, by replay: the view `whatif`.
@@ -140,9 +137,7 @@ class OpenRun:
         together have one. `by` is a level: what each part of the change brings. Raises UsageError
         for what isn't a question.
         """
-        from chopper_core.views.shared.asked import SEPARATOR
-
-        return self.frame(View(self.name, name="whatif", of=SEPARATOR.join(questions), by=by))
+        return self.frame(what_if_view(self.view(), questions, by))
 
     def predicted(self, *questions: str) -> OpenRun:
         """The run as a replay with something changed predicts it, marked `predicted`.
@@ -153,14 +148,7 @@ class OpenRun:
         from chopper_core.views.whatif import DEFAULTS
 
         asked = Overrides(predicted=SEPARATOR.join(questions or DEFAULTS[:1]))
-        return OpenRun(self._run_of(View(self.name, overrides=asked)))
-
-    def _run_of(self, view: View) -> Run:
-        if view.overrides.predicted == self.run.overrides.predicted:
-            return self.run
-        from chopper_core.views.whatif import run_of
-
-        return run_of(self.run, view)
+        return OpenRun(self._runner.run_of(View(self.name, overrides=asked)))
 
     def kernels(
         self, *, counters: bool | Iterable[str] = False, signals: bool | Iterable[str] = False
