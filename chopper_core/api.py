@@ -7,7 +7,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.answers.runner import Runner, what_if_view
@@ -17,7 +16,6 @@ from chopper_core.model.inputs import Gpu
 from chopper_core.model.overrides import Overrides, overrides_of, parse_clock, parse_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.settings import given_settings
-from chopper_core.model.signals import BusyCurve
 from chopper_core.model.table import activity_count
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
@@ -44,6 +42,19 @@ class ResultFrame(Frame, frozen=True, eq=False):
         from chopper_core.render import as_html
 
         return as_html(self)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows for whatever reads Arrow's PyCapsule interface: polars, DuckDB, pandas."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table: `name`, `address`, and the columns; missing is null.
+
+        The metadata of each field has its unit and definition.
+        """
+        from chopper_core.render.arrow import frame_table
+
+        return frame_table(self)
 
     def groupby(self, by: str | Sequence[str], **options: Any) -> Any:
         """The rows grouped, as `to_pandas().groupby`: by levels, or any column."""
@@ -169,6 +180,17 @@ class OpenRun:
             signals=_named(signals, measured_signals(run), "signal"),
         )
 
+    def table(self, name: str) -> pa.Table:
+        """One of the run's tables: activities, iterations, collectives, launches, host_operators,
+        samples, findings, gpus.
+
+        Times are int64 ns since `origin_ns`, missing values null; the metadata of each field has
+        its unit and definition. Raises UsageError for an unknown name.
+        """
+        from chopper_core.render.tables import table_rows
+
+        return table_rows(self.run, name)
+
     def export(
         self,
         path: str | PathLike[str],
@@ -198,6 +220,7 @@ class OpenRun:
         """
         import pyarrow as pa
 
+        from chopper_core.render.tables.samples import intervals
         from chopper_core.tables.arrow_files import array_of
 
         signal = self.run.signal(name)
@@ -205,17 +228,11 @@ class OpenRun:
             there = ", ".join(map(str, signal.curves)) or "none"
             raise UsageError(f"{name} is unknown for GPU {gpu}; GPUs that have it: {there}")
         curve = signal.curves[gpu]
-        if isinstance(curve, BusyCurve) and not bins:
-            curve = curve.with_all_edges()
-        edges = curve.edges_ns
-        if bins:
-            edges = np.linspace(int(edges[0]), int(edges[-1]), bins + 1).astype(np.int64)
-        values = curve.means(edges)
-        known = np.isfinite(values) & (np.diff(edges) > 0)
+        begins, ends, values = intervals(curve, bins)
         columns = {
-            "start_ns": edges[:-1][known] - self.origin_ns,
-            "end_ns": edges[1:][known] - self.origin_ns,
-            "value": values[known],
+            "start_ns": begins - self.origin_ns,
+            "end_ns": ends - self.origin_ns,
+            "value": values,
         }
         return pa.Table.from_arrays([array_of(each) for each in columns.values()], list(columns))
 
