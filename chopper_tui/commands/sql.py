@@ -21,8 +21,7 @@ OPTIONS: Final = f"""
 EPILOG: Final = """\
 Tables: activities, iterations, collectives, launches, host_operators, samples,
 findings, gpus. Times are ns since the first activity of the run.
-  chopper sql demo_data/fsdp2 'select gpu, avg(elapsed_ns) from iterations
-    where is_counted group by gpu order by 2 desc'
+  chopper sql RUN 'select gpu, avg(busy_pct) from iterations group by gpu'
 """
 
 
