@@ -134,7 +134,7 @@ class OpenRun:
         together have one. `by` is a level: what each part of the change brings. Raises UsageError
         for what isn't a question.
         """
-        from chopper_core.views.shared.asked import SEPARATOR
+        from chopper_core.analyses.asked import SEPARATOR
 
         return self.frame(View(self.name, name="whatif", of=SEPARATOR.join(questions), by=by))
 
@@ -143,7 +143,7 @@ class OpenRun:
 
         Raises UsageError for what isn't a question or can't be replayed.
         """
-        from chopper_core.views.shared.asked import SEPARATOR
+        from chopper_core.analyses.asked import SEPARATOR
         from chopper_core.views.whatif import DEFAULTS
 
         asked = Overrides(predicted=SEPARATOR.join(questions or DEFAULTS[:1]))

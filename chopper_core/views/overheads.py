@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
-from chopper_core.metrics import METRICS, Metric, Reduces, Scope, Values, columns, worded
-from chopper_core.metrics.metric import Theme, quotient
+from chopper_core.analyses.base import Base, base_of, divided
+from chopper_core.columns import METRICS, Metric, Reduces, Scope, Values, columns, worded
+from chopper_core.columns.metric import Theme, quotient
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import (
     AT_PEAK,
@@ -23,6 +23,7 @@ from chopper_core.model.column_names import (
     RECOMPUTED,
 )
 from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import facts, percent
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.tree import Tree
@@ -30,11 +31,10 @@ from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import isin, ratios
-from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.shared.marks import Coverage
-from chopper_core.views.shared.phrases import facts, percent
 from chopper_core.views.shared.table_view import Partition, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, kernel_class
 
 THEORY: Final = "theoretical_ns"
 LOSSES: Final = {

@@ -11,12 +11,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Values, column, numbered, worded
-from chopper_core.metrics.instances import instances, visits
-from chopper_core.metrics.metric import quotient
+from chopper_core.analyses.base import Base, base_of
+from chopper_core.columns import METRICS, Values, column, numbered, worded
+from chopper_core.columns.derived import named, reduced
+from chopper_core.columns.instances import instances, visits
+from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.column_names import SAMPLED
 from chopper_core.model.groups import Groups, contiguous
+from chopper_core.model.phrases import facts, percent
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, KernelTable, Kind, values_of
@@ -41,9 +44,6 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.views.base import Base, base_of
-from chopper_core.views.shared.derived import named, reduced
-from chopper_core.views.shared.phrases import facts, percent
 from chopper_core.views.shared.table_view import (
     LabelledRows,
     Own,

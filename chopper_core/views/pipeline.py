@@ -13,10 +13,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.base import base_of_steps
+from chopper_core.columns import Values, columns, numbered
 from chopper_core.graph.process_groups import group_kinds, split_groups
-from chopper_core.metrics import Values, columns, numbered
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
+from chopper_core.model.phrases import facts, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
 from chopper_core.model.view import View
@@ -37,8 +39,6 @@ from chopper_core.util.grouping import (
     run_maxima,
     sums_of,
 )
-from chopper_core.views.base import base_of_steps
-from chopper_core.views.shared.phrases import facts, percent, time
 from chopper_core.views.shared.table_view import LabelledRows, Own, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS
+from chopper_core.columns import METRICS
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import ALL_TIME, View, with_view

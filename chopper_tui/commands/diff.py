@@ -46,7 +46,7 @@ def run(options: Namespace) -> int:
     options.address = f"{against(options.b, options.a, options.path)}&view=compare"
     if not options.fail_if:
         return show.run(options)
-    from chopper_core.views.base import baseline_of
+    from chopper_core.analyses.base import baseline_of
     from chopper_core.views.compare.gate import FAIL, judge
     from chopper_core.views.query import frame_of
 

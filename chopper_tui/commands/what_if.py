@@ -33,8 +33,8 @@ Several are replayed one by one, and all together.
 
 
 def run(options: Namespace) -> int:
+    from chopper_core.analyses.asked import SEPARATOR
     from chopper_core.views.query import frame_of
-    from chopper_core.views.shared.asked import SEPARATOR
     from chopper_core.views.whatif import predicted
 
     view = with_view(view_of(options.address, options), "whatif")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chopper_core.metrics import column
-from chopper_core.metrics.metric import Reduces
+from chopper_core.columns import column
+from chopper_core.columns.metric import Reduces
 from chopper_core.model.units import Unit
 
 

@@ -19,8 +19,8 @@ import pytest
 from msgspec.structs import replace
 from support import Row, table_of
 
-import chopper_core.metrics.metric as registry
-from chopper_core.metrics import METRICS, Scope, Values
+import chopper_core.columns.metric as registry
+from chopper_core.columns import METRICS, Scope, Values
 from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.tree import Tree

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support import Row, table_of
 
-from chopper_core.metrics import METRICS
-from chopper_core.metrics.metric import Scope
+from chopper_core.columns import METRICS
+from chopper_core.columns.metric import Scope
 from chopper_core.model.hardware import hardware_of
 from chopper_core.model.table import Kind, Phase
 from chopper_core.model.tree import Tree

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.metrics import numbered
+from chopper_core.columns import numbered
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.shared.marks import outliers

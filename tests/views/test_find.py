@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.metrics import Values
+from chopper_core.columns import Values
 from chopper_core.model.table import LEVELS, STATES
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.shared import table_view
+from chopper_core.work.kernel_classes import kernel_class
 from tests.align.traces import GEMM, TinyTrace, align
 from tests.support import Row, counted_rows, run_of
 

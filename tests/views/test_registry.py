@@ -11,8 +11,8 @@ from typing import get_type_hints
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS
-from chopper_core.metrics.metric import worded
+from chopper_core.columns import METRICS
+from chopper_core.columns.metric import worded
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import Phase, empty_table

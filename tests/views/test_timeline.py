@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.slack import row_slack
 from chopper_core.model.address import parse, render
@@ -35,6 +34,7 @@ from chopper_core.views.timeline.lanes import (
     slack_strip,
     waits_of,
 )
+from chopper_core.work.kernel_classes import kernel_class
 from chopper_tui.export import printed
 from tests.demo import demo_run
 from tests.support import Row, run_of, sample_run

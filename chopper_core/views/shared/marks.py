@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Reduces, Scope, Values
-from chopper_core.metrics.metric import Theme
+from chopper_core.columns import Metric, Reduces, Scope, Values
+from chopper_core.columns.metric import Theme
 from chopper_core.model.column_names import HOTSPOT
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run

@@ -9,7 +9,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Scope, Values
+from chopper_core.analyses.base import NODE, Base, node_names
+from chopper_core.columns import METRICS, Metric, Scope, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.cubes import Cells
 from chopper_core.model.groups import Groups
@@ -27,7 +28,6 @@ from chopper_core.util.grouping import (
     run_starts,
     stable_order,
 )
-from chopper_core.views.base import NODE, Base, node_names
 from chopper_core.views.spec import ViewResult
 
 Own = list[tuple[Metric, Values]]

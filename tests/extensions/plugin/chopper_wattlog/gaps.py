@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from chopper_core.metrics import METRICS, Reduces, Scope, Values
-from chopper_core.metrics.metric import metric, quotient
+from chopper_core.columns import METRICS, Reduces, Scope, Values
+from chopper_core.columns.metric import metric, quotient
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
