@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base
 from chopper_core.analyses.benchmarks import hipblaslt_line, torch_line
+from chopper_core.analyses.rows import Partition, by_kernel_codes, by_level
 from chopper_core.columns import METRICS, Scope, Values, columns, numbered, worded
 from chopper_core.columns.metric import quotient
 from chopper_core.model.column_names import (
@@ -43,7 +44,6 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int32
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import combined, maxima_of, ranked, ratios, sums_of
-from chopper_core.views.shared.table_view import Partition, by_kernel_codes, by_level
 from chopper_core.work.kernel_classes import FUSED, kernel_class
 
 LEVEL: Final = "shape"

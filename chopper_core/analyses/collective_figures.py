@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.analyses.base import Base
+from chopper_core.analyses.outliers import FACTOR, MAD_TO_SIGMA, MIN_VALUES
 from chopper_core.columns import Metric, Values, column, numbered, worded_codes
 from chopper_core.columns.metric import quotient
 from chopper_core.graph.collectives import PAIRWISE, Collectives, collectives_of
@@ -26,7 +27,6 @@ from chopper_core.util.grouping import (
     ratios,
     sums_of,
 )
-from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, MIN_VALUES
 from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE
 
 _UNSEEN: Final = "the files lack ranks of the process group"

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.analyses.rows import Own
 from chopper_core.analyses.samples import (
     NO_SAMPLES,
     Sampled,
@@ -27,7 +28,6 @@ from chopper_core.model.table import Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import counts_of, ranked, ratios, sums_of
-from chopper_core.views.shared.table_view import Own
 
 ROLLED: Final = (("gfx_mhz", 0.05), ("power_w", 0.95))
 """The quantiles that the original takes of windows."""

@@ -42,7 +42,7 @@ class Quantity(Struct, frozen=True):
 
 
 _TEXT: Final = f"""
-step time | s | views.shared.step_times.step_times
+step time | s | analyses.step_times.step_times
     Time charged to an iteration on a GPU: its activities, and the idle time before them; idle time
     before a launch call belongs to the iteration that the host is in. The parts add up to it.
     base: mean per GPU and iteration; next to it their range, where they differ by 1 %
@@ -50,19 +50,19 @@ step time | s | views.shared.step_times.step_times
         throughput iteration_ns, findings headline, live headline, tree elapsed_ns,
         whatif headline, whatif step_ns, runs step_time_ns
 
-tokens/s | tok/s | views.shared.step_times.token_rate
+tokens/s | tok/s | analyses.step_times.token_rate
     Tokens of an iteration over step time. GPUs of one data-parallel replica (tensor, context and
     pipeline parallelism) share its tokens.
     base: sum over the GPUs in scope
     covers: {_ALL}; of a whole run, the ranks of the job
     places: overview headline, throughput headline, live headline, runs run_tokens_per_s
 
-tokens/s per GPU | tok/s | views.shared.step_times.token_rate
+tokens/s per GPU | tok/s | analyses.step_times.token_rate
     tokens/s over the GPUs.
     base: per GPU
     places: throughput tokens_per_s, throughput headline, runs tokens_per_s, whatif tokens_per_s
 
-token time | s | views.shared.step_times.tokens_in
+token time | s | analyses.step_times.tokens_in
     Step time over the tokens of a GPU: one over tokens/s per GPU.
     base: per GPU
     places: throughput headline, throughput per_token_ns
@@ -73,7 +73,7 @@ token energy | J | views.power.StepEnergy
     covers: as step energy
     places: power headline, power token_energy_mj, runs j_per_token
 
-MFU | % | views.overheads.parts_of
+MFU | % | analyses.time_parts.parts_of
     Model FLOPs utilization: the time that the model's FLOPs take at the GPU's peak, in % of
     step time; "of peak" in the headline, "theory %" as a part of the time. The model's FLOPs are
     those of forward and backward once: recomputation is a loss.
@@ -81,30 +81,30 @@ MFU | % | views.overheads.parts_of
     covers: the GPUs whose FLOPs are known, marked 2/8 where these are some
     places: overview headline, live headline, overheads theoretical_pct, runs mfu_pct
 
-exposed communication | s | metrics.METRICS (exposed_comm_ns)
+exposed communication | s | columns.METRICS (exposed_comm_ns)
     Time in which communication runs and no compute, charged to the communication.
     covers: {_ALL}; a finding about usual iterations says so
     places: overview bar, throughput communication_ns, findings sentence, tree exposed_comm_ns,
         comms exposed_comm_ns
 
-exposed | % | views.overheads.parts_of
+exposed | % | analyses.time_parts.parts_of
     exposed communication in % of step time.
     base: a ratio of sums
     covers: as exposed communication
     places: overview headline, live headline, overheads exposed_comm_pct, findings sentence,
         runs exposed_comm_pct
 
-idle | s | metrics.METRICS (idle_ns)
+idle | s | columns.METRICS (idle_ns)
     Time in which nothing runs on a GPU, charged to the activity that starts next; "launch" in the
     parts of throughput.
     places: overview bar, tree idle_ns, overheads idle_ns, launch idle_ns, throughput launch_ns
 
-low clock | s | metrics.METRICS (frequency_ns)
+low clock | s | columns.METRICS (frequency_ns)
     Compute time that a clock below the nominal one costs; "frequency" among the losses.
     covers: the GPUs whose clock is known
     places: overview bar, overheads frequency_ns, findings sentence
 
-power | W | views.shared.samples.powers_of
+power | W | analyses.samples.powers_of
     Mean power over the time in scope, idle time too: step energy over step time. Of a GPU whose
     telemetry covers only a part of that time, the mean of its samples.
     base: sum over the GPUs in scope; of a GPU in a row; of a run the mean of its GPUs
@@ -112,49 +112,49 @@ power | W | views.shared.samples.powers_of
     places: overview headline, overview mean_power_w, live headline, power headline,
         power mean_power_w, runs gpu_power_w
 
-busy power | W | metrics.METRICS (power_w)
+busy power | W | columns.METRICS (power_w)
     Mean power while activities run: over their durations, so that idle time doesn't count.
     base: mean over time
     covers: activities with telemetry of power
     places: tree power_w
 
-step energy | J | metrics.METRICS (energy_j)
+step energy | J | columns.METRICS (energy_j)
     Energy of the GPUs in a complete iteration: from the energy counter, else from power.
     base: per iteration, sum over the GPUs in scope
     covers: {_ALL}; no sum where telemetry covers only a part of one
     places: power headline, power iteration_energy_j, runs j_per_step
 
-clock while busy | MHz | metrics.METRICS (gfx_mhz)
+clock while busy | MHz | columns.METRICS (gfx_mhz)
     Mean clock of the compute units over the durations of activities: "gfx MHz".
     base: mean over time
     covers: activities with telemetry of the clock
     places: overview gfx_mhz, tree gfx_mhz
 
-mean clock | MHz | views.shared.samples.sampled
+mean clock | MHz | analyses.samples.sampled
     Mean clock of the compute units over the time in scope, idle time too: "mean gfx MHz".
     base: mean over time, of a GPU; of a run the mean of its GPUs
     covers: GPUs with telemetry of the clock
     places: power mean_gfx_mhz, runs gpu_mhz
 
-low MHz | MHz | views.shared.samples.clock_while_busy
+low MHz | MHz | analyses.samples.clock_while_busy
     5th percentile of a GPU's clock while it is busy: by its activities, without a trace by a
     utilization of 90 % or more.
     base: over time; of a run that of its slowest GPU
     covers: GPUs with telemetry of the clock
     places: power busy_p05_mhz, runs low_mhz
 
-utilization | % | metrics.METRICS (gfx_util_pct)
+utilization | % | columns.METRICS (gfx_util_pct)
     Utilization of the compute units as the driver reports it, over the durations of activities.
     base: mean over time
     covers: activities with telemetry of it
     places: overview gfx_util_pct, tree gfx_util_pct
 
-busy | % | metrics.METRICS (busy_pct)
+busy | % | columns.METRICS (busy_pct)
     Part of the time in which anything runs on a GPU, by the trace.
     base: a ratio of sums
     places: tree busy_pct
 
-lag | s | views.shared.leads.RankLeads
+lag | s | analyses.leads.RankLeads
     How much later than the earliest GPU a GPU starts the same kernels.
     base: mean over the kernels that all GPUs run in complete iterations
     covers: GPUs that run the same kernels
@@ -166,19 +166,19 @@ waiting | s | graph.collectives.collectives_in
     covers: collectives of which the traces have all ranks
     places: comms wait_ns, comms headline, ranks wait_ns, ranks caused_ns
 
-kernels | | metrics.METRICS (kernels)
+kernels | | columns.METRICS (kernels)
     Kernels that run on a GPU, without copies and memsets.
     places: tree kernels, kernels kernels, icicle kernels
 
-collectives | | views.shared.collective_figures.headline
+collectives | | analyses.collective_figures.headline
     Communication kernels of a GPU.
     places: comms calls, comms headline
 
-kernel time | s | metrics.METRICS (kernel_ns)
+kernel time | s | columns.METRICS (kernel_ns)
     Sum of the durations of activities, however many run at a time.
     places: tree kernel_ns, kernels kernel_ns, roofline kernel_ns
 
-bus bandwidth | GB/s | views.shared.collective_figures.BUS
+bus bandwidth | GB/s | analyses.collective_figures.BUS
     Message size over transfer time, times nccl-tests' factor of the collective; waiting is no part.
     base: a ratio of sums
     covers: collectives of which the traces have all ranks and the size

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.analyses.outliers import MAD_TO_SIGMA
 from chopper_core.analyses.power_samples import LIMITER, samples_of
 from chopper_core.analyses.samples import sampled, spans_of
 from chopper_core.columns import is_measured
@@ -33,7 +34,6 @@ from chopper_core.util.grouping import (
     ratios,
     sums_of,
 )
-from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.work.kernel_classes import MATRIX_CLASSES
 
 UNSTEADY: Final = threshold("""deviation of a clock | 0.6 | % of its mean

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.asked import Steady
+from chopper_core.analyses.overlap import effect, overlaps_in
 from chopper_core.findings.rule import (
     Cost,
     Finding,
@@ -36,7 +37,6 @@ from chopper_core.util.grouping import (
     quantiles_of,
     sums_of,
 )
-from chopper_core.views.overlap import effect, overlaps_in
 
 SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
     links of one kind differ by a few percent""")

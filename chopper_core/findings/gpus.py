@@ -19,6 +19,7 @@ from chopper_core.analyses.leads import (
     Straggler,
 )
 from chopper_core.analyses.matched_kernels import compared_iterations, occurrences_of
+from chopper_core.analyses.pipeline import LONG, Pipeline, bubble_of, longest, pipeline_of
 from chopper_core.analyses.why_late import ONE_PLACE_SHARE, why_late
 from chopper_core.findings.communication import slow_links
 from chopper_core.findings.remedies import changes_of
@@ -58,7 +59,6 @@ from chopper_core.util.grouping import (
     ranked,
     sums_of,
 )
-from chopper_core.views.pipeline import LONG, Pipeline, bubble_of, longest, pipeline_of
 
 STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration
     the view of ranks uses the same limit""")

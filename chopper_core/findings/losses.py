@@ -8,6 +8,8 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.analyses.rows import grouped
+from chopper_core.analyses.time_parts import LOSSES, parts_of
 from chopper_core.columns import is_measured
 from chopper_core.findings.rule import (
     Cost,
@@ -24,8 +26,6 @@ from chopper_core.model.phrases import listed, percent, time
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import combined, distinct, first_equal, sums_of
-from chopper_core.views.overheads import LOSSES, parts_of
-from chopper_core.views.shared.table_view import grouped
 
 OVERHEAD: Final = threshold("""largest overhead | 15 | % of the GPUs' time
     DVFS, the largest overhead in the paper, costs about a fifth; below this it is one of many""")

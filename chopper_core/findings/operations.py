@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.outliers import MAD_TO_SIGMA
 from chopper_core.findings.iterations import slow_iterations
 from chopper_core.findings.rule import (
     FEWEST,
@@ -41,7 +42,6 @@ from chopper_core.util.grouping import (
     ratios,
     sums_of,
 )
-from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.work.kernel_classes import MATRIX_CLASSES
 
 _MAX_OVERLAP: Final = 0.1

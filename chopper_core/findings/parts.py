@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.asked import Answer, Steady, answer_of, change_of, questions_of
+from chopper_core.analyses.time_parts import THEORY, parts_of
 from chopper_core.findings.remedies import question_of
 from chopper_core.findings.rule import (
     COMPUTES,
@@ -32,7 +33,6 @@ from chopper_core.model.side_table import HostLane
 from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, sums_of
-from chopper_core.views.overheads import THEORY, parts_of
 
 MAX_ERROR: Final = 0.02
 """Of the step: with a larger error of the replay, savings stay estimates."""

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.leads import RankLeads, leads
 from chopper_core.analyses.matched_kernels import compared_iterations
+from chopper_core.analyses.outliers import MAD_TO_SIGMA
 from chopper_core.analyses.step_times import of_steps, step_times
 from chopper_core.columns import METRICS, Scope, Values, computed_column
 from chopper_core.graph.collectives import Collectives, collectives_in
@@ -44,7 +45,6 @@ from chopper_core.util.grouping import (
     run_starts,
     stable_order,
 )
-from chopper_core.views.shared.marks import MAD_TO_SIGMA
 from chopper_core.work.kernel_classes import kernel_class
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses import collective_figures
 from chopper_core.analyses.base import base_of
+from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition, grouped
 from chopper_core.columns import METRICS, Reduces, Values, column, worded
 from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
@@ -36,16 +37,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import combined, counts_of, distinct, evenly, numbered, sums_of
-from chopper_core.views.shared.table_view import (
-    ALL_GPUS,
-    LabelledRows,
-    Own,
-    Partition,
-    activity_view,
-    child_of,
-    grouped,
-    table_view,
-)
+from chopper_core.views.shared.table_view import activity_view, child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

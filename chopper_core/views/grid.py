@@ -10,7 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of, divided
-from chopper_core.analyses.samples import columns_of, gpus_of, opened, result_of_samples
+from chopper_core.analyses.rows import LabelledRows, Partition
+from chopper_core.analyses.samples import columns_of, gpus_of
 from chopper_core.columns import (
     Metric,
     Values,
@@ -34,7 +35,8 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of
-from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
+from chopper_core.views.shared.rows_of_samples import opened, result_of_samples
+from chopper_core.views.shared.table_view import child_of, table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

@@ -13,13 +13,8 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE, Base, base_of, divided
 from chopper_core.analyses.leads import all_gpus_note, of_all_gpus
-from chopper_core.analyses.samples import (
-    gpus_of,
-    result_of_samples,
-    sampled,
-    sampled_notes,
-    spans_of_samples,
-)
+from chopper_core.analyses.rows import GpuRows, LabelledRows, Own, Partition
+from chopper_core.analyses.samples import gpus_of, sampled, sampled_notes, spans_of_samples
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -50,14 +45,8 @@ from chopper_core.util.grouping import (
     ratios,
     sums_of,
 )
-from chopper_core.views.shared.table_view import (
-    GpuRows,
-    LabelledRows,
-    Own,
-    Partition,
-    child_of,
-    table_view,
-)
+from chopper_core.views.shared.rows_of_samples import result_of_samples
+from chopper_core.views.shared.table_view import child_of, table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

@@ -18,6 +18,7 @@ from chopper_core.analyses.call_figures import (
     modelled_figures,
     shape_notes,
 )
+from chopper_core.analyses.rows import Partition
 from chopper_core.columns import METRICS, Scope, Values
 from chopper_core.model.charts import Roofline
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
@@ -28,7 +29,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import distinct
-from chopper_core.views.shared.table_view import Partition, columns_of, table_view
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of, base_of_steps
+from chopper_core.analyses.rows import GpuRows, LabelledRows
 from chopper_core.analyses.step_times import (
     of_steps,
     ranks_of,
@@ -35,12 +36,7 @@ from chopper_core.model.view import View, pivot, with_view
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import ratios, runs_of, sums_of
-from chopper_core.views.shared.table_view import (
-    GpuRows,
-    LabelledRows,
-    child_of,
-    table_view,
-)
+from chopper_core.views.shared.table_view import child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 from chopper_core.work.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
 

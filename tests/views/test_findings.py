@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.findings import HIGH, LOW, MODULES, RULES, SAVING, SHARE, TOTAL
+from chopper_core.analyses.time_parts import LOSSES
+from chopper_core.findings import MODULES, RULES
 from chopper_core.findings.rule import GENERAL, MEANING
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards
@@ -28,8 +29,8 @@ from chopper_core.model.units import Unit
 from chopper_core.render.exchange import as_json
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.text import as_markdown, as_text
+from chopper_core.views.findings import HIGH, LOW, SAVING, SHARE, TOTAL
 from chopper_core.views.frame import Frame
-from chopper_core.views.overheads import LOSSES
 from chopper_core.views.query import query
 from chopper_tui.draw.table import plan
 from tests.demo import demo_run, generated_run

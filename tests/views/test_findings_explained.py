@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.analyses.time_parts import parts_of
 from chopper_core.findings import RULES, _find, _largest
 from chopper_core.findings.parts import Worth
 from chopper_core.findings.rule import (
@@ -22,7 +23,6 @@ from chopper_core.findings.rule import (
 from chopper_core.model.phrases import by_number
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.views.overheads import parts_of
 from chopper_core.views.query import query
 from tests.bench import causes as bench
 from tests.bench.causes import planted

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.step_times import replicas
+from chopper_core.analyses.time_parts import unknown_flops
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -237,7 +238,7 @@ def figures_of_run(run: Run) -> RunRow:
         _take(run, {**places, **_STEP_ENERGY}, figures, missing)
         if "mfu_pct" in figures:
             kernels = run.tree_of(View(run.name)).split((), ("operation", "kernel"))
-            if unknown := overheads.unknown_flops(kernels):
+            if unknown := unknown_flops(kernels):
                 del figures["mfu_pct"]
                 missing["mfu_pct"] = unknown
         _take_straggler(run, figures, missing)

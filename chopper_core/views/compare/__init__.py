@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base, base_of, baseline_of, divided, other_total
+from chopper_core.analyses.rows import Own
 from chopper_core.analyses.same_work import Side
 from chopper_core.columns import (
     Metric,
@@ -37,7 +38,7 @@ from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.views.compare.ancestors import by_ancestor
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.compared import Pairs, matched, renamed_labels
-from chopper_core.views.shared.table_view import Own, child_of
+from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import baseline_of
+from chopper_core.analyses.rows import GpuRows, Own
 from chopper_core.analyses.steadiness import (
     FIGURES,
     Steadiness,
@@ -32,7 +33,7 @@ from chopper_core.model.view import View, as_statistic, pivot
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.util.grouping import median_of
-from chopper_core.views.shared.table_view import GpuRows, Own, child_of, known_of
+from chopper_core.views.shared.table_view import child_of, known_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

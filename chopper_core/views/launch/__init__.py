@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.base import base_of
+from chopper_core.analyses.rows import Partition
 from chopper_core.columns import METRICS, Scope, Values, columns, worded
 from chopper_core.columns.derived import reduced
 from chopper_core.columns.time import INSTANCE_LEVELS
@@ -30,7 +31,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 from chopper_core.views.launch import by_host
-from chopper_core.views.shared.table_view import Partition, columns_of, table_view
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

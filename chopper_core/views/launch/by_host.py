@@ -15,6 +15,7 @@ from chopper_core.analyses.host_causes import (
     HostPlace,
     charges_of,
 )
+from chopper_core.analyses.rows import LabelledRows
 from chopper_core.columns import Values, columns, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
@@ -27,7 +28,7 @@ from chopper_core.model.view import View, Window, with_view
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, distinct, run_starts, run_sums, sums_of
-from chopper_core.views.shared.table_view import LabelledRows, columns_of, table_view
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult
 
 LEVEL: Final = "host"

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE, base_of, base_of_steps, baseline_of
 from chopper_core.analyses.power_samples import OF_SAMPLES
+from chopper_core.analyses.rows import ALL_GPUS, GpuRows, LabelledRows, Own, Partition
 from chopper_core.analyses.samples import (
     columns_of,
     gpus_of,
     mean_powers,
-    result_of_samples,
     sampled_notes,
     together,
     totals_of,
@@ -68,16 +68,8 @@ from chopper_core.views.overview.step import (
     step_of,
     without,
 )
-from chopper_core.views.shared.table_view import (
-    ALL_GPUS,
-    GpuRows,
-    LabelledRows,
-    Own,
-    Partition,
-    child_of,
-    known_of,
-    table_view,
-)
+from chopper_core.views.shared.rows_of_samples import result_of_samples
+from chopper_core.views.shared.table_view import child_of, known_of, table_view
 from chopper_core.views.shared.table_view import columns_of as columns_of_figures
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, cells_of, spans_of

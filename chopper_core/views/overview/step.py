@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.coverage import Coverage
 from chopper_core.analyses.samples import mean_powers, together
 from chopper_core.analyses.step_times import (
     StepTimes,
@@ -20,6 +21,17 @@ from chopper_core.analyses.step_times import (
     step_times,
     token_rate,
     tokens_in,
+)
+from chopper_core.analyses.time_parts import (
+    LOSSES,
+    THEORY,
+    covered_parts,
+    divided_as,
+    parts_of,
+    unknown_flops,
+    with_all_parts,
+    with_parts,
+    without_gpus,
 )
 from chopper_core.columns import METRICS, Scope, Values, is_measured
 from chopper_core.model.column_names import CYCLES
@@ -32,18 +44,6 @@ from chopper_core.model.units import Unit, scaled_text, significant
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import median_of
-from chopper_core.views.overheads import (
-    LOSSES,
-    THEORY,
-    covered_parts,
-    divided_as,
-    parts_of,
-    unknown_flops,
-    with_all_parts,
-    with_parts,
-    without_gpus,
-)
-from chopper_core.views.shared.marks import Coverage
 
 OTHER: Final = "other_compute_ns"
 """Unattributed compute together with parts that aren't distinguished."""

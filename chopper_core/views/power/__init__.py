@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.base import base_of
+from chopper_core.analyses.outliers import outliers
 from chopper_core.analyses.power_samples import (
     CORRELATED,
     OF_STEPS,
@@ -19,13 +20,13 @@ from chopper_core.analyses.power_samples import (
     correlations,
     samples_of,
 )
+from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
 from chopper_core.analyses.samples import (
     MAX_POINTS,
     columns_of,
     evenly,
     gpus_of,
     paired_with,
-    result_of_samples,
     sampled_notes,
     totals_of,
 )
@@ -42,16 +43,8 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import means_of, median_of, others_median, ratios
-from chopper_core.views.shared.marks import outliers
-from chopper_core.views.shared.table_view import (
-    ALL_GPUS,
-    LabelledRows,
-    Own,
-    Partition,
-    child_of,
-    known_of,
-    table_view,
-)
+from chopper_core.views.shared.rows_of_samples import result_of_samples
+from chopper_core.views.shared.table_view import child_of, known_of, table_view
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, any_level, options_of
 
 SPEC: Final = ViewSpec(

@@ -19,6 +19,7 @@ from chopper_core.analyses.leads import (
     leads,
 )
 from chopper_core.analyses.matched_kernels import Occurrences, sums_by
+from chopper_core.analyses.rows import LabelledRows, Own, Partition
 from chopper_core.analyses.why_late import why_late
 from chopper_core.columns import METRICS, Scope, Values, heat_of, is_measured, numbered, worded
 from chopper_core.model.charts import LineChart
@@ -32,7 +33,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import counts_of, median_of, medians_along, ratios, sums_of
 from chopper_core.views.ranks import rank_columns
 from chopper_core.views.ranks.rank_columns import by_part, delays, waits, waits_by, waits_map
-from chopper_core.views.shared.table_view import LabelledRows, Own, Partition, child_of, table_view
+from chopper_core.views.shared.table_view import child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

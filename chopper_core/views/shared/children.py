@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base, base_of, divided
+from chopper_core.analyses.coverage import Coverage
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -40,7 +41,6 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import evenly, ratios
 from chopper_core.views.frame import Frame, Number, no_means
-from chopper_core.views.shared.marks import Coverage
 from chopper_core.views.spec import ViewResult
 
 MOST_CHARTED_GPUS: Final = 1024
