@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core import views
+from chopper_core import analyses, findings, views
 from chopper_core.analyses.step_times import step_times
 from chopper_core.columns import METRICS, Metric
 from chopper_core.columns.quantities import QUANTITIES, Quantity
@@ -815,8 +815,9 @@ def test_no_title_stands_for_two_figures() -> None:
                 collect(part, depth + 1)
 
     collect([METRICS, RUN_COLUMNS])
-    for found in walk_packages(views.__path__, f"{views.__name__}."):
-        collect(vars(import_module(found.name)))
+    for room in (analyses, findings, views):
+        for found in walk_packages(room.__path__, f"{room.__name__}."):
+            collect(vars(import_module(found.name)))
     several = {
         title: own
         for title, names in titles.items()
