@@ -54,11 +54,17 @@ class ResultFrame(Frame, frozen=True, eq=False):
         """`to_pandas().plot`; a plot needs matplotlib, which Chopper doesn't install."""
         return self.to_pandas().set_index("name").plot
 
-    def to_json(self) -> str:
-        """The frame as JSON of the schema `chopper.frame/1`."""
+    def to_json(
+        self, *, limit: int | None = None, pictures: bool = False, brief: bool = False
+    ) -> str:
+        """The frame as JSON of the schema `chopper.frame/2`, as `chopper show --format json`.
+
+        Without a limit it has at most 200 rows and 100 kB; `rows_total` counts all. `pictures`
+        adds the charts as numbers; `brief` rounds to four significant digits.
+        """
         from chopper_core.render import as_json
 
-        return as_json(self)
+        return as_json(self, limit=limit, has_pictures=pictures, is_brief=brief)
 
 
 class OpenRun:

@@ -42,7 +42,7 @@ STANDARD = {
 def test_json_follows_its_schema(address: str) -> None:
     frame = query(RUN, replace(parse(address), is_total=True))
     document = json.loads(render(frame, "json"))
-    assert document["schema"] == "chopper.frame/1"
+    assert document["schema"] == "chopper.frame/2"
     assert document["address"] == frame.address
     assert document["level"] == frame.level
     names = [column["name"] for column in document["columns"]]

@@ -477,7 +477,7 @@ def test_phases_are_told_apart_where_layers_meet() -> None:
 @pytest.mark.parametrize("scope", ["", ":gpu=3", ":gpu=3/iteration=11/phase=backward/layer=7"])
 def test_every_format_has_the_lanes(run: Run, scope: str) -> None:
     found = query(run, parse(f"R{scope}?view=timeline"))
-    told = json.loads(as_json(found))
+    told = json.loads(as_json(found, has_pictures=True))
     assert [row["name"] for row in told["rows"]] == list(found.labels)
     (picture,) = told["pictures"]
     assert picture["lanes"] == list(found.labels) and picture["cells"] == 100
