@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.analyses.significance import LEVEL, adjusted, unpaired
 from chopper_core.columns import worded
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
 from chopper_core.extensions.runs.run_set import FAILED, OK, RunRow, RunSet, setting_of, settings_of
@@ -24,7 +25,6 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import grouped, median_of
 from chopper_core.views import RUNS
-from chopper_core.views.determinism import LEVEL, adjusted, unpaired
 from chopper_core.views.frame import Frame
 
 COOLER: Final = Threshold(
