@@ -155,7 +155,7 @@ class OpenRun:
 
         Raises UsageError for what isn't a question or can't be replayed.
         """
-        from chopper_core.views.shared.asked import SEPARATOR
+        from chopper_core.analyses.asked import SEPARATOR
         from chopper_core.views.whatif import DEFAULTS
 
         asked = Overrides(predicted=SEPARATOR.join(questions or DEFAULTS[:1]))

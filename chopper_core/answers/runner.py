@@ -117,7 +117,7 @@ def shown(
 
 def what_if_view(view: View, questions: Sequence[str], by: str = "") -> View:
     """The view `whatif` of a run or a part of one, with questions."""
-    from chopper_core.views.shared.asked import SEPARATOR
+    from chopper_core.analyses.asked import SEPARATOR
 
     view = with_view(view, "whatif")
     return replace(view, of=SEPARATOR.join(questions) or view.of, by=by or view.by)

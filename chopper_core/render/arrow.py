@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chopper_core.metrics import Metric, Values
+from chopper_core.columns import Metric, Values
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import AnyArray, Mask, Numbers
 from chopper_core.views.frame import Frame

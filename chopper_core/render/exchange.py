@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import Metric, Values
+from chopper_core.columns import Metric, Values
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.doubts import NOTE

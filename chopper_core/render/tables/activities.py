@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.metrics import columns, metric_named
-from chopper_core.metrics.metric import Metric
+from chopper_core.columns import columns, metric_named
+from chopper_core.columns.metric import Metric
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, activity_rows

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from chopper_core.columns import columns
 from chopper_core.graph.collectives import Collectives, collectives_of
 from chopper_core.graph.process_groups import split_groups
-from chopper_core.metrics import columns
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import PHASES, KernelTable

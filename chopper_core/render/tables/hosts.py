@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.metrics import columns
+from chopper_core.columns import columns
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane, HostSteps
 from chopper_core.render.arrow import labels_array, table_of, words_array

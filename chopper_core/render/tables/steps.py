@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.metrics import METRICS, Scope, columns, is_measured
-from chopper_core.metrics.metric import Metric
+from chopper_core.columns import METRICS, Scope, columns, is_measured
+from chopper_core.columns.metric import Metric
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
