@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import Metric, Values
+from chopper_core.columns import Metric, Values
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.doubts import NOTE
@@ -260,11 +260,11 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     for row in range(count):
         figures = frame.row(row)
         cells = ["" if figures[name] is None else figures[name] for name in names]
-        writer.writerow(map(_cell, [frame.labels[row], *cells, frame.addresses(row), *mark]))
+        writer.writerow(map(csv_cell, [frame.labels[row], *cells, frame.addresses(row), *mark]))
     return text.getvalue()
 
 
-def _cell(value: object) -> object:
+def csv_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     # Printed on a terminal, control characters would act.

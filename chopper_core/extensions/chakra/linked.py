@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.align.collectives import message_bytes
-from chopper_core.align.kernel_classes import is_communication
 from chopper_core.extensions.chakra.graph import ExecutionGraph, GraphBuilder
 from chopper_core.extensions.chakra.host_trace import (
     COMM,
@@ -31,6 +30,7 @@ from chopper_core.tables.columns import nanoseconds
 from chopper_core.tables.losses import number_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.progress import Progress, silent
+from chopper_core.work.kernel_classes import is_communication
 
 NAME: Final = "Chakra linked trace"
 FILES: Final = (
