@@ -23,8 +23,6 @@ FRAME_SCHEMA: Final = "chopper.frame/1"
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
 """Kinds of charts in the schema, where a class has another name."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "'")
-_FORMER: Final = {"saving_ns": "stake_ns"}
-"""Columns that a row of JSON has also under their former name, for one version."""
 LANE_CELLS: Final = 100
 """Cells of a lane in JSON; on the screen a lane has as many as fit."""
 
@@ -35,7 +33,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
     `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
     rows, `held` names the columns of a row whose value is that of the nearest sample outside of it
     or divided as on some GPUs, `partial` those whose value covers only some of the row's GPUs, as
-    `held_total` and `partial_total` of the total.
+    `held_total` and `partial_total` of the total; `bound` those that are bounds, not attained.
     `attributes` has what the trace gives of a row's activity next to its figures.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
@@ -57,10 +55,11 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
                 **_given(base_name=frame.partner(row)),
                 "address": frame.addresses(row),
                 **_given(truncated=frame.is_cut(row)),
-                **_figures(frame, row),
+                **finite(frame.row(row)),
                 **_given(
                     held=_columns_with(frame, row, Values.is_extrapolated),
                     partial=_columns_with(frame, row, Values.is_partial),
+                    bound=_columns_with(frame, row, Values.is_bound),
                     attributes={name: plain(each) for name, each in frame.attributes(row).items()},
                 ),
             }
@@ -81,11 +80,6 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
 
 def _given(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value}
-
-
-def _figures(frame: Frame, row: int) -> dict[str, Any]:
-    found: dict[str, Any] = finite(frame.row(row))
-    return found | {_FORMER[name]: found[name] for name in found.keys() & _FORMER.keys()}
 
 
 def _columns_with(frame: Frame, row: int, has: Callable[[Values, int], bool]) -> list[str]:

@@ -85,7 +85,11 @@ def as_text(
     short = names if is_prose else fitting_names(names, name_width, glyphs)
     inked = [_inks(frame, column) for column in shown] if paint is not plain else []
     inks = [*zip(*inked, strict=True)] or [()] * count
+    heading = ""
     for row in range(count):
+        if is_prose and (group := _group(frame, row)) != heading:
+            heading = group
+            lines += [paint(f"{glyphs.spelled('──')} {heading}", "dim")]
         name = wrapped(names[row], name_width) if is_prose else [short[row]]
         spark = []
         if means is not None and scale is not None:
@@ -99,6 +103,12 @@ def as_text(
         lines.append("")
     footer = [paint(text, "dim") for text in _footer(frame, count, drawn)]
     return glyphs.spelled("\n".join([*lines, *footer]) + "\n")
+
+
+def _group(frame: Frame, row: int) -> str:
+    """The group of a sentence, in the default order."""
+    groups = frame.values.get("group")
+    return "" if groups is None or frame.sort else str(groups.cell(row) or "")
 
 
 def _inks(frame: Frame, column: ColumnText) -> list[str]:

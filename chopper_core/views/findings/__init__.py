@@ -1,4 +1,4 @@
-"""Findings: the problems of a run, ranked by potential saving.
+"""Findings: the problems of a run, those first whose fix saves most.
 
 To add a rule, write it into the module of its theme; a new module's name goes to `MODULES`.
 """
@@ -22,7 +22,9 @@ from chopper_core.model.view import View
 from chopper_core.util import plugins
 from chopper_core.util.plugins import Plugin
 from chopper_core.views.base import base_of_steps
-from chopper_core.views.findings.parts import Found, Worth, in_groups
+from chopper_core.views.findings.advice import advice_for
+from chopper_core.views.findings.parts import Found, Worth, group_of, in_groups
+from chopper_core.views.findings.remedies import is_bound
 from chopper_core.views.findings.rule import (
     COMPUTES,
     CONFIDENCE,
@@ -33,6 +35,7 @@ from chopper_core.views.findings.rule import (
     Finding,
     FindingRule,
     FindingsContext,
+    Group,
     context_of,
 )
 from chopper_core.views.shared.phrases import by_number, count, facts, percent, time
@@ -67,33 +70,41 @@ RULES: Final[tuple[FindingRule, ...]] = tuple(
 )
 """All rules, in the order of `MODULES`: of equal savings, that of the later rule comes first."""
 
-SAVING: Final = column("""saving_ns | ns | saving
-    Potential saving: how much shorter an iteration would be without it, mean over the complete
-    iterations, by replay or by estimate; 0 where the replay takes no less. That of a part is in
-    that of the whole.
-    missing: the impact can't be estimated""")
+COSTS: Final = column("""cost_ns | ns | costs
+    Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about.
+    missing: it can't be measured""")
+SAVING: Final = column("""saving_ns | ns | saves
+    How much shorter a step is without it, by replay, mean over the complete steps; `≤` where no
+    change attains all of it, such as a host of zero time. That of a part is in that of the whole.
+    missing: no replay removes it: the steps can't be replayed, or nothing says how""")
 LOW: Final = column(f"""saving_low_ns | ns | at least
-    The low end of the potential saving's range: allows for what else would wait then, and for
-    other work that a lower clock or busier links would slow down.
+    The low end of what it saves: allows for what else would wait then, and for other work that a
+    lower clock or busier links would slow down.
     missing: {SAVING.missing_because}""")
 HIGH: Final = column(f"""saving_high_ns | ns | at most
-    The high end of the potential saving's range.
+    The high end of what it saves.
     missing: {SAVING.missing_because}""")
 SHARE: Final = column(f"""saving_pct | % | of step
-    Potential saving in % of the step time.
+    What it saves in % of the step time.
     missing: {SAVING.missing_because}""")
+GROUP: Final = column("""group | | group
+    What it asks for: fix first (a cause), could be better (kernels below their roof), or not known
+    (what the files lack).""")
+DETAIL: Final = column("""detail | | detail
+    The finding in full: evidence, since when, and why it saves more or less than it costs.""")
+ADVICE: Final = column("""advice | | what to do
+    What to try, the most likely first, at most three sentences: only what the run shows to fit.
+    missing: nothing that the run shows tells what would help""")
 PART_OF: Final = column("""part_of | | part of
     The number of the finding that it is a part of, counting from 1 in the default order: both cost
     the same time.
     missing: it costs time that no other finding does, or unknown time""")
-BASIS: Final = column(f"""basis | | by
-    What the saving is known by: a replay of the steps without the time that the finding costs, or
-    an estimate of its rule, where steps can't be replayed.
-    missing: {SAVING.missing_because}""")
 TOTAL: Final = column("""gpu_time_ns | ns | total GPU time
     GPU time affected, summed over GPUs and complete iterations.
     missing: no GPU time is attributed to it""")
 _FIRST: Final = 3
+_FAR: Final = 0.2
+"""Of the cost: a saving further from it is explained."""
 _MOST_OF_RULE: Final = 64
 """Of thousands of GPUs a rule may find something on each."""
 RULE: Final = column("""rule | | rule
@@ -106,6 +117,11 @@ _MOSTLY_LOST: Final = 0.1
 REMEDY: Final = column("""remedy | | what if
     The question of `chopper what-if` that replays the steps without it.
     missing: no replay removes it""")
+OWN: Final = (
+    COSTS, SAVING, CONFIDENCE, LOW, HIGH, SHARE, GROUP, RULE, PART_OF, TOTAL, DOUBT, REMEDY,
+    ADVICE, DETAIL,
+)  # fmt: skip
+"""The columns of the view, as the page of findings lists them."""
 
 
 class Checked(Struct, frozen=True, eq=False):
@@ -120,18 +136,16 @@ class Checked(Struct, frozen=True, eq=False):
     placed: list[tuple[Found, int | None]]
 
     def range_ns(self, rule: FindingRule, finding: Finding) -> tuple[float | None, float | None]:
-        """The ends of the potential saving's range, which is at most the step, and at most what of
-        it isn't compute where that isn't what the finding costs."""
-        if (saving := finding.saving_ns) is None:
+        """The ends of the range of what a finding saves, which is at most the step, and at most
+        what of it isn't compute where that isn't what the finding costs. None without a replay."""
+        ends = None if self.worth is None else self.worth.range_ns(finding)
+        if ends is None or finding.saving_ns is None:
             return None, None
-        least, most = rule.holds_replayed if finding.is_replayed else rule.holds
-        worth, context = self.worth, self.context
-        ends = (finding.low_ns, finding.high_ns) if worth is None else worth.range_ns(finding)
-        low, high = (saving if end is None else end for end in ends)
-        limit = context.step_ns
-        if finding.cost not in {Cost.UNKNOWN, *COMPUTES}:
+        (low, high), (least, most), saving = ends, rule.holds, finding.saving_ns
+        limit = self.context.step_ns
+        if finding.kind not in {Cost.UNKNOWN, *COMPUTES}:
             limit = max(limit - self.compute_ns, saving)
-        return min(max(least * low, 0.0), limit), min(max(most * high, saving), limit)
+        return min(max(least * low, 0.0), saving), min(max(most * high, saving), limit)
 
 
 def checked(run: Run, view: View) -> Checked:
@@ -164,29 +178,56 @@ def answer(run: Run, view: View) -> ViewResult:
     savings = [each.saving_ns for each in findings]
     ranges = [known.range_ns(*each) for each in found]
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
-    unknown = replace(SAVING, missing_because="without a trace no time can be attributed to it")
+    bound = np.array([is_bound(each.remedy) for each in findings], np.bool_)
     return ViewResult(
         level="finding",
-        labels=[finding.sentence for finding in findings],
+        labels=[finding.title for finding in findings],
         columns=(
-            (unknown if run.is_sampled_only else SAVING, _rounded(savings)),
+            (COSTS, _rounded([each.cost_ns for each in findings])),
+            (SAVING, replace(_rounded(savings), bound=bound)),
+            (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
             (LOW, _rounded([low for low, _ in ranges])),
             (HIGH, _rounded([high for _, high in ranges])),
-            (SHARE, numbered(shares)),
-            (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
+            (SHARE, replace(numbered(shares), bound=bound)),
+            (GROUP, worded([group_of(*each).text for each in found])),
             (RULE, worded([rule.name for rule, _ in found])),
             (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
-            (BASIS, worded([_basis(finding) for finding in findings])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
             (DOUBT, worded([each.doubt or None for each in findings])),
             (REMEDY, worded([each.remedy if each.is_replayed else None for each in findings])),
+            (ADVICE, worded([" ".join(each.advice) or None for each in findings])),
+            (DETAIL, worded([detail_of(context, each) for each in findings])),
         ),
-        shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
+        shown=(CONFIDENCE.name, RULE.name, DETAIL.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
         headline=(_headline(known),),
         base=base_of_steps(run, view),
         notes=(*_together(context, worth, placed), *_notes(context, worth)),
     )
+
+
+def detail_of(context: FindingsContext, finding: Finding) -> str:
+    """The long sentence of a finding, and why it saves far more or less than it costs."""
+    text, cost, saving = finding.detail, finding.cost_ns, finding.saving_ns
+    if not cost or saving is None or context.share(abs(cost - saving)) < SMALLEST_SAVING.share:
+        return text
+    if saving < (1 - _FAR) * cost:
+        rest = time(cost - saving)
+        why = "nothing" if saving < _FAR * cost else time(saving)
+        return f"{text}. By replay it saves {why}: the other {rest} would go into other waits"
+    if saving > (1 + _FAR) * cost and len(context.gpus) > 1:
+        return f"{text}. By replay it saves {time(saving)}: GPUs that wait for it wait less, too"
+    return text
+
+
+def figures_of(finding: Finding) -> tuple[str, ...]:
+    """What a finding costs and saves, as text; nothing where both are unknown."""
+    if finding.cost_ns is None:
+        return ()
+    saves = "–"
+    if finding.saving_ns is not None:
+        saves = "≤" * is_bound(finding.remedy) + time(round(finding.saving_ns))
+    return time(round(finding.cost_ns)), saves
 
 
 def rules_of(run: Run) -> tuple[FindingRule, ...]:
@@ -222,7 +263,10 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
     if worth is not None:
         found = [(rule, worth.of_finding(each)) for rule, each in found]
     found = [(rule, _doubted(context, rule, each)) for rule, each in found]
-    return in_groups(context, found, worth)
+    return [
+        ((rule, replace(each, advice=advice_for(context, rule, each, worth))), whose)
+        for (rule, each), whose in in_groups(context, found, worth)
+    ]
 
 
 def _doubted(context: FindingsContext, rule: FindingRule, finding: Finding) -> Finding:
@@ -245,24 +289,19 @@ def _largest(context: FindingsContext, rule: FindingRule, *, has_replay: bool) -
     def large() -> Iterator[tuple[int, Finding]]:
         nonlocal number
         for each in rule.find(context):
-            share = np.inf if each.saving_ns is None else context.share(each.saving_ns)
+            share = np.inf if each.cost_ns is None else context.share(each.cost_ns)
             if share >= SMALLEST_SAVING.share and (has_replay or not each.needs_replay):
                 number += 1
                 yield number, each
 
     # Not a list of all: each of thousands holds its cells.
-    most = nlargest(_MOST_OF_RULE, large(), key=lambda one: one[1].saving_ns or np.inf)
+    most = nlargest(_MOST_OF_RULE, large(), key=lambda one: one[1].cost_ns or np.inf)
     found = [each for _, each in sorted(most, key=lambda one: one[0])]
     if more := number - len(found):
-        sentence = (
-            f"{count(more, 'more finding')} of the rule {rule.name} that save less: not listed"
-        )
-        found.append(context.finding(sentence, context.at(), Cost.UNKNOWN, None))
+        text = f"{count(more, 'more finding')} of the rule {rule.name} that cost less: not listed"
+        at = context.at()
+        found.append(context.finding(text, text, at, Cost.UNKNOWN, None, group=Group.UNKNOWN))
     return found
-
-
-def _basis(finding: Finding) -> str | None:
-    return None if finding.saving_ns is None else ("estimate", "replay")[finding.is_replayed]
 
 
 def _with_baseline(evidence: View, view: View) -> View:
