@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
+from chopper_core.model.phrases import BETWEEN_FACTS
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
@@ -26,7 +27,6 @@ from chopper_core.util.escape import Escaped, clean, escape_lines
 from chopper_core.util.progress import Progress, silent
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
-from chopper_core.views.shared.phrases import BETWEEN_FACTS
 
 Draw = Callable[[Frame], Sequence[Sequence[Piece]]]
 """The pictures of a frame as lines of text in inks."""

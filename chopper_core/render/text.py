@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.attributes import attribute_text
+from chopper_core.model.phrases import BETWEEN_FACTS
 from chopper_core.render.cells import (
     BARS,
     SENTENCES,
@@ -31,7 +32,6 @@ from chopper_core.render.palette import Paint, plain
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import INKS, tints
-from chopper_core.views.shared.phrases import BETWEEN_FACTS
 
 BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24

@@ -8,16 +8,16 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Values
+from chopper_core.analyses.base import base_of
+from chopper_core.columns import Values
+from chopper_core.columns.filter import FilterRows, matching
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views import timeline
-from chopper_core.views.base import base_of
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.filter import FilterRows, matching
 
 NAMED: Final = (("operation", "operations"), ("kernel", "names"))
 """The levels with names, and their dictionaries in the kernel table."""

@@ -8,17 +8,9 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import kernel_class
-from chopper_core.metrics import Values, columns, is_measured, worded
-from chopper_core.model.column_names import BLOCK, GRID
-from chopper_core.model.groups import Groups
-from chopper_core.model.run import Run
-from chopper_core.model.units import time_text
-from chopper_core.model.view import View
-from chopper_core.util.arrays import Mask
-from chopper_core.views.base import Base, base_of
-from chopper_core.views.shared import call_figures
-from chopper_core.views.shared.call_figures import (
+from chopper_core.analyses import call_figures
+from chopper_core.analyses.base import Base, base_of
+from chopper_core.analyses.call_figures import (
     by_shape,
     kernels_of_shape,
     measured_roofline,
@@ -27,16 +19,18 @@ from chopper_core.views.shared.call_figures import (
     of_shape,
     shape_notes,
 )
-from chopper_core.views.shared.phrases import count, facts, percent
-from chopper_core.views.shared.table_view import (
-    Partition,
-    by_kernel_codes,
-    by_level,
-    columns_of,
-    quantiles,
-    table_view,
-)
+from chopper_core.analyses.rows import Partition, by_kernel_codes, by_level, quantiles
+from chopper_core.columns import Values, columns, is_measured, worded
+from chopper_core.model.column_names import BLOCK, GRID
+from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import count, facts, percent
+from chopper_core.model.run import Run
+from chopper_core.model.units import time_text
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Mask
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.work.kernel_classes import kernel_class
 
 SPEC: Final = ViewSpec(
     name="kernels",

@@ -10,7 +10,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Values, columns, numbered
+from chopper_core.analyses.rows import LabelledRows, Partition
+from chopper_core.columns import METRICS, Values, columns, numbered
+from chopper_core.model import phrases
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.column_names import ALLOC_BYTES, PEAK_BYTES
 from chopper_core.model.groups import Groups
@@ -22,14 +24,7 @@ from chopper_core.model.view import View, Window, with_view
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import counts_of, maxima_of, means_of, ranked, sums_of
-from chopper_core.views.shared import phrases
-from chopper_core.views.shared.table_view import (
-    LabelledRows,
-    Partition,
-    child_of,
-    columns_of,
-    table_view,
-)
+from chopper_core.views.shared.table_view import child_of, columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.lanes import edges
 

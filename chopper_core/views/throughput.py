@@ -14,21 +14,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
-from chopper_core.metrics import Metric, Values, column, columns, numbered, worded
-from chopper_core.model.charts import BarChart, LineChart, Series
-from chopper_core.model.groups import Groups
-from chopper_core.model.run import Run
-from chopper_core.model.table import PHASES, KernelTable, Phase, Selection
-from chopper_core.model.units import time_text
-from chopper_core.model.view import View, pivot, with_view
-from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
-from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import ratios, runs_of, sums_of
-from chopper_core.views.base import base_of, base_of_steps
-from chopper_core.views.shared.derived import named, reduced_along
-from chopper_core.views.shared.phrases import count, facts
-from chopper_core.views.shared.step_times import (
+from chopper_core.analyses.base import base_of, base_of_steps
+from chopper_core.analyses.rows import GpuRows, LabelledRows
+from chopper_core.analyses.step_times import (
     of_steps,
     ranks_of,
     replicas_of,
@@ -36,13 +24,21 @@ from chopper_core.views.shared.step_times import (
     tokens_in,
     whole_steps,
 )
-from chopper_core.views.shared.table_view import (
-    GpuRows,
-    LabelledRows,
-    child_of,
-    table_view,
-)
+from chopper_core.columns import Metric, Values, column, columns, numbered, worded
+from chopper_core.columns.derived import named, reduced_along
+from chopper_core.model.charts import BarChart, LineChart, Series
+from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import count, facts
+from chopper_core.model.run import Run
+from chopper_core.model.table import PHASES, KernelTable, Phase, Selection
+from chopper_core.model.units import time_text
+from chopper_core.model.view import View, pivot, with_view
+from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import ratios, runs_of, sums_of
+from chopper_core.views.shared.table_view import child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
 
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
 _PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)

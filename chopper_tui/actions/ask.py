@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS
+from chopper_core.analyses.outliers import FACTOR, MAD_TO_SIGMA, outliers
+from chopper_core.columns import METRICS
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import ALL_TIME, View, with_view
@@ -25,7 +26,6 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
 from chopper_core.views import WHATIF, view_spec, view_specs
-from chopper_core.views.shared.marks import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_core.views.spec import SeveralRuns, splits_of
 from chopper_tui.actions.compare import refuse_of_set, runs_filter, view_of_set
 from chopper_tui.actions.program import open_command

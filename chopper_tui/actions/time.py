@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import metric_named
+from chopper_core.columns import metric_named
 from chopper_core.model.charts import Chart, HeatMap, Icicle
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import interval_of, scope_of

@@ -71,6 +71,8 @@ def frame_text(frame: Frame, options: Namespace, charted: Run | None = None) -> 
         glyphs=glyphs(is_ascii=options.ascii),
         charted=charted,
         paint=plain if options.output else paint_for(sys.stdout.isatty(), os.environ),
+        has_pictures=options.chart,
+        is_brief=options.brief,
     )
     return text, format_name
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 from textual import events, work
 
-from chopper_core.metrics import Metric, metric_named
+from chopper_core.columns import Metric, metric_named
 from chopper_core.model.charts import Card, Cards, Chart, Composition
 from chopper_core.model.run import Run
 from chopper_core.model.units import scaled_text

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.asked import Steady, change_of
+from chopper_core.analyses.step_times import step_times
 from chopper_core.api import OpenRun
 from chopper_core.graph import window
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
-from chopper_core.views.shared.asked import Steady, change_of
-from chopper_core.views.shared.step_times import step_times
 from tests.demo import generated_run
 
 QUESTIONS = ("operation:mlp_dp x0.8", "no contention", "comm x0.7")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.color import Color, ColorType
 
-from chopper_core.metrics import Values
+from chopper_core.columns import Values
 from chopper_core.model.address import parse
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.signals import Signal

@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.time_parts import LOSSES
+from chopper_core.findings import MODULES, RULES
+from chopper_core.findings.rule import GENERAL, MEANING
+from chopper_core.findings.titles import MAX_TITLE
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Cards
 from chopper_core.model.column_names import integral_of, known_of, samples_in
@@ -26,11 +30,8 @@ from chopper_core.model.units import Unit
 from chopper_core.render.exchange import as_json
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.text import as_markdown, as_text
-from chopper_core.views.findings import MODULES, OWN, RULES
-from chopper_core.views.findings.rule import GENERAL, MEANING
-from chopper_core.views.findings.titles import MAX_TITLE
+from chopper_core.views.findings import OWN
 from chopper_core.views.frame import Frame
-from chopper_core.views.overheads import LOSSES
 from chopper_core.views.query import query
 from chopper_tui.draw.table import plan
 from tests.demo import demo_run, generated_run
@@ -924,7 +925,7 @@ def test_a_gap_between_two_programs_is_said_and_one_within_a_step_is_not() -> No
 def test_of_too_many_activities_some_iterations_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chopper_core.views.shared.matched_kernels.MAX_MATCHED", 200)
+    monkeypatch.setattr("chopper_core.analyses.matched_kernels.MAX_MATCHED", 200)
 
     def extra(row: Row) -> int:
         return 300_000 * (row.operation == "mlp_up" and row.layer == 4)

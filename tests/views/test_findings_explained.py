@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.model.run import Run
-from chopper_core.model.view import View
-from chopper_core.views.findings import RULES, _find, _largest
-from chopper_core.views.findings.parts import Worth
-from chopper_core.views.findings.rule import (
+from chopper_core.analyses.time_parts import parts_of
+from chopper_core.findings import RULES, _find, _largest
+from chopper_core.findings.parts import Worth
+from chopper_core.findings.rule import (
     EXPLAINED,
     SMALLEST_SAVING,
     Confidence,
@@ -21,9 +20,10 @@ from chopper_core.views.findings.rule import (
     FindingsContext,
     context_of,
 )
-from chopper_core.views.overheads import parts_of
+from chopper_core.model.phrases import by_number
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
 from chopper_core.views.query import query
-from chopper_core.views.shared.phrases import by_number
 from tests.bench import causes as bench
 from tests.bench.causes import planted
 from tests.demo import demo_run

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.analyses.asked import Steady, answer_of, change_of
 from chopper_core.model.view import View
-from chopper_core.views.shared.asked import Steady, answer_of, change_of
 from tests.bench.causes import findings_of
 from tests.jobs import CASES, Cause, clean, planted, simulated, words_of
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.leads import leads
+from chopper_core.analyses.matched_kernels import occurrences_of
+from chopper_core.findings.rule import context_of
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.address import parse
 from chopper_core.model.inputs import Source
+from chopper_core.model.phrases import recurrence
 from chopper_core.model.run import Run, located
 from chopper_core.model.table import LEVELS, Kind, Phase
-from chopper_core.views.findings.rule import context_of
 from chopper_core.views.query import query
-from chopper_core.views.shared.leads import leads
-from chopper_core.views.shared.matched_kernels import occurrences_of
-from chopper_core.views.shared.phrases import recurrence
 from tests.support import Row, run_of
 
 MS = 1_000_000

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.overlap import Overlaps, overlaps_in
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.util.errors import UsageError
-from chopper_core.views.overlap import Overlaps, overlaps_in
 from chopper_core.views.query import query
 from tests.demo import demo_run
 from tests.support import Row, run_of

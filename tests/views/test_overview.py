@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses import leads
 from chopper_core.extensions.runs.figures import figures_of_run
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Cards, Composition, Lanes
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN
 from chopper_core.model.inputs import Source
+from chopper_core.model.phrases import time
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES, Phase
 from chopper_core.model.view import Baseline, View
@@ -23,8 +25,6 @@ from chopper_core.views.frame import Frame
 from chopper_core.views.overview import evidence
 from chopper_core.views.overview.step import step_of
 from chopper_core.views.query import preview, query
-from chopper_core.views.shared import leads
-from chopper_core.views.shared.phrases import time
 from chopper_tui.draw.charts import draw
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import measured_run

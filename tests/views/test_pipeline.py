@@ -223,7 +223,7 @@ def test_equal_stages_have_the_bubble_of_theory() -> None:
 
 
 def test_microbatches_keep_the_order_of_the_schedule() -> None:
-    from chopper_core.views.pipeline import blocks_of
+    from chopper_core.analyses.pipeline import blocks_of
 
     run, config, _ = pipeline_run()
     blocks = blocks_of(run, address.parse("R"))
@@ -344,7 +344,7 @@ def test_a_zero_bubble_dump_has_gradients_of_weights_apart(tmp_path: Path) -> No
     ],
 )
 def test_annotations_say_microbatch_and_chunk(name: str, microbatch: int, chunk: int) -> None:
-    from chopper_core.views.pipeline import _CHUNKED, _NUMBERED
+    from chopper_core.analyses.pipeline import _CHUNKED, _NUMBERED
 
     for pattern, number in ((_NUMBERED, microbatch), (_CHUNKED, chunk)):
         match = pattern.search(name)

@@ -11,8 +11,9 @@ from typing import get_type_hints
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS
-from chopper_core.metrics.metric import worded
+from chopper_core.analyses.pipeline import pipeline_of
+from chopper_core.columns import METRICS
+from chopper_core.columns.metric import worded
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import Phase, empty_table
@@ -26,7 +27,6 @@ from chopper_core.util.workers import dask_executor
 from chopper_core.views import SET_VIEWS, VIEWS, overlap, view_module, view_spec, view_specs
 from chopper_core.views import spec as view_specification
 from chopper_core.views.overview.evidence import causes_of
-from chopper_core.views.pipeline import pipeline_of
 from chopper_core.views.query import answer
 from chopper_core.views.spec import Previewed, ViewModule
 from tests.support import Row, run_of, sample_run

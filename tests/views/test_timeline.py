@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.slack import row_slack
 from chopper_core.model.address import parse, render
@@ -35,6 +34,7 @@ from chopper_core.views.timeline.lanes import (
     slack_strip,
     waits_of,
 )
+from chopper_core.work.kernel_classes import kernel_class
 from chopper_tui.export import printed
 from tests.demo import demo_run
 from tests.support import Row, run_of, sample_run
@@ -477,7 +477,7 @@ def test_phases_are_told_apart_where_layers_meet() -> None:
 @pytest.mark.parametrize("scope", ["", ":gpu=3", ":gpu=3/iteration=11/phase=backward/layer=7"])
 def test_every_format_has_the_lanes(run: Run, scope: str) -> None:
     found = query(run, parse(f"R{scope}?view=timeline"))
-    told = json.loads(as_json(found))
+    told = json.loads(as_json(found, has_pictures=True))
     assert [row["name"] for row in told["rows"]] == list(found.labels)
     (picture,) = told["pictures"]
     assert picture["lanes"] == list(found.labels) and picture["cells"] == 100

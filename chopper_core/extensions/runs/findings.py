@@ -12,10 +12,13 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.columns import worded
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
 from chopper_core.extensions.runs.run_set import FAILED, OK, RunRow, RunSet, setting_of, settings_of
 from chopper_core.extensions.runs.runs import frame_of_set, shown_rows
-from chopper_core.metrics import worded
+from chopper_core.findings.rule import CONFIDENCE, Confidence, Finding, Threshold
+from chopper_core.findings.titles import one_line
+from chopper_core.model.phrases import count, listed, percent
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
@@ -24,10 +27,7 @@ from chopper_core.util.grouping import grouped, median_of
 from chopper_core.views import RUNS
 from chopper_core.views.determinism import LEVEL, adjusted, unpaired
 from chopper_core.views.findings import DETAIL
-from chopper_core.views.findings.rule import CONFIDENCE, Confidence, Finding, Threshold
-from chopper_core.views.findings.titles import one_line
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.phrases import count, listed, percent
 
 COOLER: Final = Threshold(
     "temperature below that of the fastest run", 1.0, "°C", "sensors resolve a degree"

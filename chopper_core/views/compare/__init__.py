@@ -11,7 +11,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import (
+from chopper_core.analyses.base import Base, base_of, baseline_of, divided, other_total
+from chopper_core.analyses.rows import Own
+from chopper_core.analyses.same_work import Side
+from chopper_core.columns import (
     Metric,
     Reduces,
     Scope,
@@ -21,23 +24,21 @@ from chopper_core.metrics import (
     metric_named,
     worded,
 )
-from chopper_core.metrics.metric import quotient
+from chopper_core.columns.derived import delta_of, difference, relative, relative_of
+from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, STATES
 from chopper_core.model.units import drawn_in, scaled_text
 from chopper_core.model.view import Baseline, View, complete_order
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
-from chopper_core.views.base import Base, base_of, baseline_of, divided, other_total
 from chopper_core.views.compare.ancestors import by_ancestor
 from chopper_core.views.shared.children import cut_note
 from chopper_core.views.shared.compared import Pairs, matched, renamed_labels
-from chopper_core.views.shared.derived import delta_of, difference, relative, relative_of
-from chopper_core.views.shared.phrases import facts
-from chopper_core.views.shared.same_work import Side
-from chopper_core.views.shared.table_view import Own, child_of
+from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

@@ -19,7 +19,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Reduces, Scope, column, metric_named
+from chopper_core.analyses.step_times import token_rate
+from chopper_core.columns import METRICS, Metric, Reduces, Scope, column, metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.units import WRITTEN, Unit, scaled_text
@@ -28,7 +29,6 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
 from chopper_core.views.determinism import LEVEL, adjusted, one_more, unpaired
-from chopper_core.views.shared.step_times import token_rate
 from chopper_core.views.throughput import steps_of
 
 PASS: Final = "pass"

@@ -15,14 +15,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import column, numbered, worded
-from chopper_core.model.run import Run
-from chopper_core.model.view import View, as_statistic, pivot
-from chopper_core.util.arrays import Float64, Mask
-from chopper_core.util.errors import NoSuchNode, UsageError
-from chopper_core.util.grouping import median_of
-from chopper_core.views.base import baseline_of
-from chopper_core.views.determinism.steadiness import (
+from chopper_core.analyses.base import baseline_of
+from chopper_core.analyses.rows import GpuRows, Own
+from chopper_core.analyses.steadiness import (
     FIGURES,
     Steadiness,
     SteadinessFigure,
@@ -30,9 +25,15 @@ from chopper_core.views.determinism.steadiness import (
     sampled_steadiness,
     steadiness,
 )
-from chopper_core.views.shared.derived import delta_of
-from chopper_core.views.shared.phrases import count, facts
-from chopper_core.views.shared.table_view import GpuRows, Own, child_of, known_of
+from chopper_core.columns import column, numbered, worded
+from chopper_core.columns.derived import delta_of
+from chopper_core.model.phrases import count, facts
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, as_statistic, pivot
+from chopper_core.util.arrays import Float64, Mask
+from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.util.grouping import median_of
+from chopper_core.views.shared.table_view import child_of, known_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

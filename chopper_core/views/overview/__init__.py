@@ -13,7 +13,26 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, columns, heat_of, is_measured, numbered
+from chopper_core.analyses.base import NODE, base_of, base_of_steps, baseline_of
+from chopper_core.analyses.power_samples import OF_SAMPLES
+from chopper_core.analyses.rows import ALL_GPUS, GpuRows, LabelledRows, Own, Partition
+from chopper_core.analyses.samples import (
+    columns_of,
+    gpus_of,
+    mean_powers,
+    sampled_notes,
+    together,
+    totals_of,
+)
+from chopper_core.columns import (
+    METRICS,
+    Metric,
+    Values,
+    columns,
+    heat_of,
+    is_measured,
+    numbered,
+)
 from chopper_core.model import address
 from chopper_core.model.charts import (
     Band,
@@ -26,6 +45,7 @@ from chopper_core.model.charts import (
     Series,
 )
 from chopper_core.model.column_names import AWAITED, HEAT, HOTSPOT
+from chopper_core.model.phrases import count, facts, time
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.model.units import LONG_TIMES, Unit, scaled_text
@@ -33,7 +53,6 @@ from chopper_core.model.view import Interval, View, with_view
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
-from chopper_core.views.base import NODE, base_of, base_of_steps, baseline_of
 from chopper_core.views.kernels import COLUMNS as KERNEL_COLUMNS
 from chopper_core.views.kernels import columns_of_kernels, figures_of
 from chopper_core.views.overview.step import (
@@ -49,27 +68,8 @@ from chopper_core.views.overview.step import (
     step_of,
     without,
 )
-from chopper_core.views.power.samples import OF_SAMPLES
-from chopper_core.views.shared.phrases import count, facts, time
-from chopper_core.views.shared.samples import (
-    columns_of,
-    gpus_of,
-    mean_powers,
-    result_of_samples,
-    sampled_notes,
-    together,
-    totals_of,
-)
-from chopper_core.views.shared.table_view import (
-    ALL_GPUS,
-    GpuRows,
-    LabelledRows,
-    Own,
-    Partition,
-    child_of,
-    known_of,
-    table_view,
-)
+from chopper_core.views.shared.rows_of_samples import result_of_samples
+from chopper_core.views.shared.table_view import child_of, known_of, table_view
 from chopper_core.views.shared.table_view import columns_of as columns_of_figures
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, cells_of, spans_of
@@ -427,7 +427,7 @@ def _lag_ns(step: Step) -> Float64:
     found = np.full(len(step.gpus), np.nan)
     if len(step.gpus) < 2:
         return found
-    from chopper_core.views.shared.leads import leads
+    from chopper_core.analyses.leads import leads
 
     with suppress(UsageError):
         ranks, _ = leads(step.run, with_view(replace(step.view, baseline=None), ""))
@@ -465,9 +465,9 @@ _SHOWN_OF_SAMPLES: Final = (
 
 
 def _of_samples(run: Run, view: View) -> ViewResult:
+    from chopper_core.analyses.power_samples import WINDOW_NS, samples_of
     from chopper_core.views.overview.evidence import findings, number_of_findings
     from chopper_core.views.power import charts
-    from chopper_core.views.power.samples import WINDOW_NS, samples_of
 
     own = columns_of(run)
     found = samples_of(run, view, WINDOW_NS) if own else []

@@ -8,10 +8,12 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, heat_of
+from chopper_core.analyses.leads import RankLeads, leads
+from chopper_core.columns import METRICS, heat_of
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Composition
 from chopper_core.model.glossary import TERMS
+from chopper_core.model.phrases import others, time
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
@@ -19,8 +21,6 @@ from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
 from chopper_core.views.overview.opportunities import opportunities
 from chopper_core.views.overview.step import step_of
-from chopper_core.views.shared.leads import RankLeads, leads
-from chopper_core.views.shared.phrases import others, time
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; a smaller change is not worth a card."""
@@ -38,9 +38,10 @@ _FEW: Final = 3
 
 def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """Findings, then opportunities where there are few, and one line of what isn't known."""
-    from chopper_core.views.findings import checked, figures_of
-    from chopper_core.views.findings.parts import group_of
-    from chopper_core.views.findings.rule import Group
+    from chopper_core.findings import checked
+    from chopper_core.findings.parts import group_of
+    from chopper_core.findings.rule import Group
+    from chopper_core.findings.sentences import figures_of
 
     found = checked(run, view)
     cards, limits = list[Card](), []
@@ -70,7 +71,7 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
 
 def number_of_findings(run: Run, view: View) -> str:
     """As the view of findings counts them, those of what isn't known too: `5 with 3 parts`."""
-    from chopper_core.views.findings import checked, numbers_of
+    from chopper_core.findings import checked, numbers_of
 
     number, parts = numbers_of(checked(run, view))
     return f"{number or 'none'}{parts}"
@@ -116,7 +117,8 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
 
 def explained_finding(run: Run, view: View, card: Card) -> Explained:
     """A finding in full, what its rule looks for, its thresholds, and what its figures are."""
-    from chopper_core.views.findings import checked, detail_of
+    from chopper_core.findings import checked
+    from chopper_core.findings.sentences import detail_of
 
     lines, known = [("enter", f"opens the evidence, {clean(card.address)}")], checked(run, view)
     for (rule, finding), _ in known.placed:
@@ -139,7 +141,7 @@ def explained_finding(run: Run, view: View, card: Card) -> Explained:
 
 def remedy_of(run: Run, view: View, title: str) -> str:
     """The what-if question of a finding of the run; empty where no replay removes it."""
-    from chopper_core.views.findings import checked
+    from chopper_core.findings import checked
 
     found = checked(run, View(view.run, overrides=view.overrides)).placed
     text = title.removeprefix("└ ")

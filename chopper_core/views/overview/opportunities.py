@@ -12,12 +12,13 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import kernel_class
-from chopper_core.metrics.launches import rounds_of
+from chopper_core.analyses.call_figures import by_shape, modelled_figures
+from chopper_core.columns.launches import rounds_of
 from chopper_core.model import address
 from chopper_core.model.charts import Card
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS, FLOPS_TYPE, GRID, MODEL_BYTES
 from chopper_core.model.hardware import ElementType, Hardware
+from chopper_core.model.phrases import count, percent, time
 from chopper_core.model.shapes import CallShape, Product
 from chopper_core.model.table import Category, Kind
 from chopper_core.model.view import View, with_view
@@ -25,8 +26,7 @@ from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.grouping import combined, distinct
 from chopper_core.util.patterns import late
 from chopper_core.views.overview.step import Step
-from chopper_core.views.shared.call_figures import by_shape, modelled_figures
-from chopper_core.views.shared.phrases import count, percent, time
+from chopper_core.work.kernel_classes import kernel_class
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; less is not worth a card."""

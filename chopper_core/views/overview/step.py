@@ -11,17 +11,18 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Scope, Values, is_measured
-from chopper_core.model.column_names import CYCLES
-from chopper_core.model.groups import Groups
-from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, STATE_TITLES, STATES, Phase
-from chopper_core.model.tree import Tree
-from chopper_core.model.units import Unit, scaled_text, significant
-from chopper_core.model.view import View
-from chopper_core.util.arrays import Int64
-from chopper_core.util.grouping import median_of
-from chopper_core.views.overheads import (
+from chopper_core.analyses.coverage import Coverage
+from chopper_core.analyses.samples import mean_powers, together
+from chopper_core.analyses.step_times import (
+    StepTimes,
+    gap_of_programs,
+    of_steps,
+    ranks_of,
+    step_times,
+    token_rate,
+    tokens_in,
+)
+from chopper_core.analyses.time_parts import (
     LOSSES,
     THEORY,
     covered_parts,
@@ -32,18 +33,17 @@ from chopper_core.views.overheads import (
     with_parts,
     without_gpus,
 )
-from chopper_core.views.shared.marks import Coverage
-from chopper_core.views.shared.phrases import count, facts, time
-from chopper_core.views.shared.samples import mean_powers, together
-from chopper_core.views.shared.step_times import (
-    StepTimes,
-    gap_of_programs,
-    of_steps,
-    ranks_of,
-    step_times,
-    token_rate,
-    tokens_in,
-)
+from chopper_core.columns import METRICS, Scope, Values, is_measured
+from chopper_core.model.column_names import CYCLES
+from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import count, facts, time
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, STATE_TITLES, STATES, Phase
+from chopper_core.model.tree import Tree
+from chopper_core.model.units import Unit, scaled_text, significant
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import median_of
 
 OTHER: Final = "other_compute_ns"
 """Unattributed compute together with parts that aren't distinguished."""

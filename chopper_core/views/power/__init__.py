@@ -8,19 +8,9 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import METRICS, Scope, is_measured, numbered
-from chopper_core.metrics.metric import quotient
-from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
-from chopper_core.model.column_names import EDGE, HEAT, HOTSPOT
-from chopper_core.model.run import Run
-from chopper_core.model.signals import TimeSpans
-from chopper_core.model.units import Unit, scaled_text
-from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import means_of, median_of, others_median, ratios
-from chopper_core.views.base import base_of
-from chopper_core.views.power.samples import (
+from chopper_core.analyses.base import base_of
+from chopper_core.analyses.outliers import outliers
+from chopper_core.analyses.power_samples import (
     CORRELATED,
     OF_STEPS,
     SIGNALS,
@@ -30,28 +20,31 @@ from chopper_core.views.power.samples import (
     correlations,
     samples_of,
 )
-from chopper_core.views.shared.marks import outliers
-from chopper_core.views.shared.phrases import count, differs, facts, listed
-from chopper_core.views.shared.samples import (
+from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
+from chopper_core.analyses.samples import (
     MAX_POINTS,
     columns_of,
     evenly,
     gpus_of,
     paired_with,
-    result_of_samples,
     sampled_notes,
     totals_of,
 )
-from chopper_core.views.shared.step_times import of_steps, tokens_in, whole_steps
-from chopper_core.views.shared.table_view import (
-    ALL_GPUS,
-    LabelledRows,
-    Own,
-    Partition,
-    child_of,
-    known_of,
-    table_view,
-)
+from chopper_core.analyses.step_times import of_steps, tokens_in, whole_steps
+from chopper_core.columns import METRICS, Scope, is_measured, numbered
+from chopper_core.columns.metric import quotient
+from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
+from chopper_core.model.column_names import EDGE, HEAT, HOTSPOT
+from chopper_core.model.phrases import count, differs, facts, listed
+from chopper_core.model.run import Run
+from chopper_core.model.signals import TimeSpans
+from chopper_core.model.units import Unit, scaled_text
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import means_of, median_of, others_median, ratios
+from chopper_core.views.shared.rows_of_samples import result_of_samples
+from chopper_core.views.shared.table_view import child_of, known_of, table_view
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, any_level, options_of
 
 SPEC: Final = ViewSpec(

@@ -8,20 +8,9 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Scope, Values, heat_of, is_measured, numbered, worded
-from chopper_core.model.charts import LineChart
-from chopper_core.model.column_names import HEAT
-from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
-from chopper_core.model.units import time_text
-from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import counts_of, median_of, medians_along, ratios, sums_of
-from chopper_core.views.base import NODE, Base, base_of
-from chopper_core.views.ranks import rank_columns
-from chopper_core.views.ranks.rank_columns import by_part, delays, waits, waits_by, waits_map
-from chopper_core.views.shared.collective_figures import ends_within, gpu_words
-from chopper_core.views.shared.leads import (
+from chopper_core.analyses.base import NODE, Base, base_of
+from chopper_core.analyses.collective_figures import ends_within, gpu_words
+from chopper_core.analyses.leads import (
     MIN_CAUSE_SHARE,
     RankLeads,
     Straggler,
@@ -29,10 +18,22 @@ from chopper_core.views.shared.leads import (
     lead_changes,
     leads,
 )
-from chopper_core.views.shared.matched_kernels import Occurrences, sums_by
-from chopper_core.views.shared.phrases import facts, listed, recurrence
-from chopper_core.views.shared.table_view import LabelledRows, Own, Partition, child_of, table_view
-from chopper_core.views.shared.why_late import why_late
+from chopper_core.analyses.matched_kernels import Occurrences, sums_by
+from chopper_core.analyses.rows import LabelledRows, Own, Partition
+from chopper_core.analyses.why_late import why_late
+from chopper_core.columns import METRICS, Scope, Values, heat_of, is_measured, numbered, worded
+from chopper_core.model.charts import LineChart
+from chopper_core.model.column_names import HEAT
+from chopper_core.model.phrases import facts, listed, recurrence
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
+from chopper_core.model.units import time_text
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import counts_of, median_of, medians_along, ratios, sums_of
+from chopper_core.views.ranks import rank_columns
+from chopper_core.views.ranks.rank_columns import by_part, delays, waits, waits_by, waits_map
+from chopper_core.views.shared.table_view import child_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

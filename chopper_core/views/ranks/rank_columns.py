@@ -8,19 +8,20 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, column, numbered, worded
-from chopper_core.metrics.metric import absent
+from chopper_core.analyses import collective_figures as columns
+from chopper_core.analyses.base import NODE, Base
+from chopper_core.analyses.collective_figures import gpu_words
+from chopper_core.analyses.leads import RankLeads
+from chopper_core.analyses.rows import GpuRows, Own
+from chopper_core.columns import Metric, Values, column, numbered, worded
+from chopper_core.columns.metric import absent
 from chopper_core.model.charts import Chart, HeatMap
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64, Numbers
 from chopper_core.util.grouping import counts_of, median_of, sums_of
-from chopper_core.views.base import NODE, Base
-from chopper_core.views.shared import collective_figures as columns
-from chopper_core.views.shared.collective_figures import gpu_words
-from chopper_core.views.shared.leads import RankLeads
-from chopper_core.views.shared.table_view import GpuRows, Own, child_of
+from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult
 
 LIT: Final = "Lit Silicon (arXiv 2511.09861), algorithm 1"

@@ -21,27 +21,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import kernel_class
-from chopper_core.metrics import Metric, Reduces, Values, default_columns, numbered
-from chopper_core.model import address
-from chopper_core.model.attributes import TypedValue
-from chopper_core.model.run import Run
-from chopper_core.model.signals import Signal
-from chopper_core.model.table import ACTIVITY, NO_LABEL
-from chopper_core.model.view import View, enter
-from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.errors import NoSuchNode
-from chopper_core.util.grouping import combined, counts_of, distinct, nth_of, run_mask, run_starts
-from chopper_core.views.base import base_of, baseline_of, other_total
-from chopper_core.views.frame import Frame, Number
-from chopper_core.views.shared.children import (
-    children,
-    cut_note,
-    names_of,
-    notes_of,
-    with_instances,
-)
-from chopper_core.views.shared.derived import (
+from chopper_core.analyses.base import base_of, baseline_of, other_total
+from chopper_core.analyses.same_work import MIN_SHARED, Side, same_work, sampled_rows
+from chopper_core.columns import Metric, Reduces, Values, default_columns, numbered
+from chopper_core.columns.derived import (
     DELTA,
     RELATIVE,
     delta_of,
@@ -51,8 +34,25 @@ from chopper_core.views.shared.derived import (
     relative_of,
     underlying,
 )
-from chopper_core.views.shared.filter import NAME, FilterRows, shown_of
-from chopper_core.views.shared.same_work import MIN_SHARED, Side, same_work, sampled_rows
+from chopper_core.columns.filter import NAME, FilterRows, shown_of
+from chopper_core.model import address
+from chopper_core.model.attributes import TypedValue
+from chopper_core.model.run import Run
+from chopper_core.model.signals import Signal
+from chopper_core.model.table import ACTIVITY, NO_LABEL
+from chopper_core.model.view import View, enter
+from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.errors import NoSuchNode
+from chopper_core.util.grouping import combined, counts_of, distinct, nth_of, run_mask, run_starts
+from chopper_core.views.frame import Frame, Number
+from chopper_core.views.shared.children import (
+    children,
+    cut_note,
+    names_of,
+    notes_of,
+    with_instances,
+)
+from chopper_core.work.kernel_classes import kernel_class
 
 _RENAMED: Final = {"kernel": ("phase", "layer", "operation"), "operation": ("phase", "layer")}
 """Levels whose labels are paired by their place, and the parts of a place."""

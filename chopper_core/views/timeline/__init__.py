@@ -8,18 +8,19 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Values, columns, numbered, worded
+from chopper_core.analyses.base import base_of
+from chopper_core.analyses.rows import LabelledRows
+from chopper_core.columns import Values, columns, numbered, worded
 from chopper_core.model.charts import Pointed
 from chopper_core.model.parallel import TITLES
+from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View, pointing
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.views.base import base_of
-from chopper_core.views.shared.phrases import facts
-from chopper_core.views.shared.table_view import LabelledRows, activity_view, table_view
+from chopper_core.views.shared.table_view import activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, ghosts_of, lanes_chart, own_time
 from chopper_core.views.timeline.lanes import (

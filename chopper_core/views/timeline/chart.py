@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.analyses.base import baseline_of
 from chopper_core.model.charts import Band, Ghost, LaneCells, Lanes, Span, Strip
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
@@ -17,7 +18,6 @@ from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import nth_of, places_by, run_starts
-from chopper_core.views.base import baseline_of
 from chopper_core.views.timeline.lanes import (
     CLASS_NAMES,
     EVERY_STREAM,

@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, is_communication, kernel_class
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.charts import QUEUE, SLACK, LaneCells, Span, Strip
 from chopper_core.model.run import Run
@@ -30,6 +29,7 @@ from chopper_core.util.grouping import (
     run_starts,
     stable_order,
 )
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, is_communication, kernel_class
 
 EVERY_STREAM: Final = None
 """The stream of a lane that holds all of a GPU."""

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from chopper_core.views.findings.rule import (
-    Finding,
-    FindingsContext,
-    Threshold,
-    confidence,
-    rule,
-)
+from chopper_core.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 
 IDLE: Final = Threshold("idle part", 0.0, "% of the iteration", "an example finds any")
 
