@@ -71,8 +71,8 @@ REMEDY: Final = column("""remedy | | what if
     The question of `chopper what-if` that replays the steps without it.
     missing: no replay removes it""")
 OWN: Final = (
-    COSTS, SAVING, CONFIDENCE, LOW, HIGH, SHARE, GROUP, RULE, PART_OF, TOTAL, DOUBT, REMEDY,
-    ADVICE, DETAIL,
+    COSTS, SAVING, CONFIDENCE, LOW, HIGH, GROUP, DETAIL, ADVICE, SHARE, RULE, PART_OF, TOTAL,
+    DOUBT, REMEDY,
 )  # fmt: skip
 """The columns of the view, as the page of findings lists them."""
 
@@ -95,15 +95,15 @@ def answer(run: Run, view: View) -> ViewResult:
             (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
             (LOW, _rounded([low for low, _ in ranges])),
             (HIGH, _rounded([high for _, high in ranges])),
-            (SHARE, replace(numbered(shares), bound=bound)),
             (GROUP, worded([group_of(*each).text for each in found])),
+            (DETAIL, worded([detail_of(context, each) for each in findings])),
+            (ADVICE, worded([" ".join(each.advice) or None for each in findings])),
+            (SHARE, replace(numbered(shares), bound=bound)),
             (RULE, worded([rule.name for rule, _ in found])),
             (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
             (DOUBT, worded([each.doubt or None for each in findings])),
             (REMEDY, worded([each.remedy if each.is_replayed else None for each in findings])),
-            (ADVICE, worded([" ".join(each.advice) or None for each in findings])),
-            (DETAIL, worded([detail_of(context, each) for each in findings])),
         ),
         shown=(CONFIDENCE.name, RULE.name, DETAIL.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
