@@ -598,6 +598,14 @@ CONFIDENCE: Final = computed_column(
 )
 
 
+DETAIL: Final = computed_column(
+    "detail",
+    "",
+    "detail",
+    "The finding in full: evidence, since when, and why it saves more or less than it costs.",
+)
+
+
 def confidence(*, measured: bool, repeated: bool) -> Confidence:
     return Confidence(1 + measured + repeated)
 

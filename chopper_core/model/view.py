@@ -353,3 +353,11 @@ def complete_order(levels: Sequence[str]) -> tuple[str, ...]:
     if len(set(levels)) != len(levels):
         raise UsageError(f"the order {','.join(levels)} repeats a level")
     return (*levels, *(level for level in LEVELS if level not in levels))
+
+
+def child_of(view: View, level: str, label: str) -> View:
+    plain = replace(view, name="", by="", of="", columns=(), sort="", filter="")
+    if level in view.order[: len(view.path)]:
+        return plain
+    split = pivot(plain, level)
+    return replace(split, path=(*split.path, label))

@@ -261,11 +261,11 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     for row in range(count):
         figures = frame.row(row)
         cells = ["" if figures[name] is None else figures[name] for name in names]
-        writer.writerow(map(_cell, [frame.labels[row], *cells, frame.addresses(row), *mark]))
+        writer.writerow(map(csv_cell, [frame.labels[row], *cells, frame.addresses(row), *mark]))
     return text.getvalue()
 
 
-def _cell(value: object) -> object:
+def csv_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     # Printed on a terminal, control characters would act.

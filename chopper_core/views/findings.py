@@ -13,7 +13,7 @@ from chopper_core.columns import Values, column, numbered, worded
 from chopper_core.findings import Checked, checked, numbers_of, rules_of
 from chopper_core.findings.parts import Found, Worth, group_of
 from chopper_core.findings.remedies import is_bound
-from chopper_core.findings.rule import CONFIDENCE, IRREGULAR, FindingsContext
+from chopper_core.findings.rule import CONFIDENCE, DETAIL, IRREGULAR, FindingsContext
 from chopper_core.findings.sentences import detail_of
 from chopper_core.model.phrases import by_number, count, facts, percent, time
 from chopper_core.model.run import Run
@@ -49,8 +49,6 @@ SHARE: Final = column(f"""saving_pct | % | of step
 GROUP: Final = column("""group | | group
     What it asks for: fix first (a cause), could be better (kernels below their roof), or not known
     (what the files lack).""")
-DETAIL: Final = column("""detail | | detail
-    The finding in full: evidence, since when, and why it saves more or less than it costs.""")
 ADVICE: Final = column("""advice | | what to do
     What to try, the most likely first, at most three sentences: only what the run shows to fit.
     missing: nothing that the run shows tells what would help""")

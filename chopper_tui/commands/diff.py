@@ -22,7 +22,7 @@ from chopper_tui.commands.output import frame_text, write_text
 from chopper_tui.terminal import remark
 
 if TYPE_CHECKING:
-    from chopper_core.views.compare.gate import Judged
+    from chopper_core.analyses.gate import Judged
     from chopper_core.views.frame import Frame
 
 DESCRIPTION: Final = "Compare B with A, its baseline: what changed, largest first."
@@ -45,7 +45,7 @@ def run(options: Namespace) -> int:
     if not options.fail_if:
         return show.run(options)
     from chopper_core.analyses.base import baseline_of
-    from chopper_core.views.compare.gate import FAIL, judge
+    from chopper_core.analyses.gate import FAIL, judge
     from chopper_core.views.query import frame_of
 
     view = shown(view_of(options.address, options), options.columns)
@@ -87,7 +87,7 @@ def _is_same(one: str, other: str) -> bool:
 
 def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> Escaped:
     """The frame with the limits: sentences in text, a table in markdown, `limits` in JSON."""
-    from chopper_core.views.compare.gate import limits_table
+    from chopper_core.analyses.gate import limits_table
 
     sentences = [each.sentence for each in judged]
     text, format_name = frame_text(frame, options)

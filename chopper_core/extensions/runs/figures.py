@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.step_parts import steps_of
 from chopper_core.analyses.step_times import replicas
 from chopper_core.analyses.time_parts import unknown_flops
 from chopper_core.columns import (
@@ -36,7 +37,6 @@ from chopper_core.views import overheads, throughput
 from chopper_core.views.frame import Number
 from chopper_core.views.query import answer, check_fits, run_frame
 from chopper_core.views.shared.children import figures as root_figures
-from chopper_core.views.throughput import steps_of
 
 TOTAL: Final = "total"
 MEAN: Final = "mean"

@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.base import base_of
-from chopper_core.analyses.outliers import outliers
 from chopper_core.analyses.power_samples import (
     CORRELATED,
     OF_STEPS,
@@ -21,30 +20,23 @@ from chopper_core.analyses.power_samples import (
     samples_of,
 )
 from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
-from chopper_core.analyses.samples import (
-    MAX_POINTS,
-    columns_of,
-    evenly,
-    gpus_of,
-    paired_with,
-    sampled_notes,
-    totals_of,
-)
+from chopper_core.analyses.samples import columns_of, gpus_of, sampled_notes, totals_of
 from chopper_core.analyses.step_times import of_steps, tokens_in, whole_steps
 from chopper_core.columns import METRICS, Scope, is_measured, numbered
 from chopper_core.columns.metric import quotient
-from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
-from chopper_core.model.column_names import EDGE, HEAT, HOTSPOT
+from chopper_core.model.charts import BarChart, Series
+from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.phrases import count, differs, facts, listed
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.units import Unit, scaled_text
-from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import means_of, median_of, others_median, ratios
+from chopper_core.model.view import View, child_of
+from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import median_of, others_median, ratios
 from chopper_core.views.shared.rows_of_samples import result_of_samples
-from chopper_core.views.shared.table_view import child_of, known_of, table_view
+from chopper_core.views.shared.sample_charts import charts
+from chopper_core.views.shared.table_view import known_of, table_view
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, any_level, options_of
 
 SPEC: Final = ViewSpec(
@@ -59,9 +51,7 @@ SPEC: Final = ViewSpec(
 )
 
 
-_MAX_LINES: Final = 16
 _MAX_BARS: Final = 40
-_MIN_ROWS: Final = 2
 _LARGEST_FIRST: Final = ("operation", "kernel")
 _SHOWN_ALONE: Final = (
     *("mean_power_w", "peak_power_w", "sampled_energy_j", "limit_w", "at_limit_pct"),
@@ -329,38 +319,6 @@ def _notes(found: list[GpuSamples]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | SignalRows, ...]:
-    drawn: list[LineChart | SignalRows | None] = []
-    for name, title, unit in (("power_w", "power", "W"), ("gfx_mhz", "gfx clock", "MHz")):
-        signals = {f"GPU {gpu.gpu}": gpu.signals[name] for gpu in found if len(gpu.signals[name])}
-        lines = {gpu: (own.middles_ns, own.values) for gpu, own in signals.items()}
-        means = [gpu.mean(name) for gpu in found if len(gpu.signals[name])]
-        drawn.append(_along(lines, title, unit, origin_ns, means))
-    for name, title, unit in (
-        ("gfx_mhz", "rolling 0.05 quantile of gfx clock", "MHz"),
-        ("power_w", "rolling 0.95 quantile of power", "W"),
-    ):
-        lines = {f"GPU {gpu.gpu}": own for gpu in found if len((own := gpu.rolled[name])[0])}
-        means = [float(values.mean()) for _, values in lines.values()]
-        drawn.append(_along(lines, title, unit, origin_ns, means))
-    few = found[:_MAX_LINES]
-    drawn.append(_against(few, HOTSPOT, "hotspot", "°C") or _against(few, EDGE, "edge", "°C"))
-    drawn.append(_against(few, "power_w", "power", "W"))
-    return tuple(chart for chart in drawn if chart is not None)
-
-
-def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> LineChart | None:
-    clouds = {}
-    for gpu in found:
-        samples = gpu.signals["gfx_mhz"]
-        clock, others = paired_with(samples.take(evenly(len(samples))), gpu.curves.get(other))
-        if len(clock):
-            clouds[f"GPU {gpu.gpu}"] = (others, clock)
-    if not clouds:
-        return None
-    return LineChart.clouds(f"gfx clock against {title}", "MHz", title, unit, clouds)
-
-
 def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[BarChart, ...]:
     known = np.flatnonzero(np.isfinite(joules))
     if not len(known):
@@ -370,37 +328,3 @@ def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[Bar
     some = known[:_MAX_BARS]
     words = tuple(labels[place] for place in some.tolist())
     return (BarChart(f"energy by {level}", "J", words, (Series("energy", joules[some]),), level),)
-
-
-def _along(
-    lines: Mapping[str, tuple[Int64, Float64]],
-    title: str,
-    unit: str,
-    origin_ns: int,
-    means: Sequence[float],
-) -> LineChart | SignalRows | None:
-    """Signals along time, which have samples: of one GPU as a curve, of several as rows."""
-    if not lines:
-        return None
-    begin = min(int(times[0]) for times, _ in lines.values())
-    end = max(int(times[-1]) for times, _ in lines.values())
-    scale = Unit.NS.scale(max(1e6, float(end - origin_ns)), is_whole=True)
-    if len(lines) < _MIN_ROWS:
-        name, (times, values) = next(iter(lines.items()))
-        some = evenly(len(values))
-        x = (times[some] - origin_ns) / scale.divisor
-        return LineChart.over(title, unit, "time", scale.text, x, {name: values[some]})
-    bins = min(MAX_POINTS, max(len(values) for _, values in lines.values()))
-    numbers = []
-    for times, values in lines.values():
-        place = np.minimum((times - begin) * bins // max(end - begin, 1), bins - 1)
-        numbers.append(means_of(values, place, bins))
-    try:
-        standing_out = outliers(numbered(means)).rows
-    except UsageError:
-        standing_out = ()
-    ends = (begin - origin_ns) / scale.divisor, (end - origin_ns) / scale.divisor
-    rows = np.stack(numbers)
-    return SignalRows(
-        title, unit, "time", scale.text, ends, tuple(lines), rows, np.array(means), standing_out
-    )

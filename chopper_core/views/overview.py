@@ -14,6 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE, base_of, base_of_steps, baseline_of
+from chopper_core.analyses.kernel_figures import COLUMNS as KERNEL_COLUMNS
+from chopper_core.analyses.kernel_figures import columns_of_kernels, figures_of
+from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, spans_of
+from chopper_core.analyses.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 from chopper_core.analyses.power_samples import OF_SAMPLES
 from chopper_core.analyses.rows import ALL_GPUS, GpuRows, LabelledRows, Own, Partition
 from chopper_core.analyses.samples import (
@@ -23,6 +27,19 @@ from chopper_core.analyses.samples import (
     sampled_notes,
     together,
     totals_of,
+)
+from chopper_core.analyses.step_account import (
+    COUNTED,
+    OTHER,
+    TITLES,
+    UNATTRIBUTED,
+    Step,
+    doubt_of,
+    facts_of,
+    headline_of,
+    power_text,
+    step_of,
+    without,
 )
 from chopper_core.columns import (
     METRICS,
@@ -49,31 +66,14 @@ from chopper_core.model.phrases import count, facts, time
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.model.units import LONG_TIMES, Unit, scaled_text
-from chopper_core.model.view import Interval, View, with_view
+from chopper_core.model.view import Interval, View, child_of, with_view
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
-from chopper_core.views.kernels import COLUMNS as KERNEL_COLUMNS
-from chopper_core.views.kernels import columns_of_kernels, figures_of
-from chopper_core.views.overview.step import (
-    COUNTED,
-    OTHER,
-    TITLES,
-    UNATTRIBUTED,
-    Step,
-    doubt_of,
-    facts_of,
-    headline_of,
-    power_text,
-    step_of,
-    without,
-)
 from chopper_core.views.shared.rows_of_samples import result_of_samples
-from chopper_core.views.shared.table_view import child_of, known_of, table_view
 from chopper_core.views.shared.table_view import columns_of as columns_of_figures
+from chopper_core.views.shared.table_view import known_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
-from chopper_core.views.timeline.chart import KIND_NAMES, cells_of, spans_of
-from chopper_core.views.timeline.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 
 OPERATION: Final = "operation"
 SPEC: Final = ViewSpec(
@@ -441,7 +441,7 @@ def _cards_title(view: View) -> str:
 
 
 def _cards(step: Step) -> Cards:
-    from chopper_core.views.overview import evidence
+    from chopper_core.views.shared import evidence
 
     cards, figures, number = evidence.findings, "costs, saves", ""
     if step.view.baseline is not None:
@@ -466,8 +466,8 @@ _SHOWN_OF_SAMPLES: Final = (
 
 def _of_samples(run: Run, view: View) -> ViewResult:
     from chopper_core.analyses.power_samples import WINDOW_NS, samples_of
-    from chopper_core.views.overview.evidence import findings, number_of_findings
-    from chopper_core.views.power import charts
+    from chopper_core.views.shared.evidence import findings, number_of_findings
+    from chopper_core.views.shared.sample_charts import charts
 
     own = columns_of(run)
     found = samples_of(run, view, WINDOW_NS) if own else []

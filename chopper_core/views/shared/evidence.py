@@ -9,6 +9,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.leads import RankLeads, leads
+from chopper_core.analyses.opportunities import opportunities
+from chopper_core.analyses.step_account import step_of
 from chopper_core.columns import METRICS, heat_of
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Composition
@@ -19,8 +21,6 @@ from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
-from chopper_core.views.overview.opportunities import opportunities
-from chopper_core.views.overview.step import step_of
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; a smaller change is not worth a card."""
@@ -151,10 +151,10 @@ def remedy_of(run: Run, view: View, title: str) -> str:
 
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """The operations whose time per GPU and iteration changed most from the baseline."""
-    from chopper_core.views.compare import answer, sides_of
+    from chopper_core.analyses.sides import opens_of, sides_of
 
     asked = replace(with_view(view, "compare"), is_total=False)
-    both, found = sides_of(run, asked), answer(run, asked)
+    both = sides_of(run, asked)
     now, before = (each.known(0.0) for each in both.values(METRICS["elapsed_ns"]))
     change = now - before
     least = _LEAST_SHARE * max(float(before.sum()), float(now.sum()))
@@ -176,7 +176,7 @@ def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
         sign = "+" if change[row] > 0 else "-"
         share = f"{100 * change[row] / max(float(before.sum()), 1.0):+z.1f} %"
         figures = (share, sign + time(abs(change[row])))
-        cards.append(Card(figures, text, address.render(found.opens(row))))
+        cards.append(Card(figures, text, address.render(opens_of(both, row))))
     return tuple(cards)
 
 
