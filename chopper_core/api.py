@@ -191,6 +191,16 @@ class OpenRun:
 
         return table_rows(self.run, name)
 
+    def sql(self, query: str, *, seconds: float = 60.0) -> pa.Table:
+        """The answer to one SELECT over the run's tables (see `table`), by DuckDB.
+
+        Raises UsageError for what isn't a single SELECT over them, and where DuckDB isn't
+        installed; DataError where it takes longer than so many seconds.
+        """
+        from chopper_core.answers.sql import sql
+
+        return sql(self.run, query, seconds=seconds).rows
+
     def export(
         self,
         path: str | PathLike[str],
