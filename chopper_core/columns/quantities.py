@@ -185,7 +185,7 @@ bus bandwidth | GB/s | analyses.collective_figures.BUS
     places: comms bus_gbps
 
 saving | s | views.findings.answer
-    How much shorter an iteration would be without a finding: an estimate, with its range.
+    How much shorter a step is without a finding, by replay, with its range.
     base: per iteration
     places: findings saving_ns, overview cards
 """

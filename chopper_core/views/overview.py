@@ -443,7 +443,7 @@ def _cards_title(view: View) -> str:
 def _cards(step: Step) -> Cards:
     from chopper_core.views.shared import evidence
 
-    cards, figures, number = evidence.findings, "potential saving", ""
+    cards, figures, number = evidence.findings, "costs, saves", ""
     if step.view.baseline is not None:
         cards, figures = evidence.changes, "change"
     try:

@@ -28,7 +28,6 @@ from chopper_core.model.attributes import (
     TypedValue,
     attribute_table,
 )
-from chopper_core.model.run import Run
 from chopper_core.tables.columns import NameInterner
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
@@ -102,11 +101,6 @@ class ExecutionGraph(Struct, frozen=True):
     unknown: Mapping[int, Sequence[str]] = {}
     """Types that the schema known here lacks → names of their nodes, which are INVALID here."""
 
-    def as_run(self) -> Run:
-        from chopper_core.extensions.chakra.graph_run import graph_run
-
-        return graph_run(self)
-
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -150,7 +144,10 @@ def _io_attributes(node: Node) -> Iterator[tuple[str, Attribute]]:
 class GraphBuilder:
     """Collects nodes one by one."""
 
-    def __init__(self, path: Path, format_name: str) -> None:
+    def __init__(
+        self, path: Path, format_name: str, made: type[ExecutionGraph] = ExecutionGraph
+    ) -> None:
+        self._made = made
         self._path = path
         self._format = format_name
         self._names: dict[str, int] = NameInterner()
@@ -207,7 +204,7 @@ class GraphBuilder:
                 "`chopper check` lists what is wrong with a trace."
             )
         name, kind, start_us, duration_us = np.array(self._columns).reshape(-1, 4).T.copy()
-        return ExecutionGraph(
+        return self._made(
             path=self._path,
             size_bytes=self._path.stat().st_size,
             format=self._format,

@@ -22,6 +22,13 @@ TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
 _MAX_SHOWN: Final = 40
 
 
+class TraceGraph(ExecutionGraph, frozen=True):
+    """The graph of a trace file, which is a run of its own."""
+
+    def as_run(self) -> Run:
+        return graph_run(self)
+
+
 def graph_run(graph: ExecutionGraph) -> Run:
     start_ns, duration_ns, is_scheduled = times_of(graph)
     table, extras = align_graph(graph, start_ns, duration_ns)
