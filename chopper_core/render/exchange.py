@@ -38,15 +38,20 @@ LANE_CELLS: Final = 100
 
 
 def as_json(
-    frame: Frame, *, limit: int | None = None, has_pictures: bool = False, is_brief: bool = False
+    frame: Frame,
+    *,
+    limit: int | None = None,
+    has_pictures: bool = False,
+    is_brief: bool = False,
+    most_bytes: int | None = None,
 ) -> Escaped:
     """A frame as JSON of the schema `chopper.frame/2`; missing values are null.
 
     Without a limit it has at most `MAX_ROWS` rows, and of these as many as `MAX_BYTES` hold;
-    `rows_total` and `rows_shown` count them. `has_pictures` adds the charts as numbers, on top of
-    that size. `is_brief` rounds figures that aren't integers to four significant digits and has the
-    columns asked for, else the first `BRIEF_COLUMNS` of those that a row has; `more_columns` names
-    the rest.
+    `rows_total` and `rows_shown` count them; `most_bytes` is another size, also with a limit.
+    `has_pictures` adds the charts as numbers, on top of that size. `is_brief` rounds figures that
+    aren't integers to four significant digits and has the columns asked for, else the first
+    `BRIEF_COLUMNS` of those that a row has; `more_columns` names the rest.
 
     `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
     rows, `held` names the columns of a row whose value is that of the nearest sample outside of it
@@ -86,9 +91,13 @@ def as_json(
         "notes": list(frame.notes),
     }
     if is_brief:
-        rows, document["total"] = (rounded(each) for each in (rows, document["total"]))
-    if limit is None:
-        rows = rows_within(rows, MAX_BYTES - len(json_text(document).encode()))
+        rows = rounded(rows)
+        known = {name: each for name, each in document["total"].items() if each is not None}
+        document["total"] = rounded(known)
+    if most_bytes is None and limit is None:
+        most_bytes = MAX_BYTES
+    if most_bytes is not None:
+        rows = rows_within(rows, most_bytes - len(json_text(document).encode()))
     document |= {"rows": rows, "rows_shown": len(rows)}
     document["notes"] += limit_notes(frame, len(rows))
     return json_text(document | _given(pictures=pictures))
