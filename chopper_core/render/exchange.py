@@ -62,6 +62,7 @@ def as_json(
     """
     count = min(MAX_ROWS if limit is None else limit, len(frame))
     columns = _brief_columns(frame) if is_brief else frame.columns
+    names = [each.name for each in columns]
     more = [each.name for each in frame.columns if each not in columns]
     is_statistic = frame.view.stat and frame.over
     statistic = {"name": frame.view.stat, "over": frame.over} if is_statistic else {}
@@ -82,8 +83,8 @@ def as_json(
         "rows": [],
         "total": finite({each.name: frame.total.get(each.name) for each in columns}),
         **_given(
-            partial_total=sorted(frame.partial_total),
-            held_total=sorted(frame.extrapolated_total),
+            partial_total=sorted(frame.partial_total.intersection(names)),
+            held_total=sorted(frame.extrapolated_total.intersection(names)),
             unknown=_unknown(frame, columns),
             headline=frame.headline,
             quality=[note.removeprefix(NOTE) for note in frame.notes if note.startswith(NOTE)],
@@ -112,8 +113,8 @@ def _row(frame: Frame, row: int, columns: Sequence[Metric]) -> dict[str, Any]:
         **_given(truncated=frame.is_cut(row)),
         **{column.name: finite(figures[column.name]) for column in columns},
         **_given(
-            held=_columns_with(frame, row, Values.is_extrapolated),
-            partial=_columns_with(frame, row, Values.is_partial),
+            held=_columns_with(frame, columns, row, Values.is_extrapolated),
+            partial=_columns_with(frame, columns, row, Values.is_partial),
             attributes={name: plain(each) for name, each in frame.attributes(row).items()},
         ),
     }
@@ -161,8 +162,10 @@ def _given(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value}
 
 
-def _columns_with(frame: Frame, row: int, has: Callable[[Values, int], bool]) -> list[str]:
-    return [column.name for column in frame.columns if has(frame.values[column.name], row)]
+def _columns_with(
+    frame: Frame, columns: Sequence[Metric], row: int, has: Callable[[Values, int], bool]
+) -> list[str]:
+    return [column.name for column in columns if has(frame.values[column.name], row)]
 
 
 def json_text(document: Mapping[str, Any]) -> Escaped:
