@@ -191,9 +191,9 @@ def test_words_have_a_meaning_or_are_unknown(toolbox: Toolbox) -> None:
         ("collectives", "table", "collective"),
         ("SQ_WAVES", "hardware counter", ""),
     ):
-        (meaning, *_) = json.loads(toolbox.call("define", {"word": word}))["meanings"]
-        assert kind in meaning["kind"] or word == "caused_ns"
-        assert text.lower() in meaning["definition"].lower(), word
+        meanings = json.loads(toolbox.call("define", {"word": word}))["meanings"]
+        assert [each for each in meanings if kind in each["kind"] or word == "caused_ns"], word
+        assert any(text.lower() in each["definition"].lower() for each in meanings), word
     unknown = json.loads(toolbox.call("define", {"word": "elapsd_ns"}))["unknown"]
     assert "elapsed_ns" in unknown
 
