@@ -46,7 +46,9 @@ def view_of(address: str, options: Namespace) -> View:
 
     view = View(address) if os.path.exists(address) else parse(address)
     given = (options.hardware, options.parallel, options.base_parallel)
-    return replace(view, overrides=overrides_of(options.clock, options.gpu, view.overrides, *given))
+    overrides = overrides_of(options.clock, options.gpu, view.overrides, *given)
+    settings = (*overrides.settings, *options.set)
+    return replace(view, overrides=replace(overrides, settings=settings))
 
 
 def home_of(view: View) -> View:
@@ -134,7 +136,7 @@ def verify_view(view: View, progress: Progress) -> None:
 
     verify_run(view.run, view.overrides.of_run, progress)
     if name := _base_of(view):
-        verify_run(name, view.overrides.of_base, progress)
+        verify_run(name, view.overrides.of_base.of_run, progress)
 
 
 def opened_run(
@@ -159,7 +161,19 @@ def opened_run(
             overrides=overrides.of_run,
         )
         return found
-    overrides = overrides.of_run
+    run = _one_run(name, overrides.of_run, options, progress, is_verified=is_verified)
+    if overrides.settings or overrides.names:
+        from chopper_core.model.settings import given_settings
+
+        given = given_settings(overrides.settings, overrides.names).of(name)
+        # Settings change nothing that is read.
+        run = replace(run, settings={**run.settings, **given})
+    return run
+
+
+def _one_run(
+    name: str, overrides: Overrides, options: Namespace, progress: Progress, *, is_verified: bool
+) -> Run:
     if options.no_cache:
         from chopper_core.ingest.open import open_run
         from chopper_core.store.format import is_store, paths_of

@@ -57,7 +57,7 @@ from chopper_core.views.shared.samples import (
     mean_powers,
     result_of_samples,
     sampled_notes,
-    together,
+    total_power,
     totals_of,
 )
 from chopper_core.views.shared.table_view import (
@@ -259,7 +259,7 @@ def _columns(
                 own.append((OF_SAMPLES[_POWER], _reduced(rows, powers, "sum")))
             elif step.run.awaits_telemetry:
                 own.append(_pending(OF_SAMPLES[_POWER], rows, AWAITED))
-            if (watts := together(powers)) is not None:
+            if (watts := total_power(step.run, step.view)) is not None:
                 total[_POWER] = watts
         elif is_measured(name, table):
             values, metric = step.figure(name), METRICS[name]
