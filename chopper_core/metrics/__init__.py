@@ -9,6 +9,7 @@ from chopper_core.metrics import (
     sequences as sequences,
     counters as counters,
     counters_formulas as counters_formulas,
+    counters_units as counters_units,
 )
 from chopper_core.metrics.counters import raw_counter as raw_counter
 from chopper_core.metrics.lookup import (

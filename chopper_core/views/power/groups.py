@@ -34,7 +34,7 @@ _SPREAD: Final = {
 """Column → the figure of which it has the largest minus the smallest of the row's GPUs."""
 COLUMNS: Final = columns(
     """
-    group_gpus | | GPUs
+    group_gpus | | its GPUs
         The number of the row's GPUs.
     power_spread_w | W | spread W
         Largest minus smallest mean_power_w of the row's GPUs.
