@@ -36,6 +36,7 @@ from chopper_core.align.steps import (
     spans_of,
     steps_of,
 )
+from chopper_core.align.waits import stated_waits
 from chopper_core.model import column_names as col
 from chopper_core.model.doubts import Doubt
 from chopper_core.model.inputs import REPEATED_STEPS
@@ -183,7 +184,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     table = table.with_measured(memory_columns)
     table = with_outside(table, rank_account.outside)
     of_host = HostSteps.of(dict.fromkeys(range(len(devices)), spans))
-    side = side_tables(idle, of_host, memory, launching, attributes)
+    waits = stated_waits(trace, devices)
+    side = side_tables(idle, of_host, memory, launching, attributes, waits)
     findings = {
         **_unlinked(table, bare),
         "collectives without arguments": collectives.without_arguments,

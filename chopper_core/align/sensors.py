@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -19,10 +20,14 @@ _WORKING_W: Final = 250.0
 """No GPU idles at more power."""
 _FEWEST: Final = 10
 """Samples that tell whether two GPUs repeat one reading."""
-_OF_POWER: Final = (SignalName.POWER_W, SignalName.ENERGY_RATE_W)
-_WORDS: Final = {SignalName.POWER_W: "power", SignalName.GFX_UTIL_PCT: "use"}
+_WORDS: Final = {
+    SignalName.POWER_W: "power",
+    SignalName.ENERGY_RATE_W: "energy counter",
+    SignalName.GFX_UTIL_PCT: "use",
+}
 _FIGURES: Final = {
     SignalName.POWER_W: ("power_w", "energy_j"),
+    SignalName.ENERGY_RATE_W: ("energy_rate_w",),
     SignalName.GFX_UTIL_PCT: ("gfx_util_pct",),
 }
 """The columns that a signal gives."""
@@ -46,7 +51,12 @@ def _checked(telemetry: Telemetry) -> Iterator[tuple[_Signals, Doubt]]:
     if telemetry.is_of_node:
         return
     for find, signal, what in (
-        (_without_power, SignalName.POWER_W, "reads 0 W under load"),
+        (partial(_without_power, SignalName.POWER_W), SignalName.POWER_W, "reads 0 W under load"),
+        (
+            partial(_without_power, SignalName.ENERGY_RATE_W),
+            SignalName.ENERGY_RATE_W,
+            f"counts less than {_NO_POWER_W:.0f} W under load",
+        ),
         (_without_use, SignalName.GFX_UTIL_PCT, f"reads 0 % at more than {_WORKING_W:.0f} W"),
         (_repeated, SignalName.POWER_W, "repeats that of another one, whose socket it shares"),
     ):
@@ -78,21 +88,20 @@ def _at(samples: SignalSamples, other: SignalSamples) -> Float64:
     return samples.value[np.maximum(place, 0)]
 
 
-def _without_power(telemetry: Telemetry) -> _Signals:
+def _without_power(signal: SignalName, telemetry: Telemetry) -> _Signals:
     """Power of GPUs that read none while they work."""
     found: _Signals = {}
     for gpu in range(len(telemetry.gpus)):
         use = _own(telemetry, gpu, SignalName.GFX_UTIL_PCT)
-        for signal in _OF_POWER:
-            power = _own(telemetry, gpu, signal)
-            if power is None or use is None:
-                continue
-            wrong = (power.value < _NO_POWER_W) & (_at(use, power) > _LOADED_PCT)
-            if wrong.any():
-                parts = telemetry.signals[gpu, signal]
-                found[gpu, signal] = [
-                    _without(each, wrong) if each is power else each for each in parts
-                ]
+        power = _own(telemetry, gpu, signal)
+        if power is None or use is None:
+            continue
+        wrong = (power.value < _NO_POWER_W) & (_at(use, power) > _LOADED_PCT)
+        if wrong.any():
+            parts = telemetry.signals[gpu, signal]
+            found[gpu, signal] = [
+                _without(each, wrong) if each is power else each for each in parts
+            ]
     return found
 
 

@@ -62,9 +62,10 @@ RUN_SET: Final = """
 TABLE: Final = """
     --columns A,B | columns to show; `chopper metrics` lists them
     --format {text,markdown,csv,json} | default: text, or by the suffix of -o
-    --limit N | at most N rows; default: 1000 of text, all of CSV and JSON
+    --limit N | at most N rows; default: 1000 of text, all of CSV; 200 and 100 kB of JSON
+    --brief | JSON in four significant digits, with the columns asked for or the first eight known
     --width N | width of the text in cells; 0: unlimited
-    --chart | print key figures and charts above the table
+    --chart, --pictures | print key figures and charts above the table; in JSON as numbers
     --ascii | print ASCII characters only
     -o, --output FILE | write to a file: .md, .csv, .json, else text"""
 
@@ -130,7 +131,7 @@ _TYPES: Final[Mapping[str, tuple[Callable[[str], Any], Any]]] = {
     "--base-parallel": (_layout, ""),
     "--clock": (_from("chopper_core.model.overrides.parse_clock"), ""),
     "--interval": (_seconds, 1.0),
-    "--fail-if": (_from("chopper_core.views.compare.gate.parse_limit"), ""),
+    "--fail-if": (_from("chopper_core.analyses.gate.parse_limit"), ""),
     "--gpu": (_from("chopper_core.model.overrides.parse_gpu"), ""),
     "--iteration": (int, None),
     "--jobs": (_number(1), None),

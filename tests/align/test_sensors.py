@@ -53,3 +53,14 @@ def test_partitions_that_repeat_their_socket_count_once(tmp_path: Path) -> None:
 
 def test_equal_constant_readings_are_no_doubt(tmp_path: Path) -> None:
     assert texts(opened(tmp_path, {0: (98, 430), 1: (98, 430)})) == []
+
+
+def test_an_energy_counter_that_stands_still_is_named_as_such(tmp_path: Path) -> None:
+    """Power is right; the counter is in a unit a million times smaller."""
+    rows = [f"{1_760_000_000 + at},0,98,700,{1000 + at * 0.0007:.4f}" for at in range(20)]
+    head = "timestamp,gpu,gfx_activity,socket_power,total_energy_consumption"
+    path = tmp_path / "amd_smi.csv"
+    path.write_text("\n".join([head, *rows]) + "\n")
+    run = open_run(str(path))
+    assert texts(run) == ["energy counter of GPU 0 counts less than 1 W under load: left out"]
+    assert query(run, parse("R?columns=power_w")).values["power_w"].at(0) == 700

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from chopper_core.model.traffic import traffic_of
-from chopper_core.sources.trace import ActivityCategory, Collective, HostCategory
+from chopper_core.sources.trace import ActivityCategory, Collective, HostCategory, SyncKind
 from chopper_core.tables.columns import (
     FLOAT_EXACT_BELOW_US,
     MAX_BYTES,
@@ -70,6 +70,14 @@ FLOW_CATEGORIES: Final[Mapping[str, str]] = {
     "async_cpu_to_gpu": HOST_DEVICE,
 }
 
+SYNC_CATEGORY: Final = "cuda_sync"
+RECORD_CATEGORY: Final = "cuda_event"
+"""Events that are recorded in streams."""
+SYNC_KINDS: Final[Mapping[Any, int]] = {
+    "Event Sync": int(SyncKind.EVENT),
+    "Stream Wait Event": int(SyncKind.WAIT),
+    "Stream Sync": int(SyncKind.STREAM),
+}
 MEMORY_EVENT: Final = "[memory]"
 """The name of events that allocate or release memory; older versions give them no category."""
 COUNTER_CATEGORY: Final = "hardware_counters"
@@ -211,6 +219,11 @@ class Args(msgspec.Struct, gc=False):
     source_kind: Any = msgspec.field(name="src kind", default=None)
     target_kind: Any = msgspec.field(name="dst kind", default=None)
     """Of copies that torch's CUPTI backend names `Memcpy` alone."""
+    sync_kind: Any = msgspec.field(name="cuda_sync_kind", default=None)
+    awaited_stream: Number = msgspec.field(name="wait_on_stream", default=ABSENT)
+    recorded_by: Number = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=ABSENT)
+    awaited_event: Number = msgspec.field(name="wait_on_cuda_event_id", default=ABSENT)
+    event: Number = msgspec.field(name="event_id", default=ABSENT)
     rank: Number = ABSENT
     """In a file that merges the traces of several ranks."""
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=nan)

@@ -32,6 +32,9 @@ from chopper_core.sources.kineto.events import (
     MEMORY_EVENT,
     OLD_RANGE,
     RANGE_CATEGORIES,
+    RECORD_CATEGORY,
+    SYNC_CATEGORY,
+    SYNC_KINDS,
     Args,
     Event,
     FrameKinds,
@@ -53,6 +56,8 @@ from chopper_core.sources.trace import (
     InputTexts,
     Launches,
     LaunchShape,
+    SyncKind,
+    Syncs,
 )
 from chopper_core.tables.columns import (
     MAX_BYTES,
@@ -92,6 +97,7 @@ _TABLE_OF: Final[Mapping[str, str]] = {
     **FLOW_CATEGORIES,
     **dict.fromkeys((INSTANT_CATEGORY, ""), "instants"),
     COUNTER_CATEGORY: "counters",
+    **dict.fromkeys((SYNC_CATEGORY, RECORD_CATEGORY), "syncs"),
 }
 """The table of the events of a category."""
 _IDS: Final = frozenset(("external_id", "sequence", "forward_thread", "correlation", "id"))
@@ -112,6 +118,7 @@ _TABLES: Final[Mapping[str, type[Rows]]] = {
     "ranges": HostRanges,
     "flows": Flows,
     "allocations": Allocations,
+    "syncs": Syncs,
 }
 """The tables of a trace by their fields there."""
 
@@ -203,6 +210,7 @@ class TraceTables:
         self._add_ranges(self._frames, frames, kinds)
         for kind in self._flow_ends:
             self._add_flows(kind, own[kind])
+        self._add_syncs(own["syncs"])
         self._add_allocations(self._without_counters(own["instants"]))
 
     def _without_counters(self, events: list[Event]) -> list[Event]:
@@ -443,6 +451,37 @@ class TraceTables:
             "reserved": bounded(int_column([arg.reserved for arg in args]), MAX_BYTES),
         }
         self._tables["allocations"].add(columns)
+
+    def _add_syncs(self, events: Sequence[Event]) -> None:
+        """Add stated synchronizations, but for those with a whole GPU, which calls show."""
+        kinds = [
+            SyncKind.RECORD
+            if event.cat == RECORD_CATEGORY
+            else SYNC_KINDS.get(None if event.args is None else event.args.sync_kind, ABSENT)
+            for event in events
+        ]
+        is_own = [kind != ABSENT for kind in kinds]
+        self._count_unused(compress(events, map(not_, is_own)))
+        own: Sequence[Event] = list(compress(events, is_own))
+        if not own:
+            return
+        args = [event.args or _NO_ARGS for event in own]
+        kind = int_column([*compress(kinds, is_own)])
+        is_record = kind == SyncKind.RECORD  # Their time is that of the GPU.
+        columns: Columns = {
+            "kind": kind,
+            "device": bounded(int_column([arg.device for arg in args]), _INT32_LIMIT),
+            "stream": int_column([arg.stream for arg in args]),
+            "start_ns": np.where(is_record, ABSENT, nanoseconds([event.ts for event in own])[0]),
+            "correlation": int_column([arg.correlation for arg in args]),
+            "event": int_column(
+                [arg.event if arg.awaited_event == ABSENT else arg.awaited_event for arg in args]
+            ),
+            "awaited": int_column([arg.awaited_stream for arg in args]),
+            "recorded": int_column([arg.recorded_by for arg in args]),
+            "rank": self._ranks(own),
+        }
+        self._tables["syncs"].add(columns)
 
     def _timed(self, events: Sequence[Event]) -> tuple[Sequence[Event], Columns]:
         """Return the complete events with usable times; their names, starts and durations."""
