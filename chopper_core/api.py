@@ -7,16 +7,15 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.answers.runner import Runner, what_if_view
 from chopper_core.model import address
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.overrides import Overrides, overrides_of, parse_clock, parse_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.settings import given_settings
-from chopper_core.model.signals import BusyCurve
 from chopper_core.model.table import activity_count
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
@@ -43,6 +42,19 @@ class ResultFrame(Frame, frozen=True, eq=False):
         from chopper_core.render import as_html
 
         return as_html(self)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows for whatever reads Arrow's PyCapsule interface: polars, DuckDB, pandas."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table: `name`, `address`, and the columns; missing is null.
+
+        The metadata of each field has its unit and definition.
+        """
+        from chopper_core.render.arrow import frame_table
+
+        return frame_table(self)
 
     def groupby(self, by: str | Sequence[str], **options: Any) -> Any:
         """The rows grouped, as `to_pandas().groupby`: by levels, or any column."""
@@ -73,6 +85,7 @@ class OpenRun:
     def __init__(self, run: Run) -> None:
         """Wrap an aligned run; `chopper_core.open` opens one."""
         self.run = run
+        self._runner = Runner(only=run)
 
     def __repr__(self) -> str:
         what = "sampling intervals" if self.run.is_sampled_only else "activities"
@@ -125,13 +138,8 @@ class OpenRun:
         A view that has nothing to show for the run has no rows and a note that says why. Raises
         NoSuchNode or UsageError where the address doesn't fit the run.
         """
-        from chopper_core.views.query import frame_of
-
         asked = self.view(view) if isinstance(view, str) else replace(view, run=self.name)
-        run = self._run_of(asked)
-        if asked.base_run and asked.base_run not in run.others:
-            run = replace(run, others={**run.others, asked.base_run: open(asked.base_run).run})
-        return _result(frame_of(run, asked))
+        return _result(self._runner.frame(asked))
 
     def what_if(self, *questions: str, by: str = "") -> ResultFrame:
         """The step time with something changed, by replay: the view `whatif`.
@@ -140,27 +148,18 @@ class OpenRun:
         together have one. `by` is a level: what each part of the change brings. Raises UsageError
         for what isn't a question.
         """
-        from chopper_core.views.shared.asked import SEPARATOR
-
-        return self.frame(View(self.name, name="whatif", of=SEPARATOR.join(questions), by=by))
+        return self.frame(what_if_view(self.view(), questions, by))
 
     def predicted(self, *questions: str) -> OpenRun:
         """The run as a replay with something changed predicts it, marked `predicted`.
 
         Raises UsageError for what isn't a question or can't be replayed.
         """
-        from chopper_core.views.shared.asked import SEPARATOR
+        from chopper_core.analyses.asked import SEPARATOR
         from chopper_core.views.whatif import DEFAULTS
 
         asked = Overrides(predicted=SEPARATOR.join(questions or DEFAULTS[:1]))
-        return OpenRun(self._run_of(View(self.name, overrides=asked)))
-
-    def _run_of(self, view: View) -> Run:
-        if view.overrides.predicted == self.run.overrides.predicted:
-            return self.run
-        from chopper_core.views.whatif import run_of
-
-        return run_of(self.run, view)
+        return OpenRun(self._runner.run_of(View(self.name, overrides=asked)))
 
     def kernels(
         self, *, counters: bool | Iterable[str] = False, signals: bool | Iterable[str] = False
@@ -180,6 +179,27 @@ class OpenRun:
             counters=_named(counters, self.counters, "counter"),
             signals=_named(signals, measured_signals(run), "signal"),
         )
+
+    def table(self, name: str) -> pa.Table:
+        """One of the run's tables: activities, iterations, collectives, launches, host_operators,
+        samples, findings, gpus.
+
+        Times are int64 ns since `origin_ns`, missing values null; the metadata of each field has
+        its unit and definition. Raises UsageError for an unknown name.
+        """
+        from chopper_core.render.tables import table_rows
+
+        return table_rows(self.run, name)
+
+    def sql(self, query: str, *, seconds: float = 60.0) -> pa.Table:
+        """The answer to one SELECT over the run's tables (see `table`), by DuckDB.
+
+        Raises UsageError for what isn't a single SELECT over them, and where DuckDB isn't
+        installed; DataError where it takes longer than so many seconds.
+        """
+        from chopper_core.answers.sql import sql
+
+        return sql(self.run, query, seconds=seconds).rows
 
     def export(
         self,
@@ -210,6 +230,7 @@ class OpenRun:
         """
         import pyarrow as pa
 
+        from chopper_core.render.tables.samples import intervals
         from chopper_core.tables.arrow_files import array_of
 
         signal = self.run.signal(name)
@@ -217,17 +238,11 @@ class OpenRun:
             there = ", ".join(map(str, signal.curves)) or "none"
             raise UsageError(f"{name} is unknown for GPU {gpu}; GPUs that have it: {there}")
         curve = signal.curves[gpu]
-        if isinstance(curve, BusyCurve) and not bins:
-            curve = curve.with_all_edges()
-        edges = curve.edges_ns
-        if bins:
-            edges = np.linspace(int(edges[0]), int(edges[-1]), bins + 1).astype(np.int64)
-        values = curve.means(edges)
-        known = np.isfinite(values) & (np.diff(edges) > 0)
+        begins, ends, values = intervals(curve, bins)
         columns = {
-            "start_ns": edges[:-1][known] - self.origin_ns,
-            "end_ns": edges[1:][known] - self.origin_ns,
-            "value": values[known],
+            "start_ns": begins - self.origin_ns,
+            "end_ns": ends - self.origin_ns,
+            "value": values,
         }
         return pa.Table.from_arrays([array_of(each) for each in columns.values()], list(columns))
 

@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 from rich.color import ColorSystem
 
+from chopper_core.columns import catalogue
+from chopper_core.columns.quantities import QUANTITIES, Quantity
 from chopper_core.extensions.runs.figures import GPUS, REASON, RUN_COLUMNS, STATUS
-from chopper_core.metrics import catalogue
-from chopper_core.metrics.quantities import QUANTITIES, Quantity
 from chopper_core.model.address import KEYS, parse
 from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.model.view import View

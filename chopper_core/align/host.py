@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import DTypeLike
 
-from chopper_core.align.kernel_classes import is_communication, kernel_class
 from chopper_core.align.labels import NOWHERE, Intervals, Order, Points
 from chopper_core.model.table import NO_TIME, Category, Kind
 from chopper_core.sources.trace import HostCategory, Trace
@@ -30,6 +29,7 @@ from chopper_core.util.grouping import (
     stable_order,
 )
 from chopper_core.util.patterns import late
+from chopper_core.work.kernel_classes import is_communication, kernel_class
 
 BACKWARD_NODE: Final = late(r"^autograd::engine::evaluate_function")
 """The operator in which autograd runs a node of the backward graph."""

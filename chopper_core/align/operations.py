@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from chopper_core.align.collectives import CollectiveLabels
 from chopper_core.align.host import Host
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, FUSED, kernel_class
 from chopper_core.align.labels import (
     NOWHERE,
     REACH,
@@ -33,6 +32,7 @@ from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, Kind, Phase, Ru
 from chopper_core.util.arrays import Index, Int32, Mask
 from chopper_core.util.grouping import distinct, isin, places_by, ranked
 from chopper_core.util.patterns import group_of, late
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, FUSED, kernel_class
 
 VOCABULARY: Final = late(
     r"^(?:[fb]_)?(?:ie|ln|lp|lnp|cel|l|ra|dl|GetInputLabels|(?:attn|mlp|ffn|fc|qkv|q|k|v)_[a-z]{1,4})$"

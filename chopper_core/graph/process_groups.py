@@ -14,13 +14,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import PAIRWISE, UNKNOWN, group_sizes, stated_size
-from chopper_core.align.kernel_classes import UNNAMED
 from chopper_core.model.inputs import NO_DEVICE
 from chopper_core.model.parallel import DIMENSIONS, kind_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Numbers
 from chopper_core.util.grouping import distinct, places_by, sums_of
+from chopper_core.work.kernel_classes import UNNAMED
 
 _PER_NODE = 8
 """GPUs of a node in CharLLM-PPT's clusters, whose telemetry names ranks alone."""

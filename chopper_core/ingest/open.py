@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.collective_sets import host_clocks, labelled_by_partners
+from chopper_core.columns.counters import sampled_figures
 from chopper_core.ingest.attach import attach_sources, with_slots
 from chopper_core.ingest.discovery import check_is_one
 from chopper_core.ingest.rank import (
@@ -35,7 +36,6 @@ from chopper_core.ingest.untraced import (
     telemetry_run,
 )
 from chopper_core.ingest.watch import files_below
-from chopper_core.metrics.counters import sampled_figures
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Source

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import Metric, Values
+from chopper_core.columns import Metric, Values
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.doubts import NOTE
@@ -52,7 +52,7 @@ def as_json(
     rows, `held` names the columns of a row whose value is that of the nearest sample outside of it
     or divided as on some GPUs, `partial` those whose value covers only some of the row's GPUs, as
     `held_total` and `partial_total` of the total. `unknown` has the reason of each column that a
-    row lacks.
+    row lacks; `bound` names the columns whose value is a bound that nothing attains.
     `attributes` has what the trace gives of a row's activity next to its figures.
     """
     count = min(MAX_ROWS if limit is None else limit, len(frame))
@@ -105,6 +105,7 @@ def _row(frame: Frame, row: int, columns: Sequence[Metric]) -> dict[str, Any]:
         **_given(
             held=_columns_with(frame, row, Values.is_extrapolated),
             partial=_columns_with(frame, row, Values.is_partial),
+            bound=_columns_with(frame, row, Values.is_bound),
             attributes={name: plain(each) for name, each in frame.attributes(row).items()},
         ),
     }
@@ -260,11 +261,11 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     for row in range(count):
         figures = frame.row(row)
         cells = ["" if figures[name] is None else figures[name] for name in names]
-        writer.writerow(map(_cell, [frame.labels[row], *cells, frame.addresses(row), *mark]))
+        writer.writerow(map(csv_cell, [frame.labels[row], *cells, frame.addresses(row), *mark]))
     return text.getvalue()
 
 
-def _cell(value: object) -> object:
+def csv_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     # Printed on a terminal, control characters would act.

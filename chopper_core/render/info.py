@@ -15,8 +15,7 @@ import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import OTHER_CLASS, kernel_class
-from chopper_core.metrics import METRICS
+from chopper_core.columns import METRICS
 from chopper_core.model.column_names import (
     FLOPS,
     FLOPS_TYPE,
@@ -45,6 +44,7 @@ from chopper_core.tables.losses import number_of
 from chopper_core.util.escape import Escaped, escape_each
 from chopper_core.util.grouping import counts_of, distinct, grouped, ranked, stable_order, sums_of
 from chopper_core.util.patterns import shape_of_name
+from chopper_core.work.kernel_classes import OTHER_CLASS, kernel_class
 
 INFO_SCHEMA: Final = "chopper.info/1"
 _OF_SOURCE: Final = (

@@ -43,9 +43,10 @@ _RANK_PATTERNS: Final = tuple(
         r"(?<![a-z])worker[-_]?(\d+)",
         r"(?<!\d)(\d+)[-_]?of[-_]?\d+",
         r"(?<![a-z0-9])r(\d+)(?![a-z0-9])",
-        # Chakra: NAME.<rank>.et, chakra.<rank>.json.
+        # Chakra: NAME.<rank>.et, chakra.<rank>.json, linked.<rank>.json.
         r"\.(\d+)\.et(?:\.gz)?$",
         r"chakra\.(\d+)\.json",
+        r"linked[-_.](\d+)\.json",
     )
 )
 

@@ -129,7 +129,7 @@ _TYPES: Final[Mapping[str, tuple[Callable[[str], Any], Any]]] = {
     "--base-parallel": (_layout, ""),
     "--clock": (_from("chopper_core.model.overrides.parse_clock"), ""),
     "--interval": (_seconds, 1.0),
-    "--fail-if": (_from("chopper_core.views.compare.gate.parse_limit"), ""),
+    "--fail-if": (_from("chopper_core.analyses.gate.parse_limit"), ""),
     "--gpu": (_from("chopper_core.model.overrides.parse_gpu"), ""),
     "--iteration": (int, None),
     "--jobs": (_number(1), None),

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 import chopper_core as chopper
+from chopper_core.analyses.gate import INCONCLUSIVE, judge, parse_limit
+from chopper_core.columns import METRICS
 from chopper_core.extensions.runs import run_set as runs
 from chopper_core.extensions.runs.figures import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL, TREE
 from chopper_core.extensions.runs.run_set import RunSet, open_runs
 from chopper_core.ingest.discovery import FoundRun, find_runs, holds_runs
 from chopper_core.ingest.open import open_run
-from chopper_core.metrics import METRICS
 from chopper_core.model.address import render
 from chopper_core.model.settings import in_name
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError, NothingToShow, UsageError
-from chopper_core.views.compare.gate import INCONCLUSIVE, judge, parse_limit
 from chopper_core.views.query import query
 from chopper_tui.cli import main
 from chopper_tui.commands.explore import address_of

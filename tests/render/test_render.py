@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import Row, run_of, sample_run
 
-from chopper_core import metrics
-from chopper_core.metrics import METRICS, raw_counter
+from chopper_core import columns as metrics
+from chopper_core.columns import METRICS, raw_counter
 from chopper_core.model.address import parse
 from chopper_core.model.hardware import CounterInfo
 from chopper_core.model.table import Kind

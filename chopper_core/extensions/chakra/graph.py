@@ -97,6 +97,8 @@ class ExecutionGraph(Struct, frozen=True):
     process_groups: Sequence[str]
     """The inputs of nodes that list process groups, as the file spells them."""
     losses: Losses
+    states_dependencies: bool = True
+    """False of a file that has none between activities, so that they come from the times."""
 
     def as_run(self) -> Run:
         from chopper_core.extensions.chakra.graph_run import graph_run
@@ -185,7 +187,9 @@ class GraphBuilder:
             column.nodes.append(place)
             column.values.append(value)
 
-    def graph(self, version: str, metadata: Mapping[str, Value]) -> ExecutionGraph:
+    def graph(
+        self, version: str, metadata: Mapping[str, Value], *, states_dependencies: bool = True
+    ) -> ExecutionGraph:
         if not self._ids:
             raise DataError(f"{self._path} is a Chakra trace without nodes.")
         ids = np.array(self._ids)
@@ -214,6 +218,7 @@ class GraphBuilder:
             attributes=self._attributes,
             process_groups=self._groups,
             losses=self.losses,
+            states_dependencies=states_dependencies,
         )
 
     def _edges(self, name: str, ids: Any, order: Index) -> Edges:
@@ -273,7 +278,9 @@ def attributes_of(graph: ExecutionGraph, rows: Index, *, is_own: bool) -> Attrib
 def stated_edges(
     graph: ExecutionGraph, rows: Index, lane: Int64, start_ns: Int64, *, is_own: bool
 ) -> StatedEdges | None:
-    """The dependencies of the activities; None where the file is Chopper's own of a run without."""
+    """The dependencies of the activities; None where the file states none."""
+    if not graph.states_dependencies:
+        return None
     if is_own:
         return _restored(graph) if STATED in graph.attributes else None
     found: list[tuple[int, int, int, int]] = []

@@ -12,10 +12,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.step_times import replicas, replicas_of
+from chopper_core.columns import Metric, Reduces, numbered
+from chopper_core.columns.filter import FilterRows, shown_of
 from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet
 from chopper_core.extensions.runs.runs import Column, frame_of_set, shown_rows
 from chopper_core.graph.process_groups import nodes_of
-from chopper_core.metrics import Metric, Reduces, numbered
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.parallel import SHARING, layout_of_settings
 from chopper_core.model.run import Run, located
@@ -25,8 +27,6 @@ from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import run_frame
-from chopper_core.views.shared.filter import FilterRows, shown_of
-from chopper_core.views.shared.step_times import replicas, replicas_of
 from chopper_core.views.spec import ViewSpec, splits_of
 
 _LARGEST: Final = ("peak_", "max_", "longest_", "p95_")

@@ -15,8 +15,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.run_set import OK, PARTIAL, SHORT, RunRow, RunSet
-from chopper_core.metrics import (
+from chopper_core.analyses.step_parts import steps_of
+from chopper_core.analyses.step_times import replicas
+from chopper_core.analyses.time_parts import unknown_flops
+from chopper_core.columns import (
     METRICS,
     Metric,
     Reduces,
@@ -25,6 +27,7 @@ from chopper_core.metrics import (
     computed_column,
     metric_named,
 )
+from chopper_core.extensions.runs.run_set import OK, PARTIAL, SHORT, RunRow, RunSet
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting, Settings
 from chopper_core.model.units import Unit
@@ -34,8 +37,6 @@ from chopper_core.views import overheads, throughput
 from chopper_core.views.frame import Number
 from chopper_core.views.query import answer, check_fits, run_frame
 from chopper_core.views.shared.children import figures as root_figures
-from chopper_core.views.shared.step_times import replicas
-from chopper_core.views.throughput import steps_of
 
 TOTAL: Final = "total"
 MEAN: Final = "mean"
@@ -237,7 +238,7 @@ def figures_of_run(run: Run) -> RunRow:
         _take(run, {**places, **_STEP_ENERGY}, figures, missing)
         if "mfu_pct" in figures:
             kernels = run.tree_of(View(run.name)).split((), ("operation", "kernel"))
-            if unknown := overheads.unknown_flops(kernels):
+            if unknown := unknown_flops(kernels):
                 del figures["mfu_pct"]
                 missing["mfu_pct"] = unknown
         _take_straggler(run, figures, missing)
@@ -321,7 +322,7 @@ def _problem(run: Run) -> str:
 
 
 def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str, str]) -> None:
-    from chopper_core.views.shared.leads import leads
+    from chopper_core.analyses.leads import leads
 
     names = ("straggler", "straggler_delay_ns")
     try:

@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
+from chopper_core.columns import METRICS, Metric, Values, nearest, numbered, worded
+from chopper_core.columns.filter import FilterRows, Shown, matching, shown_of
 from chopper_core.extensions.runs.figures import (
     GPUS,
     HIGHER,
@@ -34,8 +36,8 @@ from chopper_core.extensions.runs.run_set import (
     setting_of,
     settings_of,
 )
-from chopper_core.metrics import METRICS, Metric, Values, nearest, numbered, worded
 from chopper_core.model.charts import BarChart, Series
+from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN
 from chopper_core.model.units import Unit, time_text
@@ -45,8 +47,6 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import with_column_names
-from chopper_core.views.shared.filter import FilterRows, Shown, matching, shown_of
-from chopper_core.views.shared.phrases import count
 from chopper_core.views.spec import BEST, SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

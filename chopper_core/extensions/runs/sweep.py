@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
+from chopper_core.columns import Metric, Values, numbered
 from chopper_core.extensions.runs.figures import HIGHER, WORLD, is_better, known_column
 from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet, setting_of, settings_of
 from chopper_core.extensions.runs.runs import figure_values, frame_of_set, shown_rows
-from chopper_core.metrics import Metric, Values, numbered
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting

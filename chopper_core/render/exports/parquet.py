@@ -16,8 +16,9 @@ from chopper_core.model.attributes import NO_NODE, Attributes, as_json, nodes_at
 from chopper_core.model.column_names import integral_of, is_counted, known_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind, Selection
+from chopper_core.render.arrow import words_array
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
-from chopper_core.util.arrays import AnyArray, Mask, encodable
+from chopper_core.util.arrays import encodable
 from chopper_core.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -47,32 +48,27 @@ def kernel_rows(
     """
     import pyarrow as pa
 
-    from chopper_core.tables.arrow_files import array_of, texts_of
+    from chopper_core.tables.arrow_files import array_of
 
     table = run.table
-
-    def dictionary(codes: AnyArray, texts: Sequence[str]) -> pa.DictionaryArray:
-        known: Mask = codes != NO_LABEL
-        indices = array_of(np.where(known, codes, 0).astype(np.int32), known)
-        return pa.DictionaryArray.from_arrays(indices, texts_of(texts))
 
     iteration, layer = table.iteration[rows], table.layer[rows]
     launch, size = table.launch_ns[rows], table.bytes[rows]
     columns: dict[str, pa.Array] = {
         "gpu": array_of(table.gpu[rows]),
         "iteration": array_of(iteration, iteration != NO_LABEL),
-        "phase": dictionary(table.phase[rows], PHASES),
+        "phase": words_array(table.phase[rows], PHASES),
         "layer": array_of(layer, layer != NO_LABEL),
-        "operation": dictionary(table.operation[rows], table.operations),
-        "kernel": dictionary(table.kernel[rows], table.names),
-        "kind": dictionary(table.kind[rows], [kind.name.lower() for kind in Kind]),
-        "category": dictionary(table.category[rows], [each.name.lower() for each in Category]),
+        "operation": words_array(table.operation[rows], table.operations),
+        "kernel": words_array(table.kernel[rows], table.names),
+        "kind": words_array(table.kind[rows], [kind.name.lower() for kind in Kind]),
+        "category": words_array(table.category[rows], [each.name.lower() for each in Category]),
         "stream": array_of(table.stream[rows]),
         "start_ns": array_of(table.start_ns[rows] - run.origin_ns),
         "duration_ns": array_of(table.duration_ns[rows]),
         "launch_ns": array_of(launch - run.origin_ns, launch != NO_TIME),
         "bytes": array_of(size, size >= 0),
-        "group": dictionary(table.group[rows], table.names),
+        "group": words_array(table.group[rows], table.names),
     }
     columns |= {name: array_of(table.column(name)[rows]) for name in ADDITIVE}
     for name in counters:
