@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from chopper_core.columns import Metric
-from chopper_core.extensions.runs.run_set import FAILED, Reading, RunRow, RunSet
+from chopper_core.extensions.runs.run_rows import FAILED, Reading, RunRow
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.address import parse
 from chopper_core.model.charts import BarChart, LineChart
 from chopper_core.model.run import Run

@@ -27,7 +27,7 @@ from chopper_core.columns import (
     computed_column,
     metric_named,
 )
-from chopper_core.extensions.runs.run_set import OK, PARTIAL, SHORT, RunRow, RunSet
+from chopper_core.extensions.runs.run_rows import OK, PARTIAL, SHORT, RunRow, RunRows
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting, Settings
 from chopper_core.model.units import Unit
@@ -345,7 +345,7 @@ def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str
         figures["straggler_delay_ns"] = float(delay)
 
 
-def root_figure(run: RunSet, row: RunRow, name: str) -> float | None:
+def root_figure(run: RunRows, row: RunRow, name: str) -> float | None:
     try:
         return root_figures(run.others[row.path], View(row.path), (name,))[name].at(0)
     except ChopperError:

@@ -15,7 +15,14 @@ from msgspec import Struct
 from chopper_core.analyses.significance import LEVEL, adjusted, unpaired
 from chopper_core.columns import worded
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
-from chopper_core.extensions.runs.run_set import FAILED, OK, RunRow, RunSet, setting_of, settings_of
+from chopper_core.extensions.runs.run_rows import (
+    FAILED,
+    OK,
+    RunRow,
+    RunRows,
+    setting_of,
+    settings_of,
+)
 from chopper_core.extensions.runs.runs import frame_of_set, shown_rows
 from chopper_core.findings.rule import CONFIDENCE, DETAIL, Confidence, Finding, Threshold
 from chopper_core.findings.titles import one_line
@@ -94,7 +101,7 @@ class Speed(Struct, frozen=True, eq=False):
         return (0, *np.flatnonzero(self.chances >= LEVEL).tolist())
 
 
-def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     """A row per finding; raises UsageError for an unknown setting, NothingToShow without runs."""
     rows, reading = shown_rows(run, view, wait=wait)
     if not rows and not reading.waiting:
