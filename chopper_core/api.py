@@ -170,7 +170,7 @@ class OpenRun:
         `counters` and `signals` add columns: all, or those named; a signal is its time-weighted
         mean over the activity. Raises UsageError for a name that the run lacks.
         """
-        from chopper_core.render.exports.parquet import kernel_rows, measured_signals
+        from chopper_core.render.kernel_rows import kernel_rows, measured_signals
 
         run = self.run
         return kernel_rows(

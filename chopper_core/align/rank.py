@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr, replace
 from chopper_core.align.checks import doubts_of_launches, lost_launches
 from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.gpu_clock import on_host_clock
-from chopper_core.align.graphs import is_uncaptured, stand_ins
+from chopper_core.align.graphs import captured_points, is_uncaptured, stand_ins
 from chopper_core.align.host import Host, Links
 from chopper_core.align.host_tables import align_memory, host_lane, host_time
 from chopper_core.align.launches import launch_sizes
@@ -83,9 +83,13 @@ def align_rank(trace: Trace) -> AlignedRank:
 
 
 def _in_order_of_file(trace: Trace) -> AlignedRank:
-    host = Host(trace)
+    host = Host(trace, captured_points)
     trace, clock_doubts = on_host_clock(trace, host.links)
-    host = Host(trace) if any(doubt.code == "clock" for doubt in clock_doubts) else host
+    host = (
+        Host(trace, captured_points)
+        if any(doubt.code == "clock" for doubt in clock_doubts)
+        else host
+    )
     activities = trace.activities
     devices, gpu = ranked(activities.device)
     kind, links = host.kind, host.links

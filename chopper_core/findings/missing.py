@@ -19,11 +19,13 @@ from chopper_core.findings.rule import (
     Finding,
     FindingRule,
     FindingsContext,
+    Group,
     Threshold,
     rule,
     spread_of,
     threshold,
 )
+from chopper_core.findings.titles import MAX_TITLE, one_line, shortened
 from chopper_core.model.column_names import CYCLES
 from chopper_core.model.phrases import by_number, count, percent, time
 from chopper_core.model.run import Run
@@ -57,12 +59,13 @@ Gaps = Iterator[tuple[str, View]]
 """A sentence and its evidence for each thing that is missing."""
 
 
-@rule("missing", saving="can't be estimated", thresholds=(COVERAGE, UNLINKED))
+@rule("missing", group=Group.UNKNOWN, cost="can't be estimated", thresholds=(COVERAGE, UNLINKED))
 def missing_data(context: FindingsContext) -> Iterator[Finding]:
     """Sources, ranks and labels that the run lacks, and what is unknown without them."""
     for gaps in (_programs, _recordings, _ranks, _sources, _counters, _labels, _launches):
         for sentence, evidence in gaps(context):
-            yield Finding(sentence=sentence, evidence=evidence, confidence=Confidence.HIGH)
+            title = one_line(shortened(sentence.partition(": ")[0], MAX_TITLE))
+            yield Finding(title, sentence, evidence, Confidence.HIGH)
 
 
 def _programs(context: FindingsContext) -> Gaps:
@@ -192,15 +195,16 @@ MORE_POWER: Final = threshold("""power below that of the other GPUs | 10 | %
     capped, or with less to do""")
 
 
-@rule("stopped", saving=_UNKNOWN, of_samples=True)
+@rule("stopped", cost=_UNKNOWN, of_samples=True)
 def stopped(context: FindingsContext) -> Iterator[Finding]:
     """A run without a trace whose samples end early: out of memory, or stopped."""
     if context.run.status:
         evidence = with_view(context.view, "overview")
-        yield Finding(context.run.status, evidence, Confidence.HIGH)
+        status = context.run.status
+        yield Finding(shortened(status, MAX_TITLE), status, evidence, Confidence.HIGH)
 
 
-@rule("sampled-throttling", saving=_UNKNOWN, thresholds=(THROTTLED_SHARE,), of_samples=True)
+@rule("sampled-throttling", cost=_UNKNOWN, thresholds=(THROTTLED_SHARE,), of_samples=True)
 def sampled_throttling(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that are throttled by their driver's word, else whose clock is low under load."""
     run = context.run
@@ -218,7 +222,7 @@ def sampled_throttling(context: FindingsContext) -> Iterator[Finding]:
     yield _finding(context, slowed, _BE, text, column)
 
 
-@rule("sampled-idle", saving=_UNKNOWN, thresholds=(UNUSED,), of_samples=True)
+@rule("sampled-idle", cost=_UNKNOWN, thresholds=(UNUSED,), of_samples=True)
 def sampled_idle(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that nothing uses."""
     unused = np.flatnonzero(_unused(context.run))
@@ -258,7 +262,7 @@ def _far(
         yield _finding(context, far, verb, figures, sort)
 
     find.__doc__ = f"{looks_for} by far more than these differ."
-    return rule(name, saving=_UNKNOWN, thresholds=(least,), of_samples=True)(find)
+    return rule(name, cost=_UNKNOWN, thresholds=(least,), of_samples=True)(find)
 
 
 sampled_heat: Final = _far(
@@ -284,4 +288,6 @@ def _finding(
     gpus = [every[place] for place in places.tolist()]
     named = "all GPUs" if len(gpus) == len(context.run.gpus) > 1 else by_number("GPU", gpus)
     evidence = replace(with_view(context.view, "overview"), sort=sort)
-    return Finding(f"{named} {verb[len(gpus) > 1]} {text}", evidence, Confidence.MEDIUM)
+    does = verb[len(gpus) > 1]
+    title = one_line(f"{shortened(named)} {does} {text}")
+    return Finding(title, f"{named} {does} {text}", evidence, Confidence.MEDIUM)

@@ -191,7 +191,7 @@ class View(Struct, frozen=True):
     """Labels for a prefix of `order`, as a path spells them; one more picks an activity."""
     order: tuple[str, ...] = LEVELS
     columns: tuple[str, ...] = ()
-    """Names of metrics; empty: the defaults of the level."""
+    """Names of metrics; empty: the defaults of the level, to which `+name` adds one."""
     sort: str = ""
     """A column, `-column` for the largest first, or empty: the level's default order."""
     filter: str = ""
@@ -221,6 +221,11 @@ class View(Struct, frozen=True):
     def level(self) -> str:
         depth = len(self.path)
         return self.order[depth] if depth < len(self.order) else ACTIVITY
+
+    @property
+    def added_columns(self) -> tuple[str, ...]:
+        """Columns that are shown in addition to the default ones."""
+        return tuple(name[1:] for name in self.columns if name.startswith("+"))
 
     @property
     def scope(self) -> tuple[tuple[str, str], ...]:

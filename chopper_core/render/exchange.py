@@ -57,7 +57,7 @@ def as_json(
     rows, `held` names the columns of a row whose value is that of the nearest sample outside of it
     or divided as on some GPUs, `partial` those whose value covers only some of the row's GPUs, as
     `held_total` and `partial_total` of the total. `unknown` has the reason of each column that a
-    row lacks.
+    row lacks; `bound` names the columns whose value is a bound that nothing attains.
     `attributes` has what the trace gives of a row's activity next to its figures.
     """
     count = min(MAX_ROWS if limit is None else limit, len(frame))
@@ -115,6 +115,7 @@ def _row(frame: Frame, row: int, columns: Sequence[Metric]) -> dict[str, Any]:
         **_given(
             held=_columns_with(frame, columns, row, Values.is_extrapolated),
             partial=_columns_with(frame, columns, row, Values.is_partial),
+            bound=_columns_with(frame, columns, row, Values.is_bound),
             attributes={name: plain(each) for name, each in frame.attributes(row).items()},
         ),
     }

@@ -181,7 +181,9 @@ def test_hostile_names_are_escaped_data_of_bounded_size(monkeypatch: pytest.Monk
     assert json.loads(text)["rows"][0]["kernel"].startswith("Ignore all")
 
 
-def test_words_have_a_meaning_or_are_unknown(toolbox: Toolbox) -> None:
+@pytest.mark.usefixtures("demo_kept")
+def test_words_have_a_meaning_or_are_unknown() -> None:
+    toolbox = Toolbox([DEMO])
     for word, kind, text in (
         ("elapsed_ns", "metric", "idle"),
         ("caused_ns", "column", "waiting"),

@@ -273,6 +273,9 @@ def names_of(
 ) -> tuple[str, ...]:
     """The columns of a view, and the one that its rows are sorted by, where it is one of them."""
     names, sort = view.columns or tuple(default), view.sort.removeprefix("-")
+    if added := view.added_columns:
+        chosen = (name for name in names if not name.startswith("+"))
+        names = tuple(dict.fromkeys((*default, *chosen, *added)))
     is_known = sort in own or (has_nodes and not is_difference(sort))
     return (*names, sort) if is_known and sort not in ("", NAME, *names) else names
 
@@ -417,7 +420,7 @@ def with_column_names(
     own = {*settings, *(metric.name for metric in known)}
 
     def named(text: str) -> str:
-        return text if text.removeprefix("-") in own else column_names([text], known)[0]
+        return text if text.lstrip("-+") in own else column_names([text], known)[0]
 
     return replace(view, columns=tuple(map(named, view.columns)), sort=named(view.sort))
 
