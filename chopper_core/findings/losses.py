@@ -230,10 +230,11 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
         _MAX_LISTED,
     )
     most = largest_first(lost)[0]
-    first = f"{shortened(context.text('operation', codes[most]))} {reached.numbers[most]:.0f} %"
+    first = f"{shortened(context.text('operation', codes[most]))} at {reached.numbers[most]:.0f} %"
+    of_peak = "of peak" if metric == "peak_pct" else "use of the matrix units"
     yield context.finding(
         one_line(
-            f"{count(int(poor.sum()), 'large matrix product')} below {limit:.0f} % of peak",
+            f"{count(int(poor.sum()), 'matrix product')} below {limit:.0f} % {of_peak}",
             f": {first}",
         ),
         f"large matrix products {verdict}: {named}; at {limit:.0f} % they would take "
