@@ -32,6 +32,8 @@ MANY_LAUNCHES: Final = 200
 """Launches of a step and GPU from which on their own cost counts."""
 SHORT_GAP_NS: Final = 20_000
 """Between launches of a host that does nothing else."""
+LARGE_SHARE: Final = 0.1
+"""Of the step, which idle time before many launches takes at least."""
 _MICROSTEP: Final = 0.2
 """Of the longest run of kernels of a phase: another forward has as many at least."""
 _LEAST_GAIN: Final = 0.001
@@ -133,7 +135,11 @@ def advice_for(
             continue
         text = advice.sentence.format(**names)
         if advice.question and worth is not None:
-            text += _gain(context, worth, advice.question.format(**names))
+            text = (
+                text.removesuffix(".")
+                + _gain(context, worth, advice.question.format(**names))
+                + "."
+            )
         found.append(text)
         if len(found) == MAX_ADVICE:
             break
@@ -189,12 +195,14 @@ def calls(pattern: str, *causes: str) -> Condition:
 def many_small(case: AdviceCase) -> Mapping[str, str] | None:
     """Hosts launch many activities one by one, with short gaps, and do nothing else."""
     is_many = case.launches > MANY_LAUNCHES and case.mean_idle_ns < SHORT_GAP_NS
+    is_many &= case.context.share(case.finding.cost_ns or 0.0) >= LARGE_SHARE
     what, _ = case.host_cause
     if not is_many or (what and what != "launch calls" and not what.startswith("aten::")):
         return None
-    phases = distinct(case.context.codes("phase")[case.cells]).tolist()
-    names = ",".join(case.context.text("phase", phase) for phase in phases)
-    where = "" if NO_LABEL in phases else f"phase:{names} "
+    phases = distinct(case.context.codes("phase")[case.cells])
+    is_all = len(phases) == len(distinct(case.context.codes("phase"))) or NO_LABEL in phases
+    names = ",".join(case.context.text("phase", phase) for phase in phases.tolist())
+    where = "" if is_all else f"phase:{names} "
     return {"launches": f"{case.launches:,.0f}", "where": where}
 
 

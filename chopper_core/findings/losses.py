@@ -158,7 +158,7 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
     yield context.finding(
         one_line(
             f"exposed copies take {percent(each / context.usual_ns)} of the step",
-            f": {shortened(kernel)}",
+            f": {shortened(kernel.partition(' (')[0])}",
         ),
         f"exposed copies take {time(each)}{context.per_gpu} ({percent(each / context.usual_ns)}): "
         f"{listed(parts, _MAX_LISTED)}",

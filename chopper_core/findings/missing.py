@@ -152,7 +152,7 @@ def _labels(context: FindingsContext) -> Gaps:
             yield (
                 _TITLES[level]
                 if unknown > _ALL
-                else f"{level} unknown for {percent(unknown)} of {part}",
+                else f"the {level} is unknown for {percent(unknown)} of {part}",
                 f"the {level} is unknown for {percent(unknown)} of {part}: {hidden}",
                 context.with_view("kernels", sort="-kernel_ns", **{level: NO_LABEL_TEXT}),
             )
@@ -189,11 +189,11 @@ def _launches(context: FindingsContext) -> Gaps:
     whole = context.split()
     unlinked, total = int(whole.sum("unlinked").sum()), int(whole.sizes().sum())
     if unlinked >= UNLINKED.share * total:
-        every = "no activity has a launch record: hosts are unknown"
+        title = f"{percent(unlinked / total)} of activities have no launch record"
+        if unlinked == total:
+            title = "no activity has a launch record: hosts are unknown"
         yield (
-            every
-            if unlinked == total
-            else f"{percent(unlinked / total)} of activities have no launch record",
+            title,
             f"{unlinked:,} of {total:,} activities have no launch record: whether the host was "
             "late for them is unknown",
             context.with_view(
