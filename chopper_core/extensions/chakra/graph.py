@@ -98,6 +98,8 @@ class ExecutionGraph(Struct, frozen=True):
     losses: Losses
     states_dependencies: bool = True
     """False of a file that has none between activities, so that they come from the times."""
+    unknown: Mapping[int, Sequence[str]] = {}
+    """Types that the schema known here lacks → names of their nodes, which are INVALID here."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -155,6 +157,7 @@ class GraphBuilder:
         self._deps = {name: (array("q", (0,)), array("Q")) for name in ("data", "control")}
         self._attributes: dict[str, AttributeColumn] = {}
         self._groups: list[str] = []
+        self._unknown: dict[int, list[str]] = {}
         self.losses = Losses()
 
     def add(self, node: Node) -> None:
@@ -166,7 +169,10 @@ class GraphBuilder:
         self._ids.append(node.id)
         if _GROUPS in node.name:
             self._groups.append(node.inputs.get("values", ""))
-        kind = node.type if node.type <= NodeType.COMM_COLL else NodeType.INVALID
+        kind = node.type
+        if not NodeType.INVALID <= kind <= NodeType.COMM_COLL:
+            self._unknown.setdefault(kind, []).append(node.name)
+            kind = NodeType.INVALID
         self._columns.extend((self._names[node.name], kind, node.start_us, node.duration_us))
         for name, ids in (("data", node.data_deps), ("control", node.ctrl_deps)):
             first, to = self._deps[name]
@@ -216,6 +222,7 @@ class GraphBuilder:
             process_groups=self._groups,
             losses=self.losses,
             states_dependencies=states_dependencies,
+            unknown=self._unknown,
         )
 
     def _edges(self, name: str, ids: Any, order: Index) -> Edges:

@@ -331,11 +331,11 @@ class EventDecoder:
         with suppress(*DECODE_ERRORS, ValueError):
             return self.decode_many(b"[" + text + b"]")[0], False
         with suppress(*_LOADS_ERRORS):
-            return _event_of(_loads(text.decode())), False
+            return event_of(_loads(text.decode())), False
         for repair in () if self.has_given_up else (_without_odd_numbers, _with_quotes_escaped):
             with suppress(*_LOADS_ERRORS):
                 fields = _loads(repair(text).decode("utf-8", "replace"), strict=False)
-                return _event_of(fields), True
+                return event_of(fields), True
         self.beyond_repair += len(text)
         return None
 
@@ -395,7 +395,7 @@ def _with_quotes_escaped(text: bytes) -> bytes:
     return b"".join([*parts, text[done:]])
 
 
-def _event_of(fields: Any) -> Event:
+def event_of(fields: Any) -> Event:
     """Convert a decoded object to an event; fields of an invalid type count as missing."""
     if not isinstance(fields, dict):
         raise TypeError("an event is an object")
