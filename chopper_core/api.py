@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.answers.runner import Runner, shown, what_if_view
 from chopper_core.model import address
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.overrides import Overrides, overrides_of, parse_clock, parse_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.settings import given_settings
-from chopper_core.model.signals import BusyCurve
 from chopper_core.model.table import activity_count
-from chopper_core.model.view import Baseline, View
+from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.plugins import extension_part
 from chopper_core.views.frame import Frame
@@ -26,6 +25,24 @@ from chopper_core.views.spec import SeveralRuns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class ViewOptions(TypedDict, total=False):
+    """Options of a view: those of an address by the same names."""
+
+    by: str
+    of: str
+    columns: Sequence[str] | str
+    sort: str
+    filter: str
+    base: str
+
+
+class SvgPicture(str):
+    """A picture as SVG, which a notebook shows."""
+
+    def _repr_svg_(self) -> str:
+        return str(self)
 
 
 class ResultFrame(Frame, frozen=True, eq=False):
@@ -44,6 +61,42 @@ class ResultFrame(Frame, frozen=True, eq=False):
 
         return as_html(self)
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows for whatever reads Arrow's PyCapsule interface: polars, DuckDB, pandas."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table: `name`, `address`, and the columns; missing is null.
+
+        The metadata of each field has its unit and definition.
+        """
+        from chopper_core.render.arrow import frame_table
+
+        return frame_table(self)
+
+    def picture(self, *, theme: str = "light") -> SvgPicture:
+        """The charts of the frame as SVG, on a light or a dark ground.
+
+        Raises UsageError where the view has no charts, or for another theme.
+        """
+        from chopper_core.render.drawing import GROUNDS, alone
+        from chopper_tui.commands.report import LOOK
+
+        if theme not in GROUNDS:
+            raise UsageError(f"no theme {theme!r}; the themes are {', '.join(GROUNDS)}")
+        lines = LOOK.draw(self)
+        if not lines:
+            raise UsageError(f"the view {self.view.name or 'of the tree'} has no charts")
+        style = getattr(LOOK, theme)
+        inks: dict[str, str] = {}
+        for line in lines:
+            for _, ink in line:
+                if ink not in inks:
+                    front, back = style(ink)
+                    inks[ink] = f"{f'fill:{front}' if front else ''}|{back}"
+        drawn = [[(text, inks[ink]) for text, ink in line] for line in lines]
+        return SvgPicture(alone(drawn, *GROUNDS[theme]))
+
     def groupby(self, by: str | Sequence[str], **options: Any) -> Any:
         """The rows grouped, as `to_pandas().groupby`: by levels, or any column."""
         keys = by if isinstance(by, str) else list(by)
@@ -54,11 +107,17 @@ class ResultFrame(Frame, frozen=True, eq=False):
         """`to_pandas().plot`; a plot needs matplotlib, which Chopper doesn't install."""
         return self.to_pandas().set_index("name").plot
 
-    def to_json(self) -> str:
-        """The frame as JSON of the schema `chopper.frame/1`."""
+    def to_json(
+        self, *, limit: int | None = None, pictures: bool = False, brief: bool = False
+    ) -> str:
+        """The frame as JSON of the schema `chopper.frame/2`, as `chopper show --format json`.
+
+        Without a limit it has at most 200 rows and 100 kB; `rows_total` counts all. `pictures`
+        adds the charts as numbers; `brief` rounds to four significant digits.
+        """
         from chopper_core.render import as_json
 
-        return as_json(self)
+        return as_json(self, limit=limit, has_pictures=pictures, is_brief=brief)
 
 
 class OpenRun:
@@ -67,6 +126,7 @@ class OpenRun:
     def __init__(self, run: Run) -> None:
         """Wrap an aligned run; `chopper_core.open` opens one."""
         self.run = run
+        self._runner = Runner(only=run)
 
     def __repr__(self) -> str:
         what = "sampling intervals" if self.run.is_sampled_only else "activities"
@@ -119,13 +179,69 @@ class OpenRun:
         A view that has nothing to show for the run has no rows and a note that says why. Raises
         NoSuchNode or UsageError where the address doesn't fit the run.
         """
-        from chopper_core.views.query import frame_of
-
         asked = self.view(view) if isinstance(view, str) else replace(view, run=self.name)
-        run = self._run_of(asked)
-        if asked.base_run and asked.base_run not in run.others:
-            run = replace(run, others={**run.others, asked.base_run: open(asked.base_run).run})
-        return _result(frame_of(run, asked))
+        return _result(self._runner.frame(asked))
+
+    def _repr_html_(self) -> str:
+        """The overview of the run, as a frame shows itself."""
+        return self.overview()._repr_html_()
+
+    def overview(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """How fast the run is, and where its step goes; a row per GPU, node or operation."""
+        return self._named("overview", path, options)
+
+    def findings(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """What costs time, with the saving, its range and the confidence; the largest first."""
+        return self._named("findings", path, options)
+
+    def ranks(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """Which GPU the others wait for, from where on, and why."""
+        return self._named("ranks", path, options)
+
+    def steps(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """The steps: time, tokens per second, and the parts of a step."""
+        return self._named("throughput", path, options)
+
+    def collectives(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """Collectives by kind or one by one: waits, rates, who arrives last."""
+        return self._named("comms", path, options)
+
+    def top_kernels(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """The kernels that take the time; `kernels` has every activity."""
+        return self._named("kernels", path, options)
+
+    def launches(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """Why compute starts late: preparation, launch calls, waits in queues."""
+        return self._named("launch", path, options)
+
+    def overlap(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """How much slower operations are while communication runs."""
+        return self._named("overlap", path, options)
+
+    def power(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """Clocks, power, heat and throttling by GPU."""
+        return self._named("power", path, options)
+
+    def memory(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """GPU memory over time, and what holds it."""
+        return self._named("memory", path, options)
+
+    def _named(self, name: str, path: str, options: ViewOptions) -> ResultFrame:
+        """A view of a path; options are those of an address, and win over those of the path."""
+        view = with_view(self.view(path), name)
+        if unknown := options.keys() - ViewOptions.__annotations__.keys():
+            known = ", ".join(ViewOptions.__annotations__)
+            raise UsageError(f"unknown option {', '.join(sorted(unknown))}; options are {known}")
+        columns, base = options.get("columns", ()), options.get("base", "")
+        view = shown(view, columns, options.get("sort", ""), options.get("filter", ""))
+        return self.frame(
+            replace(
+                view,
+                by=options.get("by", view.by),
+                of=options.get("of", view.of),
+                baseline=address.parse_baseline(base, view.order) if base else view.baseline,
+            )
+        )
 
     def what_if(self, *questions: str, by: str = "") -> ResultFrame:
         """The step time with something changed, by replay: the view `whatif`.
@@ -134,27 +250,18 @@ class OpenRun:
         together have one. `by` is a level: what each part of the change brings. Raises UsageError
         for what isn't a question.
         """
-        from chopper_core.views.shared.asked import SEPARATOR
-
-        return self.frame(View(self.name, name="whatif", of=SEPARATOR.join(questions), by=by))
+        return self.frame(what_if_view(self.view(), questions, by))
 
     def predicted(self, *questions: str) -> OpenRun:
         """The run as a replay with something changed predicts it, marked `predicted`.
 
         Raises UsageError for what isn't a question or can't be replayed.
         """
-        from chopper_core.views.shared.asked import SEPARATOR
+        from chopper_core.analyses.asked import SEPARATOR
         from chopper_core.views.whatif import DEFAULTS
 
         asked = Overrides(predicted=SEPARATOR.join(questions or DEFAULTS[:1]))
-        return OpenRun(self._run_of(View(self.name, overrides=asked)))
-
-    def _run_of(self, view: View) -> Run:
-        if view.overrides.predicted == self.run.overrides.predicted:
-            return self.run
-        from chopper_core.views.whatif import run_of
-
-        return run_of(self.run, view)
+        return OpenRun(self._runner.run_of(View(self.name, overrides=asked)))
 
     def kernels(
         self, *, counters: bool | Iterable[str] = False, signals: bool | Iterable[str] = False
@@ -165,7 +272,7 @@ class OpenRun:
         `counters` and `signals` add columns: all, or those named; a signal is its time-weighted
         mean over the activity. Raises UsageError for a name that the run lacks.
         """
-        from chopper_core.render.exports.parquet import kernel_rows, measured_signals
+        from chopper_core.render.kernel_rows import kernel_rows, measured_signals
 
         run = self.run
         return kernel_rows(
@@ -174,6 +281,27 @@ class OpenRun:
             counters=_named(counters, self.counters, "counter"),
             signals=_named(signals, measured_signals(run), "signal"),
         )
+
+    def table(self, name: str) -> pa.Table:
+        """One of the run's tables: activities, iterations, collectives, launches, host_operators,
+        samples, findings, gpus.
+
+        Times are int64 ns since `origin_ns`, missing values null; the metadata of each field has
+        its unit and definition. Raises UsageError for an unknown name.
+        """
+        from chopper_core.render.tables import table_rows
+
+        return table_rows(self.run, name)
+
+    def sql(self, query: str, *, seconds: float = 60.0) -> pa.Table:
+        """The answer to one SELECT over the run's tables (see `table`), by DuckDB.
+
+        Raises UsageError for what isn't a single SELECT over them, and where DuckDB isn't
+        installed; DataError where it takes longer than so many seconds.
+        """
+        from chopper_core.answers.sql import sql
+
+        return sql(self.run, query, seconds=seconds).rows
 
     def export(
         self,
@@ -204,6 +332,7 @@ class OpenRun:
         """
         import pyarrow as pa
 
+        from chopper_core.render.tables.samples import intervals
         from chopper_core.tables.arrow_files import array_of
 
         signal = self.run.signal(name)
@@ -211,17 +340,11 @@ class OpenRun:
             there = ", ".join(map(str, signal.curves)) or "none"
             raise UsageError(f"{name} is unknown for GPU {gpu}; GPUs that have it: {there}")
         curve = signal.curves[gpu]
-        if isinstance(curve, BusyCurve) and not bins:
-            curve = curve.with_all_edges()
-        edges = curve.edges_ns
-        if bins:
-            edges = np.linspace(int(edges[0]), int(edges[-1]), bins + 1).astype(np.int64)
-        values = curve.means(edges)
-        known = np.isfinite(values) & (np.diff(edges) > 0)
+        begins, ends, values = intervals(curve, bins)
         columns = {
-            "start_ns": edges[:-1][known] - self.origin_ns,
-            "end_ns": edges[1:][known] - self.origin_ns,
-            "value": values[known],
+            "start_ns": begins - self.origin_ns,
+            "end_ns": ends - self.origin_ns,
+            "value": values,
         }
         return pa.Table.from_arrays([array_of(each) for each in columns.values()], list(columns))
 

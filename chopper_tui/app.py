@@ -31,6 +31,7 @@ from textual.widgets import Input
 from textual.worker import WorkerFailed
 
 from chopper_core.model import address
+from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import Glyphs
@@ -39,7 +40,6 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import printable
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress
-from chopper_core.views.shared.phrases import facts
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from msgspec.structs import asdict
 
-from chopper_core.metrics import METRICS
+from chopper_core.columns import METRICS
 from chopper_core.model.address import KEYS, parse, path_text, step_text
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS

@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import Struct, field
 
-from chopper_core.metrics import metric_named
+from chopper_core.columns import metric_named
 from chopper_core.model.table import ACTIVITY, LEVELS, KernelTable
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
 from chopper_core.util.errors import ChopperError, DataError, UsageError
@@ -141,7 +141,7 @@ def _texts(value: str | list[str]) -> tuple[str, ...]:
 
 
 def _checked_columns(given: Mapping[str, str | list[str]]) -> dict[str, tuple[str, ...]]:
-    from chopper_core.metrics import METRICS
+    from chopper_core.columns import METRICS
     from chopper_core.model.column_names import is_counter
 
     columns = {level: _texts(each) for level, each in given.items() if level in _COLUMN_LEVELS}

@@ -27,7 +27,7 @@ from chopper_core.views.frame import Frame
 _TEXT_WIDTH: Final = 120
 _CHART_LINES: Final = 12
 _MOST_ROWS: Final = 1000
-"""Of a table for people; without a limit CSV and JSON have all."""
+"""Of a table for people; without a limit CSV has all, and JSON its own number."""
 _ISSUE_ROWS: Final = 30
 _ISSUE_LINES: Final = 60
 BENCHMARKS: Final = ("hipblaslt", "torch")
@@ -69,6 +69,8 @@ def printed(
     glyphs: Glyphs = UNICODE,
     charted: Run | None = None,
     paint: Paint = plain,
+    has_pictures: bool = False,
+    is_brief: bool = False,
 ) -> Escaped:
     """A frame in a format of `render`, with its pictures where it is read by people.
 
@@ -86,7 +88,15 @@ def printed(
 
         drawn = as_lines(frame.charts, min(width, _TEXT_WIDTH), glyphs, paint)
     text = render(
-        frame, format_name, limit=limit, width=width, glyphs=glyphs, drawn=drawn, paint=paint
+        frame,
+        format_name,
+        limit=limit,
+        width=width,
+        glyphs=glyphs,
+        drawn=drawn,
+        paint=paint,
+        has_pictures=has_pictures,
+        is_brief=is_brief,
     )
     return escape_lines(text, is_styled=paint is not plain)
 

@@ -10,6 +10,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.columns.derived import is_difference
+from chopper_core.columns.filter import only
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import (
     RUN_LEVEL,
@@ -19,8 +21,6 @@ from chopper_core.model.view import (
     with_view,
 )
 from chopper_core.util.errors import UsageError
-from chopper_core.views.shared.derived import is_difference
-from chopper_core.views.shared.filter import only
 
 
 class Visit(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """One account: wherever a quantity appears, it is the same to the digits shown.
 
-`QUANTITIES` of `chopper_core.metrics.quantities` has the places where each appears: columns of
+`QUANTITIES` of `chopper_core.columns.quantities` has the places where each appears: columns of
 views and of `runs`, headlines, bars and sentences. Each pair agrees, in runs of many kinds and in
 their parts; a table shows the same at any width, as JSON and as CSV; and `info` and the report show
 what the views do.
@@ -26,11 +26,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core import views
+from chopper_core import analyses, findings, views
+from chopper_core.analyses.step_times import step_times
+from chopper_core.columns import METRICS, Metric
+from chopper_core.columns.quantities import QUANTITIES, Quantity
 from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run, with_settings
 from chopper_core.extensions.runs.run_set import open_runs
-from chopper_core.metrics import METRICS, Metric
-from chopper_core.metrics.quantities import QUANTITIES, Quantity
 from chopper_core.model.address import parse
 from chopper_core.model.charts import BarChart, Cards, Composition
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN
@@ -46,7 +47,6 @@ from chopper_core.views import view_spec, view_specs
 from chopper_core.views.frame import Frame
 from chopper_core.views.live import newest
 from chopper_core.views.query import preview, query
-from chopper_core.views.shared.step_times import step_times
 from chopper_tui.draw.charts import draw
 from chopper_tui.draw.table import plan
 from tests.bench.causes import planted
@@ -54,7 +54,7 @@ from tests.charllm import directory
 from tests.demo import as_kept, demo_run, kept_files, opened
 from tests.pipelines import pipeline_run
 from tests.render.test_report import page_of
-from tests.support import Row, run_of
+from tests.support import Row, details, run_of
 from tests.training import Rank, step
 from tests.tui.explorer import explorer
 
@@ -102,6 +102,8 @@ def said(view: str, words: str) -> Place:
     def found(run: Run, scope: str) -> Shown | None:
         frame = _frame(run, f"view={view}", scope)
         lines = () if frame is None else (*frame.headline, *frame.labels)
+        if frame is not None and "detail" in frame.values:
+            lines = (*lines, *details(frame))
         match = next((match for line in lines if (match := pattern.search(line))), None)
         return match and Shown(match[1], match[2])
 
@@ -815,8 +817,9 @@ def test_no_title_stands_for_two_figures() -> None:
                 collect(part, depth + 1)
 
     collect([METRICS, RUN_COLUMNS])
-    for found in walk_packages(views.__path__, f"{views.__name__}."):
-        collect(vars(import_module(found.name)))
+    for room in (analyses, findings, views):
+        for found in walk_packages(room.__path__, f"{room.__name__}."):
+            collect(vars(import_module(found.name)))
     several = {
         title: own
         for title, names in titles.items()

@@ -9,13 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from chopper_core.metrics import METRICS
+from chopper_core import findings
+from chopper_core.columns import METRICS
 from chopper_core.model import address
 from chopper_core.model.view import View
 from chopper_core.sources import registry
 from chopper_core.sources.registry import FORMATS, Family, read_source
 from chopper_core.sources.signals import SignalName, Telemetry
-from chopper_core.views import VIEWS, findings
+from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_tui import keymap
 from tests.demo import demo_run
@@ -41,7 +42,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, section: str, like: str =
 
 def test_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
-        module(monkeypatch, "example_metric", "A metric", like="chopper_core.metrics.time")
+        module(monkeypatch, "example_metric", "A metric", like="chopper_core.columns.time")
         run = demo_run()
         frame = query(run, address.parse("R:gpu=1?view=kernels&columns=mean_gap_ns,idle_ns"))
         rows = range(len(frame))
@@ -86,7 +87,7 @@ def test_a_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = module(monkeypatch, "chopper_core.views.findings.idle", "A finding")
+    made = module(monkeypatch, "chopper_core.findings.idle", "A finding")
     monkeypatch.setattr(findings, "RULES", (*findings.RULES, made.idle))
     view = address.parse("R?view=findings")
 

@@ -77,7 +77,7 @@ def test_a_frame_prints_and_shows_itself_in_a_notebook(run: chopper.OpenRun) -> 
     assert str(frame).startswith(f"{DEMO} ")
     html = frame._repr_html_()
     assert html.count("<tr>") == min(len(frame), 60) + 2 and "<script" not in html
-    assert json.loads(frame.to_json())["schema"] == "chopper.frame/1"
+    assert json.loads(frame.to_json())["schema"] == "chopper.frame/2"
     data = frame.to_pandas()
     assert list(data["name"]) == list(frame.labels)
 

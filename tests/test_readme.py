@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 from rich.color import ColorSystem
 
+from chopper_core.columns import catalogue
+from chopper_core.columns.quantities import QUANTITIES, Quantity
 from chopper_core.extensions.runs.figures import GPUS, REASON, RUN_COLUMNS, STATUS
-from chopper_core.metrics import catalogue
-from chopper_core.metrics.quantities import QUANTITIES, Quantity
 from chopper_core.model.address import KEYS, parse
 from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.model.view import View
@@ -164,6 +164,17 @@ def test_the_tables_of_formats() -> None:
     check("formats", formats_table(FORMATS), ROOT / "docs" / "reading.md")
     telemetry = formats_table([Family.TELEMETRY])
     check("telemetry formats", telemetry, ROOT / "docs" / "telemetry.md")
+
+
+def test_each_format_has_its_releases_and_the_test_that_holds_them() -> None:
+    page = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
+    table = page.split("\n## Releases\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    named = {row[0] for row in rows}
+    assert {source.NAME for family in FORMATS for source in formats(family)} <= named
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {name for row in rows[2:] for name in re.findall(r"`(\w+\.py)`", row[2])} <= tests
+    assert all("`test_" in row[2] for row in rows[2:])
 
 
 def test_the_first_minute() -> None:

@@ -14,12 +14,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model import column_names as col
 from chopper_core.model.hardware import ElementType, Hardware
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Mask, Numbers, Rows
 from chopper_core.util.grouping import first_equal, quantiles_of, ranked
+from chopper_core.work.kernel_classes import kernel_class
 
 _MAX_ROWS: Final = 1 << 20
 """Of more activities every n-th is taken."""

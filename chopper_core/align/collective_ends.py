@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED
 from chopper_core.model.table import RECOMPUTE_SUFFIX, KernelTable, Kind
 from chopper_core.util.arrays import Index, Int64, Mask, Numbers, Rows
 from chopper_core.util.grouping import (
@@ -31,6 +30,7 @@ from chopper_core.util.grouping import (
     united,
 )
 from chopper_core.util.patterns import late
+from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED
 
 SYNCHRONOUS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
 """Kinds that no rank can leave before the last one has arrived."""

@@ -21,7 +21,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.collective_ends import UNKNOWN, CommKernels, EndOffsets, end_offsets
-from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
 from chopper_core.model.inputs import HostClock
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.model.tree import level_order
@@ -43,6 +42,7 @@ from chopper_core.util.grouping import (
     runs_of,
     stable_order,
 )
+from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE
 
 _MIN_COLLECTIVES: Final = 5
 """Minimum number of collectives for an estimate."""

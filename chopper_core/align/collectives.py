@@ -10,7 +10,6 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.host import Host
-from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, collective_name
 from chopper_core.model.attributes import (
     NODE_TYPE,
     RECEIVE,
@@ -28,6 +27,7 @@ from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Int8, Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, numbered, ranked
 from chopper_core.util.patterns import late
+from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, collective_name
 
 _RANGES: Final = late(
     r"^nccl:|^c10d::|^record_param_comms|^FSDP::(?:all_gather|post_backward_reduce)\b"

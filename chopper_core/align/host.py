@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import DTypeLike
 
-from chopper_core.align.kernel_classes import is_communication, kernel_class
 from chopper_core.align.labels import NOWHERE, Intervals, Order, Points
 from chopper_core.model.table import NO_TIME, Category, Kind
 from chopper_core.sources.trace import HostCategory, Trace
@@ -30,6 +29,7 @@ from chopper_core.util.grouping import (
     stable_order,
 )
 from chopper_core.util.patterns import late
+from chopper_core.work.kernel_classes import is_communication, kernel_class
 
 BACKWARD_NODE: Final = late(r"^autograd::engine::evaluate_function")
 """The operator in which autograd runs a node of the backward graph."""
@@ -138,8 +138,12 @@ def _used(names: Sequence[str], codes: Codes) -> Index:
 class Host:
     """The host side of a trace: its ranges, chosen by category and name."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(
+        self, trace: Trace, captured: Callable[[Host], Points] = lambda host: host.links.points
+    ) -> None:
+        """`captured` finds the launch of each activity that a graph replays (`align/graphs.py`)."""
         self.trace = trace
+        self._captured_points = captured
         self.ranges = trace.ranges
         self._matching: dict[str, list[int]] = {}
         """The codes of the names that each pattern occurs in."""
@@ -175,10 +179,8 @@ class Host:
 
     @cached_property
     def captured(self) -> Points:
-        # Imported on use: the module imports this one.
-        from chopper_core.align.graphs import captured_points
-
-        return captured_points(self)
+        """The launch of each activity; for kernels of a graph the one that was captured."""
+        return self._captured_points(self)
 
     @cached_property
     def linked(self) -> Int32:

@@ -16,21 +16,7 @@ from msgspec import Struct
 
 from chopper_core.align.graphs import is_uncaptured
 from chopper_core.align.host import Host
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, MATRIX_CLASSES
 from chopper_core.align.labels import NOWHERE, Intervals
-from chopper_core.align.memory_work import width_in
-from chopper_core.align.operator_work import (
-    ATTENTION,
-    BACKWARD_PER_FORWARD,
-    CAUSAL,
-    FULL,
-    HEADS_AFTER_SEQUENCE,
-    PACKED,
-    Work,
-    causal_in,
-    has_model,
-    operator_work,
-)
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.shapes import CallShape, Fused
@@ -53,6 +39,20 @@ from chopper_core.util.grouping import (
     runs_of,
 )
 from chopper_core.util.patterns import late
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, MATRIX_CLASSES
+from chopper_core.work.memory import width_in
+from chopper_core.work.operators import (
+    ATTENTION,
+    BACKWARD_PER_FORWARD,
+    CAUSAL,
+    FULL,
+    HEADS_AFTER_SEQUENCE,
+    PACKED,
+    Work,
+    causal_in,
+    has_model,
+    operator_work,
+)
 
 _EMBEDDING: Final = late(r"^aten::embedding$")
 _PRODUCT: Final = late(r"^aten::(?:linear|mm|addmm|matmul|_scaled_mm)$")

@@ -11,8 +11,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.align.collectives import CollectiveLabels
+from chopper_core.align.graph_marks import marked_operations
 from chopper_core.align.host import Host
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, FUSED, kernel_class
 from chopper_core.align.labels import (
     NOWHERE,
     REACH,
@@ -33,6 +33,7 @@ from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, Kind, Phase, Ru
 from chopper_core.util.arrays import Index, Int32, Mask
 from chopper_core.util.grouping import distinct, isin, places_by, ranked
 from chopper_core.util.patterns import group_of, late
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, FUSED, kernel_class
 
 VOCABULARY: Final = late(
     r"^(?:[fb]_)?(?:ie|ln|lp|lnp|cel|l|ra|dl|GetInputLabels|(?:attn|mlp|ffn|fc|qkv|q|k|v)_[a-z]{1,4})$"
@@ -125,6 +126,8 @@ def label_operations(
     if len(beside):
         codes = np.array([*map(names.code, SIDE_WORK), NO_LABEL], np.intp)
         labels.fill(codes[beside.outermost(points)], Rule.ANNOTATION, computes)
+    marked, marks = marked_operations(host)
+    labels.fill(np.array([*map(names.code, marks), NO_LABEL], np.intp)[marked], Rule.MODULE)
     annotated = _annotations(host, names)
     unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
     is_fsdp = host.is_annotation & host.named(_FSDP)

@@ -10,13 +10,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.host import REPLAYS_GRAPH, Host
-from chopper_core.align.kernel_classes import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Intervals, Labels, Order, contexts_of, like_context
 from chopper_core.align.steps import InferenceSteps
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, isin, maxima_of, minima_of, ranked
 from chopper_core.util.patterns import late
+from chopper_core.work.kernel_classes import OPTIMIZER_CLASS, kernel_class
 
 _OPTIMIZER: Final = late(
     r"^(?:opt_(?:zg|gc|step|lr)$|b_ga$|Optimizer\.(?:step|zero_grad)|clip_grad"

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr, replace
 from chopper_core.align.checks import doubts_of_launches, lost_launches
 from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.gpu_clock import on_host_clock
-from chopper_core.align.graphs import is_uncaptured, stand_ins
+from chopper_core.align.graphs import captured_points, is_uncaptured, stand_ins
 from chopper_core.align.host import Host, Links
 from chopper_core.align.host_tables import align_memory, host_lane, host_time
 from chopper_core.align.launches import launch_sizes
@@ -36,6 +36,7 @@ from chopper_core.align.steps import (
     spans_of,
     steps_of,
 )
+from chopper_core.align.waits import stated_waits
 from chopper_core.model import column_names as col
 from chopper_core.model.doubts import Doubt
 from chopper_core.model.inputs import REPEATED_STEPS
@@ -52,6 +53,7 @@ from chopper_core.model.table import (
     whole_codes,
 )
 from chopper_core.sources.trace import Trace
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int32
 from chopper_core.util.grouping import distinct, numbered, ranked
 from chopper_core.util.workers import concurrently
@@ -82,9 +84,9 @@ def align_rank(trace: Trace) -> AlignedRank:
 
 
 def _in_order_of_file(trace: Trace) -> AlignedRank:
-    host = Host(trace)
+    host = Host(trace, captured_points)
     on_clock, clock_doubts = on_host_clock(trace, host.links)
-    host, trace = (host if on_clock is trace else Host(on_clock)), on_clock
+    host, trace = (host if on_clock is trace else Host(on_clock, captured_points)), on_clock
     activities = trace.activities
     devices, gpu = ranked(activities.device)
     kind, links = host.kind, host.links
@@ -134,7 +136,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     requests = on_longest(host, inference.steps, inference.requests)
     attributes, nodes = activity_attributes(host, collectives.argument)
     streams = int(host.lane.max(initial=-1)) + 1
-    sizes, uncaptured = launch_sizes(host), int(is_uncaptured(host).sum())
+    is_marked = activities.annotation != ABSENT
+    sizes, uncaptured = launch_sizes(host), int((is_uncaptured(host) & ~is_marked).sum())
     # Last without a thread, since both the accounts and the host's ranges take much memory.
     del host, modules, keys, links
     rank_account, idle, launching = accounted()
@@ -183,7 +186,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     table = table.with_measured(memory_columns)
     table = with_outside(table, rank_account.outside)
     of_host = HostSteps.of(dict.fromkeys(range(len(devices)), spans))
-    side = side_tables(idle, of_host, memory, launching, attributes)
+    waits = stated_waits(trace, devices)
+    side = side_tables(idle, of_host, memory, launching, attributes, waits)
     findings = {
         **_unlinked(table, bare),
         "collectives without arguments": collectives.without_arguments,

@@ -23,12 +23,12 @@ from typing import Final
 import numpy as np
 
 from chopper_core.align.host import Host
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.align.labels import Labels
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Category, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
 from chopper_core.util.grouping import counted, distinct, isin, numbered, run_starts
 from chopper_core.util.patterns import late
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, kernel_class
 
 MIN_LAYERS: Final = 8
 _MAX_LAYERS: Final = 256

@@ -48,7 +48,7 @@ _MOST: Final[Mapping[SignalName, tuple[float, float]]] = {
 """The least and the most that any GPU reaches."""
 _WORDS: Final = {
     SignalName.POWER_W: "power",
-    SignalName.ENERGY_RATE_W: "energy",
+    SignalName.ENERGY_RATE_W: "energy counter",
     SignalName.GFX_UTIL_PCT: "use",
     SignalName.GFX_MHZ: "clock",
     SignalName.MEM_MHZ: "memory clock",
@@ -58,7 +58,7 @@ _WORDS: Final = {
 }
 _FIGURES: Final = {
     SignalName.POWER_W: ("power_w", "energy_j"),
-    SignalName.ENERGY_RATE_W: ("energy_rate_w", "energy_j"),
+    SignalName.ENERGY_RATE_W: ("energy_rate_w",),
 }
 """The columns that a signal gives, where they aren't its own."""
 _COVERED: Final = 0.9
@@ -80,6 +80,11 @@ def believed(telemetry: Telemetry, product: str = "") -> Telemetry:
         (_beyond, SignalName.MEM_C, "is beyond what they stand"),
         (_beyond, SignalName.EDGE_C, "is beyond what they stand"),
         (_without_power, SignalName.POWER_W, "reads 0 W under load"),
+        (
+            _standing,
+            SignalName.ENERGY_RATE_W,
+            f"counts less than {_NO_POWER_W:.0f} W under load",
+        ),
         (_without_use, SignalName.GFX_UTIL_PCT, f"reads 0 % at more than {_WORKING_W:.0f} W"),
         (_repeated, SignalName.POWER_W, "repeats that of another one, whose socket it shares"),
         (
@@ -175,6 +180,19 @@ def _without_power(telemetry: Telemetry, _: SignalName, _product: str) -> _Signa
             energy = _own(telemetry, gpu, SignalName.ENERGY_RATE_W)
             if energy is not None and np.nanmax(energy.value, initial=0.0) < _NO_POWER_W:
                 found |= _none_of(telemetry, gpu, *_ENERGY)
+    return found
+
+
+def _standing(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """Energy counters that hardly rise while their GPU works."""
+    found: _Signals = {}
+    for gpu in range(len(telemetry.gpus)):
+        use = _own(telemetry, gpu, SignalName.GFX_UTIL_PCT)
+        energy = _own(telemetry, gpu, signal)
+        if use is None or energy is None:
+            continue
+        if ((energy.value < _NO_POWER_W) & (_at(use, energy) > _LOADED_PCT)).any():
+            found |= _none_of(telemetry, gpu, *_ENERGY)
     return found
 
 

@@ -14,13 +14,13 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.host import BACKWARD_NODE, Host
-from chopper_core.align.kernel_classes import OPTIMIZER_CLASS
 from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, parents
 from chopper_core.model.step_spans import NO_SPANS, NO_STEP, StepSpans
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32, Mask
 from chopper_core.util.grouping import counts_of, distinct, isin, numbered
 from chopper_core.util.patterns import group_of, late
+from chopper_core.work.kernel_classes import OPTIMIZER_CLASS
 
 _VLLM: Final = late(
     r"^execute_(?:(?P<tokens>\d+)_)?context_(?P<prefill>\d+)(?:\((?P<new>[^)]*)\))?"

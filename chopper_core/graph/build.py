@@ -18,6 +18,7 @@ from chopper_core.graph.host_nodes import (
     queue_times,
     with_lost_launches,
 )
+from chopper_core.graph.stated_waits import StatedWaits, stated_waits
 from chopper_core.graph.step_graph import (
     EdgeRows,
     NodeKind,
@@ -28,6 +29,7 @@ from chopper_core.graph.step_graph import (
 )
 from chopper_core.graph.waits import inferred_waits
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import StreamWaits
 from chopper_core.model.table import NO_LABEL, NO_TIME, Kind, activity_count, activity_rows
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64
 from chopper_core.util.grouping import (
@@ -58,8 +60,8 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     of those before has them begin: what comes first is there for the sake of the next.
     """
     rows = activity_rows(run.table, rows)
-    timed, edges, lead = _timed(run, rows)
-    hosts = host_nodes(run, timed)
+    timed, edges, lead, waits = _timed(run, rows)
+    hosts = host_nodes(run, timed, waits.of_calls)
     wakes, hosts = _wakes(hosts, timed)
     launched = hosts.launches(timed)
     edges = _with_lags(timed, edges) if lead is None else edges
@@ -106,7 +108,8 @@ def build_graph(run: Run, rows: Index) -> StepGraph:
     )
     unlaunched = int(np.count_nonzero(launched < 0)) if lead is None else 0
     graph = sorted_graph(nodes, joined_edges(parts), moment, left, unlaunched)
-    return replace(graph, unseen_ns=unseen)
+    contradicted = graph.contradicted + waits.contradicted
+    return replace(graph, unseen_ns=unseen, contradicted=contradicted)
 
 
 def _leads(nodes: NodeRows, timed: TimedRows, led: Index, lead: Int64) -> NodeRows:
@@ -132,12 +135,13 @@ def _between_gpus(run: Run, timed: TimedRows) -> EdgeRows:
     return _edges(edges.source, edges.target, Evidence.STATED)
 
 
-def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None]:
-    """The rows, the edges between them, and where the trace states these the host's work before
-    each row that waits for no activity.
+def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None, StatedWaits]:
+    """The rows, the edges between them, where the trace states these the host's work before each
+    row that waits for no activity, and the waits of streams and calls that it states.
 
     Of those that are inferred between streams, an activity waited only for what ended right before
-    it started; one that was launched later than that waited for its host.
+    it started; one that was launched later than that waited for its host. Nothing is inferred
+    where the waits of streams are stated, but between the activities of one launch: a graph's.
     """
     table = run.table
     rows = time_order(table, rows)
@@ -152,12 +156,16 @@ def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None]:
     queued = queue_times(gpu, stream, start, launch)
     timed = TimedRows(rows, gpu, stream, table.kind[rows], start, end, launch, queued)
     timed = with_lost_launches(run, timed)
+    said = stated_waits(run.side(StreamWaits), timed)
     if found is not None:
-        return timed, edges, found[1]
+        return timed, edges, found[1], said
     is_inferred = np.isin(edges.evidence, (Evidence.QUEUED, Evidence.UNKNOWN))
     waits = inferred_waits(table, timed, edges.take(is_inferred))
     kept = edges.take(~is_inferred & (edges.evidence != Evidence.HOST))
-    return timed, joined_edges([kept, waits]), None
+    launches = timed.launch[waits.source], timed.launch[waits.target]
+    is_own_graph = (launches[0] == launches[1]) & (launches[0] != NO_TIME)
+    waits = waits.take(said.is_open[waits.target] | is_own_graph)
+    return timed, joined_edges([kept, waits, said.edges]), None, said
 
 
 def _forward(edges: EdgeRows, gpu: Int32) -> EdgeRows:

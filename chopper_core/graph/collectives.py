@@ -21,7 +21,6 @@ from chopper_core.align.collective_ends import (
     end_offsets,
 )
 from chopper_core.align.collective_sets import collective_sets, ordered_sets
-from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
 from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.attributes import (
     NO_NODE,
@@ -53,6 +52,7 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
+from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE
 
 __all__ = ["PAIRWISE", "Collectives", "collectives_of"]
 

@@ -61,6 +61,9 @@ class Evidence(IntEnum):
     FOLLOWED = 11
     """The host launches right after the activity ends, each time, though no call waits for it."""
 
+    EVENT = 12
+    """The trace states that its stream waits for an event that was recorded after the other."""
+
     @property
     def text(self) -> str:
         return _TEXTS[self]
@@ -87,6 +90,7 @@ _TEXTS: Final = {
     Evidence.REPEATED: "as the same kernels wait for another stream elsewhere",
     Evidence.FOLLOWED: "the host launches right after it each time",
     Evidence.MEETING: "members of a collective wait for each other",
+    Evidence.EVENT: "stated by the trace: its stream waits for the other's event",
 }
 
 

@@ -6,6 +6,7 @@ thread waits for it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -50,6 +51,12 @@ _BLOCKS: Final = late(r"Synchronize|Memcpy|^(?:cuda|hip)Free$")
 """Calls that may wait for the GPU."""
 _COPIES: Final = late(r"Memcpy")
 _AWAITS_ALL: Final = late(r"DeviceSynchronize|CtxSynchronize|^(?:cuda|hip)Free$")
+
+
+StatedCalls = Mapping[tuple[int, int], list[int]]
+"""GPU and begin of a call that waits → the places of the activities that it waits for, where the
+trace states them."""
+NOTHING_STATED: Final[StatedCalls] = {}
 
 
 class TimedRows(Struct, frozen=True, eq=False):
@@ -181,7 +188,7 @@ class HostNodes(Struct, frozen=True, eq=False):
         return found
 
 
-def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
+def host_nodes(run: Run, timed: TimedRows, stated: StatedCalls = NOTHING_STATED) -> HostNodes:
     """Those of the iterations of some rows, and their calls while the rows are queued and run."""
     launches = np.flatnonzero(timed.launch != NO_TIME)
     launches = launches[np.lexsort((timed.launch[launches], timed.gpu[launches]))]
@@ -198,7 +205,7 @@ def host_nodes(run: Run, timed: TimedRows) -> HostNodes:
     step_end = steps.start_ns[ends] + steps.duration_ns[ends]
     until = maxima_of(timed.end, timed.gpu, int(timed.gpu.max(initial=0)) + 1)
     np.maximum.at(until, steps.gpu[ends], step_end)
-    calls, returned, awaited = awaited_by_calls(lane, timed, until)
+    calls, returned, awaited = awaited_by_calls(lane, timed, until, stated)
     step_begin = _begins(steps)[ends]
     count = len(launches), len(calls), len(calls), len(ends), len(ends)
     rows_of = launches, calls, calls, ends, ends
@@ -275,9 +282,12 @@ def _follows(timed: TimedRows, gpu: Int32, time: Int64, launches: Index) -> tupl
     return follows, followed
 
 
-def awaited_by_calls(lane: HostLane, timed: TimedRows, until: Int64) -> tuple[Index, Index, Index]:
+def awaited_by_calls(
+    lane: HostLane, timed: TimedRows, until: Int64, stated: StatedCalls = NOTHING_STATED
+) -> tuple[Index, Index, Index]:
     """The calls that wait for activities, until some time on each GPU, as rows of the lane; and
-    pairs of one of these calls, by its place, and an activity."""
+    pairs of one of these calls, by its place, and an activity. What a call waits for by what is
+    stated is no matter of its name."""
     matched = [_BLOCKS.search(name) is not None for name in lane.names]
     rows = np.flatnonzero((lane.kind == HostKind.CALL) & np.array([*matched, False])[lane.name])
     pairs: list[tuple[int, int]] = []
@@ -287,20 +297,22 @@ def awaited_by_calls(lane: HostLane, timed: TimedRows, until: Int64) -> tuple[In
             own = rows[calls]
             begun = lane.start_ns[own]
             own = own[(begun >= timed.queued[mine].min()) & (begun <= until[gpu])]
-            pairs += _awaited(lane, own, timed, mine)
+            pairs += _awaited(lane, own, timed, mine, stated)
     call, activity = np.array(pairs, np.intp).reshape(-1, 2).T
     chosen = distinct(call)
     return chosen, np.searchsorted(chosen, call), activity
 
 
-def _awaited(lane: HostLane, rows: Index, timed: TimedRows, mine: Index) -> list[tuple[int, int]]:
+def _awaited(
+    lane: HostLane, rows: Index, timed: TimedRows, mine: Index, stated: StatedCalls
+) -> list[tuple[int, int]]:
     """Calls of one GPU, each with the activities that it waits for.
 
     A copy that ends within its call is what the call waits for. A call for the whole device waits
     for the last activity launched to each stream; any other that blocks, for what ended last
     before it returned, of what was launched before it.
     """
-    queued = timed.queued
+    queued, gpu = timed.queued, int(timed.gpu[mine[0]])
     by_launch = mine[stable_order(queued[mine])]
     launched = queued[by_launch]
     streams = [
@@ -312,7 +324,9 @@ def _awaited(lane: HostLane, rows: Index, timed: TimedRows, mine: Index) -> list
     for row in rows.tolist():
         name, start = lane.names[lane.name[row]], int(lane.start_ns[row])
         end = start + int(lane.duration_ns[row])
-        if _COPIES.search(name):
+        if (known := stated.get((gpu, start))) is not None:
+            found = np.array(known, np.intp)
+        elif _COPIES.search(name):
             at = int(np.searchsorted(launched, start, "left"))
             found = by_launch[at : at + 1]
             found = found[queued[found] == start]

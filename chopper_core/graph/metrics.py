@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chopper_core.metrics.metric import Reduces, Scope, Values, absent, metric
+from chopper_core.columns.metric import Reduces, Scope, Values, absent, metric
 from chopper_core.model.units import Unit
 
 

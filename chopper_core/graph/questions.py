@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.breakdown import clock_response
-from chopper_core.align.kernel_classes import MATRIX_CLASSES, kernel_class
 from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.contention import Contention, contention_of
@@ -44,6 +43,7 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
+from chopper_core.work.kernel_classes import MATRIX_CLASSES, kernel_class
 
 LEAST, EXPECTED, MOST = range(3)
 _ROUNDS: Final = 4

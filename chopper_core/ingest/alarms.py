@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.analyses.step_times import step_times
 from chopper_core.model.recent import RecentSamples, ThinnedSamples
 from chopper_core.model.run import Run
 from chopper_core.model.signals import TRACKS
@@ -17,7 +18,6 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import median_of
-from chopper_core.views.shared.step_times import step_times
 
 STEP_TIME: Final = "step_time"
 _ALARM: Final = re.compile(

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.analyses.step_times import step_times
 from chopper_core.ingest import cache
 from chopper_core.ingest.alarms import AlarmWatch
 from chopper_core.ingest.batches import read_again
@@ -46,7 +47,6 @@ from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.escape import Escaped, escape_each
 from chopper_core.util.memory import give_back, internal_error
 from chopper_core.util.progress import Progress, silent
-from chopper_core.views.shared.step_times import step_times
 
 UNFINISHED_S: Final = 30.0
 """A trace without an end that hasn't changed for so long has no writer any more: it is read."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.collective_sets import host_clocks, labelled_by_partners
+from chopper_core.columns.counters import sampled_figures
 from chopper_core.ingest.attach import attach_sources, with_slots
 from chopper_core.ingest.discovery import check_is_one
 from chopper_core.ingest.rank import (
@@ -35,13 +36,13 @@ from chopper_core.ingest.untraced import (
     telemetry_run,
 )
 from chopper_core.ingest.watch import files_below
-from chopper_core.metrics.counters import sampled_figures
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Source
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.parallel import layout_of_settings
 from chopper_core.model.run import Run, located
+from chopper_core.model.settings import in_name
 from chopper_core.model.table import NO_TIME, KernelTable, empty_table
 from chopper_core.sources.foreign import NoActivityError, OnlyRangesError, what_is
 from chopper_core.sources.kineto.events import COUNTER_CATEGORY
@@ -172,7 +173,7 @@ def _read_run(
         is_silent = all(isinstance(each, NoActivityError | OnlyRangesError) for each in outcomes)
         return _of_ranges(opening, ranges, failed, has_samples=is_silent)
     progress("merge ranks", 0, 1)
-    run = _joined(opening.name, read, gather)
+    run = _with_shared_gpus(_joined(opening.name, read, gather))
     run = replace(run, failed=(*failed, *run.failed))
     # Their tables, which are those of the run once more.
     del read, outcomes, outcome
@@ -256,9 +257,11 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
     for path in filter(Path.is_dir, paths):
         try:
             with reading(path):
-                layout = layout_of_settings(read_settings(path))
+                settings = read_settings(path)
+                layout = layout_of_settings(settings)
         except DataError as error:
             return replace(run, failed=(*run.failed, (str(path), str(error))))
+        run = replace(run, settings={**in_name(path.absolute().name), **settings, **run.settings})
         if layout is not None:
             return replace(run, layout=layout.text)
     return run
@@ -329,6 +332,30 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
     failed = tuple((str(path), why) for path, why in repeated.items())
     base = Run(name, empty_table(), (), (), failed=failed)
     return joined_ranks(base, ranks, gather(ranks))
+
+
+def _with_shared_gpus(run: Run) -> Run:
+    """The run with a note on each rank that runs on the GPU of another rank of its host.
+
+    A process that sees one GPU numbers it 0: that several do on a host says nothing.
+    """
+    host_of = {source.rank: source.host for source in run.sources}
+    ranks: dict[tuple[str, int], dict[int, None]] = {}
+    for gpu in run.gpus:
+        if host := host_of.get(gpu.rank):
+            ranks.setdefault((host, gpu.device), {})[gpu.rank] = None
+    shared: dict[int, str] = {}
+    for (host, device), own in ranks.items():
+        is_told = device > 0 or any(other != device for at, other in ranks if at == host)
+        if len(own) > 1 and is_told:
+            listed = ", ".join(map(str, own))
+            note = f"Ranks {listed} share device {device} of {host}: their work takes turns."
+            shared |= dict.fromkeys(own, note)
+    sources = (
+        replace(each, notes=(*each.notes, shared[each.rank])) if each.rank in shared else each
+        for each in run.sources
+    )
+    return replace(run, sources=tuple(sources)) if shared else run
 
 
 def _continued(

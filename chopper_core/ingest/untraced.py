@@ -24,6 +24,7 @@ from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Identity, Source, TelemetrySource
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import StreamWaits, side_tables
 from chopper_core.model.signals import FEWEST_SAMPLES, SampleSummary
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
@@ -96,6 +97,8 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         for number, agent in enumerate(agents)
     )
     devices = enumerate(aligned.devices) if table.has_times else ()
+    waits = aligned.side_tables.get(StreamWaits)
+    stated = [waits] if waits is not None and table.has_times else []
     sampled = [(each, gpu, 0) for gpu, own in devices for each in chosen.sampled if each.gpu == own]
     source = Source(
         path=", ".join(map(str, chosen.paths)),
@@ -117,6 +120,7 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
     return Run(
         name=name,
         table=table,
+        side_tables=side_tables(*stated),
         gpus=gpus,
         sources=(source,),
         skipped=tuple(
@@ -152,6 +156,7 @@ def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index) -> Trace:
             launch_shape=np.zeros(count, np.int32),
         ),
         launch_shapes=(LaunchShape(ABSENT, ABSENT),),
+        syncs=run.syncs,
         event_counts={"dispatch": len(dispatches)},
         losses=Losses(newer=run.losses.newer),
         figures={**figures, _REGION: dispatches.region[rows].astype(np.float64)},

@@ -47,6 +47,17 @@ class _Check(Struct, frozen=True):
 _HOST_RULES: Final = ("host-bound", "launch-bound", "queue-bound", "late-host", "iteration")
 _LEADER_RULES: Final = ("straggler", "slow-stage", "long-stage", "late-host")
 CHECKS: Final[Mapping[str, _Check]] = {
+    "begin": _Check(
+        DoubtKind.LOST,
+        "the log begins at tick {detail}: what was simulated before is missing",
+        _STEP,
+        _HOST_RULES,
+    ),
+    "types": _Check(
+        DoubtKind.LOST,
+        "{count} of {of} nodes are left out: {detail}",
+        _IDLE,
+    ),
     "graphs": _Check(
         DoubtKind.LOST,
         "{count} of {of} graph launches have no kernels in the trace: idle time and throughput "

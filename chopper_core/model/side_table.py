@@ -317,6 +317,39 @@ class HostLane(SideTable, frozen=True, eq=False):
     duration_ns: Int64
 
 
+NO_STREAM: Final = -1
+
+
+class WaitKind(IntEnum):
+    """What waits."""
+
+    STREAM = 0
+    """What is launched to a stream from then on."""
+    CALL = 1
+    """A call of the host, which begins then."""
+    BARRIER = 2
+    """As a stream, of a GPU whose other waits may not be stated."""
+
+
+class StreamWaits(SideTable, frozen=True, eq=False):
+    """What the trace states that streams and calls wait for: all that was launched to a stream
+    until an event was recorded in it. In order of GPU and time."""
+
+    FILE = "waits.arrow"
+    TIMES = ("time_ns", "until_ns")
+    KINDS = {"kind": WaitKind}
+    ORDER = ("time_ns",)
+
+    kind: Int8
+    stream: Int64
+    """The stream that waits, NO_STREAM for a call."""
+    time_ns: Int64
+    awaited: Int64
+    """The stream that is waited for; NO_STREAM where the trace doesn't state it."""
+    until_ns: Int64
+    """Waited for is what was launched by then; `time_ns` where that isn't stated."""
+
+
 class MemoryEvents(SideTable, frozen=True, eq=False):
     """Allocations and releases on the GPUs of a run, in order of GPU and time."""
 

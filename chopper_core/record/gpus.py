@@ -41,6 +41,8 @@ _LIMITERS: Final = {
     "sw_thermal_slowdown": 0x20,
     "hw_thermal_slowdown": 0x40,
     "hw_power_brake_slowdown": 0x80,
+    "board_limit": 0x200,
+    "reliability": 0x400,
 }
 """The limiters among NVML's clock event reasons."""
 _MEMBERS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")

@@ -25,17 +25,20 @@ def render(
     glyphs: Glyphs = UNICODE,
     drawn: Sequence[str] = (),
     paint: Paint = plain,
+    has_pictures: bool = False,
+    is_brief: bool = False,
 ) -> str:
     """A frame in one of `FORMATS`, ending in a newline.
 
     `limit` cuts the rows (and the output says so); `width` is the terminal's for `text`, 0 is
-    unlimited; `glyphs` and `paint` are what `text` draws with.
+    unlimited; `glyphs` and `paint` are what `text` draws with. JSON takes `has_pictures` and
+    `is_brief`.
     """
     match format_name:
         case "csv":
             return as_csv(frame, limit=limit)
         case "json":
-            return as_json(frame, limit=limit)
+            return as_json(frame, limit=limit, has_pictures=has_pictures, is_brief=is_brief)
         case "markdown":
             return as_markdown(frame, limit=limit, drawn=drawn)
     return as_text(frame, limit=limit, width=width, glyphs=glyphs, drawn=drawn, paint=paint)

@@ -14,9 +14,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Reduces, Values
+from chopper_core.columns import Metric, Reduces, Values
 from chopper_core.model.column_names import AWAITED
 from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.phrases import BETWEEN_FACTS
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
 from chopper_core.model.units import Unit, UnitScale
@@ -26,7 +27,6 @@ from chopper_core.util.escape import NARROW, clean
 from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.phrases import BETWEEN_FACTS
 
 SENTENCES: Final = ("finding",)
 
@@ -65,13 +65,15 @@ class ColumnText(Struct, frozen=True):
 
     def cell(self, values: Values, row: int, glyphs: Glyphs) -> str:
         """One figure as text; `~` marks one that isn't measured on all of the row, `*` one that
-        covers only some of the row's GPUs."""
+        covers only some of the row's GPUs, `≤` a bound that nothing attains."""
         if values.words is not None:
             word = values.cell(row)
             return glyphs.missing if word is None else clean(str(word))
         text = self.scale.cell(values.at(row), glyphs.missing)
         if values.is_partial(row):
             return f"*{text}"
+        if values.is_bound(row) and values.at(row) is not None:
+            return f"≤{text}"
         return f"~{text}" if values.is_extrapolated(row) else text
 
     def aligned(self, text: str, width: int) -> str:

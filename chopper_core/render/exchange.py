@@ -4,42 +4,69 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import Values
+from chopper_core.columns import Metric, Values
 from chopper_core.model.attributes import plain
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.table import NO_LABEL
+from chopper_core.model.units import DIGITS
 from chopper_core.util.escape import Escaped, clean, is_seen
 from chopper_core.views.frame import Frame
 
-FRAME_SCHEMA: Final = "chopper.frame/1"
+FRAME_SCHEMA: Final = "chopper.frame/2"
+MAX_ROWS: Final = 200
+"""Of a frame as JSON without a limit."""
+MAX_BYTES: Final = 100_000
+"""Of a frame as JSON without a limit and pictures."""
+BRIEF_COLUMNS: Final = 8
+_ROW_BYTES: Final = 4
+"""Of what separates a row from the next."""
+_NOTE_BYTES: Final = 100
+"""Of the note on rows that are left out."""
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
 """Kinds of charts in the schema, where a class has another name."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "'")
-_FORMER: Final = {"saving_ns": "stake_ns"}
-"""Columns that a row of JSON has also under their former name, for one version."""
 LANE_CELLS: Final = 100
 """Cells of a lane in JSON; on the screen a lane has as many as fit."""
 
 
-def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
-    """A frame as JSON of the schema `chopper.frame/1`; missing values are null.
+def as_json(
+    frame: Frame,
+    *,
+    limit: int | None = None,
+    has_pictures: bool = False,
+    is_brief: bool = False,
+    most_bytes: int | None = None,
+) -> Escaped:
+    """A frame as JSON of the schema `chopper.frame/2`; missing values are null.
+
+    Without a limit it has at most `MAX_ROWS` rows, and of these as many as `MAX_BYTES` hold;
+    `rows_total` and `rows_shown` count them; `most_bytes` is another size, also with a limit.
+    `has_pictures` adds the charts as numbers, on top of that size. `is_brief` rounds figures that
+    aren't integers to four significant digits and has the columns asked for, else the first
+    `BRIEF_COLUMNS` of those that a row has; `more_columns` names the rest.
 
     `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
     rows, `held` names the columns of a row whose value is that of the nearest sample outside of it
     or divided as on some GPUs, `partial` those whose value covers only some of the row's GPUs, as
-    `held_total` and `partial_total` of the total.
+    `held_total` and `partial_total` of the total. `unknown` has the reason of each column that a
+    row lacks; `bound` names the columns whose value is a bound that nothing attains.
     `attributes` has what the trace gives of a row's activity next to its figures.
     """
-    count = len(frame) if limit is None else min(limit, len(frame))
+    count = min(MAX_ROWS if limit is None else limit, len(frame))
+    columns = _brief_columns(frame) if is_brief else frame.columns
+    names = [each.name for each in columns]
+    more = [each.name for each in frame.columns if each not in columns]
     is_statistic = frame.view.stat and frame.over
     statistic = {"name": frame.view.stat, "over": frame.over} if is_statistic else {}
+    rows = [_row(frame, row, columns) for row in range(count)]
+    pictures = [_plain(each) for each in frame.charts] if has_pictures else []
     document: dict[str, Any] = {
         "schema": FRAME_SCHEMA,
         "address": frame.address,
@@ -47,57 +74,127 @@ def as_json(frame: Frame, *, limit: int | None = None) -> Escaped:
         "base": frame.base,
         **_given(stat=statistic, left_out=[each for each in frame.left_out if each != NO_LABEL]),
         "columns": [
-            {"name": column.name, "unit": column.unit, "title": column.title}
-            for column in frame.columns
+            {"name": column.name, "unit": column.unit, "title": column.title} for column in columns
         ],
-        "rows": [
-            {
-                "name": frame.labels[row],
-                **_given(base_name=frame.partner(row)),
-                "address": frame.addresses(row),
-                **_given(truncated=frame.is_cut(row)),
-                **_figures(frame, row),
-                **_given(
-                    held=_columns_with(frame, row, Values.is_extrapolated),
-                    partial=_columns_with(frame, row, Values.is_partial),
-                    attributes={name: plain(each) for name, each in frame.attributes(row).items()},
-                ),
-            }
-            for row in range(count)
-        ],
-        "total": finite(frame.total),
+        **_given(more_columns=more),
+        "rows_total": len(frame),
+        "rows_shown": count,
+        "rows": [],
+        "total": finite({each.name: frame.total.get(each.name) for each in columns}),
         **_given(
-            partial_total=sorted(frame.partial_total),
-            held_total=sorted(frame.extrapolated_total),
-            pictures=[_plain(each) for each in frame.charts],
+            partial_total=sorted(frame.partial_total.intersection(names)),
+            held_total=sorted(frame.extrapolated_total.intersection(names)),
+            unknown=_unknown(frame, columns),
             headline=frame.headline,
             quality=[doubt.as_json for doubt in frame.quality],
         ),
-        "notes": [*frame.notes, *limit_notes(frame, count)],
+        "notes": list(frame.notes),
     }
-    return json_text(document)
+    if is_brief:
+        rows = rounded(rows)
+        known = {name: each for name, each in document["total"].items() if each is not None}
+        document["total"] = rounded(known)
+    if most_bytes is None and limit is None:
+        most_bytes = MAX_BYTES
+    if most_bytes is not None:
+        rows = rows_within(rows, most_bytes - len(json_text(document).encode()))
+    document |= {"rows": rows, "rows_shown": len(rows)}
+    document["notes"] += limit_notes(frame, len(rows))
+    return json_text(document | _given(pictures=pictures))
+
+
+def _row(frame: Frame, row: int, columns: Sequence[Metric]) -> dict[str, Any]:
+    figures = frame.row(row)
+    return {
+        "name": frame.labels[row],
+        **_given(base_name=frame.partner(row)),
+        "address": frame.addresses(row),
+        **_given(truncated=frame.is_cut(row)),
+        **{column.name: finite(figures[column.name]) for column in columns},
+        **_given(
+            held=_columns_with(frame, columns, row, Values.is_extrapolated),
+            partial=_columns_with(frame, columns, row, Values.is_partial),
+            bound=_columns_with(frame, columns, row, Values.is_bound),
+            attributes={name: plain(each) for name, each in frame.attributes(row).items()},
+        ),
+    }
+
+
+def _brief_columns(frame: Frame) -> list[Metric]:
+    if frame.view.columns:
+        return list(frame.columns)
+    known = [each for each in frame.columns if frame.values[each.name].present().any()]
+    return known[:BRIEF_COLUMNS]
+
+
+def _unknown(frame: Frame, columns: Sequence[Metric]) -> dict[str, str]:
+    """Why rows lack figures, by column."""
+    return {
+        column.name: column.missing_because
+        for column in columns
+        if column.missing_because and not frame.values[column.name].present().all()
+    }
+
+
+def rows_within(rows: Sequence[dict[str, Any]], size: int) -> list[dict[str, Any]]:
+    """The first rows, as many as have a size as JSON; one at least."""
+    room = size - _NOTE_BYTES
+    for place, row in enumerate(rows):
+        room -= len(_ascii(row)) + _ROW_BYTES
+        if room < 0:
+            return list(rows[: max(place, 1)])
+    return list(rows)
+
+
+def rounded(value: Any) -> Any:
+    """A value of JSON with numbers that aren't integers in four significant digits."""
+    if isinstance(value, float):
+        short = float(f"{value:.{DIGITS}g}")
+        return int(short) if short.is_integer() else short
+    if isinstance(value, list | tuple):
+        return [rounded(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: rounded(each) for name, each in value.items()}
+    return value
 
 
 def _given(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value}
 
 
-def _figures(frame: Frame, row: int) -> dict[str, Any]:
-    found: dict[str, Any] = finite(frame.row(row))
-    return found | {_FORMER[name]: found[name] for name in found.keys() & _FORMER.keys()}
-
-
-def _columns_with(frame: Frame, row: int, has: Callable[[Values, int], bool]) -> list[str]:
-    return [column.name for column in frame.columns if has(frame.values[column.name], row)]
+def _columns_with(
+    frame: Frame, columns: Sequence[Metric], row: int, has: Callable[[Values, int], bool]
+) -> list[str]:
+    return [column.name for column in columns if has(frame.values[column.name], row)]
 
 
 def json_text(document: Mapping[str, Any]) -> Escaped:
-    """A document as JSON; characters that a terminal acts on, or hides, are written as escapes."""
+    """A document as JSON: a line for each key, and for each part of a list of records.
+
+    Characters that a terminal acts on, or hides, are written as escapes.
+    """
+    lines = ",\n".join(f" {_json(name)}: {_lines(value)}" for name, value in document.items())
+    text = f"{{\n{lines}\n}}\n"
+    acting = (each for each in set(text) if not is_seen(each) and each != "\n")
+    return Escaped(text.translate({ord(each): _ascii(each)[1:-1] for each in acting}))
+
+
+def _ascii(value: object) -> str:
     import json
 
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    acting = (each for each in set(text) if not is_seen(each) and each != "\n")
-    return Escaped(text.translate({ord(each): json.dumps(each)[1:-1] for each in acting}))
+    return json.dumps(value)
+
+
+def _lines(value: object) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n{}\n ]".format(",\n".join(f"  {_json(each)}" for each in value))
+    return _json(value)
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: Any) -> Any:
@@ -175,11 +272,11 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     for row in range(count):
         figures = frame.row(row)
         cells = ["" if figures[name] is None else figures[name] for name in names]
-        writer.writerow(map(_cell, [frame.labels[row], *cells, frame.addresses(row), *mark]))
+        writer.writerow(map(csv_cell, [frame.labels[row], *cells, frame.addresses(row), *mark]))
     return text.getvalue()
 
 
-def _cell(value: object) -> object:
+def csv_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     # Printed on a terminal, control characters would act.

@@ -15,8 +15,7 @@ import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import OTHER_CLASS, kernel_class
-from chopper_core.metrics import METRICS
+from chopper_core.columns import METRICS
 from chopper_core.model.column_names import (
     FLOPS,
     FLOPS_TYPE,
@@ -45,6 +44,7 @@ from chopper_core.tables.losses import number_of
 from chopper_core.util.escape import Escaped, escape_each
 from chopper_core.util.grouping import counts_of, distinct, grouped, ranked, stable_order, sums_of
 from chopper_core.util.patterns import shape_of_name
+from chopper_core.work.kernel_classes import OTHER_CLASS, kernel_class
 
 INFO_SCHEMA: Final = "chopper.info/1"
 _OF_SOURCE: Final = (
@@ -109,7 +109,7 @@ def describe(run: Run) -> dict[str, Any]:
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
         "quality": [doubt.as_json for doubt in run.doubts],
-        "coverage": {level: _coverage(run, level) for level in LABELLED},
+        "coverage": {level: coverage_of(run, level) for level in LABELLED},
         "levels": {
             level: len(table.operations)
             if level == "operation"
@@ -137,7 +137,7 @@ def describe(run: Run) -> dict[str, Any]:
             for samples in run.cpu
         ],
         "hardware": run.hardware,
-        "missing": _missing(run),
+        "missing": missing_of(run),
     }
     plain: dict[str, Any] = finite(to_builtins(document, str_keys=True))
     return plain
@@ -247,7 +247,7 @@ def _samples(run: Run) -> _Document:
     }
 
 
-def _missing(run: Run) -> list[str]:
+def missing_of(run: Run) -> list[str]:
     if run.is_sampled_only:
         return ["no traces and no counters: this telemetry belongs to no run"]
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
@@ -278,7 +278,7 @@ def numbers_text(numbers: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
-def _coverage(run: Run, level: str) -> _Document:
+def coverage_of(run: Run, level: str) -> _Document:
     table, unlabelled = run.table, 0
     by_rule = np.zeros(len(Rule), np.int64)
     for rows in _rows_of_gpus(run).values():

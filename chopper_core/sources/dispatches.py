@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from chopper_core.model.hardware import Agent, CounterInfo
+from chopper_core.sources.trace import Syncs, blank
 from chopper_core.util.arrays import Float64, Int32, Int64
 
 if TYPE_CHECKING:
@@ -81,3 +82,5 @@ class DispatchRun(Struct, frozen=True):
     losses: Losses
     sampled: Sequence[SampledCounter] = ()
     """Counters of whole GPUs over time, of the execution that `dispatches` has the times of."""
+    syncs: Syncs = blank(Syncs)
+    """Waits between the queues that it states, by the times of the dispatches next to them."""

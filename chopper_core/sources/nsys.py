@@ -1,14 +1,15 @@
 """Nsight Systems: the SQLite database that `nsys export --type sqlite` writes of a report.
 
-Read are kernels, copies and memsets, calls of the CUDA runtime, and NVTX ranges, of which those of
-`torch.autograd.profiler.emit_nvtx` are operators. Times count from the start of the session, whose
-date the database has. Processes of one report are ranks in the order of their GPUs. Tables and
-columns differ from version to version (2019 to 2025): what one lacks isn't known. CUDA graphs are
-one activity each unless nsys traced their nodes.
+Read are kernels, copies and memsets, calls of the CUDA runtime, stated synchronizations, and NVTX
+ranges, of which those of `torch.autograd.profiler.emit_nvtx` are operators. Times count from the
+start of the session, whose date the database has. Processes of one report are ranks in the order of
+their GPUs. Tables and columns differ from version to version (2019 to 2025): what one lacks isn't
+known. CUDA graphs are one activity each unless nsys traced their nodes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,8 @@ from chopper_core.sources.trace import (
     InputTexts,
     Launches,
     LaunchShape,
+    SyncKind,
+    Syncs,
     Trace,
     blank,
 )
@@ -39,7 +42,7 @@ from chopper_core.tables.columns import (
 from chopper_core.tables.losses import ABSENT, Losses, newer_than
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int32, Int64
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import first_equal, numbered, ranked
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
@@ -74,6 +77,14 @@ _NAMES: Final = {
 }
 """Of what has no text of its own: memsets, and copies by their kind."""
 _FIRST_GRAPH: Final = -999
+_SYNCS: Final = (
+    "SELECT syncType, deviceId, streamId, start, correlationId, eventId, eventSyncId, globalPid "
+    "FROM {} WHERE syncType IN (1, 2, 3)"
+)
+_RECORDS: Final = (
+    "SELECT 0, deviceId, streamId, 0, correlationId, eventId, eventSyncId, globalPid FROM {}"
+)
+"""Synchronizations, and events recorded in streams, which those with one `eventSyncId` wait for."""
 _CALLS: Final = "SELECT start, end, globalTid, correlationId, nameId FROM {}"
 _RANGES: Final = "SELECT start, end, globalTid, textId, row FROM {} WHERE eventType IN (59, 60)"
 """Ranges that are pushed and popped, and those that start and end."""
@@ -122,13 +133,17 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             given = chunks if table in tables else ()
             return {number: cut_name(str(text)) for chunk in given for number, text in chunk}
 
-        def timed(table: str, query: str, width: int) -> list[Int64]:
-            """Columns, times first; rows without a valid time are lost."""
+        def integers(table: str, query: str, width: int) -> list[Int64]:
             if table not in tables:
                 return [np.empty(0, np.int64)] * width
             columns = database.integers(table, asked(table, query), width, losses)
+            counts[table] = len(columns[0])
+            return columns
+
+        def timed(table: str, query: str, width: int) -> list[Int64]:
+            """Columns, times first; rows without a valid time are lost."""
+            columns = integers(table, query, width)
             valid = are_timed(columns[0], columns[1])
-            counts[table] = len(valid)
             losses.bad_times += int((~valid).sum())
             if table.removeprefix(_KIND) not in _ACTIVITIES:
                 losses.bad_host_times += int((~valid).sum())
@@ -151,6 +166,10 @@ def read(path: Path, progress: Progress = silent) -> Trace:
                  for of, rest in _ACTIVITIES.items()]  # fmt: skip
         calls = timed(_KIND + "RUNTIME", _CALLS, 5)
         spans = timed("NVTX_EVENTS", _RANGES, 5)
+        stated = [
+            integers(_KIND + "SYNCHRONIZATION", _SYNCS, 8),
+            integers(_KIND + "CUDA_EVENT", _RECORDS, 8),
+        ]
         own = {row: text for row, text in rows("NVTX_EVENTS", _OWN_TEXTS).items() if text}
         said = database.chunks(_DIAGNOSTICS, asked(_DIAGNOSTICS, _SAID), losses, 64)
         for _, text in chain.from_iterable(said if _DIAGNOSTICS in tables else ()):
@@ -235,6 +254,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         activities=activities,
         launches=launches,
         ranges=ranges,
+        syncs=_syncs(stated, ranks, epoch_ns),
         inputs=list(inputs),
         launch_shapes=[
             LaunchShape(pair >> 11, pair & 2047) if pair > 0 else LaunchShape(ABSENT, ABSENT)
@@ -249,4 +269,30 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         unused_events=unused,
         ranks_from=_RANKS_FROM,
         losses=losses,
+    )
+
+
+def _syncs(parts: Sequence[Sequence[Int64]], ranks: Mapping[int, int], epoch_ns: int) -> Syncs:
+    """Synchronizations and records of events, from the columns of both tables.
+
+    An id that a synchronization shares with a record names it; before 2025 there is none.
+    """
+    kind, device, stream, start, correlation, event, shared, process = (
+        np.concatenate(columns) for columns in zip(*parts, strict=True)
+    )
+    is_record = kind == SyncKind.RECORD
+    code = numbered((process, shared))
+    records = np.flatnonzero(is_record)
+    recorder = first_equal(code[records], code)
+    recorded = np.append(correlation[records], ABSENT)[recorder]
+    return Syncs(
+        kind=kind.astype(np.int8),
+        device=device.astype(np.int32),
+        stream=stream,
+        start_ns=np.where(is_record, ABSENT, start + epoch_ns),
+        correlation=correlation,
+        event=event,
+        awaited=np.full(len(kind), ABSENT),
+        recorded=np.where(is_record | (shared <= 0), ABSENT, recorded),
+        rank=codes_of(process.tolist(), lambda one: ranks.get(one, ABSENT)).astype(np.int32),
     )

@@ -68,6 +68,10 @@ class Activities(Rows, frozen=True, eq=False):
     """Index into `Trace.collectives`, or ABSENT."""
     launch_shape: Int32
     """Index into `Trace.launch_shapes`."""
+    graph_node: Int64
+    """Its node in a graph that was replayed, as the trace writes it, else ABSENT."""
+    annotation: Int32
+    """Index into `Trace.annotations`, or ABSENT."""
     rank: Int32
     """The rank in a file that merges several, else ABSENT."""
 
@@ -86,6 +90,42 @@ class Allocations(Rows, frozen=True, eq=False):
     """All bytes allocated on the device from then on, or ABSENT."""
     reserved: Int64
     """Bytes that the framework's allocator holds of the device from then on, or ABSENT."""
+
+
+class SyncKind(IntEnum):
+    """What a stated synchronization is; numbered as CUPTI does, but for records."""
+
+    RECORD = 0
+    """An event is recorded in a stream."""
+    EVENT = 1
+    """A call of the host waits for an event."""
+    WAIT = 2
+    """A stream waits for an event."""
+    STREAM = 3
+    """A call of the host waits for a stream."""
+    BARRIER = 4
+    """A stream waited for an event. Waits for events that had been reached aren't stated."""
+
+
+class Syncs(Rows, frozen=True, eq=False):
+    """One row per synchronization that the trace states, in the order of the file."""
+
+    kind: Int8
+    """Of `SyncKind`."""
+    device: Int32
+    stream: Int64
+    """The stream that waits, that the host waits for, or in which an event is recorded."""
+    start_ns: Int64
+    """On the host, where no call has the same correlation id, or ABSENT."""
+    correlation: Int64
+    event: Int64
+    """The id of the event; one event may be recorded again and again."""
+    awaited: Int64
+    """The stream in which the event that is waited for was recorded, or ABSENT."""
+    recorded: Int64
+    """The correlation id of the call that recorded it, or ABSENT."""
+    rank: Int32
+    """The rank in a file that merges several, else ABSENT."""
 
 
 class LaunchShape(Struct, frozen=True):
@@ -191,7 +231,7 @@ class Captured(Rows, frozen=True, eq=False):
     start_ns: Int64
 
 
-_Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows, Allocations, Captured)
+_Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows, Allocations, Captured, Syncs)
 
 
 def blank(table: type[_Table], count: int = 0) -> _Table:
@@ -224,6 +264,8 @@ class Trace(Struct, frozen=True):
     flows: Flows = blank(Flows)
     allocations: Allocations = blank(Allocations)
     collectives: Sequence[Collective] = ()
+    annotations: Sequence[str] = ()
+    """What nodes of graphs were marked with as they were captured: paths of modules."""
     inputs: Sequence[InputTexts] = ()
     unused_events: Mapping[str, int] = {}
     """The part of `event_counts` that is in no table above."""
@@ -232,6 +274,7 @@ class Trace(Struct, frozen=True):
     figures: Mapping[str, Float64] = {}
     """Measured column of the kernel table → its value for each activity; NaN without one."""
     captured: Captured = blank(Captured)
+    syncs: Syncs = blank(Syncs)
     operators: Mapping[int, OperatorTexts] = {}
     """Row of `ranges` → its inputs and outputs, of a trace that a host trace completes."""
 
@@ -281,7 +324,7 @@ def by_rank(trace: Trace) -> list[Trace]:
         name: rank_of[getattr(trace, name).thread]
         for name in ("launches", "ranges", "flows", "allocations")
     }
-    owners["activities"] = trace.activities.rank
+    owners |= {"activities": trace.activities.rank, "syncs": trace.syncs.rank}
     found: list[Trace] = []
     for rank in ranks:
         is_own = trace.activities.rank == rank

@@ -33,7 +33,14 @@ from chopper_core.model.attributes import Attributes, StatedEdges
 from chopper_core.model.inputs import SampledFile
 from chopper_core.model.run import Run
 from chopper_core.model.shapes import CallShape
-from chopper_core.model.side_table import HostLane, HostSteps, HostTime, MemoryEvents, SideTable
+from chopper_core.model.side_table import (
+    HostLane,
+    HostSteps,
+    HostTime,
+    MemoryEvents,
+    SideTable,
+    StreamWaits,
+)
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit
@@ -58,6 +65,7 @@ SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (
     HostLane,
     Attributes,
     StatedEdges,
+    StreamWaits,
 )
 """The side tables that a store keeps."""
 FILES: Final = frozenset(

@@ -10,14 +10,19 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.analyses import collective_figures as columns
+from chopper_core.analyses.base import base_of
+from chopper_core.analyses.collective_figures import headline, kind_text, known, notes
+from chopper_core.analyses.rows import Own, Partition, grouped, quantiles
+from chopper_core.columns import METRICS, Values, numbered, worded_codes
 from chopper_core.graph.collectives import Collectives, collectives_in, collectives_of
 from chopper_core.graph.process_groups import SPLITS, expert_note, split_groups, split_of
-from chopper_core.metrics import METRICS, Values, numbered, worded_codes
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode, NothingToShow
 from chopper_core.util.grouping import (
@@ -30,20 +35,7 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.views.base import base_of
-from chopper_core.views.shared import collective_figures as columns
-from chopper_core.views.shared.collective_figures import headline, kind_text, known, notes
-from chopper_core.views.shared.phrases import facts
-from chopper_core.views.shared.table_view import (
-    Own,
-    Partition,
-    activity_view,
-    by_gpu,
-    child_of,
-    grouped,
-    quantiles,
-    table_view,
-)
+from chopper_core.views.shared.table_view import activity_view, by_gpu, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

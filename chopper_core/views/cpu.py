@@ -10,25 +10,20 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Values, columns, numbered
-from chopper_core.metrics.metric import absent, quotient
+from chopper_core.analyses.rows import LabelledRows, Own
+from chopper_core.analyses.samples import evenly
+from chopper_core.columns import Values, columns, numbered
+from chopper_core.columns.metric import absent, quotient
 from chopper_core.model.charts import Chart, HeatMap, LineChart
+from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import NO_LABEL
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of, ranked, sums_of
-from chopper_core.views.shared.phrases import facts
-from chopper_core.views.shared.samples import evenly
-from chopper_core.views.shared.table_view import (
-    LabelledRows,
-    Own,
-    child_of,
-    columns_of,
-    table_view,
-)
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
 SPEC: Final = ViewSpec(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import Metric, Values
+from chopper_core.columns import Metric, Values
 from chopper_core.model import address
 from chopper_core.model.attributes import TypedValue
 from chopper_core.model.charts import Chart

@@ -9,15 +9,19 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses import collective_figures
+from chopper_core.analyses.base import base_of
+from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition, grouped
+from chopper_core.columns import METRICS, Reduces, Values, column, worded
 from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
 from chopper_core.graph.path import GAPS, longest_path, work_alone
 from chopper_core.graph.slack import MAX_ROWS
 from chopper_core.graph.step_graph import Replayed, StepGraph, replay
-from chopper_core.metrics import METRICS, Reduces, Values, column, worded
 from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import amount, facts, percent
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Queue
 from chopper_core.model.table import (
@@ -29,23 +33,11 @@ from chopper_core.model.table import (
     activity_rows,
 )
 from chopper_core.model.units import time_text
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import combined, counts_of, distinct, evenly, numbered, sums_of
-from chopper_core.views.base import base_of
-from chopper_core.views.shared import collective_figures
-from chopper_core.views.shared.phrases import amount, facts, percent
-from chopper_core.views.shared.table_view import (
-    ALL_GPUS,
-    LabelledRows,
-    Own,
-    Partition,
-    activity_view,
-    child_of,
-    grouped,
-    table_view,
-)
+from chopper_core.views.shared.table_view import activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

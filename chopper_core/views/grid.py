@@ -9,8 +9,10 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.graph.process_groups import Places, places_of
-from chopper_core.metrics import (
+from chopper_core.analyses.base import base_of, divided
+from chopper_core.analyses.rows import LabelledRows, Partition
+from chopper_core.analyses.samples import columns_of, gpus_of
+from chopper_core.columns import (
     Metric,
     Values,
     column,
@@ -21,20 +23,20 @@ from chopper_core.metrics import (
     numbered,
     worded,
 )
+from chopper_core.graph.process_groups import Places, places_of
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.phrases import count, differs, facts
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.model.units import scaled_text
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of
-from chopper_core.views.base import base_of, divided
-from chopper_core.views.shared.phrases import count, differs, facts
-from chopper_core.views.shared.samples import columns_of, gpus_of, opened, result_of_samples
-from chopper_core.views.shared.table_view import LabelledRows, Partition, child_of, table_view
+from chopper_core.views.shared.rows_of_samples import opened, result_of_samples
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

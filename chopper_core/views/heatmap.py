@@ -11,7 +11,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import (
+from chopper_core.analyses.base import NODE, Base, base_of, divided
+from chopper_core.analyses.leads import all_gpus_note, of_all_gpus
+from chopper_core.analyses.rows import GpuRows, LabelledRows, Own, Partition
+from chopper_core.analyses.samples import gpus_of, sampled, sampled_notes, spans_of_samples
+from chopper_core.columns import (
     METRICS,
     Metric,
     Scope,
@@ -24,10 +28,11 @@ from chopper_core.metrics import (
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import differs
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import drawn_in, is_on_a_clock, moment_text, scaled_text
-from chopper_core.model.view import View, pivot
+from chopper_core.model.view import View, child_of, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
@@ -40,24 +45,8 @@ from chopper_core.util.grouping import (
     ratios,
     sums_of,
 )
-from chopper_core.views.base import NODE, Base, base_of, divided
-from chopper_core.views.shared.leads import all_gpus_note, of_all_gpus
-from chopper_core.views.shared.phrases import differs
-from chopper_core.views.shared.samples import (
-    gpus_of,
-    result_of_samples,
-    sampled,
-    sampled_notes,
-    spans_of_samples,
-)
-from chopper_core.views.shared.table_view import (
-    GpuRows,
-    LabelledRows,
-    Own,
-    Partition,
-    child_of,
-    table_view,
-)
+from chopper_core.views.shared.rows_of_samples import result_of_samples
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

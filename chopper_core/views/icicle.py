@@ -8,18 +8,19 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Scope, is_measured, metric_named
+from chopper_core.analyses.base import Base, base_of, divided
+from chopper_core.analyses.rows import Partition
+from chopper_core.columns import Metric, Scope, is_measured, metric_named
 from chopper_core.model.charts import Icicle, IcicleRow
 from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import count, facts, percent
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import run_mask
-from chopper_core.views.base import Base, base_of, divided
-from chopper_core.views.shared.phrases import count, facts, percent
-from chopper_core.views.shared.table_view import Partition, table_view
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
-from chopper_core.metrics import METRICS, Metric, Reduces, Scope, Values, columns, worded
-from chopper_core.metrics.metric import Theme, quotient
+from chopper_core.analyses.base import Base, base_of, divided
+from chopper_core.analyses.coverage import Coverage
+from chopper_core.analyses.rows import Partition
+from chopper_core.analyses.time_parts import (
+    LOSSES,
+    TERMS,
+    THEORY,
+    TITLES,
+    UNKNOWN,
+    TimeParts,
+    covered_parts,
+    divided_as,
+    is_matrix,
+    parts_of,
+    with_all_parts,
+    with_parts,
+    without_flops,
+    without_gpus,
+)
+from chopper_core.columns import METRICS, Metric, Reduces, Values, columns, worded
+from chopper_core.columns.metric import Theme
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import (
-    AT_PEAK,
-    BREAKDOWN,
     CYCLES,
-    FLOPS,
-    FLOPS_TYPE,
-    RECOMPUTED,
 )
 from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import facts, percent
 from chopper_core.model.run import Run
-from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.util.grouping import isin, ratios
-from chopper_core.views.base import Base, base_of, divided
-from chopper_core.views.shared.marks import Coverage
-from chopper_core.views.shared.phrases import facts, percent
-from chopper_core.views.shared.table_view import Partition, columns_of, table_view
+from chopper_core.util.grouping import isin
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
-THEORY: Final = "theoretical_ns"
-LOSSES: Final = {
-    RECOMPUTED: "recomputation",
-    "extra_inst_ns": "extra instructions",
-    "mfma_loss_ns": "MFMA utilisation",
-    "vector_ns": "vector work",
-    "contention_ns": "contention",
-    "frequency_ns": "frequency",
-    "unseparated_ns": "possibly frequency",
-    "unmodelled_ns": "unattributed compute",
-    **{name: STATE_TITLES[name] for name in ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")},
-}
-"""The losses between theoretical and elapsed time, in the order of the waterfall."""
-_TITLES: Final = {THEORY: "theoretical", **LOSSES}
-_TERMS: Final = tuple(_TITLES)
-_UNKNOWN: Final = "unmodelled_ns"
-_MATRIX: Final = ("gemm", "convolution", ATTENTION_CLASS)
-_MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
-"""Of the time of matrix kernels: with more unknown, the share of the peak isn't shown."""
 _NOTED_PCT: Final = 1.0
 _MAX_BARS: Final = 200
 
@@ -89,7 +78,7 @@ def _share_of(name: str) -> Metric:
     )
 
 
-SHARES: Final = {name: _share_of(name) for name in _TERMS}
+SHARES: Final = {name: _share_of(name) for name in TERMS}
 SPEC: Final = ViewSpec(
     name="overheads",
     title="Overheads",
@@ -98,78 +87,6 @@ SPEC: Final = ViewSpec(
     parts=tuple(each.name for each in SHARES.values()),
     any_split=True,
 )
-
-
-class TimeParts(Struct, frozen=True):
-    """The parts of each node's time, in ns, which add up to it."""
-
-    values: dict[str, Values]
-    elapsed_ns: Int64
-    divided_ns: Mapping[str, Float64] = {}
-    """Part → its time where only some of a node's GPUs distinguish it (`divided_as`), else NaN."""
-
-    def numbers(self, name: str) -> Int64:
-        """A part as the GPUs have it, 0 where it is unknown: its time is in another part."""
-        values = self.values[name]
-        return np.where(values.present(), values.numbers, 0).astype(np.int64)
-
-    def is_divided(self, name: str) -> Mask:
-        found: Mask = np.isfinite(self.divided_ns.get(name, np.full(len(self.elapsed_ns), np.nan)))
-        return found
-
-    def ns(self, name: str) -> Float64:
-        """A part of every node; 0 where it is unknown."""
-        own = self.numbers(name).astype(np.float64)
-        return np.where(self.is_divided(name), self.divided_ns.get(name, own), own)
-
-    def known(self, name: str) -> Values:
-        is_divided = self.is_divided(name)
-        return Values(self.ns(name), ~(self.values[name].present() | is_divided), is_divided)
-
-    def share(self, name: str) -> Values:
-        found = self.known(name)
-        return replace(
-            quotient(found.known(), self.elapsed_ns, 100.0), extrapolated=found.extrapolated
-        )
-
-
-def parts_of(run: Run, nodes: Groups, names: Sequence[str] = _TERMS) -> TimeParts:
-    """The parts of each node's elapsed time; those that are known add up to it."""
-    scope = Scope.of(run, nodes)
-    values = {name: METRICS[name].compute(scope) for name in names}
-    return TimeParts(values, METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64))
-
-
-def divided_as(
-    whole: Mapping[str, Float64], some: Mapping[str, Float64], partial: Collection[str]
-) -> dict[str, Float64]:
-    """The parts that only some GPUs distinguish, and what the others leave unattributed: their
-    time on all GPUs, divided as on these. NaN where these have no such time."""
-    names = {_UNKNOWN: None, **dict.fromkeys(partial)}
-    if "frequency_ns" in partial:
-        names["unseparated_ns"] = None
-    of_all, of_some = (np.sum([each[name] for name in names], axis=0) for each in (whole, some))
-    factor = np.where(of_some > 0, ratios(of_all, of_some), np.nan)
-    return {name: factor * some[name] for name in names}
-
-
-def with_all_parts(covered: Mapping[str, frozenset[int]]) -> tuple[frozenset[int], list[str]]:
-    """The GPUs that distinguish the most parts, of those that only some GPUs do, and these parts;
-    no GPUs where all distinguish all."""
-    if not covered:
-        return frozenset(), []
-    gpus = frozenset.intersection(*covered.values()) or max(covered.values(), key=len)
-    return gpus, [name for name, own in covered.items() if gpus <= own]
-
-
-def covered_parts(coverage: Coverage, names: Sequence[str] = _TERMS) -> dict[str, frozenset[int]]:
-    found = {name: coverage.covered(METRICS[name]) for name in names}
-    return {name: gpus for name, gpus in found.items() if gpus is not None}
-
-
-def without_gpus(tree: Tree, gpus: Collection[int]) -> Mapping[str, list[int]]:
-    """The codes that `Tree.split` leaves out so that only some GPUs remain."""
-    return {"gpu": [code for code in tree.codes_of("gpu").tolist() if code not in gpus]}
 
 
 def _divided(
@@ -190,8 +107,8 @@ def _divided(
         return found
 
     found = divided_as(
-        {name: parts.numbers(name).astype(np.float64) for name in _TERMS},
-        {name: laid_out(of_some.numbers(name)) for name in _TERMS},
+        {name: parts.numbers(name).astype(np.float64) for name in TERMS},
+        {name: laid_out(of_some.numbers(name)) for name in TERMS},
         partial,
     )
     is_part = laid_out(of_some.elapsed_ns) != parts.elapsed_ns
@@ -209,18 +126,6 @@ def totals(run: Run, view: View) -> list[tuple[Metric, Values]]:
     return [(SHARES[name], whole.share(name)) for name in names]
 
 
-def with_parts(run: Run) -> Run:
-    """The run with the columns of the breakdown, which a run built in memory may lack."""
-    if all(name in run.table.measured for name in BREAKDOWN):
-        return run
-
-    def made() -> Run:
-        columns = breakdown_columns(run.table, run.hardware)
-        return replace(run, table=run.table.with_measured(columns), cubes=None)
-
-    return run.memo(("with parts",), made)
-
-
 def answer(run: Run, view: View) -> ViewResult:
     by = view.by or "operation"
     tree = with_parts(run).tree_of(view)
@@ -230,26 +135,25 @@ def answer(run: Run, view: View) -> ViewResult:
     parts = _divided(run, tree, view, by, rows.nodes, covered)
     whole = _divided(run, tree, view, "", tree.node(view.path), covered)
     words = {
-        name: f"{title} ~" if whole.is_divided(name)[0] else title
-        for name, title in _TITLES.items()
+        name: f"{title} ~" if whole.is_divided(name)[0] else title for name, title in TITLES.items()
     }
     has_theory = bool(whole.values[THEORY].present()[0])
     of_matrix = np.ones(len(rows.labels), np.bool_)
     if not parts.values[THEORY].present().all():
         kernels = tree.split(view.path, (by, "kernel"))
-        of_matrix = isin(rows.nodes.codes(by), kernels.codes(by)[_is_matrix(kernels)])
+        of_matrix = isin(rows.nodes.codes(by), kernels.codes(by)[is_matrix(kernels)])
     figures = _figures(parts, of_matrix)
     base = base_of(run, view)
     # Rows without FLOPs lack it, so that it doesn't add up.
     figures["lost_ns"] = divided(figures["lost_ns"], base.of_rows({by: rows.labels}))
     of_whole = _figures(whole, np.array([of_matrix.any()]))
     of_whole["lost_ns"] = divided(of_whole["lost_ns"], base.of_rows({"": [""]}))
-    used = [name for name in _TERMS if parts.ns(name).any()]
+    used = [name for name in TERMS if parts.ns(name).any()]
     most = figures["lost_ns"].known(missing=-1.0) if has_theory else parts.elapsed_ns
     order = np.argsort(-most, kind="stable")[:_MAX_BARS]
     top = tuple(rows.labels[row] for row in order.tolist())
     ms = 1e6 * base.of_rows({by: top})
-    bars = tuple(Series(_TITLES[name], parts.ns(name)[order] / ms) for name in used)
+    bars = tuple(Series(TITLES[name], parts.ns(name)[order] / ms) for name in used)
     shares = {name: share.name for name, share in SHARES.items()}
     declared = COLUMNS | {share.name: share for share in SHARES.values()}
     return table_view(
@@ -273,7 +177,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _figures(parts: TimeParts, of_matrix: Mask) -> dict[str, Values]:
     """All columns; the lost time is unknown where matrix kernels have unknown FLOPs."""
-    theory, shares = parts.known(THEORY), {name: parts.share(name) for name in _TERMS}
+    theory, shares = parts.known(THEORY), {name: parts.share(name) for name in TERMS}
     lost_ns = parts.elapsed_ns - np.rint(theory.known(0.0)).astype(np.int64)
     lost = Values(lost_ns, ~theory.present() & of_matrix, theory.extrapolated)
     losses = np.stack([shares[name].known(0.0) for name in LOSSES], axis=1)
@@ -288,25 +192,17 @@ def _figures(parts: TimeParts, of_matrix: Mask) -> dict[str, Values]:
     }
 
 
-def _is_matrix(kernels: Groups) -> Mask:
-    """Which groups by kernel are matrix kernels with compute time charged to them."""
-    named = np.array([kernel_class(name) in _MATRIX for name in kernels.table.names], np.bool_)
-    charged = kernels.sum("compute_ns") + kernels.sum("overlap_ns") > 0
-    found: Mask = named[kernels.codes("kernel")] & charged
-    return found
-
-
 def _headline(base: Base, whole: TimeParts, words: Mapping[str, str]) -> str:
     elapsed = base.each(int(whole.elapsed_ns[0]))
     shares = {name: whole.share(name).at(0) or 0.0 for name in LOSSES}
-    name = max((name for name in LOSSES if name != _UNKNOWN), key=lambda each: shares[each])
-    lost, unknown = (base.each(float(whole.ns(each)[0])) for each in (name, _UNKNOWN))
-    kind = "largest known loss" if shares[_UNKNOWN] > shares[name] else "largest loss"
+    name = max((name for name in LOSSES if name != UNKNOWN), key=lambda each: shares[each])
+    lost, unknown = (base.each(float(whole.ns(each)[0])) for each in (name, UNKNOWN))
+    kind = "largest known loss" if shares[UNKNOWN] > shares[name] else "largest loss"
     theory = whole.known(THEORY).at(0)
     of = f"of {time_text(elapsed)}{base.words}"
     return facts(
         f"{_amount(lost, elapsed)} {words[name]}, the {kind}" if shares[name] > 0 else "",
-        f"{_amount(unknown, elapsed)} {words[_UNKNOWN]}" if unknown > 0 else "",
+        f"{_amount(unknown, elapsed)} {words[UNKNOWN]}" if unknown > 0 else "",
         f"theoretical time unknown, {of}"
         if theory is None
         else f"{_amount(base.each(theory), elapsed)} known FLOPs at peak, {of}",
@@ -341,9 +237,9 @@ def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:
             "are together in unattributed compute"
         )
     if not whole.values["frequency_ns"].present()[0]:
-        lies = LOSSES["unseparated_ns"] if counted and run.hardware else LOSSES[_UNKNOWN]
+        lies = LOSSES["unseparated_ns"] if counted and run.hardware else LOSSES[UNKNOWN]
         notes.append(f"the GPUs' clock is unknown in the scope: its loss is in {lies}")
-    if counted and run.hardware and whole.numbers(_UNKNOWN)[0] > 0:
+    if counted and run.hardware and whole.numbers(UNKNOWN)[0] > 0:
         notes.append(
             "unattributed compute: kernels without counters, and matrix kernels without FLOPs"
         )
@@ -357,27 +253,6 @@ def _divided_note(
         return ()
     own, _ = with_all_parts(covered)
     return (f"~ compute of {gpus} GPUs is divided as on the {len(own)} that have the parts",)
-
-
-def without_flops(kernels: Groups) -> float:
-    """How much of the matrix kernels' time has no FLOPs of a known peak in its operation, in %."""
-    matrix = _is_matrix(kernels)
-    duration = kernels.sum("duration_ns")[matrix]
-    if not {FLOPS, FLOPS_TYPE} <= set(kernels.table.measured) or not duration.sum():
-        return 0.0
-    # Helpers of a kernel with FLOPs (a reduction of its parts, say) have none of their own.
-    operation = kernels.codes("operation")[matrix]
-    with_peak = kernels.known(AT_PEAK)[1][matrix] > 0
-    known = isin(operation, operation[with_peak])
-    return float(100.0 * duration[~known].sum() / duration.sum())
-
-
-def unknown_flops(kernels: Groups) -> str:
-    """Why their share of the peak would be far too small to be shown; empty if it isn't."""
-    share = without_flops(kernels)
-    if share <= _MAX_UNKNOWN_FLOPS_PCT:
-        return ""
-    return f"{share:.0f} % of the time of matrix kernels has unknown FLOPs"
 
 
 def _waterfall(base: Base, whole: TimeParts, used: list[str], words: Mapping[str, str]) -> BarChart:

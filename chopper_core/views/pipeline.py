@@ -6,40 +6,34 @@ them, or names of annotations, or sends and receives between stages.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.graph.process_groups import group_kinds, split_groups
-from chopper_core.metrics import Values, columns, numbered
-from chopper_core.model.charts import HeatMap
-from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
-from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
-from chopper_core.model.view import View
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Rows
-from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import (
-    combined,
-    counts_of,
-    distinct,
-    last_equal,
-    maxima_of,
-    means_of,
-    median_of,
-    minima_of,
-    nth_of,
-    ranked,
-    run_mask,
-    run_maxima,
-    sums_of,
+from chopper_core.analyses.base import base_of_steps
+from chopper_core.analyses.pipeline import (
+    FORWARD,
+    WEIGHTS,
+    Pipeline,
+    bubble_of,
+    cells_of,
+    longest,
+    pipeline_of,
 )
-from chopper_core.views.base import base_of_steps
-from chopper_core.views.shared.phrases import facts, percent, time
-from chopper_core.views.shared.table_view import LabelledRows, Own, child_of, table_view
+from chopper_core.analyses.rows import LabelledRows, Own
+from chopper_core.columns import Values, columns, numbered
+from chopper_core.model.charts import HeatMap
+from chopper_core.model.phrases import facts, percent, time
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, child_of
+from chopper_core.util.arrays import Codes, Index
+from chopper_core.util.grouping import (
+    distinct,
+    means_of,
+    ranked,
+)
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -51,28 +45,10 @@ SPEC: Final = ViewSpec(
 )
 
 STAGE: Final = "stage"
-_STEP: Final = ("gpu", "iteration")
 _PARTS: Final = ("microbatch", "chunk")
 """Splits of what a GPU does in an iteration."""
-LONG: Final = 1.1
-"""A stage is too long from this many times the median of the others."""
 _BINS: Final = 96
 _UNITS: Final = ((10**6, "ms"), (10**3, "µs"), (1, "ns"))
-FORWARD, BACKWARD, WEIGHTS = range(3)
-"""The work of a block; zero-bubble schedules compute the gradients of weights separately."""
-_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
-_PAIRWISE: Final = re.compile(r"send|recv|p2p", re.IGNORECASE)
-_WEIGHTS: Final = re.compile(r"weight[ _-]?grad|\bwgrad", re.IGNORECASE)
-_CHUNKED: Final = re.compile(
-    r"(?:\bchunk|virtual[ _-]?(?:pipeline[ _-]?)?(?:stage|rank)|\bvpp?)[ _#:=-]*(\d+)",
-    re.IGNORECASE,
-)
-_NUMBERED: Final = re.compile(r"(?:micro[ _-]?batch|\bmb)[ _#:=-]*(\d+)", re.IGNORECASE)
-_NO_STAGES: Final = (
-    "no pipeline: the traces have no sends and receives between stages, and no annotation names "
-    "microbatches"
-)
-_NO_WORK: Final = "no pipeline: the run has no forward or backward work"
 
 COLUMNS: Final = columns("""
     forward_ns | ns | forward
@@ -105,211 +81,6 @@ COLUMNS: Final = columns("""
         Forward and backward of a microbatch over the median of the other stages'.
         missing: there is no other stage
 """)
-
-
-class Blocks(Rows, frozen=True, eq=False):
-    """A row per microbatch, GPU, iteration, chunk and work, by GPU, iteration and start."""
-
-    gpu: Int64
-    iteration: Int64
-    work: Int64
-    """`FORWARD`, `BACKWARD` or `WEIGHTS`."""
-    microbatch: Int64
-    chunk: Int64
-    """The part of the stage's model; 0 unless the schedule is interleaved."""
-    start_ns: Int64
-    end_ns: Int64
-    late_ns: Int64
-    """The idle time before it in which the host hadn't launched it."""
-    window_ns: Int64
-    """Its step: from the first to the last microbatch of any GPU, or as the file says."""
-    origin: str
-
-    @property
-    def took_ns(self) -> Int64:
-        return self.end_ns - self.start_ns
-
-    @property
-    def cells(self) -> Index:
-        """The (GPU, iteration) of each block, as numbers."""
-        return combined((self.gpu, self.iteration))[1]
-
-
-def blocks_of(run: Run, view: View) -> Blocks:
-    """The microbatches of the GPUs and iterations of a view's scope.
-
-    Their windows are those of the whole run. Raises NothingToShow where the run has no pipeline,
-    or nothing separates its microbatches.
-    """
-    every = run.memo(("microbatches",), lambda: _blocks(run))
-    cells = run.tree_of(view).split(view.path, ("gpu", "iteration"))
-    own = np.isin(_cell(every.gpu, every.iteration), _cell(*map(cells.codes, _STEP)))
-    if not own.any():
-        raise NothingToShow("no pipeline: the scope has no microbatch")
-    return every.take(own)
-
-
-def _cell(gpu: Codes, iteration: Codes) -> Int64:
-    return (gpu.astype(np.int64) << 32) + iteration
-
-
-def _blocks(run: Run) -> Blocks:
-    table = run.table
-    given = table.measured.get(MICROBATCH)
-    numbers = _numbers_in(table, _NUMBERED)
-    pairwise = np.array([bool(_PAIRWISE.search(name)) for name in table.operations], np.bool_)
-    of_pp = [code for code, kind in group_kinds(run).items() if kind == "pp"]
-    # Most runs have no pipeline, and sorting all rows to find none takes seconds.
-    is_told = given is not None or (numbers != NO_LABEL).any() or pairwise.any() or of_pp
-    if len(table) and not is_told:
-        trains = run.memo(("trains",), lambda: len(_work(table)) > 0)
-        raise NothingToShow(_NO_STAGES if trains else _NO_WORK)
-    rows = _work(table)
-    if not len(rows):
-        raise NothingToShow(_NO_WORK)
-    rows = rows[np.lexsort((table.start_ns[rows], table.iteration[rows], table.gpu[rows]))]
-    if given is not None:
-        rows = rows[np.isfinite(given[rows]) & (table.kind[rows] == Kind.COMPUTE)]
-        chunk = table.measured.get(CHUNK, np.zeros(len(table)))[rows].astype(np.int64)
-        return _made(run, rows, given[rows].astype(np.int64), "the schedule", chunk)
-    # What names no operation (-1) has the last place.
-    is_sent = np.append(pairwise, False)[table.operation[rows]]
-    p2p = is_sent | np.isin(split_groups(run).group[rows], of_pp)
-    p2p &= table.kind[rows] == Kind.COMM
-    work = rows[~p2p]
-    named = np.append(numbers, NO_LABEL)[table.operation[work]]
-    if (named[table.kind[work] == Kind.COMPUTE] != NO_LABEL).all():
-        chunks = np.maximum(np.append(_numbers_in(table, _CHUNKED), 0), 0)[table.operation[work]]
-        return _made(run, work, named, "annotations", chunks)
-    if not p2p.any():
-        raise NothingToShow(_NO_STAGES)
-    before = np.concatenate([[False], p2p[:-1]])
-    begins = run_mask(table.gpu[rows], table.iteration[rows], table.phase[rows]) | before
-    # Work after a send or receive begins a microbatch.
-    number = np.cumsum(begins & ~p2p)[~p2p]
-    return _counted(_made(run, work, number, "sends and receives", 0 * number))
-
-
-def _work(table: KernelTable) -> Index:
-    wanted = np.isin(table.phase, _PHASES) & (table.kind != Kind.COPY)
-    return np.flatnonzero(wanted & (table.iteration != NO_LABEL))
-
-
-def _numbers_in(table: KernelTable, pattern: re.Pattern[str]) -> Int64:
-    matches = [pattern.search(name) for name in table.operations]
-    return np.array([int(m[1]) if m else NO_LABEL for m in matches], np.int64)
-
-
-def _made(run: Run, rows: Index, number: Int64, origin: str, chunk: Int64) -> Blocks:
-    """Blocks of rows with one number after each other, in the order of GPU, iteration, start."""
-    if not len(rows):
-        raise NothingToShow("no pipeline: no microbatch has any work")
-    table = run.table
-    of_weights = np.array([bool(_WEIGHTS.search(name)) for name in (*table.operations, "")])
-    work = np.where(table.phase[rows] == Phase.BACKWARD, BACKWARD, FORWARD)
-    work[of_weights[table.operation[rows]]] = WEIGHTS
-    first = np.flatnonzero(run_mask(table.gpu[rows], table.iteration[rows], work, number, chunk))
-    end = run_maxima(table.start_ns[rows] + table.duration_ns[rows], first)
-    own = rows[first]
-    gpu, iteration, start = table.gpu[own], table.iteration[own], table.start_ns[own]
-    numbers, step = ranked(iteration)
-    count = len(numbers)
-    window = (maxima_of(end, step, count) - minima_of(start, step, count, int(end.max())))[step]
-    if (given := table.measured.get(STEP_WINDOW)) is not None:
-        stated = np.flatnonzero(np.isfinite(given))
-        keys = _cell(table.gpu[stated], table.iteration[stated])
-        at = last_equal(keys, _cell(gpu, iteration))
-        window[at >= 0] = given[stated[at[at >= 0]]]
-    return Blocks(
-        gpu=gpu.astype(np.int64),
-        iteration=iteration.astype(np.int64),
-        work=work[first],
-        microbatch=number[first],
-        chunk=chunk[first],
-        start_ns=start,
-        end_ns=end,
-        late_ns=table.idle_host_ns[own],
-        window_ns=window,
-        origin=origin,
-    )
-
-
-def _counted(blocks: Blocks) -> Blocks:
-    """Blocks numbered within their GPU, iteration and work; raises if their numbers differ."""
-    cell = (WEIGHTS + 1) * blocks.cells + blocks.work
-    counts = counts_of(cell, (WEIGHTS + 1) * (int(blocks.cells.max()) + 1))
-    counts = counts.reshape(-1, WEIGHTS + 1)[:, :WEIGHTS]
-    if np.ptp(counts):
-        raise NothingToShow(
-            "sends and receives don't separate microbatches: GPUs have "
-            f"{counts.min()} to {counts.max()} blocks of forward or backward work"
-        )
-    return replace(blocks, microbatch=nth_of(cell))
-
-
-class Pipeline(Struct, frozen=True, eq=False):
-    """The microbatches of a scope with their stages."""
-
-    blocks: Blocks
-    stage: Int64
-    stages: int
-    microbatches: int
-    """Of an iteration."""
-    chunks: int
-    """Of a stage's model: more than one if the schedule is interleaved."""
-
-    @property
-    def schedule(self) -> str:
-        if self.mean_ns(WEIGHTS):
-            return "ZB-H1"
-        return "interleaved 1F1B" if self.chunks > 1 else "1F1B"
-
-    @property
-    def theory(self) -> float:
-        """The bubble's share with equal stages, from 0 to 1."""
-        forward, backward, weights = map(self.mean_ns, (FORWARD, BACKWARD, WEIGHTS))
-        whole = forward + backward + weights
-        # Filling and draining the pipeline, in times of a microbatch.
-        idle = (self.stages - 1) * (max(whole - 2 * weights, 0.0) / whole if whole else 1.0)
-        return idle / (self.microbatches * self.chunks + idle)
-
-    def mean_ns(self, work: int) -> float:
-        """The mean time of a block of some work; 0 without any."""
-        took = self.blocks.took_ns[self.blocks.work == work]
-        return float(took.mean()) if len(took) else 0.0
-
-    @property
-    def of_stages(self) -> Float64:
-        """Mean time of a microbatch, or chunk of it, on each stage, in ns."""
-        times = np.zeros(self.stages)
-        for work in distinct(self.blocks.work).tolist():
-            own = self.blocks.work == work
-            times += means_of(self.blocks.took_ns[own], self.stage[own], self.stages)
-        return times
-
-    @property
-    def against_others(self) -> Float64:
-        """Each stage's time over the median of the others'; NaN without another."""
-        times = self.of_stages
-        return times / [median_of(np.delete(times, place)) for place in range(len(times))]
-
-
-def pipeline_of(run: Run, view: View) -> Pipeline:
-    blocks = blocks_of(run, view)
-    coordinates = run.table.coordinates.get("pp")
-    if coordinates is None:
-        raise NothingToShow(
-            "the stages are unknown: neither the traces' process groups nor --parallel pp=N gives "
-            "them"
-        )
-    assert run.parallel is not None
-    forward = counts_of(blocks.cells[blocks.work == FORWARD])
-    if not len(forward):
-        raise NothingToShow("no pipeline: the scope has no forward work")
-    chunks = len(distinct(blocks.chunk))
-    count = max(int(median_of(forward[forward > 0])) // chunks, 1)
-    stage = coordinates[blocks.gpu].astype(np.int64)
-    return Pipeline(blocks, stage, run.parallel.sizes["pp"], count, chunks)
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -355,7 +126,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _shares(found: Pipeline, owner: Index, count: int) -> Own:
     """Figures of GPUs and iterations, as means of the rows they belong to."""
-    window, busy, waits, cell = _cells(found)
+    window, busy, waits, cell = cells_of(found)
     row = np.zeros(len(window), np.intp)
     row[cell] = owner
     means = {
@@ -369,22 +140,6 @@ def _shares(found: Pipeline, owner: Index, count: int) -> Own:
         (COLUMNS["microbatches"], Values(np.full(count, found.microbatches))),
         *((COLUMNS[name], numbered(means_of(each, row, count))) for name, each in means.items()),
     ]
-
-
-def _cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
-    """Window, busy time and bubble of each GPU and iteration, and which of them a block is in."""
-    blocks, cell = found.blocks, found.blocks.cells
-    busy, late = (
-        sums_of(each.astype(np.float64), cell) for each in (blocks.took_ns, blocks.late_ns)
-    )
-    window = np.empty(len(busy))
-    window[cell] = blocks.window_ns
-    return window, busy, np.maximum(window - busy - late, 0), cell
-
-
-def bubble_of(found: Pipeline) -> float:
-    window, _, waits, _ = _cells(found)
-    return float((waits / window).mean())
 
 
 def _headline(found: Pipeline) -> tuple[str, ...]:
@@ -403,21 +158,6 @@ def _headline(found: Pipeline) -> tuple[str, ...]:
             f"with theirs a step takes up to {time(saving)} less",
         ),
     )
-
-
-def longest(found: Pipeline) -> tuple[int, float, float] | None:
-    """The stage that is too long, its time over the others', and ns that its excess costs a step.
-
-    In a steady pipeline each microbatch takes as long as the longest stage, so that what it has
-    beyond the next longest one is paid once per microbatch.
-    """
-    times, of_stages = found.against_others, found.of_stages
-    stage = int(np.nan_to_num(times).argmax())
-    if not times[stage] >= LONG:
-        return None
-    excess = of_stages[stage] - np.delete(of_stages, stage).max()
-    blocks = found.microbatches * found.chunks
-    return stage, float(times[stage]), float(max(excess, 0.0) * blocks)
 
 
 def _chart(found: Pipeline) -> HeatMap:

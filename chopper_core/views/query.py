@@ -7,6 +7,8 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from chopper_core.analyses import call_figures as _splits  # noqa: F401 (adds splits)
+from chopper_core.columns.filter import only
 from chopper_core.model.column_names import NO_STARTS, NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -16,7 +18,6 @@ from chopper_core.util import debug
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import OVERVIEW, plugin_of, view_module, view_spec, view_specs
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared import call_figures as _splits  # noqa: F401 (adds splits)
 from chopper_core.views.shared.children import (
     children,
     filter_note,
@@ -24,7 +25,6 @@ from chopper_core.views.shared.children import (
     run_notes,
     with_column_names,
 )
-from chopper_core.views.shared.filter import only
 from chopper_core.views.spec import Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
 
 

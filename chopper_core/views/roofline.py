@@ -7,17 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import METRICS, Scope, Values
-from chopper_core.model.charts import Roofline
-from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
-from chopper_core.model.hardware import ElementType
-from chopper_core.model.run import Run
-from chopper_core.model.units import time_text
-from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import distinct
-from chopper_core.views.base import base_of
-from chopper_core.views.shared.call_figures import (
+from chopper_core.analyses.base import base_of
+from chopper_core.analyses.call_figures import (
     COLUMNS,
     LEVEL,
     MEASURED_RATES,
@@ -27,8 +18,18 @@ from chopper_core.views.shared.call_figures import (
     modelled_figures,
     shape_notes,
 )
-from chopper_core.views.shared.phrases import facts
-from chopper_core.views.shared.table_view import Partition, columns_of, table_view
+from chopper_core.analyses.rows import Partition
+from chopper_core.columns import METRICS, Scope, Values
+from chopper_core.model.charts import Roofline
+from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
+from chopper_core.model.hardware import ElementType
+from chopper_core.model.phrases import facts
+from chopper_core.model.run import Run
+from chopper_core.model.units import time_text
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import distinct
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

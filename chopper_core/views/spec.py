@@ -9,15 +9,15 @@ from typing import Final, Protocol
 
 from msgspec import Struct, field
 
+from chopper_core.analyses.base import Base
+from chopper_core.columns import METRICS, Metric, Values
 from chopper_core.graph import metrics as metrics
-from chopper_core.metrics import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, SPLITS
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
-from chopper_core.views.base import Base
 from chopper_core.views.frame import Frame
 
 FIGURE: Final = "figure"

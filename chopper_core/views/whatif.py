@@ -8,24 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.graph import questions
-from chopper_core.graph.path import longest_path
-from chopper_core.graph.predicted import predicted_run
-from chopper_core.graph.questions import Change, Predicted, Predictor
-from chopper_core.metrics import Values, columns, numbered, worded
-from chopper_core.model.inputs import MEASURED, PREDICTED
-from chopper_core.model.parallel import DIMENSIONS
-from chopper_core.model.run import Run
-from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT
-from chopper_core.model.view import Baseline, View, complete_order
-from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.util.grouping import distinct, ranked, sums_of
-from chopper_core.views import WHATIF
-from chopper_core.views.base import base_of_steps
-from chopper_core.views.findings import checked
-from chopper_core.views.frame import Frame
-from chopper_core.views.shared.asked import (
+from chopper_core.analyses.asked import (
     HOST,
     SEPARATOR,
     SHORT,
@@ -36,10 +19,26 @@ from chopper_core.views.shared.asked import (
     change_of,
     questions_of,
 )
-from chopper_core.views.shared.filter import only
-from chopper_core.views.shared.phrases import count, facts, listed, percent, time
-from chopper_core.views.shared.step_times import token_rate, tokens_in
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.analyses.base import base_of_steps
+from chopper_core.analyses.step_times import token_rate, tokens_in
+from chopper_core.columns import Values, columns, numbered, worded
+from chopper_core.columns.filter import only
+from chopper_core.findings import checked
+from chopper_core.graph import questions
+from chopper_core.graph.path import longest_path
+from chopper_core.graph.predicted import predicted_run
+from chopper_core.graph.questions import Change, Predicted, Predictor
+from chopper_core.model.inputs import MEASURED, PREDICTED
+from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.phrases import count, facts, listed, percent, time
+from chopper_core.model.run import Run
+from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT
+from chopper_core.model.view import Baseline, View, child_of, complete_order
+from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import distinct, ranked, sums_of
+from chopper_core.views import WHATIF
+from chopper_core.views.frame import Frame
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 QUESTION: Final = "question"

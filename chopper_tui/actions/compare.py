@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from chopper_core.columns.filter import only
 from chopper_core.model.address import parse_baseline
 from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
 from chopper_core.render.cells import baseline_title
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
-from chopper_core.views.shared.filter import only
 from chopper_core.views.spec import BEST, SeveralRuns
 from chopper_tui.history import Mark, Visit, changed, comparison, mark_of, toggled, with_baseline
 from chopper_tui.keymap import COMPARE, EXPLORE, INFO, SET_SCREENS, action

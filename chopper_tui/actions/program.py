@@ -148,7 +148,7 @@ def palette(screen: Explorer, _: str) -> None:
 
 def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
     """Entries of the palette next to actions: (title, explanation, action, its argument)."""
-    from chopper_core.metrics import METRICS
+    from chopper_core.columns import METRICS
     from chopper_core.model import address
     from chopper_core.views import view_specs
     from chopper_tui.draw.theme import THEMES

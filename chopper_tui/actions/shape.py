@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, column_names, metric_named
+from chopper_core.columns import METRICS, column_names, metric_named
+from chopper_core.columns.derived import instance_levels, underlying
+from chopper_core.columns.filter import NO_ROW
 from chopper_core.model.run import Run
 from chopper_core.model.table import SPLITS, is_split
 from chopper_core.model.view import STATISTICS, SUM, as_statistic
@@ -25,8 +27,6 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import view_spec
 from chopper_core.views.shared.children import cut_note
-from chopper_core.views.shared.derived import instance_levels, underlying
-from chopper_core.views.shared.filter import NO_ROW
 from chopper_core.views.shared.marks import Limits, mark_limits, set_mark_limits
 from chopper_core.views.spec import RUN_FIGURE, SeveralRuns
 from chopper_tui.actions.ask import by, of, reading_width

@@ -7,14 +7,12 @@ import os
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
+from chopper_core.answers.runner import compared_address, shown
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import Escaped, escape_each, escape_lines
 from chopper_tui.commands import show
 from chopper_tui.commands.arguments import READING, TABLE
 from chopper_tui.commands.options import (
-    against,
     open_with_progress,
     opened_run,
     progress_line,
@@ -24,7 +22,7 @@ from chopper_tui.commands.output import frame_text, write_text
 from chopper_tui.terminal import remark
 
 if TYPE_CHECKING:
-    from chopper_core.views.compare.gate import Judged
+    from chopper_core.analyses.gate import Judged
     from chopper_core.views.frame import Frame
 
 DESCRIPTION: Final = "Compare B with A, its baseline: what changed, largest first."
@@ -43,16 +41,14 @@ EXCEEDED: Final = 4
 def run(options: Namespace) -> int:
     bases = _baselines(options)
     options.a = bases[0]
-    options.address = f"{against(options.b, options.a, options.path)}&view=compare"
+    options.address = compared_address(options.a, options.b, options.path)
     if not options.fail_if:
         return show.run(options)
-    from chopper_core.views.base import baseline_of
-    from chopper_core.views.compare.gate import FAIL, judge
+    from chopper_core.analyses.base import baseline_of
+    from chopper_core.analyses.gate import FAIL, judge
     from chopper_core.views.query import frame_of
 
-    view = view_of(options.address, options)
-    if options.columns:
-        view = replace(view, columns=tuple(filter(None, options.columns.split(","))))
+    view = shown(view_of(options.address, options), options.columns)
     opened = open_with_progress(view, options)
     with progress_line() as progress:
         others = [opened_run(name, view.overrides.of_base, options, progress) for name in bases[1:]]
@@ -91,7 +87,7 @@ def _is_same(one: str, other: str) -> bool:
 
 def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> Escaped:
     """The frame with the limits: sentences in text, a table in markdown, `limits` in JSON."""
-    from chopper_core.views.compare.gate import limits_table
+    from chopper_core.analyses.gate import limits_table
 
     sentences = [each.sentence for each in judged]
     text, format_name = frame_text(frame, options)

@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from chopper_core.answers.opening import holds_several, verify_view
+from chopper_core.answers.runner import against
 from chopper_core.model.view import View, with_view
 from chopper_core.util import debug
 from chopper_core.util.escape import escape_lines
 from chopper_core.util.progress import silent
 from chopper_tui.commands.options import (
-    against,
-    holds_several,
     home_of,
     open_view,
     open_with_progress,
     opened_run,
     progress_line,
-    verify_view,
     view_of,
 )
 from chopper_tui.commands.output import glyphs, settings, tell, width, write

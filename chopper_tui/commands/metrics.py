@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Final
 
+from chopper_core.columns import catalogue
 from chopper_core.graph import metrics as metrics
-from chopper_core.metrics import catalogue
 from chopper_core.util.escape import escape_lines
 from chopper_tui.commands.output import write
 

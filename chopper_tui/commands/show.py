@@ -6,8 +6,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
+from chopper_core.answers.runner import shown
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands import info
 from chopper_tui.commands.arguments import ADDRESSES, READING, TABLE
@@ -32,8 +31,7 @@ def run(options: Namespace) -> int:
     if view.name == INFO:
         options.run, options.format = view.run, "json" if options.format == "json" else "text"
         return info.run(options)
-    if options.columns:
-        view = replace(view, columns=tuple(name for name in options.columns.split(",") if name))
+    view = shown(view, options.columns)
     is_read = sys.stdout.isatty() and not (options.output or options.format or options.chart)
     opened = open_with_progress(view, options)
     frame = _frame(opened, home_of(view) if is_read else view, view)

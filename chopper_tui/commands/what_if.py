@@ -6,9 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
-from msgspec.structs import replace
-
-from chopper_core.model.view import with_view
+from chopper_core.answers.runner import shown, what_if_view
 from chopper_core.views.frame import Frame
 from chopper_tui.commands.arguments import READING, TABLE
 from chopper_tui.commands.options import open_with_progress, view_of
@@ -34,14 +32,10 @@ Several are replayed one by one, and all together.
 
 def run(options: Namespace) -> int:
     from chopper_core.views.query import frame_of
-    from chopper_core.views.shared.asked import SEPARATOR
     from chopper_core.views.whatif import predicted
 
-    view = with_view(view_of(options.address, options), "whatif")
-    asked = SEPARATOR.join(options.question)
-    view = replace(view, of=asked or view.of, by=options.by or view.by)
-    if options.columns:
-        view = replace(view, columns=tuple(filter(None, options.columns.split(","))))
+    view = what_if_view(view_of(options.address, options), options.question, options.by)
+    view = shown(view, options.columns)
     opened = open_with_progress(view, options)
     if options.into:
         from chopper_core.store.writer import write_store

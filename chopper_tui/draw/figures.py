@@ -9,9 +9,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Reduces, Theme, Values, metric_named
-from chopper_core.metrics.counters import lacking as lacking_counters
-from chopper_core.metrics.lookup import reasons
+from chopper_core.columns import METRICS, Metric, Reduces, Theme, Values, metric_named
+from chopper_core.columns.counters import lacking as lacking_counters
+from chopper_core.columns.lookup import reasons
 from chopper_core.model.attributes import attribute_text, attributes_at
 from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_counted

@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.model.phrases import BETWEEN_FACTS
 from chopper_core.model.units import Unit
 from chopper_core.render.cells import cell_width, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import PATTERNED, Paint
-from chopper_core.views.shared.phrases import BETWEEN_FACTS
 
 Pieces = Sequence[tuple[str, str]]
 Line = list[tuple[str, str]]

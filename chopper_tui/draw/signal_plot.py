@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS
+from chopper_core.columns import METRICS
 from chopper_core.model.charts import GpuLanes, SignalRows
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit, UnitScale

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from chopper_core.metrics import Metric
+from chopper_core.columns import Metric
 from chopper_core.model.glossary import long_name
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.render.cells import display_name, level_title, wrapped

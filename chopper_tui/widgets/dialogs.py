@@ -19,7 +19,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList, Static
 from textual.widgets.option_list import Option
 
-from chopper_core.metrics import Metric
+from chopper_core.columns import Metric
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.util.escape import clean
 from chopper_core.util.progress import share_done, step_text

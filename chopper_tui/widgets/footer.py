@@ -14,7 +14,7 @@ from textual.geometry import Region
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-from chopper_core.metrics import METRICS
+from chopper_core.columns import METRICS
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.units import is_on_a_clock, moment_text

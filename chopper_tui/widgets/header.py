@@ -8,6 +8,7 @@ from typing import Final
 
 from textual import events
 
+from chopper_core.model.phrases import facts
 from chopper_core.model.recent import FRESH
 from chopper_core.render.cells import (
     baseline_title,
@@ -22,7 +23,6 @@ from chopper_core.render.cells import (
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.phrases import facts
 from chopper_tui.draw.pieces import Line, Pieces, cut, fit, lead, width_of
 from chopper_tui.keymap import EXPLORE, SCREENS
 from chopper_tui.screen_data import ScreenData, key_line

@@ -16,7 +16,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from chopper_core.metrics.quantities import QUANTITIES
+from chopper_core.columns.quantities import QUANTITIES
 from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.render.cells import level_title
 from chopper_core.views import VIEWS, view_spec, view_specs

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.align.operator_work import operator_work
 from chopper_core.ingest.batches import gather
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS
 from chopper_core.model.operator_inputs import Inputs, Shape
@@ -18,6 +17,7 @@ from chopper_core.model.shapes import Attention, CallShape, Convolution, Product
 from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
+from chopper_core.work.operators import operator_work
 from tests.align.traces import AUTOGRAD, EVALUATE, FLASH, GEMM, TinyTrace, align
 
 BF16, FP8, FP32 = "c10::BFloat16", "c10::Float8_e4m3fn", "float"

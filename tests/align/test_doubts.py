@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chopper_core.analyses.step_times import step_times
 from chopper_core.api import OpenRun
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
@@ -17,7 +18,6 @@ from chopper_core.model.table import Category
 from chopper_core.render.info import describe
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
-from chopper_core.views.shared.step_times import step_times
 
 STEPS = 6
 KERNELS = 20

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from chopper_core.align import host_tables
+from chopper_core.analyses.host_causes import UNSEEN, cause_of, host_charges
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostLane, HostStack, HostState, HostSteps, HostTime
@@ -19,7 +20,6 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views.query import query
-from chopper_core.views.shared.host_causes import UNSEEN, cause_of, host_charges
 from tests.support import opened_events
 
 REAL_DATA = Path(

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.align.kernel_classes import (
+from chopper_core.ingest.open import open_run
+from chopper_core.work.kernel_classes import (
     CLASSES,
     MATRIX_CLASSES,
     OTHER_CLASS,
@@ -21,7 +22,6 @@ from chopper_core.align.kernel_classes import (
     kernel_class,
     table_of,
 )
-from chopper_core.ingest.open import open_run
 
 REALDATA = Path(
     os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"

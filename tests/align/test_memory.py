@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.columns import METRICS, Scope
 from chopper_core.ingest.open import open_run
-from chopper_core.metrics import METRICS, Scope
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import NEVER, MemoryEvents
 from chopper_core.store.reader import read_store

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.align.memory_work import width_in
-from chopper_core.align.operator_work import has_model, operator_work
 from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.shapes import Moved
+from chopper_core.work.memory import width_in
+from chopper_core.work.operators import has_model, operator_work
 from tests.align.traces import ADD, GEMM, TinyTrace, align
 
 BF16, FLOAT, HALF, LONG = "c10::BFloat16", "float", "c10::Half", "long int"

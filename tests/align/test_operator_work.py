@@ -8,9 +8,9 @@ from math import isnan
 
 import pytest
 
-from chopper_core.align.operator_work import Work, operator_work
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.operator_inputs import Inputs, Shape
+from chopper_core.work.operators import Work, operator_work
 
 BATCH, HEADS, KEY_HEADS, QUERIES, KEYS, WIDTH = 2, 32, 8, 4096, 4096, 128
 SDPA = "aten::_scaled_dot_product_flash_attention"

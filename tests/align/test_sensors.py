@@ -89,7 +89,7 @@ def test_energy_that_contradicts_power_is_left_out(tmp_path: Path, factor: float
     path = tmp_path / "samples.csv"
     path.write_text(SAMPLES + "".join(rows))
     found = texts(open_run(str(path)))
-    wrong = ["energy of GPU 0 contradicts its power: left out"]
+    wrong = ["energy counter of GPU 0 contradicts its power: left out"]
     assert found == (wrong if factor not in (1.0, 1.2) else [])
 
 
@@ -121,3 +121,14 @@ def test_a_clock_that_was_set_back_is_in_doubt(tmp_path: Path) -> None:
     stamps += [f"10:{minute:02}:{second:02}" for minute in (15, 16) for second in range(0, 60, 5)]
     [text] = texts(local_log(tmp_path, stamps))
     assert text.startswith("stamps go back by 415 s")
+
+
+def test_an_energy_counter_that_stands_still_is_named_as_such(tmp_path: Path) -> None:
+    """Power is right; the counter is in a unit a million times smaller."""
+    rows = [f"{1_760_000_000 + at},0,98,700,{1000 + at * 0.0007:.4f}" for at in range(20)]
+    head = "timestamp,gpu,gfx_activity,socket_power,total_energy_consumption"
+    path = tmp_path / "amd_smi.csv"
+    path.write_text("\n".join([head, *rows]) + "\n")
+    run = open_run(str(path))
+    assert texts(run) == ["energy counter of GPU 0 counts less than 1 W under load: left out"]
+    assert query(run, parse("R?columns=power_w")).values["power_w"].at(0) == 700

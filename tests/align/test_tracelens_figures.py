@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from chopper_core.align.operator_work import operator_work
 from chopper_core.model.operator_inputs import Inputs, Shape
+from chopper_core.work.operators import operator_work
 
 BF16, FP32, FP64, LONG = "c10::BFloat16", "float", "double", "long int"
 MIB = 1 << 20

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.columns import METRICS
 from chopper_core.ingest.cache import open_cached
-from chopper_core.metrics import METRICS
 from chopper_core.model.address import KEYS, parse
 from chopper_core.render import FORMATS
 from chopper_core.views.query import query

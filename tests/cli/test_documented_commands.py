@@ -49,6 +49,7 @@ NAMES: Final = {
     r"runs DIR --sweep": "runs sweep --sweep",
     r"workload/sim\.log": "simulated/sim.log",
     r"\bADDRESS\b": "demo_data/fsdp2:gpu=5/iteration=11",
+    r"'select …'": "'select 1'",
     r"\bRUN\b": "demo_data/fsdp2",
     r"\bA B\b": "demo_data/fsdp1 demo_data/fsdp2",
     r"--play FILE": "--play tour.keys",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.step_times import step_times
 from chopper_core.graph import dependencies
 from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import Evidence
@@ -20,7 +21,6 @@ from chopper_core.model.side_table import HostKind, HostLane, side_tables
 from chopper_core.model.table import NO_TIME, Kind
 from chopper_core.model.view import View
 from chopper_core.views.query import query
-from chopper_core.views.shared.step_times import step_times
 from tests.demo import demo_run
 from tests.support import Row, run_of
 

@@ -16,8 +16,8 @@ from support import Row, table_of
 
 from chopper_core.align import breakdown
 from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.metrics import METRICS
-from chopper_core.metrics.metric import Scope
+from chopper_core.columns import METRICS
+from chopper_core.columns.metric import Scope
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, FLOPS, FLOPS_TYPE, MATRIX_COUNTERS
 from chopper_core.model.hardware import ElementType, hardware_of
 from chopper_core.model.table import KernelTable

@@ -11,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from chopper_core.findings.rule import low_interval
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render import info
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_spec
-from chopper_core.views.findings.rule import low_interval
 from chopper_core.views.query import query
 from tests.limited import within
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from chopper_core.columns import METRICS, Reduces
 from chopper_core.ingest.open import open_run
-from chopper_core.metrics import METRICS, Reduces
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.columns import METRICS
+from chopper_core.columns.lookup import NO_COUNTERS, NO_SPECIFICATION, why_missing
 from chopper_core.ingest.open import open_run
-from chopper_core.metrics import METRICS
-from chopper_core.metrics.lookup import NO_COUNTERS, NO_SPECIFICATION, why_missing
 from chopper_core.model.address import parse, render
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.hardware import hardware_of

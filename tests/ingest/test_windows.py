@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chopper_core.analyses.step_times import step_times
 from chopper_core.ingest.discovery import holds_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
@@ -16,7 +17,6 @@ from chopper_core.model.side_table import HostSteps
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.query import query
-from chopper_core.views.shared.step_times import step_times
 from tests.training import Rank, step
 
 BASE_NS = 1_790_000_000_000_000_000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import Row, run_of, sample_run, table_of
 
-from chopper_core.metrics import METRICS, Scope
+from chopper_core.columns import METRICS, Scope
 from chopper_core.model.accounting import launch_overheads
 from chopper_core.model.signals import nearest, share_running
 from chopper_core.model.table import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Phase

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from chopper_core.align.kernel_classes import OTHER_CLASS, kernel_class
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS, MODEL_BYTES
 from chopper_core.model.run import Run
 from chopper_core.model.table import MODEL_PHASES, Category, KernelTable, Kind
 from chopper_core.util.arrays import Mask
+from chopper_core.work.kernel_classes import OTHER_CLASS, kernel_class
 
 Open = Callable[[str], Run]
 

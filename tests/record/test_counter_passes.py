@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from record.recorded import STAND_INS
 
-from chopper_core.metrics import METRICS
+from chopper_core.columns import METRICS
 from chopper_core.record import command as recording
 from chopper_core.record import manifest
 from chopper_core.record.command import RecordOptions, record

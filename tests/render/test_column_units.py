@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.metrics import Values, computed_column
+from chopper_core.columns import Values, computed_column
 from chopper_core.model.address import parse
 from chopper_core.render.cells import ColumnText, column_texts
 from chopper_core.render.glyphs import UNICODE

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import Row, run_of, sample_run
 
-from chopper_core import metrics
-from chopper_core.metrics import METRICS, raw_counter
+from chopper_core import columns as metrics
+from chopper_core.columns import METRICS, raw_counter
 from chopper_core.model.address import parse
 from chopper_core.model.hardware import CounterInfo
 from chopper_core.model.table import Kind
@@ -42,7 +42,7 @@ STANDARD = {
 def test_json_follows_its_schema(address: str) -> None:
     frame = query(RUN, replace(parse(address), is_total=True))
     document = json.loads(render(frame, "json"))
-    assert document["schema"] == "chopper.frame/1"
+    assert document["schema"] == "chopper.frame/2"
     assert document["address"] == frame.address
     assert document["level"] == frame.level
     names = [column["name"] for column in document["columns"]]

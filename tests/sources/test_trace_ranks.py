@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kineto_oracle import REAL_DATA
 
+from chopper_core.ingest.open import open_run
 from chopper_core.sources.ranks import (
     RankAssignment,
     TraceFile,
@@ -17,6 +18,7 @@ from chopper_core.sources.ranks import (
     rank_in_name,
 )
 from chopper_core.util.errors import DataError
+from tests.align.traces import TinyTrace
 
 TRACE = json.dumps({"schemaVersion": 1, "traceEvents": [{"ph": "M", "cat": "x"}]})
 
@@ -184,3 +186,28 @@ def test_real_directories() -> None:
     assert all(skip.path.parent.name == "execution_traces" for skip in found.skipped)
     found = find_traces([REAL_DATA / "mi300x_ddp4", REAL_DATA / "mi300x_qwen05b.json.gz"])
     assert [trace.rank_hint for trace in found.traces] == [0, 1, 2, 3, None]
+
+
+@pytest.mark.parametrize(
+    ("devices", "shared"),
+    [
+        ({0: 0, 1: 1, 2: 1}, (1, 2)),  # of the same host
+        ({0: 2, 1: 2, 2: 2}, (0, 1, 2)),  # as device 2 they see more than one
+        ({0: 0, 1: 0, 2: 0}, ()),  # each sees one, which it numbers 0
+        ({0: 0, 1: 1, 2: 2, 3: 0}, ()),  # rank 3 is of another host
+    ],
+)
+def test_ranks_that_share_a_gpu_are_named(
+    tmp_path: Path, devices: dict[int, int], shared: tuple[int, ...]
+) -> None:
+    for rank, device in devices.items():
+        trace = TinyTrace(process=100 + rank, device=device)
+        trace.members |= {"hostname": f"n{rank // 3}", "distributedInfo": {"rank": rank}}
+        trace.gpu("gemm", 10, 5)
+        trace.write(tmp_path / f"rank{rank}.json")
+    run = open_run(str(tmp_path), jobs=1)
+    named = {each.rank: each.notes for each in run.sources}
+    listed = ", ".join(map(str, shared))
+    device = devices[shared[0]] if shared else 0
+    note = f"Ranks {listed} share device {device} of n0: their work takes turns."
+    assert named == {rank: (note,) if rank in shared else () for rank in devices}

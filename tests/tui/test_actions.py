@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 from textual import events
 
+from chopper_core.analyses.outliers import RULE
 from chopper_core.model.address import parse
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError, UsageError
-from chopper_core.views.shared.marks import RULE
 from chopper_tui.actions import ACTIONS
 from chopper_tui.commands import demo
 from chopper_tui.keymap import GROUPS, Action, find_command, key_table

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.metrics import Values
+from chopper_core.columns import Values
+from chopper_core.columns.filter import FilterRows, matching, only
 from chopper_core.model.address import parse, render
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared.filter import FilterRows, matching, only
 from chopper_tui.history import comparison, mark_of, marked_in, toggled
 from chopper_tui.widgets.footer import Status
 from tests.tui.explorer import explorer, sample_run

@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from textual.strip import Strip
 from textual.widgets import OptionList
 
-from chopper_core.metrics import METRICS
+from chopper_core.columns import METRICS
+from chopper_core.findings import RULES
 from chopper_core.model import address
 from chopper_core.model.charts import Composition, Series
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.views import view_module
-from chopper_core.views.findings import RULES
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.commands.options import home_of

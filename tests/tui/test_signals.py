@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS
+from chopper_core.columns import METRICS
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View

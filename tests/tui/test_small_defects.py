@@ -12,7 +12,7 @@ from textual import events
 from textual.css.query import NoMatches
 from textual.widgets import OptionList
 
-from chopper_core.metrics import METRICS
+from chopper_core.columns import METRICS
 from chopper_core.model.charts import Composition, HeatMap, Series
 from chopper_core.model.view import ALL_TIME, View
 from chopper_core.render import info

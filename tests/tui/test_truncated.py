@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.metrics import numbered
+from chopper_core.analyses.outliers import outliers
+from chopper_core.columns import numbered
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.views.shared.marks import outliers
 from tests.support import Row, run_of, sample_run
 from tests.tui.explorer import explorer
 

@@ -8,10 +8,10 @@ from statistics import median
 import numpy as np
 import pytest
 
+from chopper_core.findings import operations
+from chopper_core.findings.rule import context_of
 from chopper_core.model.address import parse
 from chopper_core.model.table import Kind, Phase
-from chopper_core.views.findings import operations
-from chopper_core.views.findings.rule import context_of
 from tests.support import Row, run_of
 
 GPUS, ITERATIONS = 5, 3

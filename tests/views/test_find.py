@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.metrics import Values
+from chopper_core.analyses.outliers import outliers
+from chopper_core.columns import Values
 from chopper_core.model.table import LEVELS, STATES
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_core.views.find import find, hit_rows
 from chopper_core.views.query import query
-from chopper_core.views.shared.marks import outliers
 from tests.support import Row, run_of, sample_run
 
 PIVOTED = ("kernel", "operation", "gpu", "iteration", "phase", "layer")

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.base import base_of
+from chopper_core.analyses.leads import RankLeads, Straggler, leads
 from chopper_core.model.address import parse
+from chopper_core.model.phrases import percent
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.render.cells import wrapped
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views import VIEWS
-from chopper_core.views.base import base_of
 from chopper_core.views.query import query
 from chopper_core.views.ranks import headline
-from chopper_core.views.shared.leads import RankLeads, Straggler, leads
 from chopper_core.views.shared.marks import tints
-from chopper_core.views.shared.phrases import percent
 from chopper_tui.draw.pieces import lead
 from chopper_tui.widgets.chart_panes import cards_of
 from tests.demo import demo_run

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.align.kernel_classes import kernel_class
+from chopper_core.analyses import rows as reductions
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared import table_view
+from chopper_core.work.kernel_classes import kernel_class
 from tests.align.traces import GEMM, TinyTrace, align
 from tests.support import Row, counted_rows, run_of
 
@@ -124,8 +124,8 @@ def test_quantiles_piece_by_piece_are_those_of_numpy(rows: list[tuple[int, int]]
     nodes = made.tree().children(()).groups
     shares = (0.0, 0.25, 0.5, 0.95, 1.0)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(table_view, "_MAX_SORTED", 0)
-        found = table_view.quantiles(nodes, "duration_ns", shares)
+        patched.setattr(reductions, "_MAX_SORTED", 0)
+        found = reductions.quantiles(nodes, "duration_ns", shares)
     for number, gpu in enumerate(sorted({gpu for gpu, _ in rows})):
         own = [took for other, took in rows if other == gpu]
         np.testing.assert_allclose(found[number], np.quantile(own, shares), rtol=1e-12)

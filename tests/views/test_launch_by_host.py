@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.rows import Partition
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
@@ -24,7 +25,6 @@ from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, complete_order
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import answer, query
-from chopper_core.views.shared.table_view import Partition
 from tests.support import opened_events, sample_run
 from tests.views.conftest import DEMO
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.pipeline import blocks_of, pipeline_of
 from chopper_core.extensions.runs.figures import figures_of_run
-from chopper_core.extensions.runs.run_set import Reading, RunRow, RunSet
+from chopper_core.extensions.runs.run_rows import Reading, RunRow
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.column_names import MICROBATCH
@@ -20,7 +22,6 @@ from chopper_core.model.table import Kind, empty_table
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, NothingToShow
 from chopper_core.views import VIEWS, view_spec
-from chopper_core.views.pipeline import blocks_of, pipeline_of
 from chopper_core.views.query import frame_of, query
 from tests.allocating import events_of
 from tests.demo import demo_run

@@ -12,23 +12,23 @@ import pytest
 from msgspec.structs import replace
 from support import Row, rows_of, run_of, sample_run
 
-from chopper_core.extensions.runs.figures import figures_of_run
-from chopper_core.metrics import METRICS, Metric
-from chopper_core.model.address import parse, render
-from chopper_core.model.charts import BarChart, LineChart, SignalRows
-from chopper_core.model.run import Run
-from chopper_core.model.signals import Signal, TimeSpans, between
-from chopper_core.model.units import Unit
-from chopper_core.util.errors import UsageError
-from chopper_core.views.power.samples import (
+from chopper_core.analyses.power_samples import (
     CORRELATED,
     OF_SAMPLES,
     OF_STEPS,
     Correlation,
     samples_of,
 )
+from chopper_core.analyses.samples import paired_with, sampled
+from chopper_core.columns import METRICS, Metric
+from chopper_core.extensions.runs.figures import figures_of_run
+from chopper_core.model.address import parse, render
+from chopper_core.model.charts import BarChart, LineChart, SignalRows
+from chopper_core.model.run import Run
+from chopper_core.model.signals import Signal, TimeSpans, between
+from chopper_core.model.units import Unit
+from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared.samples import paired_with, sampled
 
 TRUTH = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2" / "truth.json"
 

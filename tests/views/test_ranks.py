@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses import matched_kernels as occurrences
+from chopper_core.analyses.matched_kernels import occurrences_of
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import HeatMap, LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind, Phase
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared import matched_kernels as occurrences
-from chopper_core.views.shared.matched_kernels import occurrences_of
 from tests.support import Row, rows_of, run_of
 from tests.views.conftest import DEMO
 

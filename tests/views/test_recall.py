@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from chopper_core.findings import RULES
+from chopper_core.findings.rule import context_of
 from chopper_core.model.view import View
-from chopper_core.views.findings import RULES
-from chopper_core.views.findings.rule import context_of
 from tests.bench import causes as bench
 from tests.bench.causes import planted
 

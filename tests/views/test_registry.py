@@ -11,8 +11,9 @@ from typing import get_type_hints
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS
-from chopper_core.metrics.metric import worded
+from chopper_core.analyses.pipeline import pipeline_of
+from chopper_core.columns import METRICS
+from chopper_core.columns.metric import worded
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import Phase, empty_table
@@ -25,9 +26,8 @@ from chopper_core.util.errors import ChopperError, DataError, NoSuchNode, Nothin
 from chopper_core.util.workers import dask_executor
 from chopper_core.views import SET_VIEWS, VIEWS, overlap, view_module, view_spec, view_specs
 from chopper_core.views import spec as view_specification
-from chopper_core.views.overview.evidence import causes_of
-from chopper_core.views.pipeline import pipeline_of
 from chopper_core.views.query import answer
+from chopper_core.views.shared.evidence import causes_of
 from chopper_core.views.spec import Previewed, ViewModule
 from tests.support import Row, run_of, sample_run
 

@@ -174,7 +174,7 @@ async def test_into_a_pair_and_back() -> None:
 def test_of_very_many_kernels_some_iterations_tell_the_pairs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chopper_core.views.shared.same_work._MAX_ROWS", 20)
+    monkeypatch.setattr("chopper_core.analyses.same_work._MAX_ROWS", 20)
     assert pairs(compared("after?order=kernel&base=before")) == RENAMED
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.align.operator_work import operator_work
+from chopper_core.analyses.benchmarks import hipblaslt_line, torch_line
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import Roofline, picked
@@ -22,7 +22,7 @@ from chopper_core.model.shapes import CallShape
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import frame_of, query
-from chopper_core.views.shared.benchmarks import hipblaslt_line, torch_line
+from chopper_core.work.operators import operator_work
 from chopper_tui.draw.charts import draw
 from chopper_tui.export import benchmark_line
 from tests.align.traces import GEMM, TinyTrace, align

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
@@ -13,6 +12,7 @@ from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.query import query
 from chopper_core.views.spec import splits_of
+from chopper_core.work.kernel_classes import kernel_class
 from tests.support import sample_run
 from tests.tui.explorer import measured_run
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Scope, Values
+from chopper_core.columns import METRICS, Scope, Values
+from chopper_core.columns.derived import reduced
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, STATES, Category
@@ -20,7 +21,6 @@ from chopper_core.render import render as rendered
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_specs
 from chopper_core.views.query import answer, query
-from chopper_core.views.shared.derived import reduced
 from chopper_core.views.spec import ViewSpec
 from tests.support import rows_of
 from tests.tui.explorer import measured_run, sample_run

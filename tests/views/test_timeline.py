@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_classes import kernel_class
+from chopper_core.analyses.lane_cells import cells_of
+from chopper_core.analyses.lanes import (
+    CLASS_NAMES,
+    Lane,
+    busy_by_class,
+    edges,
+    lane_of,
+    lanes_of,
+    next_start,
+    slack_strip,
+    waits_of,
+)
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.slack import row_slack
 from chopper_core.model.address import parse, render
@@ -23,18 +34,7 @@ from chopper_core.model.view import View, Window
 from chopper_core.render import as_csv, as_json
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.timeline import next_start
-from chopper_core.views.timeline.chart import cells_of
-from chopper_core.views.timeline.lanes import (
-    CLASS_NAMES,
-    Lane,
-    busy_by_class,
-    edges,
-    lane_of,
-    lanes_of,
-    slack_strip,
-    waits_of,
-)
+from chopper_core.work.kernel_classes import kernel_class
 from chopper_tui.export import printed
 from tests.demo import demo_run
 from tests.support import Row, run_of, sample_run
@@ -477,7 +477,7 @@ def test_phases_are_told_apart_where_layers_meet() -> None:
 @pytest.mark.parametrize("scope", ["", ":gpu=3", ":gpu=3/iteration=11/phase=backward/layer=7"])
 def test_every_format_has_the_lanes(run: Run, scope: str) -> None:
     found = query(run, parse(f"R{scope}?view=timeline"))
-    told = json.loads(as_json(found))
+    told = json.loads(as_json(found, has_pictures=True))
     assert [row["name"] for row in told["rows"]] == list(found.labels)
     (picture,) = told["pictures"]
     assert picture["lanes"] == list(found.labels) and picture["cells"] == 100
@@ -529,7 +529,7 @@ def test_a_cell_has_the_least_slack_of_what_runs_in_it(
 
 
 def test_a_long_run_has_no_lane_of_slack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chopper_core.views.timeline.lanes._MAX_WITH_SLACK", 10)
+    monkeypatch.setattr("chopper_core.analyses.lanes._MAX_WITH_SLACK", 10)
     run = demo_run()
     assert slack_strip(run, 0, run.origin_ns, run.origin_ns + 1000, 4) is None
 

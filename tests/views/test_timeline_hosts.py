@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chopper_core.analyses.lanes import QUEUE, host_cells, queue_strip
 from chopper_core.model.charts import Lanes
 from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.table import NO_TIME
@@ -16,7 +17,6 @@ from chopper_core.render import render
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.query import query
-from chopper_core.views.timeline.lanes import QUEUE, host_cells, queue_strip
 from tests.allocating import allocating_run
 from tests.support import opened_events, sample_run
 from tests.views.test_launch_by_host import event, random_events
@@ -108,7 +108,7 @@ def test_the_chart_has_the_host_of_each_gpu() -> None:
     assert cells is not None and cells.busy_ns.any()
     assert any(span.text.startswith("aten::") for span in cells.spans)
     assert QUEUE in [strip.title for strip in chart.strips(0, 40)]
-    (document,) = json.loads(render(frame, "json"))["pictures"]
+    (document,) = json.loads(render(frame, "json", has_pictures=True))["pictures"]
     assert sum(document["hosts"]["GPU 1"]["busy_ns"]) > 0
 
 
@@ -116,4 +116,7 @@ def test_a_run_without_host_events_has_no_lane() -> None:
     run = sample_run()
     assert host_cells(run, 0, run.origin_ns, run.origin_ns + 1_000, 10) is None
     frame = query(run, View("R", ("1",), name="timeline"))
-    assert json.loads(render(frame, "json"))["pictures"][0]["hosts"]["GPU 1"] is None
+    assert (
+        json.loads(render(frame, "json", has_pictures=True))["pictures"][0]["hosts"]["GPU 1"]
+        is None
+    )

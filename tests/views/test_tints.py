@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, computed_column
+from chopper_core.columns import METRICS, Metric, Values, computed_column
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.view import View
 from chopper_core.views.frame import Frame

@@ -11,7 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.asked import SEPARATOR, Steady, change_of, questions_of, selected
+from chopper_core.analyses.step_times import step_times
 from chopper_core.api import OpenRun
+from chopper_core.columns.filter import only
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Lanes
@@ -23,15 +26,6 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared.asked import (
-    SEPARATOR,
-    Steady,
-    change_of,
-    questions_of,
-    selected,
-)
-from chopper_core.views.shared.filter import only
-from chopper_core.views.shared.step_times import step_times
 from chopper_core.views.whatif import question_about, straggler_metrics
 from tests.demo import demo_run, generated_run
 from tests.realdata.conftest import FOLDER

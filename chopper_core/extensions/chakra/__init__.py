@@ -3,7 +3,13 @@
 from typing import Final
 
 SOURCES: Final = {
-    "trace": (f"{__name__}.et", f"{__name__}.feeder_json", f"{__name__}.simulation"),
+    "trace": (
+        f"{__name__}.linked",
+        f"{__name__}.et",
+        f"{__name__}.feeder_json",
+        f"{__name__}.jsonized",
+        f"{__name__}.simulation",
+    ),
     "host trace": (f"{__name__}.host_trace",),
     "pipeline schedule": (f"{__name__}.schedules.primus", f"{__name__}.schedules.workers"),
 }

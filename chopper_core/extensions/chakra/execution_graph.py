@@ -17,12 +17,6 @@ import msgspec
 import numpy as np
 
 from chopper_core.align.collectives import group_label
-from chopper_core.align.kernel_classes import (
-    UNKNOWN_COLLECTIVE,
-    collective_name,
-    is_communication,
-    kernel_class,
-)
 from chopper_core.align.labels import Labels
 from chopper_core.align.phases import range_phase
 from chopper_core.align.rank import NO_NAME, used_names
@@ -56,6 +50,12 @@ from chopper_core.tables.columns import MAX_FLOPS, Interner
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.work.kernel_classes import (
+    UNKNOWN_COLLECTIVE,
+    collective_name,
+    is_communication,
+    kernel_class,
+)
 
 SCHEMA: Final = "chopper.et/"
 """The schema of Chopper's own export begins so: its attributes are the whole truth."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -53,6 +53,9 @@ SCHEMAS: Final = (
 )
 _KEYS: Final = frozenset(("schema", "nodes"))
 _NODE_KEY: Final = b'"rf_id"'
+_ACTIVITY: Final = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"')
+_MAX_KEY_BYTES: Final = 64
+"""More than that match takes."""
 _RANK: Final = re.compile(r"(?:^|[^0-9])(\d+)\D*$")
 _MAX_BYTES: Final = 1 << 32
 _TENSOR: Final = "Tensor("
@@ -134,7 +137,8 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     return Recognised(FORMAT) if head_of(head) is not None else None
 
 
-def head_of(head: FileHead) -> HostFile | None:
+def head_of(head: FileHead, *, linked: bool = False) -> HostFile | None:
+    """A host trace by its head; None for others, and for linked ones unless they are asked for."""
     if not head.is_json:
         return None
     start = skip_space(head.data)
@@ -147,7 +151,7 @@ def head_of(head: FileHead) -> HostFile | None:
     if "nodes" in found and "schema" not in found and _NODE_KEY in head.data:
         # Sorted by name, the nodes come first.
         found |= _members_behind(head.path, state_of(head.path))
-    if not found.keys() >= _KEYS:
+    if not found.keys() >= _KEYS or (not linked and is_linked(head.path)):
         return None
     process = found.get("pid", b"").strip()
     match = _RANK.search(head.path.name.partition(".json")[0])
@@ -156,6 +160,23 @@ def head_of(head: FileHead) -> HostFile | None:
         int(process) if re.fullmatch(rb"\d{1,18}", process) else ABSENT,
         int(match[1]) if match else None,
     )
+
+
+def is_linked(path: Path) -> bool:
+    """Whether a host trace has nodes of a GPU's activities, as `chakra_trace_link` adds them."""
+    return _is_linked(path, state_of(path))
+
+
+@lru_cache(64)
+def _is_linked(path: Path, _state: FileState) -> bool:
+    before = b""
+    with suppress(DataError), ByteSource(path) as source:
+        while piece := source.read():
+            before += piece
+            if _ACTIVITY.search(before):
+                return True
+            before = before[-_MAX_KEY_BYTES:]
+    return False
 
 
 @lru_cache(64)
@@ -175,8 +196,21 @@ class _Document(Struct):
     nodes: Raw = _NO_RAW
 
 
+AnyNode = TypeVar("AnyNode", bound=HostNode)
+
+
 def read(path: Path, progress: Progress = silent) -> HostTrace:
     """Read a host trace; raises DataError if it can't be decoded or has an unknown schema."""
+    schema, nodes = document_of(path, HostNode, progress)
+    # Ids of record functions count their starts; nodes of threads and processes have none.
+    ordered = sorted(nodes, key=lambda node: (node.rf_id, node.id))
+    return HostTrace(schema, ordered, groups_in(nodes))
+
+
+def document_of(
+    path: Path, kind: type[AnyNode], progress: Progress
+) -> tuple[str, Sequence[AnyNode]]:
+    """The schema and the nodes of a file; raises DataError as `read` does."""
     progress(f"read {path.name}", 0, 1)
     with ByteSource(path) as source:
         data = source.read_all(_MAX_BYTES)
@@ -187,20 +221,28 @@ def read(path: Path, progress: Progress = silent) -> HostTrace:
                 f"{path} is a host trace of the schema {document.schema}, which is not read; "
                 f"those read are {', '.join(SCHEMAS)}."
             )
-        nodes = msgspec.json.decode(document.nodes, type=list[HostNode])
+        nodes: list[AnyNode] = msgspec.json.decode(document.nodes, type=list[kind])  # type: ignore[valid-type]
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         why = source.problem or error
         raise DataError(f"{path} can't be read as a host trace: {why}.") from error
     progress(f"read {path.name}", 1, 1)
-    groups = {
+    return document.schema, nodes
+
+
+def groups_in(nodes: Sequence[HostNode]) -> dict[str, Mapping[str, Any]]:
+    """The process groups that nodes list, by `pg_name`."""
+    return {
         str(group.get("pg_name")): group
         for node in nodes
         if "process_group:init" in node.name
         for group in _groups(node)
     }
-    # Ids of record functions count their starts; nodes of threads and processes have none.
-    nodes.sort(key=lambda node: (node.rf_id, node.id))
-    return HostTrace(document.schema, nodes, groups)
+
+
+def texts_of(node: HostNode) -> OperatorTexts:
+    """Inputs and outputs of an operator as texts of Python lists."""
+    parts = (node.inputs, node.input_shapes, node.input_types, node.outputs)
+    return OperatorTexts(*(str(_json(each)) for each in parts))
 
 
 def _whole(value: object, other: int) -> int:
@@ -247,7 +289,7 @@ def _kineto_type(kind: str) -> str:
     return "Scalar" if kind in ("Int", "Double", "Bool", "SymInt", "Float") else ""
 
 
-def _collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
+def collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
     """The arguments of a `record_param_comms` node; None for a wait."""
     attributes, values = node.attributes, _json(node.inputs)
     name = attributes.get("collective_name")
@@ -320,8 +362,7 @@ def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -
     shapes = 0
     for row, node in matched.items():
         if own_tensors := [*_tensors(_json(node.inputs)), *_tensors(_json(node.outputs))]:
-            parts = (node.inputs, node.input_shapes, node.input_types, node.outputs)
-            operators[row] = OperatorTexts(*(str(_json(each)) for each in parts))
+            operators[row] = texts_of(node)
             tensors.update(tensor[0] for tensor in own_tensors)
             storages.update(tensor[1] for tensor in own_tensors)
         kept = kept_inputs(node.name)
@@ -339,7 +380,7 @@ def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -
         call = node if node.name == COMM else nodes.get(node.parent)
         if node.name.startswith((COMM, NCCL)) and call is not None and call.name == COMM:
             if call.id not in called:
-                called[call.id] = _collective_of(call, host.process_groups)
+                called[call.id] = collective_of(call, host.process_groups)
             if (found := called[call.id]) is not None:
                 own = int(collective[row])
                 known = trace.collectives[own] if own != ABSENT else Collective()

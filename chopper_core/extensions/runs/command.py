@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from chopper_core.answers.opening import all_read
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.settings import given_settings
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
 from chopper_core.views import RUNS
 from chopper_tui.commands.arguments import CACHING, RUN_SET, TABLE
-from chopper_tui.commands.options import all_read, progress_line
+from chopper_tui.commands.options import progress_line
 from chopper_tui.commands.output import print_frame
 from chopper_tui.terminal import can_draw
 

@@ -7,17 +7,17 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.columns import Metric, Values, column, worded
+from chopper_core.columns.filter import FilterRows, shown_of
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
-from chopper_core.extensions.runs.run_set import RunSet
+from chopper_core.extensions.runs.run_rows import RunRows
 from chopper_core.extensions.runs.runs import figure_values, frame_of_set, opened, shown_rows
-from chopper_core.metrics import Metric, Values, column, worded
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.filter import FilterRows, shown_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -40,7 +40,7 @@ def answer(run: Run, view: View) -> ViewResult:
     raise NothingToShow("a Pareto front compares several runs; open a directory of runs")
 
 
-def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     names = tuple(view.of.split(",")) if view.of else FIGURES
     if len(names) != 2 or names[0] == names[1]:
         raise UsageError(

@@ -28,7 +28,7 @@ from chopper_core.model.table import activity_rows
 
 EXPORTS: Final[dict[str, str]] = {
     **declared("EXPORTS"),
-    **{name: f"{__name__}.{name}" for name in ("perfetto", "parquet")},
+    **{name: f"{__name__}.{name}" for name in ("perfetto", "parquet", "tables")},
 }
 _NEEDED: Final = ("DESCRIPTION", "TAKES", "write")
 

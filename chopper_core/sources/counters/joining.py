@@ -242,6 +242,7 @@ def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
         agents=tuple(agents),
         dispatches=_taken(rows, by_gpu),
         sampled=[replace(each, gpu=int(gpu_code[each.gpu])) for each in other.sampled],
+        syncs=replace(other.syncs, device=gpu_code[other.syncs.device]),
     )
 
 
@@ -369,6 +370,7 @@ def _with_rows(
         join_notes=list(dict.fromkeys((*base.join_notes, *other.join_notes, *notes))),
         losses=merged_losses(base.losses, other.losses),
         sampled=base.sampled,
+        syncs=base.syncs,
     )
 
 

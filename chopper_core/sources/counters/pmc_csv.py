@@ -13,7 +13,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chopper_core.sources.counters.tables import CSV_COLUMNS, KERNEL, STARTS, DispatchTable
+from chopper_core.sources.counters.tables import (
+    CSV_COLUMNS,
+    KERNEL,
+    PASS_NUMBER,
+    STARTS,
+    DispatchTable,
+)
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.csv_stream import CsvFile, header_of, normalised
@@ -48,7 +54,6 @@ _NO_COUNTERS: Final = frozenset(
 _ACCUMULATOR: Final = "SQ_ACCUM_PREV_HIRES"
 """Adds up, each cycle, the level counter collected before it."""
 _LEVEL: Final = late(r"SQC?_(?:\w+_)?LEVEL(?:_\w+)?")
-_PASS_NUMBER: Final = late(r"(?:_\d+|\.\d+)$")
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -106,7 +111,7 @@ def _counter_columns(columns: list[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for index, column in enumerate(columns):
         name = normalised(column)
-        if name not in _NO_COUNTERS and _PASS_NUMBER.sub("", name) not in _NO_COUNTERS:
+        if name not in _NO_COUNTERS and PASS_NUMBER.sub("", name) not in _NO_COUNTERS:
             found.setdefault(column.strip(), index)
     levels = [name for name in found if _LEVEL.fullmatch(name)]
     if _ACCUMULATOR not in found or len(levels) != 1:

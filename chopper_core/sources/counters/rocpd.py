@@ -25,8 +25,9 @@ from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources import rpd
 from chopper_core.sources.counters.references import gpus_by_id
 from chopper_core.sources.counters.tables import DispatchTable
-from chopper_core.sources.dispatches import DispatchRun, SampledCounter
+from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.trace import SyncKind, Syncs
 from chopper_core.tables.columns import (
     Columns,
     GrowingColumn,
@@ -36,14 +37,17 @@ from chopper_core.tables.columns import (
     int_column,
 )
 from chopper_core.tables.database import Database, opened_database, unwritten
-from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.losses import ABSENT, Losses, number_of
 from chopper_core.tables.text import SQLITE_MAGIC, FileHead
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import (
     combined,
     distinct,
+    isin,
     median_of,
+    numbered,
+    places_by,
     ranked,
     stable_order,
     sums_of,
@@ -65,6 +69,7 @@ _FIRST_REPLAYS: Final = (3, 0, 2)
 """Before, no profiler that writes these databases replayed kernels."""
 _READ: Final = (DISPATCHES, *(f"rocpd_{name}" for name in (
     "metadata", "string", "event", "region", "pmc_event", "sample", "track", "timestamp",
+    "hip_event", "graph_launch",
 )))  # fmt: skip
 """The relations that something is read from, besides those of `_INFO`."""
 _INFO: Final = "rocpd_info_"
@@ -240,6 +245,7 @@ class _RocpdProcess:
         self.replays: dict[int, int] = {}
         """Code of a counter → how often each dispatch was replayed to measure it."""
         self.samples = GrowingColumns(_SAMPLE_COLUMNS)
+        self.barriers = GrowingColumns(dict.fromkeys(_BARRIER_COLUMNS, np.int64))
 
     def of(self, name: str, number: Any) -> Any:
         return self.known[name].get(number, (None,))[0]
@@ -357,6 +363,59 @@ class _RocpdProcess:
                 found.append(SampledCounter(names[code], gpu, begins, moments, counted))
         return found
 
+    def add_barriers(self, given: Mapping[str, Sequence[Any]]) -> None:
+        """Add the records of HIP events, and the waits of queues for them."""
+
+        def kind(name: Any) -> int:
+            text = str(self.of("strings", name) or "")
+            return SyncKind.BARRIER if _WAIT in text else SyncKind.RECORD
+
+        columns = {name: int_column(given[column]) for name, column in _BARRIER_COLUMNS.items()}
+        columns["kind"] = codes_of(given["name_id"], kind)
+        columns["gpu"] = codes_of(given["agent_id"], partial(self.table.agents.of_id, self.gpus))
+        self.barriers.add(columns)
+
+    def syncs(self, dispatches: Dispatches) -> Syncs:
+        """The waits of queues for each other: a wait is placed at the dispatch that it holds up,
+        and a record at the dispatch before it. Ids that events share with dispatches rise with the
+        calls that make them."""
+        columns = self.barriers.joined()
+        order = self.stacks.of(columns["event"])
+        start = np.full(len(order), ABSENT)
+        queues = columns["gpu"], columns["queue"]
+        lanes = numbered(
+            [
+                np.concatenate([own, of_event])
+                for own, of_event in zip((dispatches.gpu, dispatches.queue), queues, strict=True)
+            ]
+        )
+        is_wait = columns["kind"] == SyncKind.BARRIER
+        of_dispatch, of_event = np.split(lanes, [len(dispatches)])
+        for lane, events in places_by(of_event).items():
+            rows = np.flatnonzero(of_dispatch == lane)
+            rows = rows[stable_order(dispatches.correlation[rows])]
+            after = np.searchsorted(dispatches.correlation[rows], order[events], "right")
+            place = np.where(is_wait[events], after, after - 1)
+            # Nothing was dispatched before a record, or after a wait.
+            there = (place >= 0) & (place < len(rows))
+            own = dispatches.start_ns[rows[place[there]]]
+            start[events[there]] = own
+            start[events[~there]] = np.where(is_wait[events[~there]], ABSENT, 0)
+        recorded = _latest_records(columns["handle"], order, is_wait)
+        kept = (start != ABSENT) & (order > 0)
+        found = Syncs(
+            kind=columns["kind"].astype(np.int8),
+            device=columns["gpu"].astype(np.int32),
+            stream=columns["queue"],
+            start_ns=start,
+            correlation=order,
+            event=columns["handle"],
+            awaited=np.where(is_wait, columns["source"], ABSENT),
+            recorded=recorded,
+            rank=np.full(len(order), ABSENT, np.int32),
+        )
+        return found.take(kept)
+
     def find_replays(self, row: Int64, codes: Int64, dimensions: Sequence[Int64]) -> list[str]:
         """Set which counters have a value for each of several replays of a dispatch; say so.
 
@@ -381,6 +440,23 @@ class _RocpdProcess:
         return notes
 
 
+def _latest_records(handle: Int64, order: Int64, is_wait: Mask) -> Int64:
+    """Of each wait for an event the id of its last record before; ABSENT for others."""
+    by_handle = np.lexsort((order, handle))
+    latest = np.maximum.accumulate(np.where(is_wait[by_handle], -1, np.arange(len(handle))))
+    before = by_handle[latest]
+    found = np.full(len(handle), ABSENT)
+    found[by_handle] = np.where(
+        (latest >= 0) & (handle[before] == handle[by_handle]), order[before], ABSENT
+    )
+    return np.where(is_wait, found, ABSENT)
+
+
+_WAIT: Final = "WAIT"
+_BARRIER_COLUMNS: Final = {
+    "event": "event_id", "queue": "queue_id", "source": "source_queue_id",
+    "handle": "hip_event_handle", "kind": "name_id", "gpu": "agent_id",
+}  # fmt: skip
 _SAMPLE_COLUMNS: Final = {
     "sample": np.int64, "gpu": np.int64, "counter": np.int64, "value": np.float64,
 }  # fmt: skip
@@ -409,7 +485,10 @@ class _Reader:
             for process, (ids, *values) in self._rows(relation, ("id", *columns)):
                 process.known[name].update(zip(ids, zip(*values, strict=True), strict=True))
         profiled = self._read_dispatches()
+        for process, given in self._rows("rocpd_hip_event", [*_BARRIER_COLUMNS.values()]):
+            process.add_barriers(dict(zip(_BARRIER_COLUMNS.values(), given, strict=True)))
         self._read_events()
+        barriers = {id(each): each.stacks for each in profiled if len(each.barriers)}
         for process in profiled:
             process.table.explain("correlation", process.stacks.of)
         if any(process.marks for process in self._processes.values()):
@@ -423,16 +502,31 @@ class _Reader:
         for process in profiled:
             process.rows = Lookup()
             run = process.table.finish(self._path, FORMAT, process.infos)
-            runs.append(replace(run, sampled=process.sampled(self._times_of_samples(process))))
+            sampled = process.sampled(self._times_of_samples(process))
+            if (stacks := barriers.get(id(process))) is not None:
+                process.stacks = stacks
+                run = replace(run, syncs=process.syncs(run.dispatches))
+            runs.append(replace(run, sampled=sampled))
         if runs:
             losses, folder = runs[0].losses, "/".join(self._path.parts[-2:])
             losses.truncated |= self._losses.truncated
             losses.newer = self._losses.newer
             losses.notes += [f"{folder}: {note}" for note in self._losses.notes]
-            own = (*self._notes, *_unread(self._database))
+            own = (*self._notes, *self._graph_launches(), *_unread(self._database))
             notes = [*runs[0].join_notes, *(f"{folder}: {note}" for note in own)]
             runs[0] = replace(runs[0], join_notes=notes)
         return runs
+
+    def _graph_launches(self) -> list[str]:
+        """A note on the dispatches of graphs: those of one launch share its correlation id."""
+        tables = _of_relation("rocpd_graph_launch", self._tables)
+        launches = sum(map(self._database.count, tables))
+        dispatches = 0
+        for _, (graphs,) in self._rows(DISPATCHES, ("graph_exec_id",), is_again=True):
+            dispatches += sum(graph is not None for graph in graphs)
+        if not launches and not dispatches:
+            return []
+        return [f"{number_of(dispatches, 'dispatch')} of {number_of(launches, 'graph launch')}."]
 
     def _rows(
         self, relation: str, columns: Sequence[str], *, is_again: bool = False
@@ -494,6 +588,7 @@ class _Reader:
             marks = codes_of(categories, partial(_is_marker, process)) > 0
             process.marks |= dict.fromkeys(events[marks].tolist(), "")
             matters = marks | (process.rows.of(events) >= 0)
+            matters |= isin(events, process.barriers.column("event"))
             process.stacks.add(events[matters], _first(*numbers)[matters])
         if not any(process.marks for process in self._processes.values()):
             return  # Launches are needed only to find the roctx range of a dispatch.

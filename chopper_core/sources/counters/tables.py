@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from chopper_core.model.hardware import Agent, CounterInfo, counter_infos
 from chopper_core.sources.counters.references import BY_GPU_TIME, AgentTable, HostSide
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
+from chopper_core.sources.kernel_names import clean_kernel_name
 from chopper_core.tables.columns import (
     Columns,
     GrowingColumn,
@@ -62,20 +63,16 @@ CSV_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "lds": ("lds_block_size", "group_segment_size", "lds_per_workgroup", "lds"),
 }
 """What describes a dispatch in CSV of any rocprof."""
+_USED: Final = frozenset((
+    *(name for names in CSV_COLUMNS.values() for name in names),
+    *KERNEL,
+    *_GPU,
+    *("counter_name", "counter_value"),
+))  # fmt: skip
+PASS_NUMBER: Final = late(r"(?:_\d+|\.\d+)$")
+"""After a column of rocprof-compute that each pass repeats."""
 _INT32_LIMIT: Final = 2**31
 _COUNTER_LIMIT: Final = 2.0**64
-_NAME_SUFFIX: Final = late(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
-_SUFFIX_ENDS: Final = (".kd", "(.kd)", "]")
-_MAX_SUFFIX: Final = 1 << 10
-
-
-def clean_kernel_name(name: str) -> str:
-    """Return the name without `.kd`, ` (.kd)`, ` [clone .kd]` and other clone suffixes."""
-    name = name.strip()
-    if not name.endswith(_SUFFIX_ENDS):
-        return name
-    found = _NAME_SUFFIX.search(name, max(len(name) - _MAX_SUFFIX, 0))
-    return name[: found.start()] if found else name
 
 
 _SPARSE_FROM_CELLS: Final = 1 << 24
@@ -185,6 +182,8 @@ class DispatchTable:
         self.agents = AgentTable(agents)
         self.host = HostSide()
         self.losses = losses
+        self.unused: dict[str, None] = {}
+        """Columns of CSV that nothing is read from."""
         self._sums = sums_instances
         self._rows = GrowingColumns(_DISPATCH_COLUMNS)
         self._values = CounterValues(losses, sums_instances)
@@ -241,6 +240,9 @@ class DispatchTable:
 
         Returns which rows are usable.
         """
+        rest = (name for name, at in batch.header.items() if at not in {*wide.values()})
+        bases = (PASS_NUMBER.sub("", name) for name in rest)
+        self.unused |= {name: None for name in bases if name and name not in _USED}
         usable = columns["name"] >= 0
         counters = batch.column("counter_name")
         values = batch.column("counter_value").floats()
@@ -296,6 +298,7 @@ class DispatchTable:
         losses.note(losses.unreadable_events, "row", "could not be read")
         losses.note(losses.bad_times, "dispatch", "without valid times")
         losses.notes[:] = [f"{name}: {note}" for note in losses.notes]
+        unused = [f"columns not used: {', '.join(self.unused)}."] if self.unused else []
         described = {name: info for name, info in (infos or {}).items() if name in columns}
         return DispatchRun(
             paths=(path,),
@@ -305,7 +308,7 @@ class DispatchTable:
             dispatches=Dispatches(**rows, counters=columns),
             counter_info={**counter_infos(columns), **described},
             passes=1,
-            join_notes=[BY_GPU_TIME] if by_gpu_time else [],
+            join_notes=[*([BY_GPU_TIME] if by_gpu_time else []), *unused],
             losses=self.losses,
         )
 

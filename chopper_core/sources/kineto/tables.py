@@ -32,6 +32,9 @@ from chopper_core.sources.kineto.events import (
     MEMORY_EVENT,
     OLD_RANGE,
     RANGE_CATEGORIES,
+    RECORD_CATEGORY,
+    SYNC_CATEGORY,
+    SYNC_KINDS,
     Args,
     Event,
     FrameKinds,
@@ -39,6 +42,7 @@ from chopper_core.sources.kineto.events import (
     count_of,
     external_ids,
     kept_inputs,
+    mark_of,
     name_copies,
     old_category,
     split_ranks,
@@ -53,6 +57,8 @@ from chopper_core.sources.trace import (
     InputTexts,
     Launches,
     LaunchShape,
+    SyncKind,
+    Syncs,
 )
 from chopper_core.tables.columns import (
     MAX_BYTES,
@@ -92,12 +98,15 @@ _TABLE_OF: Final[Mapping[str, str]] = {
     **FLOW_CATEGORIES,
     **dict.fromkeys((INSTANT_CATEGORY, ""), "instants"),
     COUNTER_CATEGORY: "counters",
+    **dict.fromkeys((SYNC_CATEGORY, RECORD_CATEGORY), "syncs"),
 }
 """The table of the events of a category."""
-_IDS: Final = frozenset(("external_id", "sequence", "forward_thread", "correlation", "id"))
+_IDS: Final = frozenset(
+    ("external_id", "sequence", "forward_thread", "correlation", "graph_node", "id")
+)
 _OF_HOST: Final = frozenset((*_IDS, "duration_ns"))
 """Columns that are stored in half the memory where they fit; those of activities are few."""
-_CODES: Final = frozenset(("name", "thread", "collective", "inputs", "launch_shape"))
+_CODES: Final = frozenset(("name", "thread", "collective", "inputs", "launch_shape", "annotation"))
 """Columns of codes, in a quarter: most files have fewer than 32,768 of each."""
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
@@ -112,6 +121,7 @@ _TABLES: Final[Mapping[str, type[Rows]]] = {
     "ranges": HostRanges,
     "flows": Flows,
     "allocations": Allocations,
+    "syncs": Syncs,
 }
 """The tables of a trace by their fields there."""
 
@@ -161,6 +171,7 @@ class TraceTables:
         self.is_merged = False
         """Whether events name their rank: the file merges several."""
         self.collectives: dict[Collective, int] = Interner()
+        self.annotations: dict[str, int] = NameInterner()
         self._launch_shapes: dict[bytes, int] = Interner()
         self.event_counts: Counter[str] = Counter()
         self._unused_counts: Counter[str] = Counter()
@@ -204,6 +215,7 @@ class TraceTables:
         self._add_ranges(self._frames, frames, kinds)
         for kind in self._flow_ends:
             self._add_flows(kind, own[kind])
+        self._add_syncs(own["syncs"])
         self._add_allocations(self._without_counters(own["instants"]))
 
     def _without_counters(self, events: list[Event]) -> list[Event]:
@@ -277,6 +289,7 @@ class TraceTables:
             "name": self.names,
             "thread": self.threads,
             "collective": self.collectives,
+            "annotation": self.annotations,
             "launch_shape": self._launch_shapes,
             "inputs": self._input_codes.texts,
             _CATEGORY: self.event_counts,
@@ -309,6 +322,7 @@ class TraceTables:
                 if np.isfinite(figures).any()
             },
             "collectives": list(self.collectives),
+            "annotations": list(self.annotations),
             "launch_shapes": [
                 LaunchShape(_product(grid), _product(block)) for grid, block in sizes
             ],
@@ -357,6 +371,8 @@ class TraceTables:
         shapes = [_BETWEEN_TEXTS.join((arg.grid, arg.block)) for arg in args]
         columns["launch_shape"] = _codes(self._launch_shapes, shapes)
         columns["rank"] = self._ranks(events)
+        columns["graph_node"] = int_column([arg.graph_node for arg in args])
+        columns["annotation"] = self._annotation_codes(args)
         self._tables["activities"].add(columns)
         self._figures.add(
             {name: float_column([*map(attrgetter(of), args)]) for name, of in FIGURES.items()}
@@ -447,6 +463,37 @@ class TraceTables:
         }
         self._tables["allocations"].add(columns)
 
+    def _add_syncs(self, events: Sequence[Event]) -> None:
+        """Add stated synchronizations, but for those with a whole GPU, which calls show."""
+        kinds = [
+            SyncKind.RECORD
+            if event.cat == RECORD_CATEGORY
+            else SYNC_KINDS.get(None if event.args is None else event.args.sync_kind, ABSENT)
+            for event in events
+        ]
+        is_own = [kind != ABSENT for kind in kinds]
+        self._count_unused(compress(events, map(not_, is_own)))
+        own: Sequence[Event] = list(compress(events, is_own))
+        if not own:
+            return
+        args = [event.args or _NO_ARGS for event in own]
+        kind = int_column([*compress(kinds, is_own)])
+        is_record = kind == SyncKind.RECORD  # Their time is that of the GPU.
+        columns: Columns = {
+            "kind": kind,
+            "device": bounded(int_column([arg.device for arg in args]), _INT32_LIMIT),
+            "stream": int_column([arg.stream for arg in args]),
+            "start_ns": np.where(is_record, ABSENT, nanoseconds([event.ts for event in own])[0]),
+            "correlation": int_column([arg.correlation for arg in args]),
+            "event": int_column(
+                [arg.event if arg.awaited_event == ABSENT else arg.awaited_event for arg in args]
+            ),
+            "awaited": int_column([arg.awaited_stream for arg in args]),
+            "recorded": int_column([arg.recorded_by for arg in args]),
+            "rank": self._ranks(own),
+        }
+        self._tables["syncs"].add(columns)
+
     def _timed(self, events: Sequence[Event]) -> tuple[Sequence[Event], Columns]:
         """Return the complete events with usable times; their names, starts and durations."""
         complete = events
@@ -503,6 +550,13 @@ class TraceTables:
         if names.count(None) < len(names):
             for row in [row for row, name in enumerate(names) if name is not None]:
                 codes[row] = self.collectives[collective_of(args[row])]
+        return codes
+
+    def _annotation_codes(self, args: Sequence[Args]) -> Int32:
+        codes = np.full(len(args), ABSENT, np.int32)
+        for row, arg in enumerate(args):
+            if arg.graph_node is not ABSENT and (mark := mark_of(arg)):
+                codes[row] = self.annotations[mark]
         return codes
 
     def _inputs(self, events: Sequence[Event], name_codes: Int64, args: Sequence[Args]) -> Int32:

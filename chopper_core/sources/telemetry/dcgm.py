@@ -322,6 +322,7 @@ def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
         place = gpu, pci, time, heading, instance
         if place in seen:
             if time:
+                rows.unused[f"{sample['name']} given twice"] += 1
                 continue
             yield from scrape.values()
             scrape, seen = {}, set()

@@ -36,6 +36,8 @@ _LIMITERS: Final = {
     "sw_thermal_slowdown": 0x20,
     "hw_thermal_slowdown": 0x40,
     "hw_power_brake_slowdown": 0x80,
+    "board_limit": 0x200,
+    "reliability": 0x400,
 }
 """Idle, application clocks and sync boost are clock event reasons too, but no limiters."""
 _STATES: Final = {"active": 100, "not active": 0}

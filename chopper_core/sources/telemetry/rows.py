@@ -94,6 +94,7 @@ class RowLoss(Enum):
     LONG = "with more values than headings: skipped as ambiguous"
     REPEATED_HEADER = "repeating the headings"
     FOREIGN = "before the headings: skipped"
+    OTHER_TABLE = "of another table, such as that of processes: skipped"
     UNREADABLE = "with invalid JSON: skipped"
     ODD_GPU = "of a GPU with a number, or after more GPUs, than any run has: skipped"
     BROKEN_ROUND = "of rounds without a row for each GPU: skipped"

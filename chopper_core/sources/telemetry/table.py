@@ -341,34 +341,43 @@ class _TableLines:
         """How lines begin that are no headings."""
         self._waiting: list[str] = []
         """Rows below these headings that aren't read yet."""
+        self._is_other = False
+        """Whether the last headings are those of another table."""
 
     def add(self, block: str) -> None:
         """Add whole lines; raises DataError where headings change too often."""
         from chopper_core.tables.column import TableRows
 
-        if self._is_csv and self.layout and not _may_have_headings(block, self._headings):
+        is_plain = self._is_csv and self.layout is not None and not self._is_other
+        if is_plain and not _may_have_headings(block, self._headings):
+            assert self.layout is not None
             at_once = TableRows.of_csv(block, self.layout.width, is_spaced=True)
             if at_once is not None:
                 add_rows(self.rows, self.layout, at_once)
                 return
         for line in split_lines(block):
-            if line[:1] in self._row_starts or self._is_row(line):
+            is_certain = not self._is_other and line[:1] in self._row_starts
+            if is_certain or self._is_row(line):
                 self._waiting.append(line)
         self._flush()
 
     def _is_row(self, line: str) -> bool:
         cells = self._split(line) if line.strip() else None
         if cells is None or cells == self._headings:
+            self._is_other &= cells is None
             self.rows.row_losses[RowLoss.REPEATED_HEADER] += self._is_csv and cells is not None
             return False
-        found = self._layout_of(cells) if self._may_be_headings(cells) else None
+        may_be_headings = self._may_be_headings(cells)
+        found = self._layout_of(cells) if may_be_headings else None
         if found is None:
+            self._is_other |= self._is_csv and may_be_headings and self.layout is not None
             self.rows.row_losses[RowLoss.FOREIGN] += self.layout is None
-            return self.layout is not None
+            self.rows.row_losses[RowLoss.OTHER_TABLE] += self._is_other and not may_be_headings
+            return self.layout is not None and not self._is_other
         self._flush()
         refuse_width(self.rows.path, len(cells), "columns")
         self.rows.row_losses[RowLoss.REPEATED_HEADER] += self.layout is not None
-        self.layout, self._headings = found, cells
+        self.layout, self._headings, self._is_other = found, cells, False
         self._row_starts = _DIGITS - {cells[0][:1]} if self._is_csv else frozenset()
         self._changes += 1
         if self._changes > _MAX_HEADINGS:

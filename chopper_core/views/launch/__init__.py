@@ -7,10 +7,14 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import METRICS, Scope, Values, columns, worded
-from chopper_core.metrics.time import INSTANCE_LEVELS
+from chopper_core.analyses.base import base_of
+from chopper_core.analyses.rows import Partition
+from chopper_core.columns import METRICS, Scope, Values, columns, worded
+from chopper_core.columns.derived import reduced
+from chopper_core.columns.time import INSTANCE_LEVELS
 from chopper_core.model.charts import BarChart, Chart, LineChart, Series
 from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Queue, SpansOfGpus
 from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
@@ -26,11 +30,8 @@ from chopper_core.util.grouping import (
     run_sums,
     sums_of,
 )
-from chopper_core.views.base import base_of
 from chopper_core.views.launch import by_host
-from chopper_core.views.shared.derived import reduced
-from chopper_core.views.shared.phrases import facts
-from chopper_core.views.shared.table_view import Partition, columns_of, table_view
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

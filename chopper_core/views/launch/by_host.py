@@ -7,9 +7,19 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Values, columns, worded
+from chopper_core.analyses.base import Base, base_of
+from chopper_core.analyses.host_causes import (
+    AFTERMATH_NS,
+    PLACE_NAMES,
+    HostCharges,
+    HostPlace,
+    charges_of,
+)
+from chopper_core.analyses.rows import LabelledRows
+from chopper_core.columns import Values, columns, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostState, HostTime
 from chopper_core.model.table import LEVELS
@@ -18,16 +28,7 @@ from chopper_core.model.view import View, Window, with_view
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, distinct, run_starts, run_sums, sums_of
-from chopper_core.views.base import Base, base_of
-from chopper_core.views.shared.host_causes import (
-    AFTERMATH_NS,
-    PLACE_NAMES,
-    HostCharges,
-    HostPlace,
-    charges_of,
-)
-from chopper_core.views.shared.phrases import facts
-from chopper_core.views.shared.table_view import LabelledRows, columns_of, table_view
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult
 
 LEVEL: Final = "host"

@@ -9,7 +9,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import (
+from chopper_core.analyses.base import Base, base_of, divided
+from chopper_core.analyses.coverage import Coverage
+from chopper_core.columns import (
     METRICS,
     Metric,
     Reduces,
@@ -20,13 +22,16 @@ from chopper_core.metrics import (
     metric_named,
     numbered,
 )
-from chopper_core.metrics.lookup import reasons
-from chopper_core.metrics.time import INSTANCES, SHARE
+from chopper_core.columns.derived import Statistic, instance_levels, is_difference
+from chopper_core.columns.filter import LONGEST_FIRST, NAME, FilterRows, Shown, shown_of
+from chopper_core.columns.lookup import reasons
+from chopper_core.columns.time import INSTANCES, SHARE
 from chopper_core.model.attributes import attributes_at
 from chopper_core.model.charts import LineChart, picked
 from chopper_core.model.groups import Groups
 from chopper_core.model.inputs import REPEATED_STEPS, TIMES_NOTES
 from chopper_core.model.memo import LazyMap
+from chopper_core.model.phrases import by_number
 from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal, bounds_of
 from chopper_core.model.table import NO_LABEL
@@ -35,12 +40,7 @@ from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import evenly, ratios
-from chopper_core.views.base import Base, base_of, divided
 from chopper_core.views.frame import Frame, Number, no_means
-from chopper_core.views.shared.derived import Statistic, instance_levels, is_difference
-from chopper_core.views.shared.filter import LONGEST_FIRST, NAME, FilterRows, Shown, shown_of
-from chopper_core.views.shared.marks import Coverage
-from chopper_core.views.shared.phrases import by_number
 from chopper_core.views.spec import ViewResult
 
 MOST_CHARTED_GPUS: Final = 1024
@@ -273,6 +273,9 @@ def names_of(
 ) -> tuple[str, ...]:
     """The columns of a view, and the one that its rows are sorted by, where it is one of them."""
     names, sort = view.columns or tuple(default), view.sort.removeprefix("-")
+    if added := view.added_columns:
+        chosen = (name for name in names if not name.startswith("+"))
+        names = tuple(dict.fromkeys((*default, *chosen, *added)))
     is_known = sort in own or (has_nodes and not is_difference(sort))
     return (*names, sort) if is_known and sort not in ("", NAME, *names) else names
 
@@ -418,7 +421,7 @@ def with_column_names(
     own = {*settings, *(metric.name for metric in known)}
 
     def named(text: str) -> str:
-        return text if text.removeprefix("-") in own else column_names([text], known)[0]
+        return text if text.lstrip("-+") in own else column_names([text], known)[0]
 
     return replace(view, columns=tuple(map(named, view.columns)), sort=named(view.sort))
 

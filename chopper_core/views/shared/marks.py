@@ -6,67 +6,20 @@ screen and in text. Counters may cover 2 of 8 GPUs, telemetry one node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from functools import cached_property
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Reduces, Scope, Values
-from chopper_core.metrics.metric import Theme
+from chopper_core.analyses.outliers import FACTOR, MAD_TO_SIGMA, MIN_VALUES
+from chopper_core.columns import Metric, Reduces, Values
 from chopper_core.model.column_names import HOTSPOT
-from chopper_core.model.groups import Groups
-from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import Unit
-from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Int8, Mask
-from chopper_core.util.errors import UsageError
+from chopper_core.util.arrays import Float64, Int8
 from chopper_core.util.grouping import median_of, ratios
 from chopper_core.views.frame import Frame
-
-FACTOR: Final = 3.5
-MAD_TO_SIGMA: Final = 1.4826
-"""The median absolute deviation times this is the standard deviation of normal data."""
-RULE: Final = f"a distance from the median over {FACTOR} x {MAD_TO_SIGMA} x MAD"
-MIN_VALUES: Final = 4
-"""The fewest values with which outliers are looked for."""
-_MAX_SEARCHED: Final = 1 << 22
-"""Activities whose GPUs are looked up row by row; rows of more are taken to span the scope."""
-_MAX_NAMED: Final = 4
-
-
-class Outliers(Struct, frozen=True):
-    """The outlying rows of a column, in row order, and the limit that they exceed."""
-
-    rows: tuple[int, ...]
-    median: float
-    limit: float
-    """The largest distance from the median that is no outlier, in the column's unit."""
-
-
-def outliers(values: Values, counted: Mask | None = None) -> Outliers:
-    """The counted rows with |x - median| > 3.5 x 1.4826 x MAD; missing values take no part.
-
-    Raises UsageError for too few values, and where half of them are equal: the MAD is then 0 and
-    every other value would be an outlier.
-    """
-    known_rows = values.present() if counted is None else values.present() & counted
-    numbers = np.where(known_rows, values.numbers.astype(np.float64), np.nan)
-    known = numbers[np.isfinite(numbers)]
-    if len(known) < MIN_VALUES:
-        count = f"{len(known)} value{'s' * (len(known) != 1)}"
-        raise UsageError(f"outliers need at least {MIN_VALUES} values, and the column has {count}")
-    median = median_of(known)
-    mad = median_of(np.abs(known - median))
-    if mad == 0:
-        raise UsageError("no outliers: half of the values equal the median, so the MAD is 0")
-    limit = FACTOR * MAD_TO_SIGMA * mad
-    rows = np.flatnonzero(np.abs(numbers - median) > limit)
-    return Outliers(tuple(int(row) for row in rows), median, limit)
 
 
 class Limits(Struct, frozen=True):
@@ -268,73 +221,3 @@ def _chosen(tint: Int8, *rules: tuple[np.ndarray, Tint]) -> Int8:
     for holds, chosen in rules:
         tint[holds] = chosen
     return tint
-
-
-class Coverage(Struct, frozen=True, dict=True):
-    """The GPUs of the rows of a view and of its node, where these are several."""
-
-    run: Run
-    view: View
-    level: str
-    nodes: Groups
-    whole: Groups
-
-    @cached_property
-    def _scope(self) -> frozenset[int]:
-        return frozenset(self.whole.gpus(0))
-
-    @cached_property
-    def _rows(self) -> Sequence[frozenset[int]]:
-        nodes = self.nodes
-        if nodes.has_gpus or int(nodes.sizes().sum()) <= _MAX_SEARCHED:
-            return [frozenset(nodes.gpus(row)) for row in range(len(nodes))]
-        return [self._scope] * len(nodes)
-
-    def covered(self, metric: Metric) -> frozenset[int] | None:
-        """The GPUs that the metric's source covers; None where it covers the scope."""
-        run = self.run
-        found: Iterable[int] | None = None
-        if metric.theme is Theme.COUNTERS and run.counters:
-            found = {source.gpu for source in run.counters}
-        elif metric.theme is Theme.TELEMETRY and metric.name in run.measured:
-            found = run.measured[metric.name].curves
-        elif metric.theme is Theme.BREAKDOWN and len(self._scope) > 1:
-            found = self._gpus_with(metric)
-        if not found or "gpu" in dict(self.view.scope):
-            return None
-        covered = frozenset(found)
-        return None if self._scope <= covered else covered
-
-    def _gpus_with(self, metric: Metric) -> list[int]:
-        run, view = self.run, self.view
-        by_gpu = run.tree_of(view).split(view.path, ("gpu",))
-        scope = Scope.of(run, by_gpu, self.whole)
-        return [int(gpu) for gpu in by_gpu.codes("gpu")[metric.compute(scope).present()]]
-
-    def marked(self, metric: Metric, values: Values) -> Values:
-        covered = None if self.level == "gpu" else self.covered(metric)
-        if covered is None:
-            return values
-        lacks = np.array([not gpus <= covered for gpus in self._rows], np.bool_)
-        return replace(values, partial=lacks & values.present())
-
-    def partial_totals(self, columns: Sequence[Metric]) -> frozenset[str]:
-        return frozenset(each.name for each in columns if self.covered(each) is not None)
-
-    @property
-    def gpus(self) -> int:
-        return len(self._scope)
-
-    def notes(self, columns: Sequence[Metric]) -> tuple[str, ...]:
-        coverage: dict[tuple[Theme, frozenset[int]], None] = {}
-        for each in columns:
-            if (covered := self.covered(each)) is not None:
-                coverage[each.theme, covered & self._scope] = None
-        return tuple(
-            f"* {theme.value} of {len(gpus)} of {len(self._scope)} GPUs only{_named(gpus)}"
-            for theme, gpus in coverage
-        )
-
-
-def _named(gpus: frozenset[int]) -> str:
-    return f": {', '.join(map(str, sorted(gpus)))}" if 0 < len(gpus) <= _MAX_NAMED else ""

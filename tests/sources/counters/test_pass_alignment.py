@@ -8,9 +8,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from chopper_core.columns import Scope
+from chopper_core.columns.counters import raw_counter
 from chopper_core.ingest.open import open_run
-from chopper_core.metrics import Scope
-from chopper_core.metrics.counters import raw_counter
 from chopper_core.sources.counters.joining import join_passes, same_ids
 from tests.bench.joins import COUNTED, counters_of_files
 from tests.sources.counters.counter_writers import made_run

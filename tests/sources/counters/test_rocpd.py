@@ -313,17 +313,34 @@ DELETE FROM "rocpd_string{u}" WHERE string LIKE '%API%';
     assert run.join_notes == []
 
 
+def test_dispatches_of_graphs_are_counted(tmp_path: Path) -> None:
+    plain = table_of(read_rocpd(minimal_rocpd(tmp_path / "plain.db", 1))[0])
+    tables = """
+ALTER TABLE "rocpd_kernel_dispatch{u}" ADD COLUMN graph_exec_id INT;
+ALTER TABLE "rocpd_kernel_dispatch{u}" ADD COLUMN graph_node_id INT;
+UPDATE "rocpd_kernel_dispatch{u}" SET graph_exec_id = 5, graph_node_id = id WHERE id > 2;
+CREATE TABLE "rocpd_graph_launch{u}" (id INTEGER PRIMARY KEY, guid TEXT, graph_exec_id INT);
+INSERT INTO "rocpd_graph_launch{u}" VALUES (1, '{g}', 5), (2, '{g}', 5);
+"""
+    (run,) = read_rocpd(changed(tmp_path / "graphs.db", "3.0.2", tables))
+    assert table_of(run) == plain
+    count = len(run.dispatches) - 2
+    assert [note for note in run.join_notes if "graph" in note] == [
+        f"{run.paths[0].parent.name}/graphs.db: {count} dispatches of 2 graph launches."
+    ]
+
+
 def test_schemas_beyond_those_that_are_known(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"schema 5\.0\.1, which is unknown: schemas 3 and 4 are"):
         read_rocpd(changed(tmp_path / "v5.db", "5.0.1"))
     (run,) = read_rocpd(
         changed(
             tmp_path / "v3.db", "3.0.9",
-            'CREATE TABLE "rocpd_hip_event{u}" (id INTEGER PRIMARY KEY);'
-            'INSERT INTO "rocpd_hip_event{u}" VALUES (1), (2);',
+            'CREATE TABLE "rocpd_new_thing{u}" (id INTEGER PRIMARY KEY);'
+            'INSERT INTO "rocpd_new_thing{u}" VALUES (1), (2);',
         )
     )  # fmt: skip
     assert [note.partition(": ")[2] for note in run.join_notes if "3.0.9" in note] == [
         "schema 3.0.9 is newer than 3.0.5, up to which it was checked."
     ]
-    assert any("number of rows: rocpd_hip_event (2)." in note for note in run.join_notes)
+    assert any("number of rows: rocpd_new_thing (2)." in note for note in run.join_notes)

@@ -139,6 +139,23 @@ def test_new_amd_smi_monitor_csv(tmp_path: Path) -> None:
     assert values(telemetry, SignalName.VRAM_BYTES) == [1536 * MIB, 2048 * MIB]
 
 
+def test_rows_of_processes_between_those_of_gpus_are_no_readings(tmp_path: Path) -> None:
+    """`amd-smi monitor -w 1 --process --csv` writes a table of each by turns."""
+    second_table = "timestamp,gpu,name,pid,gtt_mem,cpu_mem,vram_mem,mem_usage"
+    text = ""
+    for at in range(3):
+        stamp = START_S + at
+        text += "timestamp,gpu,xcp,power_usage,hotspot_temperature,gfx_clk,gfx,mem\n"
+        text += "".join(f"{stamp},{gpu},0,{700 + gpu},60,2000,98,40\n" for gpu in (0, 1))
+        text += f"\n{second_table}\n"
+        text += "".join(f"{stamp},{gpu},python,{4000 + gpu},0,0,5,7\n\n" for gpu in (0, 1))
+    found = read(tmp_path, text)
+    assert [values(found, SignalName.POWER_W, gpu) for gpu in (0, 1)] == [[700] * 3, [701] * 3]
+    assert values(found, SignalName.HOTSPOT_C) == [60] * 3
+    assert found.unused == {"xcp": 6}
+    assert any(note.startswith("6 rows of another table") for note in found.losses.notes)
+
+
 def test_amd_smi_monitor_json(tmp_path: Path) -> None:
     rows = [
         {
@@ -207,6 +224,18 @@ def test_nvidia_smi_csv_without_units(tmp_path: Path) -> None:
     assert values(telemetry, SignalName.POWER_W) == [131.17, 140]
     assert values(telemetry, SignalName.THROTTLE_PCT) == [0, 100]
     assert parts(telemetry, SignalName.THROTTLE_PCT) == ["", "sw_power_cap"]
+
+
+@pytest.mark.parametrize(
+    ("mask", "share"),
+    [(0x1, 0), (0x2, 0), (0x10, 0), (0x100, 0), (0x4, 100), (0x200, 100), (0x400, 100)],
+)
+def test_reasons_of_nvml_that_limit_the_clock(tmp_path: Path, mask: int, share: int) -> None:
+    """Board limit and reliability are reasons since NVML 615; idle and settings limit nothing."""
+    head = "timestamp, index, power.draw [W], clocks_event_reasons.active"
+    rows = (f"2026/03/05 08:40:0{at}.000, 0, 600 W, {mask:#018x}" for at in range(2))
+    found = read(tmp_path, "\n".join([head, *rows, ""]))
+    assert values(found, SignalName.THROTTLE_PCT) == [share] * 2
 
 
 def test_nvidia_smi_falls_back_where_a_column_has_no_values(tmp_path: Path) -> None:

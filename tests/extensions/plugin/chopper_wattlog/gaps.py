@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from chopper_core.metrics import METRICS, Reduces, Scope, Values
-from chopper_core.metrics.metric import metric, quotient
+from chopper_core.analyses.rows import Partition
+from chopper_core.columns import METRICS, Reduces, Scope, Values
+from chopper_core.columns.metric import metric, quotient
 from chopper_core.model.run import Run
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.views.shared.table_view import Partition, table_view
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

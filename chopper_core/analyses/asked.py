@@ -1,0 +1,317 @@
+"""Questions about steps without a cause, and their answers by replay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.analyses.step_times import StepTimes, step_times
+from chopper_core.columns import Values
+from chopper_core.columns.filter import FilterRows, matching
+from chopper_core.graph import questions, window
+from chopper_core.graph.questions import LEAST, MOST, Change, Predicted, Predictor
+from chopper_core.graph.step_graph import replay
+from chopper_core.graph.window import ReplayedSteps
+from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.phrases import listed
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, SPLITS, Kind
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import distinct, means_of, median_of, ranked
+
+SEPARATOR: Final = ";"
+_FORMS: Final = "as peers, x0.8, at peak, hidden, no contention, contention as peers, clock=2100"
+_HELP: Final = (
+    f"a question is a change ({_FORMS}), after what it changes in the filter language (gpu:5 "
+    "layer:21 as peers, operation:mlp_dp x0.8, host x0, launch x0, memory x0.9, comm hidden); or "
+    "no stragglers, no host gaps"
+)
+SHORT: Final = {"no stragglers": "as peers", "no host gaps": "host x0"}
+_CHANGE: Final = re.compile(
+    r"(?:(?P<of>.*?)\s+)?(?P<change>as peers|at peak|hidden|no contention|contention as peers"
+    r"|[x×](?P<factor>\d+(?:\.\d+)?)|clock[=:](?P<mhz>\d+(?:\.\d+)?)(?:\s?mhz)?)",
+    re.IGNORECASE,
+)
+_TERM: Final = re.compile(
+    r"(?P<not>!?)(?P<level>[a-z_%\d]+)(?:[:=]|(?P<differs>!=))(?P<value>.+)", re.IGNORECASE
+)
+_ALIASES: Final = {"stage": "pp"}
+_KINDS: Final = {"compute": Kind.COMPUTE, "comm": Kind.COMM, "copy": Kind.COPY}
+HOST: Final = "host"
+_LAUNCH: Final = "launch"
+_MEMORY: Final = "memory"
+"""Compute that memory bounds."""
+_LONG: Final = 48
+"""Characters of a name in an error."""
+_MOST: Final = 1000
+_MOST_MHZ: Final = 100_000
+"""Of a question: beyond these it is mistyped, and times overflow."""
+
+
+class NoCoordinates(UsageError):
+    """A question about a dimension of parallelism that the run doesn't have."""
+
+
+def _iterations_in(run: Run, question: str) -> Iterable[int]:
+    """The iterations that a question names."""
+    found = _CHANGE.fullmatch(question)
+    words = ((found and found["of"]) or "").split()
+    terms = " ".join(word for word in words if re.match("iteration[:=]", word, re.IGNORECASE))
+    rows = selected(run, terms, question).rows if terms else slice(0)
+    return [int(code) for code in distinct(run.table.iteration[rows])]
+
+
+class Selection(Struct, frozen=True, eq=False):
+    """What a question changes."""
+
+    rows: Mask
+    levels: frozenset[str]
+    """The levels that it names."""
+    is_host: bool = False
+    is_launch: bool = False
+    steps: Int64 | None = None
+    """The iterations that it names of a host."""
+
+    @property
+    def differ_in(self) -> str:
+        """What its peers differ in."""
+        if not self.levels & {"gpu", *DIMENSIONS}:
+            for level in ("layer", "iteration"):
+                if level in self.levels:
+                    return level
+        return "gpu"
+
+
+class Steady(Struct, frozen=True, eq=False):
+    """The steps of a scope, to compare replays by."""
+
+    replays: ReplayedSteps
+    times: StepTimes
+
+    @classmethod
+    def of(cls, run: Run, view: View, asked: Sequence[str] = ()) -> Steady:
+        times = step_times(run, view)
+        if not times.mean_ns > 0:
+            raise NothingToShow("the steps take no time")
+        steps = times.iterations
+        named: set[int] = set()
+        if len(run.table) > window.MAX_ROWS:
+            named = {each for text in asked for each in _iterations_in(run, text)}
+        key = ("replayed steps", tuple(times.gpus.tolist()), tuple(steps), tuple(sorted(named)))
+        found = run.memo(
+            key, lambda: ReplayedSteps.of_run(run, times.gpus, steps, times.each_ns, named)
+        )
+        return cls(found, times)
+
+    @property
+    def predictor(self) -> Predictor:
+        return self.replays.predictor
+
+    def mean_ns(self, predicted: Predicted) -> float:
+        return self.replays.mean(self.replays.times_ns(predicted.replayed))
+
+    def saved_ns(self, predicted: Predicted) -> Int64:
+        """Of each step that counts."""
+        return self.replays.now_ns - self.replays.times_ns(predicted.replayed)
+
+    @property
+    def now_ns(self) -> float:
+        """The step time as measured, by replay."""
+        return self.replays.mean(self.replays.now_ns)
+
+    def replayed(self, work_ns: Int64, lag_ns: Int64 | None = None) -> float:
+        graph = self.predictor.graph
+        lag = graph.lag_ns if lag_ns is None else lag_ns
+        return self.mean_ns(Predicted(work_ns, lag, replay(graph, work_ns, lag)))
+
+    @property
+    def typical(self) -> int:
+        """The replayed iteration whose time is nearest to the median."""
+        replays, times = self.replays, self.times
+        there = np.isin(times.iterations, replays.steps.iteration[replays.own])
+        far = np.where(there, np.abs(times.each_ns - median_of(times.each_ns)), np.inf)
+        return times.iterations[int(far.argmin())]
+
+    @property
+    def error_ns(self) -> float:
+        """The identity replay's step time less the measured one."""
+        times = self.times
+        measured = self.replays.measured(times.times_ns, times.gpus, times.iterations)
+        return self.now_ns - self.replays.mean(measured)
+
+
+def questions_of(text: str) -> list[str]:
+    """The questions of `of=`, each once."""
+    return list(dict.fromkeys(filter(None, (" ".join(p.split()) for p in text.split(SEPARATOR)))))
+
+
+def change_of(predictor: Predictor, question: str) -> Change:
+    """The change that a question asks about; raises UsageError with what can be asked."""
+    found = _CHANGE.fullmatch(SHORT.get(question.lower(), question))
+    if found is None:
+        raise UsageError(f"{question!r} is not a question: {_HELP}")
+    form = "clock" if found["mhz"] else found["change"].lower()
+    return replace(_change(predictor, question, found), form=form)
+
+
+def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change:
+    run, graph = predictor.run, predictor.graph
+    chosen = selected(run, found["of"] or "", question)
+    change = found["change"].lower()
+    nodes = graph.activities[chosen.rows[graph.row[graph.activities]]]
+    if chosen.is_host:
+        every = questions.host_nodes(graph)
+        rows, _ = questions.rows_of_hosts(graph, every)
+        own = (rows >= 0) & chosen.rows[rows] if chosen.levels else np.ones(len(rows), np.bool_)
+        if chosen.steps is not None:
+            # The host's time belongs to the step that it is in, whatever it launches next.
+            own &= np.isin(graph.iteration[every], chosen.steps)
+        nodes = every[own]
+    if not len(nodes):
+        raise NothingToShow("the run doesn't record it")
+    if np.isin(nodes, predictor.kept).all():
+        raise NothingToShow("it is in no complete iteration")
+    if float(found["factor"] or 0) > _MOST or not 1 <= float(found["mhz"] or 1) <= _MOST_MHZ:
+        raise UsageError(
+            f"{question!r}: a factor is at most {_MOST:,}, and a clock from 1 to {_MOST_MHZ:,} MHz"
+        )
+    if change == "hidden":
+        return questions.hidden(run, graph, chosen.rows)
+    if found["factor"]:
+        scaled = float(found["factor"])
+        if chosen.is_launch:
+            return questions.launch_scaled(graph, chosen.rows, scaled)
+        if chosen.is_host:
+            return questions.host_scaled(graph, nodes, scaled)
+        return questions.scaled(nodes, scaled)
+    if chosen.is_host and change != "as peers":
+        raise UsageError(f"{question!r}: host work takes as peers or x0.8")
+    if found["mhz"]:
+        return questions.at_clock(run, graph, chosen.rows, float(found["mhz"]))
+    if change == "at peak":
+        return questions.at_peak(run, graph, chosen.rows)
+    if change == "as peers":
+        if chosen.is_host:
+            return questions.host_as_peers(run, graph, nodes)
+        return questions.as_peers(run, graph, chosen.rows, chosen.differ_in)
+    return questions.without_contention(
+        predictor, chosen.rows, as_others=change == "contention as peers"
+    )
+
+
+def selected(run: Run, text: str, question: str) -> Selection:
+    """The activities that the terms of a filter choose; those of a host by what it launches."""
+    table = run.table
+    rows, levels, steps = np.ones(len(table), np.bool_), set[str](), None
+    words = text.lower().split()
+    for word in text.split():
+        if word.lower() in _KINDS:
+            rows &= table.kind == _KINDS[word.lower()]
+            continue
+        if word.lower() == _MEMORY:
+            rows &= questions.bound_by_memory(table)
+            continue
+        if word.lower() in (HOST, _LAUNCH):
+            continue
+        found = _TERM.fullmatch(word)
+        named = found["level"].lower() if found else "operation"
+        level = _ALIASES.get(named, named)
+        if found and level not in (*LEVELS, *SPLITS, *DIMENSIONS):
+            raise UsageError(
+                f"{question!r}: no level is called {named}; they are "
+                f"{', '.join((*LEVELS, *SPLITS, 'stage', *table.coordinates, *_KINDS, HOST))}"
+            )
+        if level in DIMENSIONS and level not in table.coordinates:
+            raise NoCoordinates(
+                f"{question!r}: no coordinates of GPUs along {level}: give --parallel"
+            )
+        levels.add(level)
+        # A term with = would compare a column, such as the time of kernels.
+        is_not = bool(found["not"] or found["differs"]) if found else word.startswith("!")
+        term = f"{level}:{found['value']}" if found else word.removeprefix("!")
+        there = _matching(run, "gpu" if level in DIMENSIONS else level, term, question, bool(found))
+        if is_not:
+            there = ~there
+        if level == "iteration" and HOST in words:
+            steps = distinct(table.iteration[there]).astype(np.int64)
+        else:
+            rows &= there
+    return Selection(rows, frozenset(levels), HOST in words, _LAUNCH in words, steps)
+
+
+def _matching(run: Run, level: str, term: str, question: str, is_named: bool) -> Mask:
+    """The activities whose label matches; of a plain word that of their operation or kernel."""
+    table = run.table
+    column = table.column(level)
+    codes = distinct(column)
+    labels = [table.text_of(level, code) for code in codes.tolist()]
+
+    def values(name: str) -> Values:
+        raise UsageError(f"{question!r}: {name} is a figure; a question takes labels")
+
+    own = matching(FilterRows(level, labels, values, coordinates=table.coordinates), term)
+    there: Mask = np.isin(column, codes[own])
+    if not is_named:
+        of_kernel = matching(FilterRows("kernel", table.names, values), term)
+        there |= of_kernel[table.kernel]
+    if not there.any():
+        short = [label if len(label) < _LONG else f"{label[:_LONG]}…" for label in labels]
+        raise UsageError(f"{question!r}: {term} matches nothing; {level} is {listed(short, 8)}")
+    return there
+
+
+class Answer(Struct, frozen=True, eq=False, dict=True):
+    """What some changes together save, as replayed."""
+
+    steady: Steady
+    changes: Sequence[Change]
+    expected: Predicted
+    saving_ns: float
+
+    @cached_property
+    def range_ns(self) -> tuple[float, float]:
+        """The least and the most that it may be, which takes as many replays again.
+
+        It has the spread of what each change leaves open, of the changed steps and of the GPUs,
+        and the replay's error.
+        """
+        steady, expected, saving = self.steady, self.expected, self.saving_ns
+        predictor, replays = steady.predictor, steady.replays
+        now = steady.now_ns
+        start = expected, predictor.shares_in(expected.replayed)
+        others = (predictor.predict(self.changes, side, *start) for side in (LEAST, MOST))
+        found = [saving, *(now - steady.mean_ns(each) for each in others)]
+        lag = predictor.doubtful_lag_ns
+        if lag is not None:
+            graph = predictor.graph
+            both, key = np.minimum(lag, expected.lag_ns), ("without doubtful waits", predictor)
+            sure = predictor.run.memo(key, lambda: replay(graph, graph.work_ns, lag))
+            least = steady.mean_ns(Predicted(graph.work_ns, lag, sure))
+            found.append(least - steady.replayed(expected.work_ns, both))
+        saved = steady.saved_ns(expected)
+        nodes = np.concatenate([change.nodes for change in self.changes])
+        steps = replays.steps.iteration[replays.own]
+        changed = np.isin(steps, predictor.graph.iteration[nodes]) | (not len(nodes))
+        by_step = means_of(saved[changed].astype(np.float64), ranked(steps[changed])[1])
+        spread = 0.0
+        if len(by_step) > 1:
+            share = float(replays.weight[changed].sum())
+            spread = 2 * share * float(by_step.std()) / len(by_step) ** 0.5
+        measured = steady.times.mean_ns
+        doubt = max(spread, replays.error(saved)) + abs(saving * steady.error_ns) / measured
+        low, high = min(found) - doubt, max(*found, float(replays.by_gpu(saved).max())) + doubt
+        # A step takes no less than no time.
+        return low, min(high, max(measured, saving))
+
+
+def answer_of(steady: Steady, changes: Sequence[Change]) -> Answer:
+    expected = steady.predictor.predict(changes)
+    return Answer(steady, changes, expected, steady.replays.mean(steady.saved_ns(expected)))

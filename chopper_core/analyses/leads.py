@@ -1,0 +1,533 @@
+"""The GPUs of a scope side by side: who leads, who delays the others, and what holds these back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.analyses.matched_kernels import (
+    Occurrences,
+    beyond_peers,
+    compared_iterations,
+    matched_work,
+    occurrences_of,
+    others_lead,
+    sums_by,
+    within,
+)
+from chopper_core.analyses.step_times import more_work, of_steps
+from chopper_core.columns import METRICS, Scope, heat_of
+from chopper_core.graph.collectives import (
+    Collectives,
+    collectives_in,
+    collectives_of,
+    delays_in,
+)
+from chopper_core.model.column_names import EDGE
+from chopper_core.model.groups import Groups
+from chopper_core.model.memo import Memo
+from chopper_core.model.phrases import count
+from chopper_core.model.run import Run
+from chopper_core.model.table import ACTIVITY, NO_LABEL, KernelTable
+from chopper_core.model.view import View, complete_order
+from chopper_core.util.arrays import Float64, Index, Int64, Numbers
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import (
+    beyond_others,
+    combined,
+    counts_of,
+    distinct,
+    maxima_of,
+    median_of,
+    minima_of,
+    quantile_of,
+    ranked,
+    run_starts,
+    stable_order,
+    sums_of,
+)
+
+MIN_CAUSE_SHARE: Final = 0.01
+"""A smaller share of the iteration's time is no cause."""
+LOW_CLOCK_RATIO: Final = 0.99
+"""A clock below this part of the others' median is a lower one."""
+MIN_DELAY_SHARE: Final = 0.01
+"""A GPU that delays the iterations by more than this share of one, on average, is a straggler."""
+MIN_ONCE_SHARE: Final = 0.02
+"""A GPU that delays one iteration by more than this share of it is one too."""
+_CLEARLY: Final = 2.0
+"""How many times later than usual a GPU must be."""
+_USUAL_DELAY: Final = 0.75
+"""The quantile of the delays of all GPUs and iterations that counts as usual."""
+_SAME_DELAY: Final = 0.4
+"""The share of its largest delay from which on a GPU's delay of an iteration has the same cause."""
+ALWAYS: Final = 0.75
+"""The share of the iterations from which on a cause is in all of them, more or less."""
+_MIN_EXPLAINED: Final = 0.3
+"""The share of its delay that a cause explains at least."""
+MIN_OF_OTHERS: Final = 0.3
+"""The share of a straggler's delay from which on another GPU's, at the same time, counts too."""
+_MIN_LAG_SHARE: Final = 0.002
+"""Smaller leads, as a share of the iteration, make no straggler where there are no collectives."""
+_ONSET_SHARE: Final = 0.1
+"""The share of the largest mean lead from which the lag begins."""
+CAUSES: Final = ("kernels", "work", "host", "launch", "copies")
+"""The times of `RankLeads.each` that can make a GPU late."""
+_MAX_EXPLAINED: Final = 64
+"""GPUs whose lag is explained one by one, those that delay the others most."""
+
+
+class Straggler(Struct, frozen=True):
+    """A GPU that the others wait for."""
+
+    place: int
+    """Its place in `RankLeads.gpus`."""
+    delay_ns: float
+    """By how much it delays the others, mean over all iterations."""
+    delayed: tuple[int, ...]
+    """The places in `RankLeads.iterations` of those that it delays."""
+    once_ns: float
+    """By how much it delays those that it delays."""
+    when: tuple[int, ...]
+    """The places of those with its cause; the end of one delays the next one."""
+    cause: str | None
+    """`clock`, `kernels`, `work`, `host`, `launch` or `copies`; None without a cause."""
+
+
+class RankLeads(Struct, frozen=True, eq=False, dict=True):
+    """The GPUs of a scope, side by side; arrays have one value per GPU of `gpus`."""
+
+    run: Run
+    node: Groups
+    """The scope on all GPUs, without iterations that are left out or have nothing matched."""
+    view: View
+    without: Mapping[str, Sequence[int]]
+    """Codes by level that are left out of it, in addition to truncated iterations."""
+    compared: tuple[int, int] | None
+    """How many iterations of how many are compared, where they are too many."""
+    gpus: tuple[int, ...]
+    peers: tuple[Occurrences, ...]
+    """The matched compute of each set of GPUs that run the same operations."""
+    collectives: Collectives | None
+    iterations: tuple[int, ...]
+    iteration_ns: Int64
+    """Elapsed time of each GPU (rows) in each iteration (columns), -1 where it has none."""
+    delays_ns: Float64 | None
+    """By how much each GPU delays the others, as above; None without complete collectives."""
+    each: Mapping[str, Float64]
+    """Times as above: `same`, the matched compute that is the same on all peers; `kernels`, the
+    same as it would be if no collective next to it waited for others; `work`, all other compute,
+    of other shapes or that only some GPUs have; `host`, idle before launch calls while the host is
+    in the iteration; `launch`, the rest of the idle time; `copies`, exposed ones."""
+
+    @property
+    def table(self) -> KernelTable:
+        return self.run.table
+
+    def split(self, level: str) -> Groups:
+        return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
+
+    def metric(self, name: str, when: Sequence[int] | Index = ()) -> Float64:
+        """A metric of each GPU in some iterations, by their places, or in all."""
+
+        def known() -> Float64:
+            without = dict(self.without)
+            if 0 < len(when) < len(self.iterations):
+                others = np.delete(np.array(self.iterations), np.asarray(when, np.intp))
+                without["iteration"] = [*without.get("iteration", ()), *others.tolist()]
+            nodes = self.run.tree_of(self.view).split(self.view.path, ("gpu",), without)
+            found = METRICS[name].compute(Scope.of(self.run, nodes, self.node))
+            values = np.full(len(self.gpus), np.nan)
+            places = np.searchsorted(self.gpus, nodes.codes("gpu"))
+            values[places] = found.known()
+            return values
+
+        return self._memo(("metric", name, *when), known)
+
+    def hotter(self, place: int, when: Sequence[int] = ()) -> tuple[float, str]:
+        """How much hotter than its peers a GPU is in some iterations, NaN unless all are known; and
+        where."""
+        name = heat_of(self.table)
+        heat = self.metric(name, when) if name else np.full(len(self.gpus), np.nan)
+        beyond = float(self.beyond_peers(heat)[place]) if np.isfinite(heat).all() else np.nan
+        return beyond, " at the edge" if name == EDGE else ""
+
+    def peers_of(self, place: int) -> Occurrences:
+        return next(own for own in self.peers if self.gpus[place] in own.gpus)
+
+    def by_gpu(self, figure: Callable[[Occurrences], Numbers]) -> Float64:
+        """A figure of the GPUs of each set of peers; NaN where nothing of theirs matches."""
+        values = np.full(len(self.gpus), np.nan)
+        for own in self.peers:
+            if len(own):
+                values[np.searchsorted(self.gpus, own.gpus)] = figure(own)
+        return values
+
+    @cached_property
+    def lead_ns(self) -> Float64:
+        return self.by_gpu(lambda own: own.lead_ns.sum(axis=0))
+
+    @cached_property
+    def mean_lead_ns(self) -> Float64:
+        return self.by_gpu(lambda own: own.lead_ns.mean(axis=0))
+
+    @cached_property
+    def lag_ns(self) -> Float64:
+        """How much later than the earliest of its peers each GPU starts a kernel, on average."""
+
+        def behind(own: Occurrences) -> Float64:
+            lead = own.lead_ns.mean(axis=0)
+            return np.asarray(lead.max() - lead, np.float64)
+
+        return self.by_gpu(behind)
+
+    def mean(self, word: str, when: Sequence[int] | Index = ()) -> Float64:
+        """One of the times of `each`, mean over some iterations or all."""
+        at = np.asarray(when, np.intp) if len(when) else slice(None)
+        return np.asarray(self.each[word][:, at].mean(axis=1), np.float64)
+
+    @cached_property
+    def _memo(self) -> Memo:
+        return Memo()
+
+    def extra(self, word: str, when: Sequence[int] | Index = ()) -> Float64:
+        # It is of all GPUs, and asked for each of them.
+        return self._memo((word, *when), lambda: self.beyond_peers(self.mean(word, when)))
+
+    def same_by_place(
+        self, own: Occurrences, when: tuple[int, ...]
+    ) -> tuple[tuple[Int64, Float64, Float64], ...]:
+        """Of compute that is the same on some peers, by phase and operation and by phase alone: its
+        places, as codes; its durations in some iterations, as these x peers; and how much longer
+        these are than the median of the others."""
+
+        def summed() -> tuple[Int64, Float64]:
+            table, same = self.table, own.take(own.is_same)
+            first = same.rows[:, 0]
+            names, name = combined([table.phase[first], table.operation[first]])
+            at = np.searchsorted(self.iterations, table.iteration[first])
+            shape = len(names), len(self.iterations)
+            sums = sums_by(name * shape[1] + at, same.durations_ns(), shape[0] * shape[1])
+            return names, sums.reshape(*shape, len(own.gpus))
+
+        def compared() -> tuple[tuple[Int64, Float64, Float64], ...]:
+            names, each_ns = self._memo(own.gpus, summed)
+            every = each_ns[:, list(when)].sum(axis=1)
+            first = run_starts(names[:, 0])
+            phases = np.stack([names[first, 0], np.full(len(first), NO_LABEL)], axis=1)
+            places = ((names, every), (phases, np.add.reduceat(every, first)))
+            return tuple((*each, beyond_others(each[1].T).T) for each in places)
+
+        return self._memo(("places", own.gpus, when), compared)
+
+    @cached_property
+    def typical_ns(self) -> float:
+        """The median over iterations of the longest GPU's time."""
+        return median_of(self.iteration_ns.max(axis=0))
+
+    def beyond_peers(self, values: Numbers) -> Float64:
+        """Each GPU's value less the median of its peers; NaN without any."""
+        return beyond_peers(self.peers, self.gpus, values)
+
+    def peers_median(self, values: Numbers) -> Float64:
+        return np.asarray(values, np.float64) - self.beyond_peers(values)
+
+    @cached_property
+    def stragglers(self) -> tuple[Straggler, ...]:
+        """The GPUs that the others wait for, the one that delays them most first.
+
+        A second one has a cause of its own, and isn't late only because of a far later one.
+        """
+        if self.delays_ns is None:
+            return self._last_by_leads()
+        mean, late = self.delays_ns.mean(axis=1), list[Straggler]()
+        for place in self._late[:_MAX_EXPLAINED].tolist():
+            own = self.delays_ns[place]
+            delayed = np.flatnonzero(own > _SAME_DELAY * own.max())
+            delay = float(own[delayed].mean())
+            found = self._explained(place, float(mean[place]), delayed, delay)
+            others = max((self.delays_ns[one.place, delayed].mean() for one in late), default=0.0)
+            if not late or (found.cause and delay > MIN_OF_OTHERS * others):
+                late.append(found)
+        return tuple(late)
+
+    @cached_property
+    def _late(self) -> Index:
+        """The places of the GPUs that delay the others, the one that delays them most first."""
+        if self.delays_ns is None:
+            return np.empty(0, np.intp)
+        mean, most = self.delays_ns.mean(axis=1), self.delays_ns.max(axis=1)
+        # Where any GPU is late at times by chance, none is a straggler by less than that. The
+        # lower median: half of the GPUs, or more, are at most as late.
+        least = float(np.sort(mean)[(len(mean) - 1) // 2])
+        usual = quantile_of(self.delays_ns, (_USUAL_DELAY,))[0]
+        always = mean > np.maximum(MIN_DELAY_SHARE * self.typical_ns, _CLEARLY * least)
+        once = most > np.maximum(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
+        chosen = np.flatnonzero(always | once)
+        return np.asarray(chosen[np.argsort(-mean[chosen], kind="stable")], np.intp)
+
+    @cached_property
+    def hidden_stragglers(self) -> tuple[Straggler, ...]:
+        """GPUs of a pipeline that take longer than their peers, whoever waits for them: other
+        stages do, as they do by design."""
+        every, longest = np.arange(len(self.iterations)), np.sort(self._hidden[:_MAX_EXPLAINED])
+        found = [self._explained(at, 0.0, every, self._longest[at]) for at in longest.tolist()]
+        return tuple(replace(each, delayed=(), once_ns=0.0) for each in found if each.cause)
+
+    @cached_property
+    def _longest(self) -> Float64:
+        extra = [self.extra(word) for word in CAUSES]
+        return np.asarray(np.nan_to_num(extra).max(axis=0), np.float64)
+
+    @cached_property
+    def _hidden(self) -> Index:
+        """The places of other GPUs of a pipeline that take longer than their peers, the one that
+        takes longest first."""
+        if len(self.peers) < 2 or self.delays_ns is None:
+            return np.empty(0, np.intp)
+        late = np.argsort(-self._longest, kind="stable")
+        known = [late.place for late in self.stragglers]
+        is_longer = self._longest[late] > MIN_DELAY_SHARE * self.typical_ns
+        return np.asarray(late[is_longer & ~np.isin(late, known)], np.intp)
+
+    def unexplained(self) -> str:
+        """How many GPUs are late without being explained, as a sentence; empty if none are."""
+        more = sum(max(len(late) - _MAX_EXPLAINED, 0) for late in (self._late, self._hidden))
+        if not more:
+            return ""
+        return (
+            f"{count(more, 'more GPU')} {'is' if more == 1 else 'are'} late too: only the "
+            f"{_MAX_EXPLAINED} that are latest are explained one by one"
+        )
+
+    def _explained(self, place: int, mean_ns: float, delayed: Index, delay_ns: float) -> Straggler:
+        """A GPU that delays some iterations, why, and in which it takes longer than its peers.
+
+        The end of an iteration delays the next one.
+        """
+        before = delayed[delayed > 0] - 1
+        before = before[~np.isin(before, delayed)]
+        least = _MIN_EXPLAINED * delay_ns
+        cause = self._causes(delayed, least, [place])[0]
+        if cause is None and len(before):
+            cause = self._causes(before, least, [place])[0]
+        cause = cause or self._causes(delayed, MIN_CAUSE_SHARE * self.typical_ns, [place])[0]
+        when = delayed
+        if cause is not None:
+            word = "kernels" if cause == "clock" else cause
+            extra = self._memo(("each", word), lambda: self.beyond_peers(self.each[word]))[place]
+            when = np.flatnonzero(extra > _SAME_DELAY * extra.max())
+            # Before the first activity of a trace no time can be idle.
+            missing = delayed[:1][(delayed[:1] == 0) & (when[:1] > 0)]
+            when = np.concatenate([missing, when]) if cause == "host" else when
+            if len(when) >= ALWAYS * len(self.iterations):
+                when = np.arange(len(self.iterations))
+        which = tuple(delayed.tolist()), delay_ns, tuple(when.tolist())
+        return Straggler(place, mean_ns, *which, cause)
+
+    def _last_by_leads(self) -> tuple[Straggler, ...]:
+        """The GPU that lags most, where no collectives show who waits for whom; if none does,
+        that with more work."""
+        place = self._last
+        ahead = self._ahead_of(place)
+        if ahead <= _MIN_LAG_SHARE * self.typical_ns:
+            more = np.nan_to_num(self.extra("work"))
+            place, ahead = int(more.argmax()), float(more.max())
+            if ahead <= MIN_DELAY_SHARE * self.typical_ns:
+                return ()
+        return (self._explained(place, ahead, np.arange(len(self.iterations)), ahead),)
+
+    def _causes(
+        self, when: Sequence[int] | Index, least: float, places: Sequence[int] | slice = slice(None)
+    ) -> list[str | None]:
+        """What GPUs take longer for than their peers in some iterations; None where it is less."""
+        extra = np.nan_to_num([self.extra(word, when)[places] for word in CAUSES])
+        most = extra.argmax(axis=0)
+        is_slow = most == CAUSES.index("kernels")
+        if is_slow.any():
+            mhz = self.metric("gfx_mhz", when)
+            is_slow &= (mhz < LOW_CLOCK_RATIO * self.peers_median(mhz))[places]
+        code = np.where(is_slow, len(CAUSES), most)
+        code[extra.max(axis=0) <= least] = -1
+        words = (*CAUSES, "clock", None)
+        return [words[each] for each in code.tolist()]
+
+    def causes(self) -> list[str | None]:
+        found = self._causes((), MIN_CAUSE_SHARE * self.typical_ns)
+        for one in self.stragglers:
+            found[one.place] = one.cause
+        return found
+
+    def more_of(self, place: int, when: Sequence[int]) -> str:
+        def ratio(values: Float64) -> float:
+            means = values[:, list(when)].mean(axis=1)
+            usual = float(self.peers_median(means)[place])
+            return float(means[place]) / usual if usual > 0 else np.nan
+
+        return more_work(self.run, self.gpus, self.iterations, ratio)
+
+    @property
+    def _last(self) -> int:
+        return int(np.nan_to_num(self.lag_ns, nan=-1.0).argmax())
+
+    @cached_property
+    def behind(self) -> int:
+        """The place of the GPU that delays the others most; without collectives of the last."""
+        return self.stragglers[0].place if self.stragglers else self._last
+
+    @property
+    def found(self) -> Occurrences:
+        return self.peers_of(self.behind)
+
+    @property
+    def late_column(self) -> int:
+        return self.found.gpus.index(self.gpus[self.behind])
+
+    def _ahead_of(self, place: int) -> float:
+        """How much earlier than a GPU its peers start a kernel, mean over both."""
+        own = self.peers_of(place)
+        if len(own.gpus) < 2 or not len(own):
+            return 0.0
+        return float(others_lead(own, own.gpus.index(self.gpus[place])).mean())
+
+    def onset(self) -> tuple[str, str] | None:
+        """The first phase and layer of the step from which on the others lead."""
+        found, table, column = self.found, self.table, self.late_column
+        first = found.rows[:, 0]
+        names, cell = combined([table.phase[first], table.layer[first]])
+        sizes = counts_of(cell)
+        mean = sums_of(others_lead(found, column), cell) / sizes
+        behind = sums_by(cell, found.lead_ns.T, len(sizes)).argmin(axis=1) == column
+        late = behind & (mean >= _ONSET_SHARE * mean.max()) & (mean > 0)
+        if not late.any():
+            return None
+        # The step's order is that of the mean places of the cells in their iterations.
+        since = sums_of(self.places(), cell) / sizes
+        phase, layer = names[int(np.where(late, since, np.inf).argmin())].tolist()
+        return table.text_of("phase", phase), table.text_of("layer", layer)
+
+    def places(self) -> Float64:
+        """When each occurrence starts on the last GPU, as a share of its iteration's time."""
+        iteration = ranked(self.table.iteration[self.found.rows[:, 0]])[1]
+        start, iterations = self.found.last_start_ns, int(iteration.max()) + 1
+        begin = minima_of(start, iteration, iterations, int(start.max()))
+        length = np.maximum(maxima_of(start, iteration, iterations) - begin, 1)
+        return np.asarray((start - begin[iteration]) / length[iteration], np.float64)
+
+
+def leads(run: Run, view: View) -> tuple[RankLeads, View]:
+    """The GPUs in a view's scope, compared once, and the view without a GPU of its own.
+
+    Raises UsageError.
+    """
+    view = of_all_gpus(view)
+    order = complete_order([level for level, _ in view.scope])
+    scope = View(view.run, view.path, order, cut=view.cut)
+    found = run.memo(("leads", scope), lambda: _leads(run, scope))
+    return found, view
+
+
+def _leads(run: Run, view: View) -> RankLeads:
+    node = run.tree_of(view).node(view.path)
+    compared = compared_iterations(run, view) if len(run.gpus) > 1 else ()
+    peers = occurrences_of(run, compared) if len(run.gpus) > 1 else ()
+    if sum(len(own.gpus) for own in peers) < 2:
+        raise NothingToShow("the run has compute on one GPU only; ranks compares several")
+    if view.path or run.uncounted(view):
+        peers = tuple(within(run, own, node) for own in peers)
+        # Those without an occurrence in a scope of coordinates are outside it.
+        peers = tuple(own for own in peers if len(own))
+    if not peers or not any(map(len, peers)):
+        raise NothingToShow(
+            "no compute kernel of the scope runs on all GPUs, so they can't be compared"
+        )
+    return _side_by_side(run, view, node, compared, peers)
+
+
+def _side_by_side(
+    run: Run, view: View, node: Groups, compared: tuple[int, ...], peers: tuple[Occurrences, ...]
+) -> RankLeads:
+    table, tree = run.table, run.tree_of(view)
+    gpus = np.sort(np.concatenate([own.gpus for own in peers])).astype(np.int64)
+    seen = distinct(np.concatenate([table.iteration[own.rows[:, 0]] for own in peers]))
+    there = tree.split(view.path, ("iteration",)).codes("iteration")
+    without = {
+        "gpu": sorted({gpu.index for gpu in run.gpus}.difference(gpus.tolist())),
+        "iteration": sorted(set(there.tolist()) - set(seen.tolist())),
+    }
+    without = {level: codes for level, codes in without.items() if codes}
+    numbers, iterations = tuple(gpus.tolist()), tuple(seen.tolist())
+
+    cells = tree.split(view.path, ("gpu", "iteration"), without)
+
+    def summed(*columns: str) -> Float64:
+        total = np.sum([cells.sum(name) for name in columns], axis=0)
+        return of_steps(cells, numbers, iterations, total)
+
+    elapsed = cells.max("end_ns") - cells.min("start_ns")
+    plain, unhindered = matched_work(peers, gpus, seen, collectives_of(run, compared))
+    chosen = collectives_in(run, node, without.get("iteration", ()), compared)
+    each = {
+        "same": plain,
+        "kernels": unhindered,
+        "work": summed("compute_ns", "overlap_ns") - plain,
+        "host": summed("idle_host_ns"),
+        "launch": summed("idle_launch_ns", "idle_unknown_ns"),
+        "copies": summed("exposed_copy_ns"),
+    }
+    delays = None
+    if chosen is not None and chosen.complete.any():
+        extra = np.nan_to_num(
+            np.max([beyond_peers(peers, numbers, each[word]) for word in CAUSES], axis=0)
+        )
+        sets = tuple(own.gpus for own in peers)
+        delays = delays_in(run, chosen, sets, numbers, iterations, extra)
+    return RankLeads(
+        run=run,
+        node=tree.split(view.path, (), without),
+        view=view,
+        without=without,
+        compared=(len(compared), len(there)) if compared else None,
+        gpus=numbers,
+        peers=peers,
+        collectives=chosen,
+        iterations=iterations,
+        iteration_ns=of_steps(cells, numbers, iterations, elapsed, -1),
+        delays_ns=delays,
+        each=each,
+    )
+
+
+def of_all_gpus(view: View) -> View:
+    """The same scope on all GPUs; for an activity, that of its kernel."""
+    levels = [(level, label) for level, label in view.scope if level not in ("gpu", ACTIVITY)]
+    if len(levels) == len(view.path):
+        return view
+    return replace(
+        view,
+        path=tuple(label for _, label in levels),
+        order=complete_order([level for level, _ in levels]),
+    )
+
+
+def all_gpus_note(view: View) -> tuple[str, ...]:
+    named = [label for level, label in view.scope if level == "gpu"]
+    return (f"all GPUs are compared, not GPU {named[0]} alone",) if named else ()
+
+
+def lead_changes(stand: RankLeads) -> Float64:
+    """By how much the others' lead grows from each occurrence to the next of its iteration."""
+    found = stand.found
+    lead = others_lead(found, stand.late_column)
+    iteration = stand.table.iteration[found.rows[:, 0]]
+    # Occurrences are in order of time, and stay so within an iteration.
+    order = stable_order(iteration)
+    ordered, same = lead[order], iteration[order][1:] == iteration[order][:-1]
+    change = np.zeros(len(lead))
+    change[order[:-1][same]] = (ordered[1:] - ordered[:-1])[same]
+    return change

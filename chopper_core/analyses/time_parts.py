@@ -1,0 +1,162 @@
+"""The parts of elapsed time: theoretical time at peak, and loss by loss up to the measured time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.align.breakdown import breakdown_columns
+from chopper_core.analyses.coverage import Coverage
+from chopper_core.columns import METRICS, Scope, Values
+from chopper_core.columns.metric import quotient
+from chopper_core.model.column_names import (
+    AT_PEAK,
+    BREAKDOWN,
+    FLOPS,
+    FLOPS_TYPE,
+    RECOMPUTED,
+)
+from chopper_core.model.groups import Groups
+from chopper_core.model.run import Run
+from chopper_core.model.table import STATE_TITLES
+from chopper_core.model.tree import Tree
+from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.grouping import isin, ratios
+from chopper_core.work.kernel_classes import ATTENTION_CLASS, kernel_class
+
+THEORY: Final = "theoretical_ns"
+LOSSES: Final = {
+    RECOMPUTED: "recomputation",
+    "extra_inst_ns": "extra instructions",
+    "mfma_loss_ns": "MFMA utilisation",
+    "vector_ns": "vector work",
+    "contention_ns": "contention",
+    "frequency_ns": "frequency",
+    "unseparated_ns": "possibly frequency",
+    "unmodelled_ns": "unattributed compute",
+    **{name: STATE_TITLES[name] for name in ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")},
+}
+"""The losses between theoretical and elapsed time, in the order of the waterfall."""
+TITLES: Final = {THEORY: "theoretical", **LOSSES}
+TERMS: Final = tuple(TITLES)
+UNKNOWN: Final = "unmodelled_ns"
+_MATRIX: Final = ("gemm", "convolution", ATTENTION_CLASS)
+_MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
+"""Of the time of matrix kernels: with more unknown, the share of the peak isn't shown."""
+
+
+class TimeParts(Struct, frozen=True):
+    """The parts of each node's time, in ns, which add up to it."""
+
+    values: dict[str, Values]
+    elapsed_ns: Int64
+    divided_ns: Mapping[str, Float64] = {}
+    """Part → its time where only some of a node's GPUs distinguish it (`divided_as`), else NaN."""
+
+    def numbers(self, name: str) -> Int64:
+        """A part as the GPUs have it, 0 where it is unknown: its time is in another part."""
+        values = self.values[name]
+        return np.where(values.present(), values.numbers, 0).astype(np.int64)
+
+    def is_divided(self, name: str) -> Mask:
+        found: Mask = np.isfinite(self.divided_ns.get(name, np.full(len(self.elapsed_ns), np.nan)))
+        return found
+
+    def ns(self, name: str) -> Float64:
+        """A part of every node; 0 where it is unknown."""
+        own = self.numbers(name).astype(np.float64)
+        return np.where(self.is_divided(name), self.divided_ns.get(name, own), own)
+
+    def known(self, name: str) -> Values:
+        is_divided = self.is_divided(name)
+        return Values(self.ns(name), ~(self.values[name].present() | is_divided), is_divided)
+
+    def share(self, name: str) -> Values:
+        found = self.known(name)
+        return replace(
+            quotient(found.known(), self.elapsed_ns, 100.0), extrapolated=found.extrapolated
+        )
+
+
+def parts_of(run: Run, nodes: Groups, names: Sequence[str] = TERMS) -> TimeParts:
+    """The parts of each node's elapsed time; those that are known add up to it."""
+    scope = Scope.of(run, nodes)
+    values = {name: METRICS[name].compute(scope) for name in names}
+    return TimeParts(values, METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64))
+
+
+def divided_as(
+    whole: Mapping[str, Float64], some: Mapping[str, Float64], partial: Collection[str]
+) -> dict[str, Float64]:
+    """The parts that only some GPUs distinguish, and what the others leave unattributed: their
+    time on all GPUs, divided as on these. NaN where these have no such time."""
+    names = {UNKNOWN: None, **dict.fromkeys(partial)}
+    if "frequency_ns" in partial:
+        names["unseparated_ns"] = None
+    of_all, of_some = (np.sum([each[name] for name in names], axis=0) for each in (whole, some))
+    factor = np.where(of_some > 0, ratios(of_all, of_some), np.nan)
+    return {name: factor * some[name] for name in names}
+
+
+def with_all_parts(covered: Mapping[str, frozenset[int]]) -> tuple[frozenset[int], list[str]]:
+    """The GPUs that distinguish the most parts, of those that only some GPUs do, and these parts;
+    no GPUs where all distinguish all."""
+    if not covered:
+        return frozenset(), []
+    gpus = frozenset.intersection(*covered.values()) or max(covered.values(), key=len)
+    return gpus, [name for name, own in covered.items() if gpus <= own]
+
+
+def covered_parts(coverage: Coverage, names: Sequence[str] = TERMS) -> dict[str, frozenset[int]]:
+    found = {name: coverage.covered(METRICS[name]) for name in names}
+    return {name: gpus for name, gpus in found.items() if gpus is not None}
+
+
+def without_gpus(tree: Tree, gpus: Collection[int]) -> Mapping[str, list[int]]:
+    """The codes that `Tree.split` leaves out so that only some GPUs remain."""
+    return {"gpu": [code for code in tree.codes_of("gpu").tolist() if code not in gpus]}
+
+
+def with_parts(run: Run) -> Run:
+    """The run with the columns of the breakdown, which a run built in memory may lack."""
+    if all(name in run.table.measured for name in BREAKDOWN):
+        return run
+
+    def made() -> Run:
+        columns = breakdown_columns(run.table, run.hardware)
+        return replace(run, table=run.table.with_measured(columns), cubes=None)
+
+    return run.memo(("with parts",), made)
+
+
+def is_matrix(kernels: Groups) -> Mask:
+    """Which groups by kernel are matrix kernels with compute time charged to them."""
+    named = np.array([kernel_class(name) in _MATRIX for name in kernels.table.names], np.bool_)
+    charged = kernels.sum("compute_ns") + kernels.sum("overlap_ns") > 0
+    found: Mask = named[kernels.codes("kernel")] & charged
+    return found
+
+
+def without_flops(kernels: Groups) -> float:
+    """How much of the matrix kernels' time has no FLOPs of a known peak in its operation, in %."""
+    matrix = is_matrix(kernels)
+    duration = kernels.sum("duration_ns")[matrix]
+    if not {FLOPS, FLOPS_TYPE} <= set(kernels.table.measured) or not duration.sum():
+        return 0.0
+    # Helpers of a kernel with FLOPs (a reduction of its parts, say) have none of their own.
+    operation = kernels.codes("operation")[matrix]
+    with_peak = kernels.known(AT_PEAK)[1][matrix] > 0
+    known = isin(operation, operation[with_peak])
+    return float(100.0 * duration[~known].sum() / duration.sum())
+
+
+def unknown_flops(kernels: Groups) -> str:
+    """Why their share of the peak would be far too small to be shown; empty if it isn't."""
+    share = without_flops(kernels)
+    if share <= _MAX_UNKNOWN_FLOPS_PCT:
+        return ""
+    return f"{share:.0f} % of the time of matrix kernels has unknown FLOPs"

@@ -1,0 +1,158 @@
+"""Why a straggler is late, in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from chopper_core.analyses.host_causes import cause_beyond
+from chopper_core.analyses.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
+from chopper_core.columns import heat_of
+from chopper_core.model.groups import knows_sizes
+from chopper_core.model.phrases import percent, time, with_article
+from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.util.grouping import beyond_others, combined, isin, sums_of
+
+ONE_PLACE_SHARE: Final = 0.6
+"""The share of the longer time from which on the place that has it is named."""
+_ODDS: Final = 4.0
+"""How many times slower than all else the place is at least."""
+_WAITS: Final = {
+    "host": "is held back by its host{where}: it is idle for {taken} before launch calls",
+    "launch": "is late after its launch calls: it is idle for {taken} there",
+    "copies": "copies for {taken} with nothing else",
+}
+
+
+def late_in_short(stand: RankLeads, late: Straggler) -> str:
+    """What a straggler does, in a few words that follow `GPU 5`; empty without a cause."""
+    if late.cause is None:
+        return ""
+    at, place = list(late.when), late.place
+    if late.cause in ("clock", "kernels"):
+        slower = percent(_slower_share(stand, late)[0])
+        if late.cause == "kernels":
+            return f" runs the same kernels {slower} slower"
+        beyond, _ = stand.hotter(place, at)
+        if beyond >= 1:
+            heat = heat_of(stand.table)
+            degrees = float(stand.metric(heat, at)[place]) if heat else np.nan
+            return f" is hot ({degrees:.0f} °C) and {slower} slower"
+        mhz = stand.metric("gfx_mhz", at)
+        lower = 1 - float(mhz[place] / stand.peers_median(mhz)[place])
+        return f" runs at {with_article(percent(lower))} lower clock"
+    taken = time(float(np.nan_to_num(stand.extra(late.cause, at)[place])))
+    if late.cause == "work":
+        what = stand.more_of(place, at)
+        return f" has {what or 'more work'}"
+    if late.cause == "host":
+        when = [stand.iterations[step] for step in at]
+        where = cause_beyond(stand.run, stand.gpus[place], stand.peers_of(place).gpus, when)
+        return f"'s host is {taken} late{where.partition(' (')[0]}"
+    if late.cause == "copies":
+        return f" copies for {taken} more than its peers"
+    return f" starts {taken} late after its launch calls"
+
+
+def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
+    """What a straggler does, as the end of a sentence, and how much longer it takes in all.
+
+    Both are means of the iterations with its cause; empty and 0 without a cause.
+    """
+    if late.cause is None:
+        return "", 0.0
+    at, place = list(late.when), late.place
+    extra = {word: float(np.nan_to_num(stand.extra(word, at)[place])) for word in CAUSES}
+    kernels = extra.pop("kernels")
+    total = kernels + sum(max(own, 0.0) for own in extra.values())
+    if late.cause in ("clock", "kernels"):
+        return f"{_slower(stand, late, each)}{_where_slower(stand, late)}", total
+    longer = time(extra[late.cause])
+    if late.cause == "work":
+        what = stand.more_of(place, at)
+        return (
+            f"has more work{what and f', {what}'}: its compute takes {longer}{each} longer",
+            total,
+        )
+    peers = stand.peers_of(place).gpus
+    where = ""
+    if late.cause == "host":
+        when = [stand.iterations[step] for step in at]
+        where = cause_beyond(stand.run, stand.gpus[place], peers, when)
+    taken = f"{time(float(stand.mean(late.cause, at)[place]))}{each}"
+    text = _WAITS[late.cause].format(where=where, taken=taken)
+    than = "the other GPU" if len(peers) == 2 else "the others' median"
+    which = _copies(stand, late) if late.cause == "copies" else ""
+    return f"{text}, {longer} more than {than}{which}", total
+
+
+def _copies(stand: RankLeads, late: Straggler) -> str:
+    """The copies that a GPU spends most of the time on beyond its peers', by kind and by what
+    launched them, as the end of a phrase.
+
+    Where the host is during a copy says nothing about the copy: it has long been launched.
+    """
+    table, peers = stand.table, stand.peers_of(late.place).gpus
+    numbers = [stand.iterations[step] for step in late.when]
+    rows = stand.node.rows
+    rows = rows[(table.kind[rows] == Kind.COPY) & (table.exposed_copy_ns[rows] > 0)]
+    rows = rows[isin(table.gpu[rows], peers) & isin(table.iteration[rows], numbers)]
+    names, name = combined(
+        [table.column(level)[rows] for level in ("kernel", "operation", "phase")]
+    )
+    gpu = np.searchsorted(peers, table.gpu[rows])
+    sums = sums_of(table.exposed_copy_ns[rows], gpu * len(names) + name, len(peers) * len(names))
+    beyond = beyond_others(sums.reshape(len(peers), -1).astype(np.float64))
+    most = int(beyond[peers.index(stand.gpus[late.place])].argmax())
+    kernel, operation, phase = names[most].tolist()
+    launched = ""
+    if operation != NO_LABEL:
+        launched = f", launched by {table.text_of('operation', operation)}"
+        launched += f" in {table.text_of('phase', phase)}" if phase != NO_LABEL else ""
+    return f": mostly {table.text_of('kernel', kernel)}{launched}"
+
+
+def _slower_share(stand: RankLeads, late: Straggler) -> tuple[float, float]:
+    """How much longer a straggler's kernels take than the same ones of its peers: as a share, and
+    in ns."""
+    at, place = list(late.when), late.place
+    longer = float(np.nan_to_num(stand.extra("same", at)[place]))
+    return longer / max(float(stand.mean("same", at)[place]) - longer, 1.0), longer
+
+
+def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
+    at, place = list(late.when), late.place
+    share, longer = _slower_share(stand, late)
+    which = "the same kernels" if knows_sizes(stand.table) else "kernels of the same names"
+    same = f"{which} take {percent(share)} longer, {time(longer)}{each}"
+    is_clock = late.cause == "clock"
+    what, name = ("clock", "gfx_mhz") if is_clock else ("memory clock", "mem_mhz")
+    mhz = stand.metric(name, at)
+    own, usual = float(mhz[place]), float(stand.peers_median(mhz)[place])
+    if not (is_clock or own < LOW_CLOCK_RATIO * usual):
+        clock = " at the same clock" if np.isfinite(stand.metric("gfx_mhz", at)[place]) else ""
+        return f"has slower kernels{clock}: {same}"
+    lower = with_article(percent(1 - own / usual))
+    text = f"runs at {lower} lower {what} ({own:,.0f} vs {usual:,.0f} MHz)"
+    beyond, where = stand.hotter(place, at)
+    warmer = f" and is {beyond:.0f} °C hotter{where}" if is_clock and beyond >= 1 else ""
+    return f"{text}{warmer}: {same}"
+
+
+def _where_slower(stand: RankLeads, late: Straggler) -> str:
+    """The operation or phase that has most of the longer time, as the end of a phrase."""
+    own = stand.peers_of(late.place)
+    column = own.gpus.index(stand.gpus[late.place])
+    for labels, sums, beyond in stand.same_by_place(own, late.when):
+        extra = beyond[:, column]
+        most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
+        # It means nothing for what takes most of the time anyway.
+        share, usual = extra[most] / max(positive, 1.0), sums[most].sum() / sums.sum()
+        if share >= ONE_PLACE_SHARE and share * (1 - usual) > _ODDS * usual * (1 - share):
+            phase, operation = labels[most].tolist()
+            where = stand.table.text_of("phase", phase)
+            name = where if operation == NO_LABEL else stand.table.text_of("operation", operation)
+            where = where if name == where else f"{name} in {where}"
+            return f", {percent(float(share))} of that in {where}"
+    return ""

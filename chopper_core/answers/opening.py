@@ -1,0 +1,174 @@
+"""Runs and the views of them, opened for whoever asks: the command line, Python, a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.model.inputs import MEASURED
+from chopper_core.model.overrides import Overrides
+from chopper_core.util.errors import UsageError
+from chopper_core.util.plugins import extension_part
+from chopper_core.util.progress import Progress, silent
+from chopper_core.views.spec import SeveralRuns
+
+if TYPE_CHECKING:
+    from chopper_core.model.run import Run
+    from chopper_core.model.view import View
+
+
+class ReadOptions(Struct, frozen=True):
+    """How files are read."""
+
+    jobs: int | None = None
+    """The processes that read traces; None: as many as pay."""
+    use_cache: bool = True
+
+
+def open_view(
+    view: View,
+    how: ReadOptions | None = None,
+    progress: Progress = silent,
+    *,
+    is_verified: bool = True,
+) -> Run:
+    """The run of a view, with that of its baseline; unless it `is_verified`, see `verify_view`.
+
+    Raises DataError where files can't be used, UsageError where the view can't be of such a run.
+    """
+    how = how or ReadOptions()
+    if view.overrides.predicted and holds_several(view.run, how.use_cache):
+        raise UsageError(
+            f"{view.run} holds several runs: ask predicted={view.overrides.predicted} of one"
+        )
+
+    def opened(name: str, overrides: Overrides) -> Run:
+        return opened_run(name, overrides, how, progress, is_verified=is_verified)
+
+    return with_others(opened(view.run, view.overrides), view, opened)
+
+
+def open_one(view: View, how: ReadOptions | None = None, progress: Progress = silent) -> Run:
+    """The run of a view, as `open_view`; raises DataError where its name is several runs."""
+    how = how or ReadOptions()
+    if holds_several(view.run, how.use_cache):
+        from chopper_core.ingest.discovery import check_is_one
+
+        check_is_one(view.run)
+    return open_view(view, how, progress)
+
+
+def with_others(run: Run, view: View, opened: Callable[[str, Overrides], Run]) -> Run:
+    """A run with its view's baseline among its `others`, and as the view's questions predict it."""
+    # The baseline of a set is one of its runs.
+    if isinstance(run, SeveralRuns):
+        return run
+    name = base_of_view(view)
+    if name and name not in run.others:
+        run = replace(run, others={**run.others, name: opened(name, view.overrides.of_base)})
+    if view.overrides.predicted != run.overrides.predicted:
+        from chopper_core.views.whatif import run_of
+
+        run = run_of(run, view)
+    return run
+
+
+def base_of_view(view: View) -> str:
+    """The run to open that a view's is compared with; the measured one is there."""
+    is_measured = view.overrides.predicted and view.base_run == MEASURED
+    return "" if is_measured else view.base_run
+
+
+def opened_run(
+    name: str,
+    overrides: Overrides,
+    how: ReadOptions,
+    progress: Progress,
+    *,
+    is_verified: bool = True,
+) -> Run:
+    """A run, or several of a directory, by name."""
+    if holds_several(name, how.use_cache):
+        from chopper_core.model.settings import given_settings
+
+        several = extension_part("runs", f"{name} holds several runs: to show them side by side")
+        found: Run = several.open_runs(
+            name,
+            [name],
+            given_settings(overrides.settings, overrides.names),
+            jobs=how.jobs,
+            use_cache=how.use_cache,
+            overrides=overrides.of_run,
+        )
+        return found
+    run = _one_run(name, overrides.of_run, how, progress, is_verified=is_verified)
+    if overrides.settings or overrides.names:
+        from chopper_core.model.settings import given_settings
+
+        given = given_settings(overrides.settings, overrides.names).of(name)
+        # Settings change nothing that is read.
+        run = replace(run, settings={**run.settings, **given})
+    return run
+
+
+def _one_run(
+    name: str, overrides: Overrides, how: ReadOptions, progress: Progress, *, is_verified: bool
+) -> Run:
+    if how.use_cache:
+        from chopper_core.ingest.cache import open_cached
+
+        return open_cached(
+            name, progress, jobs=how.jobs, overrides=overrides, is_verified=is_verified
+        )
+    from chopper_core.ingest.open import open_run
+    from chopper_core.store.format import is_store, paths_of
+    from chopper_core.store.reader import large_files, verify
+
+    run = open_run(name, progress, jobs=how.jobs, overrides=overrides)
+    folder, *others = paths_of(name)
+    if is_verified and not others and is_store(folder):
+        # Opening doesn't verify large files, and there is no cache to note that they are.
+        verify(folder, large_files(folder), progress)
+    return run
+
+
+def holds_several(name: str, use_cache: bool) -> bool:
+    """Whether a name is several runs, or directories that hold some; searched once for a state."""
+    from chopper_core.ingest.cache import kept
+    from chopper_core.store.format import is_store, paths_of
+
+    paths = paths_of(name)
+    if not all(path.exists() and not is_store(path) for path in paths) or paths[0].is_file() >= len(
+        paths
+    ):
+        return False
+    place = kept("sets", name)
+    known = place.recall(bool) if use_cache else None
+    if known is None:
+        from chopper_core.ingest.discovery import holds_runs
+
+        known = holds_runs(name)
+        if use_cache:
+            place.keep(known)
+    return known
+
+
+def verify_view(view: View, progress: Progress) -> None:
+    """Verify the checksums of a view's runs; raises DataError where one is damaged."""
+    from chopper_core.ingest.cache import verify_run
+
+    verify_run(view.run, view.overrides.of_run, progress)
+    if name := base_of_view(view):
+        verify_run(name, view.overrides.of_base.of_run, progress)
+
+
+def all_read(run: Run, progress: Progress = silent) -> Run:
+    """A run; several of them once they are all read."""
+    if isinstance(run, SeveralRuns):
+        count = len(run.others)
+        while waiting := run.waiting(wait=True):
+            progress(f"read {count - waiting} of {count} runs", count - waiting, count)
+    return run

@@ -1,0 +1,187 @@
+"""Findings: the problems of a run, those first whose fix saves most.
+
+To add a rule, write it into the module of its theme; a new module's name goes to `MODULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from heapq import nlargest
+from importlib import import_module
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.findings.advice import advice_for
+from chopper_core.findings.parts import Found, Worth, in_groups
+from chopper_core.findings.rule import (
+    COMPUTES,
+    SMALLEST_SAVING,
+    Confidence,
+    Cost,
+    Finding,
+    FindingRule,
+    FindingsContext,
+    Group,
+    context_of,
+)
+from chopper_core.model.doubts import DoubtKind
+from chopper_core.model.phrases import count
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.util import plugins
+from chopper_core.util.plugins import Plugin
+
+MODULES: Final = (
+    "clocks",
+    "gpus",
+    "communication",
+    "hosts",
+    "losses",
+    "operations",
+    "iterations",
+    "beside",
+    "missing",
+)
+RULES: Final[tuple[FindingRule, ...]] = tuple(
+    each
+    for name in MODULES
+    for each in vars(import_module(f"{__name__}.{name}")).values()
+    if isinstance(each, FindingRule)
+)
+"""All rules, in the order of `MODULES`: of equal savings, that of the later rule comes first."""
+
+_MOST_OF_RULE: Final = 64
+"""Of thousands of GPUs a rule may find something on each."""
+_MOSTLY_LOST: Final = 0.1
+"""The part of what a check looked at that is lost from which on no saving is claimed."""
+
+
+class Checked(Struct, frozen=True, eq=False):
+    """The findings of a scope in groups, before what takes as long again: their ranges."""
+
+    context: FindingsContext
+    """Without the sums that the rules look at, which take more memory than all else."""
+    activities: int
+    compute_ns: float
+    """Per GPU and iteration."""
+    worth: Worth | None
+    placed: list[tuple[Found, int | None]]
+
+    def range_ns(self, rule: FindingRule, finding: Finding) -> tuple[float | None, float | None]:
+        """The ends of the range of what a finding saves, which is at most the step, and at most
+        what of it isn't compute where that isn't what the finding costs. None without a replay."""
+        ends = None if self.worth is None else self.worth.range_ns(finding)
+        if ends is None or finding.saving_ns is None:
+            return None, None
+        (low, high), (least, most), saving = ends, rule.holds, finding.saving_ns
+        limit = self.context.step_ns
+        if finding.kind not in {Cost.UNKNOWN, *COMPUTES}:
+            limit = max(limit - self.compute_ns, saving)
+        return min(max(least * low, 0.0), saving), min(max(most * high, saving), limit)
+
+
+def checked(run: Run, view: View) -> Checked:
+    """The findings of a view's scope, checked once; raises NothingToShow."""
+
+    def made() -> Checked:
+        context = context_of(run, view)
+        worth = None if run.is_sampled_only else Worth.of(context)
+        placed, node, rest = _find(context, worth), context.node, context.released
+        if run.is_sampled_only:
+            return Checked(rest, 0, 0.0, None, placed)
+        compute = sum(float(node.sum(name)[0]) for name in ("compute_ns", "overlap_ns"))
+        return Checked(
+            rest,
+            int(node.sizes()[0]),
+            context.per_iteration(compute),
+            None if worth is None else replace(worth, context=rest),
+            [((rule, replace(each, cells=None)), whose) for (rule, each), whose in placed],
+        )
+
+    key = ("findings", view.path, view.order, view.signal, view.overrides, view.cut)
+    return run.memo(key, made)
+
+
+def rules_of(run: Run) -> tuple[FindingRule, ...]:
+    """The rules that a run can be checked by: where times are reconstructed, those of durations."""
+    rules = (*RULES, *_plugin_rules())
+    rules = tuple(rule for rule in rules if rule.of_samples == run.is_sampled_only)
+    return tuple(rule for rule in rules if rule.of_durations or not run.is_reconstructed)
+
+
+@cache
+def _plugin_rules() -> tuple[FindingRule, ...]:
+    """The rules of plugins; one that fails finds nothing, and is a problem to report."""
+
+    def guarded(plugin: Plugin, rule: FindingRule) -> FindingRule:
+        def find(context: FindingsContext) -> Iterable[Finding]:
+            return plugin.attempt(lambda: list(rule.find(context)), [])
+
+        return replace(rule, find=find)
+
+    found = plugins.loaded("findings", FindingRule.__struct_fields__)
+    return tuple(guarded(plugin, rule) for plugin, rule in found)
+
+
+def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, int | None]]:
+    """The findings of all rules in groups, and the place of the one that each is a part of."""
+    found = [
+        (rule, finding)
+        for rule in rules_of(context.run)
+        for finding in _largest(context, rule, has_replay=worth is not None)
+    ]
+    if context.run.is_sampled_only:
+        return [(each, None) for each in sorted(found, key=lambda each: -each[1].confidence)]
+    if worth is not None:
+        found = [(rule, worth.of_finding(each)) for rule, each in found]
+    found = [(rule, _doubted(context, rule, each)) for rule, each in found]
+    return [
+        ((rule, replace(each, advice=advice_for(context, rule, each, worth))), whose)
+        for (rule, each), whose in in_groups(context, found, worth)
+    ]
+
+
+def _doubted(context: FindingsContext, rule: FindingRule, finding: Finding) -> Finding:
+    """A finding that rests on data in doubt: of low confidence, and without a saving where much
+    of the data is."""
+    doubt = next((each for each in context.run.doubts if rule.name in each.rules), None)
+    if doubt is None:
+        return finding
+    is_lost = doubt.kind == DoubtKind.LOST and doubt.share > _MOSTLY_LOST
+    saving = None if is_lost else finding.saving_ns
+    is_small = doubt.kind != DoubtKind.LOST
+    sure = min(finding.confidence, Confidence.MEDIUM) if is_small else Confidence.LOW
+    return replace(finding, confidence=sure, doubt=doubt.sentence, saving_ns=saving)
+
+
+def _largest(context: FindingsContext, rule: FindingRule, *, has_replay: bool) -> list[Finding]:
+    """The findings of a rule that save most, and how many more there are."""
+    number = 0
+
+    def large() -> Iterator[tuple[int, Finding]]:
+        nonlocal number
+        for each in rule.find(context):
+            share = np.inf if each.cost_ns is None else context.share(each.cost_ns)
+            if share >= SMALLEST_SAVING.share and (has_replay or not each.needs_replay):
+                number += 1
+                yield number, each
+
+    # Not a list of all: each of thousands holds its cells.
+    most = nlargest(_MOST_OF_RULE, large(), key=lambda one: one[1].cost_ns or np.inf)
+    found = [each for _, each in sorted(most, key=lambda one: one[0])]
+    if more := number - len(found):
+        text = f"{count(more, 'more finding')} of the rule {rule.name} that cost less: not listed"
+        at = context.at()
+        found.append(context.finding(text, text, at, Cost.UNKNOWN, None, group=Group.UNKNOWN))
+    return found
+
+
+def numbers_of(known: Checked) -> tuple[int, str]:
+    """How many findings there are, and how many parts they have, as the end of a phrase."""
+    whose = [whose for _, whose in known.placed]
+    groups = whose.count(None)
+    return groups, f" with {count(len(whose) - groups, 'part')}" * (groups < len(whose))

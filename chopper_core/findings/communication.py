@@ -1,0 +1,401 @@
+"""Communication: groups with slow links, time that nothing hides, and what it slows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.analyses.asked import Steady
+from chopper_core.analyses.overlap import effect, overlaps_in
+from chopper_core.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    largest_parts,
+    low_interval,
+    rule,
+    threshold,
+)
+from chopper_core.findings.titles import gpus_in_short, of_name, one_line, shortened
+from chopper_core.graph.collectives import PAIRWISE, collectives_of, comm_rows
+from chopper_core.graph.contention import TRANSFERS
+from chopper_core.graph.questions import exposed_transfers
+from chopper_core.model.column_names import FLOPS
+from chopper_core.model.phrases import listed, percent, recurrence, time
+from chopper_core.model.table import NO_LABEL
+from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import (
+    combined,
+    counts_of,
+    distinct,
+    first_equal,
+    medians_without,
+    places_by,
+    quantiles_of,
+    sums_of,
+)
+
+SLOWER: Final = threshold("""slower transfer | 15 | % longer than in like groups
+    links of one kind differ by a few percent""")
+COST: Final = threshold("""cost of a slow link | 1 | % of the iteration
+    the same as for a straggler""")
+
+
+class SlowLink(Struct, frozen=True):
+    """A process group whose collectives transfer slower."""
+
+    gpus: tuple[int, ...]
+    kind: str
+    """Its operation with the largest loss."""
+    slower: float
+    """How much longer its transfers take, as a share."""
+    exposed_ns: float
+    """Exposed communication that it adds on each of its GPUs, per iteration."""
+    transfer_ns: float
+    """Longer transfers, per iteration."""
+
+
+@rule(
+    "slow-link",
+    cost="the exposed part of the longer transfers of the group",
+    needs="several process groups with like collectives",
+    thresholds=(SLOWER, COST),
+)
+def slow_link(context: FindingsContext) -> Iterator[Finding]:
+    """A process group whose collectives transfer slower than like ones of other groups."""
+    for link in slow_links(context):
+        if context.share(link.transfer_ns) < COST.share:
+            continue
+        yield context.finding(
+            one_line(
+                f"the link of {gpus_in_short(context, link.gpus)} is {percent(link.slower)} slower",
+                f": {shortened(link.kind)}",
+            ),
+            f"the link of {context.gpus_text(link.gpus)} is slow: {link.kind} takes "
+            f"{percent(link.slower)} longer to transfer there than in like groups, "
+            f"{time(link.transfer_ns)}{context.each}, {time(link.exposed_ns)} of that exposed",
+            context.with_view("comms", "group", sort="bus_gbps"),
+            Cost.COMMUNICATION,
+            link.exposed_ns,
+            is_repeated=len(context.iterations) > 1,
+            total_ns=link.exposed_ns * len(link.gpus) * len(context.iterations),
+            cells=context.cells_of(gpu=link.gpus),
+        )
+
+
+def slow_links(context: FindingsContext) -> list[SlowLink]:
+    key = ("slow links", context.view.path, context.view.order)
+    return context.run.memo(key, lambda: _slow_links(context))
+
+
+def _slow_links(context: FindingsContext) -> list[SlowLink]:
+    everything = collectives_of(context.run, context.compared)
+    chosen = context.collectives
+    if chosen is None or everything is None:
+        return []
+    table = context.table
+    of_set = np.flatnonzero(chosen.complete & ~chosen.of_kind(PAIRWISE))
+    sets = chosen.number[of_set]
+    group, transfer = everything.group[sets], everything.transfer_ns[sets].astype(np.float64)
+    if len(distinct(group)) < 2:
+        return []
+    kinds = [everything.kind[sets], everything.bytes[sets], everything.size[sets]]
+    like = combined(kinds)[1]
+    waiting = sums_of(chosen.member_exposed_ns, chosen.member_set, len(chosen))
+    exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.member_set, len(chosen))
+    per_gpu = (exposed - waiting)[of_set] / np.maximum(everything.size[sets], 1)
+    usual = medians_without(transfer, like, group)
+    slower, compared = transfer > (1 + SLOWER.share) * usual, np.isfinite(usual)
+    # The mean of like ones in other groups.
+    cell = combined([like, group])[1]
+    sums, counts = (
+        of_like[like] - of_cell[cell]
+        for of_like, of_cell in (
+            (sums_of(per_gpu, like), sums_of(per_gpu, cell)),
+            (counts_of(like), counts_of(cell)),
+        )
+    )
+    lost = np.where(compared, transfer - usual, 0.0)
+    beyond = np.where(compared, per_gpu - sums / np.maximum(counts, 1), 0.0)
+    found = []
+    for code, own in places_by(group).items():
+        # Most of its collectives are slow, not one by chance.
+        if code < 0 or 2 * slower[own].sum() <= max(int(compared[own].sum()), 1):
+            continue
+        count = len(context.iterations)
+        rows = everything.rows[np.isin(everything.member_set, sets[own])]
+        known = own[compared[own]]
+        found.append(
+            SlowLink(
+                tuple(distinct(table.gpu[rows]).tolist()),
+                table.operations[int(sums_of(lost[own], everything.kind[sets[own]]).argmax())],
+                float(transfer[known].sum() / usual[known].sum() - 1),
+                max(float(beyond[own].sum()), 0.0) / count,
+                float(lost[own].sum()) / count,
+            )
+        )
+    return found
+
+
+SLOWER_THEN: Final = threshold("""slower transfer in some iterations | 15 | % longer than else
+    transfers of a steady run vary by a few percent""")
+
+
+@rule(
+    "slow-transfer",
+    cost="exposed communication of these iterations, without waiting, beyond that of the others",
+    needs="collectives, four iterations or more",
+    thresholds=(SLOWER_THEN, COST),
+)
+def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
+    """Collectives that transfer slower in one iteration, or from one on, than like ones before."""
+    chosen, count = context.collectives, len(context.iterations)
+    if chosen is None or not 4 <= count <= _MAX_COMPARED:
+        return
+    table, sets = context.table, np.flatnonzero(chosen.complete & ~chosen.of_kind(PAIRWISE))
+    first_row = chosen.rows[np.searchsorted(chosen.member_set, sets)]
+    when = first_equal(np.array(context.iterations), table.iteration[first_row].astype(np.int64))
+    names, like = combined([each[sets] for each in (chosen.kind, chosen.group, chosen.bytes)])
+    cell, shape = like * count + when, (len(names), count)
+    sizes = counts_of(cell, len(names) * count).reshape(shape)
+    transfer = chosen.transfer_ns[sets].astype(np.float64)
+    took = sums_of(transfer, cell, len(names) * count).reshape(shape)
+    even = (sizes == sizes[:, :1]).all(axis=1) & (sizes[:, 0] > 0)
+    waits = sums_of(chosen.member_exposed_ns, chosen.member_set, len(chosen))
+    exposed = sums_of(table.exposed_comm_ns[chosen.rows], chosen.member_set, len(chosen)) - waits
+    found: dict[tuple[int, int], list[tuple[float, str, Float64]]] = {}
+    for kind in distinct(names[even, 0]).tolist():
+        own = even & (names[:, 0] == kind)
+        whole = took[own].sum(axis=0)
+        first, end, _ = low_interval(1 / np.maximum(whole, 1.0))
+        inside = np.isin(np.arange(count), np.arange(first, end))
+        slower = whole[inside].mean() / max(whole[~inside].mean(), 1.0) - 1 if first < end else 0.0
+        if slower > SLOWER_THEN.share and whole[inside].min() > whole[~inside].max():
+            usual = took[:, ~inside].sum(axis=1) / np.maximum(sizes[:, ~inside].sum(axis=1), 1)
+            longer = np.where(own[like] & inside[when], transfer - usual[like], 0.0)
+            each = sums_of(exposed[sets] * own[like], when, count) / len(context.gpus) / count
+            saving = float((each[inside] - each[~inside].mean()).sum())
+            text = f"{table.operations[kind]} {percent(float(slower))} longer"
+            found.setdefault((first, end), []).append((max(saving, 0.0), text, longer))
+    for (first, end), parts in found.items():
+        saving = sum(part[0] for part in parts)
+        longer = np.sum([part[2] for part in parts], axis=0)
+        if context.share(saving) < COST.share:
+            continue
+        named = listed(text for _, text, _ in sorted(parts, key=lambda part: -part[0]))
+        whole_ns = float(longer.sum()) / count
+        since = recurrence(range(first, end), context.iterations)
+        first_named = shortened(named.partition(", ")[0])
+        yield context.finding(
+            one_line(f"collectives transfer slower{since}", f": {first_named}"),
+            f"collectives transfer slower{since} than in the other "
+            f"iterations: {named}; {time(whole_ns)}{context.each}, {time(saving)} of that exposed",
+            context.with_view("comms", "iteration", sort="bus_gbps"),
+            Cost.COMMUNICATION,
+            saving,
+            is_repeated=end - first > 1,
+            cells=context.cells_of(iteration=context.iterations[first:end]),
+        )
+
+
+EXPOSED: Final = threshold("""exposed communication | 2 | % of the iteration
+    without waiting for later GPUs, and without its ends: the same as for other causes""")
+_MAX_LISTED: Final = 3
+
+
+@rule(
+    "exposed",
+    cost="exposed communication minus the part that is waiting for later GPUs, mean over GPUs",
+    holds=(0.7, 1.3),
+    needs="collectives",
+    thresholds=(EXPOSED,),
+)
+def exposed(context: FindingsContext) -> Iterator[Finding]:
+    """Communication that no compute hides."""
+    per_cell = context.cells.sum("exposed_comm_ns")
+    total = float(per_cell.sum())
+    chosen = context.collectives
+    if chosen is None or not total:
+        return
+    waiting = context.per_iteration(float(chosen.member_exposed_ns.sum()))
+    each = context.per_iteration(total)
+    run, compared = context.run, context.compared
+    rows, alone = run.memo(
+        ("exposed transfers", compared),
+        lambda: exposed_transfers(run, comm_rows(run.table, compared), compared),
+    )
+    saving = context.per_iteration(float(alone[context.node.holds(rows)].sum()))
+    if context.share(saving) < EXPOSED.share:
+        return
+    names, owner = context.together("operation", "phase")
+    parts = list(largest_parts(context, "operation", names, sums_of(per_cell, owner)))
+    is_complete = bool(chosen.complete.all())
+    wait = f"; {time(waiting)} of it is waiting for later GPUs" if waiting else ""
+    if not is_complete:
+        wait += "; the waiting part is unknown for collectives with missing ranks"
+    share = percent(each / context.usual_ns)
+    yield context.finding(
+        one_line(
+            f"exposed communication takes {share} of the step",
+            f": {shortened(parts[0].rpartition(' in ')[0])}",
+        ),
+        f"exposed communication takes {time(each)}{context.per_gpu} "
+        f"({percent(each / context.usual_ns)}): {', '.join(parts[:_MAX_LISTED])}{wait}",
+        context.with_view("comms", "phase", sort="-exposed_comm_ns"),
+        Cost.COMMUNICATION,
+        max(each - waiting, 0.0),
+        is_measured=is_complete,
+        total_ns=total,
+    )
+
+
+SLOWED: Final = threshold("""slower during communication | 20 | %
+    the copies of a collective always cost the kernels next to them a few percent""")
+CORRELATION: Final = threshold("""correlation of overlap and duration | 0.5 | Pearson's r, at least
+    Lit Silicon finds them highly correlated; kernels that differ for other reasons scatter""")
+SLOWED_COST: Final = threshold("""cost of slowness during communication | 0.25 | % of the iteration
+    it results from comparing kernels of different layers, where small differences mean nothing""")
+_MAX_COMPARED: Final = 64
+"""Iterations, at most."""
+_ALONE: Final = 0.1
+"""Up to this share of its time during communication a kernel runs alone."""
+_BESIDE: Final = 0.5
+"""From this share on it runs next to it."""
+_MIN_ALONE: Final = 4
+"""Kernels that a usual time needs."""
+_OFTEN: Final = 0.75
+"""The share of an operation's kernels that must take longer."""
+
+
+@rule(
+    "contention",
+    cost="time of instances with much overlap beyond that of instances with little, mean over GPUs",
+    holds=(0.5, 1.5),
+    needs="communication and labelled layers",
+    thresholds=(SLOWED, CORRELATION, SLOWED_COST),
+)
+def contention(context: FindingsContext) -> Iterator[Finding]:
+    """Operations of layers that take longer the more communication runs next to them.
+
+    Without layers an operation has one instance per phase and iteration, and none to compare with.
+    One that always has communication next to it is compared with other operations.
+    """
+    if context.sampled_from is not None:
+        return
+    yield from _always_beside(context)
+    found = overlaps_in(context.run, context.view)
+    analysed = np.isin(found.codes("iteration"), context.iterations)
+    found = found.take(analysed & (found.codes("layer") != NO_LABEL))
+    if not len(found) or not found.comm_ns.any():
+        return
+    pairs, owner = combined([found.codes("phase"), found.codes("operation")])
+    known = effect(found, owner, len(pairs))
+    ratio, cost = np.nan_to_num(known.slowdown), np.nan_to_num(known.cost_ns)
+    least = SLOWED_COST.share * context.step_ns * context.spots
+    during = _slowed_during(context)
+    slower = np.array([during.get((phase, operation), 1.0) for phase, operation in pairs.tolist()])
+    chosen = (np.maximum(ratio, slower) >= 1 + SLOWED.share) & (cost >= least)
+    chosen &= np.nan_to_num(known.pearson) >= CORRELATION.value
+    for place in np.flatnonzero(chosen).tolist():
+        yield _contended(
+            context,
+            pairs[place],
+            f"takes {percent(float(known.slowdown[place]) - 1)} longer during much communication "
+            f"than during little on the same GPU (r = {known.pearson[place]:.2f})",
+            float(cost[place]),
+            percent(float(known.slowdown[place]) - 1),
+            "contention as peers",
+            ("", "-overlap_cost_ns"),
+        )
+
+
+def _slowed_during(context: FindingsContext) -> dict[tuple[int, int], float]:
+    """How many times as long an operation of a phase takes while collectives transfer, where the
+    run shows it, however little of the operation's time that is."""
+    try:
+        found = Steady.of(context.run, context.view).predictor.contention
+    except NothingToShow:
+        return {}
+    if found is None:
+        return {}
+    table = context.table
+    first = found.rows[first_equal(found.owner, np.arange(len(found.known[0])))]
+    keys = zip(table.phase[first].tolist(), table.operation[first].tolist(), strict=True)
+    factor = np.where(found.known[TRANSFERS], 1 / (1 - found.rates[1, TRANSFERS]), 1.0)
+    return dict(zip(keys, factor.tolist(), strict=True))
+
+
+def _contended(
+    context: FindingsContext,
+    pair: Int64,
+    text: str,
+    total_ns: float,
+    slower: str,
+    change: str,
+    shown: tuple[str, str] = ("instance", "-instance_ns"),
+) -> Finding:
+    """A finding of an operation in a phase; `shown` are the split and the order of its evidence."""
+    phase, operation = context.text("phase", pair[0]), context.text("operation", pair[1])
+    saving = context.per_iteration(total_ns)
+    labels = {"phase": phase, "operation": operation}
+    during = "slower during communication"
+    return context.finding(
+        of_name(f"{shortened(operation)} is {slower} {during}", f" in {phase}"),
+        f"{operation} in {phase} {text}: {time(saving)}{context.per_gpu}",
+        context.with_view("overlap", shown[0], sort=shown[1], **labels),
+        Cost.CONTENTION,
+        saving,
+        is_measured=False,
+        cells=context.cells_of(phase=int(pair[0]), operation=int(pair[1])),
+        changes=(change,),
+    )
+
+
+def _always_beside(context: FindingsContext) -> Iterator[Finding]:
+    """Products that run during communication wherever they do, next to like ones that don't.
+
+    Like ones are kernels of one name and phase with as many FLOPs on one GPU, such as those of the
+    queries and of the attention's output, or of gate and up.
+    """
+    table, rows = context.table, context.node.rows
+    if FLOPS not in table.measured:
+        return
+    rows = rows[(table.measured[FLOPS][rows] > 0) & (table.duration_ns[rows] > 0)]
+    took = table.duration_ns[rows].astype(np.float64)
+    labels = (table.column(level)[rows] for level in ("gpu", "kernel", "phase", "operation"))
+    gpu, kernel, phase, operation = labels
+    names, like = combined([gpu, kernel, phase, table.measured[FLOPS][rows].astype(np.int64)])
+    pairs, place = combined([phase, operation])
+    share = table.overlap_ns[rows] / took
+    alone = share <= _ALONE
+    usual = quantiles_of(took[alone], like[alone], len(names), (0.5,))[:, 0]
+    usual[counts_of(like[alone], len(names)) < _MIN_ALONE] = np.nan
+    usual = usual[like]
+    overlapped = (share >= _BESIDE) & np.isfinite(usual)
+    longer = np.where(overlapped, took - usual, 0.0)
+    excess, least = (
+        sums_of(np.where(overlapped, values, 0.0), place, len(pairs)) for values in (longer, usual)
+    )
+    factor = 1 + excess / np.maximum(least, 1.0)
+    slower, there, by_itself = (
+        sums_of(where, place, len(pairs))
+        for where in (longer > SLOWED.share / 2 * usual, overlapped, alone)
+    )
+    whole = sums_of(took, place, len(pairs))
+    # Where it also runs alone, its own instances are better evidence.
+    always = (slower >= _OFTEN * there) & (by_itself == 0)
+    enough = excess >= SLOWED_COST.share * context.step_ns * context.spots
+    for at in np.flatnonzero(always & (factor >= 1 + SLOWED.share) & enough).tolist():
+        yield _contended(
+            context,
+            pairs[at],
+            f"always runs during communication and takes {percent(float(factor[at]) - 1)} longer "
+            "than the same kernels of other operations without",
+            float(excess[at]),
+            percent(float(factor[at]) - 1),
+            f"compute x{1 - float(excess[at] / whole[at]):.4f}",
+        )

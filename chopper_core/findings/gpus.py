@@ -1,0 +1,433 @@
+"""The GPUs that the others wait for, and why; those, and pipeline stages, with too much to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.analyses.host_causes import cause_beyond
+from chopper_core.analyses.leads import (
+    CAUSES,
+    LOW_CLOCK_RATIO,
+    MIN_DELAY_SHARE,
+    MIN_OF_OTHERS,
+    MIN_ONCE_SHARE,
+    RankLeads,
+    Straggler,
+)
+from chopper_core.analyses.matched_kernels import compared_iterations, occurrences_of
+from chopper_core.analyses.pipeline import LONG, Pipeline, bubble_of, longest, pipeline_of
+from chopper_core.analyses.why_late import ONE_PLACE_SHARE, late_in_short, why_late
+from chopper_core.findings.communication import slow_links
+from chopper_core.findings.remedies import changes_of
+from chopper_core.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    Group,
+    confidence,
+    rule,
+    threshold,
+    weighted_medians,
+)
+from chopper_core.findings.titles import MAX_NAME, gpus_in_short, one_line, shortened
+from chopper_core.graph.process_groups import places_of
+from chopper_core.model.column_names import MICROBATCH
+from chopper_core.model.groups import knows_sizes, work_of
+from chopper_core.model.phrases import (
+    by_number,
+    listed,
+    others,
+    percent,
+    recurrence,
+    small,
+    time,
+    with_article,
+)
+from chopper_core.model.table import Kind
+from chopper_core.model.view import pivot
+from chopper_core.util.arrays import Float64, Mask
+from chopper_core.util.errors import ChopperError
+from chopper_core.util.grouping import (
+    beyond_others,
+    combined,
+    counts_of,
+    distinct,
+    grouped,
+    others_median,
+    ranked,
+    sums_of,
+)
+
+STRAGGLER: Final = threshold(f"""straggler | {100 * MIN_DELAY_SHARE} | % of the iteration
+    the view of ranks uses the same limit""")
+ONCE: Final = threshold(
+    f"""straggler of one iteration | {100 * MIN_ONCE_SHARE} | % of that iteration
+    in a steady run no GPU delays the others by as much, even once"""
+)
+ONE_PLACE: Final = threshold(
+    f"""place of slower kernels | {100 * ONE_PLACE_SHARE:g} | % of the longer time
+    a lower clock slows all operations; one that accounts for most of the loss is named"""
+)
+
+_MAX_LISTED: Final = 4
+_PART: Final = 0.1
+"""Of the largest excess: a smaller one is no cause."""
+_COSTS: Final = {
+    "clock": (Cost.CLOCK, "-slower_pct"),
+    "kernels": (Cost.COMPUTE, "-slower_pct"),
+    "work": (Cost.WORK, ""),
+    "host": (Cost.HOST, "-extra_host_ns"),
+    "launch": (Cost.LAUNCH, "-extra_launch_ns"),
+    "copies": (Cost.COPIES, "mean_lead_ns"),
+}
+"""Cause → the kind of time that it costs, and the order of the evidence without collectives."""
+_WORK: Final = ("compute_busy_ns", "kernels", "model_flops")
+_ITS: Final = {
+    "clock": "runs at a lower clock",
+    "kernels": "has slower kernels",
+    "work": "has more work",
+    "host": "is held back by its host",
+    "launch": "starts late after its launch calls",
+    "copies": "copies for longer",
+}
+"""Cause → what a GPU does, in a title."""
+_THEIR: Final = {
+    "clock": "run at a lower clock",
+    "kernels": "have slower kernels",
+    "work": "have more work",
+    "host": "are held back by their hosts",
+    "launch": "start late after their launch calls",
+    "copies": "copy for longer",
+}
+
+
+@rule(
+    "straggler",
+    cost="by how much it delays the others, or its time beyond its peers' median if that is longer",
+    needs="two GPUs or more",
+    thresholds=(STRAGGLER, ONCE, ONE_PLACE),
+)
+def straggler(context: FindingsContext) -> Iterator[Finding]:
+    """A GPU that the others wait for, and why it is late."""
+    leads = context.leads
+    if leads is None:
+        return
+    behind_links = {gpu for link in slow_links(context) for gpu in link.gpus}
+    found: dict[tuple[str | None, str], list[tuple[Straggler, Finding]]] = {}
+    for late in leads.stragglers:
+        # It comes last because its link is slow, which is a finding.
+        if late.cause is not None or leads.gpus[late.place] not in behind_links:
+            each = _straggler(context, leads, late)
+            what = each.detail.partition(": ")[0].partition(" host ")[2]
+            found.setdefault((late.cause, what), []).append((late, each))
+    for (cause, _), turns in found.items():
+        when = [at for late, _ in turns for at in late.when]
+        is_once = len(set(when)) == len(when) >= len(leads.iterations) / 2
+        if cause is not None and len(turns) > 1:
+            # All GPUs of a stage are late because it is too long, which is a finding.
+            if is_once or {leads.gpus[late.place] for late, _ in turns} != _of_long_stage(context):
+                yield (_in_turn if is_once else _together)(context, leads, turns)
+        else:
+            yield from (each for _, each in turns)
+    for late in leads.hidden_stragglers:
+        yield replace(_straggler(context, leads, late), needs_replay=True)
+    if more := leads.unexplained():
+        evidence = context.with_view("ranks", sort="-delay_ns")
+        title = one_line(more.partition(":")[0])
+        yield context.finding(title, more, evidence, Cost.UNKNOWN, None, group=Group.UNKNOWN)
+
+
+def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:
+    """What a straggler takes longer for than its peers, as changes of a replay."""
+    if late.cause is None:
+        return ()
+    extra = {
+        word: float(np.nan_to_num(leads.extra(word, late.when)[late.place])) for word in CAUSES
+    }
+    if late.cause != "launch":
+        extra["launch"] = 0.0
+    found = changes_of({_COSTS[word][0]: ns for word, ns in extra.items() if word != "work"})
+    if extra["work"] <= _PART * max(extra.values()):
+        return found
+    compute = float((leads.mean("same", late.when) + leads.mean("work", late.when))[late.place])
+    return (*found, f"compute x{1 - extra['work'] / compute:.4f}")
+
+
+def _together(
+    context: FindingsContext, leads: RankLeads, late: list[tuple[Straggler, Finding]]
+) -> Finding:
+    """GPUs that delay the others at the same time: one of them alone isn't worth as much."""
+    gpus = [leads.gpus[each.place] for each, _ in late]
+    named = context.gpus_text(gpus)
+    # Those that are one part of the job are late alike.
+    shown = _MAX_LISTED if named == by_number("GPU", gpus) else 1
+    texts = [each.detail.partition("; it delays")[0] for _, each in late[:shown]]
+    more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
+    what = _THEIR.get(late[0][0].cause or "", "come last")
+    return context.finding(
+        one_line(f"{gpus_in_short(context, gpus)} {what}", ": the others wait"),
+        f"{named} hold the others back: {'; '.join(texts)}{more}",
+        late[0][1].evidence,
+        late[0][1].kind,
+        max(each.cost_ns or 0.0 for _, each in late),
+        cells=_cells_of(context, leads, late),
+        changes=_changes(leads, late[0][0]),
+    )
+
+
+def _in_turn(
+    context: FindingsContext, leads: RankLeads, turns: list[tuple[Straggler, Finding]]
+) -> Finding:
+    """GPUs that delay the others in different iterations, for the same cause."""
+    first, text = turns[0][1], why_late(leads, turns[0][0], "")[0].partition(": ")[0]
+    named = listed(
+        f"GPU {each.gpu}{recurrence(late.when, leads.iterations)}" for late, each in turns
+    )
+    delays = [late.once_ns for late, _ in turns]
+    what = _ITS.get(turns[0][0].cause or "", "comes last")
+    return context.finding(
+        one_line(f"another GPU in turn {what}", ": the others wait"),
+        f"another GPU in turn {text}: {named}; it delays the others by "
+        f"{time(float(np.mean(delays)))} each time",
+        first.evidence,
+        first.kind,
+        sum(each.cost_ns or 0.0 for _, each in turns),
+        cells=_cells_of(context, leads, turns),
+        changes=_changes(leads, turns[0][0]),
+    )
+
+
+def _cells_of(
+    context: FindingsContext, leads: RankLeads, late: list[tuple[Straggler, Finding]]
+) -> Mask:
+    """The cells of stragglers in the iterations in which each has its cause."""
+    found = np.zeros(len(context.cells), np.bool_)
+    for when, own in grouped((each for each, _ in late), lambda each: each.when).items():
+        found |= context.cells_of(
+            gpu=[leads.gpus[each.place] for each in own],
+            iteration=[leads.iterations[at] for at in when],
+        )
+    return found
+
+
+def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> Finding:
+    gpu, is_once = leads.gpus[late.place], len(late.when) == 1 < len(leads.iterations)
+    each = "" if is_once else context.each
+    text, own = why_late(leads, late, each)
+    # A mean over some iterations counts for all of them.
+    own *= len(late.when) / len(leads.iterations)
+    wait, lost_ns = "", own
+    kind, sort = _COSTS.get(late.cause or "", (Cost.UNKNOWN, "mean_lead_ns"))
+    if leads.delays_ns is not None:
+        lost_ns, sort = max(own, late.delay_ns), "-delay_ns"
+    if leads.delays_ns is not None and late.delayed:
+        wait = f"; it delays {_delayed(leads, late)} by {time(late.once_ns)}{each}"
+    where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
+    labels = {"iteration": str(leads.iterations[late.when[0]])} if is_once else {}
+    evidence = context.with_view("ranks", sort=sort, **labels)
+    if late.cause == "work":
+        # The view of ranks compares the same kernels, not more of them.
+        evidence = replace(pivot(context.at(**labels), "gpu"), columns=_WORK, sort=f"-{_WORK[0]}")
+    when, short = recurrence(late.when, leads.iterations), late_in_short(leads, late)
+    return context.finding(
+        one_line(
+            f"GPU {gpu}{short or ' comes last, for no reason of its own'}{when}", *_waits(late)
+        ),
+        f"GPU {gpu}{f' ({where})' if where else ''} "
+        f"{text or 'comes last, but nothing in its own work explains the lag'}"
+        f"{when}{wait}",
+        evidence,
+        kind,
+        lost_ns,
+        is_measured=bool(text),
+        is_repeated=len(late.when) > 1,
+        gpu=gpu,
+        cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
+        changes=_changes(leads, late),
+    )
+
+
+def _waits(late: Straggler) -> tuple[str, ...]:
+    """That others wait for it, as the ends of a title."""
+    return (": the others wait",) if late.delayed and late.once_ns else ()
+
+
+def _delayed(leads: RankLeads, late: Straggler) -> str:
+    """The GPUs that a straggler delays: those that aren't late themselves."""
+    if len(leads.peers) > 1 or leads.delays_ns is None:
+        return "its peers"
+    own_ns = leads.delays_ns[:, list(late.delayed)].mean(axis=1)
+    number = int((own_ns < MIN_OF_OTHERS * own_ns[late.place]).sum())
+    every = len(leads.gpus) - 1
+    return others(every) if number == every else f"{small(number)} of {others(every)}"
+
+
+SLOWER_STAGE: Final = threshold("""stage slower than the others | 2 | %
+    most of its kernels by as much; clocks of GPUs of one product differ by about a percent""")
+SLOWER_STAGE_COST: Final = threshold("""cost of a slow stage | 1 | % of the iteration
+    the same as for a straggler""")
+_MAX_OVERLAP: Final = 0.1
+"""Of a kernel's time; communication during it slows it too."""
+
+
+@rule(
+    "slow-stage",
+    cost="time of the stage beyond that of the others: of the same kernels, or idle before "
+    "launch calls, which its waiting for other stages may hide",
+    needs="stages of a pipeline",
+    thresholds=(SLOWER_STAGE, SLOWER_STAGE_COST),
+)
+def slow_stages(context: FindingsContext) -> Iterator[Finding]:
+    """A stage of which all GPUs have slower kernels, or later hosts, than those of the others.
+
+    GPUs of one stage are compared with each other (`straggler`); a stage that has more to do is too
+    long (`long-stage`).
+    """
+    peers = occurrences_of(context.run, compared_iterations(context.run, context.view))
+    stages = [own.gpus for own in peers if set(own.gpus) <= set(context.gpus)]
+    if len(stages) < 2:
+        return
+    gpus = sorted(gpu for own in stages for gpu in own)
+    at = np.searchsorted(context.gpus, gpus)
+    factor, clock = _kernel_factors(context, gpus), context.by_gpu("gfx_mhz")[at]
+    computes = context.busy_ns.mean(axis=1)[at]
+    longer = np.where(factor - 1 < SLOWER_STAGE.share, 0.0, computes * (1 - 1 / factor))
+    idle = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_host_ns"))
+    kernels = "the same kernels" if knows_sizes(context.table) else "kernels of the same names"
+    host, usual_clock = beyond_others(idle.mean(axis=1)[at]), others_median(clock)
+    for own in stages:
+        places = np.searchsorted(gpus, own)
+        slower, later = float(longer[places].min()), float(host[places].min())
+        saving = max(slower, later)
+        if context.share(saving) < SLOWER_STAGE_COST.share:
+            continue
+        which = f"{context.gpus_text(own)} {'is' if len(own) == 1 else 'are'} a"
+        stage = f"the stage of {gpus_in_short(context, own)}"
+        if slower >= later:
+            at_clock = ""
+            if (clock < LOW_CLOCK_RATIO * usual_clock)[places].all():
+                lower = percent(1 - float((clock / usual_clock)[places].mean()))
+                at_clock = f" at {with_article(lower)} lower clock"
+            title = one_line(
+                f"{stage} is {percent(float(factor[places].min()) - 1)} slower than the others",
+                f":{at_clock.removeprefix(' at')}" if at_clock else "",
+            )
+            text = (
+                f"{which} slow stage{at_clock}: {kernels} take "
+                f"{percent(float(factor[places].min()) - 1)} longer than on the other stages, "
+                f"{time(saving)}{context.each}"
+            )
+            view = context.with_view("kernels", "operation", sort="-kernel_ns", gpu=str(own[0]))
+            cost = Cost.CLOCK if at_clock else Cost.KERNELS
+        else:
+            doing = cause_beyond(context.run, own[0], gpus, context.iterations)
+            title = one_line(f"the host of {stage} is late", shortened(doing, MAX_NAME))
+            text = (
+                f"{which} stage held back by its host{doing}: it is idle for "
+                f"{time(saving)}{context.each} more before launch calls than the other stages"
+            )
+            view = context.with_view("launch", "gpu", sort="-idle_host_ns")
+            cost = Cost.HOST
+        only = own[0] if len(own) == 1 else None
+        cells = context.cells_of(gpu=own)
+        yield context.finding(title, text, view, cost, saving, gpu=only, cells=cells)
+
+
+def _kernel_factors(context: FindingsContext, gpus: list[int]) -> Float64:
+    """By which factor most compute of each GPU takes longer than the others'.
+
+    Compared are means of the same kernels of a phase and operation, whatever the layer.
+    """
+    table, rows = context.table, context.node.rows
+    chosen = (table.kind[rows] == Kind.COMPUTE) & np.isin(table.gpu[rows], gpus)
+    chosen &= table.overlap_ns[rows] <= _MAX_OVERLAP * table.duration_ns[rows]
+    rows = rows[chosen]
+    keys = [table.column(level)[rows].astype(np.int64) for level in ("phase", "operation")]
+    names, kernel = combined([*keys, work_of(table, rows)])
+    cell = kernel * len(gpus) + ranked(table.gpu[rows])[1]
+    shape = (len(names), len(gpus))
+    size = counts_of(cell, shape[0] * shape[1]).reshape(shape)
+    took = sums_of(table.duration_ns[rows], cell, shape[0] * shape[1]).reshape(shape)
+    mean = np.where(took > 0, took / np.maximum(size, 1), np.nan)
+    with np.errstate(invalid="ignore"):
+        return weighted_medians(mean / others_median(mean.T).T, took.astype(np.float64))
+
+
+LONGER: Final = threshold(
+    f"""a stage's microbatch against the median of the others | {100 * LONG} | %
+    layers are indivisible, so stages can't be balanced to better than a few percent"""
+)
+CAUSE: Final = threshold("""longer kernels, or more of them, as the cause | 2 | %
+    the limit of a slow stage""")
+
+
+@rule(
+    "long-stage",
+    cost="its time beyond that of the next longest stage, once per microbatch",
+    needs="a pipeline: sends and receives, annotations or dumps of microbatches",
+    thresholds=(LONGER, CAUSE),
+)
+def long_stages(context: FindingsContext) -> Iterator[Finding]:
+    """A pipeline stage that takes longer than the others, so that they wait for it."""
+    if (known := _long_stage(context)) is None:
+        return
+    found, stage, times, saving = known
+    gpus = sorted(_of_long_stage(context))
+    yield Finding(
+        title=one_line(
+            f"pipeline stage {stage} takes {times:.2f} times as long as the others", ": they wait"
+        ),
+        detail=(
+            f"pipeline stage {stage} is too long: a microbatch takes {times:.2f} times the median "
+            f"of the other stages, which wait for it{_why_long(context, found, stage)}; the bubble "
+            f"is {percent(bubble_of(found))} ({percent(found.theory)} with equal stages)"
+        ),
+        evidence=context.with_view("pipeline", sort="-stage_x"),
+        confidence=confidence(measured=True, repeated=context.repeats),
+        cost_ns=saving,
+        gpu=gpus[0] if len(gpus) == 1 else None,
+        kind=Cost.COMPUTE,
+        cells=context.cells_of(gpu=gpus),
+        changes=None if MICROBATCH in context.table.measured else (f"compute x{1 / times:.4f}",),
+    )
+
+
+def _long_stage(context: FindingsContext) -> tuple[Pipeline, int, float, float] | None:
+    """The stage that is too long, how many times as long as the others, and what that costs."""
+    if "pp" not in context.table.coordinates:
+        return None
+    try:
+        found = pipeline_of(context.run, context.view)
+    except ChopperError:
+        return None
+    long = longest(found)
+    return None if long is None else (found, *long)
+
+
+def _of_long_stage(context: FindingsContext) -> set[int]:
+    """The GPUs of that stage; empty without one."""
+    if (known := _long_stage(context)) is None:
+        return set()
+    found, stage, *_ = known
+    return set(distinct(found.blocks.gpu[found.stage == stage]).tolist())
+
+
+def _why_long(context: FindingsContext, found: Pipeline, stage: int) -> str:
+    first = {
+        int(found.blocks.gpu[found.stage == each].min()): each
+        for each in distinct(found.stage).tolist()
+    }
+    gpus = sorted(first)
+    place = [first[gpu] for gpu in gpus].index(stage)
+    counts = context.kernels().mean(axis=1)[np.searchsorted(context.gpus, gpus)]
+    longer = float(_kernel_factors(context, gpus)[place]) - 1
+    others = float(others_median(counts)[place])
+    more = float(counts[place]) / others - 1 if others else 0.0
+    which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
+    reasons = [f"{which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
+    reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
+    return f": {' and '.join(reasons)}" if reasons else ""

@@ -1,0 +1,472 @@
+"""Hosts that are late: always, in whole phases of the step, or once, at one place."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.analyses.host_causes import (
+    LAUNCH_CALLS,
+    NEEDLESS,
+    WAITING,
+    HostCause,
+    HostCharges,
+    HostPlace,
+    host_charges,
+    within_scope,
+)
+from chopper_core.findings.rule import (
+    EXPLAINED,
+    SMALLEST_SAVING,
+    Cost,
+    Finding,
+    FindingsContext,
+    Group,
+    Threshold,
+    rule,
+    threshold,
+)
+from chopper_core.findings.titles import of_name, one_line, shortened
+from chopper_core.model.phrases import by_number, listed, percent, recurrence, time
+from chopper_core.model.side_table import HostState, HostTime
+from chopper_core.model.table import NO_LABEL, NO_TIME, values_of
+from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.grouping import (
+    medians_along,
+    others_median,
+    run_starts,
+    sums_of,
+)
+
+HOST_LATE: Final = threshold("""idle before launch calls | 10 | % of the phase
+    a host that runs ahead of its GPU leaves less than 1 %; a tenth is more than a single hiccup""")
+ALSO_LATE: Final = threshold("""idle before launch calls in its other phases | 1 | % of the phase
+    a host that is late in one phase runs less far ahead in the others""")
+NAMED_LATE: Final = threshold(
+    """idle before launch calls, most of it by one thing that no step needs | 4 | % of the phase
+    such as reading values back: it can be left out, however well the host keeps up otherwise"""
+)
+NAMED_COST: Final = threshold("""cost of such a thing | 1 | % of the iteration
+    the same as for a straggler""")
+LAUNCH_LATE: Final = threshold("""launch latency (idle_latency_ns) | 5 | % of the phase
+    a launch takes 4 to 8 µs to reach the GPU; if that shows at all, kernels are short or the
+    queue runs empty""")
+QUEUED: Final = threshold("""idle while launched work waits (idle_queued_ns) | 10 | % of the phase
+    the dispatch of the next kernel takes a few microseconds, some percent of short kernels""")
+BOUNDS: Final = threshold("""idle time that bounds the step | 10 | % of the iteration
+    with less, something else decides how long the step takes; the idle time is named instead""")
+PHASE: Final = threshold("""phase that counts | 2 | % of the iteration
+    a shorter phase can't be a problem by itself""")
+CAUSE: Final = threshold("""cause of idle time | 10 | % of the idle time
+    no operator that a host launches one by one has as much""")
+_MAX_CAUSES: Final = 3
+_SHORT_NAME: Final = 22
+_SAME_SHARE: Final = 0.4
+"""Of the longest idle time of an iteration; those with as much are named."""
+
+
+class LatePhase(Struct, frozen=True):
+    """A phase of which a large part is idle."""
+
+    code: int
+    idle_ns: float
+    elapsed_ns: float
+
+    @property
+    def share(self) -> str:
+        return f"{percent(self.idle_ns / self.elapsed_ns)} of the phase"
+
+
+@rule(
+    "host-bound",
+    cost="idle time before the launch calls of these phases, mean over GPUs",
+    # A host that can't keep up is late in the other phases too, below their limit.
+    holds=(0.6, 1.5),
+    needs="launch records",
+    thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, BOUNDS, PHASE, CAUSE),
+)
+def host_bound(context: FindingsContext) -> Iterator[Finding]:
+    """Phases in which the GPU waits for launch calls."""
+    yield from _bound(context, _host_bound_phases(context), HostState.LATE)
+
+
+@rule(
+    "launch-bound",
+    cost="launch latency, mean over GPUs",
+    needs="launch records",
+    thresholds=(LAUNCH_LATE, BOUNDS, PHASE),
+)
+def launch_bound(context: FindingsContext) -> Iterator[Finding]:
+    """Phases in which the GPU waits after launch calls, with nothing else in its queue."""
+    late = _late_phases(context, "idle_latency_ns", LAUNCH_LATE)
+    yield from _bound(context, late, HostState.LAUNCHED)
+
+
+@rule(
+    "queue-bound",
+    cost="idle time of these phases in which launched work waits, mean over GPUs",
+    # The dispatch of each kernel is a part of it that stays.
+    needs="launch records",
+    thresholds=(QUEUED, BOUNDS, PHASE),
+)
+def queue_bound(context: FindingsContext) -> Iterator[Finding]:
+    """Phases in which the GPU is idle though work for it was launched in time."""
+    late = _late_phases(context, "idle_queued_ns", QUEUED)
+    yield from _bound(context, late, HostState.LAUNCHED, queued=True)
+
+
+def _host_bound_phases(context: FindingsContext) -> list[LatePhase]:
+    """Phases of which a large part is idle before launch calls, or a part for one known reason."""
+    late = _late_phases(context, "idle_host_ns", HOST_LATE)
+    if late:
+        late = _late_phases(context, "idle_host_ns", ALSO_LATE, 0.0)
+    codes = [phase.code for phase in late]
+    for phase in _late_phases(context, "idle_host_ns", NAMED_LATE):
+        share = context.share(context.per_iteration(phase.idle_ns))
+        if phase.code not in codes and share >= NAMED_COST.share:
+            charges = _charges_of(context, [phase], HostState.LATE)
+            main = charges.main(charges.by_cause)
+            if main is not None and main.what in NEEDLESS:
+                late.append(phase)
+    return sorted(late, key=lambda phase: -phase.idle_ns)
+
+
+def _late_phases(
+    context: FindingsContext, column: str, limit: Threshold, least: float = PHASE.share
+) -> list[LatePhase]:
+    phases = context.split("phase")
+    idle = context.figure(column, phases).known(missing=0.0)
+    elapsed = phases.elapsed_ns.astype(np.float64)
+    codes = phases.codes("phase")
+    late = (idle > limit.share * elapsed) & (elapsed / context.spots > least * context.step_ns)
+    columns = (each[late].tolist() for each in (codes, idle, elapsed))
+    found = [LatePhase(*each) for each in zip(*columns, strict=True)]
+    return sorted(found, key=lambda phase: -phase.idle_ns)
+
+
+def _charges_of(context: FindingsContext, late: list[LatePhase], state: HostState) -> HostCharges:
+    """The idle time of late phases by where the hosts are during it."""
+    charges, table = host_charges(context.run), context.table
+    inside = np.isin(table.phase[charges.row], [phase.code for phase in late])
+    inside &= np.isin(table.iteration[charges.row], context.iterations)
+    inside &= within_scope(context.run, context.view, charges.row)
+    inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
+    return charges.take(inside)
+
+
+def _bound(
+    context: FindingsContext, late: list[LatePhase], state: HostState, *, queued: bool = False
+) -> Iterator[Finding]:
+    """A finding of late phases, before their launch calls or after them."""
+    if not late:
+        return
+    charges = _charges_of(context, late, state)
+    main = charges.main(charges.by_cause)
+    where, inside, there = _mostly_in(context, charges)
+    if state == HostState.LATE:
+        bound, when, kind = "host-bound", "before launch calls", Cost.HOST
+        what = "the host launches too slowly: GPUs idle {taken}"
+        otherwise = "the host is late"
+        by, sort = "host" if charges.ns.any() else "", "-idle_host_ns"
+        doing = _other_causes(context, late, charges)
+    elif queued:
+        bound, when, kind = "queue-bound", "in which launched work waits", Cost.LAUNCH
+        what = "Launched work waits {taken} on idle GPUs"
+        otherwise = "work waits in queue"
+        doing = (
+            "; the trace doesn't show what for: an event of another stream, of the host or of "
+            "another GPU, work of before the trace, or the dispatch of each kernel"
+        )
+        if main is not None and main.what in (*WAITING, LAUNCH_CALLS):
+            doing += f"; the hosts are in {main.text} for {_share(charges, main)} of it"
+        if main is not None and main.what in WAITING:
+            call = shortened(main.name or main.what)
+            what = f"{call} blocks while GPUs idle {{taken}}"
+        main, by, sort = None, "", "-idle_queued_ns"
+    else:
+        # Where the host doesn't wait for the GPU, it does something else by then.
+        main = main if main is not None and main.what in WAITING else None
+        bound, when, kind, doing = "launch-bound", "after launch calls", Cost.LAUNCH, ""
+        what = "GPUs idle {taken} after launch calls"
+        otherwise = "launch latency is exposed"
+        by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
+    total = sum(phase.idle_ns for phase in late)
+    idle_ns = context.per_iteration(total)
+    mostly = f", {_share(charges, main, there)} by {main.text}" if main is not None else ""
+    idle = f"{mostly}{where}: {time(idle_ns)} of idle time{context.per_gpu} {when}"
+    if len(late) == 1:
+        sentence = f"{context.phase(late[0].code)} is {bound}{idle}, {late[0].share}"
+        phase = context.text("phase", late[0].code)
+        evidence = context.with_view("launch", by, sort=sort, phase=phase)
+    else:
+        parts = (
+            f"{context.phase(phase.code)} {time(context.per_iteration(phase.idle_ns))} "
+            f"({phase.share})"
+            for phase in late
+        )
+        bounds = context.share(idle_ns) >= BOUNDS.share
+        step = f"the step is {bound}" if bounds else otherwise
+        sentence = f"{step}{idle}: {listed(parts)}"
+        evidence = context.with_view("launch", by or "phase", sort=sort)
+    cells = context.cells_of(phase=[phase.code for phase in late])
+    if main is not None and main.what in NEEDLESS and inside is not None:
+        # It is needless wherever in these iterations it is.
+        cells = inside
+    if main is not None:
+        what = f"{main.what}{where} leaves GPUs idle {{taken}}"
+        if main.name:
+            what = f"{main.what} ({shortened(main.name, _SHORT_NAME)}){where}"
+            what += " leaves GPUs idle {taken}"
+    phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
+    yield context.finding(
+        (of_name if queued else one_line)(
+            what.format(taken=f"{time(idle_ns)}{' a step' * context.has_iterations}"), phase_of
+        ),
+        f"{sentence}{doing}",
+        evidence,
+        kind,
+        idle_ns,
+        total_ns=total,
+        cells=cells,
+        changes=() if queued else None,
+        group=Group.UNKNOWN if queued else None,
+    )
+
+
+def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mask | None, Mask]:
+    """The one GPU of several that has most of it, and the iterations, unless many do; these
+    iterations' cells there; and the charges there."""
+    whose = np.searchsorted(context.gpus, context.table.gpu[charges.row])
+    when = np.searchsorted(context.iterations, context.table.iteration[charges.row])
+    by_gpu = sums_of(charges.ns, whose, len(context.gpus))
+    by_step = sums_of(charges.ns, when, len(context.iterations))
+    least, most = EXPLAINED.share * by_step.sum(), int(by_gpu.argmax())
+    on_one = len(by_gpu) > 1 and by_gpu[most] >= least > 0
+    on_gpu = f" on GPU {context.gpus[most]}" if on_one else ""
+    large = np.flatnonzero(by_step > _SAME_SHARE * by_step.max())
+    there = (whose == most) if on_one else np.ones(len(whose), np.bool_)
+    if 2 * len(large) >= len(by_step) or by_step[large].sum() < least:
+        return on_gpu, None, there
+    there &= np.isin(when, large)
+    cells = context.cells_of(iteration=[context.iterations[at] for at in large])
+    if on_one:
+        cells = cells & context.cells_of(gpu=context.gpus[most])
+    return on_gpu + recurrence(large.tolist(), context.iterations), cells, there
+
+
+def _share(charges: HostCharges, cause: HostCause, there: Mask | None = None) -> str:
+    """The share of the time that a cause has, or has at some of the charges."""
+    own = charges if there is None else charges.take(there)
+    return percent(own.by_cause[charges.causes.index(cause)] / charges.ns.sum())
+
+
+def _other_causes(context: FindingsContext, late: list[LatePhase], charges: HostCharges) -> str:
+    """The large causes, as the end of a phrase; where nothing is, the host's own overhead."""
+    ns, whole = charges.by_cause, charges.ns.sum()
+    if not whole:
+        return ""
+    order = np.argsort(-ns, kind="stable")[:_MAX_CAUSES].tolist()
+    large = [at for at in order if ns[at] >= CAUSE.share * whole]
+    causes = [charges.causes[at] for at in large if charges.causes[at] != charges.main(ns)]
+    named = ", ".join(f"{each.text} {_share(charges, each)}" for each in causes)
+    hosts = f"; the hosts are in {named} during that time" if named else ""
+    if 2 * ns[large].sum() >= whole:
+        return hosts
+    by_place = sums_of(charges.ns, charges.place, len(HostPlace)) / whole
+    calls, operators = by_place[[HostPlace.CALL, HostPlace.OPERATOR]]
+    inside = np.isin(context.codes("phase"), [phase.code for phase in late])
+    launches = context.per_iteration(int(context.cells.sizes()[inside].sum()))
+    return (
+        f"{hosts}; it is the overhead of {launches:,.0f} launches{context.per_gpu}, one by one: "
+        f"{percent(operators)} in operators, {percent(calls)} in runtime calls, "
+        f"{percent(1 - operators - calls)} outside, such as in Python"
+    )
+
+
+LATE_HOST: Final = threshold("""late host at one place | 0.2 | % of the iteration
+    an allocator that returns memory and asks for it again takes about 2 ms""")
+FAR_LATER: Final = threshold("""late host at one place, relative to other places | 3 | times
+    a host that is always late is not late at one place""")
+AT_END: Final = -2
+"""The place of a phase: the end of an iteration, after all of its activities."""
+_NEGLIGIBLE_NS: Final = 1_000
+_MAX_LISTED: Final = 10
+_MAX_LEFT_OUT: Final = 16
+"""With more GPUs or iterations, the median over all replaces that over the others."""
+
+
+class LatePlace(Struct, frozen=True):
+    """Neighbouring layers of a phase in which one host is late in one iteration."""
+
+    gpu: int
+    iteration: int
+    phase: int
+    layers: tuple[int, ...]
+    idle_ns: float
+    lost_ns: float
+    """The part of it beyond the usual."""
+
+
+@rule(
+    "late-host",
+    cost="idle time before launch calls there, minus the usual idle time at the same place on "
+    "other GPUs and in other iterations; the largest of the GPUs of each iteration",
+    needs="launch records; several GPUs or iterations",
+    thresholds=(LATE_HOST, FAR_LATER),
+)
+def late_host(context: FindingsContext) -> Iterator[Finding]:
+    """Places where one host is late once, but not on other GPUs or in other iterations."""
+    if not context.repeats:
+        return
+    idle, names = _idle_by_place(context)
+    usual = np.maximum(_usual(idle, 1), _usual(idle, 2))
+    excess = idle - usual
+    is_late = excess >= context.step_ns * SMALLEST_SAVING.share
+    is_late &= idle > FAR_LATER.value * usual
+    # A host that is always late is another finding.
+    always = [phase.code for phase in _host_bound_phases(context)]
+    is_late[np.isin(names[:, 0], np.array(always, np.int64))] = False
+    leads = context.leads
+    if leads is not None and leads.delays_ns is not None:
+        # So is one that holds the other GPUs back.
+        for late in leads.stragglers:
+            if late.cause == "host":
+                those = [leads.iterations[at] for at in late.when]
+                place = context.gpus.index(leads.gpus[late.place])
+                is_late[:, place, np.isin(context.iterations, those)] = False
+    of_phase: dict[int, list[LatePlace]] = {}
+    for gpu, iteration in np.argwhere(is_late.any(axis=0)).tolist():
+        late_at = np.flatnonzero(is_late[:, gpu, iteration])
+        phases, layers = names[late_at].T
+        # Neighbouring layers of a phase are one place.
+        for at in np.split(late_at, run_starts(phases, layers - np.arange(len(late_at)))[1:]):
+            lost = float(excess[at, gpu, iteration].sum())
+            phase = int(names[at[0], 0])
+            found = LatePlace(
+                context.gpus[gpu],
+                context.iterations[iteration],
+                phase,
+                tuple(layer for layer in names[at, 1].tolist() if layer != NO_LABEL),
+                float(idle[at, gpu, iteration].sum()),
+                lost,
+            )
+            if lost >= context.step_ns * LATE_HOST.share:
+                of_phase.setdefault(phase, []).append(found)
+    each = [sorted(own, key=lambda one: -one.lost_ns) for own in of_phase.values()]
+    for places in sorted(each, key=lambda own: -own[0].lost_ns):
+        yield _late_at(context, places)
+
+
+def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
+    """Idle time before launch calls by (phase, layer), GPU and iteration; and the pairs.
+
+    The last place is the end of an iteration, after its last activity.
+    """
+    names, owner = context.together("phase", "layer")
+    shape = (len(names), len(context.gpus), len(context.iterations))
+    place = (owner * shape[1] + context.place("gpu")) * shape[2] + context.place("iteration")
+    after_ns = context.by_gpu_and_iteration(lambda nodes: nodes.sum("idle_after_ns"))
+    own_ns = context.cells.sum("idle_host_ns") - context.cells.sum("idle_after_ns")
+    own_ns = np.maximum(own_ns, 0).astype(np.float64)
+    idle = sums_of(own_ns, place, int(np.prod(shape))).reshape(shape)
+    return np.concatenate([idle, after_ns[None]]), np.append(names, [[AT_END, NO_LABEL]], axis=0)
+
+
+def _usual(idle: Float64, axis: int) -> Float64:
+    """The median idle time at each place of the other GPUs, or of the other iterations."""
+    count = idle.shape[axis]
+    if count > _MAX_LEFT_OUT:
+        return np.maximum(medians_along(idle, axis=axis, keepdims=True), 0.0)
+    others = np.moveaxis(others_median(np.moveaxis(idle, axis, 0)), 0, axis)
+    return np.maximum(np.nan_to_num(others), 0.0)
+
+
+def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
+    """A finding of the places of a phase; of GPUs late in one iteration, the latest counts."""
+    place, is_one = late[0], len(late) == 1
+    at_end = place.phase == AT_END
+    labels = {} if at_end else {"phase": context.text("phase", place.phase)}
+    where = "at the end" if at_end else f"in {context.phase(place.phase)}"
+    doing, by = _doing(context, late), "host" if at_end else "gpu"
+    if is_one:
+        when = f" of iteration {place.iteration}" if context.has_iterations else ""
+        usual_ns = place.idle_ns - place.lost_ns
+        usual = time(usual_ns) if usual_ns >= _NEGLIGIBLE_NS else "none"
+        sentence = (
+            f"GPU {place.gpu}'s host is late {where}{when}{_layers(context, place)}{doing}: the "
+            f"GPU is idle for {time(place.idle_ns)} before launch calls there (usually {usual})"
+        )
+        title = one_line(
+            f"GPU {place.gpu}'s host is {time(place.lost_ns)} late {where}",
+            *((f" of iteration {place.iteration}",) if when else ()),
+            doing.partition(" (")[0],
+            _layers(context, place),
+        )
+        labels["gpu"] = str(place.gpu)
+        if not at_end:
+            labels["iteration"], by = context.text("iteration", place.iteration), "layer"
+        if len(place.layers) == 1:
+            labels["layer"], by = str(place.layers[0]), "operation"
+    else:
+        each = [
+            f"{time(place.idle_ns)} on GPU {place.gpu}, iteration {place.iteration}"
+            f"{_layers(context, place)}"
+            for place in late
+        ]
+        more = f"; and {len(late) - _MAX_LISTED} more" if len(late) > _MAX_LISTED else ""
+        title = one_line(f"hosts are late at {len(late)} places {where}", doing.partition(" (")[0])
+        sentence = (
+            f"hosts are late at {len(late)} places {where}{' of iterations' * at_end}{doing}, but "
+            f"not elsewhere; GPUs are idle there for {time(sum(each.idle_ns for each in late))} "
+            f"before launch calls: {'; '.join(each[:_MAX_LISTED])}{more}"
+        )
+    lost: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for place in late:
+        lost[place.iteration, place.gpu] += place.lost_ns
+    latest = {when: max(ns for (at, _), ns in lost.items() if at == when) for when, _ in lost}
+    return context.finding(
+        title,
+        sentence,
+        context.with_view("launch", by, sort="-idle_host_ns", **labels),
+        Cost.HOST,
+        sum(latest.values()) / len(context.iterations),
+        is_repeated=not is_one,
+        total_ns=sum(place.idle_ns for place in late),
+        cells=np.logical_or.reduce([_cells_of(context, place) for place in late]),
+    )
+
+
+def _cells_of(context: FindingsContext, place: LatePlace) -> Mask:
+    inside = (
+        {} if place.phase == AT_END else {"phase": place.phase, "layer": place.layers or NO_LABEL}
+    )
+    return context.cells_of(gpu=place.gpu, iteration=place.iteration, **inside)
+
+
+def _layers(context: FindingsContext, place: LatePlace) -> str:
+    if place.layers:
+        return f", {by_number('layer', place.layers)}"
+    has_layers = place.phase != AT_END and (context.codes("layer") != NO_LABEL).any()
+    return ", outside layers" if has_layers else ""
+
+
+def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
+    charges, table = host_charges(context.run), context.table
+    inside = np.zeros(len(charges.row), np.bool_)
+    begins = context.run.side(HostTime).start_ns[charges.piece]
+    is_after = begins >= values_of(table, "end_ns", charges.row)
+    for place in places:
+        here = table.gpu[charges.row] == place.gpu
+        here &= table.iteration[charges.row] == place.iteration
+        if place.phase == AT_END:
+            inside |= here & is_after
+        else:
+            here &= ~is_after & (table.phase[charges.row] == place.phase)
+            inside |= here & np.isin(table.layer[charges.row], place.layers or (NO_LABEL,))
+    charges = charges.take(inside & (charges.state == HostState.LATE))
+    doing = charges.doing(charges.by_cause)
+    return doing and f",{doing}"

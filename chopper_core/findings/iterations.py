@@ -1,0 +1,333 @@
+"""Iterations that take longer than the others, and the kind of time that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.analyses.host_causes import host_charges
+from chopper_core.analyses.leads import ALWAYS
+from chopper_core.analyses.step_times import more_work, step_times
+from chopper_core.columns.filter import only
+from chopper_core.findings.remedies import changes_of
+from chopper_core.findings.rule import (
+    FEWEST,
+    Cost,
+    Finding,
+    FindingsContext,
+    low_interval,
+    outlier_limit,
+    rule,
+    threshold,
+)
+from chopper_core.findings.titles import in_short, one_line
+from chopper_core.model.phrases import by_number, listed, percent, recurrence, time
+from chopper_core.model.side_table import HostState
+from chopper_core.model.table import NO_LABEL
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.grouping import (
+    combined,
+    distinct,
+    first_equal,
+    grouped,
+    median_of,
+    ranked,
+    sums_of,
+)
+
+LONGER: Final = threshold("""longer iteration | 3 | % of the median
+    iterations of a steady run vary by 1 to 2 %, which the deviation from the median allows for""")
+UNEVEN: Final = threshold("""uneven steps | 10 | % of the shortest
+    with steps this far apart their mean is the time of none of them""")
+_MAX_APART: Final = 1_000
+"""Iterations of which each may have a reason of its own."""
+STEADY: Final = 0.005
+"""The least spread of iterations assumed, as a share of the median."""
+
+_PARTS: Final = {
+    Cost.COMPUTE: ("compute", "compute_ns", "overlap_ns"),
+    Cost.COMMUNICATION: ("exposed communication", "exposed_comm_ns"),
+    Cost.COPIES: ("copies", "exposed_copy_ns"),
+    Cost.HOST: ("idle before launch calls", "idle_host_ns"),
+    Cost.LAUNCH: ("other idle time", "idle_launch_ns", "idle_unknown_ns"),
+}
+"""Kind of time → its name, and its columns."""
+
+
+@rule(
+    "iteration",
+    is_symptom=True,
+    cost="their time beyond the median of all, or beyond that of the shorter steps; none for a "
+    "run's first step, which warms up",
+    needs="two iterations or more",
+    thresholds=(LONGER, UNEVEN),
+)
+def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
+    """Iterations that take longer than the others: some, all from one on, or steps of two lengths.
+
+    Those that take longer for different reasons are several findings.
+    """
+    iterations, took, delayed = context.all_iterations, context.took_ns, _delayed(context)
+    slow = slow_iterations(context)
+    own = slow[~np.isin(iterations[slow], np.array(delayed, np.int64))]
+    times, usual = _TimeByKind(context), _Usual(np.ones(len(took), np.bool_), is_mean=False)
+    for places in _by_reason(times, own[np.argsort(-took[own], kind="stable")], usual):
+        yield _slow(times, places, usual)
+    known = [*iterations[slow].tolist(), *delayed]
+    while (found := _uneven(context, known)) is not None:
+        yield from _of_two_lengths(times, found, is_whole=found.is_interval or len(own) > 0)
+        known += found.numbers[found.is_long].tolist()
+
+
+class _Usual(Struct, frozen=True, eq=False):
+    """The iterations that slow ones are compared with, each kind of time and each cause alike."""
+
+    among: Mask
+    """Of all iterations, in their order."""
+    is_mean: bool
+    """Whether it is their mean, else their median."""
+
+    def of(self, values: Float64) -> float:
+        own = values[self.among]
+        return float(own.mean()) if self.is_mean else median_of(own)
+
+
+class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
+    """The times of all iterations, in their order."""
+
+    context: FindingsContext
+
+    @cached_property
+    def kinds(self) -> dict[Cost, Float64]:
+        """The time of each kind, mean over GPUs."""
+        cells = self.context.by_iteration
+        place = ranked(cells.codes("iteration"))[1]
+        gpus = distinct(cells.codes("gpu")).tolist()
+        found = {}
+        for part, (_, *names) in _PARTS.items():
+            each = np.sum([sums_of(cells.sum(name), place) for name in names], axis=0)
+            found[part] = each / len(gpus)
+        return found
+
+    @cached_property
+    def _by_host(self) -> tuple[Int64, Float64]:
+        """The cause and iteration of what hosts do late, and its time, mean over GPUs."""
+        context, charges = self.context, host_charges(self.context.run)
+        inside = np.isin(context.table.gpu[charges.row], context.gpus)
+        steps = context.table.iteration[charges.row].astype(np.int64)
+        place = np.where(inside, first_equal(context.all_iterations, steps), -1)
+        own = (place >= 0) & (charges.state == HostState.LATE)
+        pairs, owner = combined([charges.cause[own], place[own]])
+        return pairs, sums_of(charges.ns[own], owner, len(pairs)) / len(context.gpus)
+
+    def by_host(self, slow: Index, usual: _Usual) -> Float64:
+        """The time by cause that hosts take beyond the usual, mean over some iterations."""
+        pairs, sums = self._by_host
+        found = np.zeros(len(host_charges(self.context.run).causes))
+        # Causes are many, but slow iterations have few of them.
+        for cause in distinct(pairs[np.isin(pairs[:, 1], slow), 0]).tolist():
+            first, end = np.searchsorted(pairs[:, 0], (cause, cause + 1)).tolist()
+            each = np.zeros(len(self.context.all_iterations))
+            each[pairs[first:end, 1]] = sums[first:end]
+            found[cause] = each[slow].mean() - usual.of(each)
+        return found
+
+
+def _by_reason(times: _TimeByKind, slow: Index, usual: _Usual) -> Iterator[Index]:
+    """Iterations that take longer for the same reason: the kind of time that grows most, and what
+    their hosts do. Of very many the reason of all is looked for."""
+    if len(slow) > _MAX_APART:
+        return iter([slow])
+    kinds = [*times.kinds]
+    grown = np.stack([each[slow] - usual.of(each) for each in times.kinds.values()])
+    cost_of = dict(zip(slow.tolist(), grown.argmax(axis=0).tolist(), strict=True))
+
+    def reason(place: int) -> tuple[int, str]:
+        cost = cost_of[place]
+        return cost, _doing(times, np.array([place]), usual, kinds[cost])[0]
+
+    return map(np.array, grouped(slow.tolist(), reason).values())
+
+
+def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
+    context = times.context
+    iterations, took = context.all_iterations, context.took_ns
+    usual_ns = usual.of(took)
+    lost = float((took[slow] - usual_ns).sum())
+    is_one = len(slow) == 1
+    unit = "per GPU" if is_one else "per GPU and slow iteration"
+    cost, mostly, changes = _explained(times, slow, usual, unit)
+    if not is_one and np.ptp(slow) == len(slow) - 1:
+        slow = np.sort(slow)
+    named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
+    factor = took[slow].mean() / max(usual_ns, 1.0)
+    found = context.finding(
+        _title(in_short("iteration", iterations[slow].tolist()), is_one, factor, mostly),
+        f"iteration{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} longer than "
+        f"usual: the median of {len(iterations)} iterations is {time(usual_ns)}; "
+        f"{mostly}{_more(context, slow, cost)}",
+        context.with_view("throughput", "iteration", sort="-iteration_ns"),
+        cost,
+        lost / len(iterations),
+        is_repeated=not is_one,
+        total_ns=lost * len(context.gpus),
+        cells=context.cells_of(iteration=iterations[slow].tolist()),
+    )
+    return replace(found, remedy=changes)
+
+
+def _title(which: str, is_one: bool, factor: float, mostly: str) -> str:
+    takes = "takes" if is_one else "take"
+    longer = f"{factor:.1f} times as long" if factor >= 2 else f"{percent(factor - 1)} longer"
+    return one_line(f"{which} {takes} {longer}", f": {mostly.partition(', ')[0]}")
+
+
+class _TwoLengths(Struct, frozen=True, eq=False):
+    """Steps of two lengths; whether all from one to another are the long ones."""
+
+    numbers: Int64
+    each_ns: Float64
+    is_long: Mask
+    is_interval: bool = False
+
+
+def _uneven(context: FindingsContext, known: list[int]) -> _TwoLengths | None:
+    """Steps of two lengths among those that no finding is about."""
+    step = step_times(context.run, context.view)
+    numbers, each = np.array(step.iterations, np.int64), step.each_ns
+    rest = ~np.isin(numbers, np.array(known, np.int64))
+    numbers, each = numbers[rest], each[rest]
+    if len(each) < 2 or not each.min() > 0:
+        return None
+    lengths = np.sort(each)
+    is_long = each > (1 + UNEVEN.share) * lengths[0]
+    if len(each) >= FEWEST.value:
+        # Lengths that vary are two where the short ones differ less than the long ones from them.
+        place = int((lengths[1:] / lengths[:-1]).argmax())
+        short, long = lengths[place : place + 2]
+        is_apart = long > short * max(1 + UNEVEN.share, short / lengths[0])
+        is_long = (each > short) & is_apart
+    if is_long.any():
+        return _TwoLengths(numbers, each, is_long)
+    if len(each) < FEWEST.value or len(known):
+        return None
+    first, end, longer = low_interval(1 / each)
+    is_long = (np.arange(len(each)) >= first) & (np.arange(len(each)) < end)
+    is_clear = min(end - first, (~is_long).sum()) >= 2 and longer >= LONGER.share
+    if not is_clear or each[is_long].min() <= each[~is_long].max():
+        return None
+    return _TwoLengths(numbers, each, is_long, is_interval=True)
+
+
+def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -> Iterator[Finding]:
+    context, numbers, each = times.context, found.numbers, found.each_ns
+    usual_ns = float(each[~found.is_long].mean())
+    is_other = np.isin(context.all_iterations, numbers[~found.is_long])
+    usual = _Usual(is_other, is_mean=True)
+    places = np.flatnonzero(np.isin(context.all_iterations, numbers[found.is_long]))
+    for at in [places] if is_whole else _by_reason(times, places, usual):
+        long = np.isin(numbers, context.all_iterations[at])
+        which = numbers[long].tolist()
+        factor, many = each[long].mean() / usual_ns, len(each) > len(which) + 1
+        text = (
+            f"{by_number('iteration', which)} {'takes' if len(which) == 1 else 'take'} "
+            f"{factor:.1f} times as long as the other{'s' if many else ''}"
+        )
+        if found.is_interval:
+            when = recurrence(np.flatnonzero(long).tolist(), numbers.tolist())
+            text = f"they take {percent(factor - 1)} longer{when}"
+        cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
+        is_first = which == [_first_of_run(context, max(which))]
+        lost = float((each[long] - usual_ns).sum())
+        title = _title(in_short("iteration", which), len(which) == 1, factor, mostly)
+        if found.is_interval:
+            title = one_line(f"steps take {percent(factor - 1)} longer{when}")
+        finding = context.finding(
+            title,
+            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}"
+            f"{_more(context, at, cost)}",
+            context.with_view("throughput", "iteration", sort="-iteration_ns"),
+            cost,
+            None if is_first else lost / len(context.all_iterations),
+            is_repeated=len(which) > 1,
+            total_ns=lost * len(context.gpus),
+            cells=context.cells_of(iteration=which),
+        )
+        yield replace(finding, remedy=changes)
+
+
+def _delayed(context: FindingsContext) -> list[int]:
+    """The iterations that a straggler of some of them delays."""
+    leads = context.leads
+    if leads is None:
+        return []
+    count = len(leads.iterations)
+    some = [each for each in leads.stragglers if len(each.when) < ALWAYS * count]
+    some = [each for each in some if len(each.delayed) < count]
+    return [leads.iterations[at] for late in some for at in (*late.delayed, *late.when)]
+
+
+def slow_iterations(context: FindingsContext) -> Index:
+    """The positions of the complete iterations that take longer.
+
+    The run's first iteration warms up and may take longer.
+    """
+    iterations, took = context.all_iterations, context.took_ns
+    if len(iterations) < FEWEST.value:
+        return np.zeros(0, np.intp)
+    first = _first_of_run(context, np.iinfo(np.int64).max)
+    return np.flatnonzero((took > outlier_limit(took, LONGER, STEADY)) & (iterations != first))
+
+
+def _first_of_run(context: FindingsContext, without: int) -> int:
+    numbers = context.run.pairs.codes("iteration")
+    return min(numbers[numbers != NO_LABEL].tolist(), default=without)
+
+
+def _doing(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[str, float]:
+    """What hosts do in slow iterations that have most more of a kind of time, as the end of a
+    phrase, and the time that it takes beyond the usual, mean over GPUs."""
+    charges = host_charges(times.context.run)
+    if cost != Cost.HOST or not charges.causes:
+        return "", 0.0
+    ns = times.by_host(slow, usual)
+    cause = charges.main(ns)
+    return ("", 0.0) if cause is None else (charges.doing(ns), ns[charges.causes.index(cause)])
+
+
+def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tuple[Cost, str, str]:
+    """The kind of time that slow iterations have most more of, how much, mean over GPUs, and what
+    their hosts do then; and the steps without."""
+    context, kinds = times.context, times.kinds
+    grown = {part: float(each[slow].mean() - usual.of(each)) for part, each in kinds.items()}
+    cost = max(grown, key=lambda part: grown[part])
+    doing, doing_ns = _doing(times, slow, usual, cost)
+    mostly = f"mostly {_PARTS[cost][0]}, {time(grown[cost])} more {unit}"
+    if doing:
+        is_all = time(doing_ns) == time(grown[cost]) or doing_ns > grown[cost]
+        mostly += f", {'all' if is_all else time(doing_ns)} of that{doing}"
+    changes = changes_of(grown)
+    if _more(context, slow, cost):
+        ns = kinds[Cost.COMPUTE][slow].mean()
+        changes = (*changes[1:], f"compute x{1 - grown[Cost.COMPUTE] / ns:.4f}")
+    numbers = context.all_iterations
+    when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])
+    return cost, mostly, "; ".join(f"{when} {change}" for change in changes)
+
+
+def _more(context: FindingsContext, slow: Index, cost: Cost) -> str:
+    if cost != Cost.COMPUTE:
+        return ""
+
+    def ratio(values: Float64) -> float:
+        means = values.mean(axis=0)
+        usual = median_of(np.delete(means, slow)) if len(slow) < len(means) else np.nan
+        return float(means[slow].mean()) / usual if usual > 0 else np.nan
+
+    more = more_work(context.run, context.gpus, context.all_iterations.tolist(), ratio)
+    return f": they have {more}" if more else ""

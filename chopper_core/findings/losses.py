@@ -1,0 +1,265 @@
+"""Losses of a whole run: the largest overhead, copies that nothing hides, poor matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.analyses.rows import grouped
+from chopper_core.analyses.time_parts import LOSSES, parts_of
+from chopper_core.columns import is_measured
+from chopper_core.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    Group,
+    largest_first,
+    largest_parts,
+    rule,
+    threshold,
+)
+from chopper_core.findings.titles import one_line, shortened
+from chopper_core.model.column_names import AT_PEAK, RECOMPUTED
+from chopper_core.model.groups import Groups
+from chopper_core.model.phrases import count, listed, percent, time
+from chopper_core.model.table import Kind
+from chopper_core.util.arrays import Index
+from chopper_core.util.grouping import combined, distinct, first_equal, sums_of
+
+OVERHEAD: Final = threshold("""largest overhead | 15 | % of the GPUs' time
+    DVFS, the largest overhead in the paper, costs about a fifth; below this it is one of many""")
+LARGEST: Final = threshold("""largest overhead, relative to the next | 1.2 | times
+    none of several losses of similar size stands out""")
+
+_SUBJECTS: Final = {
+    RECOMPUTED: "activation recomputation is",
+    "extra_inst_ns": "matrix instructions beyond the model's FLOPs are",
+    "mfma_loss_ns": "idle matrix units in matrix kernels are",
+    "vector_ns": "work without matrix instructions is",
+    "contention_ns": "contention with other activities during compute is",
+    "frequency_ns": "a clock below nominal is",
+    "unseparated_ns": "time that a lower clock may cost is",
+}
+"""The losses of compute; communication, copies and idle time have rules of their own."""
+_COSTS: Final = {
+    "contention_ns": Cost.CONTENTION,
+    "frequency_ns": Cost.CLOCK,
+    "unseparated_ns": Cost.CLOCK,
+}
+_OF_CLOCK: Final = ("frequency_ns", "unseparated_ns")
+_UNATTRIBUTED: Final = "unmodelled_ns"
+_MAX_UNATTRIBUTED: Final = 0.1
+"""Of a GPU that has a larger share of unattributed time, compute is not split."""
+_MAX_LISTED: Final = 3
+
+
+@rule(
+    "overhead",
+    cost="that part of the breakdown, on GPUs whose compute can be split",
+    needs="hardware counters",
+    thresholds=(OVERHEAD, LARGEST),
+)
+def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
+    """A loss of compute that is by far the largest loss of all."""
+    by_gpu = context.split("gpu")
+    each = parts_of(context.run, by_gpu)
+    unattributed = each.numbers(_UNATTRIBUTED) / np.maximum(each.elapsed_ns, 1)
+    split = np.flatnonzero(unattributed <= _MAX_UNATTRIBUTED)
+    if not len(split):
+        return
+    gpus = [int(by_gpu.codes("gpu")[place]) for place in split]
+    is_all = len(gpus) == len(context.gpus)
+    whole = context.split()
+    if not is_all:
+        rows = np.concatenate([by_gpu.rows_of(int(place)) for place in split])
+        whole = Groups.single(context.table, rows)
+    parts = parts_of(context.run, whole)
+    elapsed = int(parts.elapsed_ns[0])
+    sizes = {name: int(parts.numbers(name)[0]) for name in LOSSES if name != _UNATTRIBUTED}
+    name, following = sorted(sizes, key=lambda name: -sizes[name])[:2]
+    size, after = sizes[name], sizes[following]
+    if size <= 0 or size < elapsed * OVERHEAD.share or size < LARGEST.value * after:
+        return
+    if name not in _SUBJECTS:
+        return
+    by = "" if len(gpus) == 1 or is_all else "gpu"
+    next_to = f"the next is {LOSSES[following]} with {percent(after / elapsed)}"
+    if not is_all and each.values[name].present().all():
+        # Known on all GPUs, such as the cost of a low clock: only the comparison needs counters.
+        next_to += f" on {context.gpus_text(gpus)}"
+        gpus, is_all = [int(gpu) for gpu in by_gpu.codes("gpu")], True
+        size, elapsed = int(each.numbers(name).sum()), int(each.elapsed_ns.sum())
+    count = len(gpus) * len(context.iterations)
+    where = "" if is_all else f" on {context.gpus_text(gpus)}"
+    hardware = context.run.hardware
+    nominal = ""
+    if name == "frequency_ns" and hardware is not None:
+        nominal = f" (nominal: {hardware.clock_mhz:,.0f} MHz)"
+    change = "no contention"
+    if name != "contention_ns":
+        change = f"compute x{1 - size / max(_compute_ns(context, gpus), 1):.4f}"
+    if name in _OF_CLOCK and hardware is not None:
+        change = f"clock={hardware.clock_mhz:.0f}"
+    sort = f"-{name.removesuffix('_ns')}_pct"
+    # Compute that counters can't split may hide a larger one.
+    known = "known " * (int(each.numbers(_UNATTRIBUTED).sum()) > int(each.numbers(name).sum()))
+    title = f"{_SUBJECTS[name]} the largest {known}loss", f": {percent(size / elapsed)} of the step"
+    if name == "frequency_ns" and hardware is not None:
+        mhz = (1 - size / max(_compute_ns(context, gpus), 1)) * hardware.clock_mhz
+        title = f"clocks run at {mhz:,.0f} of {hardware.clock_mhz:,.0f} MHz", where
+    yield context.finding(
+        one_line(*title),
+        f"{_SUBJECTS[name]} the largest {known}overhead{where}: {time(size / count)}"
+        f"{context.each}, {percent(size / elapsed)} of the time{nominal}; {next_to}",
+        context.with_view("overheads", by, sort=sort),
+        _COSTS.get(name, Cost.KERNELS),
+        size / count,
+        is_measured=False,
+        is_repeated=count > 1,
+        total_ns=float(size),
+        cells=context.cells_of(gpu=gpus),
+        changes=(change,),
+        group=None if name in _COSTS else Group.BETTER,
+    )
+
+
+def _compute_ns(context: FindingsContext, gpus: list[int]) -> float:
+    own = context.computes & context.cells_of(gpu=gpus)
+    return float(context.cells.sum("duration_ns")[own].sum())
+
+
+COPIES: Final = threshold("""exposed copies | 1 | % of the iteration
+    batches and losses take microseconds; pinned memory and another stream hide the rest""")
+
+
+@rule(
+    "copies",
+    cost="exposed copies, mean over GPUs",
+    thresholds=(COPIES,),
+)
+def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
+    """Copies between host and GPU that nothing hides."""
+    table, rows = context.table, context.node.rows
+    own = rows[table.kind[rows] == Kind.COPY]
+    alone = table.exposed_copy_ns[own]
+    total = float(alone.sum())
+    each = context.per_iteration(total)
+    if context.share(each) < COPIES.share:
+        return
+    kinds, owner = combined([table.kernel[own], table.phase[own]])
+    parts = largest_parts(context, "kernel", kinds, sums_of(alone, owner))
+    # The activities by name, those with most exposed copies first.
+    kernel, *_ = next(largest_parts(context, "kernel", kinds, sums_of(alone, owner))).partition(
+        " in "
+    )
+    yield context.finding(
+        one_line(
+            f"exposed copies take {percent(each / context.usual_ns)} of the step",
+            f": {shortened(kernel.partition(' (')[0])}",
+        ),
+        f"exposed copies take {time(each)}{context.per_gpu} ({percent(each / context.usual_ns)}): "
+        f"{listed(parts, _MAX_LISTED)}",
+        replace(
+            context.split_by("kernel"),
+            columns=("exposed_copy_ns", "kernels", "mean_ns"),
+            sort="-exposed_copy_ns",
+        ),
+        Cost.COPIES,
+        each,
+    )
+
+
+MATRIX_USE: Final = threshold("""use of the matrix units in large products | 50 | %
+    a rule of thumb: libraries tuned for the shapes reach 70 to 80 %""")
+PEAK_REACHED: Final = threshold("""FLOPs of large products, relative to the peak | 40 | %
+    use of 50 % at a clock of 80 % of the nominal one, where no counters tell the two apart""")
+LARGE_PRODUCT: Final = threshold("""large product | 1 | % of the iteration
+    a smaller one is hardly worth tuning""")
+_PRODUCT: Final = "gemm"
+
+
+@rule(
+    "products",
+    of_durations=True,
+    group=Group.BETTER,
+    cost="kernel time beyond what they would take at the threshold, mean over GPUs",
+    needs="hardware counters, or shapes in the trace",
+    thresholds=(MATRIX_USE, PEAK_REACHED, LARGE_PRODUCT),
+)
+def poor_products(context: FindingsContext) -> Iterator[Finding]:
+    """Large matrix products that make little use of the matrix units.
+
+    Counters tell the use; without them it is the model's FLOPs relative to the peak.
+    """
+    table, rows = context.table, context.node.rows
+    known = _best_metric(context, rows[context.of_classes({_PRODUCT})[table.kernel[rows]]])
+    if known is None:
+        return
+    metric, limit, rows, verdict = known
+    parent = Groups.single(table, rows)
+    codes, nodes = grouped(parent, table.operation[rows].astype(np.int64))
+    reached = context.figure(metric, nodes)
+    spots = len(distinct(table.gpu[rows])) * len(context.iterations)
+    took = nodes.sum("duration_ns") / spots
+    poor = reached.present() & (np.nan_to_num(reached.numbers) < limit)
+    poor &= took >= LARGE_PRODUCT.share * context.step_ns
+    if not poor.any():
+        return
+    lost = np.where(poor, took * (1 - np.nan_to_num(reached.numbers) / limit), 0.0)
+    saving = float(lost.sum())
+    # An operation has other kernels too, which its row in the evidence counts.
+    every = context.split("gpu", "operation")
+    there = np.isin(every.codes("gpu"), distinct(table.gpu[rows]))
+    place = first_equal(codes, every.codes("operation").astype(np.int64))
+    own = there & (place >= 0)
+    whole = sums_of(every.sum("duration_ns")[own], place[own], len(codes)) / spots
+
+    def taken(place: int) -> str:
+        own, all_of_it = time(took[place]), time(whole[place])
+        return own if own == all_of_it else f"{own} of {all_of_it}"
+
+    named = listed(
+        (
+            f"{context.text('operation', codes[place])} {reached.numbers[place]:.0f} % "
+            f"({taken(place)})"
+            for place in largest_first(lost)
+        ),
+        _MAX_LISTED,
+    )
+    most = largest_first(lost)[0]
+    first = f"{shortened(context.text('operation', codes[most]))} at {reached.numbers[most]:.0f} %"
+    of_peak = "of peak" if metric == "peak_pct" else "use of the matrix units"
+    yield context.finding(
+        one_line(
+            f"{count(int(poor.sum()), 'matrix product')} below {limit:.0f} % {of_peak}",
+            f": {first}",
+        ),
+        f"large matrix products {verdict}: {named}; at {limit:.0f} % they would take "
+        f"{time(saving)} less{context.each}",
+        replace(
+            context.with_view("kernels", "operation", sort="-kernel_ns"),
+            columns=("kernel_ns", "kernel_pct", "kernels", metric, "mean_ns"),
+            filter=f"{metric}<{limit:g}",
+        ),
+        Cost.KERNELS,
+        saving,
+        is_measured=metric == "mfma_util_pct",
+        total_ns=saving * spots,
+        cells=context.cells_of(operation=codes[poor].tolist()),
+        changes=(f"compute x{1 - saving / took[poor].sum():.4f}",),
+    )
+
+
+def _best_metric(context: FindingsContext, rows: Index) -> tuple[str, float, Index, str] | None:
+    measured = context.table.measured
+    if is_measured("mfma_util_pct", context.table):
+        counted = rows[np.isfinite(measured["SQ_VALU_MFMA_BUSY_CYCLES"][rows])]
+        if len(counted):
+            verdict = "make little use of the matrix units"
+            return "mfma_util_pct", MATRIX_USE.value, counted, verdict
+    known = rows[np.isfinite(measured[AT_PEAK][rows])] if AT_PEAK in measured else rows[:0]
+    verdict = "reach little of the peak of the matrix units"
+    return ("peak_pct", PEAK_REACHED.value, known, verdict) if len(known) else None

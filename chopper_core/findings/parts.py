@@ -1,0 +1,349 @@
+"""What findings are worth, and groups of those that cost the same time: a finding and its parts.
+
+A finding is worth the answer to the what-if questions that remove what it costs.
+A finding is a part of another one if a replay removes the same time for both. Where there is no
+replay, what a finding costs is spread over the cells that it is about, by its kind of time. One
+that saves nothing while another lasts is a part of that too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.analyses.asked import Answer, Steady, answer_of, change_of, questions_of
+from chopper_core.analyses.time_parts import THEORY, parts_of
+from chopper_core.findings.remedies import question_of
+from chopper_core.findings.rule import (
+    COMPUTES,
+    EXPLAINED,
+    SMALLEST_SAVING,
+    Cost,
+    Finding,
+    FindingRule,
+    FindingsContext,
+    Group,
+)
+from chopper_core.graph.questions import Change, Predictor
+from chopper_core.model.column_names import MICROBATCH
+from chopper_core.model.side_table import HostLane
+from chopper_core.util.arrays import Float64, Index, Mask
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import distinct, sums_of
+
+MAX_ERROR: Final = 0.02
+"""Of the step: with a larger error of the replay, savings stay estimates."""
+MAX_UNLAUNCHED: Final = 0.1
+"""Of the activities: without launch records, what their hosts did before them is unknown."""
+
+
+class Worth(Struct, frozen=True, eq=False):
+    """The steps of a context, to replay them without what findings cost."""
+
+    context: FindingsContext
+    steady: Steady
+    answers: dict[str, Answer | None] = {}
+    changes: dict[tuple[Predictor, str], Change] = {}
+    """Of each question of some steps: others ask it too, together with their own."""
+
+    @classmethod
+    def of(cls, context: FindingsContext) -> Worth | None:
+        """None where steps can't be replayed: unknown hosts, or a large error."""
+        run = context.run
+        if context.view.path:
+            return None  # What a part is worth to the whole step says little about the part.
+        is_schedule = MICROBATCH in run.table.measured
+        # Without the calls of hosts, their waiting for GPUs looks like work.
+        is_known = is_schedule or (len(run.side(HostLane).gpu) and not run.is_reconstructed)
+        if not is_known:
+            return None
+        try:
+            steady = Steady.of(run, context.view)
+        except NothingToShow:
+            return None
+        graph = steady.predictor.graph
+        if not is_schedule and graph.unlaunched > MAX_UNLAUNCHED * len(graph.activities):
+            return None
+        if abs(steady.error_ns) > MAX_ERROR * steady.times.mean_ns:
+            return None
+        return cls(context, steady)
+
+    def answer(self, remedy: str) -> Answer | None:
+        """The answer to some questions together; of a long run other steps are replayed for a
+        question of some iterations. None where the run lacks what they need."""
+        if remedy not in self.answers:
+            try:
+                self.answers[remedy] = answer_of(*self._asked([remedy]))
+            except NothingToShow:
+                self.answers[remedy] = None
+        return self.answers[remedy]
+
+    def saving_ns(self, remedies: Sequence[str], near: str = "") -> float:
+        """What some remedies save together; of several that are compared, with the waits without
+        the largest, `near`, since to find their own takes four replays."""
+        steady, changes = self._asked(remedies)
+        found = self.answer(near) if near else None
+        is_same = found is not None and found.steady.predictor is steady.predictor
+        start = found.expected if found is not None and is_same else None
+        replayed = steady.predictor.predict(changes, start=start)
+        return steady.now_ns - steady.mean_ns(replayed)
+
+    def _asked(self, remedies: Iterable[str]) -> tuple[Steady, list[Change]]:
+        asked = [each for remedy in remedies for each in questions_of(remedy)]
+        steady = Steady.of(self.context.run, self.context.view, asked)
+        predictor, known = steady.predictor, self.changes
+        for each in asked:
+            if (predictor, each) not in known:
+                known[predictor, each] = change_of(predictor, each)
+        return steady, [known[predictor, each] for each in asked]
+
+    def of_finding(self, finding: Finding) -> Finding:
+        """A finding with its remedy, and the saving of that: 0 where the replay takes longer."""
+        remedy = finding.remedy or question_of(self.context, finding)
+        if not remedy or finding.cost_ns is None or (found := self.answer(remedy)) is None:
+            return finding
+        return replace(finding, remedy=remedy, saving_ns=max(found.saving_ns, 0.0))
+
+    def range_ns(self, finding: Finding) -> tuple[float, float] | None:
+        """The least and the most that a finding's remedy may save; None without a replay."""
+        found = self.answer(finding.remedy) if finding.is_replayed else None
+        return None if found is None else found.range_ns
+
+    def removed_ns(self, finding: Finding) -> Float64 | None:
+        """What a finding's remedy takes from the work of each node, and from each edge's lag; None
+        where it isn't known of the same steps as that of the others."""
+        found = self.answer(finding.remedy) if finding.is_replayed else None
+        if found is None or found.steady.predictor is not self.steady.predictor:
+            return None
+        graph, expected = self.steady.predictor.graph, found.expected
+        lag = graph.lag_ns - np.maximum(expected.lag_ns, 0)
+        work = graph.work_ns - expected.work_ns
+        removed: Float64 = np.maximum(np.concatenate([work, lag]), 0).astype(np.float64)
+        return removed
+
+
+Found = tuple[FindingRule, Finding]
+
+_COLUMNS: Final = {
+    Cost.COMMUNICATION: ("exposed_comm_ns",),
+    Cost.COPIES: ("exposed_copy_ns",),
+    Cost.HOST: ("idle_host_ns",),
+    Cost.LAUNCH: ("idle_launch_ns", "idle_unknown_ns"),
+} | dict.fromkeys(COMPUTES, ("compute_ns", "overlap_ns"))
+"""Kind of time → the columns that it is in; a finding of unknown kind may be in any."""
+_TOUCHES: Final = 0.1
+"""Of the time that a replay removes for a finding: with less in common, two are two."""
+_NARROWER: Final = 0.8
+"""A finding about less than this part of the time of another one is the more precise."""
+
+
+class PlacedFinding(Struct, eq=False):
+    """A finding with its parts, and what it costs by cell."""
+
+    rule: FindingRule
+    finding: Finding
+    at: Index
+    """The places of its cells."""
+    costs_ns: Float64
+    """Of these."""
+    about_ns: float
+    """All time of its kind in its cells, or of the nodes that it is taken from."""
+    removed_ns: Float64 | None
+    """What a replay removes, by node and edge."""
+    parts: list[PlacedFinding] = []
+    sums_ns: dict[bool, Float64] = {}
+    """Its costs by GPU; by GPU and iteration."""
+
+    def holds(self, context: FindingsContext, at: Index) -> Mask:
+        """Whether some cells are among its own."""
+        gpu, cells = self.finding.gpu, self.finding.cells
+        found = np.ones(len(at), np.bool_) if cells is None else cells[at]
+        return found if gpu is None else found & (context.codes("gpu")[at] == gpu)
+
+    @property
+    def worth_ns(self) -> float:
+        return self.finding.worth_ns or 0.0
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What is replayed comes first, then what saves most, or costs most."""
+        return not self.finding.is_replayed, -self.worth_ns
+
+    @property
+    def group(self) -> Group:
+        return group_of(self.rule, self.finding)
+
+
+def group_of(rule: FindingRule, finding: Finding) -> Group:
+    """The group of a finding: its own, else that of its rule."""
+    return rule.group if finding.group is None else finding.group
+
+
+def in_groups(
+    context: FindingsContext, found: Sequence[Found], worth: Worth | None
+) -> list[tuple[Found, int | None]]:
+    """The findings, each followed by its parts; and the place of the one that each is a part of.
+
+    They come by group (`Group`), the largest first. A part saves no more than the finding that it
+    is a part of, and those to fix together no more than the step can lose. Findings that nothing
+    replays come after those that something does, and those of unknown cost last.
+    """
+    # Of equal savings, that of the later rule comes first.
+    found = found[::-1]
+    known = [_placed(context, each, worth) for each in found if each[1].worth_ns is not None]
+    known.sort(key=lambda each: -each.worth_ns)
+    listed: list[tuple[Found, int | None]] = []
+
+    def walk(level: list[PlacedFinding], whose: int | None, most_ns: float) -> None:
+        for each in sorted(level, key=lambda each: each.rank):
+            finding = each.finding
+            if finding.saving_ns is not None:
+                finding = replace(finding, saving_ns=min(finding.saving_ns, most_ns))
+            listed.append(((each.rule, finding), whose))
+            walk(each.parts, len(listed) - 1, finding.saving_ns or most_ns)
+
+    for group in Group:
+        own = [each for each in known if each.group == group]
+        walk(_wholes(context, own, worth), None, context.step_ns)
+        rest = (each for each in found if each[1].worth_ns is None and group_of(*each) == group)
+        listed += [(each, None) for each in rest]
+    return listed
+
+
+def _wholes(
+    context: FindingsContext, known: Sequence[PlacedFinding], worth: Worth | None
+) -> list[PlacedFinding]:
+    """Findings, the largest first, with those that are parts of others among the parts of these."""
+    found: list[PlacedFinding] = []
+    for one in known:
+        _add(context, found, one, worth)
+    small = [each for each in found if context.share(each.worth_ns) < SMALLEST_SAVING.share]
+    found = _fitting(context, [each for each in found if each not in small])
+    if worth is not None and found:
+        _hide(context, found, small, worth)
+    return found
+
+
+def _placed(context: FindingsContext, found: Found, worth: Worth | None) -> PlacedFinding:
+    rule, finding = found
+    at = context.cells_about(finding)
+    own: Float64 = np.zeros(len(at))
+    for name in _COLUMNS.get(finding.kind, ()):
+        own = own + context.cells.sum(name)[at]
+    if not own.any():
+        own = context.cells.elapsed_ns[at].astype(np.float64)
+    about = max(float(own.sum()), 1.0)
+    gpus = len(distinct(context.place("gpu")[at]))
+    total = (finding.cost_ns or 0.0) * gpus * len(context.iterations)
+    costs = own * (total / about)
+    removed = None if worth is None else worth.removed_ns(finding)
+    if worth is not None and removed is not None:
+        work = worth.steady.predictor.graph.work_ns
+        about = float(work[removed[: len(work)] > 0].sum())
+    return PlacedFinding(rule, finding, at, costs, about, removed)
+
+
+def _add(
+    context: FindingsContext, level: list[PlacedFinding], one: PlacedFinding, worth: Worth | None
+) -> None:
+    """Add a finding to larger ones, as a part of the smallest that costs the same time.
+
+    It takes the place of one that costs little else, if it is more precise, or the cause of steps
+    that differ.
+    """
+    shared = {number: _shared(context, one, each, worth) for number, each in enumerate(level)}
+    around = [number for number, (own, _) in shared.items() if own >= EXPLAINED.share]
+    if not around:
+        level.append(one)
+        return
+    number = max(around, key=lambda number: shared[number][1])
+    whole, is_most = level[number], shared[number][1] >= EXPLAINED.share
+    is_cause = one.rule.is_symptom < whole.rule.is_symptom
+    is_like = one.finding.is_replayed == whole.finding.is_replayed
+    is_like &= is_cause or one.rule.is_symptom == whole.rule.is_symptom
+    # What a replay tells comes before an estimate of the same time, unless it says next to nothing.
+    is_surer = one.finding.is_replayed > whole.finding.is_replayed
+    is_surer &= one.finding.kind.may_be(whole.finding.kind)
+    is_surer &= context.share(one.worth_ns) >= SMALLEST_SAVING.share
+    is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
+    if is_surer or (is_most and (is_cause or is_narrower)):
+        level[number] = one
+        one.parts, whole.parts = [whole, *whole.parts], []
+    elif is_most:
+        whole.parts.append(one)
+    else:
+        _add(context, whole.parts, one, worth)
+
+
+def _hide(
+    context: FindingsContext, groups: list[PlacedFinding], small: list[PlacedFinding], worth: Worth
+) -> None:
+    """Add what saves next to nothing to the parts of the group that it hides behind, which is the
+    one without which it saves time, else of the largest."""
+    for one in small:
+        for whole in groups:
+            both = [each.finding.remedy for each in (one, whole) if each.finding.is_replayed]
+            if len(both) == 2:
+                saved = worth.saving_ns(both, both[1]) - whole.worth_ns
+                if context.share(saved) >= SMALLEST_SAVING.share:
+                    whole.parts.append(one)
+                    break
+        else:
+            groups[0].parts.append(one)
+
+
+def _shared(
+    context: FindingsContext, one: PlacedFinding, whole: PlacedFinding, worth: Worth | None
+) -> tuple[float, float]:
+    """The parts of each of two findings' costs that the other one costs too: at the same nodes,
+    else by GPU and iteration in the cells of the second one."""
+    kinds = {one.finding.kind, whole.finding.kind}
+    is_alike = one.finding.kind.may_be(whole.finding.kind)
+    # The same kernels may be slow for several reasons at once.
+    is_other = not is_alike and kinds <= COMPUTES
+    if one.removed_ns is not None and whole.removed_ns is not None and not is_other:
+        both = float(np.minimum(one.removed_ns, whole.removed_ns).sum())
+        own = both / max(float(one.removed_ns.sum()), 1.0)
+        if worth is not None and _TOUCHES < own < EXPLAINED.share:
+            # Some of it saves nothing: what it saves once the other is gone tells.
+            largest = whole.finding.remedy
+            together = worth.saving_ns((one.finding.remedy, largest), largest)
+            own = max(own, 1 - (together - whole.worth_ns) / max(one.worth_ns, 1.0))
+        return own, own * one.worth_ns / max(whole.worth_ns, 1.0)
+    if not is_alike:
+        return 0.0, 0.0
+    # An estimate next to a replay says little about when its time is lost.
+    by_step = one.finding.is_replayed == whole.finding.is_replayed
+    if by_step not in whole.sums_ns:
+        whole.sums_ns[by_step] = _sums(context, whole.at, whole.costs_ns, by_step)
+    inside = whole.holds(context, one.at)
+    sums = _sums(context, one.at[inside], one.costs_ns[inside], by_step)
+    both = float(np.minimum(sums, whole.sums_ns[by_step]).sum())
+    own, of_whole = (max(float(each.costs_ns.sum()), 1.0) for each in (one, whole))
+    return both / own, both / of_whole
+
+
+def _sums(context: FindingsContext, at: Index, costs_ns: Float64, by_step: bool) -> Float64:
+    """Costs of some cells by GPU, or by GPU and iteration."""
+    place = context.place("gpu")[at]
+    if by_step:
+        place = place * len(context.iterations) + context.place("iteration")[at]
+    return sums_of(costs_ns, place, context.spots)
+
+
+def _fitting(context: FindingsContext, groups: list[PlacedFinding]) -> list[PlacedFinding]:
+    """The groups that together fit into what the step can lose; others are parts of the largest."""
+    ideal = parts_of(context.run, context.split()).numbers(THEORY).sum()
+    left = context.step_ns - context.per_iteration(float(ideal))
+    kept: list[PlacedFinding] = []
+    for each in sorted(groups, key=lambda each: -each.worth_ns):
+        if kept and each.worth_ns > left:
+            kept[0].parts.append(each)
+            continue
+        kept.append(each)
+        left -= each.worth_ns
+    return kept

@@ -1,0 +1,137 @@
+"""Activities and their launches: rows of the kernel table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from chopper_core.columns import columns, metric_named
+from chopper_core.columns.metric import Metric
+from chopper_core.model.column_names import is_counted
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_TIME, activity_rows
+from chopper_core.render.arrow import field_of, labels_array, table_of, words_array
+from chopper_core.render.kernel_rows import kernel_rows, measured_signals
+from chopper_core.render.tables import table
+from chopper_core.util.arrays import Index
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Final = columns("""
+    gpu | | GPU
+        Number of the GPU in the run.
+    iteration | | iteration
+        Profiler step; null outside of steps.
+    phase | | phase
+        forward, backward, optimizer, data or other; of inference prefill or decode.
+    layer | | layer
+        Number of the layer; null outside layers.
+    operation | | operation
+        Operation of the model or of the framework.
+    kernel | | kernel
+        Name of the kernel, copy or memset.
+    kind | | kind
+        compute, comm or copy: its part in the time accounting.
+    category | | category
+        kernel, memcpy or memset, as in the trace; outside: time outside steps, without an activity.
+    stream | | stream
+        Stream or queue.
+    start_ns | ns | start
+        Start, since the first activity of the run.
+    duration_ns | ns | duration
+        Duration of the activity.
+    launch_ns | ns | launched
+        Start of the launch call, since the first activity; null without a launch record.
+    bytes | B | bytes
+        Bytes that a copy or collective moved.
+    group | | group
+        Process group of a collective.
+    compute_ns | ns | compute
+        Time charged to it while compute ran without communication.
+    overlap_ns | ns | overlapped
+        Time charged to it while compute and communication ran.
+    exposed_comm_ns | ns | exposed comm
+        Time charged to it while only communication ran, or communication and copies.
+    exposed_copy_ns | ns | exposed copies
+        Time charged to it while only copies ran.
+    idle_ns | ns | idle
+        Idle time before it, and after it where it ends its step.
+    idle_host_ns | ns | idle host
+        The part of idle_ns before its launch call.
+    idle_launch_ns | ns | idle launch
+        The part of idle_ns from its launch call on.
+    idle_unknown_ns | ns | idle unknown
+        The part of idle_ns without a launch record, or after a launch that has no activity.
+    idle_after_ns | ns | idle after
+        The part of idle_ns after it.
+    hidden_ns | ns | hidden
+        Time of a collective that compute hides; next to the accounting.
+    launch_overhead_ns | ns | launch overhead
+        Gap before it, between compute activities of an iteration.
+    prep_overhead_ns | ns | preparation
+        The part of that gap before its launch call.
+    call_overhead_ns | ns | launch call
+        The part of that gap from its launch call on.
+    attributes | | attributes
+        Other attributes that the trace gives, as a JSON object.
+""")
+_OF_LAUNCHES: Final = columns("""
+    latency_ns | ns | latency
+        From the start of the launch call to the start of the activity: launch latency where the
+        queue is empty, else time in the queue.
+""")
+
+
+@table("activities", is_large=True)
+def activities(run: Run, gpus: Sequence[int] | None) -> pa.Table:
+    """A kernel, copy or memset on a GPU; its counters and the means of signals over it follow."""
+    counters = tuple(name for name in run.table.measured if is_counted(name))
+    rows = rows_of_gpus(run, gpus)
+    made = kernel_rows(run, rows, counters=counters, signals=measured_signals(run))
+    fields = [_field(run, field) for field in made.schema]
+    schema = made.schema.empty_table().schema.with_metadata(made.schema.metadata)
+    for place, field in enumerate(fields):
+        schema = schema.set(place, field)
+    return made.cast(schema)
+
+
+def _field(run: Run, field: pa.Field) -> pa.Field:
+    name = field.name
+    if name in COLUMNS:
+        return field_of(name, field.type, str(COLUMNS[name].unit), COLUMNS[name].definition)
+    metric = metric_named(name, run.table, run.counter_info)
+    return field_of(name, field.type, str(metric.unit), metric.definition)
+
+
+def rows_of_gpus(run: Run, gpus: Sequence[int] | None) -> Index:
+    """The rows of the kernel table of some GPUs, in its order; None: of all."""
+    every = np.arange(len(run.table))
+    return every if gpus is None else every[np.isin(run.table.gpu, gpus)]
+
+
+@table("launches", is_large=True)
+def launches(run: Run, gpus: Sequence[int] | None) -> pa.Table:
+    """A launch call whose activity is in the trace."""
+    from chopper_core.tables.arrow_files import array_of
+
+    every = run.table
+    rows = activity_rows(every, rows_of_gpus(run, gpus))
+    rows = rows[every.launch_ns[rows] != NO_TIME]
+    start, launched = every.start_ns[rows], every.launch_ns[rows]
+    made: dict[str, pa.Array] = {
+        "gpu": array_of(every.gpu[rows].astype(np.int64)),
+        "iteration": labels_array(every.iteration[rows]),
+        "operation": words_array(every.operation[rows], every.operations),
+        "kernel": words_array(every.kernel[rows], every.names),
+        "stream": array_of(every.stream[rows]),
+        "launch_ns": array_of(launched - run.origin_ns),
+        "start_ns": array_of(start - run.origin_ns),
+        "latency_ns": array_of(start - launched),
+    }
+    charged = ("idle_host_ns", "idle_launch_ns", "prep_overhead_ns", "call_overhead_ns")
+    made |= {name: array_of(every.column(name)[rows]) for name in charged}
+    known: dict[str, Metric] = COLUMNS | _OF_LAUNCHES
+    return table_of([(known[name], array) for name, array in made.items()])

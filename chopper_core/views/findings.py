@@ -1,0 +1,168 @@
+"""Findings: the problems of a run, those first whose fix saves most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.analyses.base import base_of_steps
+from chopper_core.columns import Values, column, numbered, worded
+from chopper_core.findings import Checked, checked, numbers_of, rules_of
+from chopper_core.findings.parts import Found, Worth, group_of
+from chopper_core.findings.remedies import is_bound
+from chopper_core.findings.rule import CONFIDENCE, DETAIL, IRREGULAR, FindingsContext
+from chopper_core.findings.sentences import detail_of
+from chopper_core.model.phrases import by_number, count, facts, percent, time
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.util import plugins
+from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="findings",
+    title="Findings",
+    question="What stands out, how much time would fixing it save, and where is the evidence?",
+    by_of_runs=SETTINGS,
+    no_statistic="has a row per finding, which is one thing",
+    takes_samples=True,
+)
+COSTS: Final = column("""cost_ns | ns | costs
+    Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about.
+    missing: it can't be measured""")
+SAVING: Final = column("""saving_ns | ns | saves
+    How much shorter a step is without it, by replay, mean over the complete steps; `≤` where no
+    change attains all of it, such as a host of zero time. That of a part is in that of the whole.
+    missing: no replay removes it: the steps can't be replayed, or nothing says how""")
+LOW: Final = column(f"""saving_low_ns | ns | at least
+    The low end of what it saves: allows for what else would wait then, and for other work that a
+    lower clock or busier links would slow down.
+    missing: {SAVING.missing_because}""")
+HIGH: Final = column(f"""saving_high_ns | ns | at most
+    The high end of what it saves.
+    missing: {SAVING.missing_because}""")
+SHARE: Final = column(f"""saving_pct | % | of step
+    What it saves in % of the step time.
+    missing: {SAVING.missing_because}""")
+GROUP: Final = column("""group | | group
+    What it asks for: fix first (a cause), could be better (kernels below their roof), or not known
+    (what the files lack).""")
+ADVICE: Final = column("""advice | | what to do
+    What to try, the most likely first, at most three sentences: only what the run shows to fit.
+    missing: nothing that the run shows tells what would help""")
+PART_OF: Final = column("""part_of | | part of
+    The number of the finding that it is a part of, counting from 1 in the default order: both cost
+    the same time.
+    missing: it costs time that no other finding does, or unknown time""")
+TOTAL: Final = column("""gpu_time_ns | ns | total GPU time
+    GPU time affected, summed over GPUs and complete iterations.
+    missing: no GPU time is attributed to it""")
+_FIRST: Final = 3
+RULE: Final = column("""rule | | rule
+    The rule that found it (docs/findings.md).""")
+DOUBT: Final = column("""doubt | | doubt
+    Why the data that it rests on is in doubt: its confidence is low.
+    missing: nothing that it rests on is in doubt""")
+REMEDY: Final = column("""remedy | | what if
+    The question of `chopper what-if` that replays the steps without it.
+    missing: no replay removes it""")
+OWN: Final = (
+    COSTS, SAVING, CONFIDENCE, LOW, HIGH, GROUP, DETAIL, ADVICE, SHARE, RULE, PART_OF, TOTAL,
+    DOUBT, REMEDY,
+)  # fmt: skip
+"""The columns of the view, as the page of findings lists them."""
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    known = checked(run, view)
+    context, worth, placed = known.context, known.worth, known.placed
+    found = [each for each, _ in placed]
+    findings = [finding for _, finding in found]
+    savings = [each.saving_ns for each in findings]
+    ranges = [known.range_ns(*each) for each in found]
+    shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
+    bound = np.array([is_bound(each.remedy) for each in findings], np.bool_)
+    return ViewResult(
+        level="finding",
+        labels=[finding.title for finding in findings],
+        columns=(
+            (COSTS, _rounded([each.cost_ns for each in findings])),
+            (SAVING, replace(_rounded(savings), bound=bound)),
+            (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
+            (LOW, _rounded([low for low, _ in ranges])),
+            (HIGH, _rounded([high for _, high in ranges])),
+            (GROUP, worded([group_of(*each).text for each in found])),
+            (DETAIL, worded([detail_of(context, each) for each in findings])),
+            (ADVICE, worded([" ".join(each.advice) or None for each in findings])),
+            (SHARE, replace(numbered(shares), bound=bound)),
+            (RULE, worded([rule.name for rule, _ in found])),
+            (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
+            (TOTAL, _rounded([finding.total_ns for finding in findings])),
+            (DOUBT, worded([each.doubt or None for each in findings])),
+            (REMEDY, worded([each.remedy if each.is_replayed else None for each in findings])),
+        ),
+        shown=(CONFIDENCE.name, RULE.name, DETAIL.name) if run.is_sampled_only else (),
+        opens=lambda row: _with_baseline(findings[row].evidence, view),
+        headline=(_headline(known),),
+        base=base_of_steps(run, view),
+        notes=(*_together(context, worth, placed), *_notes(context, worth)),
+    )
+
+
+def _with_baseline(evidence: View, view: View) -> View:
+    same = view.baseline is not None and view.baseline.path is None
+    return replace(evidence, baseline=view.baseline) if same else evidence
+
+
+def _rounded(figures: Sequence[float | None]) -> Values:
+    whole = np.array([0 if each is None else round(each) for each in figures], np.int64)
+    return Values(whole, np.array([each is None for each in figures], np.bool_))
+
+
+def _headline(known: Checked) -> str:
+    context = known.context
+    groups, parts = numbers_of(known)
+    result = (count(groups, "finding") if groups else "nothing stands out") + parts
+    if context.run.is_sampled_only:
+        gpus = count(len(context.run.gpus), "GPU")
+        return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
+    return facts(
+        result,
+        f"{time(context.step_ns)}{' per iteration' * context.has_iterations}",
+        f"{len(rules_of(context.run))} rules",
+        f"{count(known.activities, 'activity')} checked",
+    )
+
+
+def _together(
+    context: FindingsContext, worth: Worth | None, placed: list[tuple[Found, int | None]]
+) -> tuple[str, ...]:
+    """What the first findings are worth together, which is less than their sum or more."""
+    whole = [each for (_, each), whose in placed if whose is None][:_FIRST]
+    first = [each.remedy for each in whole if each.is_replayed]
+    if worth is None or len(first) < 2 or len(first) < len(whole):
+        return ()
+    saved = worth.saving_ns(first)
+    return (
+        f"the first {len(first)} together: {time(saved)} ({percent(context.share(saved))}) less "
+        "per step, by replay",
+    )
+
+
+def _notes(context: FindingsContext, worth: Worth | None) -> tuple[str, ...]:
+    notes = [] if worth is None or not worth.steady.replays.note else [worth.steady.replays.note]
+    if context.irregular:
+        which = by_number("iteration", context.irregular)
+        them = "it" if len(context.irregular) == 1 else "them"
+        notes.append(
+            f"{which} took over {IRREGULAR.value:g} times the median: left out of figures per "
+            f"usual iteration; the views behind findings include {them}"
+        )
+    if context.sampled_from is not None:
+        notes.append(
+            f"{len(context.iterations)} of {context.sampled_from} iterations, evenly chosen, are "
+            "analysed: all have too many activities; contention is not analysed"
+        )
+    return (*notes, *plugins.problems())

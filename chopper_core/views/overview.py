@@ -1,0 +1,501 @@
+"""Overview: the speed of a run, the parts of its step, each GPU's difference from the others, the
+findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.analyses.base import NODE, base_of, base_of_steps, baseline_of
+from chopper_core.analyses.kernel_figures import COLUMNS as KERNEL_COLUMNS
+from chopper_core.analyses.kernel_figures import columns_of_kernels, figures_of
+from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, spans_of
+from chopper_core.analyses.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
+from chopper_core.analyses.power_samples import OF_SAMPLES
+from chopper_core.analyses.rows import ALL_GPUS, GpuRows, LabelledRows, Own, Partition
+from chopper_core.analyses.samples import (
+    columns_of,
+    gpus_of,
+    mean_powers,
+    sampled_notes,
+    total_power,
+    totals_of,
+)
+from chopper_core.analyses.step_account import (
+    COUNTED,
+    OTHER,
+    TITLES,
+    UNATTRIBUTED,
+    Step,
+    doubt_of,
+    facts_of,
+    headline_of,
+    power_text,
+    step_of,
+    without,
+)
+from chopper_core.columns import (
+    METRICS,
+    Metric,
+    Values,
+    columns,
+    heat_of,
+    is_measured,
+    numbered,
+)
+from chopper_core.model import address
+from chopper_core.model.charts import (
+    Band,
+    Card,
+    Cards,
+    Composition,
+    LaneCells,
+    Lanes,
+    Pointed,
+    Series,
+)
+from chopper_core.model.column_names import AWAITED, HEAT, HOTSPOT
+from chopper_core.model.phrases import count, facts, time
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, Kind, Phase
+from chopper_core.model.units import LONG_TIMES, Unit, scaled_text
+from chopper_core.model.view import Interval, View, child_of, with_view
+from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
+from chopper_core.util.grouping import stable_order, sums_of
+from chopper_core.views.shared.rows_of_samples import result_of_samples
+from chopper_core.views.shared.table_view import columns_of as columns_of_figures
+from chopper_core.views.shared.table_view import known_of, table_view
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+OPERATION: Final = "operation"
+SPEC: Final = ViewSpec(
+    name="overview",
+    title="Overview",
+    question="How fast is the run, where does its step go, and what stands out?",
+    by=("gpu", "node", OPERATION),
+    compares=True,
+    has_preview=True,
+    no_statistic="shows the mean over the complete iterations",
+    takes_samples=True,
+)
+
+_MAX_GPUS: Final = 64
+"""Of more GPUs, rows are nodes, where their hosts are known."""
+_MAX_CARDS: Final = 12
+_NOTHING: Final = -1
+_UNITS: Final = (*LONG_TIMES, (1e5, 1e6, "ms"), (0.0, 1e3, "µs"))
+"""From which time a step is written in units of how many ns, and their name."""
+_KINDS: Final = {"compute": "compute", "comm": "communication", "copy": "copies"}
+_COMPUTING: Final = "it is being computed"
+
+COLUMNS: Final = columns(
+    """
+    step_ns | ns | step
+        Mean time charged to a complete iteration of the GPU: its activities and the idle time
+        before them. For a row of several GPUs, the largest.
+    step_change_pct | % | Δ step | signed
+        step_ns minus that of the same GPU in the baseline, in % of it.
+        missing: the baseline lacks the GPU
+    lag_ns | ns | lag
+        How much later than the earliest GPU it starts the same kernels, on average over the
+        complete iterations. For a row of several GPUs, the largest.
+        missing: no compute kernel of the scope runs on all of several GPUs
+        source: Lit Silicon, algorithm 1
+"""
+)
+_LAG: Final = "lag_ns"
+_STEP: Final = "step_ns"
+_CHANGE: Final = "step_change_pct"
+_POWER: Final = "mean_power_w"
+_UTILISATION: Final = "gfx_util_pct"
+
+
+class _Slow(Struct, frozen=True, eq=False):
+    """The part of the result that all activities are read for."""
+
+    lag_ns: Float64
+    """How much later than the earliest GPU each starts the same kernels; NaN if unknown."""
+    cards: Cards
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    if run.is_sampled_only:
+        return result_of_samples(run, view, _of_samples(run, view))
+    step = step_of(run, view)
+    found = run.memo(_slow_key(view), lambda: _Slow(_lag_ns(step), _cards(step)))
+    return _result(step, found)
+
+
+def preview(run: Run, view: View) -> ViewResult | None:
+    if run.memo.has(_slow_key(view)):
+        return None
+    return _result(step_of(run, view), None)
+
+
+def _slow_key(view: View) -> tuple[str, View]:
+    return "overview", replace(view, by="", sort="", filter="", columns=())
+
+
+def _result(step: Step, slow: _Slow | None) -> ViewResult:
+    """The result with what takes long; None: it is being computed."""
+    view, run = step.view, step.run
+    base = None if view.baseline is None else step_of(*baseline_of(run, view))
+    if _is_of_operations(step):
+        return _of_operations(step, base, slow)
+    rows = _gpu_rows(step)
+    own, total = _columns(step, rows, slow, base)
+    # A screen may have lines for a few rows only: those that lag most come first.
+    has_lags = len(step.gpus) > 1 if slow is None else bool(np.isfinite(slow.lag_ns).any())
+    result = table_view(
+        view,
+        rows,
+        own,
+        total=total,
+        opens=lambda row: _opens(step, rows, row),
+        sort=f"-{_LAG}" if has_lags else "",
+        headline=(headline_of(step, base), facts_of(step), *doubt_of(step)),
+        charts=(_composition(step, base), _lanes(step, rows), _cards_of(step, slow)),
+        base=base_of_steps(run, view),
+        total_title=ALL_GPUS,
+    )
+    return replace(result, by=NODE if rows.level == NODE and not view.by else "")
+
+
+def _is_of_operations(step: Step) -> bool:
+    """Whether rows are operations: with one GPU, or without training, there is no straggler."""
+    if step.view.by or step.view.baseline is not None:
+        return step.view.by == OPERATION
+    if len(step.gpus) == 1:
+        return True
+    return not {Phase.BACKWARD, Phase.OPTIMIZER} & step.phases
+
+
+def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewResult:
+    """The operations that take the time: their share, calls, roof and the gaps before them."""
+    view, run = step.view, step.run
+    nodes = step.tree.split(view.path, (OPERATION,), step.times.excluded)
+    labels = nodes.labels(OPERATION)
+    rows = Partition(OPERATION, labels, nodes, step.whole)
+    figures, whole = figures_of(run, rows)
+    shown = columns_of_kernels(run, figures)
+    gaps = METRICS["idle_ns"].compute(rows.scope(run))
+    at = shown.index("mean_ns") + 1
+    lanes = replace(_lanes(step, _gpu_rows(step)), has_own_rows=True)
+    result = table_view(
+        view,
+        rows,
+        columns_of_figures({**figures, "idle_ns": gaps}, KERNEL_COLUMNS),
+        columns_of_figures(whole, KERNEL_COLUMNS),
+        opens=lambda row: replace(child_of(view, OPERATION, labels[row]), name="kernels"),
+        sort="-kernel_ns",
+        shown=(*shown[:at], "idle_ns", *shown[at:]),
+        headline=(headline_of(step, base), facts_of(step), *doubt_of(step)),
+        charts=(_composition(step, base), lanes, _cards_of(step, slow)),
+        base=base_of(run, view),
+    )
+    return replace(result, by=OPERATION)
+
+
+def _cards_of(step: Step, slow: _Slow | None) -> Cards:
+    return Cards(_cards_title(step.view), (), is_pending=True) if slow is None else slow.cards
+
+
+def _gpu_rows(step: Step) -> GpuRows:
+    """GPUs, or nodes where there are too many GPUs to see at once and their hosts are known."""
+    if step.view.by in ("", OPERATION) and len(step.gpus) > _MAX_GPUS:
+        with suppress(NothingToShow):
+            return GpuRows.of(step.run, step.gpus, NODE)
+    by = "" if step.view.by == OPERATION else step.view.by
+    return GpuRows.of(step.run, step.gpus, by or "gpu")
+
+
+def _reduced(rows: GpuRows, numbers: Float64, how: str) -> Values:
+    """A figure of the GPUs as one of the rows; marked where it is known on some GPUs only."""
+    values = Values(rows.reduced(numbers, getattr(np, how)))
+    lacks = [not np.isfinite(numbers[own]).all() for own in rows.members]
+    return replace(values, partial=np.array(lacks) & values.present())
+
+
+def _opens(step: Step, rows: GpuRows, row: int) -> View:
+    plain = replace(step.view, by="", of="", columns=(), sort="", filter="")
+    if rows.level != NODE:
+        return child_of(plain, rows.level, rows.labels[row])
+    gpus = ",".join(str(step.gpus[place]) for place in rows.members[row].tolist())
+    return replace(plain, name="ranks", by="gpu", filter=f"gpu:{gpus}")
+
+
+def _columns(
+    step: Step, rows: GpuRows, slow: _Slow | None, base: Step | None
+) -> tuple[Own, dict[str, int | float]]:
+    steps, mean_ns = step.times.by_gpu_ns, step.times.mean_ns
+    own: Own = []
+    total: dict[str, int | float] = {_STEP: mean_ns}
+    if base is not None and rows.level == "gpu":
+        before = dict(zip(base.gpus, base.times.by_gpu_ns.tolist(), strict=True))
+        # A baseline that others hide entirely takes no time.
+        known = np.array([before.get(gpu) or np.nan for gpu in step.gpus])
+        own.append((COLUMNS[_CHANGE], Values(100.0 * (steps - known) / known)))
+        if base.times.mean_ns:
+            total[_CHANGE] = 100.0 * (mean_ns - base.times.mean_ns) / base.times.mean_ns
+    if slow is None:
+        own.append(_pending(COLUMNS[_LAG], rows, _COMPUTING))
+    elif len(step.gpus) > 1:
+        own.append((COLUMNS[_LAG], _reduced(rows, slow.lag_ns, "max")))
+    table = step.run.table
+    for name in ("gfx_mhz", heat_of(table) or HOTSPOT, _POWER, _STEP, _UTILISATION):
+        if name == _STEP:
+            own.append((COLUMNS[_STEP], _reduced(rows, steps, "max")))
+        elif name == _POWER:
+            powers = mean_powers(step.run, step.view)
+            if np.isfinite(powers).any():
+                own.append((OF_SAMPLES[_POWER], _reduced(rows, powers, "sum")))
+            elif step.run.awaits_telemetry:
+                own.append(_pending(OF_SAMPLES[_POWER], rows, AWAITED))
+            if (watts := total_power(step.run, step.view)) is not None:
+                total[_POWER] = watts
+        elif is_measured(name, table):
+            values, metric = step.figure(name), METRICS[name]
+            if rows.level == "gpu":
+                if (value := metric.compute(step.scope(step.whole)).at(0)) is not None:
+                    total[name] = value
+            else:
+                how = "max" if name in HEAT else "mean"
+                values, text = _reduced(rows, values.known(), how), f"The {how} of {name}"
+                own_name, text = f"{how}_{name}", f"{text} over the row's GPUs."
+                metric = replace(metric, name=own_name, reduces="", definition=text)
+            own.append((metric, values))
+        elif step.run.awaits_telemetry:
+            own.append(_pending(METRICS[name], rows, AWAITED))
+    return own, total
+
+
+def _pending(metric: Metric, rows: GpuRows, reason: str) -> tuple[Metric, Values]:
+    """A column that has its place before its figures."""
+    return replace(metric, missing_because=reason), numbered([None] * len(rows.labels))
+
+
+def _lanes(step: Step, rows: GpuRows) -> Lanes:
+    steps = step.times.by_gpu_ns
+    gpus = [step.gpus[int(own[steps[own].argmax()])] for own in rows.members]
+    labels = [f"GPU {gpu}" for gpu in gpus]
+    if rows.level != "gpu":
+        level = "" if rows.level == NODE else f"{rows.level} "
+        pairs = zip(rows.labels, labels, strict=True)
+        labels = [f"{level}{label} {gpu}" for label, gpu in pairs]
+    return _lanes_chart(step, gpus, labels)
+
+
+def _lanes_chart(
+    step: Step, gpus: Sequence[int], labels: Sequence[str], part: tuple[float, float] = (0.0, 1.0)
+) -> Lanes:
+    """A lane per row, of one GPU each, over a part of the iteration of typical length.
+
+    The activities of a lane are brought together when its cells are asked for.
+    """
+    run, at = step.run, step.times.typical
+    begins_ns, ends_ns = step.spans_ns
+    first, last = int(begins_ns[at]), int(ends_ns[at])
+    begin = first + int(part[0] * (last - first))
+    end = max(first + int(part[1] * (last - first)), begin + 1)
+
+    def lane(row: int) -> Lane:
+        key = ("overview lane", gpus[row], first, last)
+        return run.memo(key, lambda: _lane(step, gpus[row], first, last))
+
+    def cells(row: int, bins: int) -> LaneCells:
+        return cells_of(run, lane(row), begin, end, bins)
+
+    def bands(row: int, bins: int) -> tuple[Band, ...]:
+        return (_phases(step, lane(row), edges(begin, end, bins)),)
+
+    number = f"iteration {step.times.iterations[at]}" if step.times.iterations else "the scope"
+    seen = Interval(
+        begin - run.origin_ns,
+        end - run.origin_ns,
+        _NOTHING,
+        None,
+        int(ends_ns.max()) - run.origin_ns,
+    )
+    return Lanes(
+        title=f"GPUs in {number}",
+        lanes=tuple(labels),
+        owners=tuple(f"GPU {gpu}" for gpu in gpus),
+        kinds=KIND_NAMES,
+        seen=seen,
+        pointed=(Pointed(),) * len(labels),
+        cells=cells,
+        bands=bands,
+        classes=CLASS_NAMES,
+        part=lambda begin, end: _lanes_chart(step, gpus, labels, (begin, end)),
+    )
+
+
+def _lane(step: Step, gpu: int, begin: int, end: int) -> Lane:
+    table = step.run.table
+    rows = step.run.tree().node((str(gpu),)).selection
+    starts = table.start_ns[rows]
+    there = np.flatnonzero((starts < end) & (starts + table.duration_ns[rows] > begin))
+    there = there[stable_order(starts[there])]
+    chosen = there + rows.start if isinstance(rows, slice) else rows[there]
+    return lane_of(table, chosen, gpu, EVERY_STREAM)
+
+
+def _phases(step: Step, lane: Lane, cut: Int64) -> Band:
+    """The phase of the activity that started last before the middle of each cell."""
+    table = step.run.table
+    middles = (cut[:-1] + cut[1:]) // 2
+    codes = table.phase[lane.rows].astype(np.int64)
+    named = np.flatnonzero(codes != NO_LABEL)
+    place = np.searchsorted(lane.starts_ns[named], middles, "right") - 1
+    keys = np.where(place >= 0, codes[named[place]] if len(named) else _NOTHING, _NOTHING)
+    return Band("phase", spans_of(keys, lambda code: table.text_of("phase", code)))
+
+
+def _composition(step: Step, base: Step | None) -> Composition:
+    known = [each for each in (step, base) if each is not None]
+    labels, titles, some, divided = _sides(step, base), TITLES, "", frozenset[str]()
+    title, reduction = f"mean {step.word} of a GPU", "mean"
+    sides = [(each.parts, each.times.cells) for each in known]
+    if any(each.run.is_reconstructed for each in known):
+        title, reduction, titles = "durations on a GPU by kind", "", _KINDS
+        sides = [(_durations(each), each.times.cells) for each in known]
+    elif len({tuple(parts) for parts, _ in sides}) > 1:
+        # Parts that only one side can distinguish can't be compared.
+        sides = [(each.states, each.times.cells) for each in known]
+    else:
+        lacking = {name for each in known for name in each.covered}
+        lacking |= {
+            name for name in COUNTED if len({parts.get(name, 0) > 0 for parts, _ in sides}) > 1
+        }
+        if lacking & sides[0][0].keys():
+            sides = [(without(parts, lacking), cells) for parts, cells in sides]
+        if base is None and step.divided:
+            sides = [(step.parts, step.times.cells)]
+            divided, some = step.divided, f"{len(step.some)}/{len(step.gpus)}"
+    ns, unit = next((ns, name) for least, ns, name in _UNITS if step.times.mean_ns >= least)
+    names = [name for name in titles if any(parts.get(name) for parts, _ in sides)]
+    series = tuple(
+        Series(
+            titles[name],
+            np.array([parts.get(name, np.nan) / cells / ns for parts, cells in sides]),
+        )
+        for name in names
+    )
+
+    def opens(part: int) -> View:
+        column = UNATTRIBUTED if names[part] == OTHER else names[part]
+        plain = replace(with_view(step.view, "overheads"), baseline=None)
+        return replace(plain, columns=("elapsed_ns", column), sort=f"-{column}")
+
+    has_columns = titles is not _KINDS
+    return Composition(
+        title,
+        unit,
+        labels,
+        series,
+        reduction,
+        some,
+        tuple(titles[name] for name in names if name in divided),
+        opens if has_columns else None,
+    )
+
+
+def _sides(step: Step, base: Step | None) -> tuple[str, ...]:
+    own = "step" if step.times.iterations else "time"
+    if base is None:
+        return (own,)
+    names = tuple(PurePath(each.view.run).name for each in (step, base))
+    return names if base.run is not step.run and len(set(names)) > 1 else (own, "baseline")
+
+
+def _durations(step: Step) -> dict[str, int]:
+    table, rows = step.run.table, step.whole.selection
+    sums = sums_of(table.duration_ns[rows], table.kind[rows], len(Kind))
+    return {kind.name.lower(): int(sums[kind]) for kind in Kind}
+
+
+def _lag_ns(step: Step) -> Float64:
+    """How much later than the earliest GPU each starts the same kernels; NaN if unknown."""
+    found = np.full(len(step.gpus), np.nan)
+    if len(step.gpus) < 2:
+        return found
+    from chopper_core.analyses.leads import leads
+
+    with suppress(UsageError):
+        ranks, _ = leads(step.run, with_view(replace(step.view, baseline=None), ""))
+        lag = dict(zip(ranks.gpus, ranks.lag_ns.tolist(), strict=True))
+        found[:] = [lag.get(gpu, np.nan) for gpu in step.gpus]
+    return found
+
+
+def _cards_title(view: View) -> str:
+    return "findings" if view.baseline is None else "what changed"
+
+
+def _cards(step: Step) -> Cards:
+    from chopper_core.views.shared import evidence
+
+    cards, figures, number = evidence.findings, "costs, saves", ""
+    if step.view.baseline is not None:
+        cards, figures = evidence.changes, "change"
+    try:
+        found = cards(step.run, step.view, _MAX_CARDS)
+        if step.view.baseline is None:
+            number = evidence.number_of_findings(step.run, step.view)
+    except ChopperError as error:
+        # The other figures of a scope that no rule can check hold.
+        asked = address.render(with_view(step.view, "findings"))
+        found = (Card((), "", asked, f"not checked: {error}"),)
+    return Cards(_cards_title(step.view), found, figures=figures, number=number)
+
+
+_SHOWN_OF_SAMPLES: Final = (
+    *("mean_power_w", "peak_power_w", "sampled_energy_j", "mean_gfx_mhz", "lowest_gfx_mhz"),
+    *("mean_hot_c", "hottest_c", "mean_throttle_pct", "low_clock_pct", "mean_gfx_util_pct"),
+    "window_ns",
+)
+
+
+def _of_samples(run: Run, view: View) -> ViewResult:
+    from chopper_core.analyses.power_samples import WINDOW_NS, samples_of
+    from chopper_core.views.shared.evidence import findings, number_of_findings
+    from chopper_core.views.shared.sample_charts import charts
+
+    own = columns_of(run)
+    found = samples_of(run, view, WINDOW_NS) if own else []
+    number = number_of_findings(run, view)
+    cards = Cards("findings", findings(run, view, _MAX_CARDS), number=number)
+    return table_view(
+        view,
+        LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
+        own,
+        total=totals_of(own),
+        shown=known_of(own, _SHOWN_OF_SAMPLES),
+        headline=(_headline_of_samples(run, own), *([run.status] if run.status else [])),
+        notes=sampled_notes(run),
+        charts=(*charts(found, run.origin_ns)[:2], cards),
+    )
+
+
+def _headline_of_samples(run: Run, own: Own) -> str:
+    total = totals_of([each for each in own if each[1].present().all()])
+    parts = [f"telemetry alone of {count(len(run.gpus), 'GPU')}"]
+    if not run.status and (window := totals_of(own).get("window_ns")):
+        parts.append(f"window {time(window)}")
+    if "mean_power_w" in total:
+        parts.append(f"mean power {power_text(total['mean_power_w'])}")
+    if not run.status and "sampled_energy_j" in total:
+        parts.append(f"energy {scaled_text(total['sampled_energy_j'], Unit.JOULES)}")
+    if "mean_gfx_mhz" in total:
+        parts.append(f"clock {total['mean_gfx_mhz']:,.0f} MHz")
+    if "mean_hot_c" in total:
+        parts.append(f"{total['mean_hot_c']:.1f} °C")
+    return facts(*parts)

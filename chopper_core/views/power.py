@@ -1,0 +1,327 @@
+"""Power: the GPUs' power, clocks, temperatures and limiters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.analyses.base import NODE, base_of
+from chopper_core.analyses.power_groups import (
+    SHOWN_OF_GROUPS,
+    energy_columns,
+    of_groups,
+    places_in,
+)
+from chopper_core.analyses.power_samples import (
+    CORRELATED,
+    OF_STEPS,
+    SIGNALS,
+    WINDOW_NS,
+    GpuSamples,
+    columns_of_samples,
+    correlations,
+    samples_of,
+)
+from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
+from chopper_core.analyses.samples import columns_of, gpus_of, sampled_notes, totals_of
+from chopper_core.analyses.step_energy import StepEnergy
+from chopper_core.analyses.step_times import untraced_in
+from chopper_core.columns import METRICS, is_measured, numbered
+from chopper_core.columns.metric import quotient
+from chopper_core.model.charts import BarChart, Series
+from chopper_core.model.column_names import EDGE, HEAT
+from chopper_core.model.phrases import count, differs, facts, listed
+from chopper_core.model.run import Run
+from chopper_core.model.units import Unit, scaled_text
+from chopper_core.model.view import View, child_of
+from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import median_of, others_median
+from chopper_core.views.shared.rows_of_samples import result_of_samples
+from chopper_core.views.shared.sample_charts import charts
+from chopper_core.views.shared.table_view import known_of, table_view
+from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, any_level, options_of
+
+SPEC: Final = ViewSpec(
+    name="power",
+    title="Power",
+    question="How much power do the GPUs draw, how fast and how hot do they run, what limits them?",
+    by=(*any_level("gpu"), NODE),
+    of="window:MS, burst:W, tokens:N or samples:N",
+    no_statistic="shows means over time",
+    takes_samples=True,
+    any_split=True,
+)
+
+
+_MAX_BARS: Final = 40
+_LARGEST_FIRST: Final = ("operation", "kernel")
+_SHOWN_ALONE: Final = (
+    *("mean_power_w", "peak_power_w", "sampled_energy_j", "limit_w", "at_limit_pct"),
+    *("mean_gfx_mhz", "p05_gfx_mhz", "busy_p05_mhz", "sd_gfx_mhz", "mean_mem_mhz"),
+    *("mean_hot_c", "hottest_c"),
+    *("mean_mem_c", "throttled_pct", "low_clock_pct", "r_gfx_hotspot", "r_gfx_edge"),
+    *("r_gfx_power", "r_chance", "r_samples", "peak_over_w", "over_limit_ns", "die_spread_c"),
+    *("mean_mem_power_w", "bursts", "burst_pct", "longest_burst_ns", "mean_gfx_util_pct"),
+    *("pcie_in_bytes", "pcie_out_bytes", "nvlink_in_bytes", "nvlink_out_bytes"),
+)
+_SHOWN_BY_GPU: Final = (
+    *("mean_power_w", "mean_hotspot_c", "mean_gfx_mhz", "throttled_pct", "limit_w"),
+    *("peak_power_w", "at_limit_pct", "iteration_energy_j", "token_energy_mj", "mean_edge_c"),
+    *("p05_gfx_mhz", "busy_p05_mhz", "sd_gfx_mhz", "mean_mem_mhz", "peak_over_w", "over_limit_ns"),
+    *("die_spread_mhz", "die_spread_c", "r_gfx_hotspot", "r_gfx_edge", "r_gfx_power"),
+    *("r_time_gfx", "r_time_heat", "r_chance", "r_samples", "rolling_power_w"),
+    *("rolling_gfx_mhz", "bursts", "burst_pct", "longest_burst_ns"),
+)
+_SUMS: Final = ("mean_power_w", "energy_j")
+"""What adds up over the GPUs, where all have it: a sum over some of them is no total."""
+_MEASURED: Final = ("gfx_mhz", "mem_mhz", "power_w", "hotspot_c", "throttle_pct")
+_OPTIONS: Final = ("window", "burst", "tokens", "samples")
+"""Of an address: ms of rolling quantiles, the level of bursts in W, tokens of a GPU and iteration,
+and samples of training in the window of a run of telemetry alone."""
+_NO_TELEMETRY: Final = (
+    "no telemetry of power, clocks or temperatures on the run's clock; put a log of amd-smi, "
+    "rocm-smi or nvidia-smi next to the traces (docs/telemetry.md)"
+)
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    given = options_of(view, SPEC, **dict.fromkeys(_OPTIONS, POSITIVE))
+    options = {name: float(text) for name, text in given.items()}
+    window_ns = 1e6 * options.get("window", WINDOW_NS / 1e6)
+    if run.is_sampled_only:
+        return result_of_samples(run, view, _of_samples(run, view, options, window_ns))
+    if not any(name in run.measured for name in SIGNALS):
+        raise NothingToShow(_NO_TELEMETRY)
+    by = view.by or "gpu"
+    energy = StepEnergy.of(run, view, options.get("tokens"))
+    of_gpus = by in ("gpu", NODE, *run.table.coordinates)
+    found = samples_of(run, view, window_ns if of_gpus else None)
+    if not of_gpus:
+        return _by_label(run, view, found, energy, by)
+    gpus, untraced = [each.gpu for each in found], {*untraced_in(run, view)}
+    own = _columns(run, view, found, options)
+    own += energy_columns(energy, [places_in(energy.gpus, [gpu]) for gpu in gpus])
+    rows: LabelledRows = LabelledRows("gpu", list(map(str, gpus)))
+    notes = _notes(found)
+    if untraced:
+        alone = f"{len(untraced)} of {len(found)} GPUs have telemetry alone"
+        notes = (f"{alone}: their steps are those of the other GPUs", *notes)
+    headline = _headline(found, energy)
+    if by != "gpu":
+        rows, own, line = of_groups(run, gpus, by, own, energy)
+        headline = (*headline, *line)
+    elif not untraced:
+        rows = Partition.of(run.tree_of(view), view, "gpu")
+        own.append((METRICS["energy_j"], METRICS["energy_j"].compute(rows.scope(run))))
+    return table_view(
+        view,
+        rows,
+        [
+            each
+            for each in own
+            if not untraced or each[0].name in OF_STEPS or each[1].present().any()
+        ],
+        [*_sums_of_all(view, own), *_totals(energy)],
+        total_title=ALL_GPUS,
+        opens=lambda row: _opened(view, rows, row, untraced),
+        shown=known_of(own, _SHOWN_BY_GPU if by == "gpu" else SHOWN_OF_GROUPS),
+        headline=headline,
+        notes=notes,
+        charts=charts(found, run.origin_ns),
+        base=None if isinstance(rows, Partition) else base_of(run, view).applied,
+    )
+
+
+def _totals(energy: StepEnergy) -> Own:
+    return [
+        (OF_STEPS["iteration_energy_j"], energy.together()),
+        (OF_STEPS["token_energy_mj"], energy.token()),
+    ]
+
+
+def _opened(view: View, rows: LabelledRows, row: int, untraced: Set[int]) -> View:
+    """What a row opens: its part of the tree, or the view where a GPU has no trace."""
+    label = rows.labels[row]
+    if rows.level == NODE or (rows.level == "gpu" and int(label) in untraced):
+        return view
+    if rows.level == "gpu":
+        return child_of(view, rows.level, label)
+    return replace(view, by="gpu", filter=f"{rows.level}:{label}", columns=(), sort="")
+
+
+def _columns(run: Run, view: View, found: list[GpuSamples], options: Mapping[str, float]) -> Own:
+    related = correlations(run, view, found)
+    own = columns_of_samples(run, found, options.get("burst"))
+    return [*own, *((metric, related[name]) for name, metric in CORRELATED.items())]
+
+
+def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: float) -> ViewResult:
+    found = samples_of(run, view, window_ns)
+    own, sampled = {}, columns_of(run)
+    if sampled:
+        # The curves of the view lack the last sample's value, which the summaries have.
+        every = (*_columns(run, view, found, options), *sampled)
+        own = {metric.name: (metric, values) for metric, values in every}
+    known = [own[name] for name in known_of([*own.values()])]
+    means = {
+        signal: own[name][1].known()
+        for signal, name in (("power_w", "mean_power_w"), ("gfx_mhz", "mean_gfx_mhz"))
+        if name in own
+    }
+    headline = _headline(found, known_means=means)
+    joules, window = (own.get(name) for name in ("sampled_energy_j", "window_ns"))
+    samples = options.get("samples")
+    if samples and joules and window and joules[1].present().all() and not run.status:
+        # The window of the first rank, as CharLLM-PPT takes it.
+        energy_j = joules[1].numbers.sum()
+        speed = samples / (window[1].numbers[0] * 1e-9)
+        headline += (
+            f"{speed:.4f} samples/s, {speed / (energy_j * 1e-6):.4f} samples/(s·MJ), "
+            f"{energy_j / samples:,.1f} J/sample",
+        )
+    return table_view(
+        view,
+        LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
+        known,
+        total=totals_of(known),
+        shown=known_of(known, _SHOWN_ALONE),
+        headline=headline,
+        notes=(*([run.status] if run.status else []), *sampled_notes(run)),
+        charts=charts(found, run.origin_ns),
+    )
+
+
+def _sums_of_all(view: View, own: Own) -> Own:
+    """The total row is of all GPUs together, also where it is per step."""
+    gpus = {metric.name: len(values) for metric, values in own if metric.adds_up}
+    return [
+        (metric, numbered(values.known().sum(keepdims=True) * factor))
+        for metric, values in own
+        for factor in (1 if view.is_total else gpus.get(metric.name, 1),)
+        if metric.name in _SUMS and values.present().any()
+    ]
+
+
+def _by_label(
+    run: Run, view: View, found: list[GpuSamples], energy: StepEnergy, by: str
+) -> ViewResult:
+    rows = Partition.of(run.tree_of(view), view, by)
+    charged, elapsed = (METRICS[n].compute(rows.scope(run)) for n in ("energy_j", "elapsed_ns"))
+    joules = charged.known()
+    own: Own = [
+        (METRICS["energy_j"], charged),
+        (OF_STEPS["energy_pct"], numbered(100.0 * joules / joules.sum())),
+        (OF_STEPS["charged_power_w"], quotient(joules, elapsed.known() * 1e-9)),
+    ]
+    totals: Own = []
+    if by == "iteration":
+        number_of = {str(number): place for place, number in enumerate(energy.iterations)}
+        at = np.array([number_of.get(label, -1) for label in rows.labels], np.intp)
+        names = ("step_energy_j", "token_energy_mj")
+        for name, values in zip(names, energy.of_iterations(), strict=True):
+            known = values.take(at)
+            missing = ~known.present() | (at < 0)
+            own.append((OF_STEPS[name], replace(known, missing=missing)))
+        totals = [(OF_STEPS["step_energy_j"], energy.together())]
+    divisors = base_of(run, view).of_rows({by: rows.labels})
+    shown = known_of(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
+    known_all = np.isfinite(joules).all()
+    return table_view(
+        view,
+        rows,
+        own,
+        [
+            (METRICS["energy_j"], numbered([joules.sum()])),
+            (OF_STEPS["energy_pct"], numbered([100.0 if known_all else None])),
+            *totals,
+        ],
+        sort="-energy_j" if by in ("operation", "kernel") else "",
+        shown=(*shown, "elapsed_ns"),
+        headline=_headline(found, energy),
+        notes=_notes(found),
+        charts=energy_bars(by, rows.labels, joules / divisors),
+    )
+
+
+def _headline(
+    found: list[GpuSamples],
+    energy: StepEnergy | None = None,
+    known_means: Mapping[str, Float64] = {},
+) -> tuple[str, ...]:
+    def means(signal: str) -> Float64:
+        if signal in known_means:
+            return known_means[signal]
+        return np.array([gpu.mean(signal) for gpu in found])
+
+    if not found:
+        return ()
+    first, second = [], []
+    power, several = means("power_w"), len(found) > 1
+    # A GPU that idles longer has a lower mean clock, and isn't slower.
+    gfx, when = np.array([gpu.busy.mean() for gpu in found]), "while busy"
+    if not np.isfinite(gfx).any():
+        gfx, when = means("gfx_mhz"), "on average"
+    if np.isfinite(power).all():
+        most = int(power.argmax())
+        text = f"{scaled_text(float(power.sum()), Unit.WATTS)} on {count(len(found), 'GPU')}"
+        if several and differs(power[most], median_of(power)):
+            text += f", GPU {found[most].gpu} most, {power[most]:.0f} W"
+        first.append(text)
+        for values, unit, what in (
+            ()
+            if energy is None
+            else (
+                (energy.together(), Unit.JOULES, "an iteration"),
+                (energy.token(), Unit.MILLIJOULES, "a token"),
+            )
+        ):
+            if (number := values.at(0)) is not None:
+                mark = "~" * values.is_extrapolated(0)
+                first.append(f"{mark}{scaled_text(number, unit)} {what}")
+    low = int(np.nan_to_num(gfx, nan=np.inf).argmin())
+    usual = others_median(gfx)[low]
+    if several and np.isfinite(usual) and differs(gfx[low], usual):
+        second.append(f"GPU {found[low].gpu} {gfx[low]:.0f} MHz {when}, median {usual:.0f}")
+        for name in HEAT:
+            hot = means(name)
+            usual = others_median(hot)[low]
+            if np.isfinite(hot).all() and differs(hot[low], usual):
+                where = " at the edge" if name == EDGE else ""
+                second.append(f"{hot[low]:.0f} °C{where}, median {usual:.0f}")
+                break
+    throttled = zip(found, means("throttle_pct").tolist(), strict=True)
+    if shares := [f"GPU {gpu.gpu} {share:.0f} %" for gpu, share in throttled if share >= 0.5]:
+        second.append(f"throttled: {listed(shares)}")
+    return tuple(filter(None, (facts(*first), facts(*second))))
+
+
+def _notes(found: list[GpuSamples]) -> tuple[str, ...]:
+    periods = [own.period_ns() for gpu in found for own in gpu.signals.values() if len(own) > 1]
+    notes = []
+    if periods:
+        period_ms = median_of(np.array(periods)) / 1e6
+        notes.append(f"a sample every {period_ms:.3g} ms; shorter events aren't visible")
+    if not any("power_cap_w" in gpu.signals for gpu in found):
+        if any(np.isfinite(gpu.limit_w) for gpu in found):
+            notes.append("no power cap in the telemetry: the limit is the product's TDP")
+        else:
+            notes.append("no power cap in the telemetry: the limit is unknown")
+    absent = [str(gpu.gpu) for gpu in found if not any(map(len, gpu.signals.values()))]
+    if absent:
+        notes.append(f"no telemetry of GPU {', '.join(absent)} in the scope's time")
+    return tuple(notes)
+
+
+def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[BarChart, ...]:
+    known = np.flatnonzero(np.isfinite(joules))
+    if not len(known):
+        return ()
+    if level in _LARGEST_FIRST:
+        known = known[np.argsort(-joules[known], kind="stable")]
+    some = known[:_MAX_BARS]
+    words = tuple(labels[place] for place in some.tolist())
+    return (BarChart(f"energy by {level}", "J", words, (Series("energy", joules[some]),), level),)

@@ -1,0 +1,1 @@
+"""Work models of operators: FLOPs, bytes and traffic from shapes."""
