@@ -78,7 +78,8 @@ def comparability(run: Run, bases: Sequence[Run], columns: Collection[str] = ())
 def _layout(run: Run, base: Run) -> Iterator[Disagreement]:
     ours, theirs = len(run.gpus), len(base.gpus)
     if ours != theirs:
-        yield Disagreement("layout", f"{ours} GPUs, the baseline {theirs}", 0.0, True)
+        text = f"{ours} GPU{'s' * (ours > 1)}, the baseline {theirs}"
+        yield Disagreement("layout", text, 0.0, True)
         return
     sizes = [each.parallel.sizes if each.parallel is not None else None for each in (run, base)]
     if None not in sizes and sizes[0] != sizes[1]:

@@ -124,7 +124,7 @@ def test_a_job_sees_a_refusal_as_an_error_and_goes_on_at_will(
     assert "beyond the noise" in str(first[0].get("message")) and second[0].tag == "system-out"
     capsys.readouterr()
     assert main(["diff", a, c, *limits, "--junit", str(file)]) == 1
-    assert "aren't comparable (score 0 %): layout: 1 GPUs, the baseline 2; --anyway" in (
+    assert "aren't comparable (score 0 %): layout: 1 GPU, the baseline 2; --anyway" in (
         capsys.readouterr().err
     )
     suite = fromstring(file.read_text())
