@@ -482,9 +482,10 @@ def _units(table: KernelTable, rows: Index) -> Float64:
 
 
 def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
-    """The host's time before the same launches on the other GPUs and in other iterations.
+    """The host's time before the same launches on other GPUs in the same iteration, else in any.
 
-    A call that most of them don't make there takes no time, and waits for nothing.
+    A call that most of them don't make there takes no time, and waits for nothing. A phase of a
+    step whose host is no slower than its peers' keeps its times: this never makes steps longer.
     """
     table, every = run.table, host_nodes(graph)
     rows, is_after = rows_of_hosts(graph, every)
@@ -510,10 +511,23 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     extra = np.zeros(len(graph), np.bool_)
     extra[every[is_extra]] = True
 
+    gpu, iteration = table.gpu[rows], table.iteration[rows]
+    in_step = combined([code, iteration])[1]
+    steps = int(in_step.max(initial=-1)) + 1
+    pairs = combined([in_step, gpu])[0]
+    runs = counts_of(pairs[:, 0].astype(np.intp), steps)
+    has_step = runs[in_step] > 1
+    block = combined([gpu, iteration, table.phase[rows]])[1]
+    blocks = int(block.max(initial=-1)) + 1
+
     def new(work: Float64) -> Float64:
         time = work[every]
         usual = quantiles_of(time[peers], code[peers], count, (0.5,))[:, 0][code]
-        return np.where(is_extra, 0.0, np.where(np.isfinite(usual), usual, time))[own]
+        of_step = quantiles_of(time[peers], in_step[peers], steps, (0.5,))[:, 0][in_step]
+        usual = np.where(has_step & np.isfinite(of_step), of_step, usual)
+        usual = np.where(is_extra, 0.0, np.where(np.isfinite(usual), usual, time))
+        is_slower = sums_of(time, block, blocks) > sums_of(usual, block, blocks)
+        return np.asarray(np.where(is_slower[block], usual, time)[own])
 
     free = np.flatnonzero(extra[graph.target] & (graph.evidence == Evidence.BLOCKED))
     return Change(every[own], new, free=free)
