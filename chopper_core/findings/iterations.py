@@ -119,7 +119,8 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
         """The cause and iteration of what hosts do late, and its time, mean over GPUs."""
         context, charges = self.context, host_charges(self.context.run)
         inside = np.isin(context.table.gpu[charges.row], context.gpus)
-        place = np.where(inside, first_equal(context.all_iterations, charges.iteration), -1)
+        steps = context.table.iteration[charges.row].astype(np.int64)
+        place = np.where(inside, first_equal(context.all_iterations, steps), -1)
         own = (place >= 0) & (charges.state == HostState.LATE)
         pairs, owner = combined([charges.cause[own], place[own]])
         return pairs, sums_of(charges.ns[own], owner, len(pairs)) / len(context.gpus)
