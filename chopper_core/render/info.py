@@ -108,20 +108,8 @@ def describe(run: Run) -> dict[str, Any]:
         "recordings": run.recordings,
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
-        "quality": [
-            {
-                "kind": doubt.kind.value,
-                "check": doubt.code,
-                "text": doubt.sentence,
-                "share_pct": 100.0 * doubt.share,
-                "ranks": doubt.ranks,
-                "iterations": doubt.iterations,
-                "signals": doubt.signals,
-                "columns": doubt.columns,
-            }
-            for doubt in run.doubts
-        ],
-        "coverage": {level: _coverage(run, level) for level in LABELLED},
+        "quality": [doubt.as_json for doubt in run.doubts],
+        "coverage": {level: coverage_of(run, level) for level in LABELLED},
         "levels": {
             level: len(table.operations)
             if level == "operation"
@@ -149,7 +137,7 @@ def describe(run: Run) -> dict[str, Any]:
             for samples in run.cpu
         ],
         "hardware": run.hardware,
-        "missing": _missing(run),
+        "missing": missing_of(run),
     }
     plain: dict[str, Any] = finite(to_builtins(document, str_keys=True))
     return plain
@@ -259,7 +247,7 @@ def _samples(run: Run) -> _Document:
     }
 
 
-def _missing(run: Run) -> list[str]:
+def missing_of(run: Run) -> list[str]:
     if run.is_sampled_only:
         return ["no traces and no counters: this telemetry belongs to no run"]
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
@@ -290,7 +278,7 @@ def numbers_text(numbers: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
-def _coverage(run: Run, level: str) -> _Document:
+def coverage_of(run: Run, level: str) -> _Document:
     table, unlabelled = run.table, 0
     by_rule = np.zeros(len(Rule), np.int64)
     for rows in _rows_of_gpus(run).values():
@@ -363,8 +351,13 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
 
 
 def _doubt_line(doubt: _Document) -> str:
-    ranks = f" (ranks {numbers_text(doubt['ranks'])})" if len(doubt["ranks"]) > 1 else ""
-    return f"{doubt['kind']}: {doubt['text']}{ranks}"
+    where = [
+        f"{what}{'s' * (len(numbers) > 1)} {numbers_text(numbers)}"
+        for what, numbers in (("rank", doubt["ranks"]), ("step", doubt["iterations"]))
+        if numbers
+    ]
+    place = f" ({', '.join(where)})" if where else ""
+    return f"{doubt['kind']}: {doubt['text']}{place}"
 
 
 def _head_lines(run: Run, found: _Document) -> list[str]:

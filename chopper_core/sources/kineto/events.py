@@ -219,6 +219,11 @@ class Args(msgspec.Struct, gc=False):
     source_kind: Any = msgspec.field(name="src kind", default=None)
     target_kind: Any = msgspec.field(name="dst kind", default=None)
     """Of copies that torch's CUPTI backend names `Memcpy` alone."""
+    graph_node: Number = msgspec.field(name="graph node id", default=ABSENT)
+    annotation: Any = None
+    """Of a graph's node, as the next two: what it was marked with."""
+    module: Any = msgspec.field(name="module_fqn", default=None)
+    mark: Any = msgspec.field(name="name", default=None)
     sync_kind: Any = msgspec.field(name="cuda_sync_kind", default=None)
     awaited_stream: Number = msgspec.field(name="wait_on_stream", default=ABSENT)
     recorded_by: Number = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=ABSENT)
@@ -286,6 +291,13 @@ def split_ranks(events: Sequence[Event]) -> bool:
             event.pid = int(match[2]) if match[2].isdecimal() else match[2]
             is_any = True
     return is_any
+
+
+def mark_of(args: Args) -> str:
+    """What a graph's node was marked with; '' for nothing."""
+    return next(
+        (each for each in (args.module, args.annotation, args.mark) if isinstance(each, str)), ""
+    )
 
 
 class EventDecoder:
