@@ -225,6 +225,8 @@ def unfused_optimizer(case: AdviceCase) -> Mapping[str, str] | None:
 def pageable_copies(case: AdviceCase) -> Mapping[str, str] | None:
     """Copies to the GPU that nothing hides, from memory that no trace calls pinned: on AMD none
     says so."""
+    if case.finding.kind != Cost.COPIES:
+        return None
     table, rows = case.context.table, case.rows
     own = rows[(table.kind[rows] == Kind.COPY) & (table.exposed_copy_ns[rows] > 0)]
     every = (table.names[code] for code in distinct(table.kernel[own]).tolist())

@@ -312,9 +312,6 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
         is_all = time(doing_ns) == time(grown[cost]) or doing_ns > grown[cost]
         mostly += f", {'all' if is_all else time(doing_ns)} of that{doing}"
     changes = changes_of(grown)
-    if _more(context, slow, cost):
-        ns = kinds[Cost.COMPUTE][slow].mean()
-        changes = (*changes[1:], f"compute x{1 - grown[Cost.COMPUTE] / ns:.4f}")
     numbers = context.all_iterations
     when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])
     return cost, mostly, "; ".join(f"{when} {change}" for change in changes)
