@@ -339,7 +339,7 @@ def framed(
         base=base.text if base.is_applied or columns.adds_up else "",
         total_title=result.total_title or base.total_title(result.level, result.labels),
         partial_total=columns.partial_totals,
-        extrapolated_total=result.extrapolated_total,
+        extrapolated_total=result.extrapolated_total | run.doubted,
         quality=run.doubts,
     )
     return frame, columns, shown
