@@ -201,7 +201,7 @@ class RowCollector:
         gpu, times_ns = rows["gpu"], rows["time_ns"]
         notes = self._name_by_rounds(gpu, times_ns)
         if self.stamps.clock is ClockDomain.LOCAL:
-            notes += _after_summer(times_ns)
+            notes += after_summer(times_ns)
         is_unstamped = (times_ns < 0) & (gpu >= 0)
         self.unstamped_rows = int(is_unstamped.sum())
         if self.unstamped_rows:
@@ -312,7 +312,7 @@ _MOST_LATE_NS: Final = 60 * 10**9
 """From the last local time before an hour repeats to the first one after it."""
 
 
-def _after_summer(times_ns: Int64) -> list[str]:
+def after_summer(times_ns: Int64) -> list[str]:
     """Move the rows after the hour that repeats at the end of summer time; say so in a note."""
     stamped = np.flatnonzero(times_ns >= 0)
     steps = np.diff(times_ns[stamped])
