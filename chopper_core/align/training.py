@@ -25,11 +25,10 @@ def training_of(logs: Sequence[TrainerLog]) -> tuple[SideTables, tuple[LogSource
     Lines of one rank about one step that follow each other are one row; equal lines of two files
     count once. A rank that comes to a step again, or to one before it, was started again.
     """
-    rows = _together(logs)
-    rows = _merged(rows)
+    rows = _merged(_together(logs))
     rows = _taken(rows, _without_repeats(rows))
     rows = _with_attempts(rows)
-    rows, is_stated = _with_times(rows)
+    rows, is_stated = _with_times(rows, len(logs))
     rows = _taken(rows, np.lexsort((rows["rank"], rows["step"], rows["attempt"])))
     count = len(rows["step"])
     unknown = np.full(count, np.nan)
@@ -77,7 +76,7 @@ def _together(logs: Sequence[TrainerLog]) -> _Rows:
     def column(name: str, of: str) -> Float64:
         parts = [getattr(log, of).get(name) for log in logs]
         if len(logs) == 1 and parts[0] is not None:
-            return parts[0]
+            return np.asarray(parts[0], np.float64)
         return np.concatenate(
             [np.full(len(log), np.nan) if part is None else part
              for log, part in zip(logs, parts, strict=True)]
@@ -175,7 +174,7 @@ def _first_of(owner: Int64, times_ns: Int64) -> Int64:
     return found
 
 
-def _with_times(rows: _Rows) -> tuple[_Rows, list[bool]]:
+def _with_times(rows: _Rows, logs: int) -> tuple[_Rows, list[bool]]:
     """The rows with the steps that each is about, and times between stamps where none is stated."""
     order = np.lexsort((rows["step"], rows["attempt"], rows["rank"]))
     rank, attempt, step = (rows[name][order] for name in ("rank", "attempt", "step"))
@@ -191,7 +190,7 @@ def _with_times(rows: _Rows) -> tuple[_Rows, list[bool]]:
     took[1:] = np.where(elapsed > 0, elapsed / since[1:], np.nan)
     stated = _figure(rows, "step_ns")[order]
     files = rows["file"][order]
-    has_stated = np.zeros(int(files.max(initial=-1)) + 1, np.bool_)
+    has_stated = np.zeros(logs, np.bool_)
     has_stated[distinct(files[np.isfinite(stated)])] = True
     # A file that states some has no others: both kinds of time aren't the same.
     stated = np.where(has_stated[files], stated, took)

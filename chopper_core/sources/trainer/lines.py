@@ -23,7 +23,7 @@ from chopper_core.util.progress import Progress, silent
 _COLOURS: Final = late(r"\x1b\[[0-9;]*[A-Za-z]")
 _PROBED_BYTES: Final = 1 << 20
 """Trainers print their settings, perhaps those of each rank, before the first step."""
-_JSON_LIST: Final = late(r'\s*\[\s*[{\["\d\]]')
+_JSON_LIST: Final = late(r'\s*\[\s*[{\["]')
 _VALUE: Final = r"([^\s|]+)"
 _BYTES_VALUE: Final = r"([^\s|]+(?: [KMGT]i?B(?=[\s|,]))?)"
 _GAP: Final = r"[\s,|-]*"
@@ -85,6 +85,10 @@ class StepLines(Struct, frozen=True, dict=True):
         reader.finish()
         return rows.finish(self.format)
 
+    def rank(self, key: str) -> int:
+        """The place of a key among those declared."""
+        return next((at for at, each in enumerate(self.fields) if each == key), len(self.fields))
+
     def field_of(self, key: str) -> StepField | None:
         if self.phases and key.startswith(self.phases) and key not in self.fields:
             return StepField(key.removeprefix(self.phases), 1e9, is_phase=True)
@@ -106,14 +110,20 @@ class _Template:
         ]
         parts = [lines.step]
         fields: dict[StepField, None] = {}
+        # Of several keys of one figure the one that is declared first leads.
+        leading: dict[StepField, str] = {}
+        for key, field in sorted(
+            zip(keys, known, strict=True), key=lambda each: lines.rank(each[0])
+        ):
+            if field is not None:
+                leading.setdefault(field, key)
         end = begin
         for match, field in zip(found, known, strict=True):
             # Most keys follow the value before them: a search from there takes twice as long.
             gap = _GAP if _ONLY_GAP.fullmatch(line, end, match.start()) else ".*?"
             parts.append(f"{gap}{lines.before}{re.escape(match[1])}{lines.between}")
             end = match.end()
-            # Of two keys of one figure the first one leads.
-            if field is not None and field not in fields:
+            if field is not None and field not in fields and leading[field] == match[1]:
                 fields[field] = None
                 parts.append(_BYTES_VALUE if field.is_bytes else _VALUE)
                 if written := _WRITTEN.match(line, end):

@@ -49,7 +49,7 @@ _WITHOUT_YEAR: Final = late(
 """mmengine's 03/05 08:40:00 and absl's I0305 08:40:00."""
 _NUMBER: Final = late(
     r"\s*(?:np\.\w+\()?([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?nan|[-+]?inf)"
-    r"\s*([A-Za-z%/]*)",
+    r"\s*([A-Za-z%]*)",
     re.IGNORECASE,
 )
 _THOUSANDS: Final = late(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
