@@ -124,7 +124,7 @@ def _value(text: str, field: StepField) -> float:
 
 
 def values_of(texts: Sequence[str], field: StepField) -> Float64:
-    """The values of a field, in the unit of its figure; NaN for what is no number."""
+    """The values of a field, in the unit of its figure; NaN for invalid numbers."""
     for plain in () if field.is_bytes else (texts, (each.strip(",%") for each in texts)):
         try:
             return np.array([*map(float, plain)], np.float64) * field.factor

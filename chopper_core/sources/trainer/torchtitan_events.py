@@ -42,7 +42,7 @@ _FETCH: Final = late(r"(?:fetch\w*_?batch|data_?load\w*|next_batch|batch_fetch)"
 """The spans in which a batch is waited for."""
 
 
-class _Event(Struct):
+class _TitanEvent(Struct):
     rank: int = ABSENT
     global_rank: int = ABSENT
     tid: int = 0
@@ -54,7 +54,7 @@ class _Event(Struct):
     task_name: str | None = None
 
 
-_DECODER: Final = msgspec.json.Decoder(_Event)
+_DECODER: Final = msgspec.json.Decoder(_TitanEvent)
 
 
 def recognise(head: FileHead) -> Recognised | None:
@@ -101,7 +101,7 @@ def _take(
     rows: StepRows,
     ranks: dict[int, dict[int, _OfStep]],
     open_spans: dict[tuple[Any, ...], int],
-    event: _Event,
+    event: _TitanEvent,
 ) -> None:
     assert event.step is not None
     rank = rows.rank_or(event.global_rank if event.global_rank >= 0 else event.rank)
