@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.analyses.lanes import classes_of
 from chopper_core.columns import METRICS
 from chopper_core.model.charts import BarChart, Composition, Lanes, Series
 from chopper_core.model.column_names import is_part
@@ -29,7 +30,6 @@ from chopper_core.views import OVERVIEW, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import far_out
 from chopper_core.views.spec import SeveralRuns
-from chopper_core.views.timeline.lanes import classes_of
 from chopper_tui.draw.figures import Figure, figures_of
 from chopper_tui.draw.pieces import CLASS_INKS, EXPOSED, HIDDEN, Line, Pieces, signal_ink
 from chopper_tui.draw.table import columns_within, repeated_by_columns

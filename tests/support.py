@@ -18,6 +18,11 @@ from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, K
 from chopper_core.views.frame import Frame
 
 
+def details(frame: Frame) -> list[str]:
+    """The findings of a frame in full, in the order of its rows."""
+    return [str(frame.values["detail"].cell(row)) for row in range(len(frame))]
+
+
 class Row(Struct, frozen=True):
     """One activity; times in ns."""
 

@@ -54,7 +54,7 @@ from tests.charllm import directory
 from tests.demo import as_kept, demo_run, kept_files, opened
 from tests.pipelines import pipeline_run
 from tests.render.test_report import page_of
-from tests.support import Row, run_of
+from tests.support import Row, details, run_of
 from tests.training import Rank, step
 from tests.tui.explorer import explorer
 
@@ -102,6 +102,8 @@ def said(view: str, words: str) -> Place:
     def found(run: Run, scope: str) -> Shown | None:
         frame = _frame(run, f"view={view}", scope)
         lines = () if frame is None else (*frame.headline, *frame.labels)
+        if frame is not None and "detail" in frame.values:
+            lines = (*lines, *details(frame))
         match = next((match for line in lines if (match := pattern.search(line))), None)
         return match and Shown(match[1], match[2])
 

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.extensions.runs.figures import figures_of_run, with_settings
-from chopper_core.extensions.runs.run_set import Reading, RunRow, RunSet
+from chopper_core.extensions.runs.run_rows import Reading, RunRow
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.settings import in_name

@@ -138,8 +138,12 @@ def _used(names: Sequence[str], codes: Codes) -> Index:
 class Host:
     """The host side of a trace: its ranges, chosen by category and name."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(
+        self, trace: Trace, captured: Callable[[Host], Points] = lambda host: host.links.points
+    ) -> None:
+        """`captured` finds the launch of each activity that a graph replays (`align/graphs.py`)."""
         self.trace = trace
+        self._captured_points = captured
         self.ranges = trace.ranges
         self._matching: dict[str, list[int]] = {}
         """The codes of the names that each pattern occurs in."""
@@ -175,10 +179,8 @@ class Host:
 
     @cached_property
     def captured(self) -> Points:
-        # Imported on use: the module imports this one.
-        from chopper_core.align.graphs import captured_points
-
-        return captured_points(self)
+        """The launch of each activity; for kernels of a graph the one that was captured."""
+        return self._captured_points(self)
 
     @cached_property
     def linked(self) -> Int32:

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr, replace
 from chopper_core.align.checks import doubts_of_launches, lost_launches
 from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.gpu_clock import on_host_clock
-from chopper_core.align.graphs import is_uncaptured, stand_ins
+from chopper_core.align.graphs import captured_points, is_uncaptured, stand_ins
 from chopper_core.align.host import Host, Links
 from chopper_core.align.host_tables import align_memory, host_lane, host_time
 from chopper_core.align.launches import launch_sizes
@@ -53,6 +53,7 @@ from chopper_core.model.table import (
     whole_codes,
 )
 from chopper_core.sources.trace import Trace
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int32
 from chopper_core.util.grouping import distinct, numbered, ranked
 from chopper_core.util.workers import concurrently
@@ -83,9 +84,9 @@ def align_rank(trace: Trace) -> AlignedRank:
 
 
 def _in_order_of_file(trace: Trace) -> AlignedRank:
-    host = Host(trace)
-    trace, clock_doubts = on_host_clock(trace, host.links)
-    host = Host(trace) if any(doubt.code == "clock" for doubt in clock_doubts) else host
+    host = Host(trace, captured_points)
+    on_clock, clock_doubts = on_host_clock(trace, host.links)
+    host, trace = (host if on_clock is trace else Host(on_clock, captured_points)), on_clock
     activities = trace.activities
     devices, gpu = ranked(activities.device)
     kind, links = host.kind, host.links
@@ -98,7 +99,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     iterations, partial = labelled.labels, labelled.truncated
     bare = replace(links, points=replace(links.points))  # Without what labels cache.
     lost = lost_launches(host, spans, partial)
-    doubts = (*clock_doubts, *doubts_of_launches(host, lost.lost))
+    doubts = (*clock_doubts, *doubts_of_launches(host, lost.lost, spans))
     launched = np.concatenate([lost.lost, lost.at_edges])
     evidence = host_evidence(trace, bare, gpu, spans, labelled.place, launched)
     beside = side_intervals(host)
@@ -135,7 +136,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     requests = on_longest(host, inference.steps, inference.requests)
     attributes, nodes = activity_attributes(host, collectives.argument)
     streams = int(host.lane.max(initial=-1)) + 1
-    sizes, uncaptured = launch_sizes(host), int(is_uncaptured(host).sum())
+    is_marked = activities.annotation != ABSENT
+    sizes, uncaptured = launch_sizes(host), int((is_uncaptured(host) & ~is_marked).sum())
     # Last without a thread, since both the accounts and the host's ranges take much memory.
     del host, modules, keys, links
     rank_account, idle, launching = accounted()

@@ -8,6 +8,7 @@ import numpy as np
 
 from chopper_core.analyses.host_causes import cause_beyond
 from chopper_core.analyses.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
+from chopper_core.columns import heat_of
 from chopper_core.model.groups import knows_sizes
 from chopper_core.model.phrases import percent, time, with_article
 from chopper_core.model.table import NO_LABEL, Kind
@@ -22,6 +23,36 @@ _WAITS: Final = {
     "launch": "is late after its launch calls: it is idle for {taken} there",
     "copies": "copies for {taken} with nothing else",
 }
+
+
+def late_in_short(stand: RankLeads, late: Straggler) -> str:
+    """What a straggler does, in a few words that follow `GPU 5`; empty without a cause."""
+    if late.cause is None:
+        return ""
+    at, place = list(late.when), late.place
+    if late.cause in ("clock", "kernels"):
+        slower = percent(_slower_share(stand, late)[0])
+        if late.cause == "kernels":
+            return f" runs the same kernels {slower} slower"
+        beyond, _ = stand.hotter(place, at)
+        if beyond >= 1:
+            heat = heat_of(stand.table)
+            degrees = float(stand.metric(heat, at)[place]) if heat else np.nan
+            return f" is hot ({degrees:.0f} °C) and {slower} slower"
+        mhz = stand.metric("gfx_mhz", at)
+        lower = 1 - float(mhz[place] / stand.peers_median(mhz)[place])
+        return f" runs at {with_article(percent(lower))} lower clock"
+    taken = time(float(np.nan_to_num(stand.extra(late.cause, at)[place])))
+    if late.cause == "work":
+        what = stand.more_of(place, at)
+        return f" has {what or 'more work'}"
+    if late.cause == "host":
+        when = [stand.iterations[step] for step in at]
+        where = cause_beyond(stand.run, stand.gpus[place], stand.peers_of(place).gpus, when)
+        return f"'s host is {taken} late{where.partition(' (')[0]}"
+    if late.cause == "copies":
+        return f" copies for {taken} more than its peers"
+    return f" starts {taken} late after its launch calls"
 
 
 def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
@@ -82,10 +113,17 @@ def _copies(stand: RankLeads, late: Straggler) -> str:
     return f": mostly {table.text_of('kernel', kernel)}{launched}"
 
 
-def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
+def _slower_share(stand: RankLeads, late: Straggler) -> tuple[float, float]:
+    """How much longer a straggler's kernels take than the same ones of its peers: as a share, and
+    in ns."""
     at, place = list(late.when), late.place
     longer = float(np.nan_to_num(stand.extra("same", at)[place]))
-    share = longer / max(float(stand.mean("same", at)[place]) - longer, 1.0)
+    return longer / max(float(stand.mean("same", at)[place]) - longer, 1.0), longer
+
+
+def _slower(stand: RankLeads, late: Straggler, each: str) -> str:
+    at, place = list(late.when), late.place
+    share, longer = _slower_share(stand, late)
     which = "the same kernels" if knows_sizes(stand.table) else "kernels of the same names"
     same = f"{which} take {percent(share)} longer, {time(longer)}{each}"
     is_clock = late.cause == "clock"

@@ -119,11 +119,12 @@ def _spelling(text: str) -> str:
 def column_names(texts: Iterable[str], known: Sequence[Metric] = ()) -> tuple[str, ...]:
     """Columns by name, title or heading, of `known` ones or the registry, each by its name.
 
-    A minus before one, as of a sort, stays; an unknown one is left to whoever computes it.
+    A minus before one, as of a sort, stays, and a plus; an unknown one is left to whoever computes
+    it.
     """
     found = []
     for text in texts:
-        name = text.removeprefix("-")
+        name = text.lstrip("-+")
         if name and name not in METRICS:
             column = find_column(name, known) or find_column(name, METRICS.values())
             text = text.replace(name, column[0].name) if column else text

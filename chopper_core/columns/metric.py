@@ -71,6 +71,8 @@ class Values(Struct, frozen=True):
     """For a column of words: what the numbers point into, in sort order."""
     partial: Mask | None = None
     """Where the value covers only some of the row's GPUs."""
+    bound: Mask | None = None
+    """Where the value is a bound that nothing attains."""
 
     def __post_init__(self) -> None:
         if self.numbers.dtype.kind == "f" and not (known := np.isfinite(self.numbers)).all():
@@ -81,9 +83,11 @@ class Values(Struct, frozen=True):
         return len(self.numbers)
 
     def take(self, rows: Index) -> Values:
-        masks = (self.missing, self.extrapolated, self.partial)
-        missing, extrapolated, partial = (None if mask is None else mask[rows] for mask in masks)
-        return Values(self.numbers[rows], missing, extrapolated, self.words, partial)
+        masks = (self.missing, self.extrapolated, self.partial, self.bound)
+        missing, extrapolated, partial, bound = (
+            None if mask is None else mask[rows] for mask in masks
+        )
+        return Values(self.numbers[rows], missing, extrapolated, self.words, partial, bound)
 
     def present(self) -> Mask:
         if self.missing is None:
@@ -99,6 +103,9 @@ class Values(Struct, frozen=True):
 
     def is_partial(self, row: int) -> bool:
         return self.partial is not None and bool(self.partial[row])
+
+    def is_bound(self, row: int) -> bool:
+        return self.bound is not None and bool(self.bound[row])
 
     def at(self, row: int) -> int | float | None:
         if self.missing is not None and self.missing[row]:

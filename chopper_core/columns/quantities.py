@@ -67,7 +67,7 @@ token time | s | analyses.step_times.tokens_in
     base: per GPU
     places: throughput headline, throughput per_token_ns
 
-token energy | J | views.power.StepEnergy
+token energy | J | analyses.step_energy.StepEnergy
     step energy over the tokens of an iteration, which GPUs of one replica share.
     base: all GPUs in scope over all their tokens; of a GPU in a row
     covers: as step energy
@@ -185,7 +185,7 @@ bus bandwidth | GB/s | analyses.collective_figures.BUS
     places: comms bus_gbps
 
 saving | s | views.findings.answer
-    How much shorter an iteration would be without a finding: an estimate, with its range.
+    How much shorter a step is without a finding, by replay, with its range.
     base: per iteration
     places: findings saving_ns, overview cards
 """

@@ -1,4 +1,4 @@
-"""Findings: the problems of a run, ranked by potential saving.
+"""Findings: the problems of a run, those first whose fix saves most.
 
 To add a rule, write it into the module of its theme; a new module's name goes to `MODULES`.
 """
@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.findings.advice import advice_for
 from chopper_core.findings.parts import Found, Worth, in_groups
 from chopper_core.findings.rule import (
     COMPUTES,
@@ -24,6 +25,7 @@ from chopper_core.findings.rule import (
     Finding,
     FindingRule,
     FindingsContext,
+    Group,
     context_of,
 )
 from chopper_core.model.doubts import DoubtKind
@@ -72,18 +74,16 @@ class Checked(Struct, frozen=True, eq=False):
     placed: list[tuple[Found, int | None]]
 
     def range_ns(self, rule: FindingRule, finding: Finding) -> tuple[float | None, float | None]:
-        """The ends of the potential saving's range, which is at most the step, and at most what of
-        it isn't compute where that isn't what the finding costs."""
-        if (saving := finding.saving_ns) is None:
+        """The ends of the range of what a finding saves, which is at most the step, and at most
+        what of it isn't compute where that isn't what the finding costs. None without a replay."""
+        ends = None if self.worth is None else self.worth.range_ns(finding)
+        if ends is None or finding.saving_ns is None:
             return None, None
-        least, most = rule.holds_replayed if finding.is_replayed else rule.holds
-        worth, context = self.worth, self.context
-        ends = (finding.low_ns, finding.high_ns) if worth is None else worth.range_ns(finding)
-        low, high = (saving if end is None else end for end in ends)
-        limit = context.step_ns
-        if finding.cost not in {Cost.UNKNOWN, *COMPUTES}:
+        (low, high), (least, most), saving = ends, rule.holds, finding.saving_ns
+        limit = self.context.step_ns
+        if finding.kind not in {Cost.UNKNOWN, *COMPUTES}:
             limit = max(limit - self.compute_ns, saving)
-        return min(max(least * low, 0.0), limit), min(max(most * high, saving), limit)
+        return min(max(least * low, 0.0), saving), min(max(most * high, saving), limit)
 
 
 def checked(run: Run, view: View) -> Checked:
@@ -148,7 +148,10 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
     if worth is not None:
         found = [(rule, worth.of_finding(each)) for rule, each in found]
     found = [(rule, _doubted(context, rule, each)) for rule, each in found]
-    return in_groups(context, found, worth)
+    return [
+        ((rule, replace(each, advice=advice_for(context, rule, each, worth))), whose)
+        for (rule, each), whose in in_groups(context, found, worth)
+    ]
 
 
 def _doubted(context: FindingsContext, rule: FindingRule, finding: Finding) -> Finding:
@@ -159,7 +162,7 @@ def _doubted(context: FindingsContext, rule: FindingRule, finding: Finding) -> F
         return finding
     is_lost = doubt.kind == DoubtKind.LOST and doubt.share > _MOSTLY_LOST
     saving = None if is_lost else finding.saving_ns
-    is_small = not is_lost and doubt.kind in (DoubtKind.CLOCK, DoubtKind.IMPOSSIBLE)
+    is_small = doubt.kind != DoubtKind.LOST
     sure = min(finding.confidence, Confidence.MEDIUM) if is_small else Confidence.LOW
     return replace(finding, confidence=sure, doubt=doubt.sentence, saving_ns=saving)
 
@@ -171,19 +174,18 @@ def _largest(context: FindingsContext, rule: FindingRule, *, has_replay: bool) -
     def large() -> Iterator[tuple[int, Finding]]:
         nonlocal number
         for each in rule.find(context):
-            share = np.inf if each.saving_ns is None else context.share(each.saving_ns)
+            share = np.inf if each.cost_ns is None else context.share(each.cost_ns)
             if share >= SMALLEST_SAVING.share and (has_replay or not each.needs_replay):
                 number += 1
                 yield number, each
 
     # Not a list of all: each of thousands holds its cells.
-    most = nlargest(_MOST_OF_RULE, large(), key=lambda one: one[1].saving_ns or np.inf)
+    most = nlargest(_MOST_OF_RULE, large(), key=lambda one: one[1].cost_ns or np.inf)
     found = [each for _, each in sorted(most, key=lambda one: one[0])]
     if more := number - len(found):
-        sentence = (
-            f"{count(more, 'more finding')} of the rule {rule.name} that save less: not listed"
-        )
-        found.append(context.finding(sentence, context.at(), Cost.UNKNOWN, None))
+        text = f"{count(more, 'more finding')} of the rule {rule.name} that cost less: not listed"
+        at = context.at()
+        found.append(context.finding(text, text, at, Cost.UNKNOWN, None, group=Group.UNKNOWN))
     return found
 
 

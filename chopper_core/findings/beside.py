@@ -9,13 +9,13 @@ import numpy as np
 
 from chopper_core.align.side_work import SIDE_WORK
 from chopper_core.findings.rule import (
-    Cost,
     Finding,
     FindingsContext,
     confidence,
     rule,
     threshold,
 )
+from chopper_core.findings.titles import one_line
 from chopper_core.model.groups import elapsed_of_rows
 from chopper_core.model.phrases import percent, time
 from chopper_core.model.table import NO_LABEL
@@ -27,7 +27,7 @@ PRICE: Final = threshold("""price per step | 1 | % of the iteration
 _ORDINALS: Final = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 10: "tenth"}
 
 
-@rule("side-work", saving="its time inside steps", thresholds=(PRICE,))
+@rule("side-work", cost="its time inside steps", thresholds=(PRICE,))
 def side_work(context: FindingsContext) -> Iterator[Finding]:
     """Evaluation, checkpoints and logging, and their price per step: inside steps or between."""
     table, steps = context.run.table, context.all_iterations
@@ -52,11 +52,11 @@ def side_work(context: FindingsContext) -> Iterator[Finding]:
             where = f"{time(each)} {_how_often(when, steps)} of the steps"
         price = f"{time(inside + outside)} per step ({percent(context.share(inside + outside))})"
         yield Finding(
-            sentence=f"{name} takes {where}: {price}",
+            title=one_line(f"{name} costs {time(inside + outside)} per step", f", {where}"),
+            detail=f"{name} takes {where}: {price}",
             evidence=context.with_view("", "operation", sort="-elapsed_ns"),
             confidence=confidence(measured=True, repeated=len(when) > 1),
-            saving_ns=inside if inside > outside else None,
-            cost=Cost.UNKNOWN,
+            cost_ns=inside + outside,
             total_ns=(inside + outside) * pairs,
         )
 

@@ -20,6 +20,7 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
+from chopper_core.findings.titles import gpus_in_short, one_line
 from chopper_core.model.column_names import CYCLES, integral_of, known_of, samples_in
 from chopper_core.model.groups import work_of
 from chopper_core.model.hardware import Hardware
@@ -44,11 +45,12 @@ SAMPLES: Final = threshold("""samples per GPU | 20 | at least
 _MAX_SHOWN: Final = 16
 """Of more iterations, evenly chosen ones are analysed."""
 _CLOCKS: Final = {"gfx_mhz": "compute units", "mem_mhz": "memory"}
+_CLOCK_NAMES: Final = {"gfx_mhz": "clock", "mem_mhz": "memory clock"}
 
 
 @rule(
     "clock",
-    saving="compute time lost while the clock is below its mean in the same operation and phase; "
+    cost="compute time lost while the clock is below its mean in the same operation and phase; "
     "unknown for the memory clock",
     needs="telemetry of clocks",
     thresholds=(UNSTEADY, SAMPLES),
@@ -80,7 +82,10 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             saving = float(lost_ns[unsteady].mean()) / len(context.iterations)
             sentence += f"; time below its mean costs {time(saving)}{context.each}"
         evidence = context.with_signal(name, f"-sd_{name}")
+        which = gpus_in_short(context, [context.gpus[place] for place in unsteady.tolist()])
+        part = percent(deviation[most] / mean[most])
         yield context.finding(
+            one_line(f"the {_CLOCK_NAMES[name]} is unsteady on {which}", f": it varies by {part}"),
             sentence,
             evidence,
             Cost.CLOCK,
@@ -139,9 +144,8 @@ MEMORY_BELOW: Final = threshold("""memory clock below the nominal one | 4 | %
 
 @rule(
     "low-clock",
-    saving="compute time lost to it: of matrix kernels up to the usual clock, of others for the "
+    cost="compute time lost to it: of matrix kernels up to the usual clock, of others for the "
     "memory's; at most that of all compute up to the nominal clock",
-    holds=(0.5, 1.5),
     needs="telemetry of clocks, a GPU with known specifications",
     thresholds=(BELOW_NOMINAL, USUAL, SPARE_POWER, BELOW_WITH_POWER, MEMORY_BELOW),
 )
@@ -172,14 +176,15 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
             why += "kernels lose"
         if lower > limit.share:
             gpus = "the GPUs" if len(context.gpus) > 1 else "the GPU"
+            name = "clocks" if signal == "gfx_mhz" else "memory clocks"
             yield context.finding(
+                one_line(f"{name} run at {mhz:,.0f} of {nominal:,.0f} MHz"),
                 f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on {gpus} "
                 f"({mhz:,.0f} vs {nominal:,.0f} MHz), {why} {time(saving)}{context.each}",
                 context.with_signal(signal, f"mean_{signal}"),
                 Cost.CLOCK if signal == "gfx_mhz" else Cost.KERNELS,
                 saving,
                 is_measured=False,
-                high_ns=max((matrix + others) * lower, saving),
                 changes=(change,),
             )
 
@@ -215,8 +220,7 @@ _MAX_COMPARED: Final = 64
 
 @rule(
     "clock-drop",
-    saving="compute time that the lower clock costs the GPU while it lasts, over all iterations",
-    holds=(0.6, 1.25),
+    cost="compute time that the lower clock costs the GPU while it lasts, over all iterations",
     needs="telemetry of clocks, four iterations or more",
     thresholds=(DROP,),
 )
@@ -232,10 +236,12 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
         lost = [float((context.busy_ns[place, first:end] * drop).sum()) for place, drop in own]
         when = recurrence(range(first, end), context.iterations)
         saving, most = max(lost) / count, percent(max(drop for _, drop in own))
-        which = f"GPU {gpus[0]}'s clock drops by {most}"
+        which = short = f"GPU {gpus[0]}'s clock drops by {most}"
         if len(gpus) > 1:
             which = f"the clocks of {context.gpus_text(gpus)} drop by up to {most}"
+            short = f"the clocks of {gpus_in_short(context, gpus)} drop by up to {most}"
         yield context.finding(
+            one_line(f"{short}{when}"),
             f"{which}{when}, in the same operations; {time(saving)}{context.each}",
             context.with_signal("gfx_mhz", "mean_gfx_mhz"),
             Cost.CLOCK,
@@ -310,7 +316,7 @@ THROTTLED: Final = threshold("""throttled | 10 | % of the time
 
 @rule(
     "throttled",
-    saving="time that the clock below the nominal one costs them, beyond GPUs not throttled; "
+    cost="time that the clock below the nominal one costs them, beyond GPUs not throttled; "
     "without counters, that of their kernels beyond the same kernels while nothing limits them",
     needs="telemetry of limiters; for the saving hardware counters, or samples of both kinds",
     thresholds=(THROTTLED,),
@@ -352,7 +358,12 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
     if chip is not None and not len(free) and limited.all():
         changes = (f"clock={chip.clock_mhz:.0f}",)
     evidence = context.with_signal(_SHARE, "-throttled_pct")
+    is_are = "is" if len(gpus) == 1 else "are"
+    title = (
+        f"{gpus_in_short(context, gpus)} {is_are} throttled {range_of(share[slowed])} of the time"
+    )
     yield context.finding(
+        one_line(title, since),
         sentence,
         evidence,
         Cost.CLOCK,

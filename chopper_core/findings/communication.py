@@ -19,6 +19,7 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
+from chopper_core.findings.titles import gpus_in_short, of_name, one_line, shortened
 from chopper_core.graph.collectives import PAIRWISE, collectives_of, comm_rows
 from chopper_core.graph.contention import TRANSFERS
 from chopper_core.graph.questions import exposed_transfers
@@ -60,8 +61,7 @@ class SlowLink(Struct, frozen=True):
 
 @rule(
     "slow-link",
-    saving="the exposed part of the longer transfers of the group",
-    holds=(0.5, 1.5),
+    cost="the exposed part of the longer transfers of the group",
     needs="several process groups with like collectives",
     thresholds=(SLOWER, COST),
 )
@@ -71,6 +71,10 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
         if context.share(link.transfer_ns) < COST.share:
             continue
         yield context.finding(
+            one_line(
+                f"the link of {gpus_in_short(context, link.gpus)} is {percent(link.slower)} slower",
+                f": {shortened(link.kind)}",
+            ),
             f"the link of {context.gpus_text(link.gpus)} is slow: {link.kind} takes "
             f"{percent(link.slower)} longer to transfer there than in like groups, "
             f"{time(link.transfer_ns)}{context.each}, {time(link.exposed_ns)} of that exposed",
@@ -143,7 +147,7 @@ SLOWER_THEN: Final = threshold("""slower transfer in some iterations | 15 | % lo
 
 @rule(
     "slow-transfer",
-    saving="exposed communication of these iterations, without waiting, beyond that of the others",
+    cost="exposed communication of these iterations, without waiting, beyond that of the others",
     needs="collectives, four iterations or more",
     thresholds=(SLOWER_THEN, COST),
 )
@@ -185,7 +189,9 @@ def slow_transfers(context: FindingsContext) -> Iterator[Finding]:
         named = listed(text for _, text, _ in sorted(parts, key=lambda part: -part[0]))
         whole_ns = float(longer.sum()) / count
         since = recurrence(range(first, end), context.iterations)
+        first_named = shortened(named.partition(", ")[0])
         yield context.finding(
+            one_line(f"collectives transfer slower{since}", f": {first_named}"),
             f"collectives transfer slower{since} than in the other "
             f"iterations: {named}; {time(whole_ns)}{context.each}, {time(saving)} of that exposed",
             context.with_view("comms", "iteration", sort="bus_gbps"),
@@ -203,10 +209,8 @@ _MAX_LISTED: Final = 3
 
 @rule(
     "exposed",
-    saving="exposed communication minus the part that is waiting for later GPUs or due to a "
-    "slow link, and minus its first and last collectives, mean over GPUs",
-    holds=(0.3, 1.5),
-    holds_replayed=(0.7, 1.3),
+    cost="exposed communication minus the part that is waiting for later GPUs, mean over GPUs",
+    holds=(0.7, 1.3),
     needs="collectives",
     thresholds=(EXPOSED,),
 )
@@ -233,12 +237,17 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     wait = f"; {time(waiting)} of it is waiting for later GPUs" if waiting else ""
     if not is_complete:
         wait += "; the waiting part is unknown for collectives with missing ranks"
+    share = percent(each / context.usual_ns)
     yield context.finding(
+        one_line(
+            f"exposed communication takes {share} of the step",
+            f": {shortened(parts[0].rpartition(' in ')[0])}",
+        ),
         f"exposed communication takes {time(each)}{context.per_gpu} "
         f"({percent(each / context.usual_ns)}): {', '.join(parts[:_MAX_LISTED])}{wait}",
         context.with_view("comms", "phase", sort="-exposed_comm_ns"),
         Cost.COMMUNICATION,
-        saving,
+        max(each - waiting, 0.0),
         is_measured=is_complete,
         total_ns=total,
     )
@@ -264,10 +273,8 @@ _OFTEN: Final = 0.75
 
 @rule(
     "contention",
-    saving="time of instances with much overlap beyond that of instances with little, mean over "
-    "GPUs",
-    holds=(0.2, 2.5),
-    holds_replayed=(0.5, 1.5),
+    cost="time of instances with much overlap beyond that of instances with little, mean over GPUs",
+    holds=(0.5, 1.5),
     needs="communication and labelled layers",
     thresholds=(SLOWED, CORRELATION, SLOWED_COST),
 )
@@ -300,6 +307,7 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
             f"takes {percent(float(known.slowdown[place]) - 1)} longer during much communication "
             f"than during little on the same GPU (r = {known.pearson[place]:.2f})",
             float(cost[place]),
+            percent(float(known.slowdown[place]) - 1),
             "contention as peers",
             ("", "-overlap_cost_ns"),
         )
@@ -326,6 +334,7 @@ def _contended(
     pair: Int64,
     text: str,
     total_ns: float,
+    slower: str,
     change: str,
     shown: tuple[str, str] = ("instance", "-instance_ns"),
 ) -> Finding:
@@ -333,7 +342,9 @@ def _contended(
     phase, operation = context.text("phase", pair[0]), context.text("operation", pair[1])
     saving = context.per_iteration(total_ns)
     labels = {"phase": phase, "operation": operation}
+    during = "slower during communication"
     return context.finding(
+        of_name(f"{shortened(operation)} is {slower} {during}", f" in {phase}"),
         f"{operation} in {phase} {text}: {time(saving)}{context.per_gpu}",
         context.with_view("overlap", shown[0], sort=shown[1], **labels),
         Cost.CONTENTION,
@@ -385,5 +396,6 @@ def _always_beside(context: FindingsContext) -> Iterator[Finding]:
             f"always runs during communication and takes {percent(float(factor[at]) - 1)} longer "
             "than the same kernels of other operations without",
             float(excess[at]),
+            percent(float(factor[at]) - 1),
             f"compute x{1 - float(excess[at] / whole[at]):.4f}",
         )

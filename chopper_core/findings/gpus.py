@@ -20,18 +20,20 @@ from chopper_core.analyses.leads import (
 )
 from chopper_core.analyses.matched_kernels import compared_iterations, occurrences_of
 from chopper_core.analyses.pipeline import LONG, Pipeline, bubble_of, longest, pipeline_of
-from chopper_core.analyses.why_late import ONE_PLACE_SHARE, why_late
+from chopper_core.analyses.why_late import ONE_PLACE_SHARE, late_in_short, why_late
 from chopper_core.findings.communication import slow_links
 from chopper_core.findings.remedies import changes_of
 from chopper_core.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
+    Group,
     confidence,
     rule,
     threshold,
     weighted_medians,
 )
+from chopper_core.findings.titles import MAX_NAME, gpus_in_short, one_line, shortened
 from chopper_core.graph.process_groups import places_of
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import knows_sizes, work_of
@@ -84,12 +86,28 @@ _COSTS: Final = {
 }
 """Cause → the kind of time that it costs, and the order of the evidence without collectives."""
 _WORK: Final = ("compute_busy_ns", "kernels", "model_flops")
+_ITS: Final = {
+    "clock": "runs at a lower clock",
+    "kernels": "has slower kernels",
+    "work": "has more work",
+    "host": "is held back by its host",
+    "launch": "starts late after its launch calls",
+    "copies": "copies for longer",
+}
+"""Cause → what a GPU does, in a title."""
+_THEIR: Final = {
+    "clock": "run at a lower clock",
+    "kernels": "have slower kernels",
+    "work": "have more work",
+    "host": "are held back by their hosts",
+    "launch": "start late after their launch calls",
+    "copies": "copy for longer",
+}
 
 
 @rule(
     "straggler",
-    saving="by how much it delays the others, or its time beyond its peers' median if that is "
-    "longer",
+    cost="by how much it delays the others, or its time beyond its peers' median if that is longer",
     needs="two GPUs or more",
     thresholds=(STRAGGLER, ONCE, ONE_PLACE),
 )
@@ -104,7 +122,7 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
         # It comes last because its link is slow, which is a finding.
         if late.cause is not None or leads.gpus[late.place] not in behind_links:
             each = _straggler(context, leads, late)
-            what = each.sentence.partition(": ")[0].partition(" host ")[2]
+            what = each.detail.partition(": ")[0].partition(" host ")[2]
             found.setdefault((late.cause, what), []).append((late, each))
     for (cause, _), turns in found.items():
         when = [at for late, _ in turns for at in late.when]
@@ -119,7 +137,8 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
         yield replace(_straggler(context, leads, late), needs_replay=True)
     if more := leads.unexplained():
         evidence = context.with_view("ranks", sort="-delay_ns")
-        yield context.finding(more, evidence, Cost.UNKNOWN, None)
+        title = one_line(more.partition(":")[0])
+        yield context.finding(title, more, evidence, Cost.UNKNOWN, None, group=Group.UNKNOWN)
 
 
 def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:
@@ -146,13 +165,15 @@ def _together(
     named = context.gpus_text(gpus)
     # Those that are one part of the job are late alike.
     shown = _MAX_LISTED if named == by_number("GPU", gpus) else 1
-    texts = [each.sentence.partition("; it delays")[0] for _, each in late[:shown]]
+    texts = [each.detail.partition("; it delays")[0] for _, each in late[:shown]]
     more = f"; and {len(gpus) - len(texts)} more" if len(texts) < len(gpus) else ""
+    what = _THEIR.get(late[0][0].cause or "", "come last")
     return context.finding(
+        one_line(f"{gpus_in_short(context, gpus)} {what}", ": the others wait"),
         f"{named} hold the others back: {'; '.join(texts)}{more}",
         late[0][1].evidence,
-        late[0][1].cost,
-        max(each.saving_ns or 0.0 for _, each in late),
+        late[0][1].kind,
+        max(each.cost_ns or 0.0 for _, each in late),
         cells=_cells_of(context, leads, late),
         changes=_changes(leads, late[0][0]),
     )
@@ -167,12 +188,14 @@ def _in_turn(
         f"GPU {each.gpu}{recurrence(late.when, leads.iterations)}" for late, each in turns
     )
     delays = [late.once_ns for late, _ in turns]
+    what = _ITS.get(turns[0][0].cause or "", "comes last")
     return context.finding(
+        one_line(f"another GPU in turn {what}", ": the others wait"),
         f"another GPU in turn {text}: {named}; it delays the others by "
         f"{time(float(np.mean(delays)))} each time",
         first.evidence,
-        first.cost,
-        sum(each.saving_ns or 0.0 for _, each in turns),
+        first.kind,
+        sum(each.cost_ns or 0.0 for _, each in turns),
         cells=_cells_of(context, leads, turns),
         changes=_changes(leads, turns[0][0]),
     )
@@ -197,10 +220,10 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     text, own = why_late(leads, late, each)
     # A mean over some iterations counts for all of them.
     own *= len(late.when) / len(leads.iterations)
-    wait, saving = "", own
-    cost, sort = _COSTS.get(late.cause or "", (Cost.UNKNOWN, "mean_lead_ns"))
+    wait, lost_ns = "", own
+    kind, sort = _COSTS.get(late.cause or "", (Cost.UNKNOWN, "mean_lead_ns"))
     if leads.delays_ns is not None:
-        saving, sort = max(own, late.delay_ns), "-delay_ns"
+        lost_ns, sort = max(own, late.delay_ns), "-delay_ns"
     if leads.delays_ns is not None and late.delayed:
         wait = f"; it delays {_delayed(leads, late)} by {time(late.once_ns)}{each}"
     where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
@@ -209,19 +232,28 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     if late.cause == "work":
         # The view of ranks compares the same kernels, not more of them.
         evidence = replace(pivot(context.at(**labels), "gpu"), columns=_WORK, sort=f"-{_WORK[0]}")
+    when, short = recurrence(late.when, leads.iterations), late_in_short(leads, late)
     return context.finding(
+        one_line(
+            f"GPU {gpu}{short or ' comes last, for no reason of its own'}{when}", *_waits(late)
+        ),
         f"GPU {gpu}{f' ({where})' if where else ''} "
         f"{text or 'comes last, but nothing in its own work explains the lag'}"
-        f"{recurrence(late.when, leads.iterations)}{wait}",
+        f"{when}{wait}",
         evidence,
-        cost,
-        saving,
+        kind,
+        lost_ns,
         is_measured=bool(text),
         is_repeated=len(late.when) > 1,
         gpu=gpu,
         cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
         changes=_changes(leads, late),
     )
+
+
+def _waits(late: Straggler) -> tuple[str, ...]:
+    """That others wait for it, as the ends of a title."""
+    return (": the others wait",) if late.delayed and late.once_ns else ()
 
 
 def _delayed(leads: RankLeads, late: Straggler) -> str:
@@ -244,9 +276,8 @@ _MAX_OVERLAP: Final = 0.1
 
 @rule(
     "slow-stage",
-    saving="time of the stage beyond that of the others: of the same kernels, or idle before "
+    cost="time of the stage beyond that of the others: of the same kernels, or idle before "
     "launch calls, which its waiting for other stages may hide",
-    holds=(0.0, 1.3),
     needs="stages of a pipeline",
     thresholds=(SLOWER_STAGE, SLOWER_STAGE_COST),
 )
@@ -275,11 +306,16 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
         if context.share(saving) < SLOWER_STAGE_COST.share:
             continue
         which = f"{context.gpus_text(own)} {'is' if len(own) == 1 else 'are'} a"
+        stage = f"the stage of {gpus_in_short(context, own)}"
         if slower >= later:
             at_clock = ""
             if (clock < LOW_CLOCK_RATIO * usual_clock)[places].all():
                 lower = percent(1 - float((clock / usual_clock)[places].mean()))
                 at_clock = f" at {with_article(lower)} lower clock"
+            title = one_line(
+                f"{stage} is {percent(float(factor[places].min()) - 1)} slower than the others",
+                f":{at_clock.removeprefix(' at')}" if at_clock else "",
+            )
             text = (
                 f"{which} slow stage{at_clock}: {kernels} take "
                 f"{percent(float(factor[places].min()) - 1)} longer than on the other stages, "
@@ -289,6 +325,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
             cost = Cost.CLOCK if at_clock else Cost.KERNELS
         else:
             doing = cause_beyond(context.run, own[0], gpus, context.iterations)
+            title = one_line(f"the host of {stage} is late", shortened(doing, MAX_NAME))
             text = (
                 f"{which} stage held back by its host{doing}: it is idle for "
                 f"{time(saving)}{context.each} more before launch calls than the other stages"
@@ -297,7 +334,7 @@ def slow_stages(context: FindingsContext) -> Iterator[Finding]:
             cost = Cost.HOST
         only = own[0] if len(own) == 1 else None
         cells = context.cells_of(gpu=own)
-        yield context.finding(text, view, cost, saving, gpu=only, cells=cells)
+        yield context.finding(title, text, view, cost, saving, gpu=only, cells=cells)
 
 
 def _kernel_factors(context: FindingsContext, gpus: list[int]) -> Float64:
@@ -330,8 +367,7 @@ CAUSE: Final = threshold("""longer kernels, or more of them, as the cause | 2 | 
 
 @rule(
     "long-stage",
-    saving="its time beyond that of the next longest stage, once per microbatch",
-    holds=(0.5, 1.2),
+    cost="its time beyond that of the next longest stage, once per microbatch",
     needs="a pipeline: sends and receives, annotations or dumps of microbatches",
     thresholds=(LONGER, CAUSE),
 )
@@ -342,16 +378,19 @@ def long_stages(context: FindingsContext) -> Iterator[Finding]:
     found, stage, times, saving = known
     gpus = sorted(_of_long_stage(context))
     yield Finding(
-        sentence=(
+        title=one_line(
+            f"pipeline stage {stage} takes {times:.2f} times as long as the others", ": they wait"
+        ),
+        detail=(
             f"pipeline stage {stage} is too long: a microbatch takes {times:.2f} times the median "
             f"of the other stages, which wait for it{_why_long(context, found, stage)}; the bubble "
             f"is {percent(bubble_of(found))} ({percent(found.theory)} with equal stages)"
         ),
         evidence=context.with_view("pipeline", sort="-stage_x"),
         confidence=confidence(measured=True, repeated=context.repeats),
-        saving_ns=saving,
+        cost_ns=saving,
         gpu=gpus[0] if len(gpus) == 1 else None,
-        cost=Cost.COMPUTE,
+        kind=Cost.COMPUTE,
         cells=context.cells_of(gpu=gpus),
         changes=None if MICROBATCH in context.table.measured else (f"compute x{1 / times:.4f}",),
     )

@@ -25,10 +25,12 @@ from chopper_core.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
+    Group,
     Threshold,
     rule,
     threshold,
 )
+from chopper_core.findings.titles import of_name, one_line, shortened
 from chopper_core.model.phrases import by_number, listed, percent, recurrence, time
 from chopper_core.model.side_table import HostState, HostTime
 from chopper_core.model.table import NO_LABEL, NO_TIME, values_of
@@ -62,6 +64,7 @@ PHASE: Final = threshold("""phase that counts | 2 | % of the iteration
 CAUSE: Final = threshold("""cause of idle time | 10 | % of the idle time
     no operator that a host launches one by one has as much""")
 _MAX_CAUSES: Final = 3
+_SHORT_NAME: Final = 22
 _SAME_SHARE: Final = 0.4
 """Of the longest idle time of an iteration; those with as much are named."""
 
@@ -80,10 +83,9 @@ class LatePhase(Struct, frozen=True):
 
 @rule(
     "host-bound",
-    saving="idle time before the launch calls of these phases, mean over GPUs",
+    cost="idle time before the launch calls of these phases, mean over GPUs",
     # A host that can't keep up is late in the other phases too, below their limit.
-    holds=(0.5, 2.2),
-    holds_replayed=(0.6, 1.5),
+    holds=(0.6, 1.5),
     needs="launch records",
     thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, BOUNDS, PHASE, CAUSE),
 )
@@ -94,7 +96,7 @@ def host_bound(context: FindingsContext) -> Iterator[Finding]:
 
 @rule(
     "launch-bound",
-    saving="launch latency, mean over GPUs",
+    cost="launch latency, mean over GPUs",
     needs="launch records",
     thresholds=(LAUNCH_LATE, BOUNDS, PHASE),
 )
@@ -106,9 +108,8 @@ def launch_bound(context: FindingsContext) -> Iterator[Finding]:
 
 @rule(
     "queue-bound",
-    saving="idle time of these phases in which launched work waits, mean over GPUs",
+    cost="idle time of these phases in which launched work waits, mean over GPUs",
     # The dispatch of each kernel is a part of it that stays.
-    holds=(0.0, 1.1),
     needs="launch records",
     thresholds=(QUEUED, BOUNDS, PHASE),
 )
@@ -151,7 +152,7 @@ def _charges_of(context: FindingsContext, late: list[LatePhase], state: HostStat
     """The idle time of late phases by where the hosts are during it."""
     charges, table = host_charges(context.run), context.table
     inside = np.isin(table.phase[charges.row], [phase.code for phase in late])
-    inside &= np.isin(charges.iteration, context.iterations)
+    inside &= np.isin(table.iteration[charges.row], context.iterations)
     inside &= within_scope(context.run, context.view, charges.row)
     inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
     return charges.take(inside)
@@ -167,30 +168,36 @@ def _bound(
     main = charges.main(charges.by_cause)
     where, inside, there = _mostly_in(context, charges)
     if state == HostState.LATE:
-        bound, when, cost = "host-bound", "before launch calls", Cost.HOST
+        bound, when, kind = "host-bound", "before launch calls", Cost.HOST
+        what = "the host launches too slowly: GPUs idle {taken}"
         otherwise = "the host is late"
         by, sort = "host" if charges.ns.any() else "", "-idle_host_ns"
         doing = _other_causes(context, late, charges)
     elif queued:
-        bound, when, cost = "queue-bound", "in which launched work waits", Cost.LAUNCH
+        bound, when, kind = "queue-bound", "in which launched work waits", Cost.LAUNCH
+        what = "Launched work waits {taken} on idle GPUs"
         otherwise = "work waits in queue"
         doing = (
             "; the trace doesn't show what for: an event of another stream, of the host or of "
             "another GPU, work of before the trace, or the dispatch of each kernel"
         )
-        if main is not None and main.what == LAUNCH_CALLS:
-            doing += f"; the hosts are in {LAUNCH_CALLS} for {_share(charges, main)} of it"
+        if main is not None and main.what in (*WAITING, LAUNCH_CALLS):
+            doing += f"; the hosts are in {main.text} for {_share(charges, main)} of it"
+        if main is not None and main.what in WAITING:
+            call = shortened(main.name or main.what)
+            what = f"{call} blocks while GPUs idle {{taken}}"
         main, by, sort = None, "", "-idle_queued_ns"
     else:
         # Where the host doesn't wait for the GPU, it does something else by then.
         main = main if main is not None and main.what in WAITING else None
-        bound, when, cost, doing = "launch-bound", "after launch calls", Cost.LAUNCH, ""
+        bound, when, kind, doing = "launch-bound", "after launch calls", Cost.LAUNCH, ""
+        what = "GPUs idle {taken} after launch calls"
         otherwise = "launch latency is exposed"
         by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
     total = sum(phase.idle_ns for phase in late)
-    saving = context.per_iteration(total)
+    idle_ns = context.per_iteration(total)
     mostly = f", {_share(charges, main, there)} by {main.text}" if main is not None else ""
-    idle = f"{mostly}{where}: {time(saving)} of idle time{context.per_gpu} {when}"
+    idle = f"{mostly}{where}: {time(idle_ns)} of idle time{context.per_gpu} {when}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {bound}{idle}, {late[0].share}"
         phase = context.text("phase", late[0].code)
@@ -201,22 +208,32 @@ def _bound(
             f"({phase.share})"
             for phase in late
         )
-        bounds = context.share(saving) >= BOUNDS.share
-        what = f"the step is {bound}" if bounds else otherwise
-        sentence = f"{what}{idle}: {listed(parts)}"
+        bounds = context.share(idle_ns) >= BOUNDS.share
+        step = f"the step is {bound}" if bounds else otherwise
+        sentence = f"{step}{idle}: {listed(parts)}"
         evidence = context.with_view("launch", by or "phase", sort=sort)
     cells = context.cells_of(phase=[phase.code for phase in late])
     if main is not None and main.what in NEEDLESS and inside is not None:
         # It is needless wherever in these iterations it is.
         cells = inside
+    if main is not None:
+        what = f"{main.what}{where} leaves GPUs idle {{taken}}"
+        if main.name:
+            what = f"{main.what} ({shortened(main.name, _SHORT_NAME)}){where}"
+            what += " leaves GPUs idle {taken}"
+    phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
     yield context.finding(
+        (of_name if queued else one_line)(
+            what.format(taken=f"{time(idle_ns)}{' a step' * context.has_iterations}"), phase_of
+        ),
         f"{sentence}{doing}",
         evidence,
-        cost,
-        saving,
+        kind,
+        idle_ns,
         total_ns=total,
         cells=cells,
         changes=() if queued else None,
+        group=Group.UNKNOWN if queued else None,
     )
 
 
@@ -224,7 +241,7 @@ def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mas
     """The one GPU of several that has most of it, and the iterations, unless many do; these
     iterations' cells there; and the charges there."""
     whose = np.searchsorted(context.gpus, context.table.gpu[charges.row])
-    when = np.searchsorted(context.iterations, charges.iteration)
+    when = np.searchsorted(context.iterations, context.table.iteration[charges.row])
     by_gpu = sums_of(charges.ns, whose, len(context.gpus))
     by_step = sums_of(charges.ns, when, len(context.iterations))
     least, most = EXPLAINED.share * by_step.sum(), int(by_gpu.argmax())
@@ -296,7 +313,7 @@ class LatePlace(Struct, frozen=True):
 
 @rule(
     "late-host",
-    saving="idle time before launch calls there, minus the usual idle time at the same place on "
+    cost="idle time before launch calls there, minus the usual idle time at the same place on "
     "other GPUs and in other iterations; the largest of the GPUs of each iteration",
     needs="launch records; several GPUs or iterations",
     thresholds=(LATE_HOST, FAR_LATER),
@@ -383,6 +400,12 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
             f"GPU {place.gpu}'s host is late {where}{when}{_layers(context, place)}{doing}: the "
             f"GPU is idle for {time(place.idle_ns)} before launch calls there (usually {usual})"
         )
+        title = one_line(
+            f"GPU {place.gpu}'s host is {time(place.lost_ns)} late {where}",
+            *((f" of iteration {place.iteration}",) if when else ()),
+            doing.partition(" (")[0],
+            _layers(context, place),
+        )
         labels["gpu"] = str(place.gpu)
         if not at_end:
             labels["iteration"], by = context.text("iteration", place.iteration), "layer"
@@ -395,6 +418,7 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
             for place in late
         ]
         more = f"; and {len(late) - _MAX_LISTED} more" if len(late) > _MAX_LISTED else ""
+        title = one_line(f"hosts are late at {len(late)} places {where}", doing.partition(" (")[0])
         sentence = (
             f"hosts are late at {len(late)} places {where}{' of iterations' * at_end}{doing}, but "
             f"not elsewhere; GPUs are idle there for {time(sum(each.idle_ns for each in late))} "
@@ -405,6 +429,7 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         lost[place.iteration, place.gpu] += place.lost_ns
     latest = {when: max(ns for (at, _), ns in lost.items() if at == when) for when, _ in lost}
     return context.finding(
+        title,
         sentence,
         context.with_view("launch", by, sort="-idle_host_ns", **labels),
         Cost.HOST,
@@ -435,7 +460,8 @@ def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
     begins = context.run.side(HostTime).start_ns[charges.piece]
     is_after = begins >= values_of(table, "end_ns", charges.row)
     for place in places:
-        here = (table.gpu[charges.row] == place.gpu) & (charges.iteration == place.iteration)
+        here = table.gpu[charges.row] == place.gpu
+        here &= table.iteration[charges.row] == place.iteration
         if place.phase == AT_END:
             inside |= here & is_after
         else:

@@ -25,6 +25,7 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
+from chopper_core.findings.titles import in_short, one_line
 from chopper_core.model.phrases import by_number, listed, percent, recurrence, time
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL
@@ -61,9 +62,8 @@ _PARTS: Final = {
 @rule(
     "iteration",
     is_symptom=True,
-    saving="their time beyond the median of all, or beyond that of the shorter steps; none for a "
+    cost="their time beyond the median of all, or beyond that of the shorter steps; none for a "
     "run's first step, which warms up",
-    holds=(0.8, 1.2),
     needs="two iterations or more",
     thresholds=(LONGER, UNEVEN),
 )
@@ -119,7 +119,8 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
         """The cause and iteration of what hosts do late, and its time, mean over GPUs."""
         context, charges = self.context, host_charges(self.context.run)
         inside = np.isin(context.table.gpu[charges.row], context.gpus)
-        place = np.where(inside, first_equal(context.all_iterations, charges.iteration), -1)
+        steps = context.table.iteration[charges.row].astype(np.int64)
+        place = np.where(inside, first_equal(context.all_iterations, steps), -1)
         own = (place >= 0) & (charges.state == HostState.LATE)
         pairs, owner = combined([charges.cause[own], place[own]])
         return pairs, sums_of(charges.ns[own], owner, len(pairs)) / len(context.gpus)
@@ -164,7 +165,9 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     if not is_one and np.ptp(slow) == len(slow) - 1:
         slow = np.sort(slow)
     named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
+    factor = took[slow].mean() / max(usual_ns, 1.0)
     found = context.finding(
+        _title(in_short("iteration", iterations[slow].tolist()), is_one, factor, mostly),
         f"iteration{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} longer than "
         f"usual: the median of {len(iterations)} iterations is {time(usual_ns)}; "
         f"{mostly}{_more(context, slow, cost)}",
@@ -176,6 +179,12 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
         cells=context.cells_of(iteration=iterations[slow].tolist()),
     )
     return replace(found, remedy=changes)
+
+
+def _title(which: str, is_one: bool, factor: float, mostly: str) -> str:
+    takes = "takes" if is_one else "take"
+    longer = f"{factor:.1f} times as long" if factor >= 2 else f"{percent(factor - 1)} longer"
+    return one_line(f"{which} {takes} {longer}", f": {mostly.partition(', ')[0]}")
 
 
 class _TwoLengths(Struct, frozen=True, eq=False):
@@ -235,7 +244,11 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
         is_first = which == [_first_of_run(context, max(which))]
         lost = float((each[long] - usual_ns).sum())
+        title = _title(in_short("iteration", which), len(which) == 1, factor, mostly)
+        if found.is_interval:
+            title = one_line(f"steps take {percent(factor - 1)} longer{when}")
         finding = context.finding(
+            title,
             f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}"
             f"{_more(context, at, cost)}",
             context.with_view("throughput", "iteration", sort="-iteration_ns"),

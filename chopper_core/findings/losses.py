@@ -15,14 +15,16 @@ from chopper_core.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
+    Group,
     largest_first,
     largest_parts,
     rule,
     threshold,
 )
+from chopper_core.findings.titles import one_line, shortened
 from chopper_core.model.column_names import AT_PEAK, RECOMPUTED
 from chopper_core.model.groups import Groups
-from chopper_core.model.phrases import listed, percent, time
+from chopper_core.model.phrases import count, listed, percent, time
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import combined, distinct, first_equal, sums_of
@@ -56,7 +58,7 @@ _MAX_LISTED: Final = 3
 
 @rule(
     "overhead",
-    saving="that part of the breakdown, on GPUs whose compute can be split",
+    cost="that part of the breakdown, on GPUs whose compute can be split",
     needs="hardware counters",
     thresholds=(OVERHEAD, LARGEST),
 )
@@ -104,7 +106,12 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
     sort = f"-{name.removesuffix('_ns')}_pct"
     # Compute that counters can't split may hide a larger one.
     known = "known " * (int(each.numbers(_UNATTRIBUTED).sum()) > int(each.numbers(name).sum()))
+    title = f"{_SUBJECTS[name]} the largest {known}loss", f": {percent(size / elapsed)} of the step"
+    if name == "frequency_ns" and hardware is not None:
+        mhz = (1 - size / max(_compute_ns(context, gpus), 1)) * hardware.clock_mhz
+        title = f"clocks run at {mhz:,.0f} of {hardware.clock_mhz:,.0f} MHz", where
     yield context.finding(
+        one_line(*title),
         f"{_SUBJECTS[name]} the largest {known}overhead{where}: {time(size / count)}"
         f"{context.each}, {percent(size / elapsed)} of the time{nominal}; {next_to}",
         context.with_view("overheads", by, sort=sort),
@@ -115,6 +122,7 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         total_ns=float(size),
         cells=context.cells_of(gpu=gpus),
         changes=(change,),
+        group=None if name in _COSTS else Group.BETTER,
     )
 
 
@@ -129,8 +137,7 @@ COPIES: Final = threshold("""exposed copies | 1 | % of the iteration
 
 @rule(
     "copies",
-    saving="exposed copies, mean over GPUs",
-    holds=(0.6, 1.2),
+    cost="exposed copies, mean over GPUs",
     thresholds=(COPIES,),
 )
 def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
@@ -145,7 +152,14 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
     kinds, owner = combined([table.kernel[own], table.phase[own]])
     parts = largest_parts(context, "kernel", kinds, sums_of(alone, owner))
     # The activities by name, those with most exposed copies first.
+    kernel, *_ = next(largest_parts(context, "kernel", kinds, sums_of(alone, owner))).partition(
+        " in "
+    )
     yield context.finding(
+        one_line(
+            f"exposed copies take {percent(each / context.usual_ns)} of the step",
+            f": {shortened(kernel.partition(' (')[0])}",
+        ),
         f"exposed copies take {time(each)}{context.per_gpu} ({percent(each / context.usual_ns)}): "
         f"{listed(parts, _MAX_LISTED)}",
         replace(
@@ -170,7 +184,8 @@ _PRODUCT: Final = "gemm"
 @rule(
     "products",
     of_durations=True,
-    saving="kernel time beyond what they would take at the threshold, mean over GPUs",
+    group=Group.BETTER,
+    cost="kernel time beyond what they would take at the threshold, mean over GPUs",
     needs="hardware counters, or shapes in the trace",
     thresholds=(MATRIX_USE, PEAK_REACHED, LARGE_PRODUCT),
 )
@@ -214,7 +229,14 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
         ),
         _MAX_LISTED,
     )
+    most = largest_first(lost)[0]
+    first = f"{shortened(context.text('operation', codes[most]))} at {reached.numbers[most]:.0f} %"
+    of_peak = "of peak" if metric == "peak_pct" else "use of the matrix units"
     yield context.finding(
+        one_line(
+            f"{count(int(poor.sum()), 'matrix product')} below {limit:.0f} % {of_peak}",
+            f": {first}",
+        ),
         f"large matrix products {verdict}: {named}; at {limit:.0f} % they would take "
         f"{time(saving)} less{context.each}",
         replace(

@@ -24,6 +24,7 @@ from chopper_core.findings.rule import (
     threshold,
     weighted_medians,
 )
+from chopper_core.findings.titles import of_name, one_line, shortened
 from chopper_core.model.phrases import count, listed, percent, time
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.model.view import Baseline, View
@@ -104,6 +105,25 @@ def _longer(context: FindingsContext, parts: list[SlowPart], where: str) -> str:
     return f"{what} longer {where}: {listed(each, _MAX_LISTED)}"
 
 
+def _longer_in_short(context: FindingsContext, parts: list[SlowPart], where: str) -> str:
+    """The same as a title, by its largest part."""
+    most = max(parts, key=lambda part: part.excess_ns)
+    names = {part.operation for part in parts}
+    name = shortened(context.text("operation", most.operation))
+    how = "runs only there" if np.isinf(most.ratio) else f"takes {percent(most.ratio - 1)} longer"
+    if len(names) > 1:
+        up_to = percent(max(part.ratio for part in parts if np.isfinite(part.ratio)) - 1)
+        name, how = f"{len(names)} operations", f"take up to {up_to} longer"
+    return (one_line if len(names) > 1 else of_name)(
+        f"{name} {how} {where}",
+        *(
+            [f": most by {shortened(context.text('operation', most.operation))}"]
+            if len(names) > 1
+            else []
+        ),
+    )
+
+
 class ComparedCompute(Struct, frozen=True):
     """How much longer compute takes than that of peers, by phase and operation (rows) and GPU."""
 
@@ -178,9 +198,8 @@ def _pieces(parts: list[slice]) -> Iterator[tuple[int, int]]:
 
 @rule(
     "gpu-operation",
-    saving="kernel time there beyond the median of the GPU's peers, minus what all of its "
+    cost="kernel time there beyond the median of the GPU's peers, minus what all of its "
     "compute takes longer",
-    holds=(0.6, 1.25),
     needs="two GPUs or more",
     thresholds=(SLOWER_HERE, SLOWER_BESIDE, EVERYWHERE, MEMORY_BOUND),
 )
@@ -218,12 +237,15 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
         names = set(pairs[chosen, 1].tolist())
         if _is_memory(took, pairs[:, 0], slow[:, place], matrix):
             gained = float((excess[chosen, place] / (own[chosen, place] - 1)).sum())
+            title = one_line(f"GPU {gpu} has {percent(saving / gained)} slower memory")
             text = (
                 f"GPU {gpu} has slower memory{_memory_clock(context, place)}: operations without "
                 f"matrix products take {percent(saving / gained)} longer than on the other GPUs"
             )
         elif (pairs[chosen, 0] == Phase.OPTIMIZER).all() and len(names) > 1:
             usual = float(took_ns[chosen, place].sum()) / len(context.iterations) - saving
+            longer = percent(saving / max(usual, 1.0))
+            title = one_line(f"GPU {gpu}'s optimizer kernels take {longer} longer")
             text = (
                 f"GPU {gpu} takes longer in the optimizer than the other GPUs: its kernels there "
                 f"take {percent(saving / max(usual, 1.0))} longer"
@@ -234,6 +256,7 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
                 SlowPart(phase, operation, gpu, ratio, ns)
                 for phase, operation, ratio, ns in zip(*(c.tolist() for c in columns), strict=True)
             ]
+            title = _longer_in_short(context, parts, f"on GPU {gpu}")
             text = _longer(context, parts, f"on GPU {gpu} than on the other GPUs")
         if len(names) == 1:
             evidence = _tree_by(context, names.pop(), "gpu")
@@ -250,6 +273,7 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
                 baseline=Baseline("", usual_gpu.path),
             )
         yield context.finding(
+            title,
             f"{text}; {time(saving)}{context.each}",
             evidence,
             Cost.KERNELS,
@@ -299,8 +323,7 @@ CONSISTENT: Final = threshold("""where it is slower | 75 | % of GPUs and iterati
 @rule(
     "layer",
     of_durations=True,
-    saving="kernel time there beyond the median of the other layers, mean over GPUs",
-    holds=(0.7, 1.25),
+    cost="kernel time there beyond the median of the other layers, mean over GPUs",
     needs="labelled layers",
     thresholds=(SLOWER, CONSISTENT),
 )
@@ -313,7 +336,7 @@ def slow_in_a_layer(context: FindingsContext) -> Iterator[Finding]:
 @rule(
     "operation",
     of_durations=True,
-    saving="kernel time there beyond the median of the other iterations, mean over GPUs, spread "
+    cost="kernel time there beyond the median of the other iterations, mean over GPUs, spread "
     "over all iterations",
     needs="labelled iterations",
     thresholds=(SLOWER, CONSISTENT),
@@ -357,6 +380,7 @@ def _slower(
             took = context.cells.sum("duration_ns")[cells & context.computes].sum()
             changes = (f"compute x{max(1 - total / took, 0.0):.4f}",)
         yield context.finding(
+            _longer_in_short(context, own, f"in {level} {where}{of_stage}"),
             f"{text}; {time(saving)}{context.per_gpu}",
             evidence,
             Cost.KERNELS if changes is None else Cost.WORK,

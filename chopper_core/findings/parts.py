@@ -26,6 +26,7 @@ from chopper_core.findings.rule import (
     Finding,
     FindingRule,
     FindingsContext,
+    Group,
 )
 from chopper_core.graph.questions import Change, Predictor
 from chopper_core.model.column_names import MICROBATCH
@@ -101,16 +102,16 @@ class Worth(Struct, frozen=True, eq=False):
         return steady, [known[predictor, each] for each in asked]
 
     def of_finding(self, finding: Finding) -> Finding:
-        """A finding with its remedy, and the saving of that: none where the replay takes longer."""
+        """A finding with its remedy, and the saving of that: 0 where the replay takes longer."""
         remedy = finding.remedy or question_of(self.context, finding)
-        if not remedy or finding.saving_ns is None or (found := self.answer(remedy)) is None:
+        if not remedy or finding.cost_ns is None or (found := self.answer(remedy)) is None:
             return finding
-        saving_ns = max(found.saving_ns, 0.0)
-        return replace(finding, remedy=remedy, is_replayed=True, saving_ns=saving_ns)
+        return replace(finding, remedy=remedy, saving_ns=max(found.saving_ns, 0.0))
 
-    def range_ns(self, finding: Finding) -> tuple[float | None, float | None]:
+    def range_ns(self, finding: Finding) -> tuple[float, float] | None:
+        """The least and the most that a finding's remedy may save; None without a replay."""
         found = self.answer(finding.remedy) if finding.is_replayed else None
-        return (finding.low_ns, finding.high_ns) if found is None else found.range_ns
+        return None if found is None else found.range_ns
 
     def removed_ns(self, finding: Finding) -> Float64 | None:
         """What a finding's remedy takes from the work of each node, and from each edge's lag; None
@@ -164,8 +165,22 @@ class PlacedFinding(Struct, eq=False):
         return found if gpu is None else found & (context.codes("gpu")[at] == gpu)
 
     @property
-    def saving_ns(self) -> float:
-        return self.finding.saving_ns or 0.0
+    def worth_ns(self) -> float:
+        return self.finding.worth_ns or 0.0
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What is replayed comes first, then what saves most, or costs most."""
+        return not self.finding.is_replayed, -self.worth_ns
+
+    @property
+    def group(self) -> Group:
+        return group_of(self.rule, self.finding)
+
+
+def group_of(rule: FindingRule, finding: Finding) -> Group:
+    """The group of a finding: its own, else that of its rule."""
+    return rule.group if finding.group is None else finding.group
 
 
 def in_groups(
@@ -173,43 +188,57 @@ def in_groups(
 ) -> list[tuple[Found, int | None]]:
     """The findings, each followed by its parts; and the place of the one that each is a part of.
 
-    The largest group comes first. A part saves no more than the finding that it is a part of, and
-    the groups together no more than the step can lose. Findings of unknown saving come last.
+    They come by group (`Group`), the largest first. A part saves no more than the finding that it
+    is a part of, and those to fix together no more than the step can lose. Findings that nothing
+    replays come after those that something does, and those of unknown cost last.
     """
     # Of equal savings, that of the later rule comes first.
     found = found[::-1]
-    known = [_placed(context, each, worth) for each in found if each[1].saving_ns is not None]
-    groups: list[PlacedFinding] = []
-    for one in sorted(known, key=lambda each: -each.saving_ns):
-        _add(context, groups, one, worth)
+    known = [_placed(context, each, worth) for each in found if each[1].worth_ns is not None]
+    known.sort(key=lambda each: -each.worth_ns)
     listed: list[tuple[Found, int | None]] = []
 
     def walk(level: list[PlacedFinding], whose: int | None, most_ns: float) -> None:
-        for each in sorted(level, key=lambda each: -each.saving_ns):
-            is_exact = each.finding.is_replayed
-            saving = each.saving_ns if is_exact else min(each.saving_ns, most_ns)
-            listed.append(((each.rule, replace(each.finding, saving_ns=saving)), whose))
-            walk(each.parts, len(listed) - 1, saving)
+        for each in sorted(level, key=lambda each: each.rank):
+            finding = each.finding
+            if finding.saving_ns is not None:
+                finding = replace(finding, saving_ns=min(finding.saving_ns, most_ns))
+            listed.append(((each.rule, finding), whose))
+            walk(each.parts, len(listed) - 1, finding.saving_ns or most_ns)
 
-    small = [each for each in groups if context.share(each.saving_ns) < SMALLEST_SAVING.share]
-    groups = _fitting(context, [each for each in groups if each not in small])
-    if worth is not None and groups:
-        _hide(context, groups, small, worth)
-    walk(groups, None, context.step_ns)
-    return [*listed, *((each, None) for each in found if each[1].saving_ns is None)]
+    for group in Group:
+        own = [each for each in known if each.group == group]
+        walk(_wholes(context, own, worth), None, context.step_ns)
+        rest = (each for each in found if each[1].worth_ns is None and group_of(*each) == group)
+        listed += [(each, None) for each in rest]
+    return listed
+
+
+def _wholes(
+    context: FindingsContext, known: Sequence[PlacedFinding], worth: Worth | None
+) -> list[PlacedFinding]:
+    """Findings, the largest first, with those that are parts of others among the parts of these."""
+    found: list[PlacedFinding] = []
+    for one in known:
+        _add(context, found, one, worth)
+    small = [each for each in found if context.share(each.worth_ns) < SMALLEST_SAVING.share]
+    found = _fitting(context, [each for each in found if each not in small])
+    if worth is not None and found:
+        _hide(context, found, small, worth)
+    return found
 
 
 def _placed(context: FindingsContext, found: Found, worth: Worth | None) -> PlacedFinding:
     rule, finding = found
     at = context.cells_about(finding)
     own: Float64 = np.zeros(len(at))
-    for name in _COLUMNS.get(finding.cost, ()):
+    for name in _COLUMNS.get(finding.kind, ()):
         own = own + context.cells.sum(name)[at]
     if not own.any():
         own = context.cells.elapsed_ns[at].astype(np.float64)
     about = max(float(own.sum()), 1.0)
     gpus = len(distinct(context.place("gpu")[at]))
-    total = (finding.saving_ns or 0.0) * gpus * len(context.iterations)
+    total = (finding.cost_ns or 0.0) * gpus * len(context.iterations)
     costs = own * (total / about)
     removed = None if worth is None else worth.removed_ns(finding)
     if worth is not None and removed is not None:
@@ -238,8 +267,8 @@ def _add(
     is_like &= is_cause or one.rule.is_symptom == whole.rule.is_symptom
     # What a replay tells comes before an estimate of the same time, unless it says next to nothing.
     is_surer = one.finding.is_replayed > whole.finding.is_replayed
-    is_surer &= one.finding.cost.may_be(whole.finding.cost)
-    is_surer &= context.share(one.saving_ns) >= SMALLEST_SAVING.share
+    is_surer &= one.finding.kind.may_be(whole.finding.kind)
+    is_surer &= context.share(one.worth_ns) >= SMALLEST_SAVING.share
     is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
     if is_surer or (is_most and (is_cause or is_narrower)):
         level[number] = one
@@ -259,7 +288,7 @@ def _hide(
         for whole in groups:
             both = [each.finding.remedy for each in (one, whole) if each.finding.is_replayed]
             if len(both) == 2:
-                saved = worth.saving_ns(both, both[1]) - whole.saving_ns
+                saved = worth.saving_ns(both, both[1]) - whole.worth_ns
                 if context.share(saved) >= SMALLEST_SAVING.share:
                     whole.parts.append(one)
                     break
@@ -272,8 +301,8 @@ def _shared(
 ) -> tuple[float, float]:
     """The parts of each of two findings' costs that the other one costs too: at the same nodes,
     else by GPU and iteration in the cells of the second one."""
-    kinds = {one.finding.cost, whole.finding.cost}
-    is_alike = one.finding.cost.may_be(whole.finding.cost)
+    kinds = {one.finding.kind, whole.finding.kind}
+    is_alike = one.finding.kind.may_be(whole.finding.kind)
     # The same kernels may be slow for several reasons at once.
     is_other = not is_alike and kinds <= COMPUTES
     if one.removed_ns is not None and whole.removed_ns is not None and not is_other:
@@ -283,8 +312,8 @@ def _shared(
             # Some of it saves nothing: what it saves once the other is gone tells.
             largest = whole.finding.remedy
             together = worth.saving_ns((one.finding.remedy, largest), largest)
-            own = max(own, 1 - (together - whole.saving_ns) / max(one.saving_ns, 1.0))
-        return own, own * one.saving_ns / max(whole.saving_ns, 1.0)
+            own = max(own, 1 - (together - whole.worth_ns) / max(one.worth_ns, 1.0))
+        return own, own * one.worth_ns / max(whole.worth_ns, 1.0)
     if not is_alike:
         return 0.0, 0.0
     # An estimate next to a replay says little about when its time is lost.
@@ -311,10 +340,10 @@ def _fitting(context: FindingsContext, groups: list[PlacedFinding]) -> list[Plac
     ideal = parts_of(context.run, context.split()).numbers(THEORY).sum()
     left = context.step_ns - context.per_iteration(float(ideal))
     kept: list[PlacedFinding] = []
-    for each in sorted(groups, key=lambda each: -each.saving_ns):
-        if kept and each.saving_ns > left:
+    for each in sorted(groups, key=lambda each: -each.worth_ns):
+        if kept and each.worth_ns > left:
             kept[0].parts.append(each)
             continue
         kept.append(each)
-        left -= each.saving_ns
+        left -= each.worth_ns
     return kept

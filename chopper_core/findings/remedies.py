@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
@@ -38,6 +39,15 @@ _LEAST_PART: Final = 0.1
 """Of the largest of several kinds of time: less is no change."""
 
 
+_BOUND: Final = re.compile(r"(?:host|launch|copy) x0|no host gaps|comm hidden|no contention")
+"""Changes that nothing attains in full."""
+
+
+def is_bound(remedy: str) -> bool:
+    """Whether a question asks for more than any change can attain, such as a host of zero time."""
+    return any(_BOUND.search(each) for each in remedy.split(SEPARATOR))
+
+
 def question_of(context: FindingsContext, finding: Finding) -> str:
     """The questions about what a finding costs at its place; empty where no replay removes it."""
     cells = np.zeros(len(context.cells), np.bool_)
@@ -55,9 +65,9 @@ def question_of(context: FindingsContext, finding: Finding) -> str:
 def _changes(finding: Finding, place: Collection[str]) -> Sequence[str]:
     if finding.changes is not None:
         return finding.changes
-    change = _CHANGES.get(finding.cost) if place else None
+    change = _CHANGES.get(finding.kind) if place else None
     if not {*_PEERS} & {*place}:
-        change = _EVERYWHERE.get(finding.cost, change)
+        change = _EVERYWHERE.get(finding.kind, change)
     return [] if change is None else [change]
 
 

@@ -359,18 +359,19 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def finding(
         self,
-        sentence: str,
+        title: str,
+        detail: str,
         evidence: View,
-        cost: Cost,
-        saving_ns: float | None,
+        kind: Cost,
+        cost_ns: float | None,
         *,
         is_measured: bool = True,
         is_repeated: bool | None = None,
         gpu: int | None = None,
         total_ns: float | None = None,
-        high_ns: float | None = None,
         cells: Mask | None = None,
         changes: tuple[str, ...] | None = None,
+        group: Group | None = None,
     ) -> Finding:
         """A finding that costs as much in each iteration, on one GPU or on all.
 
@@ -378,20 +379,21 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         """
         if is_repeated is None:
             is_repeated = self.repeats
-        if total_ns is None and saving_ns is not None:
-            total_ns = saving_ns * (len(self.iterations) if gpu is not None else self.spots)
+        if total_ns is None and cost_ns is not None:
+            total_ns = cost_ns * (len(self.iterations) if gpu is not None else self.spots)
         sure = confidence(measured=is_measured, repeated=is_repeated)
         return Finding(
-            sentence,
+            title,
+            detail,
             evidence,
             sure,
-            saving_ns,
-            high_ns=high_ns,
+            cost_ns,
             gpu=gpu,
-            cost=cost,
+            kind=kind,
             total_ns=total_ns,
             cells=cells,
             changes=changes,
+            group=group,
         )
 
     def at(self, **labels: str) -> View:
@@ -596,38 +598,73 @@ CONFIDENCE: Final = computed_column(
 )
 
 
+DETAIL: Final = computed_column(
+    "detail",
+    "",
+    "detail",
+    "The finding in full: evidence, since when, and why it saves more or less than it costs.",
+)
+
+
 def confidence(*, measured: bool, repeated: bool) -> Confidence:
     return Confidence(1 + measured + repeated)
 
 
-class Finding(Struct, frozen=True):
-    """A sentence with its numbers, the potential saving, and the view that shows the evidence."""
+class Group(IntEnum):
+    """What a finding asks of its reader; the groups in the order in which they are shown."""
 
-    sentence: str
+    FIX = 0
+    BETTER = 1
+    UNKNOWN = 2
+
+    @property
+    def text(self) -> str:
+        return ("fix first", "could be better", "not known")[self]
+
+
+class Finding(Struct, frozen=True):
+    """One line with its numbers, the long sentence, and the view that shows the evidence."""
+
+    title: str
+    """Who, what and how much, in at most `MAX_TITLE` characters."""
+    detail: str
+    """The same in full, with evidence."""
     evidence: View
     confidence: Confidence
+    cost_ns: float | None = None
+    """Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about;
+    None if it can't be measured."""
     saving_ns: float | None = None
-    """By how much an iteration would be shorter without it; None if it can't be estimated. A rule
-    estimates it; where steps can be replayed, it is the answer to `remedy`."""
-    low_ns: float | None = None
-    high_ns: float | None = None
-    """The range of that; None: the part of the estimate that the rule states."""
+    """By how much a step is shorter without it, which is the answer to `remedy`; None where
+    nothing replays the steps without it."""
     gpu: int | None = None
     """The one GPU that it is about."""
-    cost: Cost = Cost.UNKNOWN
+    kind: Cost = Cost.UNKNOWN
     total_ns: float | None = None
     """GPU time affected, summed over GPUs and analysed iterations."""
     cells: Mask | None = None
     """The cells of the context that it is about; None: all, or those of its GPU."""
     changes: tuple[str, ...] | None = None
-    """What a replay changes there, as `chopper what-if` asks; None: what its cost says."""
+    """What a replay changes there, as `chopper what-if` asks; None: what its kind says."""
     remedy: str = ""
     """The questions whose answer is the saving; empty: what its place and changes say."""
-    is_replayed: bool = False
     doubt: str = ""
     """Why its data is in doubt."""
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
+    group: Group | None = None
+    """None: that of its rule."""
+    advice: tuple[str, ...] = ()
+    """What to try, the most likely first."""
+
+    @property
+    def is_replayed(self) -> bool:
+        return self.saving_ns is not None
+
+    @property
+    def worth_ns(self) -> float | None:
+        """What it saves; where nothing replays it, what it costs."""
+        return self.cost_ns if self.saving_ns is None else self.saving_ns
 
 
 Find = Callable[[FindingsContext], Iterable[Finding]]
@@ -637,13 +674,14 @@ class FindingRule(Struct, frozen=True):
     """A rule: as a decorator, it takes the function from the context to findings."""
 
     name: str
-    saving: str = ""
+    cost: str = ""
+    """What the cost of its findings is."""
+    group: Group = Group.FIX
     is_symptom: bool = False
     """Whether its findings say that steps take longer, and others why."""
-    holds: tuple[float, float] = (0.5, 1.3)
-    """The range of the saving, in parts of the estimate, which holds what was planted."""
-    holds_replayed: tuple[float, float] = (0.9, 1.1)
-    """The same around the range of a replay: whether it removes just what the finding is about."""
+    holds: tuple[float, float] = (0.9, 1.1)
+    """How far the range of a replay is widened, which holds what was planted: whether the replay
+    removes just what the finding is about."""
     needs: str = ""
     """The data it needs beyond a trace."""
     thresholds: tuple[Threshold, ...] = ()

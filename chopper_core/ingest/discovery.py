@@ -40,9 +40,10 @@ from chopper_core.util.grouping import grouped
 from chopper_core.util.patterns import group_of, shape_of_name
 
 _DATA: Final = re.compile(
-    r"\.(?:json|csv|db|rpd|sqlite|parquet|txt|log|jsonl|out|err)(?:\.gz)?$", re.IGNORECASE
+    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et|out|err)(?:\.gz)?$",
+    re.IGNORECASE,
 )
-_TRACE: Final = re.compile(r"\.(?:json|rpd|sqlite)(?:\.gz)?$", re.IGNORECASE)
+_TRACE: Final = re.compile(r"\.(?:json|rpd|sqlite|pftrace)(?:\.gz)?$", re.IGNORECASE)
 _MAX_PROBED: Final = 40
 """Files of a directory whose start is read to see whether it holds data."""
 _MAX_LOOSE: Final = 64
@@ -353,7 +354,10 @@ def _differ(jobs: Sequence[_Job]) -> bool:
 
 def _stem(name: str) -> str:
     return re.sub(
-        r"(?:\.pt)?(?:\.trace)?\.(?:json|rpd|sqlite)(?:\.gz)?$", "", name, flags=re.IGNORECASE
+        r"(?:\.pt)?(?:\.trace)?\.(?:json|rpd|sqlite|pftrace)(?:\.gz)?$",
+        "",
+        name,
+        flags=re.IGNORECASE,
     )
 
 

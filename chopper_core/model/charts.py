@@ -229,10 +229,12 @@ class Card(Struct, frozen=True):
     note: str = ""
     """Other facts, in a few words."""
     share_pct: float = 0.0
-    """What is to be saved, in % of the step."""
+    """What is to be saved, else what it costs, in % of the step."""
     sure: int = 0
     """How sure it is, 1 to 3; 0: it is no finding."""
     rule: str = ""
+    heading: str = ""
+    """What stands above it, where it is the first of a group."""
 
 
 class Cards(Struct, frozen=True, tag=True):

@@ -191,7 +191,7 @@ class View(Struct, frozen=True):
     """Labels for a prefix of `order`, as a path spells them; one more picks an activity."""
     order: tuple[str, ...] = LEVELS
     columns: tuple[str, ...] = ()
-    """Names of metrics; empty: the defaults of the level."""
+    """Names of metrics; empty: the defaults of the level, to which `+name` adds one."""
     sort: str = ""
     """A column, `-column` for the largest first, or empty: the level's default order."""
     filter: str = ""
@@ -221,6 +221,11 @@ class View(Struct, frozen=True):
     def level(self) -> str:
         depth = len(self.path)
         return self.order[depth] if depth < len(self.order) else ACTIVITY
+
+    @property
+    def added_columns(self) -> tuple[str, ...]:
+        """Columns that are shown in addition to the default ones."""
+        return tuple(name[1:] for name in self.columns if name.startswith("+"))
 
     @property
     def scope(self) -> tuple[tuple[str, str], ...]:
@@ -348,3 +353,11 @@ def complete_order(levels: Sequence[str]) -> tuple[str, ...]:
     if len(set(levels)) != len(levels):
         raise UsageError(f"the order {','.join(levels)} repeats a level")
     return (*levels, *(level for level in LEVELS if level not in levels))
+
+
+def child_of(view: View, level: str, label: str) -> View:
+    plain = replace(view, name="", by="", of="", columns=(), sort="", filter="")
+    if level in view.order[: len(view.path)]:
+        return plain
+    split = pivot(plain, level)
+    return replace(split, path=(*split.path, label))

@@ -65,13 +65,15 @@ class ColumnText(Struct, frozen=True):
 
     def cell(self, values: Values, row: int, glyphs: Glyphs) -> str:
         """One figure as text; `~` marks one that isn't measured on all of the row, `*` one that
-        covers only some of the row's GPUs."""
+        covers only some of the row's GPUs, `≤` a bound that nothing attains."""
         if values.words is not None:
             word = values.cell(row)
             return glyphs.missing if word is None else clean(str(word))
         text = self.scale.cell(values.at(row), glyphs.missing)
         if values.is_partial(row):
             return f"*{text}"
+        if values.is_bound(row) and values.at(row) is not None:
+            return f"≤{text}"
         return f"~{text}" if values.is_extrapolated(row) else text
 
     def aligned(self, text: str, width: int) -> str:

@@ -25,7 +25,7 @@ STAND_INS: Final = str.maketrans(
     | dict.fromkeys("⏎←", "<")
     | dict.fromkeys("→›", ">")
     | {"‘": "'", "’": "'", "“": '"', "”": '"', "µ": "u", "×": "x", "·": ".", "…": "~"}
-    | {"Δ": "d", "°": " "}
+    | {"Δ": "d", "°": " ", "≤": "<"}
     | dict(zip("▁▂▃▄▅▆▇█", "_.-=+*%#", strict=True))
 )
 """Signs of titles, notes and drawings in ASCII, each one cell wide."""

@@ -110,20 +110,8 @@ def describe(run: Run) -> dict[str, Any]:
         **({"logs": run.logs} if run.logs else {}),
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
-        "quality": [
-            {
-                "kind": doubt.kind.value,
-                "check": doubt.code,
-                "text": doubt.sentence,
-                "share_pct": 100.0 * doubt.share,
-                "ranks": doubt.ranks,
-                "iterations": doubt.iterations,
-                "signals": doubt.signals,
-                "columns": doubt.columns,
-            }
-            for doubt in run.doubts
-        ],
-        "coverage": {level: _coverage(run, level) for level in LABELLED},
+        "quality": [doubt.as_json for doubt in run.doubts],
+        "coverage": {level: coverage_of(run, level) for level in LABELLED},
         "levels": {
             level: len(table.operations)
             if level == "operation"
@@ -151,7 +139,7 @@ def describe(run: Run) -> dict[str, Any]:
             for samples in run.cpu
         ],
         "hardware": run.hardware,
-        "missing": _missing(run),
+        "missing": missing_of(run),
     }
     plain: dict[str, Any] = finite(to_builtins(document, str_keys=True))
     return plain
@@ -261,7 +249,7 @@ def _samples(run: Run) -> _Document:
     }
 
 
-def _missing(run: Run) -> list[str]:
+def missing_of(run: Run) -> list[str]:
     if run.is_logged_only:
         return ["no traces: the log of a trainer says how long steps take, not why"]
     if run.is_sampled_only:
@@ -294,7 +282,7 @@ def numbers_text(numbers: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
-def _coverage(run: Run, level: str) -> _Document:
+def coverage_of(run: Run, level: str) -> _Document:
     table, unlabelled = run.table, 0
     by_rule = np.zeros(len(Rule), np.int64)
     for rows in _rows_of_gpus(run).values():
@@ -367,8 +355,13 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
 
 
 def _doubt_line(doubt: _Document) -> str:
-    ranks = f" (ranks {numbers_text(doubt['ranks'])})" if len(doubt["ranks"]) > 1 else ""
-    return f"{doubt['kind']}: {doubt['text']}{ranks}"
+    where = [
+        f"{what}{'s' * (len(numbers) > 1)} {numbers_text(numbers)}"
+        for what, numbers in (("rank", doubt["ranks"]), ("step", doubt["iterations"]))
+        if numbers
+    ]
+    place = f" ({', '.join(where)})" if where else ""
+    return f"{doubt['kind']}: {doubt['text']}{place}"
 
 
 def _head_lines(run: Run, found: _Document) -> list[str]:

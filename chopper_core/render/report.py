@@ -209,9 +209,15 @@ def _findings(run: Run, frame: Frame) -> Iterator[str]:
     yield '<ol class="findings">'
     for row in range(min(len(frame), _MAX_ROWS)):
         address = frame.addresses(row)
-        yield f"<li{_PART * bool(frame.row(row).get('part_of'))}>{_worth(frame, row)}"
-        fact, colon, rest = escape(clean(frame.labels[row])).partition(": ")
-        yield f"<b>{fact}</b>{colon}{rest}<br><code>{escape(command(address))}</code>"
+        figures = frame.row(row)
+        if figures.get("group") != (frame.row(row - 1).get("group") if row else None):
+            yield f'</ol>\n<h3>{escape(str(figures.get("group")))}</h3>\n<ol class="findings">'
+        yield f"<li{_PART * bool(figures.get('part_of'))}>{_worth(frame, row)}"
+        yield f"<b>{escape(clean(frame.labels[row]))}</b><br>"
+        yield f"{escape(clean(str(figures.get('detail') or '')))}"
+        if figures.get("advice"):
+            yield f"<br><em>Try:</em> {escape(clean(str(figures['advice'])))}"
+        yield f"<br><code>{escape(command(address))}</code>"
         if row < _EVIDENCE:
             try:
                 evidence = query(run, parse(address))
@@ -226,18 +232,21 @@ def _findings(run: Run, frame: Frame) -> Iterator[str]:
 
 
 def _worth(frame: Frame, row: int) -> str:
-    """The saving of a finding, with its share and range."""
-    figures = frame.row(row)
-    saving, share, low, high = (
-        figures.get(name) for name in ("saving_ns", "saving_pct", "saving_low_ns", "saving_high_ns")
+    """What a finding costs and saves, with its share and range."""
+    figures, parts = frame.row(row), []
+    cost, saving, share, low, high = (
+        figures.get(name)
+        for name in ("cost_ns", "saving_ns", "saving_pct", "saving_low_ns", "saving_high_ns")
     )
-    if not isinstance(saving, int | float) or not isinstance(share, int | float):
-        return ""
-    bar = f'<i style="width:{min(share, 100.0):.1f}px"></i>' * (share > 0)
-    text = f"{bar}<b>{time_text(saving)}</b>, {share:.1f} %"
+    if isinstance(cost, int | float):
+        parts.append(f"costs {time_text(cost)}")
+    if isinstance(saving, int | float) and isinstance(share, int | float):
+        bar = f'<i style="width:{min(share, 100.0):.1f}px"></i>' * (share > 0)
+        bound = "≤" * frame.values["saving_ns"].is_bound(row)
+        parts.append(f"{bar}saves <b>{bound}{time_text(saving)}</b>, {share:.1f} %")
     if isinstance(low, int | float) and isinstance(high, int | float):
-        text += f' <span class="dim">({time_text(low)} to {time_text(high)})</span>'
-    return f"{text}: "
+        parts[-1] += f' <span class="dim">({time_text(low)} to {time_text(high)})</span>'
+    return f"{'; '.join(parts)}: " if parts else ""
 
 
 def _sources(run: Run, view: View) -> Iterator[str]:

@@ -62,7 +62,7 @@ def as_text(
     Columns that don't fit are left out from the last on, unless the view chose its columns.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
-    columns = [*column_texts(frame)]
+    columns = [each for each in column_texts(frame) if not _is_prose(frame, each.metric.name)]
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = row_names(frame, glyphs)[:count]
     shown, widths, name_width, sparks = _layout(frame, columns, cells, names, width)
@@ -85,13 +85,18 @@ def as_text(
     short = names if is_prose else fitting_names(names, name_width, glyphs)
     inked = [_inks(frame, column) for column in shown] if paint is not plain else []
     inks = [*zip(*inked, strict=True)] or [()] * count
+    heading = ""
     for row in range(count):
+        if is_prose and (group := _group(frame, row)) != heading:
+            heading = group
+            lines += [paint(f"{glyphs.spelled('──')} {heading}", "dim")]
         name = wrapped(names[row], name_width) if is_prose else [short[row]]
         spark = []
         if means is not None and scale is not None:
             spark = [paint(scale.line(means[row], frame.signal.unit, glyphs), "good")]
         lines += [line(name[0], row + 2, inks[row], *spark), *name[1:]]
         if is_prose:
+            lines += _prose(frame, row, width)
             lines += [paint(f"  {clean(frame.addresses(row))}", "dim"), ""]
     if _has_total(frame):
         lines.append(paint(line(_total_title(frame), 1), "strong"))
@@ -99,6 +104,36 @@ def as_text(
         lines.append("")
     footer = [paint(text, "dim") for text in _footer(frame, count, drawn)]
     return glyphs.spelled("\n".join([*lines, *footer]) + "\n")
+
+
+_PROSE: Final = ("detail", "advice")
+"""Columns of sentences, which are too long for a cell: they stand below the row, where asked."""
+_PROSE_WIDTH: Final = 100
+
+
+def _is_prose(frame: Frame, name: str) -> bool:
+    return frame.level in SENTENCES and name in _PROSE
+
+
+def _prose(frame: Frame, row: int, width: int) -> list[str]:
+    """The sentences of a row that the view asks for, below its line."""
+    asked = {each.lstrip("+") for each in frame.view.columns}
+    texts = (
+        str(frame.values[name].cell(row) or "")
+        for name in _PROSE
+        if name in asked and name in frame.values
+    )
+    return [
+        f"  {line}"
+        for text in texts
+        for line in (wrapped(text, (width or _PROSE_WIDTH) - 2) if text else ())
+    ]
+
+
+def _group(frame: Frame, row: int) -> str:
+    """The group of a sentence, in the default order."""
+    groups = frame.values.get("group")
+    return "" if groups is None or frame.sort else str(groups.cell(row) or "")
 
 
 def _inks(frame: Frame, column: ColumnText) -> list[str]:
@@ -124,12 +159,13 @@ def _layout(
         parts = 2 if frame.level in SENTENCES else 3
         reserved = min(longest, max(_MIN_NAME, width // parts))
         room = width - reserved - (SPARK_BINS + 2)
-        if frame.view.columns:
+        if frame.view.columns and not frame.view.added_columns:
             sparks = sparks and sum(each + 2 for each in widths.values()) <= room
         else:
             # As in the explorer, the column that the rows are sorted by is always visible.
             by = frame.sort.removeprefix("-")
-            ranked = sorted(columns, key=lambda column: column.metric.name != by)
+            first = {by, *frame.view.added_columns}
+            ranked = sorted(columns, key=lambda column: column.metric.name not in first)
             needed = [widths[column.metric.name] for column in ranked]
             sparks = sparks and fitting(needed, room, gap=2) >= _MIN_WITH_SPARKS
             fit = fitting(needed, room if sparks else width - reserved, gap=2)

@@ -207,7 +207,7 @@ class _RpdReader:
     def _activities(
         self, ops: Sequence[Int64], category: Int64, texts: Mapping[int, str]
     ) -> tuple[Activities, Sequence[LaunchShape]]:
-        from chopper_core.sources.counters.tables import clean_kernel_name
+        from chopper_core.sources.kernel_names import clean_kernel_name
 
         identity, gpu, queue, start, end, description, kind, api = ops
         has_text = codes_of(description.tolist(), lambda code: bool(texts.get(code))) > 0

@@ -68,6 +68,10 @@ class Activities(Rows, frozen=True, eq=False):
     """Index into `Trace.collectives`, or ABSENT."""
     launch_shape: Int32
     """Index into `Trace.launch_shapes`."""
+    graph_node: Int64
+    """Its node in a graph that was replayed, as the trace writes it, else ABSENT."""
+    annotation: Int32
+    """Index into `Trace.annotations`, or ABSENT."""
     rank: Int32
     """The rank in a file that merges several, else ABSENT."""
 
@@ -260,6 +264,8 @@ class Trace(Struct, frozen=True):
     flows: Flows = blank(Flows)
     allocations: Allocations = blank(Allocations)
     collectives: Sequence[Collective] = ()
+    annotations: Sequence[str] = ()
+    """What nodes of graphs were marked with as they were captured: paths of modules."""
     inputs: Sequence[InputTexts] = ()
     unused_events: Mapping[str, int] = {}
     """The part of `event_counts` that is in no table above."""
@@ -290,6 +296,7 @@ def without_far(trace: Trace) -> Trace:
         return trace
     losses = replace(trace.losses, notes=[*trace.losses.notes])
     losses.bad_times += count
+    losses.bad_host_times += int((~near["launches"]).sum())
     losses.note(count, "event", "weeks from the others left out")
     kept = {name: getattr(trace, name).take(is_near) for name, is_near in near.items()}
     figures = {name: values[near["activities"]] for name, values in trace.figures.items()}
@@ -318,10 +325,13 @@ def by_rank(trace: Trace) -> list[Trace]:
         for name in ("launches", "ranges", "flows", "allocations")
     }
     owners |= {"activities": trace.activities.rank, "syncs": trace.syncs.rank}
-    found = []
+    found: list[Trace] = []
     for rank in ranks:
         is_own = trace.activities.rank == rank
         own = {name: getattr(trace, name).take(owner == rank) for name, owner in owners.items()}
         figures = {name: values[is_own] for name, values in trace.figures.items()}
-        found.append(replace(trace, rank=None if rank == ABSENT else rank, figures=figures, **own))
+        # What is of the file is that of its first rank.
+        of_file = {} if not found else {"losses": Losses(notes=trace.losses.notes)}
+        of_rank = {"rank": None if rank == ABSENT else rank, "figures": figures, **of_file, **own}
+        found.append(replace(trace, **of_rank))
     return found

@@ -22,7 +22,6 @@ from msgspec import Struct
 
 from chopper_core.tables.arrow_files import array_of, numbers_of, numbers_or, texts_of
 from chopper_core.tables.columns import Columns, Interner, float_column
-from chopper_core.tables.csv_stream import csv_table
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import split_lines
 from chopper_core.util.arrays import Float64, Int32, Int64, Mask
@@ -369,3 +368,23 @@ class TableRows:
             cells = {name: texts[of_rows[row]] for name, (texts, of_rows) in found.items()}
             which.append(answers[of(defaultdict(str, cells))])
         return Coded(list(answers), np.array(which, np.int64)[codes])
+
+
+_PARSED_PER_BYTE: Final = 4
+"""What parsing takes at most of the text's size: a copy, and an offset of 4 bytes per cell."""
+_THREAD_BYTES: Final = 10 << 20
+"""The stack of the thread that Arrow starts with the first piece, and what is allocated there."""
+
+
+def csv_table(text: bytes, width: int) -> pa.Table:
+    """The cells of CSV as text; raises MemoryError where Arrow would end the process."""
+    from pyarrow import csv as pa_csv
+
+    # Raises; costs nothing else: the system gives pages when they are written.
+    np.empty(_THREAD_BYTES + _PARSED_PER_BYTE * len(text), np.uint8)
+    names = [str(index) for index in range(width)]
+    return pa_csv.read_csv(
+        pa.BufferReader(text),
+        pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+        convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+    )

@@ -19,18 +19,12 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from chopper_core.tables.column import TableRows
 
 _MAX_COMMENTS: Final = 100
 """Lines before the headings."""
 MAX_COLUMNS: Final = 10_000
 """No profiler writes more: some 2,000 are the counters of each channel of a cache."""
-_PARSED_PER_BYTE: Final = 4
-"""What parsing takes at most of the text's size: a copy, and an offset of 4 bytes per cell."""
-_THREAD_BYTES: Final = 10 << 20
-"""The stack of the thread that Arrow starts with the first piece, and what is allocated there."""
 
 
 def normalised(name: str) -> str:
@@ -103,18 +97,3 @@ class CsvFile:
                 rows.header = self.header
                 yield rows
             progress(f"read {text.path.name}", text.position, text.size_bytes)
-
-
-def csv_table(text: bytes, width: int) -> pa.Table:
-    """The cells of CSV as text; raises MemoryError where Arrow would end the process."""
-    import pyarrow as pa
-    from pyarrow import csv as pa_csv
-
-    # Raises; costs nothing else: the system gives pages when they are written.
-    np.empty(_THREAD_BYTES + _PARSED_PER_BYTE * len(text), np.uint8)
-    names = [str(index) for index in range(width)]
-    return pa_csv.read_csv(
-        pa.BufferReader(text),
-        pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
-        convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-    )

@@ -2,7 +2,8 @@
 
 A package in `extensions` declares tables of what it adds and of the modules that hold it; the core
 imports none of them by name. A plugin is another distribution with entry points in the groups
-`chopper.sources`, `chopper.views`, `chopper.metrics`, `chopper.findings` and `chopper.exports`.
+`chopper.sources`, `chopper.views`, `chopper.metrics`, `chopper.findings`, `chopper.advice` and
+`chopper.exports`.
 Listing entry points takes as long as opening a cached run, so it waits for a name or a file that
 nothing else knows, or for the findings of a run.
 """
@@ -23,7 +24,7 @@ from chopper_core.util.progress import Cancelled
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-GROUPS: Final = ("sources", "views", "metrics", "findings", "exports")
+GROUPS: Final = ("sources", "views", "metrics", "findings", "advice", "exports")
 _FOLDER: Final = Path(__file__).parent.parent / "extensions"
 _problems: Final[dict[str, None]] = {}
 

@@ -22,7 +22,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import NoSuchNode, NothingToShow
 from chopper_core.util.grouping import (
@@ -35,7 +35,7 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.views.shared.table_view import activity_view, by_gpu, child_of, table_view
+from chopper_core.views.shared.table_view import activity_view, by_gpu, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

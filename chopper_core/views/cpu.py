@@ -19,11 +19,11 @@ from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import NO_LABEL
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import median_of, ranked, sums_of
-from chopper_core.views.shared.table_view import child_of, columns_of, table_view
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
 SPEC: Final = ViewSpec(

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of
+from chopper_core.analyses.lanes import lanes_in, nearest
 from chopper_core.columns import Values
 from chopper_core.columns.filter import FilterRows, matching
 from chopper_core.model.groups import Groups
@@ -16,7 +17,6 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import Interval, View
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.views import timeline
 from chopper_core.views.frame import Frame
 
 NAMED: Final = (("operation", "operations"), ("kernel", "names"))
@@ -73,15 +73,13 @@ def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Interva
     """The cursor of a timeline at the next start of what matches, and the lane; None at the end."""
     wanted = {level: _wanted(run, dictionary, text) for level, dictionary in NAMED}
     by_lane: dict[tuple[int, int | None], Int64] = run.memo(("timeline names", text), dict)
-    lanes = timeline.lanes_in(run, view)[0]
+    lanes = lanes_in(run, view)[0]
     for lane in lanes:
         if (place := (lane.gpu, lane.stream)) not in by_lane:
             codes = [(level, run.table.column(level)[lane.rows]) for level in wanted]
             there = np.logical_or.reduce([wanted[level][each] for level, each in codes])
             by_lane[place] = lane.starts_ns[there]
-    return timeline.nearest(
-        run, view, step, [(lane, by_lane[lane.gpu, lane.stream]) for lane in lanes]
-    )
+    return nearest(run, view, step, [(lane, by_lane[lane.gpu, lane.stream]) for lane in lanes])
 
 
 def _wanted(run: Run, dictionary: str, text: str) -> Mask:

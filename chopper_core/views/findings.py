@@ -1,4 +1,4 @@
-"""Findings: the problems of a run, ranked by how much time fixing them would save."""
+"""Findings: the problems of a run, those first whose fix saves most."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from msgspec.structs import replace
 from chopper_core.analyses.base import base_of_steps
 from chopper_core.columns import Values, column, numbered, worded
 from chopper_core.findings import Checked, checked, numbers_of, rules_of
-from chopper_core.findings.parts import Found, Worth
-from chopper_core.findings.rule import (
-    CONFIDENCE,
-    IRREGULAR,
-    Finding,
-    FindingsContext,
-)
+from chopper_core.findings.parts import Found, Worth, group_of
+from chopper_core.findings.remedies import is_bound
+from chopper_core.findings.rule import CONFIDENCE, DETAIL, IRREGULAR, FindingsContext
+from chopper_core.findings.sentences import detail_of
 from chopper_core.model.phrases import by_number, count, facts, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -32,29 +29,33 @@ SPEC: Final = ViewSpec(
     no_statistic="has a row per finding, which is one thing",
     takes_samples=True,
 )
-SAVING: Final = column("""saving_ns | ns | saving
-    Potential saving: how much shorter an iteration would be without it, mean over the complete
-    iterations, by replay or by estimate; 0 where the replay takes no less. That of a part is in
-    that of the whole.
-    missing: the impact can't be estimated""")
+COSTS: Final = column("""cost_ns | ns | costs
+    Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about.
+    missing: it can't be measured""")
+SAVING: Final = column("""saving_ns | ns | saves
+    How much shorter a step is without it, by replay, mean over the complete steps; `≤` where no
+    change attains all of it, such as a host of zero time. That of a part is in that of the whole.
+    missing: no replay removes it: the steps can't be replayed, or nothing says how""")
 LOW: Final = column(f"""saving_low_ns | ns | at least
-    The low end of the potential saving's range: allows for what else would wait then, and for
-    other work that a lower clock or busier links would slow down.
+    The low end of what it saves: allows for what else would wait then, and for other work that a
+    lower clock or busier links would slow down.
     missing: {SAVING.missing_because}""")
 HIGH: Final = column(f"""saving_high_ns | ns | at most
-    The high end of the potential saving's range.
+    The high end of what it saves.
     missing: {SAVING.missing_because}""")
 SHARE: Final = column(f"""saving_pct | % | of step
-    Potential saving in % of the step time.
+    What it saves in % of the step time.
     missing: {SAVING.missing_because}""")
+GROUP: Final = column("""group | | group
+    What it asks for: fix first (a cause), could be better (kernels below their roof), or not known
+    (what the files lack).""")
+ADVICE: Final = column("""advice | | what to do
+    What to try, the most likely first, at most three sentences: only what the run shows to fit.
+    missing: nothing that the run shows tells what would help""")
 PART_OF: Final = column("""part_of | | part of
     The number of the finding that it is a part of, counting from 1 in the default order: both cost
     the same time.
     missing: it costs time that no other finding does, or unknown time""")
-BASIS: Final = column(f"""basis | | by
-    What the saving is known by: a replay of the steps without the time that the finding costs, or
-    an estimate of its rule, where steps can't be replayed.
-    missing: {SAVING.missing_because}""")
 TOTAL: Final = column("""gpu_time_ns | ns | total GPU time
     GPU time affected, summed over GPUs and complete iterations.
     missing: no GPU time is attributed to it""")
@@ -67,6 +68,11 @@ DOUBT: Final = column("""doubt | | doubt
 REMEDY: Final = column("""remedy | | what if
     The question of `chopper what-if` that replays the steps without it.
     missing: no replay removes it""")
+OWN: Final = (
+    COSTS, SAVING, CONFIDENCE, LOW, HIGH, GROUP, DETAIL, ADVICE, SHARE, RULE, PART_OF, TOTAL,
+    DOUBT, REMEDY,
+)  # fmt: skip
+"""The columns of the view, as the page of findings lists them."""
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -77,33 +83,32 @@ def answer(run: Run, view: View) -> ViewResult:
     savings = [each.saving_ns for each in findings]
     ranges = [known.range_ns(*each) for each in found]
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
-    unknown = replace(SAVING, missing_because="without a trace no time can be attributed to it")
+    bound = np.array([is_bound(each.remedy) for each in findings], np.bool_)
     return ViewResult(
         level="finding",
-        labels=[finding.sentence for finding in findings],
+        labels=[finding.title for finding in findings],
         columns=(
-            (unknown if run.is_sampled_only else SAVING, _rounded(savings)),
+            (COSTS, _rounded([each.cost_ns for each in findings])),
+            (SAVING, replace(_rounded(savings), bound=bound)),
+            (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
             (LOW, _rounded([low for low, _ in ranges])),
             (HIGH, _rounded([high for _, high in ranges])),
-            (SHARE, numbered(shares)),
-            (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
+            (GROUP, worded([group_of(*each).text for each in found])),
+            (DETAIL, worded([detail_of(context, each) for each in findings])),
+            (ADVICE, worded([" ".join(each.advice) or None for each in findings])),
+            (SHARE, replace(numbered(shares), bound=bound)),
             (RULE, worded([rule.name for rule, _ in found])),
             (PART_OF, _rounded([None if whose is None else whose + 1 for _, whose in placed])),
-            (BASIS, worded([_basis(finding) for finding in findings])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
             (DOUBT, worded([each.doubt or None for each in findings])),
             (REMEDY, worded([each.remedy if each.is_replayed else None for each in findings])),
         ),
-        shown=(SAVING.name, CONFIDENCE.name, RULE.name) if run.is_sampled_only else (),
+        shown=(CONFIDENCE.name, RULE.name, DETAIL.name) if run.is_sampled_only else (),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
         headline=(_headline(known),),
         base=base_of_steps(run, view),
         notes=(*_together(context, worth, placed), *_notes(context, worth)),
     )
-
-
-def _basis(finding: Finding) -> str | None:
-    return None if finding.saving_ns is None else ("estimate", "replay")[finding.is_replayed]
 
 
 def _with_baseline(evidence: View, view: View) -> View:

@@ -33,11 +33,11 @@ from chopper_core.model.table import (
     activity_rows,
 )
 from chopper_core.model.units import time_text
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import combined, counts_of, distinct, evenly, numbered, sums_of
-from chopper_core.views.shared.table_view import activity_view, child_of, table_view
+from chopper_core.views.shared.table_view import activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

@@ -31,12 +31,12 @@ from chopper_core.model.phrases import count, differs, facts
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.model.units import scaled_text
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of
 from chopper_core.views.shared.rows_of_samples import opened, result_of_samples
-from chopper_core.views.shared.table_view import child_of, table_view
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

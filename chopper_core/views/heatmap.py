@@ -32,7 +32,7 @@ from chopper_core.model.phrases import differs
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.units import drawn_in, is_on_a_clock, moment_text, scaled_text
-from chopper_core.model.view import View, pivot
+from chopper_core.model.view import View, child_of, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
@@ -46,7 +46,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 from chopper_core.views.shared.rows_of_samples import result_of_samples
-from chopper_core.views.shared.table_view import child_of, table_view
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

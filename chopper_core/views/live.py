@@ -14,6 +14,7 @@ from chopper_core.analyses.base import node_names
 from chopper_core.analyses.outliers import outliers
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.analyses.samples import gpus_of
+from chopper_core.analyses.step_account import headline_of, step_of
 from chopper_core.analyses.step_times import StepTimes, step_times
 from chopper_core.columns import columns, numbered, worded
 from chopper_core.model import address
@@ -22,14 +23,13 @@ from chopper_core.model.column_names import EDGE, HOTSPOT
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
 from chopper_core.model.units import Unit
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.views.overview.evidence import findings
-from chopper_core.views.overview.step import headline_of, step_of
+from chopper_core.views.shared.evidence import findings
 from chopper_core.views.shared.marks import mark_limits
 from chopper_core.views.shared.rows_of_samples import opened
-from chopper_core.views.shared.table_view import child_of, known_of, table_view
+from chopper_core.views.shared.table_view import known_of, table_view
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, options_of
 
 SPEC: Final = ViewSpec(

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.lanes import edges
 from chopper_core.analyses.rows import LabelledRows, Partition
 from chopper_core.columns import METRICS, Values, columns, numbered
 from chopper_core.model import phrases
@@ -20,13 +21,12 @@ from chopper_core.model.run import Run
 from chopper_core.model.side_table import ALLOCATED, NEVER, MemoryEvents, largest_between
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, NO_TIME
 from chopper_core.model.units import Unit, scaled_text, time_text
-from chopper_core.model.view import View, Window, with_view
+from chopper_core.model.view import View, Window, child_of, with_view
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import counts_of, maxima_of, means_of, ranked, sums_of
-from chopper_core.views.shared.table_view import child_of, columns_of, table_view
+from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
-from chopper_core.views.timeline.lanes import edges
 
 SPEC: Final = ViewSpec(
     name="memory",

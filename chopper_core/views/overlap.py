@@ -21,7 +21,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, Kind
 from chopper_core.model.units import Unit, time_text
-from chopper_core.model.view import View, complete_order
+from chopper_core.model.view import View, child_of, complete_order
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
@@ -33,7 +33,7 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
-from chopper_core.views.shared.table_view import by_gpu, child_of, table_view
+from chopper_core.views.shared.table_view import by_gpu, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(

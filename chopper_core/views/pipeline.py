@@ -26,14 +26,14 @@ from chopper_core.columns import Values, columns, numbered
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.phrases import facts, percent, time
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Codes, Index
 from chopper_core.util.grouping import (
     distinct,
     means_of,
     ranked,
 )
-from chopper_core.views.shared.table_view import child_of, table_view
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

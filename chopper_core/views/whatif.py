@@ -33,13 +33,12 @@ from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.phrases import count, facts, listed, percent, time
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL, NO_LABEL_TEXT
-from chopper_core.model.view import Baseline, View, complete_order
+from chopper_core.model.view import Baseline, View, child_of, complete_order
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, ranked, sums_of
 from chopper_core.views import WHATIF
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 QUESTION: Final = "question"

@@ -139,7 +139,7 @@ async def why(screen: Explorer, _: str) -> None:
     """Explain why the row's GPU, or else the straggler, is late: each cause leads to its
     evidence.
     """
-    from chopper_core.views.overview.evidence import causes_of
+    from chopper_core.views.shared.evidence import causes_of
 
     refuse_of_set(screen)
     gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, _gpu_of_row(screen))
@@ -199,7 +199,7 @@ async def _question_here(screen: Explorer) -> str:
     if card is not None or place_of(opened) != place_of(screen.view):
         sentence = "" if card is None else card.text
     if sentence:
-        from chopper_core.views.overview.evidence import remedy_of
+        from chopper_core.views.shared.evidence import remedy_of
 
         return await run_in_thread(remedy_of, screen.run, screen.view, sentence)
     if screen.listing is screen.table or screen.shows_sentences:
@@ -236,9 +236,9 @@ async def _start_timeline(screen: Explorer, asked: View) -> None:
         return
     target = screen.frame.target(screen.table.cursor)
     if target.run == here.run:
-        from chopper_core.views import timeline
+        from chopper_core.analyses.lanes import start_of
 
-        start = await run_in_thread(timeline.start_of, screen.run, target)
+        start = await run_in_thread(start_of, screen.run, target)
         window = replace(ALL_TIME, at_ns=start)
         screen.left[_key_of(asked)] = Visit(replace(asked, window=window))
 

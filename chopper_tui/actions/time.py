@@ -133,9 +133,9 @@ async def fit(screen: Explorer, _: str) -> None:
         start, end = sorted((seen.mark_ns, seen.at_ns))
         await _show(screen, fitted(seen, start, end), "the measured time")
         return
-    from chopper_core.views import timeline
+    from chopper_core.analyses.lanes import under_cursor
 
-    found = await run_in_thread(timeline.under_cursor, screen.run, screen.view, _lane(screen))
+    found = await run_in_thread(under_cursor, screen.run, screen.view, _lane(screen))
     if found is None:
         raise UsageError("nothing runs on this lane at the cursor")
     await _show(screen, fitted(seen, *found), "the activity under the cursor")
@@ -252,10 +252,10 @@ async def find_along_time(screen: Explorer, step: int) -> None:
 
 async def _jump(screen: Explorer, step: int, kind: Kind | None, name: str) -> None:
     interval(screen)
-    from chopper_core.views import timeline
+    from chopper_core.analyses.lanes import next_start
 
     lane = _lane(screen)
-    found = await run_in_thread(timeline.next_start, screen.run, screen.view, lane, step, kind)
+    found = await run_in_thread(next_start, screen.run, screen.view, lane, step, kind)
     if found is None:
         raise UsageError(f"there is no {name} {'after' if step > 0 else 'before'} the cursor")
     await point_at(screen, found)

@@ -56,13 +56,18 @@ def print_frame(frame: Frame, options: Namespace, charted: Run | None = None) ->
     write_text(frame_text(frame, options, charted)[0], options)
 
 
+def format_of(options: Namespace) -> str:
+    """The format that is asked for, else that of the suffix of the output, else text."""
+    suffix = Path(options.output).suffix if options.output else ""
+    return str(options.format or _FORMAT_SUFFIXES.get(suffix, "text"))
+
+
 def frame_text(frame: Frame, options: Namespace, charted: Run | None = None) -> tuple[Escaped, str]:
     from chopper_core.render.palette import paint_for, plain
     from chopper_tui.export import printed
 
-    suffix = Path(options.output).suffix if options.output else ""
     default_width = 0 if options.output else width()
-    format_name = options.format or _FORMAT_SUFFIXES.get(suffix, "text")
+    format_name = format_of(options)
     text = printed(
         frame,
         format_name,

@@ -334,7 +334,8 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
             signed = [(" " * taken, "text")] if lines else sign
             gap = (" " * _GAP, "text")
             lines.append([(left or " " * cells, ink), *signed, gap, *(right or [])])
-        drawn.append(lines)
+        rule = [(f"{glyphs.spelled('──')} {card.heading}", "dim")]
+        drawn.append([rule, *lines] if card.heading else lines)
     return drawn
 
 

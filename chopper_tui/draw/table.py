@@ -526,7 +526,7 @@ def _column_of_figures(
     present = values.numbers[values.present()]
     extremes = [present.min().item(), present.max().item()] if len(present) else []
     extremes += [near[np.abs(near).argmin()].item()] if len(near := present[present != 0]) else []
-    marks = (values.extrapolated, values.partial)
+    marks = (values.extrapolated, values.partial, values.bound)
     mark = "~" if any(each is not None and each.any() for each in marks) else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
     chart = bars.get(name)

@@ -332,7 +332,7 @@ class Explorer(ScreenParts):
 
     def explained(self) -> list[tuple[str, str]]:
         """What the cursor is on: a part of the bar, a finding, or else the sorted column."""
-        from chopper_core.views.overview import evidence
+        from chopper_core.views.shared import evidence
 
         card, here = self.cards.card, self.listing
         if here is self.cards and card is not None:

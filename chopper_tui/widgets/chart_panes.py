@@ -12,7 +12,7 @@ from textual import events, work
 from chopper_core.columns import Metric, metric_named
 from chopper_core.model.charts import Card, Cards, Chart, Composition
 from chopper_core.model.run import Run
-from chopper_core.model.units import Unit, scaled_text
+from chopper_core.model.units import scaled_text
 from chopper_core.model.view import ALL_TIME, View
 from chopper_core.render.cells import SENTENCES, column_texts, level_title
 from chopper_core.render.glyphs import Glyphs
@@ -400,8 +400,10 @@ class SecondPane(RowsPane):
     """Another table of the scope."""
 
 
-_ORIGINS: Final = ("rule", "basis", "gpu_time_ns", "confidence")
-"""How a finding is known, which its dots, its table and its address say."""
+_ORIGINS: Final = ("group", "rule", "gpu_time_ns", "confidence", "remedy", "detail", "advice")
+"""How a finding is known and what is long: its dots, its table, its address and `?` say it."""
+_FIRST: Final = ("cost_ns", "saving_ns")
+"""What stands before the line of a finding."""
 
 
 def cards_of(frame: Frame) -> Cards | None:
@@ -410,15 +412,15 @@ def cards_of(frame: Frame) -> Cards | None:
         return next((each for each in frame.charts if isinstance(each, Cards)), None)
     columns = [*column_texts(frame)]
     numbers = [each for each in columns if not each.is_word]
-    # A share and a time, as in the overview; other figures have their title in the note.
-    numbers.sort(key=lambda each: each.scale.text != "%")
-    first = numbers[: 1 + (numbers[0].scale.text == "%")] if numbers else []
+    # As in the overview; other figures have their title in the note.
+    first = [each for each in numbers if each.metric.name in _FIRST] or numbers[:1]
     rest = [each for each in columns if each not in first and each.metric.name not in _ORIGINS]
     shares, sure, rules = (frame.values.get(name) for name in ("saving_pct", "confidence", "rule"))
     # In their own order those that explain another hang below it, as in the overview.
     owners = None if frame.view.sort else frame.values.get("part_of")
+    heading = _headings(frame)
     level = {"low": 1, "medium": 2, "high": 3}
-    title = "  ".join(each.metric.title for each in first if each.metric.unit is not Unit.PERCENT)
+    title = ", ".join(each.metric.title for each in first)
     return Cards(
         level_title(frame.level) + "s",
         tuple(
@@ -434,11 +436,21 @@ def cards_of(frame: Frame) -> Cards | None:
                 float(shares.at(row) or 0.0) if shares is not None else 0.0,
                 level.get(str(sure.cell(row)), 0) if sure is not None else 0,
                 str(rules.cell(row)) if rules is not None else "",
+                heading[row],
             )
             for row in range(len(frame))
         ),
-        figures=f"potential {title}" if title else "",
+        figures=title,
     )
+
+
+def _headings(frame: Frame) -> list[str]:
+    """The heading above each row: the name of a group whose first it is, beyond the first group."""
+    groups = frame.values.get("group")
+    if groups is None or frame.view.sort:
+        return [""] * len(frame)
+    names = [str(groups.cell(row) or "") for row in range(len(frame))]
+    return [name * (row > 0 and name != names[row - 1]) for row, name in enumerate(names)]
 
 
 def _figure(frame: Frame, metric: Metric, row: int) -> str:

@@ -146,8 +146,10 @@ _SHOW_HOST: Final = ("module", "annotated")
 class Finding(Struct, frozen=True):
     """A row of the view of findings."""
 
-    sentence: str
+    title: str
+    detail: str
     rule: str
+    cost_ns: float | None
     saving_ns: float | None
     low_ns: float | None
     high_ns: float | None
@@ -198,7 +200,9 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
     return tuple(
         Finding(
             label,
+            str(values["detail"].cell(row)),
             str(values["rule"].cell(row)),
+            number("cost_ns", row),
             number("saving_ns", row),
             number("saving_low_ns", row),
             number("saving_high_ns", row),
@@ -222,7 +226,7 @@ def measure(cause: str, seed: int, size: float, style: str = "") -> Outcome:
     found = findings_of(run)
     return Outcome(
         cause, truth.style, seed, size, truth.share, truth.cost_ns, truth.cause.gpus,
-        found, tuple(_rightness(each.sentence, truth, run) for each in found),
+        found, tuple(_rightness(each.detail, truth, run) for each in found),
     )  # fmt: skip
 
 
@@ -356,7 +360,7 @@ def _explained(each: Outcome) -> Iterator[str]:
         saving = "?" if one.saving_ns is None else f"{one.saving_ns / 1e6:.2f} ms"
         if one.low_ns is not None and one.high_ns is not None:
             saving += f" ({one.low_ns / 1e6:.2f}–{one.high_ns / 1e6:.2f})"
-        yield f"      {level} [{one.rule}, {saving}] {one.sentence}"
+        yield f"      {level} [{one.rule}, {saving}] {one.detail}"
 
 
 def main() -> None:
@@ -392,7 +396,7 @@ def main() -> None:
             for seed in seeds[:3]:
                 without.append(clean(style, seed))
                 for one in without[-1].false if options.verbose else ():
-                    print(f"FALSE {style} seed {seed} [{one.rule}, {one.saving_ns}] {one.sentence}")
+                    print(f"FALSE {style} seed {seed} [{one.rule}, {one.saving_ns}] {one.detail}")
     lines = report(found, without)
     if options.output:
         head, rest = options.output.read_text(encoding="utf-8").split(_BLOCK[0])

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.collective_sets import labelled_by_partners
 from chopper_core.api import OpenRun
+from chopper_core.extensions.chakra.lint import lint
 from chopper_core.extensions.chakra.schema import CommType, NodeType
 from chopper_core.ingest.open import open_run
 from chopper_core.model.charts import Composition
@@ -329,6 +330,20 @@ def test_a_host_trace_is_told_from_a_run(tmp_path: Path) -> None:
     path = written(tmp_path / "a.0.et", [node(1, is_cpu_op=True)])
     with pytest.raises(DataError, match="none of them a kernel or copy on a GPU"):
         open_run(str(path))
+
+
+def test_nodes_of_a_newer_type_are_named(tmp_path: Path) -> None:
+    """Storage, batches and checkpoints, which upstream has proposed."""
+    path = written(tmp_path / "s.0.et", [node(1, 80), node(2, 80, 1), node(3, 80, 2)])
+    nodes = [node(1, 80), node(2, 80, 1, type=8, name="load batch"), node(3, 80, 2)]
+    written(path, nodes)
+    run = open_run(str(path), jobs=1)
+    (source,) = run.sources
+    assert len(run.table) == 2 and source.unused == {"node of the unknown type 8": 1}
+    assert [doubt.sentence for doubt in run.doubts] == [
+        "1 of 3 nodes are left out: the schema known here has no type 8, that of 'load batch'"
+    ]
+    assert "the unknown type 8" in lint([path]).violations[0]
 
 
 def test_a_cut_file_keeps_the_nodes_before_the_cut(tmp_path: Path) -> None:

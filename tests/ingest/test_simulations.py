@@ -223,6 +223,66 @@ def test_every_export_and_store_says_simulated(tmp_path: Path) -> None:
     assert read_store(tmp_path / "store").marks == ("simulated",)
 
 
+def rotated(log: Path, count: int, name: str = "log") -> list[Path]:
+    """The log in parts as ASTRA-sim rotates it, `log.log` the last."""
+    lines = log.read_text().splitlines(keepends=True)
+    folder = log.parent / "rotated"
+    folder.mkdir()
+    each = -(-len(lines) // count)
+    found = []
+    for number in range(count):
+        part = f"{name}.{number}.log" if number else f"{name}.log"
+        own = lines[(count - 1 - number) * each : (count - number) * each]
+        found.append(folder / part)
+        found[-1].write_text("".join(own))
+    return found
+
+
+def test_the_parts_of_a_rotated_log_are_one_run(tmp_path: Path) -> None:
+    whole = open_run(str(simulated(sample_run(gpus=2, layers=2), tmp_path, 2)), jobs=1)
+    parts = rotated(tmp_path / "traces" / "result" / "sim.log", 4)
+    for path in (parts[0], parts[0].parent):
+        run = open_run(str(path), jobs=1)
+        assert rows(run) == rows(whole) and not run.doubts
+        assert [each.path for each in run.sources] == [str(parts[0])] * 2
+    assert all("is a part of log" in why for _, why in run.skipped) and len(run.skipped) == 3
+    with pytest.raises(DataError, match=r"log\.2\.log is a part of log\.1\.log"):
+        open_run(str(parts[2]), jobs=1)
+
+
+def test_a_log_without_its_beginning_says_so_first(tmp_path: Path) -> None:
+    """As where ASTRA-sim has thrown the oldest part away."""
+    log = simulated(sample_run(gpus=2, layers=2), tmp_path, 2)
+    parts = rotated(log, 4)
+    for path in parts[2:]:
+        path.unlink()
+    tick = int(parts[1].read_text().split("tick=")[1].split(",")[0])
+    run = open_run(str(parts[0]), jobs=1)
+    says = f"the log begins at tick {tick:,}: what was simulated before is missing"
+    assert [doubt.sentence for doubt in run.doubts] == [says]
+    assert says in as_text(frame_of(run, View("R"))) and says in info.as_text(run)
+    assert any("without a line that issues them" in loss for loss in run.sources[0].losses)
+
+
+def test_logs_of_several_simulations_are_not_joined(tmp_path: Path) -> None:
+    """A sweep whose logs are numbered: each begins at tick 0."""
+    for name in ("sim.log", "sim.1.log"):
+        run = opened(tmp_path, LOGGED, name)
+        assert len(rows(run)) == 2 and not run.doubts
+
+
+def test_the_console_names_the_log_with_events(tmp_path: Path) -> None:
+    text = "".join(line + "\n" for line in LOGGED.splitlines() if "[info]" in line)
+    with pytest.raises(DataError, match=r"open log/log\.log.*its console has no events"):
+        opened(tmp_path, text)
+
+
+def test_lines_of_the_newest_logger(tmp_path: Path) -> None:
+    head = "[2026-11-20T08:26:48+0000] [D] <workload>: "
+    lines = [head + line.split("[debug] ")[1] for line in LOGGED.splitlines() if "[debug] " in line]
+    assert len(rows(opened(tmp_path, "\n".join(lines) + "\n"))) == 2
+
+
 def test_other_logs_are_not_taken(tmp_path: Path) -> None:
     for text in ("issue, callback and so on\n", "sys[0] rebooted\n", "sys->id=0, tick=0\n", ""):
         (tmp_path / "a.log").write_text(text)

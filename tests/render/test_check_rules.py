@@ -1,8 +1,6 @@
 """`chopper check` against the rules themselves: what it accepts runs, what it rejects does not.
 
-ASTRA-sim's workload on FeederV3 is written anew here from its source, apart from Chopper's check:
-a node is issued when its dependencies are done, its attributes are read as the C++ reads them, a
-collective ends when all members are in it, a receive when its message is there.
+The rules are those of `tests/oracles/astra_sim.py`, written apart from Chopper's check.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import random
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,155 +19,11 @@ import pytest
 from chopper_core.extensions.chakra.et import write_et
 from chopper_core.extensions.chakra.lint import GROUP_FILE, lint
 from chopper_core.extensions.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
+from tests.oracles.astra_sim import ALL_REDUCE, ALL_TO_ALL, SIMULATED, random_delay, runs
 from tests.realdata.conftest import FOLDER
 from tests.render.test_feeder_rules import issued_by_classic, issued_by_v3, nodes_of
 
 TOOLS = Path(os.environ.get("CHAKRA_TOOLS") or Path(sys.executable).parent)
-INTEGERS = ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "bool")
-SIMULATED = {0, 2, 5, 6, 7}
-
-
-class Aborted(Exception):
-    """ASTRA-sim ends, or never does."""
-
-
-def number(node: Node, name: str, default: int | None = None) -> int:
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        if default is None:
-            raise Aborted(f"Attribute {name} not found")
-        return default
-    if attribute.type not in INTEGERS:
-        raise Aborted("bad cast")
-    return int(attribute.value) % 2**64  # type: ignore[arg-type]
-
-
-def group_of(node: Node, groups: dict[int, list[int]], ranks: int) -> tuple[int, list[int]]:
-    attribute = node.attributes.get("pg_name")
-    if attribute is None or attribute.value in ("", "0"):
-        return 0, list(range(ranks))
-    if attribute.type != "string":
-        raise Aborted("bad cast")
-    digits = ""
-    for at, character in enumerate(str(attribute.value).lstrip()):
-        if not ((character.isascii() and character.isdigit()) or (at == 0 and character in "+-")):
-            break
-        digits += character
-    if not digits.strip("+-"):
-        raise Aborted("stoi")
-    if int(digits) not in groups:
-        raise Aborted("communicator group not found")
-    return int(digits), groups[int(digits)]
-
-
-def run(folder: Path) -> None:
-    """Issue all nodes of all ranks; raises Aborted where ASTRA-sim ends without having done so."""
-    paths = {int(path.name.split(".")[-2]): path for path in folder.glob("*.et")}
-    nodes = [{node.id: node for node in nodes_of(paths[rank])} for rank in range(len(paths))]
-    listed = folder / GROUP_FILE
-    groups = (
-        {int(k): v for k, v in json.loads(listed.read_text()).items()} if listed.exists() else {}
-    )
-    needs = [{n: {*each.data_deps, *each.ctrl_deps} for n, each in own.items()} for own in nodes]
-    if any(
-        need not in own
-        for own, of in zip(nodes, needs, strict=True)
-        for n in of.values()
-        for need in n
-    ):
-        raise Aborted("not found in index")
-    if not all(any(not of for of in each.values()) for each in needs):
-        raise Aborted("No dependancy free nodes found")
-    entered: dict[tuple[int, int], dict[int, tuple[Any, ...]]] = {}
-    counts: dict[tuple[int, int], int] = {}
-    waiting: list[tuple[int, int, Callable[[], bool]]] = []
-    messages: dict[tuple[int, ...], int] = {}
-    done = [set[int]() for _ in nodes]
-    issued = [set[int]() for _ in nodes]
-    moved = True
-    while moved:
-        moved = False
-        for rank, own in enumerate(nodes):
-            for n in sorted(own):
-                if n in issued[rank] or needs[rank][n] - done[rank]:
-                    continue
-                issued[rank].add(n)
-                moved = True
-                ends = issue(own[n], rank, groups, len(nodes), entered, counts, messages)
-                waiting.append((rank, n, ends))
-        for rank, n, ends in list(waiting):
-            if ends():
-                done[rank].add(n)
-                waiting.remove((rank, n, ends))
-                moved = True
-    if any(len(own) != len(of) for own, of in zip(nodes, done, strict=True)):
-        raise Aborted("ranks never finish")
-
-
-def issue(
-    node: Node,
-    rank: int,
-    groups: dict[int, list[int]],
-    ranks: int,
-    entered: dict[tuple[int, int], dict[int, tuple[Any, ...]]],
-    counts: dict[tuple[int, int], int],
-    messages: dict[tuple[int, ...], int],
-) -> Callable[[], bool]:
-    """Issue a node; returns whether it has ended by now."""
-    if node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
-        number(node, "tensor_size")
-    elif node.type == NodeType.COMP:
-        number(node, "is_cpu_op", 0)
-    elif node.type not in (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV):
-        raise Aborted("Unknown node type")
-    if node.type < NodeType.COMM_SEND:
-        return lambda: True
-    if number(node, "is_cpu_op", 0):
-        raise Aborted("Comm node should not be on CPU")
-    if node.type == NodeType.COMM_COLL:
-        if (
-            "involved_dim" in node.attributes
-            and node.attributes["involved_dim"].type != "bool_list"
-        ):
-            raise Aborted("Expected bool_list in involved_dim")
-        group, members = group_of(node, groups, ranks)
-        kind, size = number(node, "comm_type"), number(node, "comm_size")
-        if rank not in members or max(members) >= ranks:
-            raise Aborted("not a member")
-        if kind not in SIMULATED:
-            raise Aborted("Unsupported collective comm type")
-        place = counts[rank, group] = counts.get((rank, group), 0) + 1
-        moves = (kind, size if kind in (0, 2, 7) else None)
-        there = entered.setdefault((group, place), {})
-        there[rank] = moves
-        return lambda: {*there} == {*members} and len({*there.values()}) == 1
-    is_send = node.type == NodeType.COMM_SEND
-    sender = number(node, "comm_src", rank if is_send else None)
-    receiver = number(node, "comm_dst", None if is_send else rank)
-    if rank != (sender if is_send else receiver):
-        raise Aborted("should be issued by the sender")
-    if (receiver if is_send else sender) >= ranks:
-        raise Aborted("no such system")
-    key = (sender, receiver, number(node, "comm_tag"), number(node, "comm_size"))
-    if is_send:
-        messages[key] = messages.get(key, 0) + 1
-        # It ends once its message is received.
-        return lambda: messages[key] == 0
-
-    def received() -> bool:
-        found = messages.get(key, 0) > 0
-        messages[key] = messages.get(key, 0) - found
-        return found
-
-    return received
-
-
-def runs(folder: Path) -> bool:
-    try:
-        run(folder)
-    except Aborted:
-        return False
-    return True
 
 
 def write(folder: Path, ranks: list[list[Node]], groups: dict[int, list[int]]) -> None:
@@ -266,7 +119,132 @@ def test_the_check_and_the_rules_agree(seed: int, tmp_path: Path) -> None:
     what = change(draw, ranks, groups)
     write(tmp_path / "changed", ranks, groups)
     violations = lint([tmp_path / "changed"]).violations
-    assert runs(tmp_path / "changed") == (not violations), (what, violations)
+    if violations:
+        # Without a rendezvous a send that nobody receives ends.
+        assert not runs(tmp_path / "changed", rendezvous=True), (what, violations)
+    else:
+        assert runs(tmp_path / "changed"), what
+
+
+def collective(number: int, kind: int, group: int, *needs: int, size: int = 4096) -> Node:
+    values = {"comm_type": kind, "comm_size": size, "pg_name": str(group), "is_cpu_op": False}
+    node = Node(number, f"c{number}", NodeType.COMM_COLL, attributes=attributes(**values))
+    node.data_deps, node.duration_us = [*needs], 5
+    return node
+
+
+def compute(number: int, lasts_us: int, *needs: int) -> Node:
+    given = attributes(is_cpu_op=False)
+    return Node(number, f"k{number}", NodeType.COMP, [], [*needs], 0, lasts_us, attributes=given)
+
+
+@pytest.mark.parametrize("kind", sorted(SIMULATED))
+def test_a_collective_of_one_rank_never_ends(kind: int, tmp_path: Path) -> None:
+    """But a broadcast, which ASTRA-sim replays."""
+    ranks = [[collective(1, kind, 1 + rank)] for rank in range(2)]
+    write(tmp_path / "groups", ranks, {1: [0], 2: [1]})
+    write(tmp_path / "world", [[collective(1, kind, 0)]], {})
+    name = CommType(kind).name.lower()
+    does_end = kind == CommType.BROADCAST
+    for folder, who in (("groups", "process group 1"), ("world", "the trace")):
+        found = lint([tmp_path / folder]).violations
+        assert runs(tmp_path / folder) == does_end == (not found)
+        assert does_end or found[0] == f"{who} has one rank: ASTRA-sim never ends its {name}"
+    # One file of a larger trace says nothing of its world.
+    (tmp_path / "world" / "t.0.et").rename(tmp_path / "t.5.et")
+    assert lint([tmp_path / "t.5.et"]).violations == []
+
+
+@pytest.mark.parametrize("kind", sorted(SIMULATED - {CommType.BROADCAST}))
+def test_members_send_the_same_size(kind: int, tmp_path: Path) -> None:
+    ranks = [[collective(1, kind, 0, size=size)] for size in (4096, 4096, 8192)]
+    write(tmp_path / "t", ranks, {})
+    (found,) = lint([tmp_path / "t"]).violations
+    name = CommType(kind).name.lower()
+    sizes = f"{name} of 4,096 B on rank 0 and {name} of 8,192 B on rank 2"
+    assert found == f"process group 0: collective 1 is {sizes}"
+    assert not runs(tmp_path / "t")
+
+
+@pytest.mark.parametrize("kind", sorted(SIMULATED))
+def test_collectives_without_bytes(kind: int, tmp_path: Path) -> None:
+    write(tmp_path / "t", [[collective(1, kind, 0, size=0)]] * 2, {})
+    assert runs(tmp_path / "t") == (lint([tmp_path / "t"]).violations == [])
+    write(tmp_path / "few", [[collective(1, kind, 0, size=3)]] * 2, {})
+    assert runs(tmp_path / "few") == (lint([tmp_path / "few"]).violations == [])
+    write(tmp_path / "more", [[collective(1, kind, 0, size=63)]] * 2, {})
+    report = lint([tmp_path / "more"])
+    assert runs(tmp_path / "more") and report.violations == []
+    assert len(report.notes) == (kind == CommType.ALL_GATHER)
+
+
+def test_ranks_that_wait_for_each_other_are_named(tmp_path: Path) -> None:
+    """Each keeps all rules of the files, but communication comes one at a time."""
+    groups = {1: [0, 1], 2: [0, 1]}
+    ranks = [[collective(1, ALL_REDUCE, 1), collective(2, ALL_REDUCE, 2)] for _ in range(2)]
+    ranks[1] = [compute(3, 9), collective(1, ALL_REDUCE, 1, 3), collective(2, ALL_REDUCE, 2)]
+    write(tmp_path / "t", ranks, groups)
+    assert not runs(tmp_path / "t")
+    assert lint([tmp_path / "t"]).violations == [
+        "0 of 2 ranks finish in ASTRA-sim: rank 0 waits in node 1 (c1) for rank 1; "
+        "rank 1 waits in node 2 (c2) for rank 0"
+    ]
+    # A dependency between them fixes the order, at any speed.
+    for own in ranks:
+        own[-1].data_deps = [1]
+    write(tmp_path / "fixed", ranks, groups)
+    report = lint([tmp_path / "fixed"])
+    assert (report.violations, report.notes) == ([], [])
+    assert all(runs(tmp_path / "fixed", random_delay(seed)) for seed in range(5))
+
+
+def test_an_order_that_depends_on_speed_is_a_note(tmp_path: Path) -> None:
+    nodes = [compute(1, 5), collective(2, ALL_TO_ALL, 0, 1), collective(3, ALL_REDUCE, 1)]
+    write(tmp_path / "t", [nodes, nodes], {1: [0, 1]})
+    report = lint([tmp_path / "t"])
+    assert report.violations == [] and runs(tmp_path / "t")
+    (note,) = report.notes
+    assert note.startswith("t.0.et and 1 more: dependencies don't fix the order of collectives")
+
+
+def test_nodes_that_no_event_issues_stop_a_rank(tmp_path: Path) -> None:
+    """ASTRA-sim skips a node without a type, and looks for what it freed at the next event."""
+    first = Node(1, "?", NodeType.INVALID)
+    write(tmp_path / "t", [[first, compute(2, 5, 1)], [compute(1, 5)]], {})
+    assert not runs(tmp_path / "t")
+    assert lint([tmp_path / "t"]).violations == [
+        "1 of 2 ranks finish in ASTRA-sim: "
+        "rank 0 never issues node 2 (k2), which follows nodes without a type"
+    ]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_dependencies(seed: int, tmp_path: Path) -> None:
+    """Collectives of several groups behind any nodes: where the check says that the order is fixed,
+    its word holds at any speed, and else at that of the trace."""
+    draw = random.Random(seed)
+    groups = {1: [0, 1], 2: [1, 2], 3: [0, 2]}
+    ranks: list[list[Node]] = [[] for _ in range(3)]
+    for _ in range(6):
+        group = draw.choice((0, *groups))
+        kind = draw.choice((ALL_REDUCE, ALL_TO_ALL))
+        for rank, own in enumerate(ranks):
+            for _ in range(draw.randint(0, 2)):
+                needs = draw.sample(range(1, len(own) + 1), min(len(own), 1))
+                own.append(compute(len(own) + 1, draw.randint(1, 30), *needs))
+            if rank in groups.get(group, range(3)):
+                is_ordered = draw.random() < 0.7
+                needs = [len(own)] if own and is_ordered else []
+                own.append(collective(len(own) + 1, kind, group, *needs))
+    write(tmp_path / "t", ranks, groups)
+    report = lint([tmp_path / "t"])
+    at_any_speed = [runs(tmp_path / "t", random_delay(number)) for number in range(6)]
+    if not report.notes:
+        assert len({*at_any_speed}) == 1
+        assert at_any_speed[0] == (not report.violations), report.violations
+    elif report.violations:
+        # Each rank takes as long as the trace says.
+        assert not all([*at_any_speed, runs(tmp_path / "t", lambda _: 1)])
 
 
 def test_unsupported_collectives_are_named(tmp_path: Path) -> None:
@@ -311,7 +289,8 @@ def test_upstream_s_samples(tmp_path: Path) -> None:
     assert not runs(path.parent)
     for own in nodes:
         own.ctrl_deps = []
-        if own.type == NodeType.COMM_COLL and own.get("is_cpu_op"):
+        if own.type == NodeType.COMM_COLL:
+            # Some are on the CPU, and the others are of one rank.
             own.type = int(NodeType.COMP)
     write(tmp_path / "mended", [nodes], {})
     assert lint([tmp_path / "mended"]).violations == [] and runs(tmp_path / "mended")

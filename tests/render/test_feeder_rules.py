@@ -16,9 +16,11 @@ from chopper_core.extensions.chakra.et import EtFile, write_et
 from chopper_core.extensions.chakra.schema import Metadata, Node
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
+from chopper_core.model.table import activity_count
 from chopper_core.render.exports import ExportOptions, export
 from tests.demo import demo_run
 from tests.ingest.test_graph_nodes import everything, pipeline, synced
+from tests.oracles.astra_sim import random_delay, runs
 from tests.realdata.conftest import FOLDER
 from tests.support import sample_run
 
@@ -103,7 +105,8 @@ def test_every_node_of_whole_runs_is_issued(name: str, tmp_path: Path) -> None:
     if name != "demo" and not (FOLDER / name).exists():
         pytest.skip(f"no {FOLDER / name}")
     run = demo_run() if name == "demo" else open_run(str(FOLDER / name), jobs=1)
-    assert all_issued(run, tmp_path / "out") == len(run.table)
+    assert all_issued(run, tmp_path / "out") == activity_count(run.table)
+    assert all(runs(tmp_path / "out", random_delay(seed)) for seed in range(3))
 
 
 def test_a_missing_dependency_stops_them(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.step_account import PARTS, TITLES
+from chopper_core.analyses.step_parts import PARTS as STEP_PARTS
 from chopper_core.model.charts import (
     BarChart,
     Chart,
@@ -31,9 +33,7 @@ from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, SparkScale
 from chopper_core.render.palette import MEANINGS, NEUTRAL
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS
-from chopper_core.views.overview.step import PARTS, TITLES
 from chopper_core.views.query import query
-from chopper_core.views.throughput import PARTS as STEP_PARTS
 from chopper_tui.draw.axes import time_step
 from chopper_tui.draw.bars import BarParts
 from chopper_tui.draw.canvas import WHOLE, Canvas, Lens, area, stack

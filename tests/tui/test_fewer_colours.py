@@ -7,10 +7,10 @@ import re
 import pytest
 from rich.console import ColorSystem
 
+from chopper_core.analyses.lanes import CLASS_NAMES
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.views import VIEWS
-from chopper_core.views.timeline.lanes import CLASS_NAMES
 from chopper_tui.app import ChopperApp
 from tests.tui.explorer import explorer, measured_run
 from tests.tui.terminal_harness import Terminal

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.color import Color, ColorType
 
+from chopper_core.analyses.lanes import CLASS_NAMES
 from chopper_core.columns import Values
 from chopper_core.model.address import parse
 from chopper_core.model.memo import LazyMap
@@ -26,7 +27,6 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import SignalChart
-from chopper_core.views.timeline.lanes import CLASS_NAMES
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.charts import lines_of
 from chopper_tui.draw.pieces import (

@@ -22,7 +22,7 @@ from chopper_core.views.query import query
 from chopper_tui.commands.report import LOOK
 from tests.align.loops import Launch, Loop, Op, Wait, Work, loop_of, shifted
 from tests.align.traces import MAIN, Event
-from tests.support import opened_events, rows_of
+from tests.support import details, opened_events, rows_of
 
 MS = 1_000
 BURST: tuple[Op, ...] = (*[Launch(10 * MS)] * 5, Wait())
@@ -215,7 +215,7 @@ def test_the_step_time_is_that_of_the_annotation_wherever_it_stands(
     assert opened_run.frame("?view=overview").headline[0] == "iteration 150 ms"
     findings = opened_run.frame("?view=findings")
     assert "150 ms per iteration" in findings.headline[0]
-    assert "100 ms of idle time per iteration" in findings.labels[0]
+    assert "100 ms of idle time per iteration" in details(findings)[0]
     assert "iteration 150 ms" in unescape(report(run, View(run.name), LOOK, "1.0"))
     assert api.runs(name).row(0)["step_time_ns"] == close
     kernels = opened_run.kernels().to_pandas()
@@ -329,7 +329,9 @@ def test_a_host_that_is_late_after_its_last_launch_makes_its_phase_host_bound(
         loop.run([Work(100 * MS)])
         loop.trace.note(f"ProfilerStep#{number}", begin, loop.now)
     run = opened(tmp_path, loop)
-    assert api.OpenRun(run).frame("?view=findings").labels[0].startswith("optimizer is host-bound")
+    assert details(api.OpenRun(run).frame("?view=findings"))[0].startswith(
+        "optimizer is host-bound"
+    )
     found = api.OpenRun(run).what_if("phase=optimizer host x0")
     saving = found.row(found.labels.index("phase=optimizer host x0"))["saving_ns"]
     assert saving == pytest.approx(100e6, rel=0.01)

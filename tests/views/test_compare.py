@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core.analyses.sides import ANCESTOR
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
@@ -16,7 +17,6 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import view_spec
-from chopper_core.views.compare import ANCESTOR
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from tests.demo import demo_run

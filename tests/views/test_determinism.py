@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from support import Row, rows_of, run_of, sample_run
 
 from chopper_core.analyses.matched_kernels import same_kernels
+from chopper_core.analyses.significance import adjusted, paired, ranks, unpaired
 from chopper_core.analyses.steadiness import steadiness
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, STATES, Kind
-from chopper_core.views.determinism import adjusted, paired, ranks, unpaired
 from chopper_core.views.query import query
 from tests.demo import demo_run, generated_run
 

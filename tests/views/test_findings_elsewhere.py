@@ -20,7 +20,7 @@ def test_a_cause_is_first_with_its_place_and_cost(case: Case, seed: int, tmp_pat
     first = findings_of(run)[0]
     place = {"gpu": plan.gpu, "layer": plan.layer, "when": "|".join(map(str, plan.when))}
     for words in case.says:
-        assert re.search(words.format(**place), first.sentence), first.sentence
+        assert re.search(words.format(**place), first.detail), first.detail
     assert first.saving_ns == pytest.approx(cost_ns, rel=0.25)
     assert first.low_ns is not None and first.high_ns is not None
     assert first.low_ns <= cost_ns <= first.high_ns

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chopper_core.analyses.time_parts import parts_of
 from chopper_core.findings import RULES, _find, _largest
-from chopper_core.findings.parts import Worth
+from chopper_core.findings.parts import Worth, group_of
 from chopper_core.findings.rule import (
-    EXPLAINED,
     SMALLEST_SAVING,
     Confidence,
     Cost,
     Finding,
     FindingRule,
     FindingsContext,
+    Group,
     context_of,
 )
 from chopper_core.model.phrases import by_number
@@ -27,6 +28,7 @@ from chopper_core.views.query import query
 from tests.bench import causes as bench
 from tests.bench.causes import planted
 from tests.demo import demo_run
+from tests.support import details
 from tests.training import GEMM, Rank, opened, step
 
 
@@ -37,34 +39,37 @@ def assert_accounted(run: Run) -> None:
     rules = [rule for rule in RULES if not rule.of_samples]
     everything = [each for rule in rules for each in rule.find(context)]
     expected = [
-        each.sentence
+        each.detail
         for each in everything
-        if each.saving_ns is None or context.share(each.saving_ns) >= SMALLEST_SAVING.share
+        if each.cost_ns is None or context.share(each.cost_ns) >= SMALLEST_SAVING.share
     ]
-    assert sorted(each.sentence for (_, each), _ in shown) == sorted(expected)
+    assert sorted(each.detail for (_, each), _ in shown) == sorted(expected)
     for (_, each), whose in shown:
-        if whose is not None:
-            # A more precise finding may be the whole of one that costs little else.
-            whole = shown[whose][0][1].saving_ns or 0.0
-            assert EXPLAINED.share * (each.saving_ns or 0.0) <= whole
+        if whose is not None and each.saving_ns is not None:
+            whole = shown[whose][0][1].saving_ns
+            assert whole is None or each.saving_ns <= whole
     ideal = float(parts_of(run, context.split()).numbers("theoretical_ns").sum()) / context.spots
-    groups = [each.saving_ns or 0.0 for (_, each), whose in shown if whose is None]
-    assert sum(groups) <= context.step_ns - ideal + 1 or len(groups) == 1
-    assert groups == sorted(groups, reverse=True)
+    for group in Group:
+        own = [each for each, whose in shown if whose is None and group_of(*each) == group]
+        savings = [each.saving_ns for _, each in own if each.saving_ns is not None]
+        assert sum(savings) <= context.step_ns - ideal + 1 or len(savings) == 1
+        assert savings == sorted(savings, reverse=True)
 
 
 def assert_answered(run: Run) -> None:
     """What-if gives the saving of each finding, to the nanosecond, when asked for its remedy."""
     found = query(run, View(run.name, name="findings"))
     rows = [row for row in range(len(found)) if found.values["remedy"].present()[row]]
-    bases = [found.values["basis"].cell(row) for row in range(len(found))]
-    assert [row for row, basis in enumerate(bases) if basis == "replay"] == rows
+    savings = found.values["saving_ns"].present()
+    assert np.flatnonzero(savings).tolist() == rows
     for row in rows:
         remedy = str(found.values["remedy"].cell(row))
         answer = query(run, View(run.name, name="whatif", of=remedy))
         saving = (answer.row(len(answer) - 1)["saving_ns"], found.row(row)["saving_ns"])
-        # A replay that takes longer saves nothing.
-        assert max(saving[0], 0) == saving[1], (remedy, found.labels[row])
+        # A replay that takes longer saves nothing; a part saves no more than its whole.
+        whole = found.row(row)["part_of"]
+        most = np.inf if whole is None else found.row(int(whole) - 1)["saving_ns"] or np.inf
+        assert min(max(saving[0], 0), most) == saving[1], (remedy, found.labels[row])
 
 
 def test_the_cells_of_a_finding_are_those_of_its_gpu_and_its_cells() -> None:
@@ -73,7 +78,7 @@ def test_the_cells_of_a_finding_are_those_of_its_gpu_and_its_cells() -> None:
     gpus, phase = context.codes("gpu"), context.codes("phase")
     for gpu in (None, *context.gpus):
         for cells in (None, context.cells_of(phase=1)):
-            said = Finding("", context.view, Confidence.LOW, gpu=gpu, cells=cells)
+            said = Finding("", "", context.view, Confidence.LOW, gpu=gpu, cells=cells)
             expected = [
                 at
                 for at, (whose, when) in enumerate(zip(gpus.tolist(), phase.tolist(), strict=True))
@@ -90,13 +95,14 @@ def test_of_a_rule_with_something_on_each_gpu_the_largest_are_listed() -> None:
 
     def find(context: FindingsContext) -> Iterator[Finding]:
         for saving in savings:
-            yield context.finding(f"saves {saving}", context.view, Cost.UNKNOWN, saving)
+            text = f"costs {saving}"
+            yield context.finding(text, text, context.view, Cost.UNKNOWN, saving)
 
     found = _largest(context, FindingRule("each", find=find), has_replay=False)
     largest = sorted((each for each in savings if each), reverse=True)[:63]
     shown = [None, *(each for each in savings if each in largest)]
-    assert [each.sentence for each in found[:-1]] == [f"saves {each}" for each in shown]
-    assert found[-1].sentence == "37 more findings of the rule each that save less: not listed"
+    assert [each.detail for each in found[:-1]] == [f"costs {each}" for each in shown]
+    assert found[-1].detail == "37 more findings of the rule each that cost less: not listed"
 
 
 @pytest.mark.few(1)
@@ -117,7 +123,7 @@ def test_more_tokens_are_never_lost(tmp_path: Path, longer: float, whose: tuple[
     context = context_of(run, View(run.name))
     shown = _find(context, Worth.of(context))
     named = by_number("GPU", whose)
-    assert any(finding.sentence.startswith(named) for (_, finding), _ in shown)
+    assert any(finding.detail.startswith(named) for (_, finding), _ in shown)
 
 
 @pytest.mark.few(1)
@@ -152,7 +158,7 @@ def test_a_replay_values_two_slow_gpus_together() -> None:
     truth = planted.plant("two GPUs at a lower clock", 1, 0.04, "module")
     found = bench.findings_of(bench.opened(truth.run))
     first = found[0]
-    assert "hold the others back" in first.sentence and first.saving_ns is not None
+    assert "hold the others back" in first.detail and first.saving_ns is not None
     assert first.saving_ns == pytest.approx(truth.cost_ns, rel=0.2)
     assert [each for each in found[1:] if each.rule == "straggler"] == []
 
@@ -174,6 +180,6 @@ def test_an_estimate_is_not_lost_behind_a_replay_that_saves_next_to_nothing(tmp_
     found = query(run, View(run.name, name="findings"))
     rules = [found.values["rule"].cell(row) for row in range(len(found))]
     place = rules.index("queue-bound")
-    assert "the hosts are in launch calls for" in found.labels[place]
+    assert "the hosts are in launch calls for" in details(found)[place]
     # The first step's first call is outside, so that it is truncated; the others have four.
-    assert found.row(place)["saving_ns"] == pytest.approx(4 * 20e6, rel=0.001)
+    assert found.row(place)["cost_ns"] == pytest.approx(4 * 20e6, rel=0.001)

@@ -100,7 +100,7 @@ def test_two_causes_are_found_with_what_each_costs(
         savings = [
             (each.saving_ns or 0.0) / 1e3
             for each in found
-            if all(re.search(words, each.sentence) for words in said)
+            if all(re.search(words, each.detail) for words in said)
         ]
-        assert savings, (case.name, [each.sentence for each in found])
+        assert savings, (case.name, [each.detail for each in found])
         assert min(abs(each / cost - 1) for each in savings) < 0.2

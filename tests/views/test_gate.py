@@ -7,10 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from chopper_core.model.run import Run
-from chopper_core.store.format import set_baseline
-from chopper_core.util.errors import NoSuchNode, UsageError
-from chopper_core.views.compare.gate import (
+from chopper_core.analyses.gate import (
     FAIL,
     INCONCLUSIVE,
     MIN_ITERATIONS,
@@ -21,7 +18,10 @@ from chopper_core.views.compare.gate import (
     parse_limit,
     samples,
 )
-from chopper_core.views.determinism import one_more
+from chopper_core.analyses.significance import one_more
+from chopper_core.model.run import Run
+from chopper_core.store.format import set_baseline
+from chopper_core.util.errors import NoSuchNode, UsageError
 from tests.support import Row, run_of
 
 OPERATIONS = {"gemm": 40_000, "norm": 8_000, "mlp_dp": 30_000}

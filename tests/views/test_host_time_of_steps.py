@@ -13,6 +13,7 @@ import pytest
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query
+from tests.support import details
 from tests.training import Rank, opened, step
 
 SAVE = "torch/serialization.py(943): save"
@@ -40,7 +41,9 @@ def sentences(run: Run) -> list[tuple[str, str]]:
     frame = query(run, parse("R?view=findings"))
     rules = [str(frame.values["rule"].cell(row)) for row in range(len(frame))]
     return [
-        (rule, label) for rule, label in zip(rules, frame.labels, strict=True) if rule != "missing"
+        (rule, label)
+        for rule, label in zip(rules, details(frame), strict=True)
+        if rule != "missing"
     ]
 
 

@@ -19,7 +19,7 @@ from chopper_core.model.phrases import recurrence
 from chopper_core.model.run import Run, located
 from chopper_core.model.table import LEVELS, Kind, Phase
 from chopper_core.views.query import query
-from tests.support import Row, run_of
+from tests.support import Row, details, run_of
 
 MS = 1_000_000
 TRANSFER = 300_000
@@ -91,7 +91,8 @@ def late(run: Run) -> list[tuple[int, list[int], str | None]]:
 
 def findings(run: Run, rule: str = "straggler") -> list[str]:
     frame = query(run, parse("R?view=findings"))
-    return [label for number, label in enumerate(frame.labels) if frame.row(number)["rule"] == rule]
+    rules = [frame.row(number)["rule"] for number in range(len(frame))]
+    return [text for text, own in zip(details(frame), rules, strict=True) if own == rule]
 
 
 def test_nobody_is_late() -> None:
@@ -236,7 +237,7 @@ def test_who_waits_for_whom_needs_all_ranks() -> None:
     assert found is not None and not found.complete.any()
     rows = query(run, parse("R?view=ranks&columns=wait_ns,caused_ns,delay_ns"))
     assert [rows.row(number)["delay_ns"] for number in range(2)] == [None, None]
-    said = query(run, parse("R?view=findings")).labels
+    said = details(query(run, parse("R?view=findings")))
     assert not any("waiting for later GPUs" in each for each in said)
 
 
@@ -313,7 +314,7 @@ def test_a_stage_without_peers_is_compared_with_the_other_stages(stages: int) ->
     assert "30.0 % longer" in said
     (long,) = findings(slower, "long-stage")
     frame = query(slower, parse("R?view=findings"))
-    whole, part = frame.labels.index(said), frame.labels.index(long)
+    whole, part = details(frame).index(said), details(frame).index(long)
     assert frame.row(part)["part_of"] == whole + 1 == 1
     late_host = pipeline(stages, usual, lambda gpu: 2 * MS * (gpu == 1))
     (said,) = findings(late_host, "slow-stage")
@@ -378,7 +379,7 @@ def test_of_many_late_gpus_the_latest_are_explained() -> None:
     assert together.startswith(f"GPUs {named} and 48 more hold the others back: GPU 1 ")
     assert rest == sentence
     frame = query(run, parse("R?view=findings"))
-    opened = frame.target(frame.labels.index(sentence))
+    opened = frame.target(details(frame).index(sentence))
     assert (opened.name, opened.sort) == ("ranks", "-delay_ns")
     assert sentence in query(run, parse("R?view=ranks")).notes
 

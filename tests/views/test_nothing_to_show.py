@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.pipeline import blocks_of, pipeline_of
 from chopper_core.extensions.runs.figures import figures_of_run
-from chopper_core.extensions.runs.run_set import Reading, RunRow, RunSet
+from chopper_core.extensions.runs.run_rows import Reading, RunRow
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.column_names import MICROBATCH

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.analyses.opportunities import opportunities
+from chopper_core.analyses.step_account import step_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import Card
 from chopper_core.model.overrides import Overrides
-from chopper_core.views.overview.opportunities import opportunities
-from chopper_core.views.overview.step import step_of
 from chopper_core.views.query import query
 from tests.align.traces import ADD, TinyTrace
 

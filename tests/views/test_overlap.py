@@ -20,7 +20,7 @@ from chopper_core.model.table import Kind
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from tests.demo import demo_run
-from tests.support import Row, run_of
+from tests.support import Row, details, run_of
 from tests.views.conftest import DEMO
 
 LEVELS = ("gpu", "iteration", "phase", "layer", "operation")
@@ -376,7 +376,7 @@ def test_a_collective_between_two_kernels_overlaps_neither() -> None:
     frame = query(run_of(rows), parse("R?view=overlap"))
     row = frame.row(0)
     assert (row["overlap_pct"], row["instance_ns"], row["beside_comm_ns"]) == (0, 1500, 0)
-    assert not [f for f in query(run_of(rows), parse("R?view=findings")).labels if "slow" in f]
+    assert not [f for f in details(query(run_of(rows), parse("R?view=findings"))) if "slow" in f]
 
 
 def test_like_instances_have_equal_shapes() -> None:

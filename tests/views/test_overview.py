@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.analyses import leads
+from chopper_core.analyses.step_account import step_of
 from chopper_core.extensions.runs.figures import figures_of_run
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Cards, Composition, Lanes
@@ -22,11 +23,10 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import UsageError
 from chopper_core.views.frame import Frame
-from chopper_core.views.overview import evidence
-from chopper_core.views.overview.step import step_of
 from chopper_core.views.query import preview, query
+from chopper_core.views.shared import evidence
 from chopper_tui.draw.charts import draw
-from tests.support import Row, run_of, sample_run
+from tests.support import Row, details, run_of, sample_run
 from tests.tui.explorer import measured_run
 
 OVERVIEW = View("R", name="overview")
@@ -73,7 +73,7 @@ def test_the_headline_has_the_figures_of_the_views_that_own_them(run: Run) -> No
     rate = throughput.total["tokens_per_s"] * len(run.gpus)
     assert known["#k tok/s"] == pytest.approx(rate / 1e3, rel=0.001)
     finding = next(
-        label for label in query(run, View("R", name="findings")).labels if "exposed comm" in label
+        text for text in details(query(run, View("R", name="findings"))) if "exposed comm" in text
     )
     assert f"({known['exposed # %']:.1f} %)" in finding
     power = query(run, View("R", name="power"))

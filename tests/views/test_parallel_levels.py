@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.analyses.step_account import _thousands
 from chopper_core.extensions.runs.figures import figures_of_run, with_settings
 from chopper_core.model import address
 from chopper_core.model.column_names import TOKENS
@@ -18,7 +19,6 @@ from chopper_core.model.view import View, pivot
 from chopper_core.render import as_text
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views import VIEWS, view_spec
-from chopper_core.views.overview.step import _thousands
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.spec import splits_of
 from tests.pipelines import pipeline_run

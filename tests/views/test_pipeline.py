@@ -26,6 +26,7 @@ from chopper_core.views.query import frame_of
 from tests.align.generated import load_generator
 from tests.pipelines import Pipeline, pipeline_run, schedule
 from tests.realdata.conftest import FOLDER
+from tests.support import details
 
 
 def frame(run: Run, text: str) -> Frame:
@@ -181,7 +182,7 @@ def test_real_workers_name_the_last_stage() -> None:
     assert "stage 3 takes " in found.headline[1]
     assert found.notes[0] == "microbatches are separated by the schedule"
     findings = frame(run, "?view=findings")
-    assert any("stage 3" in sentence for sentence in findings.labels)
+    assert any("stage 3" in sentence for sentence in details(findings))
 
 
 @pytest.mark.few(1)
@@ -190,7 +191,7 @@ def test_the_planted_stage_and_bubble_are_found(named: bool) -> None:
     run, config, truth = pipeline_run(names_microbatches=named)
     found = frame(run, "?view=pipeline")
     assert list(found.labels) == ["0", "1", "2", "3"]
-    causes = frame(run, "?view=findings").labels
+    causes = details(frame(run, "?view=findings"))
     (long,) = (each for each in causes if f"stage {config.long_stage} is too long" in each)
     assert "wait for it: most of the same kernels take 30.0 % longer; the bubble is" in long
     # The hot slot is a straggler: its partner in each layer and its replicas wait for it.
@@ -219,7 +220,7 @@ def test_equal_stages_have_the_bubble_of_theory() -> None:
     assert len(found.headline) == 1
     for bubble in column(found, "bubble_pct"):
         assert bubble == pytest.approx(100 * truth["ideal_bubble"], abs=3)
-    assert not any("too long" in each for each in frame(run, "?view=findings").labels)
+    assert not any("too long" in each for each in details(frame(run, "?view=findings")))
 
 
 def test_microbatches_keep_the_order_of_the_schedule() -> None:
@@ -372,7 +373,7 @@ def test_a_generated_run_has_its_grid_bubble_groups_and_cause(
     ]
     assert "1F1B" in frame(run, "?view=pipeline").headline[0]
     assert column(frame(run, "?view=pipeline"), "theory_pct")[0] == pytest.approx(25)
-    causes = "\n".join(frame(run, "?view=findings").labels)
+    causes = "\n".join(details(frame(run, "?view=findings")))
     assert f"stage {truth['long_stage']} is too long" in causes
     assert f"GPU {truth['hot_rank']} (pp 2, dp 0, tp 1" in causes
     found = collectives_of(run)

@@ -26,8 +26,8 @@ from chopper_core.util.errors import ChopperError, DataError, NoSuchNode, Nothin
 from chopper_core.util.workers import dask_executor
 from chopper_core.views import SET_VIEWS, VIEWS, overlap, view_module, view_spec, view_specs
 from chopper_core.views import spec as view_specification
-from chopper_core.views.overview.evidence import causes_of
 from chopper_core.views.query import answer
+from chopper_core.views.shared.evidence import causes_of
 from chopper_core.views.spec import Previewed, ViewModule
 from tests.support import Row, run_of, sample_run
 

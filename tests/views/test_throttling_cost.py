@@ -44,3 +44,4 @@ def test_the_same_kernel_unthrottled_tells_the_cost(tmp_path: Path) -> None:
     (row,) = [n for n, text in enumerate(found.labels) if "throttled" in text]
     # Ten kernels an iteration, 6 ms each, on one of two GPUs; the step is the mean of both.
     assert found.values["saving_ns"].numbers[row] == pytest.approx(30e6, rel=0.1)
+    assert found.values["cost_ns"].numbers[row] == pytest.approx(60e6, rel=0.1)

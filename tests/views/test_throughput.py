@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from support import Row, rows_of, run_of, sample_run
 
+from chopper_core.analyses.step_parts import PARTS, operation_class
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart
 from chopper_core.model.run import Run
@@ -16,7 +17,6 @@ from chopper_core.model.table import STATES, Kind, Phase
 from chopper_core.render.cells import column_texts
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.throughput import PARTS, operation_class
 
 CLASSES = {
     "GEMM": ("q_ip", "k_ip", "v_ip", "attn_op", "mlp_gp", "mlp_up", "mlp_dp", "lp"),

@@ -12,6 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core.analyses.lane_cells import cells_of
+from chopper_core.analyses.lanes import (
+    CLASS_NAMES,
+    Lane,
+    busy_by_class,
+    edges,
+    lane_of,
+    lanes_of,
+    next_start,
+    slack_strip,
+    waits_of,
+)
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.slack import row_slack
 from chopper_core.model.address import parse, render
@@ -22,18 +34,6 @@ from chopper_core.model.view import View, Window
 from chopper_core.render import as_csv, as_json
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.timeline import next_start
-from chopper_core.views.timeline.chart import cells_of
-from chopper_core.views.timeline.lanes import (
-    CLASS_NAMES,
-    Lane,
-    busy_by_class,
-    edges,
-    lane_of,
-    lanes_of,
-    slack_strip,
-    waits_of,
-)
 from chopper_core.work.kernel_classes import kernel_class
 from chopper_tui.export import printed
 from tests.demo import demo_run
@@ -529,7 +529,7 @@ def test_a_cell_has_the_least_slack_of_what_runs_in_it(
 
 
 def test_a_long_run_has_no_lane_of_slack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chopper_core.views.timeline.lanes._MAX_WITH_SLACK", 10)
+    monkeypatch.setattr("chopper_core.analyses.lanes._MAX_WITH_SLACK", 10)
     run = demo_run()
     assert slack_strip(run, 0, run.origin_ns, run.origin_ns + 1000, 4) is None
 

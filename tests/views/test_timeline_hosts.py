@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chopper_core.analyses.lanes import QUEUE, host_cells, queue_strip
 from chopper_core.model.charts import Lanes
 from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.table import NO_TIME
@@ -16,7 +17,6 @@ from chopper_core.render import render
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.query import query
-from chopper_core.views.timeline.lanes import QUEUE, host_cells, queue_strip
 from tests.allocating import allocating_run
 from tests.support import opened_events, sample_run
 from tests.views.test_launch_by_host import event, random_events

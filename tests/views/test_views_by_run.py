@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from chopper_core.columns import Metric
-from chopper_core.extensions.runs.run_set import FAILED, Reading, RunRow, RunSet
+from chopper_core.extensions.runs.run_rows import FAILED, Reading, RunRow
+from chopper_core.extensions.runs.run_set import RunSet
 from chopper_core.model.address import parse
 from chopper_core.model.charts import BarChart, LineChart
 from chopper_core.model.run import Run
@@ -20,7 +21,7 @@ from chopper_core.views import SET_VIEWS, VIEWS, view_module, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import frame_of, query
 from chopper_core.views.spec import FIGURE
-from tests.support import Row, rows_of, run_of
+from tests.support import Row, details, rows_of, run_of
 
 
 def run_with(iterations: int, work_us: int) -> Run:
@@ -196,7 +197,7 @@ def timed(name: str, step_ms: float, heat: float, joules: float, seed: int, coun
 
 
 def findings(rows: Sequence[RunRow], address: str = "all?view=findings") -> list[str]:
-    return list(query(set_of(rows), parse(address)).labels)
+    return details(query(set_of(rows), parse(address)))
 
 
 def test_the_coolest_at_equal_speed_is_named() -> None:

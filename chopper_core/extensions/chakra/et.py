@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from chopper_core.extensions.chakra.graph import ExecutionGraph, GraphBuilder
+from chopper_core.extensions.chakra.graph_run import TraceGraph
 from chopper_core.extensions.chakra.schema import (
     Metadata,
     Node,
@@ -148,7 +149,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
 
     Nodes before damage are kept and losses are noted; raises DataError if there are none.
     """
-    builder = GraphBuilder(path, FORMAT)
+    builder = GraphBuilder(path, FORMAT, TraceGraph)
     size = max(path.stat().st_size, 1)
     with EtFile(path) as file:
         metadata = file.metadata

@@ -8,6 +8,7 @@ kernel table is in attributes of Chopper's own, so that the files read back as t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +30,7 @@ from chopper_core.extensions.chakra.graph_nodes import (
 from chopper_core.extensions.chakra.host_pieces import HOST, Piece
 from chopper_core.extensions.chakra.lint import (
     FEEDER_TYPES,
+    FEW_BYTES,
     GROUP_FILE,
     SIMULATED_TYPES,
     WORLD,
@@ -78,8 +80,10 @@ class _SentCollective(Struct, frozen=True):
 
     kind: CommType
     bytes: int
-    """What a rank puts in."""
+    """What a rank puts in, as simulators need it."""
     group: int
+    given: int
+    """What a rank puts in by the trace."""
 
 
 class _Plan(Struct, frozen=True):
@@ -90,6 +94,8 @@ class _Plan(Struct, frozen=True):
     """GPU → number of its file."""
     collectives: Mapping[int, _SentCollective]
     """Row → what is written of it, of those that simulators can run."""
+    before: Mapping[int, int]
+    """Row of a collective → that of the collective before it on its GPU, in one order for all."""
     transfers: Mapping[int, Transfer]
     """Row → its send or receive, of those with a size."""
     kept: Sequence[str]
@@ -105,10 +111,12 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     sent = transfers(run, chosen)
     notes, left_out = _refused(run, groups, sent, force=options.force)
     written = chosen[~np.isin(chosen, left_out)]
+    collectives = _collectives(table, [one for one in groups if not one.mismatch])
     plan = _Plan(
         scope=graph_scope(run, written, options),
         rank_of={gpu.index: number for number, gpu in enumerate(run.gpus)},
-        collectives=_collectives(table, groups),
+        collectives={row: one for each in collectives for row, one in each.items()},
+        before=_ordered(table, collectives),
         transfers=_sized(table, sent),
         kept=attribute_names(run.side(Attributes)),
     )
@@ -158,17 +166,55 @@ def _refused(
     return notes, np.concatenate([np.zeros(0, np.intp), *(rows for *_, rows in wrong)])
 
 
-def _collectives(table: KernelTable, groups: Sequence[Communicator]) -> dict[int, _SentCollective]:
-    """Those that ASTRA-sim has, and of which the trace gives the bytes on all members."""
-    found: dict[int, _SentCollective] = {}
+def _collectives(
+    table: KernelTable, groups: Sequence[Communicator]
+) -> list[dict[int, _SentCollective]]:
+    """The rows of each collective that ASTRA-sim has and ends.
+
+    Those are of several ranks, and the trace gives the bytes of all members.
+    """
+    found: list[dict[int, _SentCollective]] = []
     for one in groups:
-        for rows in zip(*(own.tolist() for own in one.rows), strict=False):
+        for rows in zip(*(own.tolist() for own in one.rows if len(one.gpus) > 1), strict=False):
             kind = comm_type(table, rows[0])
             sizes = [_sent_bytes(table, row, one.size) for row in rows]
             if kind is not None and kind in SIMULATED_TYPES and min(sizes) >= 0:
-                each = zip(rows, sizes, strict=True)
-                found |= {row: _SentCollective(kind, size, one.number) for row, size in each}
+                found.append(
+                    {
+                        row: _SentCollective(
+                            kind, _simulated_bytes(kind, sizes, size), one.number, size
+                        )
+                        for row, size in zip(rows, sizes, strict=True)
+                    }
+                )
     return found
+
+
+def _simulated_bytes(kind: CommType, sizes: Sequence[int], own: int) -> int:
+    """The size of a member of a collective with which ASTRA-sim ends it."""
+    if kind == CommType.ALL_TO_ALL:
+        return max(sizes)
+    return max(own, FEW_BYTES) if kind == CommType.ALL_GATHER else own
+
+
+def _ordered(
+    table: KernelTable, collectives: Sequence[Mapping[int, _SentCollective]]
+) -> dict[int, int]:
+    """Of each collective on a GPU the one before it.
+
+    ASTRA-sim runs one communication at a time, in the order in which dependencies end; where ranks
+    differ in it, they wait for each other. The order here is that in which the last members came.
+    """
+    start = table.start_ns
+    last: dict[int, int] = {}
+    before: dict[int, int] = {}
+    for rows in sorted(map(list, collectives), key=lambda rows: (start[rows].max(), rows)):
+        for row in rows:
+            gpu = int(table.gpu[row])
+            if gpu in last:
+                before[row] = last[gpu]
+            last[gpu] = row
+    return before
 
 
 def _sized(table: KernelTable, sent: Mapping[int, Transfer]) -> dict[int, Transfer]:
@@ -176,7 +222,7 @@ def _sized(table: KernelTable, sent: Mapping[int, Transfer]) -> dict[int, Transf
     found: dict[int, Transfer] = {}
     for sides in by_ends(table, sent).values():
         rows = [*sides[0], *sides[1]]
-        if all(sent[row].bytes >= 0 for row in rows):
+        if all(sent[row].bytes > 0 for row in rows):
             found |= {row: sent[row] for row in rows}
     return found
 
@@ -190,12 +236,15 @@ def _limits(
 ) -> list[str]:
     table = run.table
     why: dict[str, list[int]] = {}
+    alone = {row for one in groups if len(one.gpus) == 1 for row in one.rows[0].tolist()}
     for row in chosen[table.kind[chosen] == Kind.COMM].tolist():
         if row in plan.collectives or row in plan.transfers:
             continue
         kind = comm_type(table, row)
         if kind is None and row not in sent:
             reason = "the trace gives neither a collective nor the peer of a send or receive"
+        elif row in alone:
+            reason = "ASTRA-sim never ends a collective of one rank"
         elif kind is None or kind in SIMULATED_TYPES:
             reason = "the trace doesn't give the bytes of all members"
         else:
@@ -207,6 +256,17 @@ def _limits(
         notes.append(
             f"{len(rows)} communication kernels are written as COMP: {reason}"
             + (f"; {early} of them have no launch record" if early else "")
+        )
+    changed = Counter(one.kind for one in plan.collectives.values() if one.bytes != one.given)
+    if count := changed[CommType.ALL_TO_ALL]:
+        notes.append(
+            f"{count} all-to-all kernels are written with the largest size of their members: "
+            "ASTRA-sim never ends one whose members differ"
+        )
+    if count := changed[CommType.ALL_GATHER]:
+        notes.append(
+            f"{count} all-gather kernels are written with {FEW_BYTES} B: "
+            "ASTRA-sim never ends one of very few bytes"
         )
     return notes + [
         f"group {one.label!r} has {one.size} ranks, and the run has {len(one.gpus)} of them"
@@ -248,10 +308,16 @@ def _nodes(run: Run, gpu: int, plan: _Plan) -> Iterator[Node]:
     duration_us = dict(zip(rows.tolist(), durations, strict=True))
     node_of = dict(zip(rows.tolist(), nodes_at(table, rows).tolist(), strict=True))
     attributes = run.side(Attributes)
-    for each in graph_nodes(run, gpu, plan.scope):
+    nodes = [*graph_nodes(run, gpu, plan.scope)]
+    id_of = {each.row: each.id for each in nodes}
+    for each in nodes:
         deps: tuple[list[int], list[int]] = ([], [])
         for need in each.needs:
             deps[need.kind in CONTROL].append(need.id)
+        before = plan.before.get(each.row)
+        # What a trace states is all there is.
+        if before is not None and each.lead_ns is None and id_of[before] not in deps[False]:
+            deps[False].append(id_of[before])
         if each.piece is not None:
             yield _host_node(each.id, each.piece, deps, plan.scope.origin_ns)
             continue

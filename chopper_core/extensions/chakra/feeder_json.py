@@ -10,6 +10,7 @@ import msgspec
 from msgspec import structs
 
 from chopper_core.extensions.chakra.graph import ExecutionGraph, GraphBuilder
+from chopper_core.extensions.chakra.graph_run import TraceGraph
 from chopper_core.extensions.chakra.schema import Attribute, Node, NodeFields, typed
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.bytes import ByteSource
@@ -45,7 +46,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     progress(f"read {path.name}", 0, 1)
     document, nodes = decoded(path)
-    builder = GraphBuilder(path, FORMAT)
+    builder = GraphBuilder(path, FORMAT, TraceGraph)
     try:
         for node in nodes:
             builder.add(node)

@@ -28,7 +28,6 @@ from chopper_core.model.attributes import (
     TypedValue,
     attribute_table,
 )
-from chopper_core.model.run import Run
 from chopper_core.tables.columns import NameInterner
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
@@ -99,11 +98,8 @@ class ExecutionGraph(Struct, frozen=True):
     losses: Losses
     states_dependencies: bool = True
     """False of a file that has none between activities, so that they come from the times."""
-
-    def as_run(self) -> Run:
-        from chopper_core.extensions.chakra.graph_run import graph_run
-
-        return graph_run(self)
+    unknown: Mapping[int, Sequence[str]] = {}
+    """Types that the schema known here lacks → names of their nodes, which are INVALID here."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -148,7 +144,10 @@ def _io_attributes(node: Node) -> Iterator[tuple[str, Attribute]]:
 class GraphBuilder:
     """Collects nodes one by one."""
 
-    def __init__(self, path: Path, format_name: str) -> None:
+    def __init__(
+        self, path: Path, format_name: str, made: type[ExecutionGraph] = ExecutionGraph
+    ) -> None:
+        self._made = made
         self._path = path
         self._format = format_name
         self._names: dict[str, int] = NameInterner()
@@ -158,6 +157,7 @@ class GraphBuilder:
         self._deps = {name: (array("q", (0,)), array("Q")) for name in ("data", "control")}
         self._attributes: dict[str, AttributeColumn] = {}
         self._groups: list[str] = []
+        self._unknown: dict[int, list[str]] = {}
         self.losses = Losses()
 
     def add(self, node: Node) -> None:
@@ -169,7 +169,10 @@ class GraphBuilder:
         self._ids.append(node.id)
         if _GROUPS in node.name:
             self._groups.append(node.inputs.get("values", ""))
-        kind = node.type if node.type <= NodeType.COMM_COLL else NodeType.INVALID
+        kind = node.type
+        if not NodeType.INVALID <= kind <= NodeType.COMM_COLL:
+            self._unknown.setdefault(kind, []).append(node.name)
+            kind = NodeType.INVALID
         self._columns.extend((self._names[node.name], kind, node.start_us, node.duration_us))
         for name, ids in (("data", node.data_deps), ("control", node.ctrl_deps)):
             first, to = self._deps[name]
@@ -201,7 +204,7 @@ class GraphBuilder:
                 "`chopper check` lists what is wrong with a trace."
             )
         name, kind, start_us, duration_us = np.array(self._columns).reshape(-1, 4).T.copy()
-        return ExecutionGraph(
+        return self._made(
             path=self._path,
             size_bytes=self._path.stat().st_size,
             format=self._format,
@@ -219,6 +222,7 @@ class GraphBuilder:
             process_groups=self._groups,
             losses=self.losses,
             states_dependencies=states_dependencies,
+            unknown=self._unknown,
         )
 
     def _edges(self, name: str, ids: Any, order: Index) -> Edges:

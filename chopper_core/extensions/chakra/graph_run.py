@@ -11,6 +11,7 @@ from chopper_core.extensions.chakra.execution_graph import SCHEMA, align_graph, 
 from chopper_core.extensions.chakra.graph import STATED, USED, AttributeColumn, ExecutionGraph
 from chopper_core.extensions.chakra.host_pieces import HOST
 from chopper_core.extensions.chakra.schema import NodeType
+from chopper_core.model.doubts import Doubt
 from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
@@ -19,6 +20,13 @@ from chopper_core.util.grouping import distinct
 
 TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
 _MAX_SHOWN: Final = 40
+
+
+class TraceGraph(ExecutionGraph, frozen=True):
+    """The graph of a trace file, which is a run of its own."""
+
+    def as_run(self) -> Run:
+        return graph_run(self)
 
 
 def graph_run(graph: ExecutionGraph) -> Run:
@@ -32,13 +40,14 @@ def graph_run(graph: ExecutionGraph) -> Run:
 
     device, hardware, generated = (stated(name) for name in ("device", "hardware", "generated"))
     cut = stated("truncated_iterations")
+    unused = _unused(graph)
     source = Source(
         path=str(graph.path),
         size_bytes=graph.size_bytes,
         rank=number("rank", NO_RANK),
         rank_from="",
         events=_counts(graph),
-        unused={},
+        unused=unused,
         findings={
             "activities without a launch record": int((table.launch_ns == NO_TIME).sum()),
             "communication kernels": int((table.kind == Kind.COMM).sum()),
@@ -49,6 +58,15 @@ def graph_run(graph: ExecutionGraph) -> Run:
         clock=_clock(graph, is_scheduled=is_scheduled),
         facts=_facts(graph),
         notes=tuple(_unread(graph.attributes)),
+        doubts=tuple(
+            Doubt(
+                "types",
+                len(names),
+                len(graph),
+                f"the schema known here has no type {kind}, that of {_shortened(names[0])}",
+            )
+            for kind, names in sorted(graph.unknown.items())
+        ),
     )
     gpu = Gpu(
         0,
@@ -82,6 +100,17 @@ def _counts(graph: ExecutionGraph) -> dict[str, int]:
     counts = {"GPU node": int(is_gpu.sum()), "CPU node": int(is_host.sum())}
     rest = len(graph) - sum(counts.values())
     return counts | ({"other node": rest} if rest else {})
+
+
+def _unused(graph: ExecutionGraph) -> dict[str, int]:
+    """Nodes that are neither activities nor anything known of the host, by why."""
+    known = {
+        f"node of the unknown type {kind}": len(names)
+        for kind, names in sorted(graph.unknown.items())
+    }
+    untyped = ~graph.is_host & (graph.type == NodeType.INVALID)
+    invalid = int(untyped.sum()) - sum(known.values())
+    return known | ({"node without a type": invalid} if invalid > 0 else {})
 
 
 def _clock(graph: ExecutionGraph, *, is_scheduled: bool) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from chopper_core.align.collectives import message_bytes
 from chopper_core.extensions.chakra.graph import ExecutionGraph, GraphBuilder
+from chopper_core.extensions.chakra.graph_run import TraceGraph
 from chopper_core.extensions.chakra.host_trace import (
     COMM,
     HostNode,
@@ -73,7 +74,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     Activities without a valid time are left out and counted.
     """
     schema, nodes = document_of(path, LinkedNode, progress)
-    builder = GraphBuilder(path, FORMAT)
+    builder = GraphBuilder(path, FORMAT, TraceGraph)
     calls = _Calls(nodes)
     timed = [node for node in nodes if node.ts is not None and node.inclusive_dur is not None]
     starts, are_times = nanoseconds([node.ts for node in timed])

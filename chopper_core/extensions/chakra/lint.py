@@ -32,12 +32,14 @@ from chopper_core.extensions.chakra.schema import (
     Node,
     NodeType,
 )
+from chopper_core.extensions.chakra.walk import WalkedNode, has_fixed_order, stops, walked
 from chopper_core.graph.collectives import Transfer, by_ends
 from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, KernelTable, Kind
 from chopper_core.sources.registry import files_at
 from chopper_core.sources.trace import Collective
+from chopper_core.tables.losses import number_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import read_small
@@ -77,14 +79,22 @@ _SUFFIXES: Final = (".et", ".et.gz")
 _GROUP: Final = re.compile(r"\s*[+-]?\d+", re.ASCII)
 """What ASTRA-sim takes as the number of a process group, whatever comes behind it."""
 _GROUPS: Final = range(1, 1 << 31)
+_SPLITS: Final = 4
+"""`preferred-dataset-splits` in ASTRA-sim's examples: an all-gather of less bytes never ends."""
+FEW_BYTES: Final = 64
+"""No system configuration has more splits."""
 _MAX_SHOWN: Final = 5
 """Violations of one rule that are spelled out for a file."""
 Step = tuple[str, ...]
 """A collective: its type, and its size where that is known and must be the same on all members."""
 
 _SAME_SIZE: Final = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER)
-"""Collectives that move as many bytes on every member."""
+"""Collectives that move as many bytes on every member of a job."""
+_MATCHED: Final = (*_SAME_SIZE, CommType.ALL_TO_ALL)
+"""Those of which ASTRA-sim matches the messages of its members by their sizes."""
 _MISSING: Final[Step] = ("missing",)
+_UNENDING: Final = tuple(kind.name.lower() for kind in _MATCHED)
+"""Those that ASTRA-sim never ends in a group of one rank."""
 _TYPES: Final = {
     **{kind.name.lower(): kind for kind in CommType},
     # Exchanges of mixtures of experts.
@@ -108,6 +118,10 @@ class _File(Struct):
     """Process group → its collectives in the order of the file."""
     messages: dict[tuple[int, ...], list[Step]] = field(default_factory=dict)
     """Sender, receiver, tag and whether it sends → its messages in the order of the file."""
+    smallest: int = FEW_BYTES
+    """The bytes of its smallest all-gather, if that has less."""
+    walk: list[WalkedNode] = field(default_factory=list)
+    """Its nodes in order, as long as all of them keep the rules."""
 
     def add(self, rule: str, sentence: str) -> None:
         self.counts[rule] += 1
@@ -145,14 +159,31 @@ def lint(paths: Sequence[Path]) -> LintReport:
     files = [_check_file(path) for path in found]
     violations = [sentence for each in files for sentence in each.sentences()]
     between = [*_check_names(files), *_check_groups(files)]
+    if not violations and not between:
+        between += _check_end(files)
     count = len(between) + sum(each.counts.total() for each in files)
     nodes = sum(each.nodes for each in files)
-    notes = [
-        f"{each.path.name}: ASTRA-sim skips {each.skipped:,} INVALID node{'s' * (each.skipped > 1)}"
-        for each in files
-        if each.skipped
-    ]
-    return LintReport(len(files), nodes, count, [*violations, *between], notes)
+    return LintReport(len(files), nodes, count, [*violations, *between], [*_notes(files)])
+
+
+def _notes(files: Sequence[_File]) -> Iterator[str]:
+    for each in files:
+        if each.skipped:
+            many = number_of(each.skipped, "INVALID node")
+            yield f"{each.path.name}: ASTRA-sim skips {many}"
+    smallest = min(each.smallest for each in files)
+    if smallest < FEW_BYTES:
+        yield (
+            f"the smallest all-gather has {smallest} B: ASTRA-sim never ends one of less "
+            "bytes than preferred-dataset-splits of its system configuration"
+        )
+    free = [file.path.name for file in files if file.walk and not has_fixed_order(file.walk)]
+    if free and len(files) > 1:
+        more = f" and {len(free) - 1} more" * (len(free) > 1)
+        yield (
+            f"{free[0]}{more}: dependencies don't fix the order of collectives; ASTRA-sim may stop "
+            "at other speeds than those of the trace"
+        )
 
 
 def _check_file(path: Path) -> _File:
@@ -170,6 +201,12 @@ def _check_file(path: Path) -> _File:
             ids.append(node.id)
             # The feeder reads no control dependencies from JSON.
             needs.append((node.data_deps, [] if is_json else node.ctrl_deps))
+            if not is_json and not file.wrong:
+                deps = [*dict.fromkeys((*node.data_deps, *node.ctrl_deps))]
+                group = _group_of(node)
+                file.walk.append(
+                    walked(node, deps, file.rank or 0, WORLD if group is None else group)
+                )
     except (DataError, OSError) as error:
         reason = str(error).removeprefix(f"{path} ").rstrip(".")
         file.add("readable", reason)
@@ -177,6 +214,10 @@ def _check_file(path: Path) -> _File:
     if not ids and "readable" not in file.wrong:
         file.add("nodes", "has no nodes")
     _check_graph(file, ids, first, needs)
+    if file.wrong:
+        file.walk.clear()
+    for each in file.walk:
+        each.needs = [first[need] for need in each.needs]
     return file
 
 
@@ -205,7 +246,8 @@ def _check_node(file: _File, node: Node) -> None:
             )
     file.skipped += node.type == NodeType.INVALID
     if not NodeType.INVALID <= node.type <= NodeType.COMM_COLL:
-        file.add("node types", f"{called} has no valid type")
+        known = f"the schema known here ends at {NodeType.COMM_COLL}"
+        file.add("node types", f"{called} has the unknown type {node.type}: {known}")
     if node.type == NodeType.METADATA:
         file.add("metadata nodes", f"{called} is METADATA, at which ASTRA-sim's statistics crash")
     if node.type in MEMORY and node.get("tensor_size") is None:
@@ -219,7 +261,7 @@ def _check_node(file: _File, node: Node) -> None:
     if size is None:
         file.add("sizes", f"{called} communicates without a comm_size")
     size = size if isinstance(size, int) else None
-    if size is not None and size < 0:
+    if size is not None and (size < 0 or (size == 0 and node.type in PAIRWISE)):
         file.add("sizes", f"{called} has a comm_size of {size:,} B")
     if node.type == NodeType.COMM_COLL:
         _check_collective(file, node, called, size)
@@ -228,19 +270,33 @@ def _check_node(file: _File, node: Node) -> None:
 
 
 def _check_collective(file: _File, node: Node, called: str, size: int | None) -> None:
-    kind, name = node.get("comm_type"), node.get("pg_name") or str(WORLD)
+    kind, name = node.get("comm_type"), node.get("pg_name")
     if not isinstance(kind, int) or not 0 <= kind <= max(CommType):
         file.add("comm_type", f"{called} is a collective without a valid comm_type")
         return
     if kind not in SIMULATED_TYPES:
         what = CommType(kind).name
         file.add("collectives", f"{called} is a {what}, which ASTRA-sim can't simulate")
-    match = _GROUP.match(name) if isinstance(name, str) else None
-    if name != str(WORLD) and (match is None or int(match[0]) not in _GROUPS):
+    if kind == CommType.ALL_GATHER and size is not None:
+        if size < _SPLITS:
+            why = f"which ASTRA-sim never ends with its examples' {_SPLITS} dataset splits"
+            file.add("sizes", f"{called} is an all-gather of {size} B, {why}")
+        file.smallest = min(file.smallest, size)
+    group = _group_of(node)
+    if group is None:
         file.add("pg_name", f"{called} has the pg_name {name!r}, which is not a decimal number")
-    elif match:
-        exact = _step(CommType(kind), size)
-        file.sequences.setdefault(int(match[0]), []).append(exact)
+    else:
+        exact = _step(CommType(kind), size, _MATCHED)
+        file.sequences.setdefault(group, []).append(exact)
+
+
+def _group_of(node: Node) -> int | None:
+    """The number of a collective's group; None where ASTRA-sim reads none."""
+    name = node.get("pg_name") or str(WORLD)
+    match = _GROUP.match(name) if isinstance(name, str) else None
+    if match is None or (name != str(WORLD) and int(match[0]) not in _GROUPS):
+        return None
+    return int(match[0])
 
 
 def _check_message(file: _File, node: Node, called: str, size: int | None) -> None:
@@ -318,6 +374,15 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
         for rank in using:
             if rank not in members:
                 yield f"rank {rank} uses process group {group}, but is not a member of it"
+        if len(set(members)) < len(members):
+            yield f"process group {group} lists a rank twice in {GROUP_FILE}"
+        steps = (step[0] for rank in using for step in by_rank[rank].sequences[group])
+        unending = next((step for step in steps if step in _UNENDING), None)
+        # A single file of another rank than 0 is part of a trace.
+        is_part = group == WORLD and using != [0]
+        if len(members) == 1 and unending is not None and not is_part:
+            who = "the trace" if group == WORLD else f"process group {group}"
+            yield f"{who} has one rank: ASTRA-sim never ends its {unending}"
         for rank in members:
             if rank not in by_rank and not is_alone:
                 yield f"rank {rank} of process group {group} has no file"
@@ -327,6 +392,15 @@ def _check_groups(files: Sequence[_File]) -> Iterator[str]:
             yield f"process group {group}: {wrong}"
     if not is_alone:
         yield from _check_messages(files, by_rank)
+
+
+def _check_end(files: Sequence[_File]) -> Iterator[str]:
+    """Ranks that never finish, though all files keep the rules: they wait for each other."""
+    ranks = {file.rank: file.walk for file in files if file.rank is not None and file.walk}
+    if len(ranks) == len(files) > 1:
+        listed, _ = _group_file(files[0].path.parent)
+        if found := stops(ranks, {**listed, WORLD: sorted(ranks)}):
+            yield found
 
 
 def _check_messages(files: Sequence[_File], by_rank: Mapping[int, _File]) -> Iterator[str]:
@@ -356,9 +430,9 @@ def _group_file(folder: Path) -> tuple[dict[int, list[int]], str]:
     return found, ""
 
 
-def _step(kind: CommType, size: int | None) -> Step:
-    """A collective for comparison with those of other members."""
-    known = size is not None and kind in _SAME_SIZE
+def _step(kind: CommType, size: int | None, matched: Sequence[CommType] = _SAME_SIZE) -> Step:
+    """A collective for comparison with those of other members, by size where kinds need it."""
+    known = size is not None and kind in matched
     return (kind.name.lower(), f"{size:,} B") if known else (kind.name.lower(),)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from chopper_core.align.rank_account import charged
 from chopper_core.extensions.chakra.schedule_edges import with_edges
-from chopper_core.extensions.chakra.schedules import EVERYWHERE, NO_MICROBATCH, Schedule
+from chopper_core.extensions.chakra.schedule_table import EVERYWHERE, NO_MICROBATCH, ScheduleTable
 from chopper_core.model.column_names import CHUNK, MICROBATCH, STEP_WINDOW
 from chopper_core.model.inputs import NO_DEVICE, Gpu, Source
 from chopper_core.model.parallel import ProcessGroup
@@ -30,7 +30,7 @@ _MAX_SPAN_NS: Final = 1 << 53
 _CLOCK: Final = "steps one after the other; times count from the start of each step"
 
 
-def run_of_schedules(name: str, read: Sequence[Schedule]) -> Run:
+def run_of_schedules(name: str, read: Sequence[ScheduleTable]) -> Run:
     """The run of the schedules of one job; raises DataError if two belong to the same rank.
 
     Steps follow each other, each as long as on the rank where it takes longest.
@@ -52,9 +52,9 @@ def run_of_schedules(name: str, read: Sequence[Schedule]) -> Run:
     )
 
 
-def _check_ranks(read: Sequence[Schedule]) -> None:
+def _check_ranks(read: Sequence[ScheduleTable]) -> None:
     """Raise DataError where files of two jobs would be taken for one."""
-    of_rank: dict[int, Schedule] = {}
+    of_rank: dict[int, ScheduleTable] = {}
     for each in read:
         for rank in distinct(each.rank).tolist():
             other = of_rank.setdefault(rank, each)
@@ -65,7 +65,7 @@ def _check_ranks(read: Sequence[Schedule]) -> None:
                 )
 
 
-def _begins(read: Sequence[Schedule]) -> dict[int, int]:
+def _begins(read: Sequence[ScheduleTable]) -> dict[int, int]:
     """When each step begins on the run's clock."""
     longest: dict[int, int] = {}
     for each in read:
@@ -87,7 +87,7 @@ def _begins(read: Sequence[Schedule]) -> dict[int, int]:
 
 
 def _table(
-    schedule: Schedule, begins: dict[int, int], group_labels: dict[tuple[int, str], str]
+    schedule: ScheduleTable, begins: dict[int, int], group_labels: dict[tuple[int, str], str]
 ) -> KernelTable:
     count, names = len(schedule.rank), Interner()
     numbered = schedule.microbatch != NO_MICROBATCH
@@ -147,7 +147,7 @@ def _table(
     )
 
 
-def _source(schedule: Schedule) -> Source:
+def _source(schedule: ScheduleTable) -> Source:
     counts = counts_of(schedule.operation, len(schedule.operations)).tolist()
     return Source(
         path=str(schedule.path),
@@ -163,7 +163,7 @@ def _source(schedule: Schedule) -> Source:
     )
 
 
-def _places(read: Sequence[Schedule]) -> dict[int, tuple[int, int]]:
+def _places(read: Sequence[ScheduleTable]) -> dict[int, tuple[int, int]]:
     """Rank → its stage and replica."""
     return {
         rank: (stage, replica)
@@ -175,7 +175,7 @@ def _places(read: Sequence[Schedule]) -> dict[int, tuple[int, int]]:
 
 
 def _group_labels(
-    read: Sequence[Schedule], place: Mapping[int, tuple[int, int]]
+    read: Sequence[ScheduleTable], place: Mapping[int, tuple[int, int]]
 ) -> dict[tuple[int, str], str]:
     """(Rank, communication) → the label of its process group, by stage and replica.
 

@@ -2,7 +2,9 @@
 
 A line `issue,…` and a line `callback,…` with the same system and node id are an activity. The log
 gives a node no more than its name and type; labels, sizes and streams come from the `.et` files of
-the simulated ranks, where these lie next to the log or in the folder above it.
+the simulated ranks, where these lie next to the log or in one of the two folders above it.
+
+ASTRA-sim rotates its log: `log.log` continues `log.1.log`, and that `log.2.log`.
 """
 
 from __future__ import annotations
@@ -21,15 +23,16 @@ from chopper_core.extensions.chakra import et
 from chopper_core.extensions.chakra.graph import AttributeColumn, ExecutionGraph, GraphBuilder
 from chopper_core.extensions.chakra.host_pieces import GAP, HOST
 from chopper_core.extensions.chakra.schema import COMMUNICATION, Attribute, Node, NodeType
+from chopper_core.model.doubts import Doubt
 from chopper_core.model.run import Run
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.tables.text import FileHead, FileText
+from chopper_core.tables.text import FileHead, FileText, head_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "ASTRA-sim log"
 FILES: Final = "[`.log`, `.txt`](chakra.md#simulations) with `issue` and `callback` lines"
-EXAMPLE: Final = "AstraSim_Analytical … > sim.log"
+EXAMPLE: Final = "AstraSim_Analytical …, which writes log/log.log"
 SUFFIXES: Final = (".log", ".txt", ".out", ".log.gz", ".txt.gz")
 FORMAT: Final = "ASTRA-sim log"
 
@@ -54,6 +57,10 @@ _FINISHED: Final = re.compile(
 _TYPE_PREFIX: Final = re.compile(
     r"^(COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE)(?:_NODE)?_"
 )
+_PART: Final = re.compile(r"(?P<stem>.+)\.(?P<number>[1-9]\d{0,3})(?P<suffix>\.\w+)")
+"""The name of a log that another one continues."""
+_FOLDERS: Final = 3
+"""That of a log and those above it in which traces are looked for: the nearest that has any."""
 _COMM_STREAM: Final = 1
 """Simulators run communication during compute: without a trace each has a stream."""
 _NS_PER_US: Final = 1_000
@@ -71,6 +78,9 @@ class SimulatedRun(Struct, frozen=True):
     statistics: Mapping[int, Mapping[str, str]]
     """System → name and value of each statistic, as the log has them."""
     notes: tuple[str, ...]
+    begins_at: int = 0
+    """The first tick, above 0 where the beginning of the log is missing."""
+    ends_at: int = 0
 
     def as_run(self) -> Run:
         from chopper_core.extensions.chakra.graph_run import TICK_CLOCK, graph_run
@@ -81,9 +91,13 @@ class SimulatedRun(Struct, frozen=True):
             run = graph_run(graph)
             source = run.sources[0]
             figures = self.statistics.get(source.rank, {})
+            doubts = source.doubts
+            if self.begins_at and not place:
+                doubts += (Doubt("begin", self.begins_at, self.ends_at, f"{self.begins_at:,}"),)
             source = replace(
                 source,
                 path=str(self.path),
+                doubts=doubts,
                 clock=TICK_CLOCK,
                 losses=(*source.losses, *(self.notes if not place else ())),
                 facts={**source.facts, "format": FORMAT, **figures},
@@ -117,19 +131,88 @@ class _SystemEvents(Struct):
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    for line in head.text.splitlines():
-        if any(pattern.search(line.rstrip()) for pattern in (_EVENT, _STATISTIC, _FINISHED)):
-            return Recognised(FORMAT)
+    if (newer := _newer(head.path)) is not None and _first_tick(head_of(newer)) != 0:
+        return Unusable(f"is a part of {newer.name}, with which it is read")
+    return None if _first_tick(head) is None else Recognised(FORMAT)
+
+
+def _first_tick(head: FileHead) -> int | None:
+    """The tick of the first event in the head of a log, -1 where it starts with the end of a node
+    or with statistics; None for other files."""
+    for line in map(str.rstrip, head.text.splitlines()):
+        if found := _EVENT.search(line):
+            return int(found[3]) if found[1] == "issue" else -1
+        if _STATISTIC.search(line) or _FINISHED.search(line):
+            return -1
     return None
+
+
+def _newer(path: Path) -> Path | None:
+    """The file whose name says that it continues a log, if there is one."""
+    if (match := _PART.fullmatch(path.name)) is None:
+        return None
+    number = int(match["number"]) - 1
+    newer = path.with_name(f"{match['stem']}{f'.{number}' * (number > 0)}{match['suffix']}")
+    return newer if newer.is_file() and _first_tick(head_of(newer)) is not None else None
+
+
+def _parts_of(path: Path) -> list[Path]:
+    """The log and what it continues, the oldest first: a log begins with an issue at tick 0."""
+    found = [path]
+    match = _PART.fullmatch(path.name)
+    stem, number = (match["stem"], int(match["number"])) if match else (path.stem, 0)
+    while _first_tick(head_of(found[0])) != 0:
+        number += 1
+        older = path.with_name(f"{stem}.{number}{path.suffix}")
+        if not older.is_file():
+            break
+        found.insert(0, older)
+        if _first_tick(head_of(older)) is None:
+            # What the simulator says of itself before the first event.
+            break
+    return found
 
 
 def read(path: Path, progress: Progress = silent) -> SimulatedRun:
     systems: dict[int, _SystemEvents] = {}
     statistics: dict[int, dict[str, str]] = {}
-    text = FileText(path)
-    progress(f"read {path.name}", 0, 1)
+    notes: list[str] = []
+    parts = _parts_of(path)
+    first = last = None
+    for number, part in enumerate(parts):
+        progress(f"read {part.name}", number, len(parts))
+        text = FileText(part)
+        ticks = _read_part(text, systems, statistics)
+        first = first if first is not None else ticks[0]
+        last = ticks[1] if ticks[1] is not None else last
+        notes += text.losses.notes
+    if not any(system.done for system in systems.values()):
+        raise DataError(
+            f"{path} has statistics of a simulation and no node that was issued and done: run "
+            'ASTRA-sim with "trace-enabled": 1 and open log/log.log, which it writes where it '
+            "runs; its console has no events."
+        )
+    graphs = []
+    for number in sorted(systems):
+        system = systems[number]
+        notes += _missing(number, system, statistics)
+        if system.done:
+            graphs.append(_graph(path, number, system, notes))
+    return SimulatedRun(path, tuple(graphs), statistics, tuple(notes), first or 0, last or 0)
+
+
+def _read_part(
+    text: FileText,
+    systems: dict[int, _SystemEvents],
+    statistics: dict[int, dict[str, str]],
+) -> tuple[int | None, int | None]:
+    """Take the events and statistics of a file; returns its first and its last tick."""
+    first: int | None = None
+    last: int | None = None
     for line in text.lines():
         if found := _EVENT.search(line.rstrip()):
+            last = int(found[3])
+            first = last if first is None else first
             _take(systems, found)
         elif found := _STATISTIC.search(line):
             statistics.setdefault(int(found[1]), {})[found[2]] = found[3]
@@ -138,19 +221,7 @@ def read(path: Path, progress: Progress = silent) -> SimulatedRun:
             numbers["finished"] = found[2]
             if found[3] is not None:
                 numbers["exposed communication"] = found[3]
-    if not any(system.done for system in systems.values()):
-        raise DataError(
-            f"{path} has statistics of a simulation and no node that was issued and done: run "
-            'ASTRA-sim with "trace-enabled": 1 and with debug messages of the workload in the log.'
-        )
-    notes = text.losses.notes
-    graphs = []
-    for number in sorted(systems):
-        system = systems[number]
-        notes += _missing(number, system, statistics)
-        if system.done:
-            graphs.append(_graph(path, number, system, notes))
-    return SimulatedRun(path, tuple(graphs), statistics, tuple(notes))
+    return first, last
 
 
 def _take(systems: dict[int, _SystemEvents], found: re.Match[str]) -> None:
@@ -184,14 +255,12 @@ def _missing(
 
 def _graph(path: Path, number: int, system: _SystemEvents, notes: list[str]) -> ExecutionGraph:
     """The graph of a system: that of its trace with the times of the log, else of the log alone."""
-    traces = [
-        found
-        for folder in dict.fromkeys((path.parent, path.absolute().parent.parent))
-        for found in sorted(folder.glob(f"*.{number}.et"))
-    ]
+    folders = path.absolute().parents[:_FOLDERS]
+    near = (sorted(folder.glob(f"*.{number}.et")) for folder in folders)
+    traces = next((found for found in near if found), [])
     try:
         if len(traces) > 1:
-            raise DataError(f"{traces[0].name} and {traces[1].name} both lie next to the log")
+            raise DataError(f"{traces[0].name} and {traces[1].name} both lie near the log")
         if traces:
             return _timed(_checked(et.read(traces[0]), system), path, number, system)
     except DataError as error:

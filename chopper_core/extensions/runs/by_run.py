@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from chopper_core.analyses.step_times import replicas, replicas_of
 from chopper_core.columns import Metric, Reduces, numbered
 from chopper_core.columns.filter import FilterRows, shown_of
-from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet
+from chopper_core.extensions.runs.run_rows import FAILED, RunRow, RunRows
 from chopper_core.extensions.runs.runs import Column, frame_of_set, shown_rows
 from chopper_core.graph.process_groups import nodes_of
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
@@ -45,7 +45,7 @@ class _Seen(Struct, frozen=True, eq=False):
     frame: Frame
 
 
-def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     """The frame of a view of a set of runs; with `wait`, once more of its runs are read."""
     if view.name in ("", OVERVIEW):
         view = replace(view, name=RUNS)
@@ -56,7 +56,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     return _frame_by_run(run, view, view_spec(view.name), wait=wait)
 
 
-def _frame_by_run(run: RunSet, view: View, spec: ViewSpec, *, wait: bool) -> Frame:
+def _frame_by_run(run: RunRows, view: View, spec: ViewSpec, *, wait: bool) -> Frame:
     """A view of every run of a set that is shown; raises UsageError where it fits none."""
     if spec.of_one_run:
         raise NothingToShow(f"the view {view.name} {spec.of_one_run}")
@@ -120,7 +120,7 @@ def _with_columns(run: Run, asked: View, columns: Sequence[str]) -> Frame:
         return run_frame(run, replace(asked, columns=tuple(kept)))
 
 
-def _rows(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) -> Frame:
+def _rows(run: RunRows, view: View, seen: Sequence[_Seen], notes: list[str]) -> Frame:
     named = {each.name: each for own in seen for each in own.frame.columns}
     metrics = [_known(view, named, name) for name in view.columns or named]
     notes += _lacking(metrics, seen) if view.columns else ()
@@ -196,7 +196,7 @@ def _whole(own: _Seen, metric: Metric) -> tuple[float | None, bool]:
     return float(known.mean()), True
 
 
-def _matrix(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) -> Frame:
+def _matrix(run: RunRows, view: View, seen: Sequence[_Seen], notes: list[str]) -> Frame:
     figure = _figure(view, [own.frame for own in seen])
     labels = list(dict.fromkeys(label for own in seen for label in own.frame.labels))
     columns: list[Column] = []
@@ -239,7 +239,7 @@ def _matrix(run: RunSet, view: View, seen: Sequence[_Seen], notes: list[str]) ->
 
 
 def _of_gpus(
-    run: RunSet,
+    run: RunRows,
     view: View,
     seen: Sequence[_Seen],
     figure: Metric,

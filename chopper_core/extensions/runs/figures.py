@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.step_parts import steps_of
 from chopper_core.analyses.step_times import replicas
 from chopper_core.analyses.time_parts import unknown_flops
 from chopper_core.analyses.training import training_of
@@ -27,7 +28,7 @@ from chopper_core.columns import (
     computed_column,
     metric_named,
 )
-from chopper_core.extensions.runs.run_set import OK, PARTIAL, SHORT, RunRow, RunSet
+from chopper_core.extensions.runs.run_rows import OK, PARTIAL, SHORT, RunRow, RunRows
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, Setting, Settings
 from chopper_core.model.units import Unit
@@ -38,7 +39,6 @@ from chopper_core.views import overheads, throughput
 from chopper_core.views.frame import Number
 from chopper_core.views.query import answer, check_fits, run_frame
 from chopper_core.views.shared.children import figures as root_figures
-from chopper_core.views.throughput import steps_of
 
 TOTAL: Final = "total"
 MEAN: Final = "mean"
@@ -106,7 +106,7 @@ _OWN: Final = (
              "Tokens per second and GPU."),
     _derived("j_per_step", "J", "step energy", LOWER,
              "Energy of a step: the total of `iteration_energy_j` of the view power.",
-             "telemetry of power or energy doesn't cover an iteration on all GPUs"),
+             "telemetry of power or energy covers no iteration on every GPU"),
     _derived("j_per_token", "J", "token energy", LOWER,
              "j_per_step / tokens of a step (see run_tokens_per_s).",
              f"{_NO_TOKENS}, {_OR_ENERGY}"),
@@ -374,7 +374,7 @@ def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str
         figures["straggler_delay_ns"] = float(delay)
 
 
-def root_figure(run: RunSet, row: RunRow, name: str) -> float | None:
+def root_figure(run: RunRows, row: RunRow, name: str) -> float | None:
     try:
         return root_figures(run.others[row.path], View(row.path), (name,))[name].at(0)
     except ChopperError:
@@ -398,9 +398,12 @@ def with_settings(found: RunRow, settings: Settings) -> RunRow:
     world = _number(settings, WORLD, gpus)
     # The settings may know more than the trace about who shares tokens.
     rate = _number(figures, "tokens_per_s") * (replicas(settings) / replicas(found.settings))
+    tokens = rate * step_s * world
+    if isfinite(batch * sequence):
+        tokens = batch * sequence
+        rate = tokens / step_s / world if world else nan
     if isfinite(rate):
         figures["tokens_per_s"] = rate
-    tokens = batch * sequence if isfinite(batch * sequence) else rate * step_s * world
     # Energy and tokens have to be of the same GPUs.
     per_energy = energy if gpus >= world else nan
     derived = {

@@ -12,11 +12,20 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.analyses.significance import LEVEL, adjusted, unpaired
 from chopper_core.columns import worded
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
-from chopper_core.extensions.runs.run_set import FAILED, OK, RunRow, RunSet, setting_of, settings_of
+from chopper_core.extensions.runs.run_rows import (
+    FAILED,
+    OK,
+    RunRow,
+    RunRows,
+    setting_of,
+    settings_of,
+)
 from chopper_core.extensions.runs.runs import frame_of_set, shown_rows
-from chopper_core.findings.rule import CONFIDENCE, Confidence, Finding, Threshold
+from chopper_core.findings.rule import CONFIDENCE, DETAIL, Confidence, Finding, Threshold
+from chopper_core.findings.titles import one_line
 from chopper_core.model.phrases import count, listed, percent
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View
@@ -24,7 +33,6 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import grouped, median_of
 from chopper_core.views import RUNS
-from chopper_core.views.determinism import LEVEL, adjusted, unpaired
 from chopper_core.views.frame import Frame
 
 COOLER: Final = Threshold(
@@ -72,7 +80,8 @@ class _RunGroup(Struct, frozen=True):
         columns = tuple(dict.fromkeys((own, *more, _STEP, *_COLUMNS)))
         evidence = _shown(self.view, figure, self.where, columns)
         prefix = f"{self.where.partition(':')[2]}: " if self.where else ""
-        return Finding(f"{prefix}{sentence}", evidence, sure)
+        text = f"{prefix}{sentence}"
+        return Finding(_title(text), text, evidence, sure)
 
 
 class Speed(Struct, frozen=True, eq=False):
@@ -92,7 +101,7 @@ class Speed(Struct, frozen=True, eq=False):
         return (0, *np.flatnonzero(self.chances >= LEVEL).tolist())
 
 
-def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     """A row per finding; raises UsageError for an unknown setting, NothingToShow without runs."""
     rows, reading = shown_rows(run, view, wait=wait)
     if not rows and not reading.waiting:
@@ -107,8 +116,8 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         run,
         view,
         "finding",
-        [each.sentence for each in found],
-        [(CONFIDENCE, worded(texts))],
+        [each.title for each in found],
+        [(CONFIDENCE, worded(texts)), (DETAIL, worded([each.detail for each in found]))],
         lambda row: found[row].evidence,
         headline=(headline,),
         is_pending=bool(reading.waiting),
@@ -269,10 +278,20 @@ def _failed(rows: Sequence[RunRow], view: View) -> Iterator[Finding]:
         stopped = sum(row.status == FAILED for row in bad)
         text = f"{count(len(bad), 'run')} of {len(rows)}, {stopped} without figures: "
         yield Finding(
+            one_line(text.removesuffix(": ")),
             f"{text}{listed(row.name for row in bad)}; {bad[0].name}: {bad[0].reason}",
             _shown(view, "", "status:failed,short,partial", ("status", "reason")),
             Confidence.HIGH,
         )
+
+
+def _title(text: str) -> str:
+    """The beginning of a sentence as one line."""
+    return one_line(*text.replace("; ", ", ").split(",")[:1], *_tails(text))
+
+
+def _tails(text: str) -> list[str]:
+    return [f",{part}" for part in text.replace("; ", ", ").split(",")[1:]]
 
 
 def _shown(view: View, sort: str, where: str, columns: tuple[str, ...]) -> View:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chopper_core.columns import Metric, Values, column, worded
 from chopper_core.columns.filter import FilterRows, shown_of
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
-from chopper_core.extensions.runs.run_set import RunSet
+from chopper_core.extensions.runs.run_rows import RunRows
 from chopper_core.extensions.runs.runs import figure_values, frame_of_set, opened, shown_rows
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
@@ -40,7 +40,7 @@ def answer(run: Run, view: View) -> ViewResult:
     raise NothingToShow("a Pareto front compares several runs; open a directory of runs")
 
 
-def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     names = tuple(view.of.split(",")) if view.of else FIGURES
     if len(names) != 2 or names[0] == names[1]:
         raise UsageError(

@@ -5,7 +5,7 @@ Settings are from the command line, a run's manifest, its job's file or its name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Final
@@ -13,28 +13,26 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.extensions.runs.by_run import set_frame
+from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run, with_settings
+from chopper_core.extensions.runs.run_rows import FAILED, Reading, RunRow, RunRows
 from chopper_core.ingest.cache import kept, open_cached
 from chopper_core.ingest.discovery import FoundRun, find_runs
 from chopper_core.ingest.watch import files_below
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
-from chopper_core.model.settings import KNOWN, NOT_GIVEN, Given, Setting, in_name, setting_name
+from chopper_core.model.settings import NOT_GIVEN, Given, Setting, in_name
 from chopper_core.model.table import empty_table
-from chopper_core.model.view import RUN_LEVEL, View
+from chopper_core.model.view import View
 from chopper_core.sources.settings import read_settings
 from chopper_core.store.format import paths_of
 from chopper_core.util.atomic import state_of
-from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_as_done
 from chopper_core.views.frame import Frame
-from chopper_core.views.spec import SETTINGS, SeveralRuns, ViewSpec
 
-OK: Final = "ok"
-PARTIAL: Final = "partial"
-SHORT: Final = "short"
-FAILED: Final = "failed"
 _WAIT_S: Final = 1.0
 _SMALL_BYTES: Final = 1 << 17
 """A run of fewer is read again in less time than a store of it is written and verified."""
@@ -43,88 +41,19 @@ _NOTHING: Final = (
 )
 
 
-class RunRow(Struct, frozen=True):
-    """A run of a set: its settings and figures, or why it has none.
-
-    The cache keeps what its files alone give: the settings that the trace names, and no figure
-    that follows from others.
-    """
-
-    name: str
-    """Its path below the directory of the set: its label."""
-    path: str
-    """The run as opened."""
-    settings: Mapping[str, Setting] = {}
-    status: str = OK
-    """`OK`, `SHORT` without a complete iteration, `PARTIAL`, or `FAILED`."""
-    reason: str = ""
-    """Why it is not ok, as a sentence."""
-    figures: Mapping[str, float | str] = {}
-    """Column → its figure, in the unit of the column."""
-    missing: Mapping[str, str] = {}
-    """Column → why the run lacks it."""
-    steps_ns: tuple[float, ...] = ()
-    """The times of its complete iterations, each on the GPU that takes longest."""
-
-
-class Reading(Struct, frozen=True):
-    """How far the runs of a set are read."""
-
-    rows: Sequence[RunRow]
-    """The rows that are known, in the order of the set; those of runs still to read are empty."""
-    waiting: int = 0
-    """The number of runs still to read."""
-
-
-class RunSet(SeveralRuns, frozen=True, eq=False):
-    """Runs of a directory; their rows are read in a thread."""
-
-    reading: Callable[[bool], Reading] = lambda wait: Reading(())
-    """Its rows now, or, if it is to wait, once there are more."""
-
-    def waiting(self, *, wait: bool) -> int:
-        return self.reading(wait).waiting
+class RunSet(RunRows, frozen=True, eq=False):
+    """Runs side by side, with a frame for each view."""
 
     def frame(self, view: View, *, wait: bool) -> Frame:
-        from chopper_core.extensions.runs.by_run import set_frame
-
         return set_frame(self, view, wait=wait)
 
-    def splits(self, spec: ViewSpec) -> tuple[str, ...]:
-        if spec.by_of_runs == SETTINGS:
-            return settings_of(self.reading(False).rows)
-        return () if spec.by_of_runs else (RUN_LEVEL, *spec.by)
-
-    def paths(self) -> dict[str, str]:
-        return {row.name: row.path for row in self.reading(False).rows}
-
     def figures(self) -> list[tuple[str, str, str]]:
-        from chopper_core.extensions.runs.figures import RUN_COLUMNS
-
         rows = self.reading(False).rows
         return [
             (name, each.metric.title, each.metric.definition)
             for name, each in RUN_COLUMNS.items()
             if any(isinstance(row.figures.get(name), float) for row in rows)
         ]
-
-
-def settings_of(rows: Sequence[RunRow]) -> tuple[str, ...]:
-    """The settings that any run has, those known by name first."""
-    found = dict.fromkeys(name for row in rows for name in row.settings)
-    known = [name for name in KNOWN if name in found]
-    return (*known, *(name for name in found if name not in known))
-
-
-def setting_of(text: str, settings: Collection[str]) -> str:
-    """The setting that a text names as runs, headings (`TP`, `mbs`) or a job's file write it.
-
-    Raises UsageError for one that no run has.
-    """
-    name = text if text in settings else setting_name(text)
-    if name not in settings:
-        raise UsageError(f"no run has the setting {text!r}; the runs have {', '.join(settings)}")
-    return name
 
 
 class ReadFigures(Struct, frozen=True):
@@ -141,8 +70,6 @@ class ReadFigures(Struct, frozen=True):
         return opened(path, progress, jobs=self.jobs, overrides=self.overrides)
 
     def __call__(self, path: Path, progress: Progress) -> RunRow:
-        from chopper_core.extensions.runs.figures import figures_of_run
-
         place = kept("rows", str(path), self.overrides) if self.use_cache else None
         size = sum(state_of(file)[0] for file in files_below(paths_of(str(path))))
         found = figures_of_run(self.open(str(path), progress, may_cache=size > _SMALL_BYTES))
@@ -185,8 +112,6 @@ def read_rows(
 
 
 def row_of(each: FoundRun, found: RunRow, given: Given) -> RunRow:
-    from chopper_core.extensions.runs.figures import with_settings
-
     whole = with_settings(found, {**found.settings, **_settings(each, given)})
     return replace(whole, name=each.name, path=each.path)
 

@@ -27,12 +27,12 @@ from chopper_core.extensions.runs.figures import (
     root_figure,
     setting_column,
 )
-from chopper_core.extensions.runs.run_set import (
+from chopper_core.extensions.runs.run_rows import (
     FAILED,
     OK,
     Reading,
     RunRow,
-    RunSet,
+    RunRows,
     setting_of,
     settings_of,
 )
@@ -70,7 +70,7 @@ def answer(run: Run, view: View) -> ViewResult:
     raise NothingToShow("this is one run; open a directory of runs")
 
 
-def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     """The rows of a set's runs; with `wait`, once more of them are read than were seen.
 
     Raises UsageError for an unknown column, setting or baseline.
@@ -164,7 +164,7 @@ def _charts(
     return (BarChart(f"{metric.title} by run", scale.text, names, bars),)
 
 
-def shown_rows(run: RunSet, view: View, *, wait: bool = False) -> tuple[list[RunRow], Reading]:
+def shown_rows(run: RunRows, view: View, *, wait: bool = False) -> tuple[list[RunRow], Reading]:
     """The rows of a set that a view's `run:` terms leave, all without, and how far it is read."""
     reading = run.reading(wait)
     terms = [term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:")]
@@ -178,7 +178,7 @@ def opened(view: View, row: RunRow) -> View:
 
 
 def frame_of_set(
-    run: RunSet,
+    run: RunRows,
     view: View,
     level: str,
     labels: Sequence[str],
@@ -237,7 +237,7 @@ def values_of(found: pd.Series[Any]) -> Values:
     return numbered(numbers)
 
 
-def figure_values(run: RunSet, rows: Sequence[RunRow], name: str) -> Values:
+def figure_values(run: RunRows, rows: Sequence[RunRow], name: str) -> Values:
     known_column(name)
     found = [row.figures.get(name) for row in rows]
     if name not in RUN_COLUMNS:

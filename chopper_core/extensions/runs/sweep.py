@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.columns import Metric, Values, numbered
 from chopper_core.extensions.runs.figures import HIGHER, WORLD, is_better, known_column
-from chopper_core.extensions.runs.run_set import FAILED, RunRow, RunSet, setting_of, settings_of
+from chopper_core.extensions.runs.run_rows import FAILED, RunRow, RunRows, setting_of, settings_of
 from chopper_core.extensions.runs.runs import figure_values, frame_of_set, shown_rows
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
@@ -40,7 +40,7 @@ def answer(run: Run, view: View) -> ViewResult:
     raise NothingToShow("a sweep is of several runs; open a directory of runs")
 
 
-def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     """A row for each value of the setting `by`, a column for each line; UsageError."""
     rows, reading = shown_rows(run, view, wait=wait)
     settings = settings_of(rows)

@@ -13,7 +13,7 @@ from chopper_core.model.column_names import is_counted
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, activity_rows
 from chopper_core.render.arrow import field_of, labels_array, table_of, words_array
-from chopper_core.render.exports.parquet import kernel_rows, measured_signals
+from chopper_core.render.kernel_rows import kernel_rows, measured_signals
 from chopper_core.render.tables import table
 from chopper_core.util.arrays import Index
 

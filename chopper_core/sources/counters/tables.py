@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from chopper_core.model.hardware import Agent, CounterInfo, counter_infos
 from chopper_core.sources.counters.references import BY_GPU_TIME, AgentTable, HostSide
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
+from chopper_core.sources.kernel_names import clean_kernel_name
 from chopper_core.tables.columns import (
     Columns,
     GrowingColumn,
@@ -72,18 +73,6 @@ PASS_NUMBER: Final = late(r"(?:_\d+|\.\d+)$")
 """After a column of rocprof-compute that each pass repeats."""
 _INT32_LIMIT: Final = 2**31
 _COUNTER_LIMIT: Final = 2.0**64
-_NAME_SUFFIX: Final = late(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
-_SUFFIX_ENDS: Final = (".kd", "(.kd)", "]")
-_MAX_SUFFIX: Final = 1 << 10
-
-
-def clean_kernel_name(name: str) -> str:
-    """Return the name without `.kd`, ` (.kd)`, ` [clone .kd]` and other clone suffixes."""
-    name = name.strip()
-    if not name.endswith(_SUFFIX_ENDS):
-        return name
-    found = _NAME_SUFFIX.search(name, max(len(name) - _MAX_SUFFIX, 0))
-    return name[: found.start()] if found else name
 
 
 _SPARSE_FROM_CELLS: Final = 1 << 24

@@ -42,6 +42,7 @@ from chopper_core.sources.kineto.events import (
     count_of,
     external_ids,
     kept_inputs,
+    mark_of,
     name_copies,
     old_category,
     split_ranks,
@@ -100,10 +101,12 @@ _TABLE_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys((SYNC_CATEGORY, RECORD_CATEGORY), "syncs"),
 }
 """The table of the events of a category."""
-_IDS: Final = frozenset(("external_id", "sequence", "forward_thread", "correlation", "id"))
+_IDS: Final = frozenset(
+    ("external_id", "sequence", "forward_thread", "correlation", "graph_node", "id")
+)
 _OF_HOST: Final = frozenset((*_IDS, "duration_ns"))
 """Columns that are stored in half the memory where they fit; those of activities are few."""
-_CODES: Final = frozenset(("name", "thread", "collective", "inputs", "launch_shape"))
+_CODES: Final = frozenset(("name", "thread", "collective", "inputs", "launch_shape", "annotation"))
 """Columns of codes, in a quarter: most files have fewer than 32,768 of each."""
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
@@ -153,6 +156,7 @@ class Share(Struct):
     counts: Counter[str]
     unused_counts: Counter[str]
     bad_times: int
+    bad_host_times: int
     columns: Sequence[Columns]
     """Of each of the tables; taken out as they are joined."""
 
@@ -167,10 +171,11 @@ class TraceTables:
         self.is_merged = False
         """Whether events name their rank: the file merges several."""
         self.collectives: dict[Collective, int] = Interner()
+        self.annotations: dict[str, int] = NameInterner()
         self._launch_shapes: dict[bytes, int] = Interner()
         self.event_counts: Counter[str] = Counter()
         self._unused_counts: Counter[str] = Counter()
-        self.bad_times = 0
+        self.bad_times = self.bad_host_times = 0
         self._tables = {name: GrowingColumns(column_types(kind)) for name, kind in _TABLES.items()}
         self._frames = GrowingColumns(column_types(HostRanges))
         self._figures = GrowingColumns(dict.fromkeys(FIGURES, np.float64))
@@ -239,6 +244,7 @@ class TraceTables:
             self.event_counts,
             self._unused_counts,
             self.bad_times,
+            self.bad_host_times,
             [table.joined() for table in self._growing()],
         )
 
@@ -271,6 +277,7 @@ class TraceTables:
             self.event_counts.update(share.counts)
             self._unused_counts.update(share.unused_counts)
             self.bad_times += share.bad_times
+            self.bad_host_times += share.bad_host_times
 
     def _growing(self) -> tuple[GrowingColumns, ...]:
         tables = (*self._tables.values(), *self._flow_ends.values())
@@ -282,6 +289,7 @@ class TraceTables:
             "name": self.names,
             "thread": self.threads,
             "collective": self.collectives,
+            "annotation": self.annotations,
             "launch_shape": self._launch_shapes,
             "inputs": self._input_codes.texts,
             _CATEGORY: self.event_counts,
@@ -314,6 +322,7 @@ class TraceTables:
                 if np.isfinite(figures).any()
             },
             "collectives": list(self.collectives),
+            "annotations": list(self.annotations),
             "launch_shapes": [
                 LaunchShape(_product(grid), _product(block)) for grid, block in sizes
             ],
@@ -362,6 +371,8 @@ class TraceTables:
         shapes = [_BETWEEN_TEXTS.join((arg.grid, arg.block)) for arg in args]
         columns["launch_shape"] = _codes(self._launch_shapes, shapes)
         columns["rank"] = self._ranks(events)
+        columns["graph_node"] = int_column([arg.graph_node for arg in args])
+        columns["annotation"] = self._annotation_codes(args)
         self._tables["activities"].add(columns)
         self._figures.add(
             {name: float_column([*map(attrgetter(of), args)]) for name, of in FIGURES.items()}
@@ -493,6 +504,9 @@ class TraceTables:
         start_ns, has_start = nanoseconds([event.ts for event in complete])
         duration_ns, has_duration = nanoseconds([event.dur for event in complete])
         usable = has_start & has_duration & (duration_ns >= 0) & (duration_ns < MAX_DURATION_NS)
+        for row in np.flatnonzero((start_ns == 0) & (duration_ns == 0)).tolist():
+            # The profiler writes that of an activity whose time it doesn't know.
+            usable[row] &= complete[row].cat not in ACTIVITY_CATEGORIES
         if not usable.all():
             complete = self._usable(complete, usable)
             start_ns, duration_ns = start_ns[usable], duration_ns[usable]
@@ -506,6 +520,8 @@ class TraceTables:
         if usable.all():
             return events
         self.bad_times += int(np.count_nonzero(~usable))
+        lost = compress(events, (~usable).tolist())
+        self.bad_host_times += sum(event.cat not in ACTIVITY_CATEGORIES for event in lost)
         self._count_unused(compress(events, (~usable).tolist()))
         return list(compress(events, usable.tolist()))
 
@@ -534,6 +550,13 @@ class TraceTables:
         if names.count(None) < len(names):
             for row in [row for row, name in enumerate(names) if name is not None]:
                 codes[row] = self.collectives[collective_of(args[row])]
+        return codes
+
+    def _annotation_codes(self, args: Sequence[Args]) -> Int32:
+        codes = np.full(len(args), ABSENT, np.int32)
+        for row, arg in enumerate(args):
+            if arg.graph_node is not ABSENT and (mark := mark_of(arg)):
+                codes[row] = self.annotations[mark]
         return codes
 
     def _inputs(self, events: Sequence[Event], name_codes: Int64, args: Sequence[Args]) -> Int32:

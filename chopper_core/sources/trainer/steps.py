@@ -18,7 +18,7 @@ from chopper_core.model.training import FIGURES
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, Stamps
-from chopper_core.sources.telemetry.rows import after_summer
+from chopper_core.sources.telemetry.rows import on_one_clock
 from chopper_core.tables.columns import MAX_RANKS, GrowingColumn
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64
@@ -256,7 +256,7 @@ class StepRows:
         clock = self._stamps.clock or ClockDomain.UNKNOWN
         notes = [*self.notes]
         if clock is ClockDomain.LOCAL:
-            notes += after_summer(times_ns)
+            notes += on_one_clock(times_ns)
         for columns in (self._figures, self._phases):
             for column in columns.values():
                 column.append(np.full(count - len(column), np.nan))

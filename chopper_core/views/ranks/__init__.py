@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.analyses import rank_figures
 from chopper_core.analyses.base import NODE, Base, base_of
 from chopper_core.analyses.collective_figures import ends_within, gpu_words
 from chopper_core.analyses.leads import (
@@ -19,6 +20,7 @@ from chopper_core.analyses.leads import (
     leads,
 )
 from chopper_core.analyses.matched_kernels import Occurrences, sums_by
+from chopper_core.analyses.rank_figures import delays, waits, waits_by
 from chopper_core.analyses.rows import LabelledRows, Own, Partition
 from chopper_core.analyses.why_late import why_late
 from chopper_core.columns import METRICS, Scope, Values, heat_of, is_measured, numbered, worded
@@ -28,12 +30,11 @@ from chopper_core.model.phrases import facts, listed, recurrence
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
-from chopper_core.model.view import View
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import counts_of, median_of, medians_along, ratios, sums_of
-from chopper_core.views.ranks import rank_columns
-from chopper_core.views.ranks.rank_columns import by_part, delays, waits, waits_by, waits_map
-from chopper_core.views.shared.table_view import child_of, table_view
+from chopper_core.views.ranks.rank_columns import by_part, waits_map
+from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -88,23 +89,23 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
 
     last = stand.by_gpu(lambda own: 100.0 * (own.lead_ns == 0).mean(axis=0))
     own: Own = [
-        (rank_columns.MEAN_LEAD, numbered(stand.mean_lead_ns)),
-        (rank_columns.LEAD, numbered(stand.lead_ns)),
-        (rank_columns.LAST, numbered(last)),
+        (rank_figures.MEAN_LEAD, numbered(stand.mean_lead_ns)),
+        (rank_figures.LEAD, numbered(stand.lead_ns)),
+        (rank_figures.LAST, numbered(last)),
         *waits(stand),
         delays(stand),
-        (rank_columns.CAUSE, worded(stand.causes())),
-        (rank_columns.SLOWER, numbered(slower)),
-        (rank_columns.EXTRA_WORK, numbered(extra_work)),
-        (rank_columns.EXTRA_HOST, numbered(stand.extra("host"))),
-        (rank_columns.EXTRA_LAUNCH, numbered(stand.extra("launch"))),
+        (rank_figures.CAUSE, worded(stand.causes())),
+        (rank_figures.SLOWER, numbered(slower)),
+        (rank_figures.EXTRA_WORK, numbered(extra_work)),
+        (rank_figures.EXTRA_HOST, numbered(stand.extra("host"))),
+        (rank_figures.EXTRA_LAUNCH, numbered(stand.extra("launch"))),
         (
-            rank_columns.ITERATION_TIME,
+            rank_figures.ITERATION_TIME,
             numbered([median_of(times[times >= 0]) for times in stand.iteration_ns]),
         ),
-        (rank_columns.WORK, numbered(stand.by_gpu(of_peers))),
+        (rank_figures.WORK, numbered(stand.by_gpu(of_peers))),
         (
-            rank_columns.THROUGHPUT,
+            rank_figures.THROUGHPUT,
             numbered(stand.by_gpu(lambda own: ratios(of_peers(own).max(), of_peers(own)))),
         ),
     ]
@@ -148,11 +149,11 @@ def _by_label(stand: RankLeads, view: View, by: str, base: Base) -> ViewResult:
     rest = medians_along(np.delete(work, stand.late_column, axis=1), axis=1)
     slower = 100.0 * (ratios(work[:, stand.late_column], rest) - 1)
     own: Own = [
-        (rank_columns.AHEAD, Values(others / per, ~there)),
-        (rank_columns.BEHIND, gpu_words(np.array(found.gpus)[behind], there)),
-        (rank_columns.CHANGE, Values(change * len(stand.gpus), ~there)),
-        (rank_columns.SLOWER, numbered(slower)),
-        (rank_columns.COUNT, Values(count * len(found.gpus))),
+        (rank_figures.AHEAD, Values(others / per, ~there)),
+        (rank_figures.BEHIND, gpu_words(np.array(found.gpus)[behind], there)),
+        (rank_figures.CHANGE, Values(change * len(stand.gpus), ~there)),
+        (rank_figures.SLOWER, numbered(slower)),
+        (rank_figures.COUNT, Values(count * len(found.gpus))),
         *waits_by(stand, codes, codes_of_rows),
     ]
     if by == "iteration":
@@ -161,9 +162,9 @@ def _by_label(stand: RankLeads, view: View, by: str, base: Base) -> ViewResult:
         longest[places] = stand.iteration_ns.max(axis=0)
         most = work.max(axis=1)
         own += [
-            (rank_columns.ITERATION_TIME, Values(longest, ~there)),
-            (rank_columns.WORK, Values(most, ~there)),
-            (rank_columns.THROUGHPUT, numbered(ratios(most.max(keepdims=True), most))),
+            (rank_figures.ITERATION_TIME, Values(longest, ~there)),
+            (rank_figures.WORK, Values(most, ~there)),
+            (rank_figures.THROUGHPUT, numbered(ratios(most.max(keepdims=True), most))),
         ]
     shown = ["ahead_ns", "behind", "lead_change_ns", "slower_pct", "wait_ns", "caused_ns"]
     if by == "iteration":

@@ -8,150 +8,24 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses import collective_figures as columns
 from chopper_core.analyses.base import NODE, Base
 from chopper_core.analyses.collective_figures import gpu_words
 from chopper_core.analyses.leads import RankLeads
-from chopper_core.analyses.rows import GpuRows, Own
-from chopper_core.columns import Metric, Values, column, numbered, worded
-from chopper_core.columns.metric import absent
+from chopper_core.analyses.rank_figures import BEHIND, CAUSES, GPUS, LEAST, _who
+from chopper_core.analyses.rows import GpuRows
+from chopper_core.columns import Metric, Values, numbered, worded
 from chopper_core.model.charts import Chart, HeatMap
 from chopper_core.model.column_names import HEAT
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
-from chopper_core.util.arrays import Index, Int64, Numbers
-from chopper_core.util.grouping import counts_of, median_of, sums_of
-from chopper_core.views.shared.table_view import child_of
+from chopper_core.model.view import View, child_of
+from chopper_core.util.arrays import Index
+from chopper_core.util.grouping import median_of, sums_of
 from chopper_core.views.spec import ViewResult
-
-LIT: Final = "Lit Silicon (arXiv 2511.09861), algorithm 1"
-_UNMATCHED: Final = "no compute kernel of the row runs on all GPUs"
-
-LEAD: Final = column(f"""lead_ns | ns | lead sum | sum
-    Lead value: how much earlier the GPU starts each matched kernel than the GPU that starts it
-    last, summed over the occurrences. The straggler has the least.
-    missing: {_UNMATCHED}
-    source: {LIT}""")
-MEAN_LEAD: Final = column(f"""mean_lead_ns | ns | lead
-    lead_ns over the number of matched kernels.
-    missing: {_UNMATCHED}
-    source: {LIT}""")
-LAST: Final = column(f"""starts_last_pct | % | starts last
-    Share of the matched kernels that start last on this GPU.
-    missing: {_UNMATCHED}""")
-ITERATION_TIME: Final = column("""span_ns | ns | span
-    From the first start to the last end of the scope's activities of an iteration: of a GPU
-    the median over the iterations, of an iteration the largest over the GPUs.""")
-WORK: Final = column(f"""work_ns | ns | work/it
-    Durations of the matched compute, per iteration: the same kernels on every GPU, of equal
-    shapes and FLOPs. Of an
-    iteration the largest of the GPUs.
-    missing: {_UNMATCHED}""")
-THROUGHPUT: Final = column(f"""throughput_x | x | throughput
-    Normalised throughput: the largest work_ns of the rows, of GPUs among its peers, over the
-    row's (Chopper's max(iter)/iter, of sums of durations).
-    missing: {_UNMATCHED}
-    source: UnaryLab/chopper lead_and_throughput""")
-DELAY: Final = column("""delay_ns | ns | delay
-    How much the GPU delays the others per iteration: how much later than the usual GPU it
-    arrives at the collectives of the same GPUs, where the others wait without compute, minus
-    the exposed communication it had with other GPUs, and minus the same for the usual GPU.
-    missing: the scope has no collectives with all their ranks""")
-EXTRA_WORK: Final = column(f"""extra_work_ns | ns | extra work | signed
-    work_ns minus its median over its peers: how much longer the same kernels take on this GPU,
-    per iteration.
-    missing: {_UNMATCHED}""")
-SLOWER: Final = column(f"""slower_pct | % | slower | signed
-    extra_work_ns in % of the other GPUs' median; for an operation, layer, phase or iteration,
-    that of the scope's straggler.
-    missing: {_UNMATCHED}""")
-EXTRA_HOST: Final = column("""extra_host_ns | ns | extra host | signed
-    Idle time before launch calls (idle_host_ns) per iteration, minus its median over the other
-    GPUs: how much later its host launches.""")
-EXTRA_LAUNCH: Final = column("""extra_launch_ns | ns | extra launch | signed
-    Idle time from launch calls on (idle_launch_ns) and before activities without a launch
-    record, per iteration, minus the median over the other GPUs.""")
-CAUSE: Final = column("""apart_by | | cause
-    Why the GPU lags: the largest of extra_work_ns (`clock` where the GPU's clock is more than
-    1 % below the others' median, else `kernels`), compute that the others don't have (`work`),
-    extra_host_ns (`host`) and extra_launch_ns (`launch`), where it is over 1 % of the
-    iteration.
-    missing: none is over 1 % of the iteration""")
-COUNT: Final = column("""occurrences | | matched | sum
-    Kernels that were matched across all GPUs.""")
-BEHIND: Final = column(f"""behind | | straggler
-    The GPU with the least lead in the row.
-    missing: {_UNMATCHED}""")
-AHEAD: Final = column(f"""ahead_ns | ns | others' lead
-    How much earlier than the straggler the other GPUs start a matched kernel: mean over them
-    and over the occurrences.
-    missing: {_UNMATCHED}
-    source: {LIT}""")
-CHANGE: Final = column(f"""lead_change_ns | ns | lead change | sum | signed
-    How much the others' lead over the scope's straggler grows from the row's kernels to the
-    ones that start next.
-    missing: {_UNMATCHED}
-    source: UnaryLab/chopper straggler (s-delta), mean over the GPUs""")
 
 _MAX_MAP_GPUS: Final = 64
 
 _MEDIANS: Final = ("mean_lead_ns", "slower_pct", "span_ns", "gfx_mhz", *HEAT, "power_w")
 _SUMS: Final = ("caused_ns", "caused_exposed_ns", "wait_ns", "exposed_wait_ns")
-
-GPUS: Final = column("""gpus | | GPUs
-    GPUs of the row that are compared.""")
-LEAST: Final = column(f"""least_lead_ns | ns | least lead
-    The smallest mean_lead_ns of the row's GPUs: that of its straggler.
-    source: {LIT}""")
-CAUSES: Final = column("""apart_gpus | | causes
-    GPUs of the row that lag, by cause (see apart_by).
-    missing: none of them lags for a known cause""")
-
-
-def waits(stand: RankLeads) -> Own:
-    """Per GPU: own wait and caused wait in collectives, whole and exposed."""
-    chosen, count = stand.collectives, len(stand.gpus)
-    heads = (columns.WAIT, columns.CAUSED, columns.EXPOSED_WAIT, columns.CAUSED_EXPOSED)
-    if chosen is None or not chosen.complete.any():
-        return [(head, absent(count, 0)) for head in heads]
-    each = [
-        (waits, who)
-        for waits in (chosen.member_wait_ns, chosen.member_exposed_ns)
-        for who in _who(stand)
-    ]
-    # GPUs that aren't compared come last.
-    sums = [Values(sums_of(waits, who, count + 1)[:-1]) for waits, who in each]
-    return list(zip(heads, sums, strict=True))
-
-
-def _who(stand: RankLeads) -> tuple[Int64, Int64]:
-    """Of each collective's kernel the places of its GPU and of the one that arrives last."""
-    chosen, gpus = stand.collectives, np.array(stand.gpus)
-    assert chosen is not None
-    places = np.full(max(int(stand.table.gpu.max()), int(gpus.max())) + 1, len(gpus))
-    places[gpus] = np.arange(len(gpus))
-    last = chosen.last_gpu[chosen.member_set]
-    return places[stand.table.gpu[chosen.rows]], places[last]
-
-
-def delays(stand: RankLeads) -> tuple[Metric, Values]:
-    if stand.delays_ns is None:
-        return DELAY, absent(len(stand.gpus), 0)
-    return DELAY, Values(stand.delays_ns.mean(axis=1))
-
-
-def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
-    """Waits within the rows: of all GPUs, and those that the scope's straggler causes."""
-    chosen, count = stand.collectives, len(codes)
-    if chosen is None or not chosen.complete.any():
-        return [(columns.WAIT, absent(count, 0)), (columns.CAUSED, absent(count, 0))]
-    place = np.searchsorted(codes, np.asarray(codes_of_rows)[chosen.rows])
-    mine = _who(stand)[1] == stand.behind
-    unseen = counts_of(place[chosen.complete[chosen.member_set]], count) == 0
-    return [
-        (columns.WAIT, Values(sums_of(chosen.member_wait_ns, place, count), unseen)),
-        (columns.CAUSED, Values(sums_of(chosen.member_wait_ns[mine], place[mine], count), unseen)),
-    ]
 
 
 def waits_map(stand: RankLeads, base: Base) -> tuple[Chart, ...]:

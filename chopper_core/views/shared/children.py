@@ -274,6 +274,9 @@ def names_of(
 ) -> tuple[str, ...]:
     """The columns of a view, and the one that its rows are sorted by, where it is one of them."""
     names, sort = view.columns or tuple(default), view.sort.removeprefix("-")
+    if added := view.added_columns:
+        chosen = (name for name in names if not name.startswith("+"))
+        names = tuple(dict.fromkeys((*default, *chosen, *added)))
     is_known = sort in own or (has_nodes and not is_difference(sort))
     return (*names, sort) if is_known and sort not in ("", NAME, *names) else names
 
@@ -338,6 +341,7 @@ def framed(
         total_title=result.total_title or base.total_title(result.level, result.labels),
         partial_total=columns.partial_totals,
         extrapolated_total=result.extrapolated_total,
+        quality=run.doubts,
     )
     return frame, columns, shown
 
@@ -418,7 +422,7 @@ def with_column_names(
     own = {*settings, *(metric.name for metric in known)}
 
     def named(text: str) -> str:
-        return text if text.removeprefix("-") in own else column_names([text], known)[0]
+        return text if text.lstrip("-+") in own else column_names([text], known)[0]
 
     return replace(view, columns=tuple(map(named, view.columns)), sort=named(view.sort))
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base
 from chopper_core.analyses.rows import Figures, LabelledRows, Own, Partition
@@ -14,7 +13,7 @@ from chopper_core.columns import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
-from chopper_core.model.view import View, pivot
+from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import (
     quantiles_along,
@@ -99,14 +98,6 @@ def by_gpu(gpus: Sequence[int], lines: Float64) -> dict[str, Float64]:
         return {f"GPU {gpu}": line for gpu, line in zip(gpus, lines, strict=True)}
     names = ("minimum of the GPUs", "median of the GPUs", "maximum of the GPUs")
     return dict(zip(names, quantiles_along(lines, (0.0, 0.5, 1.0)), strict=True))
-
-
-def child_of(view: View, level: str, label: str) -> View:
-    plain = replace(view, name="", by="", of="", columns=(), sort="", filter="")
-    if level in view.order[: len(view.path)]:
-        return plain
-    split = pivot(plain, level)
-    return replace(split, path=(*split.path, label))
 
 
 def activity_view(run: Run, view: View, row: int) -> View:

@@ -10,37 +10,31 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.base import baseline_of
-from chopper_core.model.charts import Band, Ghost, LaneCells, Lanes, Span, Strip
-from chopper_core.model.run import Run
-from chopper_core.model.signals import TimeSpans
-from chopper_core.model.table import NO_LABEL, KernelTable, Kind
-from chopper_core.model.view import Interval, View
-from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.errors import NoSuchNode
-from chopper_core.util.grouping import nth_of, places_by, run_starts
-from chopper_core.views.timeline.lanes import (
+from chopper_core.analyses.lane_cells import KIND_NAMES, NOTHING, SEVERAL, cells_of, spans_of
+from chopper_core.analyses.lanes import (
     CLASS_NAMES,
-    EVERY_STREAM,
     MAX_NAMED_PER_CELL,
     Lane,
-    busy_by_class,
     edges,
     host_cells,
     lanes_of,
     queue_strip,
     segments_of,
     slack_strip,
-    waits_of,
-    wide,
 )
+from chopper_core.model.charts import Band, Ghost, Lanes, Strip
+from chopper_core.model.run import Run
+from chopper_core.model.signals import TimeSpans
+from chopper_core.model.table import NO_LABEL, KernelTable
+from chopper_core.model.view import Interval, View
+from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.errors import NoSuchNode
+from chopper_core.util.grouping import nth_of, places_by
 
-KIND_NAMES: Final = tuple(kind.name.lower() for kind in Kind)
 STRIPS: Final = ("gfx_mhz", "power_w")
 _OF_TRACE: Final = (queue_strip, slack_strip)
 _BANDS: Final = ("iteration", "phase", "layer")
 _PREFIX: Final = {"iteration": "it ", "layer": "L"}
-_SEVERAL: Final = -2
-_NOTHING: Final = -1
 MAX_MATCHED: Final = 1 << 22
 """Activities of a node up to which they are matched."""
 
@@ -60,7 +54,7 @@ def lanes_chart(
         scoped = own_time(run, view, [lane for lane in lanes if lane.gpu == gpu])
         if scoped is not None:
             there = sum(each.between(cut) for each in scoped) > 0
-            found.append(Band("scope", spans_of(np.where(there, 0, _NOTHING), lambda key: "")))
+            found.append(Band("scope", spans_of(np.where(there, 0, NOTHING), lambda key: "")))
         return tuple(band for band in found if band.spans)
 
     def strips(row: int, bins: int) -> tuple[Strip, ...]:
@@ -97,59 +91,18 @@ def lanes_chart(
     )
 
 
-def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells:
-    cut = edges(begin, end, bins)
-    whole = lane if lane.stream is EVERY_STREAM else lanes_of(run, lane.gpu, whole=True)[0]
-    return LaneCells(
-        kind_ns=np.stack([lane.kinds[kind].between(cut) for kind in Kind]),
-        busy_ns=lane.busy.between(cut),
-        width_ns=np.diff(cut),
-        spans=_named(run, lane, cut),
-        class_ns=np.stack([each.between(cut) for each in busy_by_class(run, lane)]),
-        waiting_ns=waits_of(run, lane).between(cut),
-        computing_ns=whole.kinds[Kind.COMPUTE].between(cut),
-    )
-
-
-def _named(run: Run, lane: Lane, cut: Int64) -> tuple[Span, ...]:
-    begin, end = cut[[0, -1]].tolist()
-    if lane.count(begin, end) > MAX_NAMED_PER_CELL * (len(cut) - 1):
-        return ()
-    first = int(np.searchsorted(lane.latest_ns, begin, "right"))
-    last = int(np.searchsorted(lane.starts_ns, end, "left"))
-    starts, table, spans = lane.starts_ns[first:last], run.table, []
-    for place, low, high in wide(starts, lane.ends_ns(slice(first, last)), cut):
-        row = int(lane.rows[first + place])
-        operation = int(table.operation[row])
-        short = "" if operation == NO_LABEL else table.text_of("operation", operation)
-        name, begins = table.names[table.kernel[row]], bool(starts[place] >= begin)
-        is_comm = bool(table.kind[row] == Kind.COMM)
-        spans.append(Span(low, high, name, short=short, begins=begins, is_comm=is_comm))
-    return tuple(spans)
-
-
 def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
     begins_ns, ends_ns, codes = segments_of(run, gpu, level)
     middles = (cut[:-1] + cut[1:]) // 2
     places = np.searchsorted(begins_ns, middles, "right") - 1
     there = (places >= 0) & (ends_ns[places] > middles) & (codes[places] != NO_LABEL)
     begun = np.diff(np.searchsorted(begins_ns, cut, "left"))
-    keys = np.where(there, np.where(begun > 1, _SEVERAL, places), _NOTHING)
+    keys = np.where(there, np.where(begun > 1, SEVERAL, places), NOTHING)
 
     def text(key: int) -> str:
         return _PREFIX.get(level, "") + run.table.text_of(level, int(codes[key]))
 
     return Band(level, spans_of(keys, text))
-
-
-def spans_of(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
-    first = run_starts(keys)
-    last = np.append(first[1:], len(keys))
-    return tuple(
-        Span(begin, end, "" if key == _SEVERAL else text(key), key == _SEVERAL)
-        for begin, end, key in zip(first.tolist(), last.tolist(), keys[first].tolist(), strict=True)
-        if key != _NOTHING
-    )
 
 
 def own_time(run: Run, view: View, lanes: Sequence[Lane]) -> list[TimeSpans] | None:

@@ -11,7 +11,7 @@ import pytest
 from chopper_core.model.hardware import DERIVED, SUM, counter_info
 from chopper_core.sources.counters.pmc_csv import read as read_pmc_csv
 from chopper_core.sources.counters.rocprofv3_csv import read_process
-from chopper_core.sources.counters.tables import clean_kernel_name
+from chopper_core.sources.kernel_names import clean_kernel_name
 from chopper_core.tables.column import TableColumn
 from tests.sources.counters.counter_writers import KERNELS, counter_rows, write_csv
 

@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.extensions.chakra.schedules import EVERYWHERE, Schedule
+from chopper_core.extensions.chakra.schedule_table import EVERYWHERE
+from chopper_core.extensions.chakra.schedules import Schedule
 from chopper_core.model.table import Kind, Phase
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.losses import Losses

@@ -14,6 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE, base_of, base_of_steps, baseline_of
+from chopper_core.analyses.kernel_figures import COLUMNS as KERNEL_COLUMNS
+from chopper_core.analyses.kernel_figures import columns_of_kernels, figures_of
+from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, spans_of
+from chopper_core.analyses.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 from chopper_core.analyses.power_samples import OF_SAMPLES
 from chopper_core.analyses.rows import ALL_GPUS, GpuRows, LabelledRows, Own, Partition
 from chopper_core.analyses.samples import (
@@ -21,8 +25,21 @@ from chopper_core.analyses.samples import (
     gpus_of,
     mean_powers,
     sampled_notes,
-    together,
+    total_power,
     totals_of,
+)
+from chopper_core.analyses.step_account import (
+    COUNTED,
+    OTHER,
+    TITLES,
+    UNATTRIBUTED,
+    Step,
+    doubt_of,
+    facts_of,
+    headline_of,
+    power_text,
+    step_of,
+    without,
 )
 from chopper_core.analyses.training import traced_steps
 from chopper_core.columns import (
@@ -50,31 +67,14 @@ from chopper_core.model.phrases import count, facts, time
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.model.units import LONG_TIMES, Unit, scaled_text
-from chopper_core.model.view import Interval, View, with_view
+from chopper_core.model.view import Interval, View, child_of, with_view
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
-from chopper_core.views.kernels import COLUMNS as KERNEL_COLUMNS
-from chopper_core.views.kernels import columns_of_kernels, figures_of
-from chopper_core.views.overview.step import (
-    COUNTED,
-    OTHER,
-    TITLES,
-    UNATTRIBUTED,
-    Step,
-    doubt_of,
-    facts_of,
-    headline_of,
-    power_text,
-    step_of,
-    without,
-)
 from chopper_core.views.shared.rows_of_samples import result_of_samples
-from chopper_core.views.shared.table_view import child_of, known_of, table_view
 from chopper_core.views.shared.table_view import columns_of as columns_of_figures
+from chopper_core.views.shared.table_view import known_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
-from chopper_core.views.timeline.chart import KIND_NAMES, cells_of, spans_of
-from chopper_core.views.timeline.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 
 OPERATION: Final = "operation"
 SPEC: Final = ViewSpec(
@@ -272,7 +272,7 @@ def _columns(
                 own.append((OF_SAMPLES[_POWER], _reduced(rows, powers, "sum")))
             elif step.run.awaits_telemetry:
                 own.append(_pending(OF_SAMPLES[_POWER], rows, AWAITED))
-            if (watts := together(powers)) is not None:
+            if (watts := total_power(step.run, step.view)) is not None:
                 total[_POWER] = watts
         elif is_measured(name, table):
             values, metric = step.figure(name), METRICS[name]
@@ -454,9 +454,9 @@ def _cards_title(view: View) -> str:
 
 
 def _cards(step: Step) -> Cards:
-    from chopper_core.views.overview import evidence
+    from chopper_core.views.shared import evidence
 
-    cards, figures, number = evidence.findings, "potential saving", ""
+    cards, figures, number = evidence.findings, "costs, saves", ""
     if step.view.baseline is not None:
         cards, figures = evidence.changes, "change"
     try:
@@ -485,10 +485,10 @@ def _whole_run(step: Step) -> tuple[str, ...]:
 
 def _of_log(run: Run, view: View) -> ViewResult:
     """The windows of the log of a run that has nothing else, and its findings."""
-    from chopper_core.views import training
-    from chopper_core.views.overview.evidence import findings, number_of_findings
+    from chopper_core.views.shared.evidence import findings, number_of_findings
+    from chopper_core.views.shared.log_rows import of_windows
 
-    found = training.answer(run, View(view.run))
+    found = of_windows(run, View(view.run))
     number = number_of_findings(run, view)
     cards = Cards("findings", findings(run, view, _MAX_CARDS), number=number)
     return replace(
@@ -498,8 +498,8 @@ def _of_log(run: Run, view: View) -> ViewResult:
 
 def _of_samples(run: Run, view: View) -> ViewResult:
     from chopper_core.analyses.power_samples import WINDOW_NS, samples_of
-    from chopper_core.views.overview.evidence import findings, number_of_findings
-    from chopper_core.views.power import charts
+    from chopper_core.views.shared.evidence import findings, number_of_findings
+    from chopper_core.views.shared.sample_charts import charts
 
     own = columns_of(run)
     found = samples_of(run, view, WINDOW_NS) if own else []

@@ -19,6 +19,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.significance import LEVEL, adjusted, one_more, unpaired
+from chopper_core.analyses.step_parts import steps_of
 from chopper_core.analyses.step_times import token_rate
 from chopper_core.columns import METRICS, Metric, Reduces, Scope, column, metric_named
 from chopper_core.model.run import Run
@@ -28,8 +30,6 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.util.grouping import median_of
-from chopper_core.views.determinism import LEVEL, adjusted, one_more, unpaired
-from chopper_core.views.throughput import steps_of
 
 PASS: Final = "pass"
 FAIL: Final = "fail"
@@ -60,6 +60,13 @@ class Limit(Struct, frozen=True):
     number: float
     is_relative: bool
     """Whether the number is in % of the baseline, not in the figure's unit."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that its figure rests on."""
+        if self.figure in _OF_STEPS:
+            return (self.figure, "iteration_ns", "elapsed_ns")
+        return (self.figure,)
 
     def moved(self, base: Float64) -> Float64:
         return base * (1.0 + self.number / 100.0) if self.is_relative else base + self.number

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.call_figures import by_shape, modelled_figures
+from chopper_core.analyses.step_account import Step
 from chopper_core.columns.launches import rounds_of
 from chopper_core.model import address
 from chopper_core.model.charts import Card
@@ -25,7 +26,6 @@ from chopper_core.model.view import View, with_view
 from chopper_core.util.arrays import Float64, Index, Mask
 from chopper_core.util.grouping import combined, distinct
 from chopper_core.util.patterns import late
-from chopper_core.views.overview.step import Step
 from chopper_core.work.kernel_classes import kernel_class
 
 _LEAST_SHARE: Final = 0.001

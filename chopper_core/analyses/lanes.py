@@ -11,15 +11,16 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.charts import QUEUE, SLACK, LaneCells, Span, Strip
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, interval_of
 from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.signals import Queue, TimeSpans
-from chopper_core.model.table import Category, KernelTable, Kind
+from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind
 from chopper_core.model.units import Unit
-from chopper_core.model.view import View
+from chopper_core.model.view import Interval, View, pointing
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
 from chopper_core.util.grouping import (
     distinct,
@@ -374,3 +375,95 @@ def _named(run: Run, gpu: int, cut: Int64) -> tuple[Span, ...]:
         begins = bool(starts[place] >= cut[0])
         spans.append(Span(low, high, lane.names[int(names[place])], begins=begins))
     return tuple(spans)
+
+
+MAX_GPUS: Final = 64
+"""Of more GPUs, the first ones are shown."""
+
+
+def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
+    gpus = gpus_of(run, view)
+    if view.by in run.table.coordinates:
+        return _of_coordinates(run, view.by, gpus), 0
+    whole = split_of(run, view) == "gpu"
+    lanes = [lane for gpu in gpus[:MAX_GPUS] for lane in lanes_of(run, gpu, whole=whole)]
+    return lanes, max(len(gpus) - MAX_GPUS, 0)
+
+
+def _of_coordinates(run: Run, dimension: str, gpus: Sequence[int]) -> list[Lane]:
+    first: dict[int, int] = {}
+    for gpu in gpus:
+        first.setdefault(int(run.table.coordinates[dimension][gpu]), gpu)
+    return [
+        replace(lane, coordinate=f"{dimension} {run.table.text_of(dimension, code)}")
+        for code, gpu in sorted(first.items())
+        for lane in lanes_of(run, gpu, whole=True)
+    ]
+
+
+def split_of(run: Run, view: View) -> str:
+    """The split into lanes: by default a GPU where the scope has several, else a stream."""
+    return view.by or ("gpu" if len(gpus_of(run, view)) > 1 else "stream")
+
+
+def label_of(lane: Lane) -> str:
+    if lane.coordinate:
+        return lane.coordinate
+    if lane.stream is EVERY_STREAM:
+        return f"GPU {lane.gpu}"
+    if lane.stream == NO_LABEL:
+        return f"GPU {lane.gpu} s?"
+    # Readers number streams that the trace names by text from -2 downwards.
+    return (
+        f"GPU {lane.gpu} s{lane.stream}" if lane.stream >= 0 else f"GPU {lane.gpu} #{-lane.stream}"
+    )
+
+
+def next_start(
+    run: Run, view: View, name: str, step: int, kind: Kind | None = None
+) -> tuple[str, Interval] | None:
+    """The lane and the cursor at the next start after (1) or before (-1) it; None at the end.
+
+    With a kind, the next start of that kind on any lane of the GPU.
+    """
+    lanes = lanes_in(run, view)[0]
+    own = _lane_named(lanes, name)
+    if kind is None:
+        return nearest(run, view, step, [(own, own.starts_ns)])
+    near = [lane for lane in lanes if lane.gpu == own.gpu]
+    return nearest(run, view, step, [(lane, lane.starts_of(kind)) for lane in near])
+
+
+def _lane_named(lanes: Sequence[Lane], name: str) -> Lane:
+    return next(lane for lane in lanes if label_of(lane) == name)
+
+
+def start_of(run: Run, view: View) -> int:
+    """When a view's node starts, in ns since the run's first activity."""
+    return int(run.tree(view.order).node(view.path).min("start_ns")[0]) - run.origin_ns
+
+
+def nearest(
+    run: Run, view: View, step: int, lanes: Sequence[tuple[Lane, Int64]]
+) -> tuple[str, Interval] | None:
+    seen = interval_of(run, view)
+    at = run.origin_ns + seen.at_ns
+    found: list[tuple[int, int]] = []
+    for number, (_, starts) in enumerate(lanes):
+        place = int(np.searchsorted(starts, at, "right" if step > 0 else "left"))
+        place -= step < 0
+        if 0 <= place < len(starts):
+            found.append((int(starts[place]), number))
+    if not found:
+        return None
+    start, number = min(found) if step > 0 else max(found)
+    return label_of(lanes[number][0]), pointing(seen, start - run.origin_ns)
+
+
+def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
+    lane = _lane_named(lanes_in(run, view)[0], name)
+    place = lane.running(run.origin_ns + interval_of(run, view).at_ns)
+    if place is None:
+        return None
+    ends = (lane.starts_ns[place], *lane.ends_ns(slice(place, place + 1)))
+    return int(ends[0]) - run.origin_ns, int(ends[1]) - run.origin_ns

@@ -9,18 +9,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.leads import RankLeads, leads
+from chopper_core.analyses.opportunities import opportunities
+from chopper_core.analyses.step_account import step_of
 from chopper_core.columns import METRICS, heat_of
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Composition
 from chopper_core.model.glossary import TERMS
-from chopper_core.model.phrases import others, percent, time
+from chopper_core.model.phrases import others, time
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
-from chopper_core.views.overview.opportunities import opportunities
-from chopper_core.views.overview.step import step_of
 
 _LEAST_SHARE: Final = 0.001
 """Of the step; a smaller change is not worth a card."""
@@ -39,21 +39,23 @@ _FEW: Final = 3
 def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """Findings, then opportunities where there are few, and one line of what isn't known."""
     from chopper_core.findings import checked
+    from chopper_core.findings.parts import group_of
+    from chopper_core.findings.rule import Group
+    from chopper_core.findings.sentences import figures_of
 
     found = checked(run, view)
     cards, limits = list[Card](), []
+    group = Group.FIX
     for (rule, finding), whose in found.placed:
         if rule.name == _LIMIT:
-            limits.append(finding.sentence.partition(": ")[0].partition(", ")[0])
+            limits.append(finding.detail.partition(": ")[0].partition(", ")[0])
             continue
-        saving = finding.saving_ns
-        share = 0.0 if saving is None else 100 * found.context.share(saving)
-        figures = () if saving is None else (percent(share / 100), time(round(saving)))
-        text, opens = (
-            "└ " * (whose is not None) + finding.sentence,
-            address.render(finding.evidence),
-        )
-        cards.append(Card(figures, text, opens, "", share, finding.confidence, rule.name))
+        share = 100 * found.context.share(finding.worth_ns or 0.0)
+        text = "└ " * (whose is not None) + finding.title
+        figures, opens = figures_of(finding), address.render(finding.evidence)
+        heading = "" if group_of(rule, finding) == group else group_of(rule, finding).text
+        group = group_of(rule, finding)
+        cards.append(Card(figures, text, opens, "", share, finding.confidence, rule.name, heading))
     is_quiet = not run.is_sampled_only and sum(each.share_pct >= _REAL_PCT for each in cards) < _FEW
     if is_quiet:
         has_products = any(rule.name == "products" for (rule, _), _ in found.placed)
@@ -114,37 +116,45 @@ def explained_column(frame: Frame, sort: str, part: str = "") -> Explained:
 
 
 def explained_finding(run: Run, view: View, card: Card) -> Explained:
-    """What the rule of a finding looks for, its thresholds, and what its saving is."""
+    """A finding in full, what its rule looks for, its thresholds, and what its figures are."""
     from chopper_core.findings import checked
+    from chopper_core.findings.sentences import detail_of
 
     lines, known = [("enter", f"opens the evidence, {clean(card.address)}")], checked(run, view)
     for (rule, finding), _ in known.placed:
-        if finding.sentence != card.text.removeprefix("└ "):
+        if finding.title != card.text.removeprefix("└ "):
             continue
         low, high = known.range_ns(rule, finding)
         is_known = low is not None and high is not None
         ends = f"; here {time(round(low or 0))} to {time(round(high or 0))}" if is_known else ""
-        found = [(f"rule {rule.name}", rule.looks_for), ("saving", rule.saving + ends), *lines]
+        found = [
+            (finding.title, detail_of(known.context, finding)),
+            *(("try", each) for each in finding.advice),
+            (f"rule {rule.name}", rule.looks_for),
+            ("costs", rule.cost),
+            *([("saves", f"by replay of: {finding.remedy}{ends}")] if finding.is_replayed else []),
+            *lines,
+        ]
         return [*found, *((e.name, f"{e.value:g} {e.unit}: {e.why}") for e in rule.thresholds)]
     return lines
 
 
-def remedy_of(run: Run, view: View, sentence: str) -> str:
+def remedy_of(run: Run, view: View, title: str) -> str:
     """The what-if question of a finding of the run; empty where no replay removes it."""
     from chopper_core.findings import checked
 
     found = checked(run, View(view.run, overrides=view.overrides)).placed
-    text = sentence.removeprefix("└ ")
-    named = (each.remedy for (_, each), _ in found if each.sentence == text and each.is_replayed)
+    text = title.removeprefix("└ ")
+    named = (each.remedy for (_, each), _ in found if each.title == text and each.is_replayed)
     return next(named, "")
 
 
 def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """The operations whose time per GPU and iteration changed most from the baseline."""
-    from chopper_core.views.compare import answer, sides_of
+    from chopper_core.analyses.sides import opens_of, sides_of
 
     asked = replace(with_view(view, "compare"), is_total=False)
-    both, found = sides_of(run, asked), answer(run, asked)
+    both = sides_of(run, asked)
     now, before = (each.known(0.0) for each in both.values(METRICS["elapsed_ns"]))
     change = now - before
     least = _LEAST_SHARE * max(float(before.sum()), float(now.sum()))
@@ -166,7 +176,7 @@ def changes(run: Run, view: View, limit: int) -> tuple[Card, ...]:
         sign = "+" if change[row] > 0 else "-"
         share = f"{100 * change[row] / max(float(before.sum()), 1.0):+z.1f} %"
         figures = (share, sign + time(abs(change[row])))
-        cards.append(Card(figures, text, address.render(found.opens(row))))
+        cards.append(Card(figures, text, address.render(opens_of(both, row))))
     return tuple(cards)
 
 

@@ -1,0 +1,486 @@
+"""What to do about a finding: a table of sentences, each with the condition under which it holds.
+
+A row is given only where its condition is seen in the run; the first ones are the most likely.
+What PyTorch, its distributed wrappers and Python offer is as their documentation has it for
+PyTorch 2.x and Python 3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.analyses.host_causes import HostCharges, host_charges
+from chopper_core.findings.parts import Worth, group_of
+from chopper_core.findings.rule import Cost, Finding, FindingRule, FindingsContext, Group
+from chopper_core.findings.titles import shortened
+from chopper_core.graph.collectives import comm_rows
+from chopper_core.model.phrases import time
+from chopper_core.model.side_table import HostState
+from chopper_core.model.table import NO_LABEL, Kind, Phase
+from chopper_core.util import plugins
+from chopper_core.util.arrays import Index
+from chopper_core.util.grouping import combined, distinct, run_sizes, run_starts, sums_of
+
+MAX_ADVICE: Final = 3
+MANY_LAUNCHES: Final = 200
+"""Launches of a step and GPU from which on their own cost counts."""
+SHORT_GAP_NS: Final = 20_000
+"""Between launches of a host that does nothing else."""
+LARGE_SHARE: Final = 0.1
+"""Of the step, which idle time before many launches takes at least."""
+_MICROSTEP: Final = 0.2
+"""Of the longest run of kernels of a phase: another forward has as many at least."""
+_LEAST_GAIN: Final = 0.001
+"""Of the step: a smaller gain of a change isn't named."""
+
+
+class AdviceCase(Struct, frozen=True, eq=False, dict=True):
+    """A finding, and what conditions ask of its run."""
+
+    context: FindingsContext
+    rule: FindingRule
+    finding: Finding
+
+    @cached_property
+    def cells(self) -> Index:
+        return self.context.cells_about(self.finding)
+
+    @cached_property
+    def rows(self) -> Index:
+        """The activities that it is about."""
+        table, every = self.context.table, self.context.node.rows
+        own = np.isin(table.gpu[every], distinct(self.context.codes("gpu")[self.cells]))
+        own &= np.isin(table.phase[every], distinct(self.context.codes("phase")[self.cells]))
+        return np.asarray(every[own], np.intp)
+
+    @cached_property
+    def charges(self) -> HostCharges:
+        """What hosts do while the GPUs that it is about are idle."""
+        charges, table = host_charges(self.context.run), self.context.table
+        own = np.isin(table.iteration[charges.row], self.context.iterations)
+        own &= charges.state == HostState.LATE
+        own &= np.isin(table.gpu[charges.row], distinct(self.context.codes("gpu")[self.cells]))
+        own &= np.isin(table.phase[charges.row], distinct(self.context.codes("phase")[self.cells]))
+        return charges.take(own)
+
+    @cached_property
+    def host_cause(self) -> tuple[str, str]:
+        """The main thing that hosts do by then and its name in the trace; empty where several
+        share the time, or where the finding isn't about hosts."""
+        if self.finding.kind not in (Cost.HOST, Cost.LAUNCH):
+            return "", ""
+        main = self.charges.main(self.charges.by_cause)
+        named = "" if main is None else main.what
+        return named, "" if main is None else shortened(main.name)
+
+    @cached_property
+    def launches(self) -> float:
+        """Activities per GPU and step."""
+        return len(self.context.node.rows) / max(self.context.spots, 1)
+
+    @cached_property
+    def mean_idle_ns(self) -> float:
+        """Idle time before launch calls, per launch."""
+        idle = self.context.table.idle_host_ns[self.rows]
+        return float(idle.sum()) / max(len(self.rows), 1)
+
+    @cached_property
+    def largest_comm(self) -> tuple[str, int]:
+        """The operation of the longest exposed communication, and its phase; empty without."""
+        table = self.context.table
+        rows = comm_rows(table, self.context.compared)
+        rows = rows[self.context.node.holds(rows)]
+        exposed = table.exposed_comm_ns[rows].astype(np.float64)
+        if not exposed.any():
+            return "", -1
+        known, place = combined([table.operation[rows], table.phase[rows]])
+        operation, phase = known[int(sums_of(exposed, place, len(known)).argmax())].tolist()
+        return table.text_of("operation", operation), phase
+
+
+Condition = Callable[[AdviceCase], Mapping[str, str] | None]
+"""Whether advice holds: the names in its sentence, or None."""
+
+
+class Advice(Struct, frozen=True):
+    """A row of the table."""
+
+    rules: tuple[str, ...]
+    """The rules whose findings it is for; none: those of any rule."""
+    sentence: str
+    """What to try, with names of the run in braces."""
+    holds: Condition
+    question: str = ""
+    """What `chopper what-if` asks to predict it, with the same names; empty: no replay can."""
+
+
+def advice_for(
+    context: FindingsContext, rule: FindingRule, finding: Finding, worth: Worth | None
+) -> tuple[str, ...]:
+    """What to try about a finding, at most `MAX_ADVICE` sentences, the most likely first."""
+    case, found = AdviceCase(context, rule, finding), list[str]()
+    if group_of(rule, finding) == Group.UNKNOWN and finding.cost_ns is None:
+        return ()
+    for advice in (*ADVICE, *_plugin_advice()):
+        if advice.rules and rule.name not in advice.rules:
+            continue
+        names = advice.holds(case)
+        if names is None:
+            continue
+        text = advice.sentence.format(**names)
+        if advice.question and worth is not None:
+            text = (
+                text.removesuffix(".")
+                + _gain(context, worth, advice.question.format(**names))
+                + "."
+            )
+        found.append(text)
+        if len(found) == MAX_ADVICE:
+            break
+    return tuple(found)
+
+
+def _gain(context: FindingsContext, worth: Worth, question: str) -> str:
+    """What a change would bring, as the end of a sentence."""
+    answer = worth.answer(question)
+    if answer is None or context.share(answer.saving_ns) < _LEAST_GAIN:
+        return ""
+    return f" (about {time(answer.saving_ns)} a step: what-if '{question}')"
+
+
+@cache
+def _plugin_advice() -> tuple[Advice, ...]:
+    """The rows of plugins; one that fails never holds, and is a problem to report."""
+
+    def guarded(plugin: plugins.Plugin, advice: Advice) -> Advice:
+        def holds(case: AdviceCase) -> Mapping[str, str] | None:
+            names: Mapping[str, str] | None = plugin.attempt(lambda: advice.holds(case), None)
+            return names
+
+        return Advice(advice.rules, advice.sentence, holds, advice.question)
+
+    found = plugins.loaded("advice", Advice.__struct_fields__)
+    return tuple(guarded(plugin, advice) for plugin, advice in found)
+
+
+# Conditions
+
+
+def does(*causes: str) -> Condition:
+    """Hosts do one of some things, by `HostCause.what`."""
+
+    def holds(case: AdviceCase) -> Mapping[str, str] | None:
+        what, name = case.host_cause
+        return {"what": what, "name": f" ({name})" * bool(name)} if what in causes else None
+
+    return holds
+
+
+def calls(pattern: str, *causes: str) -> Condition:
+    """Hosts do one of some things, and the trace names it so."""
+    known, wanted = does(*causes), re.compile(pattern)
+
+    def holds(case: AdviceCase) -> Mapping[str, str] | None:
+        return known(case) if wanted.search(case.host_cause[1]) else None
+
+    return holds
+
+
+def many_small(case: AdviceCase) -> Mapping[str, str] | None:
+    """Hosts launch many activities one by one, with short gaps, and do nothing else."""
+    is_many = case.launches > MANY_LAUNCHES and case.mean_idle_ns < SHORT_GAP_NS
+    is_many &= case.context.share(case.finding.cost_ns or 0.0) >= LARGE_SHARE
+    what, _ = case.host_cause
+    if not is_many or (what and what != "launch calls" and not what.startswith("aten::")):
+        return None
+    phases = distinct(case.context.codes("phase")[case.cells])
+    is_all = len(phases) == len(distinct(case.context.codes("phase"))) or NO_LABEL in phases
+    names = ",".join(case.context.text("phase", phase) for phase in phases.tolist())
+    where = "" if is_all else f"phase:{names} "
+    return {"launches": f"{case.launches:,.0f}", "where": where}
+
+
+_FUSED: Final = re.compile(r"fused_?(?:adam|sgd|optim)|FusedAdam|multi_tensor|foreach", re.I)
+
+
+def unfused_optimizer(case: AdviceCase) -> Mapping[str, str] | None:
+    """Many kernels of the optimizer, none of them fused."""
+    context, table = case.context, case.context.table
+    rows = context.node.rows
+    own = rows[(table.phase[rows] == Phase.OPTIMIZER) & (table.kind[rows] == Kind.COMPUTE)]
+    own = own[np.isin(table.gpu[own], distinct(context.codes("gpu")[case.cells]))]
+    each = len(own) / max(context.spots, 1)
+    if Phase.OPTIMIZER not in context.codes("phase")[case.cells] or each < MANY_LAUNCHES / 4:
+        return None
+    names = (table.names[code] for code in distinct(table.kernel[own]).tolist())
+    return None if any(map(_FUSED.search, names)) else {"kernels": f"{each:,.0f}"}
+
+
+def pageable_copies(case: AdviceCase) -> Mapping[str, str] | None:
+    """Copies to the GPU that nothing hides, from memory that no trace calls pinned: on AMD none
+    says so."""
+    table, rows = case.context.table, case.rows
+    own = rows[(table.kind[rows] == Kind.COPY) & (table.exposed_copy_ns[rows] > 0)]
+    every = (table.names[code] for code in distinct(table.kernel[own]).tolist())
+    names = [name for name in every if re.search(r"HtoD(?!.*pinned)", name, re.I)]
+    return {"name": shortened(names[0])} if names else None
+
+
+def one_gpu(case: AdviceCase) -> Mapping[str, str] | None:
+    """It is about one GPU of several."""
+    is_one = case.finding.gpu is not None and len(case.context.gpus) > 1
+    return {"gpu": str(case.finding.gpu)} if is_one else None
+
+
+def one_gpu_of_kind(*kinds: Cost) -> Condition:
+    """It is about one GPU of several, and costs this kind of time."""
+    return lambda case: one_gpu(case) if case.finding.kind in kinds else None
+
+
+def one_hot_gpu(case: AdviceCase) -> Mapping[str, str] | None:
+    """It is about one GPU, at a lower clock than its peers'."""
+    is_clock = case.finding.kind == Cost.CLOCK and case.rule.name in ("straggler", "throttled")
+    return one_gpu(case) if is_clock else None
+
+
+def at_power_limit(case: AdviceCase) -> Mapping[str, str] | None:
+    """Compute draws nearly all of the power that it may."""
+    power, cap = (case.context.by_gpu(name) for name in ("power_w", "power_cap_w"))
+    share = float(np.nanmean(power / cap)) if np.isfinite(power / cap).any() else np.nan
+    return {"share": f"{100 * share:.0f} %"} if share >= 0.85 else None
+
+
+def comm_is(pattern: str, *phases: Phase) -> Condition:
+    """Most exposed communication is of a kind, in one of some phases (none: in any)."""
+    wanted = re.compile(pattern, re.I)
+
+    def holds(case: AdviceCase) -> Mapping[str, str] | None:
+        name, phase = case.largest_comm
+        is_there = bool(wanted.search(name)) and (not phases or phase in phases)
+        return {"name": shortened(name)} if is_there else None
+
+    return holds
+
+
+def gathers_of_fsdp(case: AdviceCase) -> Mapping[str, str] | None:
+    """Most exposed communication gathers parameters, and gradients are scattered."""
+    operations = " ".join(case.context.table.operations)
+    has_both = re.search(r"reduce_?scatter", operations, re.I)
+    return comm_is(r"all_?gather")(case) if has_both else None
+
+
+def several_reductions(case: AdviceCase) -> Mapping[str, str] | None:
+    """Gradients of each parameter are reduced several times a step."""
+    name, phase = case.largest_comm
+    if not re.search(r"reduce", name, re.I) or phase != Phase.BACKWARD:
+        return None
+    return {"name": shortened(name)} if _microsteps(case) else None
+
+
+def _microsteps(case: AdviceCase) -> bool:
+    """Whether a step has several forwards, each after a backward."""
+    table, rows = case.context.table, case.context.node.rows
+    first = case.context.iterations[0]
+    own = rows[(table.iteration[rows] == first) & (table.gpu[rows] == case.context.gpus[0])]
+    own = own[np.isin(table.phase[own], (Phase.FORWARD, Phase.BACKWARD))]
+    phase = table.phase[own[np.argsort(table.start_ns[own], kind="stable")]]
+    starts = run_starts(phase)
+    sizes = run_sizes(starts, len(phase))
+    # A few kernels of one phase among those of the other are no micro-step.
+    is_forward = phase[starts] == Phase.FORWARD
+    return int((is_forward & (sizes >= _MICROSTEP * sizes.max(initial=0))).sum()) > 1
+
+
+def more_work(case: AdviceCase) -> Mapping[str, str] | None:
+    """One GPU has more to do."""
+    if case.finding.kind != Cost.WORK or case.rule.name != "straggler":
+        return None
+    has_experts = any(
+        re.search(r"expert|moe", name, re.I) for name in case.context.table.operations
+    )
+    return {"what": "experts" if has_experts else "sequences"}
+
+
+def of_experts(case: AdviceCase) -> Mapping[str, str] | None:
+    """One GPU has more to do, and the run has experts."""
+    known = more_work(case)
+    return known if known and known["what"] == "experts" else None
+
+
+def compiles(case: AdviceCase) -> Mapping[str, str] | None:
+    """Hosts compile in a step."""
+    what, name = case.host_cause
+    is_it = re.search(r"compile_fx|_compile_inner|convert_frame|_dynamo|inductor", f"{what} {name}")
+    return {"name": shortened(name or what)} if is_it else None
+
+
+def always(case: AdviceCase) -> Mapping[str, str] | None:
+    """The rule's own condition is enough."""
+    return {"title": case.finding.title}
+
+
+ADVICE: Final = (
+    Advice(
+        (),
+        "Keep the value on the GPU, or read it back only every so many steps{name}.",
+        does("reading a value back"),
+    ),
+    Advice(
+        (),
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True keeps the allocator from asking the "
+        "driver again{name}.",
+        calls(r"^cuda|^cu[A-Z]", "memory allocation"),
+    ),
+    Advice(
+        (),
+        "Lower the peak of memory, or run the largest shapes first: the allocator asks the driver "
+        "during the step{name}.",
+        does("memory allocation"),
+    ),
+    Advice(
+        (),
+        "Call gc.freeze() after warm-up, then gc.disable() and gc.collect() at the same step on "
+        "all ranks.",
+        does("garbage collection"),
+    ),
+    Advice(
+        (),
+        "Raise num_workers and prefetch_factor of the DataLoader, with persistent_workers=True and "
+        "pin_memory=True.",
+        does("data loading"),
+    ),
+    Advice(
+        ("straggler", "late-host"),
+        "Only GPU {gpu} waits for data: check its node's storage and CPUs.",
+        lambda case: one_gpu(case) if does("data loading")(case) else None,
+    ),
+    Advice(
+        (),
+        "Save checkpoints with torch.distributed.checkpoint.async_save: the step then only waits "
+        "for the copy to the host.",
+        does("saving a checkpoint"),
+    ),
+    Advice((), "Log every so many steps, and from values that are already on the host.",
+           does("logging")),
+    Advice(
+        (),
+        "Mark changing dimensions with torch._dynamo.mark_dynamic, and run each shape before the "
+        "timed steps: {name} compiles within a step.",
+        compiles,
+    ),
+    Advice(
+        ("copies", "straggler"),
+        "Copy from pinned memory (pin_memory=True) with non_blocking=True: {name}.",
+        pageable_copies,
+    ),
+    Advice(
+        (),
+        "Copy with pinned memory and non_blocking=True, and wait for an event only where the value "
+        "is used{name}.",
+        does("copy calls"),
+    ),
+    Advice(
+        (),
+        "Remove the synchronization from the step, or wait for an event instead of the whole "
+        "device{name}.",
+        does("synchronisation"),
+    ),
+    Advice(
+        ("host-bound", "launch-bound"),
+        "Compile the model with torch.compile(mode=\"reduce-overhead\"), which replays launches "
+        "as graphs: each GPU gets {launches} launches a step.",
+        many_small,
+        "{where}host x0.3",
+    ),
+    Advice(
+        ("host-bound", "launch-bound"),
+        "Raise the batch per GPU: the host's work per step stays the same.",
+        many_small,
+    ),
+    Advice(
+        ("host-bound", "launch-bound", "straggler", "late-host"),
+        "Construct the optimizer with fused=True (or foreach=True): it runs {kernels} kernels a "
+        "step.",
+        unfused_optimizer,
+        "phase:optimizer host x0.1",
+    ),
+    Advice(
+        ("straggler",),
+        "Bind each process to its GPU's NUMA node (numactl), and look for other jobs on its CPUs.",
+        lambda case: one_gpu(case) if not case.host_cause[0] and case.finding.kind == Cost.HOST
+        else None,
+    ),
+    Advice(
+        ("straggler", "throttled"),
+        "Check the cooling, airflow and power cap of GPU {gpu}'s slot.",
+        one_hot_gpu,
+    ),
+    Advice(
+        ("straggler", "throttled", "gpu-operation"),
+        "Swap GPU {gpu} or its node if it stays slow after a reset.",
+        one_gpu_of_kind(Cost.CLOCK, Cost.KERNELS),
+    ),
+    Advice(
+        ("low-clock", "overhead"),
+        "Compute draws {share} of the power cap: a higher cap raises the clock.",
+        lambda case: at_power_limit(case) if case.finding.kind == Cost.CLOCK else None,
+    ),
+    Advice(
+        ("straggler", "iteration"),
+        "Pack or balance sequences by length, so that all GPUs get as many tokens.",
+        lambda case: None if of_experts(case) else more_work(case),
+    ),
+    Advice(
+        ("straggler",),
+        "Lower the router's capacity factor, or raise its auxiliary loss: one GPU's experts get "
+        "more tokens.",
+        of_experts,
+    ),
+    Advice(
+        ("exposed",),
+        "Gather parameters earlier: forward_prefetch=True in FSDP, or "
+        "set_modules_to_forward_prefetch of fully_shard, and larger wrapped units.",
+        gathers_of_fsdp,
+    ),
+    Advice(
+        ("exposed",),
+        "Skip {name} until the last micro-step: no_sync() in DDP and FSDP, "
+        "set_requires_gradient_sync(False) of fully_shard.",
+        several_reductions,
+    ),
+    Advice(
+        ("exposed",),
+        "Tune bucket_cap_mb of DistributedDataParallel, with gradient_as_bucket_view=True and, "
+        "where the graph doesn't change, static_graph=True.",
+        comm_is(r"all_?reduce", Phase.BACKWARD),
+    ),
+    Advice(
+        ("contention",),
+        "Let communication use fewer channels (NCCL_MAX_NCHANNELS), or run it next to other work.",
+        always,
+    ),
+    Advice(
+        ("slow-link", "slow-transfer"),
+        "Test the link between these GPUs alone (rccl-tests or nccl-tests), and check its cable, "
+        "port and PCIe or xGMI state.",
+        always,
+    ),
+    Advice(
+        ("long-stage",),
+        "Move layers off the longest stage; the last one has the head and the loss, too.",
+        always,
+    ),
+    Advice(
+        ("products",),
+        "Tune the library for these shapes (PYTORCH_TUNABLEOP_ENABLED=1), or pad them to multiples "
+        "of the tile.",
+        always,
+    ),
+)  # fmt: skip
+"""What to do, by rule and condition, the most likely first."""

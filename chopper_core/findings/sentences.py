@@ -1,0 +1,38 @@
+"""What a finding costs and saves in words, and why the two differ."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chopper_core.findings.remedies import is_bound
+from chopper_core.findings.rule import SMALLEST_SAVING, Finding, FindingsContext
+from chopper_core.model.phrases import time
+
+_FAR: Final = 0.2
+"""Of the cost: a saving further from it is explained."""
+
+
+def detail_of(context: FindingsContext, finding: Finding) -> str:
+    """The long sentence of a finding, and why it saves far more or less than it costs."""
+    text, cost, saving = finding.detail, finding.cost_ns, finding.saving_ns
+    if not cost or saving is None or context.share(abs(cost - saving)) < SMALLEST_SAVING.share:
+        return text
+    if is_bound(finding.remedy) and saving > (1 + _FAR) * cost:
+        return f"{text}. By replay it saves at most {time(saving)}, which no change attains in full"
+    if saving < (1 - _FAR) * cost:
+        rest = time(cost - saving)
+        why = "nothing" if saving < _FAR * cost else time(saving)
+        return f"{text}. By replay it saves {why}: the other {rest} would go into other waits"
+    if saving > (1 + _FAR) * cost and len(context.gpus) > 1:
+        return f"{text}. By replay it saves {time(saving)}: GPUs that wait for it wait less, too"
+    return text
+
+
+def figures_of(finding: Finding) -> tuple[str, ...]:
+    """What a finding costs and saves, as text; nothing where both are unknown."""
+    if finding.cost_ns is None:
+        return ()
+    saves = "–"
+    if finding.saving_ns is not None:
+        saves = "≤" * is_bound(finding.remedy) + time(round(finding.saving_ns))
+    return time(round(finding.cost_ns)), saves

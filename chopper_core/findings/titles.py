@@ -1,0 +1,54 @@
+"""Titles of findings: one line of who, what and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from chopper_core.findings.rule import FindingsContext
+from chopper_core.model.phrases import by_number
+from chopper_core.util.escape import clean
+
+MAX_TITLE: Final = 72
+"""Characters of a title, at most: it fits into a line of 80 cells with its mark."""
+MAX_NAME: Final = 32
+"""Characters of a name of the trace within a title, at most."""
+_MAX_LISTED: Final = 3
+"""Numbers of a list within a title, at most."""
+
+
+def one_line(core: str, *more: str) -> str:
+    """A title: its core, with a capital, and of what follows as much as fits."""
+    return of_name(core[:1].upper() + core[1:], *more)
+
+
+def of_name(core: str, *more: str) -> str:
+    """A title that begins with a name of the trace, which stays as it is."""
+    text = core
+    for part in more:
+        text += part * (len(text) + len(part) <= MAX_TITLE)
+    return shortened(text, MAX_TITLE)
+
+
+def shortened(text: str, most: int = MAX_NAME) -> str:
+    """A text of at most so many characters, cut in the middle, without control characters."""
+    text = clean(text)
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 3
+    return f"{text[: most - 1 - tail]}…{text[-tail:] if tail else ''}"
+
+
+def gpus_in_short(context: FindingsContext, gpus: Sequence[int]) -> str:
+    """GPUs by at most three numbers, else by what they are all of, else how many they are."""
+    if len(gpus) == len(context.gpus) > 1:
+        return "all GPUs"
+    text = context.gpus_text(gpus)
+    return text if len(gpus) <= _MAX_LISTED or "GPUs of" in text else f"{len(gpus)} GPUs"
+
+
+def in_short(word: str, numbers: Sequence[int]) -> str:
+    """Things by at most three numbers or ranges: `layers 3 and 10 to 12`, else `7 layers`."""
+    text = by_number(word, numbers)
+    is_short = text.count(",") + text.count(" and ") < _MAX_LISTED
+    return text if is_short else f"{len(numbers)} {word}s"
