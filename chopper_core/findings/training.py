@@ -30,6 +30,7 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import median_of, ratios, sums_of
 
 _LOG: Final = "a trainer's log"
+_COST: Final = "stated in the title, by the log: no replay of the trace tells it"
 LONGER: Final = threshold("""profiled steps longer | 3 | % of the run's median
     step times vary by about as much; below it the profile shows the run as it is""")
 WAITS: Final = threshold("""waits for data | 5 | % of the run's time
@@ -59,7 +60,9 @@ def _finding(
     return context.finding(title, detail, evidence, Cost.UNKNOWN, None, is_repeated=is_repeated)
 
 
-@rule("profiled-steps", needs=f"{_LOG} next to traces", thresholds=(LONGER,), of_logs=True)
+@rule(
+    "profiled-steps", cost=_COST, needs=f"{_LOG} next to traces", thresholds=(LONGER,), of_logs=True
+)
 def profiled_steps(context: FindingsContext) -> Iterator[Finding]:
     """Traced steps that take longer than the run's others by its log: the profiler slows them."""
     traced = traced_steps(context.run)
@@ -72,7 +75,9 @@ def profiled_steps(context: FindingsContext) -> Iterator[Finding]:
     yield _finding(context, title, detail, _view(context))
 
 
-@rule("data-bound-run", needs=f"{_LOG} with data times", thresholds=(WAITS,), of_logs=True)
+@rule(
+    "data-bound-run", cost=_COST, needs=f"{_LOG} with data times", thresholds=(WAITS,), of_logs=True
+)
 def data_bound(context: FindingsContext) -> Iterator[Finding]:
     """Steps that wait for their batch, over the whole run."""
     training = training_of(context.run)
@@ -95,7 +100,13 @@ def data_bound(context: FindingsContext) -> Iterator[Finding]:
     )
 
 
-@rule("slow-rank-run", needs=f"{_LOG} of several ranks", thresholds=(BEHIND,), of_logs=True)
+@rule(
+    "slow-rank-run",
+    cost=_COST,
+    needs=f"{_LOG} of several ranks",
+    thresholds=(BEHIND,),
+    of_logs=True,
+)
 def slow_ranks(context: FindingsContext) -> Iterator[Finding]:
     """Ranks that take longer than the others by the log, and since when."""
     training = training_of(context.run)
@@ -152,7 +163,7 @@ def _slow_ranks(training: Training) -> list[tuple[int, int, int, float]]:
     return found
 
 
-@rule("periodic-steps", needs=_LOG, thresholds=(PRICE,), of_logs=True)
+@rule("periodic-steps", cost=_COST, needs=_LOG, thresholds=(PRICE,), of_logs=True)
 def periodic(context: FindingsContext) -> Iterator[Finding]:
     """Steps at equal distances that take longer, such as a checkpoint, and their price per step."""
     training = training_of(context.run)
@@ -172,7 +183,7 @@ def periodic(context: FindingsContext) -> Iterator[Finding]:
         )
 
 
-@rule("loss-spikes", needs=f"{_LOG} with the loss", thresholds=(SPIKE,), of_logs=True)
+@rule("loss-spikes", cost=_COST, needs=f"{_LOG} with the loss", thresholds=(SPIKE,), of_logs=True)
 def loss_spikes(context: FindingsContext) -> Iterator[Finding]:
     """Jumps of the loss, and whether steps next to them took longer."""
     training = training_of(context.run)
@@ -226,7 +237,7 @@ def _slow_next_to(training: Training, place: int) -> float:
     return more if more > 0.1 * training.usual_ns else 0.0
 
 
-@rule("falling-throughput", needs=_LOG, thresholds=(DECAYS,), of_logs=True)
+@rule("falling-throughput", cost=_COST, needs=_LOG, thresholds=(DECAYS,), of_logs=True)
 def falling(context: FindingsContext) -> Iterator[Finding]:
     """Steps that take ever longer, or tokens per second that fall, over the run."""
     training = training_of(context.run)
@@ -250,7 +261,7 @@ def falling(context: FindingsContext) -> Iterator[Finding]:
     )
 
 
-@rule("restarts", needs=_LOG, of_logs=True)
+@rule("restarts", cost=_COST, needs=_LOG, of_logs=True)
 def restarts(context: FindingsContext) -> Iterator[Finding]:
     """Starts of the job after the first, the steps that were run again, and the time away."""
     training = training_of(context.run)
