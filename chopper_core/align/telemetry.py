@@ -29,7 +29,7 @@ from chopper_core.model.signals import (
     Signal,
     between,
     holding,
-    nearest,
+    nearest_values,
     summary_of,
     while_busy,
 )
@@ -127,7 +127,9 @@ def _curve(placed: _PlacedSamples) -> IntegralCurve:
     if samples.begin_ns is None:
         if placed.telemetry.is_held and len(distances):
             return holding(samples.time_ns + offset_ns, samples.value, reach)
-        return nearest(samples.time_ns + offset_ns - placed.source.late_ns, samples.value, reach)
+        return nearest_values(
+            samples.time_ns + offset_ns - placed.source.late_ns, samples.value, reach
+        )
     begins = _begins(samples)
     lengths = samples.time_ns - begins
     near = lengths <= max(reach, int(median_of(lengths)))

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.coverage import Coverage
-from chopper_core.analyses.samples import mean_powers, together
+from chopper_core.analyses.samples import mean_powers, sum_if_known
 from chopper_core.analyses.step_times import (
     StepTimes,
     gap_of_programs,
@@ -260,7 +260,7 @@ def _figures(step: Step) -> dict[str, _Fact]:
     if int(step.whole.sum("collectives")[0]) and not step.run.is_reconstructed:
         exposed = 100.0 * whole["exposed_comm_ns"] / max(int(times.times_ns.sum()), 1)
         found["exposed"] = _Fact(exposed, _percent, "exposed ", is_share=True)
-    if (watts := together(mean_powers(step.run, step.view))) is not None:
+    if (watts := sum_if_known(mean_powers(step.run, step.view))) is not None:
         found["power"] = _Fact(watts, power_text)
     return found
 

@@ -219,7 +219,7 @@ class Signal(Struct, frozen=True):
         return self.unit.axis(self.low, self.high)
 
 
-def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
+def nearest_values(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
     """A curve of samples, each valid for the times nearest to it, at most `reach_ns` away.
 
     Before the first and after the last sample the reach is half the median sampling period.

@@ -20,7 +20,7 @@ from chopper_core.analyses.power_samples import (
     samples_of,
 )
 from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
-from chopper_core.analyses.samples import columns_of, gpus_of, sampled_notes, totals_of
+from chopper_core.analyses.samples import gpus_of, sampled_columns, sampled_notes, totals_of
 from chopper_core.analyses.step_times import of_steps, tokens_in, whole_steps
 from chopper_core.columns import METRICS, Scope, is_measured, numbered
 from chopper_core.columns.metric import quotient
@@ -36,7 +36,7 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import median_of, others_median, ratios
 from chopper_core.views.shared.rows_of_samples import result_of_samples
 from chopper_core.views.shared.sample_charts import charts
-from chopper_core.views.shared.table_view import known_of, table_view
+from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, any_level, options_of
 
 SPEC: Final = ViewSpec(
@@ -125,7 +125,7 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: (
             view if found[row].gpu in others else child_of(view, by, str(found[row].gpu))
         ),
-        shown=() if others else known_of(own, _SHOWN_BY_GPU),
+        shown=() if others else known_columns(own, _SHOWN_BY_GPU),
         headline=_headline(found, energy),
         notes=notes,
         charts=charts(found, run.origin_ns),
@@ -140,12 +140,12 @@ def _columns(run: Run, view: View, found: list[GpuSamples], options: Mapping[str
 
 def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: float) -> ViewResult:
     found = samples_of(run, view, window_ns)
-    own, sampled = {}, columns_of(run)
+    own, sampled = {}, sampled_columns(run)
     if sampled:
         # The curves of the view lack the last sample's value, which the summaries have.
         every = (*_columns(run, view, found, options), *sampled)
         own = {metric.name: (metric, values) for metric, values in every}
-    known = [own[name] for name in known_of([*own.values()])]
+    known = [own[name] for name in known_columns([*own.values()])]
     means = {
         signal: own[name][1].known()
         for signal, name in (("power_w", "mean_power_w"), ("gfx_mhz", "mean_gfx_mhz"))
@@ -167,7 +167,7 @@ def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: f
         LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
         known,
         total=totals_of(known),
-        shown=known_of(known, _SHOWN_ALONE),
+        shown=known_columns(known, _SHOWN_ALONE),
         headline=headline,
         notes=(*([run.status] if run.status else []), *sampled_notes(run)),
         charts=charts(found, run.origin_ns),
@@ -203,7 +203,7 @@ def _by_label(
         per_token = numbered([known_mj.get(label) for label in rows.labels])
         own.append((OF_STEPS["token_energy_mj"], per_token))
     divisors = base_of(run, view).of_rows({by: rows.labels})
-    shown = known_of(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
+    shown = known_columns(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
     known = np.isfinite(joules).all()
     return table_view(
         view,
