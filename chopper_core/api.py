@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from chopper_core.answers.runner import Runner, what_if_view
+from chopper_core.answers.runner import Runner, shown, what_if_view
 from chopper_core.model import address
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.inputs import Gpu
@@ -17,7 +17,7 @@ from chopper_core.model.overrides import Overrides, overrides_of, parse_clock, p
 from chopper_core.model.run import Run
 from chopper_core.model.settings import given_settings
 from chopper_core.model.table import activity_count
-from chopper_core.model.view import Baseline, View
+from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.util.errors import UsageError
 from chopper_core.util.plugins import extension_part
 from chopper_core.views.frame import Frame
@@ -25,6 +25,24 @@ from chopper_core.views.spec import SeveralRuns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class ViewOptions(TypedDict, total=False):
+    """Options of a view: those of an address by the same names."""
+
+    by: str
+    of: str
+    columns: Sequence[str] | str
+    sort: str
+    filter: str
+    base: str
+
+
+class SvgPicture(str):
+    """A picture as SVG, which a notebook shows."""
+
+    def _repr_svg_(self) -> str:
+        return str(self)
 
 
 class ResultFrame(Frame, frozen=True, eq=False):
@@ -55,6 +73,29 @@ class ResultFrame(Frame, frozen=True, eq=False):
         from chopper_core.render.arrow import frame_table
 
         return frame_table(self)
+
+    def picture(self, *, theme: str = "light") -> SvgPicture:
+        """The charts of the frame as SVG, on a light or a dark ground.
+
+        Raises UsageError where the view has no charts, or for another theme.
+        """
+        from chopper_core.render.drawing import GROUNDS, alone
+        from chopper_tui.commands.report import LOOK
+
+        if theme not in GROUNDS:
+            raise UsageError(f"no theme {theme!r}; the themes are {', '.join(GROUNDS)}")
+        lines = LOOK.draw(self)
+        if not lines:
+            raise UsageError(f"the view {self.view.name or 'of the tree'} has no charts")
+        style = getattr(LOOK, theme)
+        inks: dict[str, str] = {}
+        for line in lines:
+            for _, ink in line:
+                if ink not in inks:
+                    front, back = style(ink)
+                    inks[ink] = f"{f'fill:{front}' if front else ''}|{back}"
+        drawn = [[(text, inks[ink]) for text, ink in line] for line in lines]
+        return SvgPicture(alone(drawn, *GROUNDS[theme]))
 
     def groupby(self, by: str | Sequence[str], **options: Any) -> Any:
         """The rows grouped, as `to_pandas().groupby`: by levels, or any column."""
@@ -140,6 +181,67 @@ class OpenRun:
         """
         asked = self.view(view) if isinstance(view, str) else replace(view, run=self.name)
         return _result(self._runner.frame(asked))
+
+    def _repr_html_(self) -> str:
+        """The overview of the run, as a frame shows itself."""
+        return self.overview()._repr_html_()
+
+    def overview(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """How fast the run is, and where its step goes; a row per GPU, node or operation."""
+        return self._named("overview", path, options)
+
+    def findings(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """What costs time, with the saving, its range and the confidence; the largest first."""
+        return self._named("findings", path, options)
+
+    def ranks(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """Which GPU the others wait for, from where on, and why."""
+        return self._named("ranks", path, options)
+
+    def steps(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """The steps: time, tokens per second, and the parts of a step."""
+        return self._named("throughput", path, options)
+
+    def collectives(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """Collectives by kind or one by one: waits, rates, who arrives last."""
+        return self._named("comms", path, options)
+
+    def top_kernels(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """The kernels that take the time; `kernels` has every activity."""
+        return self._named("kernels", path, options)
+
+    def launches(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """Why compute starts late: preparation, launch calls, waits in queues."""
+        return self._named("launch", path, options)
+
+    def overlap(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """How much slower operations are while communication runs."""
+        return self._named("overlap", path, options)
+
+    def power(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """Clocks, power, heat and throttling by GPU."""
+        return self._named("power", path, options)
+
+    def memory(self, path: str = "", **options: Unpack[ViewOptions]) -> ResultFrame:
+        """GPU memory over time, and what holds it."""
+        return self._named("memory", path, options)
+
+    def _named(self, name: str, path: str, options: ViewOptions) -> ResultFrame:
+        """A view of a path; options are those of an address, and win over those of the path."""
+        view = with_view(self.view(path), name)
+        if unknown := options.keys() - ViewOptions.__annotations__.keys():
+            known = ", ".join(ViewOptions.__annotations__)
+            raise UsageError(f"unknown option {', '.join(sorted(unknown))}; options are {known}")
+        columns, base = options.get("columns", ()), options.get("base", "")
+        view = shown(view, columns, options.get("sort", ""), options.get("filter", ""))
+        return self.frame(
+            replace(
+                view,
+                by=options.get("by", view.by),
+                of=options.get("of", view.of),
+                baseline=address.parse_baseline(base, view.order) if base else view.baseline,
+            )
+        )
 
     def what_if(self, *questions: str, by: str = "") -> ResultFrame:
         """The step time with something changed, by replay: the view `whatif`.

@@ -31,7 +31,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList
 
-from chopper_core.render.drawing import alone
+from chopper_core.render.drawing import GROUNDS, alone
 from chopper_core.render.palette import mixed
 from chopper_core.util.escape import printable
 from chopper_core.util.patterns import late
@@ -412,18 +412,14 @@ def screen_text(app: App[Any]) -> str:
     return "".join("".join(each.text for each in strip).rstrip() + "\n" for strip in strips)
 
 
-_GROUNDS: Final = {"light": ("#ffffff", "#24292f")}
-_DARK_GROUND: Final = ("#0d1117", "#c9d1d9")
-
-
 def screen_picture(app: App[Any]) -> str:
     """The screen as SVG, on the ground of its theme."""
-    return alone(screen_looks(app), *_GROUNDS.get(app.theme, _DARK_GROUND))
+    return alone(screen_looks(app), *GROUNDS.get(app.theme, GROUNDS["dark"]))
 
 
 def screen_looks(app: App[Any]) -> list[list[tuple[str, str]]]:
     """The screen's lines as texts, each with its style and the colour behind it."""
-    ground, text = _GROUNDS.get(app.theme, _DARK_GROUND)
+    ground, text = GROUNDS.get(app.theme, GROUNDS["dark"])
     strips = app.screen._compositor.render_strips()
     return [[(each.text, _look(each.style, ground, text)) for each in strip] for strip in strips]
 

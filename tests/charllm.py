@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+from tests.pipelines import Pipeline, fitting, generate
 
 START_S = 1_726_000_000
 WRAP = 2**32
@@ -55,3 +58,39 @@ def directory(folder: Path, ranks: int = 32, samples: int = 200, only: Iterable[
             if not only or name in only:
                 write(folder, name, rank, (value(sample) for sample in range(samples)))
     return folder
+
+
+SAMPLE_NS = 5_000_000
+
+
+def watts(rank: int, sample: int) -> int:
+    """The power of a rank of an experiment: each its own, and changing."""
+    return 480 + 13 * rank + 40 * (sample % 5)
+
+
+def experiment(folder: Path, *, settings: str = "", late: bool = False, **given: Any) -> Pipeline:
+    """An experiment as CharLLM-PPT leaves it: tp 2 x dp 2 x pp 2 on 8 GPUs, whose telemetry all
+    ranks write, and whose traces those with tp 0 and dp 0; `late` has samples beyond the end."""
+    config = fitting(Pipeline(pp=2, dp=2, microbatches=4, sample_us=SAMPLE_NS // 1000, **given))
+    truth = generate(folder, config)
+    traces = folder / "123_kineto"
+    traces.mkdir()
+    for rank in range(config.ranks):
+        trace = folder / f"rank{rank}.json"
+        if rank % (config.tp * config.dp):
+            trace.unlink()
+        else:
+            trace.rename(traces / f"rank-{rank}.json")
+    end_us = truth["steps_us"][-1][1] + 2 * late * config.sample_us
+    for rank in range(config.ranks):
+        samples = range(-(-end_us // config.sample_us))
+        every = {**metrics(rank), "gpu_power": lambda sample, rank=rank: watts(rank, sample)}
+        for name, value in every.items():
+            lines = []
+            for sample in samples:
+                at_us = sample * config.sample_us
+                lines.append(f"{START_S + at_us // 10**6}.{at_us % 10**6:06d},{value(sample)}\n")
+            (folder / f"{name}_{rank}.csv").write_text("".join(lines))
+    if settings:
+        (folder / "job.yaml").write_text(settings)
+    return config

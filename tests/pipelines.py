@@ -12,9 +12,10 @@ from chopper_core.model.run import Run
 from tests.demo import DEMO, KEPT, kept_files, opened
 
 sys.path.append(str(DEMO))
-from generator.pipeline import Pipeline, schedule, write
+from generator.pipeline import Pipeline, fitting, schedule
+from generator.pipeline import write as generate
 
-__all__ = ["Pipeline", "pipeline_run", "schedule"]
+__all__ = ["Pipeline", "fitting", "generate", "pipeline_run", "schedule"]
 
 
 @cache
@@ -24,7 +25,7 @@ def pipeline_run(parallel: str = "", **given: Any) -> tuple[Run, Pipeline, dict[
     truth = KEPT / f"{name}.json"
 
     def make(folder: Path) -> None:
-        truth.write_text(json.dumps(write(folder, config)))
+        truth.write_text(json.dumps(generate(folder, config)))
 
     run = opened(str(kept_files(name, given, make)), parallel)
     return run, config, json.loads(truth.read_text())

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.align.graph_marks import marked_layers
 from chopper_core.align.host import Host
 from chopper_core.align.labels import NOWHERE, Intervals, Labels, Points, fill_between
 from chopper_core.align.modules import Modules
@@ -72,6 +73,7 @@ def label_layers(host: Host, modules: Modules, iterations: Labels, phases: Label
     linked = np.where(serves == _ROOT_GROUP, NOWHERE, host.linked)
     forward = host.backward.forward.take(linked)
     labels.fill_around(annotated_layers(host), points, forward, Rule.ANNOTATION)
+    labels.fill(marked_layers(host), Rule.MODULE)
     labels.fill_around(layer_windows(host), points, forward, Rule.FSDP)
     labels.fill_around(modules.layers, points, forward, Rule.MODULE)
 

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.align.collectives import CollectiveLabels
+from chopper_core.align.graph_marks import marked_operations
 from chopper_core.align.host import Host
 from chopper_core.align.labels import (
     NOWHERE,
@@ -125,6 +126,8 @@ def label_operations(
     if len(beside):
         codes = np.array([*map(names.code, SIDE_WORK), NO_LABEL], np.intp)
         labels.fill(codes[beside.outermost(points)], Rule.ANNOTATION, computes)
+    marked, marks = marked_operations(host)
+    labels.fill(np.array([*map(names.code, marks), NO_LABEL], np.intp)[marked], Rule.MODULE)
     annotated = _annotations(host, names)
     unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
     is_fsdp = host.is_annotation & host.named(_FSDP)

@@ -53,6 +53,7 @@ from chopper_core.model.table import (
     whole_codes,
 )
 from chopper_core.sources.trace import Trace
+from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int32
 from chopper_core.util.grouping import distinct, numbered_rows, ranked
 from chopper_core.util.workers import concurrently
@@ -139,7 +140,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     requests = on_longest(host, inference.steps, inference.requests)
     attributes, nodes = activity_attributes(host, collectives.argument)
     streams = int(host.lane.max(initial=-1)) + 1
-    sizes, uncaptured = launch_sizes(host), int(is_uncaptured(host).sum())
+    is_marked = activities.annotation != ABSENT
+    sizes, uncaptured = launch_sizes(host), int((is_uncaptured(host) & ~is_marked).sum())
     # Last without a thread, since both the accounts and the host's ranges take much memory.
     del host, modules, keys, links
     rank_account, idle, launching = accounted()

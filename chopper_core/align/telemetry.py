@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.model.accounting import IDLE_COLUMNS, cut, idle_times
 from chopper_core.model.column_names import (
     ENERGY,
+    HELD,
     integral_of,
     is_part,
     known_of,
@@ -30,6 +31,7 @@ from chopper_core.model.signals import (
     between,
     holding,
     nearest_values,
+    reach_of,
     summary_of,
     while_busy,
 )
@@ -125,15 +127,22 @@ def _curve(placed: _PlacedSamples) -> IntegralCurve:
     period = min(int(median_of(distances)), _LONGEST_PERIOD_NS) if len(distances) else 10**9
     reach = REACH_PERIODS * period
     if samples.begin_ns is None:
-        if placed.telemetry.is_held and len(distances):
-            return holding(samples.time_ns + offset_ns, samples.value, reach)
-        return nearest_values(
-            samples.time_ns + offset_ns - placed.source.late_ns, samples.value, reach
-        )
+        is_held, times = placed.telemetry.is_held and len(distances), samples.time_ns + offset_ns
+        if not is_held:
+            times -= placed.source.late_ns
+        curve = (holding if is_held else nearest_values)(times, samples.value, reach)
+        if not len(distances):
+            return curve
+        return replace(curve, reach=reach_of(times, samples.value, curve, period))
     begins = _begins(samples)
     lengths = samples.time_ns - begins
     near = lengths <= max(reach, int(median_of(lengths)))
-    return between(begins[near] + offset_ns, samples.time_ns[near] + offset_ns, samples.value[near])
+    curve = between(
+        begins[near] + offset_ns, samples.time_ns[near] + offset_ns, samples.value[near]
+    )
+    ends = begins[near][:1] + offset_ns, samples.time_ns[near][-1:] + offset_ns
+    beyond = reach_of(np.concatenate(ends), samples.value[near], curve, int(median_of(lengths)))
+    return replace(curve, reach=beyond)
 
 
 def _begins(samples: SignalSamples) -> Int64:
@@ -221,8 +230,9 @@ def interval_table(
     found = telemetry_columns(table, own)
     powers = [replace(each, curves=drawn) for name, each in signals.items() if name == "power_w"]
     found.pop(ENERGY, None)
+    found.pop(HELD, None)
     if powers and is_timed:
-        found[ENERGY] = _energy(table, powers)
+        found |= _energy(table, powers)
     return table.with_measured(found)
 
 
@@ -232,7 +242,7 @@ _MAX_INTERVALS: Final = 1 << 18
 
 
 _CLOCKS: Final = ("gfx_mhz", "mem_mhz")
-_POWERS: Final = ("energy_rate_w", "power_w")
+POWERS: Final = ("energy_rate_w", "power_w")
 """Sources of energy, the more accurate first."""
 
 
@@ -259,9 +269,9 @@ def telemetry_columns(
             found[:, own] = after - before
         names = integral_of(name), known_of(name), samples_in(name)
         columns |= dict(zip(names, found, strict=True))
-    powers = [signals[name] for name in _POWERS if name in signals]
+    powers = [signals[name] for name in POWERS if name in signals]
     if powers:
-        columns[ENERGY] = _energy(table, powers, steps)
+        columns |= _energy(table, powers, steps)
     return columns
 
 
@@ -284,27 +294,45 @@ def charged_times(
 
 def _energy(
     table: KernelTable, powers: Sequence[Signal], steps: HostSteps | None = None
-) -> Float64:
+) -> dict[str, Float64]:
     """The energy of each piece of a GPU's span, charged as its time is, in J.
 
-    The energy counter wins, unless the power signal has more than twice its samples.
+    The energy counter wins, unless the power signal has more than twice its samples. Up to a
+    sampling period before the first sample and after the last one, the power is that of the sample:
+    the column `HELD` has how much of each row's time that is, where it is any.
     """
-    energy = np.full(len(table), np.nan)
+    energy, held = np.full(len(table), np.nan), np.zeros(len(table))
     measured = {gpu for power in powers for gpu in power.curves}
     for gpu, own in places_by(table.gpu).items():
         if gpu not in measured:
             continue
-        curves = [power.curves[gpu] for power in powers if gpu in power.curves]
-        most = max(len(distinct(curve.edges_ns)) for curve in curves)
-        curve = next(each for each in curves if 2 * len(distinct(each.edges_ns)) >= most)
+        curve = power_of(powers, gpu)
         spans = NO_SPANS if steps is None else steps.spans(gpu)
         owner, begin, end = charged_times(table, own, spans)
-        joules, covered = (
-            until - since
+        joules, known = (
+            np.bincount(owner, weights=until - since, minlength=len(own))
             for since, until in zip(curve.integrals(begin), curve.integrals(end), strict=True)
         )
-        spent = np.bincount(owner, weights=joules * 1e-9, minlength=len(own))
-        known = np.bincount(owner, weights=covered, minlength=len(own))
         length = np.bincount(owner, weights=end - begin, minlength=len(own))
-        energy[own] = np.where(known >= length, spent, np.nan)
-    return energy
+        lacks = known < length
+        if lacks.any():
+            longer = curve.held_for_a_period()
+            some = np.flatnonzero(lacks[owner])
+            more, covered = (
+                np.bincount(owner[some], weights=until - since, minlength=len(own))
+                for since, until in zip(
+                    longer.integrals(begin[some]), longer.integrals(end[some]), strict=True
+                )
+            )
+            held[own] = np.where(lacks, covered - known, 0.0)
+            joules, known = np.where(lacks, more, joules), np.where(lacks, covered, known)
+        energy[own] = np.where(known >= length, joules * 1e-9, np.nan)
+    held[np.isnan(energy)] = 0.0
+    return {ENERGY: energy, **({HELD: held} if held.any() else {})}
+
+
+def power_of(powers: Sequence[Signal], gpu: int) -> IntegralCurve:
+    """The curve that a GPU's energy is computed from, of signals with the more accurate first."""
+    curves = [power.curves[gpu] for power in powers if gpu in power.curves]
+    most = max(len(distinct(curve.edges_ns)) for curve in curves)
+    return next(each for each in curves if 2 * len(distinct(each.edges_ns)) >= most)

@@ -17,7 +17,9 @@ from chopper_core.analyses.samples import (
     powers_of,
     sampled,
     spans_of,
+    spans_of_windows,
 )
+from chopper_core.analyses.step_times import step_windows, untraced_in
 from chopper_core.columns import Values, columns, computed_column, numbered
 from chopper_core.columns.metric import quotient
 from chopper_core.model.column_names import EDGE, HEAT, HOTSPOT
@@ -184,8 +186,14 @@ OF_STEPS: Final = columns(
     f"""
     iteration_energy_j | J | per iteration
         Mean energy_j of the GPU over the scope's complete iterations; whole iterations, even if
-        the scope is deeper.
+        the scope is deeper. Of a GPU without a trace its mean power while the others are in the
+        iteration, for the mean time of it on these; ~ marks iterations that begin or end up to a
+        sampling period outside of the samples, where the first or the last one counts.
         missing: no complete iteration in the scope, or telemetry for only part of one
+    step_energy_j | J | all GPUs
+        Energy of the iteration on all GPUs in scope, those without a trace too (see
+        iteration_energy_j).
+        missing: the iteration is truncated, or telemetry covers only part of it on some GPU
     token_energy_mj | mJ | per token
         Energy of an iteration over its tokens (see the view throughput): of a GPU its own, of an
         iteration those of all GPUs.
@@ -321,9 +329,14 @@ def samples_of(
     """The samples of the scope's GPUs, or of some spans; rolling quantiles only with a window."""
     tdp_w = float(run.hardware.tdp_w) if run.hardware else np.nan
     limiters = [name for name in run.measured if name.startswith((LIMITER, *DIES))]
-    found = []
+    found: list[GpuSamples] = []
     powers = powers_of(run, view) if spans is None else {}
-    for gpu, stretches in (spans_of(run, view) if spans is None else spans).items():
+    if spans is None:
+        spans = spans_of(run, view)
+        if untraced := untraced_in(run, view):
+            of_steps = spans_of_windows(step_windows(run, view))
+            spans = dict(sorted({**spans, **dict.fromkeys(untraced, of_steps)}.items()))
+    for gpu, stretches in spans.items():
         curves = {
             name: curve
             for name in (*SIGNALS, "power_cap_w", "vram_bytes", *limiters)

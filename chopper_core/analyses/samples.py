@@ -13,13 +13,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.lib.stride_tricks import sliding_window_view
 
+from chopper_core.align.telemetry import POWERS, power_of
 from chopper_core.analyses.rows import Own
+from chopper_core.analyses.step_times import StepWindows, step_windows, untraced_in
 from chopper_core.columns import METRICS, Metric, Scope, computed_column, numbered
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, TimeSpans, while_busy
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64, Rows
+from chopper_core.util.arrays import Float64, Index, Int64, Mask, Rows
 from chopper_core.util.grouping import distinct, median_of, places_by, quantiles_along, ratios
 
 _MAX_ROLLED: Final = 1 << 16
@@ -191,7 +193,8 @@ def powers_of(run: Run, view: View) -> dict[int, float]:
     """The mean power of each GPU of a scope, in W; NaN where unknown.
 
     Energy over the time that it is charged for, so that power is step energy over step time; of a
-    GPU whose telemetry covers only a part of that time, the mean of the samples.
+    GPU whose telemetry covers only a part of that time, the mean of the samples. A GPU without a
+    trace has the steps of the others.
     """
     # Of steps, also where sums are of all that ran.
     view, found = replace(view, is_total=False), {}
@@ -203,15 +206,61 @@ def powers_of(run: Run, view: View) -> dict[int, float]:
     nodes = run.tree_of(view).split(view.path, ("gpu",))
     joules = METRICS["energy_j"].compute(Scope.of(run, nodes)).known()
     watts = ratios(1e9 * joules, nodes.elapsed_ns)
-    return found | {
+    found |= {
         gpu: watt
         for gpu, watt in zip(nodes.codes("gpu").tolist(), watts.tolist(), strict=True)
         if np.isfinite(watt)
     }
+    if untraced := untraced_in(run, view):
+        joules, _ = energy_of_windows(run, view, untraced)
+        mean = ratios(1e9 * joules.sum(axis=1), step_windows(run, view).mean_ns.sum())
+        spans = spans_of_windows(step_windows(run, view))
+        for gpu, watt in zip(untraced, mean.tolist(), strict=True):
+            curve = run.curve("power_w", gpu)
+            known = curve is None or np.isfinite(watt)
+            found[gpu] = watt if known or curve is None else sampled(curve, spans).mean()
+    return dict(sorted(found.items()))
+
+
+def spans_of_windows(windows: StepWindows) -> TimeSpans:
+    return TimeSpans.running(windows.begins_ns, windows.ends_ns - windows.begins_ns)
+
+
+def energy_of_windows(run: Run, view: View, gpus: Sequence[int]) -> tuple[Float64, Mask]:
+    """The energy of GPUs without a trace in each step of a scope, in J, as GPUs x steps, and
+    whether a sample counts for up to a period beyond the samples.
+
+    Their mean power while the others are in the step, for the mean time of it on these; NaN where
+    telemetry doesn't cover it.
+    """
+    windows = step_windows(run, view)
+    begins, ends = windows.begins_ns, windows.ends_ns
+    found = np.full((len(gpus), len(begins)), np.nan)
+    is_held = np.zeros(found.shape, np.bool_)
+    powers = [run.measured[name] for name in POWERS if name in run.measured]
+    for place, gpu in enumerate(gpus):
+        if not any(gpu in power.curves for power in powers):
+            continue
+        curve = power_of(powers, gpu)
+        _, covered = curve.integrals(np.stack([begins, ends]))
+        is_held[place] = covered[1] - covered[0] < ends - begins
+        longer = curve.held_for_a_period()
+        area, covered = longer.integrals(np.stack([begins, ends]))
+        known = covered[1] - covered[0]
+        watts = np.where(known >= ends - begins, ratios(area[1] - area[0], known), np.nan)
+        found[place] = 1e-9 * watts * windows.mean_ns
+    return found, is_held & np.isfinite(found)
 
 
 def mean_powers(run: Run, view: View) -> Float64:
-    return np.array([*powers_of(run, view).values()])
+    """The mean power of each GPU of a scope that has a trace, in W."""
+    others = {*untraced_in(run, view)}
+    return np.array([watt for gpu, watt in powers_of(run, view).items() if gpu not in others])
+
+
+def total_power(run: Run, view: View) -> float | None:
+    """The power of all GPUs of a scope together, in W; None where that of any is unknown."""
+    return sum_if_known(np.array([*powers_of(run, view).values()]))
 
 
 def sum_if_known(figures: Float64) -> float | None:

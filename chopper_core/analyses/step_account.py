@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.coverage import Coverage
-from chopper_core.analyses.samples import mean_powers, sum_if_known
+from chopper_core.analyses.samples import total_power
 from chopper_core.analyses.step_times import (
     StepTimes,
     gap_of_programs,
@@ -21,6 +21,7 @@ from chopper_core.analyses.step_times import (
     step_times,
     token_rate,
     tokens_in,
+    untraced_in,
 )
 from chopper_core.analyses.time_parts import (
     LOSSES,
@@ -260,7 +261,7 @@ def _figures(step: Step) -> dict[str, _Fact]:
     if int(step.whole.sum("collectives")[0]) and not step.run.is_reconstructed:
         exposed = 100.0 * whole["exposed_comm_ns"] / max(int(times.times_ns.sum()), 1)
         found["exposed"] = _Fact(exposed, _percent, "exposed ", is_share=True)
-    if (watts := sum_if_known(mean_powers(step.run, step.view))) is not None:
+    if (watts := total_power(step.run, step.view)) is not None:
         found["power"] = _Fact(watts, power_text)
     return found
 
@@ -309,6 +310,8 @@ def facts_of(step: Step) -> str:
         f"{count} × {name.removeprefix('AMD Instinct ').removeprefix('NVIDIA ')}"
         for name, count in products.most_common()
     ]
+    if others := untraced_in(run, step.view):
+        found.append(f"{count(len(others), 'other GPU')} with telemetry alone")
     ranks = len({gpu.rank for gpu in run.gpus})
     if run.world > ranks:
         found.append(f"{ranks} of {run.world} ranks")

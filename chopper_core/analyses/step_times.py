@@ -23,7 +23,16 @@ from chopper_core.model.settings import Setting
 from chopper_core.model.table import NO_LABEL, KernelTable
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
-from chopper_core.util.grouping import distinct, first_equal, median_of, ratios
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    first_equal,
+    maxima_of,
+    median_of,
+    minima_of,
+    ratios,
+    sums_of,
+)
 
 _LEAST_GAP_NS: Final = 10**9
 """A shorter gap may well be within a program."""
@@ -147,6 +156,55 @@ def _step_times(run: Run, view: View) -> StepTimes:
     )
 
 
+class StepWindows(Struct, frozen=True, eq=False):
+    """When the complete iterations of a scope run on the GPUs with a trace: for those without."""
+
+    iterations: tuple[int, ...]
+    """Empty: the run as one step."""
+    begins_ns: Int64
+    """When the first GPU begins each: the idle time before its first activity is part of it."""
+    ends_ns: Int64
+    mean_ns: Float64
+    """The time charged to each, mean of the GPUs."""
+
+
+def step_windows(run: Run, view: View) -> StepWindows:
+    """The windows of a view's iterations, computed once; raises NoSuchNode."""
+    key = ("step windows", view.order, view.path, view.cut)
+    return run.memo(key, lambda: _step_windows(run, view))
+
+
+def _step_windows(run: Run, view: View) -> StepWindows:
+    iterations, cells = step_times(run, view).iterations, run.pairs
+    place = np.zeros(len(cells), np.intp)
+    if iterations:
+        place = first_equal(np.array(iterations, np.int64), cells.codes("iteration"))
+    own, size = np.flatnonzero(place >= 0), max(len(iterations), 1)
+    ends = cells.max("end_ns")[own]
+    begins = ends - (cells.elapsed_ns - cells.sum("idle_after_ns"))[own]
+    place = place[own]
+    return StepWindows(
+        iterations,
+        minima_of(begins, place, size, int(begins.max(initial=0))),
+        maxima_of(ends, place, size),
+        ratios(sums_of(cells.elapsed_ns[own], place, size), counts_of(place, size)),
+    )
+
+
+def untraced_in(run: Run, view: View) -> list[int]:
+    """The GPUs of a scope that telemetry alone has; none where it names what runs on a GPU."""
+    if run.is_sampled_only:
+        return []
+    there = [gpu.index for gpu in run.gpus if gpu.index not in run.traced]
+    for level, label in view.scope if there else ():
+        if level in run.table.coordinates:
+            places, code = run.table.coordinates[level], run.table.code_of(level, label)
+            there = [gpu for gpu in there if places[gpu] == code]
+        elif level != "iteration":
+            return []
+    return there
+
+
 def replicas(sizes: Mapping[str, Setting]) -> float:
     """The part of a data-parallel replica that a rank makes up.
 
@@ -177,27 +235,61 @@ def tokens_in(
     """The tokens of each iteration of each GPU, as GPUs x iterations; NaN where not known.
 
     Tokens per second, the energy and the time of a token all divide by these. GPUs of one replica
-    share the tokens that enter its model, which are `given` or those of the trace.
+    share the tokens that enter its model, which are `given`, or those of the settings, or those of
+    the trace.
     """
-    entering = _entering(run, gpus, iterations)
-    if given:
-        entering = np.full_like(entering, given)
-    return replicas_of(run) * entering
+    stated = stated_tokens(run)
+    if given or not stated:
+        entering = _entering(run, gpus, iterations)
+        if given:
+            entering = np.full_like(entering, given)
+        return replicas_of(run) * entering
+    return np.full((len(gpus), len(iterations)), stated / max(run.world, len(run.gpus)))
+
+
+def stated_tokens(run: Run) -> float:
+    """The tokens of a step of the whole job by its settings, global_batch x sequence; else 0."""
+    tokens = 1.0
+    for name in ("global_batch", "sequence"):
+        value = run.settings.get(name)
+        tokens *= value if isinstance(value, int | float) and value > 0 else 0
+    return tokens
 
 
 def _entering(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float64:
     """The tokens that enter the model of each GPU in each iteration.
 
-    An iteration that shows none has those of the GPU's others, where these all have as many.
+    An iteration that shows none has those of the GPU's others, where these all have as many. GPUs
+    that show none, such as those of later pipeline stages and those without a trace, have the
+    tokens of the other GPUs of their replica, where these show as many.
     """
     if TOKENS not in run.table.measured:
         return np.full((len(gpus), len(iterations)), np.nan)
     steps = run.pairs
-    found = of_steps(steps, gpus, iterations, steps.known(TOKENS)[0], np.nan)
+    every = distinct(np.concatenate([steps.codes("gpu"), np.asarray(gpus, np.int64)]))
+    found = of_steps(steps, every, iterations, steps.known(TOKENS)[0], np.nan)
     for own in found:
         known = distinct(own[own > 0])
         own[~(own > 0)] = known[0] if len(known) == 1 else np.nan
-    return found
+    lacks = np.isnan(found)
+    if lacks.any():
+        replica = _replica_of(run, every)
+        for place, number in zip(*map(np.ndarray.tolist, np.nonzero(lacks)), strict=True):
+            others = found[replica == replica[place], number] if replica is not None else []
+            known = distinct(np.asarray(others)[np.isfinite(others)])
+            if not len(known) and every[place] not in run.traced:
+                known = distinct(found[np.isfinite(found[:, number]), number])
+            if len(known) == 1:
+                found[place, number] = known[0]
+    return found[np.searchsorted(every, np.asarray(gpus, np.int64))]
+
+
+def _replica_of(run: Run, gpus: Int64) -> Int64 | None:
+    """The data-parallel replica of each GPU; None without a known layout."""
+    if not run.table.coordinates:
+        return None
+    places = run.table.coordinates.get("dp")
+    return np.zeros(len(gpus), np.int64) if places is None else places[gpus].astype(np.int64)
 
 
 _LEAST: Final = 0.01

@@ -104,7 +104,19 @@ def opened_run(
             overrides=overrides.of_run,
         )
         return found
-    overrides = overrides.of_run
+    run = _one_run(name, overrides.of_run, how, progress, is_verified=is_verified)
+    if overrides.settings or overrides.names:
+        from chopper_core.model.settings import given_settings
+
+        given = given_settings(overrides.settings, overrides.names).of(name)
+        # Settings change nothing that is read.
+        run = replace(run, settings={**run.settings, **given})
+    return run
+
+
+def _one_run(
+    name: str, overrides: Overrides, how: ReadOptions, progress: Progress, *, is_verified: bool
+) -> Run:
     if how.use_cache:
         from chopper_core.ingest.cache import open_cached
 
@@ -150,7 +162,7 @@ def verify_view(view: View, progress: Progress) -> None:
 
     verify_run(view.run, view.overrides.of_run, progress)
     if name := base_of_view(view):
-        verify_run(name, view.overrides.of_base, progress)
+        verify_run(name, view.overrides.of_base.of_run, progress)
 
 
 def all_read(run: Run, progress: Progress = silent) -> Run:

@@ -45,11 +45,11 @@ class Runner:
         self,
         how: ReadOptions | None = None,
         progress: Progress = silent,
-        check: Callable[[View], None] = lambda view: None,
+        check: Callable[[str, Overrides], None] = lambda name, overrides: None,
         only: Run | None = None,
     ) -> None:
-        """`check` raises a ChopperError for a view that may not be opened; `only` is a run that is
-        open, and stays the one of its name."""
+        """`check` raises a ChopperError for a name or a file of overrides that may not be opened;
+        `only` is a run that is open, and stays the one of its name."""
         self._how = how or ReadOptions()
         self._progress = progress
         self._check = check
@@ -58,7 +58,6 @@ class Runner:
 
     def run_of(self, view: View) -> Run:
         """The run of a view with its baseline, as its questions predict it; raises ChopperError."""
-        self._check(view)
         known = self._opened(view.run, view.overrides)
         base, joined = base_of_view(view), known.run
         if base and base not in known.run.others:
@@ -71,6 +70,7 @@ class Runner:
         return with_others(joined, view, lambda name, overrides: joined.others[name])
 
     def _opened(self, name: str, overrides: Overrides) -> _Opened:
+        self._check(name, overrides)
         key = (name, replace(overrides, predicted="", base_parallel=""))
         known = self._runs.get(key)
         only = self._only

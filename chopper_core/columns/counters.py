@@ -271,6 +271,7 @@ _THEN: Final[Mapping[str, Callable[[Float64, Chip], Float64]]] = {
     "counter_mhz": _possible_clock,
     "active_cus": _active_cus,
     "remote_read_pct": lambda share, _: np.maximum(share, 0.0),
+    "nominal_gap_pct": lambda share, _: 100.0 - share,
 }
 _WHOLES: Final[Mapping[str, tuple[str, str]]] = {
     "duration": ("", TIME),

@@ -67,7 +67,7 @@ token time | s | analyses.step_times.tokens_in
     base: per GPU
     places: throughput headline, throughput per_token_ns
 
-token energy | J | views.power.StepEnergy
+token energy | J | analyses.step_energy.StepEnergy
     step energy over the tokens of an iteration, which GPUs of one replica share.
     base: all GPUs in scope over all their tokens; of a GPU in a row
     covers: as step energy

@@ -23,6 +23,7 @@ from chopper_core.columns.metric import (
 from chopper_core.model.column_names import (
     COUNTS_PER_US,
     ENERGY,
+    HELD,
     SAMPLED,
     integral_of,
     known_of,
@@ -339,8 +340,10 @@ _EDGES_OF_TWO = 4
 def energy(scope: Scope) -> Values:
     """Energy of the GPU in the time charged to the row, from the energy counter, else from power:
     each piece of the GPU's span is charged as its time is; ~ marks rows shorter than two samples of
-    the power."""
+    the power, and rows that begin or end up to a sampling period outside of the samples, where the
+    first or the last one counts."""
     joules, count = scope.nodes.known(ENERGY)
     missing = count < scope.nodes.sizes()
     edges = sum(scope.nodes.known(samples_in(name))[0] for name in _POWERS)
-    return Values(joules, missing, extrapolated=~missing & (edges < _EDGES_OF_TWO))
+    is_held = scope.nodes.known(HELD)[0] > 0
+    return Values(joules, missing, extrapolated=~missing & ((edges < _EDGES_OF_TWO) | is_held))

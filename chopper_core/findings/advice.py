@@ -8,7 +8,7 @@ PyTorch 2.x and Python 3.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from typing import Final
 
@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.host_causes import HostCharges, host_charges
-from chopper_core.findings.parts import Worth
-from chopper_core.findings.rule import Cost, Finding, FindingRule, FindingsContext
+from chopper_core.findings.parts import Worth, group_of
+from chopper_core.findings.rule import Cost, Finding, FindingRule, FindingsContext, Group
 from chopper_core.findings.titles import shortened
 from chopper_core.graph.collectives import comm_rows
 from chopper_core.model.phrases import time
@@ -32,6 +32,8 @@ MANY_LAUNCHES: Final = 200
 """Launches of a step and GPU from which on their own cost counts."""
 SHORT_GAP_NS: Final = 20_000
 """Between launches of a host that does nothing else."""
+LARGE_SHARE: Final = 0.1
+"""Of the step, which idle time before many launches takes at least."""
 _MICROSTEP: Final = 0.2
 """Of the longest run of kernels of a phase: another forward has as many at least."""
 _LEAST_GAIN: Final = 0.001
@@ -71,7 +73,7 @@ class AdviceCase(Struct, frozen=True, eq=False, dict=True):
     def host_cause(self) -> tuple[str, str]:
         """The main thing that hosts do by then and its name in the trace; empty where several
         share the time, or where the finding isn't about hosts."""
-        if self.finding.kind not in (Cost.HOST, Cost.LAUNCH, Cost.UNKNOWN):
+        if self.finding.kind not in (Cost.HOST, Cost.LAUNCH):
             return "", ""
         main = self.charges.main(self.charges.by_cause)
         named = "" if main is None else main.what
@@ -84,15 +86,9 @@ class AdviceCase(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def mean_idle_ns(self) -> float:
-        """Idle time before each launch call, of those that had some."""
+        """Idle time before launch calls, per launch."""
         idle = self.context.table.idle_host_ns[self.rows]
-        return float(idle[idle > 0].mean()) if (idle > 0).any() else np.inf
-
-    def names(self, kind: Kind) -> Iterator[str]:
-        """The names of its kernels or copies of a kind."""
-        table = self.context.table
-        own = self.rows[table.kind[self.rows] == kind]
-        return (table.names[code] for code in distinct(table.kernel[own]).tolist())
+        return float(idle.sum()) / max(len(self.rows), 1)
 
     @cached_property
     def largest_comm(self) -> tuple[str, int]:
@@ -128,7 +124,9 @@ def advice_for(
     context: FindingsContext, rule: FindingRule, finding: Finding, worth: Worth | None
 ) -> tuple[str, ...]:
     """What to try about a finding, at most `MAX_ADVICE` sentences, the most likely first."""
-    case, found = AdviceCase(context, rule, finding), []
+    case, found = AdviceCase(context, rule, finding), list[str]()
+    if group_of(rule, finding) == Group.UNKNOWN and finding.cost_ns is None:
+        return ()
     for advice in (*ADVICE, *_plugin_advice()):
         if advice.rules and rule.name not in advice.rules:
             continue
@@ -137,7 +135,11 @@ def advice_for(
             continue
         text = advice.sentence.format(**names)
         if advice.question and worth is not None:
-            text += _gain(context, worth, advice.question.format(**names))
+            text = (
+                text.removesuffix(".")
+                + _gain(context, worth, advice.question.format(**names))
+                + "."
+            )
         found.append(text)
         if len(found) == MAX_ADVICE:
             break
@@ -193,12 +195,14 @@ def calls(pattern: str, *causes: str) -> Condition:
 def many_small(case: AdviceCase) -> Mapping[str, str] | None:
     """Hosts launch many activities one by one, with short gaps, and do nothing else."""
     is_many = case.launches > MANY_LAUNCHES and case.mean_idle_ns < SHORT_GAP_NS
+    is_many &= case.context.share(case.finding.cost_ns or 0.0) >= LARGE_SHARE
     what, _ = case.host_cause
     if not is_many or (what and what != "launch calls" and not what.startswith("aten::")):
         return None
-    phases = distinct(case.context.codes("phase")[case.cells]).tolist()
-    names = ",".join(case.context.text("phase", phase) for phase in phases)
-    where = "" if NO_LABEL in phases else f"phase:{names} "
+    phases = distinct(case.context.codes("phase")[case.cells])
+    is_all = len(phases) == len(distinct(case.context.codes("phase"))) or NO_LABEL in phases
+    names = ",".join(case.context.text("phase", phase) for phase in phases.tolist())
+    where = "" if is_all else f"phase:{names} "
     return {"launches": f"{case.launches:,.0f}", "where": where}
 
 
@@ -219,8 +223,12 @@ def unfused_optimizer(case: AdviceCase) -> Mapping[str, str] | None:
 
 
 def pageable_copies(case: AdviceCase) -> Mapping[str, str] | None:
-    """Copies from memory that isn't pinned."""
-    names = [name for name in case.names(Kind.COPY) if "pageable" in name.lower()]
+    """Copies to the GPU that nothing hides, from memory that no trace calls pinned: on AMD none
+    says so."""
+    table, rows = case.context.table, case.rows
+    own = rows[(table.kind[rows] == Kind.COPY) & (table.exposed_copy_ns[rows] > 0)]
+    every = (table.names[code] for code in distinct(table.kernel[own]).tolist())
+    names = [name for name in every if re.search(r"HtoD(?!.*pinned)", name, re.I)]
     return {"name": shortened(names[0])} if names else None
 
 
@@ -367,14 +375,14 @@ ADVICE: Final = (
         compiles,
     ),
     Advice(
-        (),
+        ("copies", "straggler"),
         "Copy from pinned memory (pin_memory=True) with non_blocking=True: {name}.",
         pageable_copies,
     ),
     Advice(
         (),
-        "Copy to a pinned buffer with non_blocking=True, and wait for an event only where the "
-        "value is used{name}.",
+        "Copy with pinned memory and non_blocking=True, and wait for an event only where the value "
+        "is used{name}.",
         does("copy calls"),
     ),
     Advice(

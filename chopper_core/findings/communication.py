@@ -19,7 +19,7 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.findings.titles import gpus_in_short, one_line, shortened
+from chopper_core.findings.titles import gpus_in_short, of_name, one_line, shortened
 from chopper_core.graph.collectives import PAIRWISE, collectives_of, comm_rows
 from chopper_core.graph.contention import TRANSFERS
 from chopper_core.graph.questions import exposed_transfers
@@ -344,7 +344,7 @@ def _contended(
     labels = {"phase": phase, "operation": operation}
     during = "slower during communication"
     return context.finding(
-        one_line(f"{shortened(operation)} is {slower} {during}", f" in {phase}"),
+        of_name(f"{shortened(operation)} is {slower} {during}", f" in {phase}"),
         f"{operation} in {phase} {text}: {time(saving)}{context.per_gpu}",
         context.with_view("overlap", shown[0], sort=shown[1], **labels),
         Cost.CONTENTION,

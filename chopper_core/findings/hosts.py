@@ -30,7 +30,7 @@ from chopper_core.findings.rule import (
     rule,
     threshold,
 )
-from chopper_core.findings.titles import one_line, shortened
+from chopper_core.findings.titles import of_name, one_line, shortened
 from chopper_core.model.phrases import by_number, listed, percent, recurrence, time
 from chopper_core.model.side_table import HostState, HostTime
 from chopper_core.model.table import NO_LABEL, NO_TIME, values_of
@@ -64,6 +64,7 @@ PHASE: Final = threshold("""phase that counts | 2 | % of the iteration
 CAUSE: Final = threshold("""cause of idle time | 10 | % of the idle time
     no operator that a host launches one by one has as much""")
 _MAX_CAUSES: Final = 3
+_SHORT_NAME: Final = 22
 _SAME_SHARE: Final = 0.4
 """Of the longest idle time of an iteration; those with as much are named."""
 
@@ -168,26 +169,29 @@ def _bound(
     where, inside, there = _mostly_in(context, charges)
     if state == HostState.LATE:
         bound, when, kind = "host-bound", "before launch calls", Cost.HOST
-        what = "the host launches too slowly: GPUs idle {taken} a step"
+        what = "the host launches too slowly: GPUs idle {taken}"
         otherwise = "the host is late"
         by, sort = "host" if charges.ns.any() else "", "-idle_host_ns"
         doing = _other_causes(context, late, charges)
     elif queued:
         bound, when, kind = "queue-bound", "in which launched work waits", Cost.LAUNCH
-        what = "launched work waits {taken} a step on idle GPUs"
+        what = "Launched work waits {taken} on idle GPUs"
         otherwise = "work waits in queue"
         doing = (
             "; the trace doesn't show what for: an event of another stream, of the host or of "
             "another GPU, work of before the trace, or the dispatch of each kernel"
         )
-        if main is not None and main.what == LAUNCH_CALLS:
-            doing += f"; the hosts are in {LAUNCH_CALLS} for {_share(charges, main)} of it"
+        if main is not None and main.what in (*WAITING, LAUNCH_CALLS):
+            doing += f"; the hosts are in {main.text} for {_share(charges, main)} of it"
+        if main is not None and main.what in WAITING:
+            call = shortened(main.name or main.what)
+            what = f"{call} blocks while GPUs idle {{taken}}"
         main, by, sort = None, "", "-idle_queued_ns"
     else:
         # Where the host doesn't wait for the GPU, it does something else by then.
         main = main if main is not None and main.what in WAITING else None
         bound, when, kind, doing = "launch-bound", "after launch calls", Cost.LAUNCH, ""
-        what = "launches take {taken} a step to reach idle GPUs"
+        what = "GPUs idle {taken} after launch calls"
         otherwise = "launch latency is exposed"
         by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
     total = sum(phase.idle_ns for phase in late)
@@ -213,10 +217,15 @@ def _bound(
         # It is needless wherever in these iterations it is.
         cells = inside
     if main is not None:
-        what = f"{shortened(main.what)}{where} leaves GPUs idle {{taken}} a step"
-    phase_of = f" of {context.phase(late[0].code)}" if len(late) == 1 else ""
+        what = f"{main.what}{where} leaves GPUs idle {{taken}}"
+        if main.name:
+            what = f"{main.what} ({shortened(main.name, _SHORT_NAME)}){where}"
+            what += " leaves GPUs idle {taken}"
+    phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
     yield context.finding(
-        one_line(what.format(taken=time(idle_ns)).removesuffix(" a step"), phase_of or " a step"),
+        (of_name if queued else one_line)(
+            what.format(taken=f"{time(idle_ns)}{' a step' * context.has_iterations}"), phase_of
+        ),
         f"{sentence}{doing}",
         evidence,
         kind,

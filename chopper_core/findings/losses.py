@@ -158,7 +158,7 @@ def exposed_copies(context: FindingsContext) -> Iterator[Finding]:
     yield context.finding(
         one_line(
             f"exposed copies take {percent(each / context.usual_ns)} of the step",
-            f": {shortened(kernel)}",
+            f": {shortened(kernel.partition(' (')[0])}",
         ),
         f"exposed copies take {time(each)}{context.per_gpu} ({percent(each / context.usual_ns)}): "
         f"{listed(parts, _MAX_LISTED)}",
@@ -230,10 +230,11 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
         _MAX_LISTED,
     )
     most = largest_first(lost)[0]
-    first = f"{shortened(context.text('operation', codes[most]))} {reached.numbers[most]:.0f} %"
+    first = f"{shortened(context.text('operation', codes[most]))} at {reached.numbers[most]:.0f} %"
+    of_peak = "of peak" if metric == "peak_pct" else "use of the matrix units"
     yield context.finding(
         one_line(
-            f"{count(int(poor.sum()), 'large matrix product')} below {limit:.0f} % of peak",
+            f"{count(int(poor.sum()), 'matrix product')} below {limit:.0f} % {of_peak}",
             f": {first}",
         ),
         f"large matrix products {verdict}: {named}; at {limit:.0f} % they would take "

@@ -25,7 +25,7 @@ from chopper_core.findings.rule import (
     spread_of,
     threshold,
 )
-from chopper_core.findings.titles import MAX_TITLE, one_line, shortened
+from chopper_core.findings.titles import MAX_TITLE, gpus_in_short, one_line, shortened
 from chopper_core.model.column_names import CYCLES
 from chopper_core.model.phrases import by_number, count, percent, time
 from chopper_core.model.run import Run
@@ -53,19 +53,24 @@ _HIDDEN: Final = {
     "layer": "differences between layers are hidden there",
 }
 """Level → what is unknown without its labels."""
+_TITLES: Final = {
+    "iteration": "no steps in this trace: they can't be compared",
+    "phase": "no phases in this trace: forward and backward look alike",
+    "layer": "no layer names in this trace: layers can't be compared",
+}
+_ALL: Final = 0.999
 _OF_NO_LAYER: Final = late(r"embed|lm_?head|logits|loss|sampler", re.IGNORECASE)
 
-Gaps = Iterator[tuple[str, View]]
-"""A sentence and its evidence for each thing that is missing."""
+Gaps = Iterator[tuple[str, str, View]]
+"""A title, a sentence and its evidence for each thing that is missing."""
 
 
 @rule("missing", group=Group.UNKNOWN, cost="can't be estimated", thresholds=(COVERAGE, UNLINKED))
 def missing_data(context: FindingsContext) -> Iterator[Finding]:
     """Sources, ranks and labels that the run lacks, and what is unknown without them."""
     for gaps in (_programs, _recordings, _ranks, _sources, _counters, _labels, _launches):
-        for sentence, evidence in gaps(context):
-            title = one_line(shortened(sentence.partition(": ")[0], MAX_TITLE))
-            yield Finding(title, sentence, evidence, Confidence.HIGH)
+        for title, sentence, evidence in gaps(context):
+            yield Finding(one_line(title), sentence, evidence, Confidence.HIGH)
 
 
 def _programs(context: FindingsContext) -> Gaps:
@@ -73,6 +78,7 @@ def _programs(context: FindingsContext) -> Gaps:
     is_whole = context.iterations == (NO_LABEL,) and not context.view.path
     if is_whole and (gap := gap_of_programs(context.table)):
         yield (
+            f"{time(gap)} is one gap between activities: two programs?",
             f"{time(gap)} is one gap between activities: if two programs ran one after another, "
             "that is idle time of neither",
             context.with_view("launch", sort="-idle_ns"),
@@ -82,7 +88,7 @@ def _programs(context: FindingsContext) -> Gaps:
 def _recordings(context: FindingsContext) -> Gaps:
     for recording in context.run.recordings:
         for problem in recording.problems:
-            yield problem, context.with_view("tree")
+            yield problem, problem, context.with_view("tree")
 
 
 def _ranks(context: FindingsContext) -> Gaps:
@@ -91,6 +97,7 @@ def _ranks(context: FindingsContext) -> Gaps:
     if missing > 0:
         has_comm = context.split().sum("exposed_comm_ns").any()
         yield (
+            f"{missing} of {world} ranks {'is' if missing == 1 else 'are'} not in the traces",
             f"{missing} of {world} ranks {'is' if missing == 1 else 'are'} not in the traces: "
             "who waits for whom in collectives is unknown",
             context.with_view("comms" if has_comm else "launch"),
@@ -114,7 +121,10 @@ def _sources(context: FindingsContext) -> Gaps:
     if "telemetry" in lacks:
         unknown += ", and clocks, power and temperatures are unknown"
     evidence = context.with_view("overheads", sort="-unmodelled_pct")
-    yield f"without {' and '.join(lacks)}, {unknown}", evidence
+    title = f"no {' or '.join(lacks)}: {unknown.partition(', and ')[0]}"
+    if "hardware counters" in lacks:
+        title = f"no {' or '.join(lacks)}: lost compute can't be explained"
+    yield title, f"without {' and '.join(lacks)}, {unknown}", evidence
 
 
 def _counters(context: FindingsContext) -> Gaps:
@@ -122,6 +132,8 @@ def _counters(context: FindingsContext) -> Gaps:
     others = len(context.gpus) - len(counted)
     if counted and others:
         yield (
+            f"only {gpus_in_short(context, sorted(counted))} "
+            f"{'has' if len(counted) == 1 else 'have'} hardware counters",
             f"only {context.gpus_text(sorted(counted))} {'has' if len(counted) == 1 else 'have'} "
             f"hardware counters: the compute of {count(others, 'other GPU')} can't be split",
             context.with_view("overheads", "gpu", sort="-unmodelled_pct"),
@@ -138,6 +150,9 @@ def _labels(context: FindingsContext) -> Gaps:
             unknown, part = 1 - known / whole if whole else 0.0, "the time"
         if unknown > 1 - COVERAGE.share:
             yield (
+                _TITLES[level]
+                if unknown > _ALL
+                else f"the {level} is unknown for {percent(unknown)} of {part}",
                 f"the {level} is unknown for {percent(unknown)} of {part}: {hidden}",
                 context.with_view("kernels", sort="-kernel_ns", **{level: NO_LABEL_TEXT}),
             )
@@ -174,7 +189,11 @@ def _launches(context: FindingsContext) -> Gaps:
     whole = context.split()
     unlinked, total = int(whole.sum("unlinked").sum()), int(whole.sizes().sum())
     if unlinked >= UNLINKED.share * total:
+        title = f"{percent(unlinked / total)} of activities have no launch record"
+        if unlinked == total:
+            title = "no activity has a launch record: hosts are unknown"
         yield (
+            title,
             f"{unlinked:,} of {total:,} activities have no launch record: whether the host was "
             "late for them is unknown",
             context.with_view(

@@ -24,7 +24,7 @@ from chopper_core.findings.rule import (
     threshold,
     weighted_medians,
 )
-from chopper_core.findings.titles import one_line, shortened
+from chopper_core.findings.titles import of_name, one_line, shortened
 from chopper_core.model.phrases import count, listed, percent, time
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.model.view import Baseline, View
@@ -114,7 +114,7 @@ def _longer_in_short(context: FindingsContext, parts: list[SlowPart], where: str
     if len(names) > 1:
         up_to = percent(max(part.ratio for part in parts if np.isfinite(part.ratio)) - 1)
         name, how = f"{len(names)} operations", f"take up to {up_to} longer"
-    return one_line(
+    return (one_line if len(names) > 1 else of_name)(
         f"{name} {how} {where}",
         *(
             [f": most by {shortened(context.text('operation', most.operation))}"]

@@ -17,6 +17,8 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
     text, cost, saving = finding.detail, finding.cost_ns, finding.saving_ns
     if not cost or saving is None or context.share(abs(cost - saving)) < SMALLEST_SAVING.share:
         return text
+    if is_bound(finding.remedy) and saving > (1 + _FAR) * cost:
+        return f"{text}. By replay it saves at most {time(saving)}, which no change attains in full"
     if saving < (1 - _FAR) * cost:
         rest = time(cost - saving)
         why = "nothing" if saving < _FAR * cost else time(saving)

@@ -18,17 +18,16 @@ _MAX_LISTED: Final = 3
 
 
 def one_line(core: str, *more: str) -> str:
-    """A title: its core, and of what follows as much as fits."""
+    """A title: its core, with a capital, and of what follows as much as fits."""
+    return of_name(core[:1].upper() + core[1:], *more)
+
+
+def of_name(core: str, *more: str) -> str:
+    """A title that begins with a name of the trace, which stays as it is."""
     text = core
     for part in more:
         text += part * (len(text) + len(part) <= MAX_TITLE)
-    return shortened(text[:1].upper() + text[1:] if _is_word(text) else text, MAX_TITLE)
-
-
-def _is_word(text: str) -> bool:
-    """Whether a title begins with a word of ours, not with a name of the trace."""
-    first = text.partition(" ")[0]
-    return first.isalpha() and first.islower()
+    return shortened(text, MAX_TITLE)
 
 
 def shortened(text: str, most: int = MAX_NAME) -> str:

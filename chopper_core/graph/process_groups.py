@@ -106,9 +106,13 @@ def nodes_of(run: Run, gpus: Sequence[int]) -> tuple[list[str], list[int]]:
 def _gpus_per_node(run: Run) -> int:
     """How many GPUs a node has, by the devices of the ranks; 0 if these don't say it."""
     devices = {gpu.rank: gpu.device for gpu in run.gpus if gpu.device != NO_DEVICE}
+    by_rank = any("CharLLM" in source.format for source in run.telemetry)
+    if by_rank and len(devices) < len(run.gpus):
+        # Traces of some ranks: their devices don't show where the numbers repeat.
+        fits = all(device == rank % _PER_NODE for rank, device in devices.items())
+        return _PER_NODE if fits else 0
     if not devices:
-        by_rank = any("CharLLM" in source.format for source in run.telemetry)
-        return _PER_NODE if by_rank else 0
+        return 0
     different = sorted(set(devices.values()))
     size = len(different)
     repeats = all(different.index(device) == rank % size for rank, device in devices.items())

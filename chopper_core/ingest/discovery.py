@@ -40,9 +40,9 @@ from chopper_core.util.grouping import grouped_by
 from chopper_core.util.patterns import matched_group, shape_of_name
 
 _DATA: Final = re.compile(
-    r"\.(?:json|csv|db|rpd|sqlite|parquet|txt|log|jsonl)(?:\.gz)?$", re.IGNORECASE
+    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et)(?:\.gz)?$", re.IGNORECASE
 )
-_TRACE: Final = re.compile(r"\.(?:json|rpd|sqlite)(?:\.gz)?$", re.IGNORECASE)
+_TRACE: Final = re.compile(r"\.(?:json|rpd|sqlite|pftrace)(?:\.gz)?$", re.IGNORECASE)
 _MAX_PROBED: Final = 40
 """Files of a directory whose start is read to see whether it holds data."""
 _MAX_LOOSE: Final = 64
@@ -337,7 +337,10 @@ def _differ(jobs: Sequence[_Job]) -> bool:
 
 def _stem(name: str) -> str:
     return re.sub(
-        r"(?:\.pt)?(?:\.trace)?\.(?:json|rpd|sqlite)(?:\.gz)?$", "", name, flags=re.IGNORECASE
+        r"(?:\.pt)?(?:\.trace)?\.(?:json|rpd|sqlite|pftrace)(?:\.gz)?$",
+        "",
+        name,
+        flags=re.IGNORECASE,
     )
 
 

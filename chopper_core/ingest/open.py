@@ -42,6 +42,7 @@ from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Source
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.parallel import layout_of_settings
 from chopper_core.model.run import Run, located
+from chopper_core.model.settings import in_name
 from chopper_core.model.table import NO_TIME, KernelTable, empty_table
 from chopper_core.sources.foreign import NoActivityError, OnlyRangesError, what_is
 from chopper_core.sources.kineto.events import COUNTER_CATEGORY
@@ -256,9 +257,11 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
     for path in filter(Path.is_dir, paths):
         try:
             with reading(path):
-                layout = layout_of_settings(read_settings(path))
+                settings = read_settings(path)
+                layout = layout_of_settings(settings)
         except DataError as error:
             return replace(run, failed=(*run.failed, (str(path), str(error))))
+        run = replace(run, settings={**in_name(path.absolute().name), **settings, **run.settings})
         if layout is not None:
             return replace(run, layout=layout.text)
     return run

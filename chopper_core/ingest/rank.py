@@ -20,6 +20,7 @@ from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import joined_tables
 from chopper_core.model.table import NO_LABEL, KernelTable, concatenate
+from chopper_core.sources.annotations import with_annotations
 from chopper_core.sources.foreign import (
     CUPTI_RANGE,
     NoActivityError,
@@ -40,7 +41,8 @@ from chopper_core.util.progress import Progress, silent
 
 HOST_TRACE: Final = "host trace"
 CAPTURE: Final = "capture"
-JOINED: Final = (HOST_TRACE, CAPTURE)
+ANNOTATIONS: Final = "annotations"
+JOINED: Final = (HOST_TRACE, CAPTURE, ANNOTATIONS)
 """The note on a joined trace begins with one of these, and its path."""
 _MAX_ATTEMPTS: Final = 3
 """Attempts to read a file that is replaced or written during that time."""
@@ -209,7 +211,8 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
 def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[str, ...]]:
     """The trace with the host trace and the captures of its rank, and a note on each."""
     notes: list[str] = []
-    if (host := _host_of(trace, [each for each in hosts if not each.is_capture])) is not None:
+    apart = [each for each in hosts if each.is_capture or each.is_annotation]
+    if (host := _host_of(trace, [each for each in hosts if each not in apart])) is not None:
         try:
             with reading(host.path):
                 trace, join = read_source(host.path, Family.HOST).joined(trace)
@@ -232,6 +235,14 @@ def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[st
                 join = f"is not used: {error}"
             notes.append(f"{CAPTURE} {path} {join}")
         trace = with_captures(trace, read)
+    for each in apart:
+        if each.is_annotation and each.rank_hint == _known_rank(trace):
+            try:
+                trace, count = with_annotations(trace, each.path)
+                join = f"name {number_of(count, 'kernel')} of replayed graphs"
+            except DataError as error:
+                join = f"are not used: {error}"
+            notes.append(f"{ANNOTATIONS} {each.path} {join}")
     return trace, tuple(notes)
 
 

@@ -96,6 +96,11 @@ def parse_below(text: str) -> View:
     )
 
 
+def is_below(text: str) -> bool:
+    """Whether an address names no run: it is a path below one, options, or nothing."""
+    return text[:1] in ("", ":", "?") or bool(_FIRST_STEP.match(text))
+
+
 def nothing_at(path: PurePath | str) -> ChopperError:
     """The error of a run that doesn't exist: its name may be an address with an unknown level."""
     if unknown := _ANY_STEP.search(str(path)):

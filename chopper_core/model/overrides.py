@@ -36,9 +36,9 @@ class Overrides(Struct, frozen=True):
     base_parallel: str = ""
     """The layout of the baseline's ranks, where it has another."""
     settings: tuple[str, ...] = ()
-    """Settings of the runs of a set: `tp=2,pp=16`, `gpt3_*:tp=2`."""
+    """Settings of runs: `tp=2,pp=16`, `gpt3_*:tp=2`."""
     names: tuple[str, ...] = ()
-    """Patterns over the names of the runs of a set: `{model}_{tp}-{pp}`."""
+    """Patterns over the names of runs: `{model}_{tp}-{pp}`."""
     predicted: str = ""
     """The questions of what-if whose predicted run it is; empty: the run as measured."""
 
@@ -48,7 +48,12 @@ class Overrides(Struct, frozen=True):
 
     @property
     def of_base(self) -> Overrides:
-        return replace(self.of_run, parallel=self.base_parallel or self.parallel)
+        return replace(
+            self.of_run,
+            parallel=self.base_parallel or self.parallel,
+            settings=self.settings,
+            names=self.names,
+        )
 
     @property
     def of_run(self) -> Overrides:

@@ -37,6 +37,7 @@ FROM_USER: Final = "--parallel"
 FROM_GROUPS: Final = "process groups"
 FROM_SETTINGS: Final = "the manifest or the job's configuration"
 FROM_NAMES: Final = "the names of the files"
+FROM_DIRECTORY: Final = "the settings in the directory's name"
 EXAMPLE: Final = "tp=2,pp=16"
 _MAX_DIGITS: Final = 10
 

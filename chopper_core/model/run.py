@@ -33,15 +33,18 @@ from chopper_core.model.memo import LazyMap, Memo
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import (
     DIMENSIONS,
+    FROM_DIRECTORY,
     FROM_SETTINGS,
     Parallel,
     ProcessGroup,
+    layout_of_settings,
     parallel_of_groups,
     parallel_of_layout,
     parallel_of_names,
     parse_layout,
 )
 from chopper_core.model.recent import RecentSamples
+from chopper_core.model.settings import Setting
 from chopper_core.model.side_table import (
     MEMORY_SIGNALS,
     HostSteps,
@@ -140,6 +143,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Number of a GPU in its node → its slot, such as `front`, from slots.csv."""
     layout: str = ""
     """The layout of the ranks by the manifest or the job's configuration next to the files."""
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    """The settings of the job: in the name of its directory, next to its files, or given."""
     groups: tuple[ProcessGroup, ...] = ()
     """The process groups that the traces name, but for those of one rank or of all."""
     recent: RecentSamples | None = None
@@ -191,12 +196,16 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         found = parallel_of_groups(self.groups, self.ranks, world)
         if found is None and not self.layout:
             names = {each.rank: PurePath(each.path).name for each in self.sources}
-            return parallel_of_names(names, world)
+            found = parallel_of_names(names, world)
         if found is not None:
             return found
-        layout = parse_layout(self.layout)
+        sizes = {name: size for name, size in self.settings.items() if name in DIMENSIONS}
+        stated = parse_layout(self.layout) if self.layout else layout_of_settings(sizes)
+        if stated is None:
+            return None
+        origin = FROM_SETTINGS if self.layout else FROM_DIRECTORY
         try:
-            return parallel_of_layout(layout, self.ranks, world, FROM_SETTINGS, is_stated=is_stated)
+            return parallel_of_layout(stated, self.ranks, world, origin, is_stated=is_stated)
         except UsageError:
             return None  # The settings describe another number of ranks.
 
@@ -490,7 +499,17 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         last, until = last[until != NO_TIME], until[until != NO_TIME]
         in_turn = np.argsort(until)
         rests = TimeSpans((until - after[last])[in_turn], until[in_turn])
-        return BusyCurve(edges, np.zeros(2), known, parts, at, len(starts), is_idle, unseen, rests)
+        return BusyCurve(
+            edges,
+            np.zeros(2),
+            known,
+            parts=parts,
+            activities=at,
+            count=len(starts),
+            is_idle=is_idle,
+            unseen=unseen,
+            rests=rests,
+        )
 
     @cached_property
     def _traces_of(self) -> Mapping[int | None, list[Source]]:

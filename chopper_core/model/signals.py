@@ -8,11 +8,11 @@ same file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from chopper_core.model.inputs import SampledFile
 from chopper_core.model.table import NO_TIME
@@ -88,6 +88,9 @@ class IntegralCurve(Struct, frozen=True):
     edges_ns: Int64
     integral: Float64
     covered_ns: Float64
+    reach: Float64 = field(default_factory=partial(np.empty, 0))
+    """The first sample's value, how many ns before the first edge it may stand in for what isn't
+    known, and the same of the last sample after the last edge; empty: no sample may."""
 
     def integrals(self, times_ns: Numbers) -> tuple[Float64, Float64]:
         edges = self.edges_ns
@@ -112,6 +115,18 @@ class IntegralCurve(Struct, frozen=True):
             else np.nan
         )
 
+    def held_for_a_period(self) -> IntegralCurve:
+        """The curve with its first and last sample standing in for up to a period more."""
+        if not len(self.reach) or not len(self.edges_ns):
+            return self
+        first, before, last, after = self.reach.tolist()
+        begin, end = self.edges_ns[0] - round(before), self.edges_ns[-1] + round(after)
+        return IntegralCurve(
+            np.concatenate([[begin], self.edges_ns, [end]]),
+            _extended(self.integral, first * before, last * after),
+            _extended(self.covered_ns, before, after),
+        )
+
     def interval_values(self) -> Float64:
         """The value of each interval of a curve of intervals (`between`), NaN where unknown."""
         return ratios(np.diff(self.integral)[::2], np.diff(self.covered_ns)[::2])
@@ -129,7 +144,12 @@ def bounds_of(begin_ns: int | Int64, end_ns: int | Int64, bins: int) -> Int64:
     return np.asarray(begin_ns)[..., None] + since
 
 
-class BusyCurve(IntegralCurve, frozen=True):
+def _extended(running: Float64, before: float, after: float) -> Float64:
+    """A running sum from 0 on with more before and after it."""
+    return np.concatenate([[0.0], running + before, [running[-1] + before + after]])
+
+
+class BusyCurve(IntegralCurve, frozen=True, kw_only=True):
     """The share of time (in %) in which anything ran, or any compute, from the accounting.
 
     Idle time is charged to the activity that starts next, but for the rest of a step after its
@@ -217,6 +237,15 @@ class Signal(Struct, frozen=True):
     @property
     def scale(self) -> UnitScale:
         return self.unit.axis(self.low, self.high)
+
+
+def reach_of(times_ns: Int64, values: Float64, curve: IntegralCurve, period_ns: int) -> Float64:
+    """`IntegralCurve.reach` of a curve of samples: up to a period from the first and the last."""
+    if not len(curve.edges_ns) or not np.isfinite(values[[0, -1]]).all():
+        return np.empty(0)
+    before = curve.edges_ns[0] - (times_ns[0] - period_ns)
+    after = times_ns[-1] + period_ns - curve.edges_ns[-1]
+    return np.array([values[0], max(before, 0), values[-1], max(after, 0)], np.float64)
 
 
 def nearest_values(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:

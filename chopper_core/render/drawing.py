@@ -14,6 +14,8 @@ from chopper_core.util.escape import clean
 
 CELL: Final = (8, 16)
 """Width and height of a cell."""
+GROUNDS: Final = {"light": ("#ffffff", "#24292f"), "dark": ("#0d1117", "#c9d1d9")}
+"""The colours of a theme behind a picture that stands alone, and of its text."""
 _MARGIN: Final = 12
 _BASE: Final = 12
 """From the top of a cell to the line that its text stands on."""

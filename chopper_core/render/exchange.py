@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.columns import Metric, Values
-from chopper_core.model.attributes import plain_value
 from chopper_core.model.charts import Lanes
 from chopper_core.model.doubts import NOTE
 from chopper_core.model.inputs import TIMES_NOTES
@@ -38,15 +37,20 @@ LANE_CELLS: Final = 100
 
 
 def as_json(
-    frame: Frame, *, limit: int | None = None, has_pictures: bool = False, is_brief: bool = False
+    frame: Frame,
+    *,
+    limit: int | None = None,
+    has_pictures: bool = False,
+    is_brief: bool = False,
+    most_bytes: int | None = None,
 ) -> Escaped:
     """A frame as JSON of the schema `chopper.frame/2`; missing values are null.
 
     Without a limit it has at most `MAX_ROWS` rows, and of these as many as `MAX_BYTES` hold;
-    `rows_total` and `rows_shown` count them. `has_pictures` adds the charts as numbers, on top of
-    that size. `is_brief` rounds figures that aren't integers to four significant digits and has the
-    columns asked for, else the first `BRIEF_COLUMNS` of those that a row has; `more_columns` names
-    the rest.
+    `rows_total` and `rows_shown` count them; `most_bytes` is another size, also with a limit.
+    `has_pictures` adds the charts as numbers, on top of that size. `is_brief` rounds figures that
+    aren't integers to four significant digits and has the columns asked for, else the first
+    `BRIEF_COLUMNS` of those that a row has; `more_columns` names the rest.
 
     `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
     rows, `held` names the columns of a row whose value is that of the nearest sample outside of it
@@ -57,6 +61,7 @@ def as_json(
     """
     count = min(MAX_ROWS if limit is None else limit, len(frame))
     columns = _brief_columns(frame) if is_brief else frame.columns
+    names = [each.name for each in columns]
     more = [each.name for each in frame.columns if each not in columns]
     is_statistic = frame.view.stat and frame.over
     statistic = {"name": frame.view.stat, "over": frame.over} if is_statistic else {}
@@ -77,8 +82,8 @@ def as_json(
         "rows": [],
         "total": finite({each.name: frame.total.get(each.name) for each in columns}),
         **_given(
-            partial_total=sorted(frame.partial_total),
-            held_total=sorted(frame.extrapolated_total),
+            partial_total=sorted(frame.partial_total.intersection(names)),
+            held_total=sorted(frame.extrapolated_total.intersection(names)),
             unknown=_unknown(frame, columns),
             headline=frame.headline,
             quality=[note.removeprefix(NOTE) for note in frame.notes if note.startswith(NOTE)],
@@ -86,9 +91,13 @@ def as_json(
         "notes": list(frame.notes),
     }
     if is_brief:
-        rows, document["total"] = (rounded(each) for each in (rows, document["total"]))
-    if limit is None:
-        rows = rows_within(rows, MAX_BYTES - len(json_text(document).encode()))
+        rows = rounded(rows)
+        known = {name: each for name, each in document["total"].items() if each is not None}
+        document["total"] = rounded(known)
+    if most_bytes is None and limit is None:
+        most_bytes = MAX_BYTES
+    if most_bytes is not None:
+        rows = rows_within(rows, most_bytes - len(json_text(document).encode()))
     document |= {"rows": rows, "rows_shown": len(rows)}
     document["notes"] += limit_notes(frame, len(rows))
     return json_text(document | _given(pictures=pictures))
@@ -103,9 +112,9 @@ def _row(frame: Frame, row: int, columns: Sequence[Metric]) -> dict[str, Any]:
         **_given(truncated=frame.is_cut(row)),
         **{column.name: finite(figures[column.name]) for column in columns},
         **_given(
-            held=_columns_with(frame, row, Values.is_extrapolated),
-            partial=_columns_with(frame, row, Values.is_partial),
-            bound=_columns_with(frame, row, Values.is_bound),
+            held=_columns_with(frame, columns, row, Values.is_extrapolated),
+            partial=_columns_with(frame, columns, row, Values.is_partial),
+            bound=_columns_with(frame, columns, row, Values.is_bound),
             attributes={name: plain_value(each) for name, each in frame.attributes(row).items()},
         ),
     }
@@ -153,8 +162,10 @@ def _given(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value}
 
 
-def _columns_with(frame: Frame, row: int, has: Callable[[Values, int], bool]) -> list[str]:
-    return [column.name for column in frame.columns if has(frame.values[column.name], row)]
+def _columns_with(
+    frame: Frame, columns: Sequence[Metric], row: int, has: Callable[[Values, int], bool]
+) -> list[str]:
+    return [column.name for column in columns if has(frame.values[column.name], row)]
 
 
 def json_text(document: Mapping[str, Any]) -> Escaped:

@@ -128,7 +128,7 @@ def describe(run: Run) -> dict[str, Any]:
             }
             for doubt in run.doubts
         ],
-        "coverage": {level: _coverage(run, level) for level in LABELLED},
+        "coverage": {level: coverage_of(run, level) for level in LABELLED},
         "levels": {
             level: len(table.operations)
             if level == "operation"
@@ -156,7 +156,7 @@ def describe(run: Run) -> dict[str, Any]:
             for samples in run.cpu
         ],
         "hardware": run.hardware,
-        "missing": _missing(run),
+        "missing": missing_of(run),
     }
     plain: dict[str, Any] = finite(to_builtins(document, str_keys=True))
     return plain
@@ -266,7 +266,7 @@ def _samples(run: Run) -> _Document:
     }
 
 
-def _missing(run: Run) -> list[str]:
+def missing_of(run: Run) -> list[str]:
     if run.is_sampled_only:
         return ["no traces and no counters: this telemetry belongs to no run"]
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
@@ -297,7 +297,7 @@ def numbers_text(numbers: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
-def _coverage(run: Run, level: str) -> _Document:
+def coverage_of(run: Run, level: str) -> _Document:
     table, unlabelled = run.table, 0
     by_rule = np.zeros(len(Rule), np.int64)
     for rows in _rows_of_gpus(run).values():

@@ -71,6 +71,8 @@ class HostFile(Struct, frozen=True):
     """The last number in its name."""
     is_capture: bool = False
     """Whether it is a trace of the capture of graphs that others replay."""
+    is_annotation: bool = False
+    """Whether it says what the nodes of graphs were marked with as they were captured."""
 
 
 class FoundTraces(Struct, frozen=True):
@@ -137,6 +139,11 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
         [
             *(head for head in heads if head is not None),
             *(HostFile(path, ABSENT, claimed_rank(path), is_capture=True) for path in captures),
+            *(
+                HostFile(file.path, ABSENT, int(match[1]), is_annotation=True)
+                for file in others
+                if (match := _ANNOTATIONS.fullmatch(file.path.name))
+            ),
         ],
         [file for file in others if file not in lost],
     )
@@ -173,6 +180,7 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
 
 _MERGED: Final = re.compile("merged", re.IGNORECASE)
 _CAPTURE: Final = re.compile("captur", re.IGNORECASE)
+_ANNOTATIONS: Final = re.compile(r"kernel_annotations_rank(\d{1,9})(?:[_.].*)?\.json(?:\.gz)?")
 _RANK_IN_HEAD: Final = re.compile(
     r'"distributedInfo"\s*:\s*\{.{0,4000}?"rank"\s*:\s*(\d+)', re.DOTALL
 )

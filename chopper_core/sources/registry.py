@@ -46,7 +46,7 @@ class Family(StrEnum):
 
 
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
-    Family.TRACE: ("kineto.reader", "rpd", "nsys"),
+    Family.TRACE: ("kineto.reader", "rpd", "nsys", "perfetto.reader"),
     Family.COUNTERS: (
         "counters.rocpd",
         "counters.rocprofv3_json",

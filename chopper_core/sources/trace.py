@@ -68,6 +68,10 @@ class Activities(Rows, frozen=True, eq=False):
     """Index into `Trace.collectives`, or ABSENT."""
     launch_shape: Int32
     """Index into `Trace.launch_shapes`."""
+    graph_node: Int64
+    """Its node in a graph that was replayed, as the trace writes it, else ABSENT."""
+    annotation: Int32
+    """Index into `Trace.annotations`, or ABSENT."""
     rank: Int32
     """The rank in a file that merges several, else ABSENT."""
 
@@ -260,6 +264,8 @@ class Trace(Struct, frozen=True):
     flows: Flows = blank(Flows)
     allocations: Allocations = blank(Allocations)
     collectives: Sequence[Collective] = ()
+    annotations: Sequence[str] = ()
+    """What nodes of graphs were marked with as they were captured: paths of modules."""
     inputs: Sequence[InputTexts] = ()
     unused_events: Mapping[str, int] = {}
     """The part of `event_counts` that is in no table above."""

@@ -274,7 +274,7 @@ def _signals(
 ) -> dict[str, Signal]:
     lists = _lists(IntegralCurve, columns, IntegralCurve.__struct_fields__)
     curves = list(zip(*lists, strict=True))
-    if any(len(set(map(len, curve))) > 1 for curve in curves):
+    if any(len(set(map(len, curve[:3]))) > 1 or len(curve[3]) not in (0, 4) for curve in curves):
         raise ValueError("curves of different lengths")
     if is_checked and any((edges[1:] < edges[:-1]).any() for edges, *_ in curves):
         raise ValueError("curves whose time goes back")

@@ -25,7 +25,7 @@ from chopper_core.analyses.samples import (
     mean_powers,
     sampled_columns,
     sampled_notes,
-    sum_if_known,
+    total_power,
     totals_of,
 )
 from chopper_core.analyses.step_account import (
@@ -259,7 +259,7 @@ def _columns(
                 own.append((OF_SAMPLES[_POWER], _reduced(rows, powers, "sum")))
             elif step.run.awaits_telemetry:
                 own.append(_pending(OF_SAMPLES[_POWER], rows, AWAITED))
-            if (watts := sum_if_known(powers)) is not None:
+            if (watts := total_power(step.run, step.view)) is not None:
                 total[_POWER] = watts
         elif is_measured(name, table):
             values, metric = step.figure(name), METRICS[name]

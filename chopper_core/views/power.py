@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
+from msgspec.structs import replace
 
-from chopper_core.analyses.base import base_of
+from chopper_core.analyses.base import NODE, base_of
+from chopper_core.analyses.power_groups import (
+    SHOWN_OF_GROUPS,
+    energy_columns,
+    of_groups,
+    places_in,
+)
 from chopper_core.analyses.power_samples import (
     CORRELATED,
     OF_STEPS,
@@ -20,20 +26,25 @@ from chopper_core.analyses.power_samples import (
     samples_of,
 )
 from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
-from chopper_core.analyses.samples import gpus_of, sampled_columns, sampled_notes, totals_of
-from chopper_core.analyses.step_times import of_steps, tokens_in, whole_steps
-from chopper_core.columns import METRICS, Scope, is_measured, numbered
+from chopper_core.analyses.samples import (
+    gpus_of,
+    sampled_columns,
+    sampled_notes,
+    totals_of,
+)
+from chopper_core.analyses.step_energy import StepEnergy
+from chopper_core.analyses.step_times import untraced_in
+from chopper_core.columns import METRICS, is_measured, numbered
 from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import EDGE, HEAT
 from chopper_core.model.phrases import count, differs, facts, listed
 from chopper_core.model.run import Run
-from chopper_core.model.signals import TimeSpans
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import median_of, others_median, ratios
+from chopper_core.util.grouping import median_of, others_median
 from chopper_core.views.shared.rows_of_samples import result_of_samples
 from chopper_core.views.shared.sample_charts import charts
 from chopper_core.views.shared.table_view import known_columns, table_view
@@ -43,7 +54,7 @@ SPEC: Final = ViewSpec(
     name="power",
     title="Power",
     question="How much power do the GPUs draw, how fast and how hot do they run, what limits them?",
-    by=any_level("gpu"),
+    by=(*any_level("gpu"), NODE),
     of="window:MS, burst:W, tokens:N or samples:N",
     no_statistic="shows means over time",
     takes_samples=True,
@@ -70,10 +81,9 @@ _SHOWN_BY_GPU: Final = (
     *("r_time_gfx", "r_time_heat", "r_chance", "r_samples", "rolling_power_w"),
     *("rolling_gfx_mhz", "bursts", "burst_pct", "longest_burst_ns"),
 )
-_SUMS: Final = ("mean_power_w", "iteration_energy_j", "energy_j")
+_SUMS: Final = ("mean_power_w", "energy_j")
 """What adds up over the GPUs, where all have it: a sum over some of them is no total."""
 _MEASURED: Final = ("gfx_mhz", "mem_mhz", "power_w", "hotspot_c", "throttle_pct")
-_UNKNOWN: Final = np.full(1, np.nan)
 _OPTIONS: Final = ("window", "burst", "tokens", "samples")
 """Of an address: ms of rolling quantiles, the level of bursts in W, tokens of a GPU and iteration,
 and samples of training in the window of a run of telemetry alone."""
@@ -92,44 +102,60 @@ def answer(run: Run, view: View) -> ViewResult:
     if not any(name in run.measured for name in SIGNALS):
         raise NothingToShow(_NO_TELEMETRY)
     by = view.by or "gpu"
-    found = samples_of(run, view, window_ns if by == "gpu" else None)
-    if by != "gpu":
-        return _by_label(run, view, found, options, by)
-    # GPUs without a trace have telemetry over the run's time, and no iterations.
-    span = TimeSpans(np.array([run.origin_ns]), np.array([run.end_ns]))
-    untraced = () if view.path else (g.index for g in run.gpus if g.index not in run.traced)
-    others, energy = dict.fromkeys(untraced, span), _UNKNOWN_ENERGY
-    rows: LabelledRows = Partition.of(run.tree_of(view), view, "gpu")
-    if others:
-        found = [*found, *samples_of(run, view, window_ns, others)]
-        found.sort(key=lambda each: each.gpu)
-        rows = LabelledRows("gpu", [str(each.gpu) for each in found])
+    energy = StepEnergy.of(run, view, options.get("tokens"))
+    of_gpus = by in ("gpu", NODE, *run.table.coordinates)
+    found = samples_of(run, view, window_ns if of_gpus else None)
+    if not of_gpus:
+        return _by_label(run, view, found, energy, by)
+    gpus, untraced = [each.gpu for each in found], {*untraced_in(run, view)}
     own = _columns(run, view, found, options)
-    if isinstance(rows, Partition):
-        energy = StepEnergy.of(run, view, options.get("tokens"))
-        own += [
-            (METRICS["energy_j"], METRICS["energy_j"].compute(rows.scope(run))),
-            (OF_STEPS["iteration_energy_j"], numbered(energy.each_j)),
-            (OF_STEPS["token_energy_mj"], numbered(energy.each_token_mj)),
-        ]
+    own += energy_columns(energy, [places_in(energy.gpus, [gpu]) for gpu in gpus])
+    rows: LabelledRows = LabelledRows("gpu", list(map(str, gpus)))
     notes = _notes(found)
-    if others:
-        alone = f"{len(others)} of {len(found)} GPUs have telemetry alone"
-        notes = (f"{alone}: their figures are over the time of the run", *notes)
+    if untraced:
+        alone = f"{len(untraced)} of {len(found)} GPUs have telemetry alone"
+        notes = (f"{alone}: their steps are those of the other GPUs", *notes)
+    headline = _headline(found, energy)
+    if by != "gpu":
+        rows, own, line = of_groups(run, gpus, by, own, energy)
+        headline = (*headline, *line)
+    elif not untraced:
+        rows = Partition.of(run.tree_of(view), view, "gpu")
+        own.append((METRICS["energy_j"], METRICS["energy_j"].compute(rows.scope(run))))
     return table_view(
         view,
         rows,
-        [each for each in own if not others or each[1].present().any()],
-        [*_sums_of_all(view, own), (OF_STEPS["token_energy_mj"], numbered([energy.token_mj]))],
+        [
+            each
+            for each in own
+            if not untraced or each[0].name in OF_STEPS or each[1].present().any()
+        ],
+        [*_sums_of_all(view, own), *_totals(energy)],
         total_title=ALL_GPUS,
-        opens=lambda row: (
-            view if found[row].gpu in others else child_of(view, by, str(found[row].gpu))
-        ),
-        shown=() if others else known_columns(own, _SHOWN_BY_GPU),
-        headline=_headline(found, energy),
+        opens=lambda row: _opened(view, rows, row, untraced),
+        shown=known_columns(own, _SHOWN_BY_GPU if by == "gpu" else SHOWN_OF_GROUPS),
+        headline=headline,
         notes=notes,
         charts=charts(found, run.origin_ns),
+        base=None if isinstance(rows, Partition) else base_of(run, view).applied,
     )
+
+
+def _totals(energy: StepEnergy) -> Own:
+    return [
+        (OF_STEPS["iteration_energy_j"], energy.together()),
+        (OF_STEPS["token_energy_mj"], energy.token()),
+    ]
+
+
+def _opened(view: View, rows: LabelledRows, row: int, untraced: Set[int]) -> View:
+    """What a row opens: its part of the tree, or the view where a GPU has no trace."""
+    label = rows.labels[row]
+    if rows.level == NODE or (rows.level == "gpu" and int(label) in untraced):
+        return view
+    if rows.level == "gpu":
+        return child_of(view, rows.level, label)
+    return replace(view, by="gpu", filter=f"{rows.level}:{label}", columns=(), sort="")
 
 
 def _columns(run: Run, view: View, found: list[GpuSamples], options: Mapping[str, float]) -> Own:
@@ -186,78 +212,49 @@ def _sums_of_all(view: View, own: Own) -> Own:
 
 
 def _by_label(
-    run: Run, view: View, found: list[GpuSamples], options: Mapping[str, float], by: str
+    run: Run, view: View, found: list[GpuSamples], energy: StepEnergy, by: str
 ) -> ViewResult:
     rows = Partition.of(run.tree_of(view), view, by)
-    energy, elapsed = (METRICS[n].compute(rows.scope(run)) for n in ("energy_j", "elapsed_ns"))
-    joules = energy.known()
+    charged, elapsed = (METRICS[n].compute(rows.scope(run)) for n in ("energy_j", "elapsed_ns"))
+    joules = charged.known()
     own: Own = [
-        (METRICS["energy_j"], energy),
+        (METRICS["energy_j"], charged),
         (OF_STEPS["energy_pct"], numbered(100.0 * joules / joules.sum())),
         (OF_STEPS["charged_power_w"], quotient(joules, elapsed.known() * 1e-9)),
     ]
+    totals: Own = []
     if by == "iteration":
-        iterations, each_j, tokens = _of_steps(run, view, options.get("tokens"))
-        each_mj = 1e3 * ratios(each_j.sum(axis=0), tokens.sum(axis=0))
-        known_mj = dict(zip(iterations, each_mj.tolist(), strict=True))
-        per_token = numbered([known_mj.get(label) for label in rows.labels])
-        own.append((OF_STEPS["token_energy_mj"], per_token))
+        number_of = {str(number): place for place, number in enumerate(energy.iterations)}
+        at = np.array([number_of.get(label, -1) for label in rows.labels], np.intp)
+        names = ("step_energy_j", "token_energy_mj")
+        for name, values in zip(names, energy.of_iterations(), strict=True):
+            known = values.take(at)
+            missing = ~known.present() | (at < 0)
+            own.append((OF_STEPS[name], replace(known, missing=missing)))
+        totals = [(OF_STEPS["step_energy_j"], energy.together())]
     divisors = base_of(run, view).of_rows({by: rows.labels})
     shown = known_columns(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
-    known = np.isfinite(joules).all()
+    known_all = np.isfinite(joules).all()
     return table_view(
         view,
         rows,
         own,
         [
             (METRICS["energy_j"], numbered([joules.sum()])),
-            (OF_STEPS["energy_pct"], numbered([100.0 if known else None])),
+            (OF_STEPS["energy_pct"], numbered([100.0 if known_all else None])),
+            *totals,
         ],
         sort="-energy_j" if by in ("operation", "kernel") else "",
         shown=(*shown, "elapsed_ns"),
-        headline=_headline(found, StepEnergy.of(run, view, options.get("tokens"))),
+        headline=_headline(found, energy),
         notes=_notes(found),
         charts=energy_bars(by, rows.labels, joules / divisors),
     )
 
 
-class StepEnergy(Struct, frozen=True, eq=False):
-    """The energy of the whole iterations of a scope; NaN where not known."""
-
-    each_j: Float64 = _UNKNOWN
-    """Per iteration of each GPU."""
-    each_token_mj: Float64 = _UNKNOWN
-    """Per token of each GPU."""
-    token_mj: float = np.nan
-    """Per token of all GPUs together."""
-
-    @classmethod
-    def of(cls, run: Run, view: View, given: float | None) -> StepEnergy:
-        _, joules, tokens = _of_steps(run, view, given)
-        whole = ~np.isneginf(joules)
-        energy, used = (np.where(whole, each, 0.0).sum(axis=1) for each in (joules, tokens))
-        together = ratios(energy.sum(keepdims=True), used.sum(keepdims=True))
-        per_token = 1e3 * ratios(energy, used)
-        return cls(ratios(energy, whole.sum(axis=1)), per_token, 1e3 * float(together[0]))
-
-
-_UNKNOWN_ENERGY: Final = StepEnergy()
-
-
-def _of_steps(run: Run, view: View, given: float | None) -> tuple[list[str], Float64, Float64]:
-    """The iterations of a scope's GPUs, and their J and tokens as GPUs x iterations; NaN where
-    unknown, -inf J where a GPU has no such whole iteration."""
-    steps, gpus, numbers = whole_steps(run, view)
-    energy_j = METRICS["energy_j"].compute(Scope.of(run, steps)).known()
-    is_cut = np.isin(steps.codes("iteration"), [] if view.cut else [*run.cut_iterations])
-    joules = of_steps(steps, gpus, numbers, np.where(is_cut, -np.inf, energy_j), -np.inf)
-    tokens = tokens_in(run, gpus.tolist(), numbers.tolist(), given)
-    return list(map(str, numbers.tolist())), joules, tokens
-
-
 def _headline(
     found: list[GpuSamples],
-    energy: StepEnergy = _UNKNOWN_ENERGY,
+    energy: StepEnergy | None = None,
     known_means: Mapping[str, Float64] = {},
 ) -> tuple[str, ...]:
     def means(signal: str) -> Float64:
@@ -279,12 +276,17 @@ def _headline(
         if several and differs(power[most], median_of(power)):
             text += f", GPU {found[most].gpu} most, {power[most]:.0f} W"
         first.append(text)
-        for number, unit, what in (
-            (float(energy.each_j.sum()), Unit.JOULES, "an iteration"),
-            (energy.token_mj, Unit.MILLIJOULES, "a token"),
+        for values, unit, what in (
+            ()
+            if energy is None
+            else (
+                (energy.together(), Unit.JOULES, "an iteration"),
+                (energy.token(), Unit.MILLIJOULES, "a token"),
+            )
         ):
-            if np.isfinite(number):
-                first.append(f"{scaled_text(number, unit)} {what}")
+            if (number := values.at(0)) is not None:
+                mark = "~" * values.is_extrapolated(0)
+                first.append(f"{mark}{scaled_text(number, unit)} {what}")
     low = int(np.nan_to_num(gfx, nan=np.inf).argmin())
     usual = others_median(gfx)[low]
     if several and np.isfinite(usual) and differs(gfx[low], usual):

@@ -14,6 +14,7 @@ from chopper_core.analyses.base import base_of_steps
 from chopper_core.analyses.rows import GpuRows, LabelledRows
 from chopper_core.analyses.step_parts import PARTS, StepParts, step_parts_of
 from chopper_core.analyses.step_times import (
+    stated_tokens,
     token_rate,
 )
 from chopper_core.columns import Metric, Values, column, columns, numbered, worded
@@ -32,7 +33,8 @@ from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
 _NO_TOKENS: Final = (
     "the trace has no shapes of an embedding or attention (record_shapes=True in the profiler), "
-    "and the address gives no number of tokens (of=tokens:8192, per GPU and iteration)"
+    "and neither the settings (--set gbs=128,seq=4096) nor the address (of=tokens:8192, per GPU "
+    "and iteration) give a number of tokens"
 )
 _CUT: Final = "the iteration is truncated by the profiling window, or missing on a GPU"
 COLUMNS: Final = columns(
@@ -55,10 +57,11 @@ COLUMNS: Final = columns(
         the idle time before the iteration and where iterations overlap too long.
         source: UnaryLab/chopper lead_and_throughput.py (use_elapsed)
     tokens | | tokens
-        Tokens per GPU and iteration: given in the address, or from the trace's shapes. GPUs of one
-        data-parallel replica (tensor, context and pipeline parallelism) share its tokens.
+        Tokens per GPU and iteration: given in the address, global_batch x sequence of the settings
+        over the ranks, or from the trace's shapes. GPUs of one data-parallel replica (tensor,
+        context and pipeline parallelism) share its tokens.
         missing: {_NO_TOKENS}
-        source: trace or address
+        source: address, settings or trace
     tokens_per_s | tok/s | per GPU
         Tokens per second and GPU: tokens / iteration_ns.
         missing: {_NO_TOKENS}; or {_CUT}
@@ -279,6 +282,9 @@ def _notes(run: Run, view: View, steps: StepParts) -> tuple[str, ...]:
         notes.append(f"tokens are unknown: {_NO_TOKENS}")
     elif view.of:
         notes.append("tokens as given in the address")
+    elif stated_tokens(run):
+        batch, sequence = (run.settings[name] for name in ("global_batch", "sequence"))
+        notes.append(f"tokens from the settings: global batch {batch} x sequence {sequence}")
     else:
         notes.append("tokens from the shapes in the trace")
     if steps.replicas < 1:

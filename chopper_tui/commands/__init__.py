@@ -27,6 +27,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "report": ("RUN", "one HTML page for a ticket: findings, tables, pictures"),
     "ingest": ("RUN -o D", "align a run once and write a store to keep or share"),
     "sql": ("RUN 'select …'", "ask the tables of a run in SQL"),
+    "mcp": ("[RUN…]", "answer agents on standard input and output"),
+    "skill": ("", "the guide for agents"),
     "export": (
         "RUN --to FORMAT -o PATH",
         "write a run for a simulator or another viewer",

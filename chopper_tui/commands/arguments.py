@@ -24,7 +24,7 @@ figures per step and GPU); stat and over (a statistic over GPUs, iterations,
 layers); cut (1 counts truncated iterations); predicted (a what-if question:
 the run as replayed); from and to, at and mark (times, such as 12.5ms); clock,
 gpu, hardware and parallel (as the options, comma-separated), base_parallel;
-of several runs set (tp=2;gpt*:pp=4) and name ({model}_{tp}).
+set (gbs=128,seq=4096; of several runs tp=2;gpt*:pp=4) and name ({model}_{tp}).
 """
 
 CACHING: Final = """
@@ -41,7 +41,9 @@ READING: Final = f"""
         or to none
     --hardware NAME|FILE | GPU model (MI300X), if the files lack it or are wrong; or a .toml file
         with a specification, such as the peaks that you measured
-    --base-parallel LAYOUT | the layout of the baseline, if it differs from --parallel{CACHING}"""
+    --base-parallel LAYOUT | the layout of the baseline, if it differs from --parallel
+    several --set [RUNS:]GBS=128,SEQ=4096 | settings of the run, or of runs whose names match a
+        pattern: tokens per second and joules per token follow from them{CACHING}"""
 EXPLORING: Final = f"""
     --watch | follow the run while it is written
     --interval S | seconds between two looks at its files; default: 1

@@ -74,10 +74,10 @@ def _read_into(options: Namespace) -> int:
 
     if not options.run:
         raise UsageError("missing trace: chopper ingest RANKFILE --into STORE")
-    if options.clock or options.gpu or options.hardware or options.parallel:
+    if options.clock or options.gpu or options.hardware or options.parallel or options.set:
         raise UsageError(
-            "--clock, --gpu, --hardware and --parallel go with --finish: a single rank does not "
-            "need them"
+            "--clock, --gpu, --hardware, --parallel and --set go with --finish: a single rank does "
+            "not need them"
         )
     if options.engine != "processes" or options.scheduler:
         raise UsageError("--engine goes with -o: --into reads on this machine only")

@@ -36,7 +36,9 @@ def view_of(address: str, options: Namespace) -> View:
 
     view = View(address) if os.path.exists(address) else parse(address)
     given = (options.hardware, options.parallel, options.base_parallel)
-    return replace(view, overrides=overrides_of(options.clock, options.gpu, view.overrides, *given))
+    overrides = overrides_of(options.clock, options.gpu, view.overrides, *given)
+    settings = (*overrides.settings, *options.set)
+    return replace(view, overrides=replace(overrides, settings=settings))
 
 
 def home_of(view: View) -> View:

@@ -69,7 +69,7 @@ def test_a_package_adds_one_of_each(tmp_path: Path) -> None:
         ["show", f"{RUN}?view=gaps&by=gpu"],
         ["show", f"{RUN}:gpu=1?columns=mean_gap_ns,idle_ns,activities", "--format", "json"],
         ["show", f"{tmp_path / 'run.watts'}?view=power", "--format", "json"],
-        ["show", f"{RUN}?view=findings"],
+        ["show", f"{RUN}?view=findings&columns=+advice"],
         ["export", RUN, "--to", "names", "-o", str(tmp_path / "names.txt")],
         ["show", f"{RUN}?view=nosuch"],
         plugins=PLUGIN,
@@ -85,6 +85,7 @@ def test_a_package_adds_one_of_each(tmp_path: Path) -> None:
     assert power[0] == 0, power[2]
     assert "500" in power[1] and "501" in power[1]
     assert "wattlog: GPUs are idle for" in findings[1]
+    assert "wattlog: keep the GPUs of this run busy." in findings[1]
     assert export[0] == 0 and (tmp_path / "names.txt").read_text().count("\n") > 10
     assert unknown[0] == 2 and "gaps" in unknown[2]
 

@@ -72,6 +72,22 @@ def finished(
 
     With `rendezvous`, an option of ASTRA-sim, a send ends with its receive.
     """
+    return _loaded(folder, delay, rendezvous).run()
+
+
+def simulated_log(folder: Path, delay: Callable[[int], int]) -> str:
+    """The log of events that ASTRA-sim writes with `"trace-enabled": 1`; raises Aborted."""
+    simulation = _loaded(folder, delay, rendezvous=False)
+    simulation.run()
+    return "\n".join(simulation.log) + "\n"
+
+
+def ring_of(gb_s: float) -> Callable[[int], int]:
+    """A network of rings without latency: 1 GB/s is a byte per ns."""
+    return lambda size: round(size / gb_s)
+
+
+def _loaded(folder: Path, delay: Callable[[int], int], rendezvous: bool) -> _Simulation:
     paths = {int(path.name.split(".")[-2]): path for path in folder.glob("*.et")}
     listed = folder / "comm_group.json"
     groups = {
@@ -84,7 +100,7 @@ def finished(
             raise Aborted("workload file does not exist")
         with EtFile(paths[rank]) as file:
             nodes.append({node.id: node for node in file})
-    return _Simulation(nodes, groups, delay, rendezvous).run()
+    return _Simulation(nodes, groups, delay, rendezvous)
 
 
 def random_delay(seed: int) -> Callable[[int], int]:
@@ -104,6 +120,7 @@ class _Simulation:
     ) -> None:
         self.nodes, self.groups, self.delay, self.rendezvous = nodes, groups, delay, rendezvous
         ranks = range(len(nodes))
+        self.log: list[str] = []
         self.now = self.counter = 0
         self.events: list[tuple[int, int, int, Callable[[int], None]]] = []
         self.parents: list[dict[int, set[int]]] = []
@@ -163,12 +180,22 @@ class _Simulation:
             self.free[rank].discard(n)
             self.ongoing[rank].add(n)
             self.in_flight[rank][kind] += 1
+            self.write("issue", rank, n)
             self.issue(rank, node)
         if not (self.free[rank] or self.ongoing[rank]):
+            self.log.append(f"[t] [workload] [info] sys[{rank}] finished, {self.now} cycles")
             # ASTRA-sim calls a rank finished whose other nodes are in a cycle, too.
             self.is_finished[rank] = not any(self.parents[rank].values())
 
+    def write(self, what: str, rank: int, n: int) -> None:
+        node = self.nodes[rank][n]
+        self.log.append(
+            f"[t] [workload] [debug] {what},sys->id={rank}, tick={self.now}, node->id={n}, "
+            f"node->name={node.name}, node->type={node.type}"
+        )
+
     def release(self, rank: int, n: int) -> None:
+        self.write("callback", rank, n)
         self.in_flight[rank][self.resource(self.nodes[rank][n])] -= 1
         self.ongoing[rank].discard(n)
         for child in self.children[rank][n]:
@@ -231,16 +258,20 @@ class _Simulation:
         count = ceil(size / chunk)
         self.open_chunks[rank, node.id] = count
         sent = chunk if kind == ALL_GATHER else chunk // len(members)
-        for _ in range(count):
+        for place in range(count):
             stream_id = group * STREAMS_OF_A_GROUP + self.streams[rank, group]
             self.streams[rank, group] += 1
-            self.chunk(rank, node, members, stream_id, (kind, sent))
+            self.chunk(rank, node, members, stream_id, (kind, sent), place)
 
-    def chunk(self, rank: int, node: Node, members: list[int], key: Any, moves: Any) -> None:
+    def chunk(
+        self, rank: int, node: Node, members: list[int], key: Any, moves: Any, place: int = 0
+    ) -> None:
+        """Enter a chunk, which its ring takes after those before it."""
         there = self.chunks[key]
         there[rank] = (node.id, moves)
         if {*there} == {*members} and len({each for _, each in there.values()}) == 1:
-            lasts = max(self.delay(max(moves[1], 1)) * len(members), 1)
+            steps = (len(members) - 1) * (2 if moves[0] == ALL_REDUCE else 1)
+            lasts = max(self.delay(max(moves[1], 1)) * steps * (place + 1), 1)
             for member, (n, _) in there.items():
                 self.at(self.now + lasts, member, self.chunk_ends(n))
 

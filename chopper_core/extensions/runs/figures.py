@@ -104,7 +104,7 @@ _OWN: Final = (
              "Tokens per second and GPU."),
     _derived("j_per_step", "J", "step energy", LOWER,
              "Energy of a step: the total of `iteration_energy_j` of the view power.",
-             "telemetry of power or energy doesn't cover an iteration on all GPUs"),
+             "telemetry of power or energy covers no iteration on every GPU"),
     _derived("j_per_token", "J", "token energy", LOWER,
              "j_per_step / tokens of a step (see run_tokens_per_s).",
              f"{_NO_TOKENS}, {_OR_ENERGY}"),
@@ -369,9 +369,12 @@ def with_settings(found: RunRow, settings: Settings) -> RunRow:
     world = _number(settings, WORLD, gpus)
     # The settings may know more than the trace about who shares tokens.
     rate = _number(figures, "tokens_per_s") * (replicas(settings) / replicas(found.settings))
+    tokens = rate * step_s * world
+    if isfinite(batch * sequence):
+        tokens = batch * sequence
+        rate = tokens / step_s / world if world else nan
     if isfinite(rate):
         figures["tokens_per_s"] = rate
-    tokens = batch * sequence if isfinite(batch * sequence) else rate * step_s * world
     # Energy and tokens have to be of the same GPUs.
     per_energy = energy if gpus >= world else nan
     derived = {

@@ -219,6 +219,11 @@ class Args(msgspec.Struct, gc=False):
     source_kind: Any = msgspec.field(name="src kind", default=None)
     target_kind: Any = msgspec.field(name="dst kind", default=None)
     """Of copies that torch's CUPTI backend names `Memcpy` alone."""
+    graph_node: Number = msgspec.field(name="graph node id", default=ABSENT)
+    annotation: Any = None
+    """Of a graph's node, as the next two: what it was marked with."""
+    module: Any = msgspec.field(name="module_fqn", default=None)
+    mark: Any = msgspec.field(name="name", default=None)
     sync_kind: Any = msgspec.field(name="cuda_sync_kind", default=None)
     awaited_stream: Number = msgspec.field(name="wait_on_stream", default=ABSENT)
     recorded_by: Number = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=ABSENT)
@@ -288,6 +293,13 @@ def split_ranks(events: Sequence[Event]) -> bool:
     return is_any
 
 
+def mark_of(args: Args) -> str:
+    """What a graph's node was marked with; '' for nothing."""
+    return next(
+        (each for each in (args.module, args.annotation, args.mark) if isinstance(each, str)), ""
+    )
+
+
 class EventDecoder:
     """Decodes events; switches to exact decimals once a file needs them."""
 
@@ -331,11 +343,11 @@ class EventDecoder:
         with suppress(*DECODE_ERRORS, ValueError):
             return self.decode_many(b"[" + text + b"]")[0], False
         with suppress(*_LOADS_ERRORS):
-            return _event_of(_loads(text.decode())), False
+            return event_of(_loads(text.decode())), False
         for repair in () if self.has_given_up else (_without_odd_numbers, _with_quotes_escaped):
             with suppress(*_LOADS_ERRORS):
                 fields = _loads(repair(text).decode("utf-8", "replace"), strict=False)
-                return _event_of(fields), True
+                return event_of(fields), True
         self.beyond_repair += len(text)
         return None
 
@@ -395,7 +407,7 @@ def _with_quotes_escaped(text: bytes) -> bytes:
     return b"".join([*parts, text[done:]])
 
 
-def _event_of(fields: Any) -> Event:
+def event_of(fields: Any) -> Event:
     """Convert a decoded object to an event; fields of an invalid type count as missing."""
     if not isinstance(fields, dict):
         raise TypeError("an event is an object")

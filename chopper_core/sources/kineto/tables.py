@@ -42,6 +42,7 @@ from chopper_core.sources.kineto.events import (
     count_of,
     external_ids,
     kept_inputs,
+    mark_of,
     name_copies,
     old_category,
     split_ranks,
@@ -100,10 +101,12 @@ _TABLE_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys((SYNC_CATEGORY, RECORD_CATEGORY), "syncs"),
 }
 """The table of the events of a category."""
-_IDS: Final = frozenset(("external_id", "sequence", "forward_thread", "correlation", "id"))
+_IDS: Final = frozenset(
+    ("external_id", "sequence", "forward_thread", "correlation", "graph_node", "id")
+)
 _OF_HOST: Final = frozenset((*_IDS, "duration_ns"))
 """Columns that are stored in half the memory where they fit; those of activities are few."""
-_CODES: Final = frozenset(("name", "thread", "collective", "inputs", "launch_shape"))
+_CODES: Final = frozenset(("name", "thread", "collective", "inputs", "launch_shape", "annotation"))
 """Columns of codes, in a quarter: most files have fewer than 32,768 of each."""
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
@@ -167,6 +170,7 @@ class TraceTables:
         self.is_merged = False
         """Whether events name their rank: the file merges several."""
         self.collectives: dict[Collective, int] = Interner()
+        self.annotations: dict[str, int] = NameInterner()
         self._launch_shapes: dict[bytes, int] = Interner()
         self.event_counts: Counter[str] = Counter()
         self._unused_counts: Counter[str] = Counter()
@@ -282,6 +286,7 @@ class TraceTables:
             "name": self.names,
             "thread": self.threads,
             "collective": self.collectives,
+            "annotation": self.annotations,
             "launch_shape": self._launch_shapes,
             "inputs": self._input_codes.texts,
             _CATEGORY: self.event_counts,
@@ -314,6 +319,7 @@ class TraceTables:
                 if np.isfinite(figures).any()
             },
             "collectives": list(self.collectives),
+            "annotations": list(self.annotations),
             "launch_shapes": [
                 LaunchShape(_product(grid), _product(block)) for grid, block in sizes
             ],
@@ -362,6 +368,8 @@ class TraceTables:
         shapes = [_BETWEEN_TEXTS.join((arg.grid, arg.block)) for arg in args]
         columns["launch_shape"] = _codes(self._launch_shapes, shapes)
         columns["rank"] = self._ranks(events)
+        columns["graph_node"] = int_column([arg.graph_node for arg in args])
+        columns["annotation"] = self._annotation_codes(args)
         self._tables["activities"].add(columns)
         self._figures.add(
             {name: float_column([*map(attrgetter(of), args)]) for name, of in FIGURES.items()}
@@ -536,6 +544,13 @@ class TraceTables:
         if names.count(None) < len(names):
             for row in [row for row, name in enumerate(names) if name is not None]:
                 codes[row] = self.collectives[collective_of(args[row])]
+        return codes
+
+    def _annotation_codes(self, args: Sequence[Args]) -> Int32:
+        codes = np.full(len(args), ABSENT, np.int32)
+        for row, arg in enumerate(args):
+            if arg.graph_node is not ABSENT and (mark := mark_of(arg)):
+                codes[row] = self.annotations[mark]
         return codes
 
     def _inputs(self, events: Sequence[Event], name_codes: Int64, args: Sequence[Args]) -> Int32:

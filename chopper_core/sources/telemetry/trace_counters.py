@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 
 from chopper_core.sources.kineto.events import COUNTERS
+from chopper_core.sources.perfetto import reader as perfetto
+from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import (
     ClockDomain,
     GpuName,
@@ -67,6 +69,48 @@ _DECODE: Final = msgspec.json.Decoder(list[CounterEvent]).decode
 def read_counters(path: Path, progress: Progress = silent) -> Telemetry:
     """The counters of a trace's devices that are signals, and how many values others have."""
     losses = Losses()
+    is_packets = isinstance(perfetto.recognise(FileHead(path)), Recognised)
+    found, base = (_of_packets if is_packets else _of_text)(path, progress, losses)
+    devices = sorted({device for device, _ in found})
+    signals: dict[tuple[int, SignalName], list[SignalSamples]] = {}
+    unused: Counter[str] = Counter()
+    for (device, name), events in found.items():
+        unit, signal = _meaning(name)
+        key = devices.index(device), signal
+        if signal is None or key in signals:
+            unused[name] += len(events)
+        elif samples := _samples(events, base or 0, _MOST[unit], losses):
+            signals[devices.index(device), signal] = [samples]
+    return Telemetry(
+        path=path,
+        format=FORMAT,
+        clock=ClockDomain.UNKNOWN if base is None else ClockDomain.EPOCH,
+        resolution_ns=1,
+        gpus=[GpuName(index=device) for device in devices],
+        signals=signals,
+        notes=(),
+        losses=losses,
+        unused=dict(unused),
+    )
+
+
+_Found = dict[tuple[int, str], list[CounterEvent]]
+"""Device and name of a counter → its events."""
+
+
+def _of_packets(path: Path, progress: Progress, losses: Losses) -> tuple[_Found, int | None]:
+    """The counters of a Perfetto trace, and the epoch's time at their time 0, if it is known."""
+    found: defaultdict[tuple[int, str], list[CounterEvent]] = defaultdict(list)
+    samples, offset = perfetto.samples_of(path, progress, losses)
+    first = min((each.time_ns for each in samples), default=0)
+    for each in samples:
+        event = CounterEvent(ts=(each.time_ns - first) / 1000, args={"": each.value})
+        found[each.gpu, each.name].append(event)
+    return found, None if offset is None else first + offset
+
+
+def _of_text(path: Path, progress: Progress, losses: Losses) -> tuple[_Found, int | None]:
+    """The counters of a trace in JSON, and its base time, if it has one."""
     found: defaultdict[tuple[int, str], list[CounterEvent]] = defaultdict(list)
     with ByteSource(path) as source:
         try:
@@ -79,27 +123,7 @@ def read_counters(path: Path, progress: Progress = silent) -> Telemetry:
         except TextEnded:
             losses.truncated = True
     base = _BASE.search(FileHead(path).text)
-    devices = sorted({device for device, _ in found})
-    signals: dict[tuple[int, SignalName], list[SignalSamples]] = {}
-    unused: Counter[str] = Counter()
-    for (device, name), events in found.items():
-        unit, signal = _meaning(name)
-        key = devices.index(device), signal
-        if signal is None or key in signals:
-            unused[name] += len(events)
-        elif samples := _samples(events, int(base[1]) if base else 0, _MOST[unit], losses):
-            signals[devices.index(device), signal] = [samples]
-    return Telemetry(
-        path=path,
-        format=FORMAT,
-        clock=ClockDomain.EPOCH if base else ClockDomain.UNKNOWN,
-        resolution_ns=1,
-        gpus=[GpuName(index=device) for device in devices],
-        signals=signals,
-        notes=(),
-        losses=losses,
-        unused=dict(unused),
-    )
+    return found, int(base[1]) if base else None
 
 
 def _meaning(name: str) -> tuple[str, SignalName | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from chopper_core.findings.advice import Advice
 from chopper_core.findings.rule import Finding, FindingsContext, Threshold, confidence, rule
 
 IDLE: Final = Threshold("idle part", 0.0, "% of the iteration", "an example finds any")
@@ -22,3 +23,8 @@ def idle(context: FindingsContext) -> Iterator[Finding]:
             confidence=confidence(measured=True, repeated=len(context.iterations) > 1),
             cost_ns=idle_ns,
         )
+
+
+advice = Advice(
+    ("idle",), "wattlog: keep the GPUs of {run} busy.", lambda case: {"run": "this run"}
+)

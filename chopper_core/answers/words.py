@@ -1,0 +1,94 @@
+"""What a word of a screen or an answer means: a metric, a column of a view, a term, a view."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, Final
+
+from chopper_core.columns import METRICS, Metric
+from chopper_core.model.glossary import OPERATIONS, TERMS
+from chopper_core.model.run import Run
+from chopper_core.render.tables import TABLE_NAMES, run_table
+from chopper_core.util.errors import ChopperError
+from chopper_core.views import VIEWS, view_module, view_spec
+
+_NEAREST: Final = 5
+_OWN: Final = "chopper_core."
+
+
+def define(word: str, run: Run | None = None) -> dict[str, Any]:
+    """What a word is; `{"unknown": …}` with the nearest ones for one that nothing is called."""
+    wanted = word.strip()
+    known = {each.lower(): each for each in _words()}
+    name = known.get(wanted.lower(), wanted)
+    found = [*_meanings(name, run)]
+    if found:
+        return {"word": name, "meanings": found}
+    near = get_close_matches(wanted.lower(), known, _NEAREST, 0.5)
+    hint = f"; the nearest are {', '.join(known[each] for each in near)}" if near else ""
+    return {"unknown": f"no metric, column, term, view or table is called {wanted}{hint}"}
+
+
+def _words() -> Iterator[str]:
+    yield from METRICS
+    yield from _columns_of_views()
+    yield from (*TERMS, *OPERATIONS, *VIEWS, *TABLE_NAMES)
+
+
+def _meanings(name: str, run: Run | None) -> Iterator[dict[str, str]]:
+    if name in METRICS:
+        yield _of_metric("metric", METRICS[name])
+    elif name in (own := _columns_of_views()):
+        yield from (_of_metric("column of a view", metric) for metric in own[name])
+    elif run is not None and (counter := _counter(name, run)):
+        yield _of_metric("hardware counter", counter)
+    if name in TERMS:
+        yield {"kind": "term", "definition": TERMS[name]}
+    if name in OPERATIONS:
+        yield {"kind": "operation", "definition": OPERATIONS[name]}
+    if name in VIEWS:
+        spec = view_spec(name)
+        by = f" by: {', '.join(spec.by)}" if spec.by else ""
+        yield {"kind": "view", "definition": f"{spec.title}: {spec.question}{by}"}
+    if name in TABLE_NAMES:
+        yield {"kind": "table of SQL", "definition": run_table(name).about}
+
+
+def _counter(name: str, run: Run) -> Metric | None:
+    from chopper_core.columns import metric_named
+
+    try:
+        return metric_named(name, run.table, run.counter_info)
+    except ChopperError:
+        return None
+
+
+def _columns_of_views() -> dict[str, list[Metric]]:
+    """The columns that only some views have, by name."""
+    for view in VIEWS:
+        view_module(view)
+    found: dict[str, list[Metric]] = {}
+    for module in [each for name, each in sys.modules.items() if name.startswith(_OWN)]:
+        for thing in vars(module).values():
+            several = thing.values() if isinstance(thing, dict) else (thing,)
+            for each in several:
+                if isinstance(each, Metric) and each.name not in METRICS:
+                    known = found.setdefault(each.name, [])
+                    if each.definition not in [other.definition for other in known]:
+                        known.append(each)
+    return found
+
+
+def _of_metric(kind: str, metric: Metric) -> dict[str, str]:
+    found = {
+        "kind": kind,
+        "title": metric.title,
+        "unit": str(metric.unit),
+        "definition": metric.definition,
+        "of children": str(metric.reduces),
+        "missing": metric.missing_because,
+        "source": metric.source,
+    }
+    return {name: text for name, text in found.items() if text}

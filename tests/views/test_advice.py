@@ -1,0 +1,52 @@
+"""What to do about findings: given where the run shows its condition, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chopper_core.findings import RULES
+from chopper_core.findings.advice import ADVICE, MAX_ADVICE
+from chopper_core.model.view import View
+from chopper_core.render.exchange import as_json
+from chopper_core.render.text import as_text
+from chopper_core.views.query import query
+from tests.bench import causes as bench
+from tests.bench.causes import planted
+from tests.demo import demo_run
+
+CASES = (
+    ("values read back in every layer", "module", "Keep the value on the GPU", "aten::item"),
+    ("garbage collection on all GPUs", "module", "gc.freeze()", "gc.collect()"),
+    ("data late on all GPUs", "module", "num_workers", "persistent_workers"),
+    ("an allocator that retries", "module", "the allocator asks the driver", "hip"),
+    ("copies from pageable memory", "module", "pin_memory=True", "HtoD"),
+)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("cause", "style", "words", "named"), CASES, ids=lambda each: str(each))
+def test_a_cause_has_its_advice(cause: str, style: str, words: str, named: str) -> None:
+    run = bench.opened(planted.plant(cause, 3, 0.1, style).run)
+    frame = query(run, View(run.name, name="findings", columns=("+advice",)))
+    first = frame.row(0)
+    assert words in str(first["advice"]) and named in str(first["advice"])
+    text = " ".join(as_text(frame, width=100).split())
+    assert words in text
+
+
+def test_advice_is_data_and_never_without_its_condition() -> None:
+    """Every row names rules there are; the demo's findings have what fits them, or nothing."""
+    names = {each.name for each in RULES}
+    assert all(set(row.rules) <= names and row.sentence.endswith(".") for row in ADVICE)
+    run = demo_run()
+    rows = json.loads(as_json(query(run, View(run.name, name="findings"))))["rows"]
+    advice = {row["rule"]: row["advice"] for row in rows}
+    assert "GPU 5's slot" in advice["straggler"]
+    # Gradients are reduced once a step: there is no micro-step to skip.
+    assert "micro-step" not in (advice["exposed"] or "")
+    # A host that is late once, in nothing that the trace names, has none.
+    assert advice["late-host"] is None and advice["missing"] is None
+    for row in rows:
+        assert (row["advice"] or "").count(". ") < MAX_ADVICE

@@ -1,0 +1,155 @@
+"""CharLLM-PPT's usual run: traces of the ranks with tp 0 and dp 0, telemetry of all of them.
+
+What its telemetry and its step times are is known; energies are added up here sample by sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from chopper_core.extensions.runs.run_rows import RunRow
+from chopper_core.extensions.runs.run_set import open_runs
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.views.frame import Frame
+from chopper_core.views.query import query
+from tests.charllm import SAMPLE_NS, START_S, experiment, watts
+
+SETTINGS = "model:\n  global_batch_size: 128\n  encoder_seq_length: 4096\n"
+TOKENS = 128 * 4096
+GPUS = range(8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("sweep") / "charllm"
+    experiment(found, settings=SETTINGS)
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return open_run(str(folder), jobs=1)
+
+
+def frame(run: Run, rest: str) -> Frame:
+    return query(run, parse(f"{run.name}?{rest}"))
+
+
+def spans_ns(run: Run) -> list[tuple[int, int]]:
+    """Begin and end of each step since the epoch: it takes in the idle time since the last one."""
+    table = run.table
+    ends = [
+        int((table.start_ns + table.duration_ns)[table.iteration == number].max())
+        for number in sorted({*table.iteration.tolist()} - {-1})
+    ]
+    return [*zip([int(table.start_ns.min()), *ends], ends, strict=False)]
+
+
+def joules(rank: int, begin: int, end: int) -> float:
+    """The energy of a rank: each sample holds until the next one, the last one for a period."""
+    found, last = 0.0, -(-(end - START_S * 10**9) // SAMPLE_NS)
+    for sample in range(last + 1):
+        since = START_S * 10**9 + sample * SAMPLE_NS
+        held = min(end, since + SAMPLE_NS) - max(begin, since)
+        found += max(held, 0) * 1e-9 * watts(rank, sample)
+    return found
+
+
+def step_energy(run: Run, ranks: Sequence[int]) -> float:
+    steps = spans_ns(run)
+    return sum(joules(rank, *step) for rank in ranks for step in steps) / len(steps)
+
+
+def test_energy_is_that_of_all_gpus(run: Run) -> None:
+    assert sorted(run.traced) == [0, 4]
+    power = frame(run, "view=power")
+    whole = step_energy(run, GPUS)
+    assert power.total["iteration_energy_j"] == pytest.approx(whole, rel=0.01)
+    for place, gpu in enumerate(map(int, power.labels)):
+        own = power.values["iteration_energy_j"].at(place)
+        assert own == pytest.approx(step_energy(run, [gpu]), rel=0.01), gpu
+    assert power.total["token_energy_mj"] == pytest.approx(1e3 * whole / TOKENS, rel=0.01)
+    assert "on 8 GPUs" in power.headline[0]
+    overview = frame(run, "view=overview")
+    watts_of_all = power.total["mean_power_w"]
+    assert (
+        f"{watts_of_all:.0f} W" in overview.headline[0] and "6 other GPUs" in overview.headline[1]
+    )
+    by_step = frame(run, "view=power&by=iteration")
+    each = [sum(joules(rank, *step) for rank in GPUS) for step in spans_ns(run)]
+    assert by_step.values["step_energy_j"].known() == pytest.approx(each, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("by", "ranks"),
+    [
+        ("pp", {"0": [0, 1, 2, 3], "1": [4, 5, 6, 7]}),
+        ("dp", {"0": [0, 1, 4, 5], "1": [2, 3, 6, 7]}),
+        ("node", {"node 0": [*GPUS]}),
+    ],
+)
+def test_groups_of_gpus(run: Run, by: str, ranks: dict[str, list[int]]) -> None:
+    found = frame(run, f"view=power&by={by}")
+    assert list(found.labels) == list(ranks)
+    for place, own in enumerate(ranks.values()):
+        at = {name: values.at(place) for name, values in found.values.items()}
+        assert at["group_gpus"] == len(own)
+        assert at["iteration_energy_j"] == pytest.approx(step_energy(run, own), rel=0.01)
+        assert at["peak_power_w"] == max(watts(rank, 4) for rank in own)
+        # Rank r is at r % 8 + 50 to 60 °C.
+        assert at["hottest_c"] == max(own) % 8 + 60
+        assert at["hot_spread_c"] == pytest.approx(max(own) - min(own), abs=0.1)
+
+
+def test_a_scope_of_the_layout_has_its_gpus_without_a_trace_too(run: Run) -> None:
+    found = query(run, parse(f"{run.name}:pp=1?order=pp,gpu&view=power"))
+    assert list(found.labels) == ["4", "5", "6", "7"]
+    assert found.total["iteration_energy_j"] == pytest.approx(step_energy(run, range(4, 8)), 0.01)
+
+
+def test_efficiency_in_a_table_of_runs(folder: Path, run: Run) -> None:
+    (row,) = _rows(folder)
+    whole, took = step_energy(run, GPUS), _step_s(run)
+    assert row.figures["j_per_step"] == pytest.approx(whole, rel=0.01)
+    assert row.figures["tokens_per_j"] == pytest.approx(TOKENS / whole, rel=0.01)
+    assert row.figures["run_tokens_per_s"] == pytest.approx(TOKENS / took, rel=0.01)
+    assert row.figures["tokens_per_s"] == pytest.approx(TOKENS / took / 8, rel=0.01)
+    # Throughput has the same tokens, from the same settings.
+    rate = frame(run, "view=throughput").total["tokens_per_s"]
+    assert rate == pytest.approx(row.figures["tokens_per_s"], rel=1e-12)
+
+
+def _step_s(run: Run) -> float:
+    steps = spans_ns(run)
+    return 1e-9 * (steps[-1][1] - steps[0][0]) / len(steps)
+
+
+def _rows(*folders: Path) -> list[RunRow]:
+    runs = open_runs("sweep", [str(each) for each in folders], jobs=1, use_cache=False)
+    while runs.waiting(wait=True):
+        pass
+    return list(runs.reading(False).rows)
+
+
+def test_an_end_after_the_last_sample_is_marked(run: Run, tmp_path: Path) -> None:
+    """Up to a period it counts with the last sample; any further, it is unknown."""
+    experiment(tmp_path / "late", late=True)
+    late = frame(open_run(str(tmp_path / "late"), jobs=1), "view=power")
+    marked = frame(run, "view=power")
+    assert marked.values["iteration_energy_j"].is_extrapolated(0)
+    assert "~" in marked.headline[0] and "~" not in late.headline[0]
+    assert not any(late.values["iteration_energy_j"].is_extrapolated(gpu) for gpu in GPUS)
+    assert late.total["iteration_energy_j"] == pytest.approx(
+        marked.total["iteration_energy_j"], rel=1e-9
+    )
+    for path in (tmp_path / "late").glob("gpu_power_*.csv"):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-5]))
+    asked = "view=power&columns=iteration_energy_j"
+    early = frame(open_run(str(tmp_path / "late"), jobs=1), asked)
+    assert not early.values["iteration_energy_j"].present().any()
+    assert early.total["iteration_energy_j"] is None
