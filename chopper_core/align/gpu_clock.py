@@ -17,7 +17,7 @@ from chopper_core.align.host import Links, matching
 from chopper_core.model.doubts import Doubt
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, isin
 from chopper_core.util.patterns import late
 
 _WAITS_FOR_ALL: Final = late(r"(?:Device|Ctx)Synchronize")
@@ -110,7 +110,7 @@ def _after_synchronizing(
 
 def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]:
     """The trace with its activities on the clock of its host, and doubts about that: where it moves
-    them, and what contradicts their host all the same."""
+    them, and what contradicts their host all the same. What no clock explains is left out."""
     activities = trace.activities
     devices = distinct(activities.device).tolist()
     whose = [np.flatnonzero(activities.device == device) for device in devices]
@@ -128,14 +128,30 @@ def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]
         trace = replace(trace, activities=replace(activities, start_ns=activities.start_ns - by))
         beyond = [_beyond_returns(trace, links, own, is_only=is_only) for own in whose]
     doubts += _contradictions(trace, links, np.concatenate([np.zeros(0, np.int64), *beyond]))
+    far = _far_early(trace, links)
+    if len(far):
+        doubts.append(Doubt("far", len(far), int(np.count_nonzero(links.launch >= 0))))
+        kept = np.ones(len(activities), np.bool_)
+        kept[far] = False
+        figures = {name: values[kept] for name, values in trace.figures.items()}
+        trace = replace(trace, activities=trace.activities.take(kept), figures=figures)
     return trace, tuple(doubts)
+
+
+def _far_early(trace: Trace, links: Links) -> Index:
+    """The activities that start so long before their launch that no clock explains it: the steps
+    around such a time would be wrong."""
+    linked = np.flatnonzero(links.launch >= 0)
+    far = linked[trace.activities.start_ns[linked] < links.launch_ns[linked] - _LONGEST_NS]
+    return far if len(far) <= _OFTEN * len(linked) else far[:0]
 
 
 def _contradictions(trace: Trace, links: Links, beyond: Int64) -> Iterator[Doubt]:
     """Activities that start before their launch, and calls that return before what they waited for
     has ended, by far more than stamps are apart."""
     linked = np.flatnonzero(links.launch >= 0)
-    early = trace.activities.start_ns[linked] < links.launch_ns[linked] - _MARGIN_NS
+    start, launched = trace.activities.start_ns[linked], links.launch_ns[linked]
+    early = (start < launched - _MARGIN_NS) & ~isin(linked, _far_early(trace, links))
     if early.any():
         yield Doubt("early", int(np.count_nonzero(early)), len(linked))
     unfinished = int(np.count_nonzero(beyond > _FAR_BEYOND_NS))

@@ -85,12 +85,8 @@ def align_rank(trace: Trace) -> AlignedRank:
 
 def _in_order_of_file(trace: Trace) -> AlignedRank:
     host = Host(trace, captured_points)
-    trace, clock_doubts = on_host_clock(trace, host.links)
-    host = (
-        Host(trace, captured_points)
-        if any(doubt.code == "clock" for doubt in clock_doubts)
-        else host
-    )
+    on_clock, clock_doubts = on_host_clock(trace, host.links)
+    host, trace = (host if on_clock is trace else Host(on_clock, captured_points)), on_clock
     activities = trace.activities
     devices, gpu = ranked(activities.device)
     kind, links = host.kind, host.links
@@ -103,7 +99,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     iterations, partial = labelled.labels, labelled.truncated
     bare = replace(links, points=replace(links.points))  # Without what labels cache.
     lost = lost_launches(host, spans, partial)
-    doubts = (*clock_doubts, *doubts_of_launches(host, lost.lost))
+    doubts = (*clock_doubts, *doubts_of_launches(host, lost.lost, spans))
     launched = np.concatenate([lost.lost, lost.at_edges])
     evidence = host_evidence(trace, bare, gpu, spans, labelled.place, launched)
     beside = side_intervals(host)

@@ -61,6 +61,13 @@ class Limit(Struct, frozen=True):
     is_relative: bool
     """Whether the number is in % of the baseline, not in the figure's unit."""
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that its figure rests on."""
+        if self.figure in _OF_STEPS:
+            return (self.figure, "iteration_ns", "elapsed_ns")
+        return (self.figure,)
+
     def moved(self, base: Float64) -> Float64:
         return base * (1.0 + self.number / 100.0) if self.is_relative else base + self.number
 

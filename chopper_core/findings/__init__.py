@@ -153,7 +153,7 @@ def _doubted(context: FindingsContext, rule: FindingRule, finding: Finding) -> F
         return finding
     is_lost = doubt.kind == DoubtKind.LOST and doubt.share > _MOSTLY_LOST
     saving = None if is_lost else finding.saving_ns
-    is_small = not is_lost and doubt.kind in (DoubtKind.CLOCK, DoubtKind.IMPOSSIBLE)
+    is_small = doubt.kind != DoubtKind.LOST
     sure = min(finding.confidence, Confidence.MEDIUM) if is_small else Confidence.LOW
     return replace(finding, confidence=sure, doubt=doubt.sentence, saving_ns=saving)
 

@@ -74,8 +74,6 @@ ONE_PLACE: Final = threshold(
 )
 
 _MAX_LISTED: Final = 4
-_PART: Final = 0.1
-"""Of the largest excess: a smaller one is no cause."""
 _COSTS: Final = {
     "clock": (Cost.CLOCK, "-slower_pct"),
     "kernels": (Cost.COMPUTE, "-slower_pct"),
@@ -150,11 +148,7 @@ def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:
     }
     if late.cause != "launch":
         extra["launch"] = 0.0
-    found = changes_of({_COSTS[word][0]: ns for word, ns in extra.items() if word != "work"})
-    if extra["work"] <= _PART * max(extra.values()):
-        return found
-    compute = float((leads.mean("same", late.when) + leads.mean("work", late.when))[late.place])
-    return (*found, f"compute x{1 - extra['work'] / compute:.4f}")
+    return changes_of({_COSTS[word][0]: ns for word, ns in extra.items()})
 
 
 def _together(

@@ -119,7 +119,8 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
         """The cause and iteration of what hosts do late, and its time, mean over GPUs."""
         context, charges = self.context, host_charges(self.context.run)
         inside = np.isin(context.table.gpu[charges.row], context.gpus)
-        place = np.where(inside, first_equal(context.all_iterations, charges.iteration), -1)
+        steps = context.table.iteration[charges.row].astype(np.int64)
+        place = np.where(inside, first_equal(context.all_iterations, steps), -1)
         own = (place >= 0) & (charges.state == HostState.LATE)
         pairs, owner = combined([charges.cause[own], place[own]])
         return pairs, sums_of(charges.ns[own], owner, len(pairs)) / len(context.gpus)
@@ -311,9 +312,6 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
         is_all = time(doing_ns) == time(grown[cost]) or doing_ns > grown[cost]
         mostly += f", {'all' if is_all else time(doing_ns)} of that{doing}"
     changes = changes_of(grown)
-    if _more(context, slow, cost):
-        ns = kinds[Cost.COMPUTE][slow].mean()
-        changes = (*changes[1:], f"compute x{1 - grown[Cost.COMPUTE] / ns:.4f}")
     numbers = context.all_iterations
     when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])
     return cost, mostly, "; ".join(f"{when} {change}" for change in changes)

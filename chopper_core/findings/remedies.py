@@ -19,6 +19,7 @@ _CHANGES: Final = {
     Cost.COMPUTE: "compute as peers",
     Cost.CLOCK: "compute as peers",
     Cost.KERNELS: "compute as peers",
+    Cost.WORK: "compute as peers",
     Cost.CONTENTION: "contention as peers",
     Cost.COMMUNICATION: "comm as peers",
     Cost.COPIES: "copy as peers",

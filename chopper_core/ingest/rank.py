@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.checks import explained, without_impossible
+from chopper_core.align.checks import doubts_of_file, explained, without_impossible
 from chopper_core.align.host import launch_calls
 from chopper_core.align.rank import align_rank
 from chopper_core.model.inputs import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Source
@@ -189,7 +189,7 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
         host=_host(trace),
         span_ns=(int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max())),
         iterations=(int(labelled.min()), int(labelled.max())) if len(labelled) else None,
-        doubts=explained(doubts, aligned.doubts),
+        doubts=(*explained(doubts, aligned.doubts), *doubts_of_file(trace)),
     )
     gpus = tuple(
         Gpu(number, source.rank, device, _hardware(trace), _process(trace))

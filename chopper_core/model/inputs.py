@@ -113,6 +113,7 @@ class CounterSource(Struct, frozen=True):
     comparison: str
     """How kernel names were compared."""
     notes: tuple[str, ...]
+    doubts: tuple[Doubt, ...] = ()
 
 
 class SampledFile(Struct, frozen=True):

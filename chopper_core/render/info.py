@@ -108,19 +108,7 @@ def describe(run: Run) -> dict[str, Any]:
         "recordings": run.recordings,
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
-        "quality": [
-            {
-                "kind": doubt.kind.value,
-                "check": doubt.code,
-                "text": doubt.sentence,
-                "share_pct": 100.0 * doubt.share,
-                "ranks": doubt.ranks,
-                "iterations": doubt.iterations,
-                "signals": doubt.signals,
-                "columns": doubt.columns,
-            }
-            for doubt in run.doubts
-        ],
+        "quality": [doubt.as_json for doubt in run.doubts],
         "coverage": {level: coverage_of(run, level) for level in LABELLED},
         "levels": {
             level: len(table.operations)
@@ -363,8 +351,13 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
 
 
 def _doubt_line(doubt: _Document) -> str:
-    ranks = f" (ranks {numbers_text(doubt['ranks'])})" if len(doubt["ranks"]) > 1 else ""
-    return f"{doubt['kind']}: {doubt['text']}{ranks}"
+    where = [
+        f"{what}{'s' * (len(numbers) > 1)} {numbers_text(numbers)}"
+        for what, numbers in (("rank", doubt["ranks"]), ("step", doubt["iterations"]))
+        if numbers
+    ]
+    place = f" ({', '.join(where)})" if where else ""
+    return f"{doubt['kind']}: {doubt['text']}{place}"
 
 
 def _head_lines(run: Run, found: _Document) -> list[str]:

@@ -97,6 +97,7 @@ def without_rows(run: Run, view: View, reason: str) -> Frame:
         notes=(reason, *run_notes(run, view)),
         target=lambda row: view,
         signal=run.signal(view.signal),
+        quality=run.doubts,
     )
 
 

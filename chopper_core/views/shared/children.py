@@ -340,6 +340,7 @@ def framed(
         total_title=result.total_title or base.total_title(result.level, result.labels),
         partial_total=columns.partial_totals,
         extrapolated_total=result.extrapolated_total,
+        quality=run.doubts,
     )
     return frame, columns, shown
 
