@@ -68,7 +68,7 @@ def dump(
 
 
 def hang_of(run: Run) -> str:
-    (doubt,) = run.doubts
+    doubt = run.doubts[0]
     assert doubt.kind == "hang"
     # On the first screen, and in the description of the run.
     assert doubt.sentence in as_text(frame_of(run, View("R"))) and doubt.sentence in info.as_text(

@@ -137,6 +137,33 @@ def test_messages_have_peers(tmp_path: Path) -> None:
     assert {(each.sender, each.receiver, each.bytes) for each in found.values()} == {(0, 1, 4096)}
 
 
+def test_slow_pairs_are_named(tmp_path: Path) -> None:
+    """Ranks send around a ring; the link from 2 to 3 has a quarter of the others' rate."""
+    ranks, size = 4, 1 << 20
+    for rank in range(ranks):
+        header = {"id": "0x1", "comm_name": "pp", "rank": rank, "n_ranks": ranks, "nnodes": 1}
+        lines = []
+        for place in range(5):
+            for kind, peer in (("Send", (rank + 1) % ranks), ("Recv", (rank - 1) % ranks)):
+                ends = {rank, peer}
+                own = {
+                    "p2p": kind, "p2p_sn": place, "p2p_peer": peer, "p2p_msg_size_bytes": size,
+                    "p2p_exec_time_us": 400 if ends == {2, 3} else 100,
+                    "event_trace_ts": {"p2p_start_ts": BEGIN_US + 1_000 * place},
+                }  # fmt: skip
+                lines.append(
+                    {"header": header, "metadata": metadata(rank, 9_000, "v4.2"), "p2p_perf": own}
+                )
+        (tmp_path / f"n-pid{rank}.log").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    run = open_run(str(tmp_path), jobs=1)
+    frame = frame_of(run, View("R", name="comms", by="pair"))
+    own = frame.values["median_ns"]
+    medians = {label: own.at(row) for row, label in enumerate(frame.labels)}
+    assert medians == {
+        "rank 0 to 1": 1e5, "rank 1 to 2": 1e5, "rank 2 to 3": 4e5, "rank 3 to 0": 1e5
+    }  # fmt: skip
+
+
 def test_rccl_s_lines_have_no_communicator(tmp_path: Path) -> None:
     for rank in range(2):
         own = performance("AllReduce", 1, 1 << 20, 100, None, 1 << 20) | {"coll_exec_time_us": 99.5}
