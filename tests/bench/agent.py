@@ -19,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct, convert, json as fast_json
+from msgspec import Struct, convert
+from msgspec import json as fast_json
 
 from tests.bench.causes import EXPECTED, planted
 
@@ -75,10 +76,10 @@ class AgentScore(Struct, frozen=True):
     cost: bool
 
 
-def write(folder: Path, seed: int) -> list[AgentTask]:
+def write(folder: Path, seed: int, names: Sequence[str] = TASKS) -> list[AgentTask]:
     """Make the runs of the tasks, with the tasks and their key next to them."""
     tasks, keys = [], []
-    for number, name in enumerate(TASKS, 1):
+    for number, name in enumerate(names, 1):
         truth = planted.plant(name, seed, SIZE)
         run = folder / "runs" / f"run{number}"
         run.mkdir(parents=True)
@@ -86,9 +87,7 @@ def write(folder: Path, seed: int) -> list[AgentTask]:
         task = f"task{number}"
         tasks.append(AgentTask(task, f"runs/run{number}", QUESTION, CALLS))
         words = "|".join(filter(None, (EXPECTED[name].words, EXPECTED[name].unseen)))
-        keys.append(
-            AgentKey(task, name, words, truth.cause.gpus, truth.cost_ns, truth.step_ns)
-        )
+        keys.append(AgentKey(task, name, words, truth.cause.gpus, truth.cost_ns, truth.step_ns))
     for file, documents in (("tasks.json", tasks), ("key.json", keys)):
         (folder / file).write_bytes(fast_json.format(fast_json.encode(documents), indent=1))
     return tasks
@@ -133,13 +132,14 @@ def main(words: Sequence[str] | None = None) -> None:
             print(task.task, task.run)
         return
     print("task    calls   bytes  budget  cause  GPUs  cost")
-    right = 0
+    right = tasks = 0
     for each in scores(given.folder, given.transcripts):
         marks = [each.is_within_budget, each.cause, each.gpus, each.cost]
         right += all(marks)
+        tasks += 1
         texts = "".join(f"{'yes' if mark else 'no':>7}" for mark in marks)
         print(f"{each.task:7} {each.calls:5} {each.bytes:7} {texts}")
-    print(f"{right} of {len(TASKS)} right in all")
+    print(f"{right} of {tasks} right in all")
 
 
 if __name__ == "__main__":
