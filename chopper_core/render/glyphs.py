@@ -22,8 +22,8 @@ STAND_INS: Final = str.maketrans(
     | {"○": ".", "□": ".", "■": "#", "▾": "-", "▸": "+"}
     | dict.fromkeys("↑▲", "^")
     | dict.fromkeys("↓▼", "v")
-    | dict.fromkeys("⏎←", "<")
-    | dict.fromkeys("→›", ">")
+    | dict.fromkeys("⏎←◀", "<")
+    | dict.fromkeys("→›▶", ">")
     | {"‘": "'", "’": "'", "“": '"', "”": '"', "µ": "u", "×": "x", "·": ".", "…": "~"}
     | {"Δ": "d", "°": " ", "≤": "<"}
     | dict(zip("▁▂▃▄▅▆▇█", "_.-=+*%#", strict=True))

@@ -220,6 +220,8 @@ class Drawer(Protocol[C]):
     """Whether no other chart is below or above it."""
     is_table: ClassVar[bool] = False
     """Whether it has a line for each row of the table, in whose place it is."""
+    is_main: ClassVar[bool] = False
+    """Whether it is what its view is for: the table below it takes the lines that it leaves."""
     is_quick: ClassVar[bool] = False
     """Whether it is drawn at once, for the first paint, instead of in a thread."""
     is_prose: ClassVar[bool] = False

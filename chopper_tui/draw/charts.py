@@ -23,6 +23,7 @@ from chopper_core.model.charts import (
     Icicle,
     Lanes,
     LineChart,
+    MemoryChart,
     Roofline,
     SignalRows,
 )
@@ -51,6 +52,7 @@ DRAWERS: Final[Mapping[type[Struct], str]] = {
     Icicle: "heat.IcicleDrawer",
     Lanes: "timeline.LanesDrawer",
     LineChart: "curves.LineDrawer",
+    MemoryChart: "units.MemoryChartDrawer",
     Roofline: "curves.RooflineDrawer",
     SignalRows: "signal_plot.SignalRowsDrawer",
 }

@@ -517,8 +517,11 @@ class ScreenParts(SteadyScreen[None]):
         wanted = lines_wanted(charts, width, glyphs) + frame
         if not charts or (self.chart == "off" and self.lanes is None):
             return Room("PicturePane", 0, 0)
-        if self.lanes is not None:
+        if self.lanes is not None or drawer_of(charts[0]).is_main:
             least = min(wanted, round(body * 2 / 3))
+            if self.lanes is None:
+                # The table below it has the lines that it needs to be scrolled.
+                least = min(wanted, body - (_FEW_ROWS if frame else _MIN_TABLE) - frame)
             return Room("PicturePane", least, wanted, most_lines_below(charts, width, glyphs))
         share = round(_SHARES[self.chart] * body)
         least = max(share, wanted) if wanted <= body - _MIN_TABLE else share

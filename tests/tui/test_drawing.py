@@ -21,6 +21,7 @@ from chopper_core.model.charts import (
     IcicleRow,
     Lanes,
     LineChart,
+    MemoryChart,
     Roofline,
     Series,
     SignalRows,
@@ -534,6 +535,7 @@ EMPTY: list[Chart] = [
     HeatMap("h", "ms", (), ("a",), "x", np.zeros((0, 1))),
     LineChart("c", "MHz", "time", "ms", (), ()),
     LineChart("c", "MHz", "time", "ms", (NONE,), (Series("a", NONE),)),
+    MemoryChart("m", (), ()),
     Roofline("r", (), NONE, NONE, NONE, NONE, NONE, (), None, ()),
     SignalRows("s", "W", "time", "ms", (0.0, 1.0), (), np.zeros((0, 4)), NONE, ()),
     SignalRows(

@@ -20,19 +20,23 @@ from chopper_core.model.charts import (
     Cards,
     Chart,
     Composition,
+    DataPath,
     Ghost,
     GpuLanes,
+    GpuUnit,
     HeatMap,
     Icicle,
     IcicleRow,
     LaneCells,
     Lanes,
     LineChart,
+    MemoryChart,
     Roofline,
     Series,
     SignalRows,
     Span,
     Strip,
+    UnitFigure,
 )
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
@@ -147,6 +151,23 @@ def gpu_lanes(data: st.DataObject, count: int) -> GpuLanes:
     return GpuLanes("g", *names, signals, known, known[::-1], last, steps)
 
 
+def memory_chart(data: st.DataObject, count: int) -> MemoryChart:
+    def figure() -> UnitFigure:
+        share = data.draw(st.none() | st.floats(0, 1))
+        return UnitFigure(*texts(data, 2), share, data.draw(st.booleans()))
+
+    units = tuple(
+        GpuUnit(text, data.draw(st.integers(0, 3)), tuple(figure() for _ in range(count)))
+        for text in texts(data, count)
+    )
+    places = st.integers(0, max(count - 1, 0))
+    paths = tuple(
+        DataPath(data.draw(places), data.draw(places), figure(), data.draw(st.none()) or figure())
+        for _ in range(count if units else 0)
+    )
+    return MemoryChart("m", units, paths)
+
+
 KINDS: dict[type, Callable[[st.DataObject, int], Chart]] = {
     BarChart: lambda data, n: BarChart(
         "b", "ms", texts(data, n), series(data, 3, n), longest=data.draw(FIGURES)
@@ -170,6 +191,7 @@ KINDS: dict[type, Callable[[st.DataObject, int], Chart]] = {
         data.draw(st.none() | FIGURES), (("fp16", abs(data.draw(FIGURES))),),
     ),
     GpuLanes: gpu_lanes,
+    MemoryChart: memory_chart,
     SignalRows: signal_rows,
 }  # fmt: skip
 
