@@ -39,7 +39,7 @@ from chopper_core.align.steps import (
 from chopper_core.align.waits import read_stated_waits
 from chopper_core.model import column_names as col
 from chopper_core.model.doubts import Doubt
-from chopper_core.model.inputs import REPEATED_STEPS
+from chopper_core.model.inputs import REPEATED_STEPS, ClockBounds
 from chopper_core.model.side_table import HostLane, HostSteps, HostTime, SideTables, side_tables
 from chopper_core.model.table import (
     COLUMNS,
@@ -71,6 +71,7 @@ class AlignedRank(Struct, frozen=True):
     findings: Mapping[str, int]
     """Counts of incomplete items, by display name."""
     doubts: tuple[Doubt, ...] = ()
+    gpu_clock: ClockBounds | None = None
     side_tables: SideTables = field(default_factory=dict)
 
 
@@ -85,8 +86,10 @@ def align_rank(trace: Trace) -> AlignedRank:
 
 def _in_order_of_file(trace: Trace) -> AlignedRank:
     host = Host(trace, captured_points)
-    on_clock, clock_doubts = on_host_clock(trace, host.links)
-    host, trace = (host if on_clock is trace else Host(on_clock, captured_points)), on_clock
+    on_clock = on_host_clock(trace, host.links)
+    if on_clock.trace is not trace:
+        trace = on_clock.trace
+        host = Host(trace, captured_points)
     activities = trace.activities
     devices, gpu = ranked(activities.device)
     kind, links = host.kind, host.links
@@ -99,7 +102,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     iterations, partial = labelled.labels, labelled.truncated
     bare = replace(links, points=replace(links.points))  # Without what labels cache.
     lost = lost_launches(host, spans, partial)
-    doubts = (*clock_doubts, *doubts_of_launches(host, lost.lost, spans))
+    doubts = (*on_clock.doubts, *doubts_of_launches(host, lost.lost, spans))
     launched = np.concatenate([lost.lost, lost.at_edges])
     evidence = host_evidence(trace, bare, gpu, spans, labelled.place, launched)
     beside = side_intervals(host)
@@ -211,6 +214,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         side_tables=side,
         findings=findings,
         doubts=doubts,
+        gpu_clock=on_clock.bounds,
     )
 
 

@@ -268,9 +268,14 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
 
 
 def _scheduled(opening: RunInputs) -> Run | None:
-    found = opening.paths.found(Family.SCHEDULE)
+    return _of_parts(opening, Family.SCHEDULE) or _of_parts(opening, Family.COMMUNICATION)
+
+
+def _of_parts(opening: RunInputs, family: Family) -> Run | None:
+    """The run that the files of a family make together; None without any."""
+    found = opening.paths.found(family)
     read: list[RunPart]
-    read, failed = found.read("schedules", opening.progress)
+    read, failed = found.read(f"{family.value} files", opening.progress)
     if failed and not read:
         raise DataError(failed[0][1])
     if not read:

@@ -190,6 +190,7 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
         span_ns=(int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max())),
         iterations=(int(labelled.min()), int(labelled.max())) if len(labelled) else None,
         doubts=(*explained(doubts, aligned.doubts), *doubts_of_file(trace)),
+        gpu_clock=aligned.gpu_clock,
     )
     gpus = tuple(
         Gpu(number, source.rank, device, _hardware(trace), _process(trace))

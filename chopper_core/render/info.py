@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import islice
 from math import isnan, nan
 from pathlib import PurePath
@@ -28,6 +29,7 @@ from chopper_core.model.hardware import ElementType, counter_info, own_file
 from chopper_core.model.inputs import (
     BY_HAND,
     TIMES_NOTES,
+    ClockBounds,
     CounterSource,
     HostClock,
     Identity,
@@ -56,7 +58,7 @@ from chopper_core.work.kernel_classes import OTHER_CLASS, kernel_class
 INFO_SCHEMA: Final = "chopper.info/1"
 _OF_SOURCE: Final = (
     *("path", "size_bytes", "rank", "rank_from", "clock", "facts", "events", "unused"),
-    *("findings", "losses", "notes"),
+    *("findings", "losses", "notes", "gpu_clock"),
 )
 _OF_IDENTITY: Final = ("source", "format", "device", "gpu", "by")
 _OF_PARALLEL: Final = ("sizes", "origin", "coordinates", "notes")
@@ -524,6 +526,18 @@ def _sampled_section(
     return title, (place, *source.notes, *more)
 
 
+def _gpu_clock_lines(sources: Sequence[_Document]) -> Iterator[str]:
+    """What remains unknown of the GPUs' clocks against those of their hosts, the most of any."""
+    known = [ClockBounds(**each) for source in sources if (each := source["gpu_clock"])]
+    if known:
+        bounds = reduce(ClockBounds.joined, known)
+        late, early = (
+            f"{way} by an unknown amount" if ns is None else f"at most {ns / 1e3:,.1f} µs {way}"
+            for way, ns in (("late", bounds.late_ns), ("early", bounds.early_ns))
+        )
+        yield f"GPU clocks against their hosts': {late}, {early}"
+
+
 def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
     """A line per file, then facts, once for all ranks that share one, and counts."""
     rows = [["rank", "MB", "events", "used", "file"]]
@@ -545,6 +559,7 @@ def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
         for text, those in ranks.items():
             whose = f" (rank {numbers_text(sorted(those))})" if len(ranks) > 1 else ""
             lines += [f"{title}{text}{whose}"] * bool(text)
+    lines += _gpu_clock_lines(sources)
     several = ", in each rank" * (len(sources) > 1)
     for title, key in (("not used", "unused_events"), ("found", "findings")):
         if counts := _counts(sources, key):

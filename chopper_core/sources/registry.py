@@ -42,6 +42,7 @@ class Family(StrEnum):
     CPU = "CPU samples"
     """Read into a `CpuTable`."""
     SCHEDULE = "pipeline schedule"
+    COMMUNICATION = "communication"
     """Read into a `RunPart`."""
 
 
@@ -68,6 +69,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     Family.HOST: (),
     Family.CPU: ("cpu",),
     Family.SCHEDULE: (),
+    Family.COMMUNICATION: (),
 }
 """The module of each format, imported on demand; the first one that recognises a file reads it.
 Those of extensions and plugins follow."""

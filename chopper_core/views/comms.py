@@ -20,7 +20,12 @@ from chopper_core.analyses.collective_figures import (
 )
 from chopper_core.analyses.rows import Own, Partition, grouped, quantiles
 from chopper_core.columns import METRICS, Values, numbered, worded_codes
-from chopper_core.graph.collectives import Collectives, collectives_in, collectives_of
+from chopper_core.graph.collectives import (
+    Collectives,
+    collectives_in,
+    collectives_of,
+    transfers,
+)
 from chopper_core.graph.process_groups import SPLITS, expert_note, split_groups, split_of
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.groups import Groups
@@ -50,6 +55,7 @@ SPEC: Final = ViewSpec(
     by=(
         *any_level("kind", "operation", "collective", "phase", "layer", "iteration"),
         "group",
+        "pair",
         *SPLITS,
     ),
     of="collective",
@@ -58,6 +64,8 @@ SPEC: Final = ViewSpec(
 
 
 COLLECTIVE: Final = "collective"
+PAIR: Final = "pair"
+"""Split of messages by the ranks between which they go."""
 OPERATION: Final = "operation"
 """Split by the operation that runs next on the GPU: what exposed communication holds up."""
 _LEAST_BAR: Final = 0.005
@@ -156,6 +164,8 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
         codes_of_rows, texts = split_of(run, rows, by)
     elif by == "group":
         codes_of_rows, texts = table.group[rows].astype(np.int64), [*table.names, "unknown"]
+    elif by == PAIR:
+        codes_of_rows, texts = _pairs(run, rows)
     elif by == OPERATION:
         codes_of_rows = _next_operation(run, rows)
     else:
@@ -205,7 +215,7 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
     ]
 
     def opens(row: int) -> View:
-        if by in SPLITS:
+        if by in (PAIR, *SPLITS):
             return replace(view, by="group", sort="", filter="", columns=())
         if by == OPERATION:
             return child_of(view, level, labels[row])
@@ -276,6 +286,20 @@ _MAX_POINTS: Final = 1_500
 """With more collectives, evenly chosen ones are drawn."""
 _MAX_OCCURRENCES: Final = 300
 """With more occurrences, medians of neighbours are drawn."""
+
+
+def _pairs(run: Run, rows: Index) -> tuple[Int64, list[str]]:
+    """The code of the pair of ranks of each message, and the text of each code; `NO_LABEL` is the
+    last, of what is no message or has no known peer."""
+    sent = transfers(run, rows)
+    rank_of = run.rank_of
+    pairs = sorted({(rank_of[one.sender], rank_of[one.receiver]) for one in sent.values()})
+    number = {pair: code for code, pair in enumerate(pairs)}
+    codes = np.full(len(rows), NO_LABEL, np.int64)
+    for place, row in enumerate(rows.tolist()):
+        if (one := sent.get(row)) is not None:
+            codes[place] = number[rank_of[one.sender], rank_of[one.receiver]]
+    return codes, [*(f"rank {one} to {other}" for one, other in pairs), "no peer"]
 
 
 def _next_operation(run: Run, rows: Index) -> Int64:

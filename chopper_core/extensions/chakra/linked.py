@@ -75,7 +75,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     """
     schema, nodes = document_of(path, LinkedNode, progress)
     builder = GraphBuilder(path, FORMAT, TraceGraph)
-    calls = _Calls(nodes)
+    calls = _CollectiveCalls(nodes)
     timed = [node for node in nodes if node.ts is not None and node.inclusive_dur is not None]
     starts, are_times = nanoseconds([node.ts for node in timed])
     lasts, are_lasts = nanoseconds([node.inclusive_dur for node in timed])
@@ -98,7 +98,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     return builder.graph("", {"schema": schema}, states_dependencies=False)
 
 
-class _Calls:
+class _CollectiveCalls:
     """The arguments of collectives, by the operators around their launches."""
 
     def __init__(self, nodes: Sequence[LinkedNode]) -> None:
@@ -126,7 +126,7 @@ class _Calls:
         return {name: typed(value) for name, value in known.items()}
 
 
-def _node(node: LinkedNode, times: tuple[int, int] | None, calls: _Calls) -> Node:
+def _node(node: LinkedNode, times: tuple[int, int] | None, calls: _CollectiveCalls) -> Node:
     attributes: dict[str, Attribute] = {
         "is_cpu_op": typed(not node.is_activity),
         "tid": typed(node.tid or node.attributes.get("tid", 0)),
