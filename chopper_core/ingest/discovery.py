@@ -275,7 +275,7 @@ def _loose_logs(files: Sequence[str]) -> list[list[str]]:
     names = [name for name in files if _DATA.search(name)]
     if not 1 < len(names) <= _MAX_LOOSE or any(rank_in_name(name) is not None for name in names):
         return [names]
-    return [*grouped(names, lambda name: shape_of_name(name.partition(".")[0])).values()]
+    return [*grouped_by(names, lambda name: shape_of_name(name.partition(".")[0])).values()]
 
 
 def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:

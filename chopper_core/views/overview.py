@@ -485,12 +485,12 @@ def _whole_run(step: Step) -> tuple[str, ...]:
 
 def _of_log(run: Run, view: View) -> ViewResult:
     """The windows of the log of a run that has nothing else, and its findings."""
-    from chopper_core.views.shared.evidence import findings, number_of_findings
+    from chopper_core.views.shared.evidence import finding_cards, number_of_findings
     from chopper_core.views.shared.log_rows import of_windows
 
     found = of_windows(run, View(view.run))
     number = number_of_findings(run, view)
-    cards = Cards("findings", findings(run, view, _MAX_CARDS), number=number)
+    cards = Cards("findings", finding_cards(run, view, _MAX_CARDS), number=number)
     return replace(
         found, opens=lambda row: with_view(view, "training"), charts=(*found.charts[:2], cards)
     )

@@ -22,7 +22,7 @@ from chopper_core.views.shared.log_rows import (
     notes,
     of_windows,
 )
-from chopper_core.views.shared.table_view import columns_of, known_of, table_view
+from chopper_core.views.shared.table_view import columns_of, known_columns, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -72,7 +72,7 @@ def _by_rank(run: Run, view: View, training: Training) -> ViewResult:
         own,
         opens=lambda row: view,
         sort="-slower_pct" if len(training.ranks) > 1 else "",
-        shown=known_of(own),
+        shown=known_columns(own),
         headline=headline(run, training),
         notes=notes(run, training),
         charts=charts(run, training)[:1],
@@ -105,7 +105,7 @@ def _by_stage(run: Run, view: View, training: Training) -> ViewResult:
         total={},
         opens=lambda row: view,
         sort="-stage_ns",
-        shown=known_of(own),
+        shown=known_columns(own),
         headline=headline(run, training),
         notes=(
             *notes(run, training),

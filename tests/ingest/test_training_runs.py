@@ -252,11 +252,11 @@ def test_a_log_is_followed_as_it_grows_and_rotates(tmp_path: Path) -> None:
 
 
 def test_facts_of_a_log_in_info(tmp_path: Path) -> None:
-    from chopper_core.render.info import as_text
+    from chopper_core.render.info import info_text
 
     (tmp_path / "m.log").write_text(
         megatron(lambda *_: 1.0, range(1, 21)).replace("| grad", "| new key: 3 | grad")
     )
-    text = str(as_text(open_run(str(tmp_path))))
+    text = str(info_text(open_run(str(tmp_path))))
     assert "Megatron log, 20 lines about steps" in text
     assert "not used, with their number of values: 1 field: new key (20)" in text

@@ -26,7 +26,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import ratios
-from chopper_core.views.shared.table_view import columns_of, known_of, table_view
+from chopper_core.views.shared.table_view import columns_of, known_columns, table_view
 from chopper_core.views.spec import ViewResult
 
 NO_LOG: Final = (
@@ -117,7 +117,7 @@ def of_windows(run: Run, view: View) -> ViewResult:
         own,
         whole,
         opens=lambda row: view,
-        shown=known_of(own),
+        shown=known_columns(own),
         headline=headline(run, training),
         notes=notes(run, training),
         charts=charts(run, training),
