@@ -221,6 +221,8 @@ def test_logs_fill_tables_of_runs(tmp_path: Path) -> None:
         text, _ = titan(lambda *_, each=seconds: each, range(1, 51), ranks=2)  # type: ignore[misc]
         (tmp_path / name / "train.log").write_text(text)
     runs = open_runs("R", [str(tmp_path)], jobs=1, use_cache=False)
+    while runs.waiting(wait=True):
+        pass
     frame = query(runs, parse("R?view=runs&columns=step_time_ns,mfu_pct,gpus"))
     assert list(frame.labels) == ["base", "tuned"]
     assert frame.values["step_time_ns"].numbers.tolist() == [2e9, 1.5e9]
