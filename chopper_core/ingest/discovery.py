@@ -40,7 +40,8 @@ from chopper_core.util.grouping import grouped
 from chopper_core.util.patterns import group_of, shape_of_name
 
 _DATA: Final = re.compile(
-    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et)(?:\.gz)?$", re.IGNORECASE
+    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et)(?:\.gz)?$|_rank_\d+$",
+    re.IGNORECASE,
 )
 _TRACE: Final = re.compile(r"\.(?:json|rpd|sqlite|pftrace)(?:\.gz)?$", re.IGNORECASE)
 _MAX_PROBED: Final = 40

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -18,6 +19,8 @@ from chopper_core.render import as_text, info
 from chopper_core.sources.registry import Family, family_of
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import frame_of
+from tests.communication.test_inspector import written
+from tests.ingest.test_host_traces import kineto
 
 BEGIN_NS = 1_760_000_000 * 10**9
 WORLD = ("0", "default_pg")
@@ -175,6 +178,23 @@ def test_messages_have_their_ends(tmp_path: Path) -> None:
 
     found = transfers(run, np.arange(2))
     assert {(each.sender, each.receiver) for each in found.values()} == {(0, 1)}
+
+
+def test_other_files_are_named(tmp_path: Path) -> None:
+    """Dumps come before an Inspector's logs, and traces before both; the others are named."""
+    for rank in range(2):
+        dump(tmp_path, rank, [entry(1), entry(2, "started")], {WORLD: [0, 1]})
+    assert [each.path for each in find_runs([str(tmp_path)])] == [str(tmp_path)]
+    logs = written(tmp_path)
+    run = open_run(str(tmp_path), jobs=1)
+    assert run.doubts[0].kind == "hang" and len(run.gpus) == 2
+    assert sorted(path for path, why in run.skipped if "of another recorder" in why) == [
+        *map(str, logs)
+    ]
+    kineto(tmp_path / "rank0.json")
+    run = open_run(str(tmp_path), jobs=1)
+    assert len(run.skipped) == 6
+    assert all("communication of a whole job" in why for _, why in run.skipped)
 
 
 class Danger:
