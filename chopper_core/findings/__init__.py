@@ -209,7 +209,7 @@ def _largest(context: FindingsContext, rule: FindingRule, *, has_replay: bool) -
     return found
 
 
-def numbers_of(known: Checked) -> tuple[int, str]:
+def count_findings(known: Checked) -> tuple[int, str]:
     """How many findings there are, and how many parts they have, as the end of a phrase."""
     whose = [whose for _, whose in known.placed]
     groups = whose.count(None)

@@ -19,8 +19,8 @@ from chopper_core.ingest.rank import (
     JOINED,
     concatenate_tables,
     joined_ranks,
-    numbered,
     read_complete,
+    with_gpu_numbers,
 )
 from chopper_core.ingest.recorded import (
     described,
@@ -355,7 +355,7 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
         gpus = tuple(
             replace(gpu, index=first + gpu.index, rank=rank_of[path, gpu.rank]) for gpu in rank.gpus
         )
-        ranks.append(numbered(rank, gpus, tuple(sources[path])))
+        ranks.append(with_gpu_numbers(rank, gpus, tuple(sources[path])))
         count += len(gpus) * is_first
     failed = tuple((str(path), why) for path, why in repeated.items())
     base = Run(name, empty_table(), (), (), failed=failed)

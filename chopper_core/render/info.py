@@ -44,7 +44,14 @@ from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.tables.losses import number_of
 from chopper_core.util.escape import Escaped, escape_each
-from chopper_core.util.grouping import counts_of, distinct, grouped, ranked, stable_order, sums_of
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    grouped_by,
+    ranked,
+    stable_order,
+    sums_of,
+)
 from chopper_core.util.patterns import shape_of_name
 from chopper_core.work.kernel_classes import OTHER_CLASS, kernel_class
 
@@ -149,7 +156,7 @@ def _of(thing: object, names: Iterable[str]) -> _Document:
     return {_RENAMED.get(name, name): getattr(thing, name) for name in names}
 
 
-def as_json(run: Run) -> Escaped:
+def info_json(run: Run) -> Escaped:
     return json_text(describe(run))
 
 
@@ -299,7 +306,7 @@ def coverage_of(run: Run, level: str) -> _Document:
     return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
 
 
-def as_text(run: Run, width: int = 0) -> Escaped:
+def info_text(run: Run, width: int = 0) -> Escaped:
     """The description as text, its tables in blocks of at most `width` cells; 0: of any width."""
     found = describe(run)
     lines = _head_lines(run, found)
@@ -421,7 +428,7 @@ def _identity_lines(run: Run, width: int) -> list[str]:
         key = ("", f"{each.format} ({count} files)") if count > _MAX_FILES else key
         by_source.setdefault(key, []).append(each)
     rows = [["GPU", "rank", "trace", *(title for _, title in by_source)]]
-    by_gpu = [grouped(found, lambda each: each.gpu) for found in by_source.values()]
+    by_gpu = [grouped_by(found, lambda each: each.gpu) for found in by_source.values()]
     for gpu in run.gpus:
         cells = (dict.fromkeys(map(_device, found.get(gpu.index, ()))) for found in by_gpu)
         trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
@@ -496,7 +503,7 @@ def _sample_sections(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
 
 def _unused_lines(unused: Mapping[str, int]) -> list[str]:
     """The fields that no figure is read from; those that differ by a number are one."""
-    fields = grouped(unused, shape_of_name)
+    fields = grouped_by(unused, shape_of_name)
     texts = [
         f"{name} ({sum(unused[each] for each in alike):,})"
         for shape, alike in fields.items()

@@ -12,7 +12,12 @@ from msgspec.structs import replace
 
 from chopper_core.analyses import collective_figures as columns
 from chopper_core.analyses.base import base_of
-from chopper_core.analyses.collective_figures import headline, kind_text, known, notes
+from chopper_core.analyses.collective_figures import (
+    collective_notes,
+    collectives_headline,
+    kind_text,
+    known,
+)
 from chopper_core.analyses.rows import Own, Partition, grouped, quantiles
 from chopper_core.columns import METRICS, Values, numbered, worded_codes
 from chopper_core.graph.collectives import (
@@ -100,8 +105,8 @@ def answer(run: Run, view: View) -> ViewResult:
     exposed_ms = _exposed_ms(run, found, view)
     return replace(
         result,
-        headline=headline(found, base_of(run, view), exposed_ms),
-        notes=(*result.notes, *notes(run, found)),
+        headline=collectives_headline(found, base_of(run, view), exposed_ms),
+        notes=(*result.notes, *collective_notes(run, found)),
         charts=(*_bars(exposed_ms), *_skews(found), *_by_occurrence(found)),
     )
 
@@ -122,9 +127,9 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
         (columns.SKEW, known(found, found.skew_ns)),
         (columns.TRANSFER, known(found, found.transfer_ns)),
         (columns.LAST, columns.gpu_words(found.last_gpu, found.complete)),
-        *columns.waits(found, owner, count),
+        *columns.collective_waits(found, owner, count),
         *columns.rates(found, np.arange(count), count, owner),
-        *columns.shares(found, owner, count),
+        *columns.collective_shares(found, owner, count),
         (columns.SIZE, Values(found.bytes, found.bytes < 0)),
         (columns.KIND, kinds),
         (columns.PHASE, worded_codes(table.phase[one], partial(table.text_of, "phase"))),
@@ -185,13 +190,13 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
     strange = outlying.present()[found.member_set]
     own: Own = [
         (columns.CALLS, Values(counts_of(member_owner, count))),
-        *columns.waits(found, member_owner, count),
+        *columns.collective_waits(found, member_owner, count),
         *(columns.blame(run, found, codes, member_owner, unmet) if is_gpu else ()),
         (columns.MEDIAN_TRANSFER, numbered(transfer[:, 0])),
         (columns.P95_TRANSFER, numbered(transfer[:, 1])),
         (columns.MEDIAN_SKEW, numbered(skew[:, 0])),
         (columns.LARGEST_SKEW, numbered(skew[:, 1])),
-        *columns.shares(found, member_owner, count),
+        *columns.collective_shares(found, member_owner, count),
     ]
     if not is_gpu:
         size = found.bytes[found.member_set]
@@ -273,7 +278,7 @@ def _members(run: Run, view: View) -> ViewResult:
         opens=lambda row: activity_view(run, view, int(rows[row])),
         headline=(f"{kind_text(one, int(one.kind[0]))} {number}: {skew}",),
         base=base_of(run, view).itself,
-        notes=notes(run, one),
+        notes=collective_notes(run, one),
     )
 
 
