@@ -74,9 +74,8 @@ def hang_of(run: Run) -> str:
     doubt = run.doubts[0]
     assert doubt.kind == "hang"
     # On the first screen, and in the description of the run.
-    assert doubt.sentence in as_text(frame_of(run, View("R"))) and doubt.sentence in info.as_text(
-        run
-    )
+    assert doubt.sentence in as_text(frame_of(run, View("R")))
+    assert doubt.sentence in info.info_text(run)
     return doubt.sentence
 
 
@@ -149,6 +148,44 @@ def test_ranks_that_wait_for_each_other(tmp_path: Path) -> None:
     assert hang_of(open_run(str(tmp_path), jobs=1)) == (
         "ranks wait for each other: rank 0 in all_reduce 1 of group 1 (tp), for rank 1; "
         f"rank 1 in all_gather 1 of group 2 (dp), for rank 0 {SINCE}"
+    )
+
+
+PIPELINE = ("4", "pp")
+
+
+def message(name: str, state: str = "started") -> dict[str, Any]:
+    return entry(0, state, name, PIPELINE, is_p2p=True, p2p_seq_id=1)
+
+
+def test_a_stage_that_never_sends_is_named(tmp_path: Path) -> None:
+    """Stage 2 waits for 1, which waits for 0; and all wait for 0 in the end."""
+    groups = {WORLD: [4, 5, 6], PIPELINE: [4, 5, 6]}
+    for stage, own in enumerate(([], [message("recv 1<-0")], [message("recv 2<-1", "scheduled")])):
+        dump(tmp_path, 4 + stage, [entry(1), *own], groups)
+    assert hang_of(open_run(str(tmp_path), jobs=1)) == (
+        f"rank 4 never sent what rank 5 waits for in recv 1<-0 of group 4 (pp) {SINCE}"
+    )
+
+
+def test_a_stage_that_waits_for_a_collective_is_not_the_cause(tmp_path: Path) -> None:
+    groups = {WORLD: [0, 1, 2], PIPELINE: [0, 1, 2], ("5", "dp"): [0, 2]}
+    dump(tmp_path, 0, [entry(1), entry(2, "started", group=("5", "dp"))], groups)
+    dump(tmp_path, 1, [entry(1), message("recv 1<-0")], groups)
+    dump(tmp_path, 2, [entry(1), entry(1, group=("5", "dp"))], groups)
+    found = hang_of(open_run(str(tmp_path), jobs=1))
+    assert found.startswith(
+        "rank 2 never called all_reduce 2 of group 5 (dp), in which rank 0 waits"
+    )
+
+
+def test_messages_that_wait_for_each_other(tmp_path: Path) -> None:
+    groups = {PIPELINE: [0, 1]}
+    dump(tmp_path, 0, [message("recv 0<-1")], groups)
+    dump(tmp_path, 1, [message("recv 1<-0")], groups)
+    assert hang_of(open_run(str(tmp_path), jobs=1)) == (
+        "ranks wait for each other: rank 0 in recv 0<-1 of group 4 (pp); "
+        "rank 1 in recv 1<-0 of group 4 (pp)"
     )
 
 
