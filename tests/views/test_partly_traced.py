@@ -13,7 +13,9 @@ import pytest
 from chopper_core.extensions.runs.run_set import RunRow, open_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.charts import BarChart
 from chopper_core.model.run import Run
+from chopper_core.util.errors import UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from tests.charllm import SAMPLE_NS, START_S, experiment, watts
@@ -152,3 +154,18 @@ def test_an_end_after_the_last_sample_is_marked(run: Run, tmp_path: Path) -> Non
     early = frame(open_run(str(tmp_path / "late"), jobs=1), asked)
     assert not early.values["iteration_energy_j"].present().any()
     assert early.total["iteration_energy_j"] is None
+
+
+def test_kernels_of_a_stage(run: Run) -> None:
+    found, table = frame(run, "view=kernels&by=pp"), run.table
+    assert list(found.labels) == ["0", "1"]
+    for stage, gpu in enumerate((0, 4)):
+        own = (table.gpu == gpu) & (table.iteration >= 0)
+        per_step = table.duration_ns[own].sum() / len(spans_ns(run))
+        assert found.values["kernel_ns"].at(stage) == pytest.approx(per_step)
+        (bars,) = found.charts
+        assert isinstance(bars, BarChart)
+        stacked = sum(float(each.numbers[stage]) for each in bars.series)
+        assert stacked == pytest.approx(per_step / 1e6)
+    with pytest.raises(UsageError, match="unknown shape 'pp'"):
+        frame(run, "view=kernels&of=pp")
