@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import Base, base_of
+from chopper_core.analyses.base import Base, base_of, is_of_steps
 from chopper_core.analyses.call_figures import (
     by_shape,
     kernels_of_shape,
@@ -132,7 +132,8 @@ def _partition(run: Run, view: View, by: str) -> Partition:
 
 def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
     """The time of kernels, and how much of it the first rows and communication take."""
-    is_comm = collectives_in(rows.nodes)
+    # A row of a GPU or of a step has kernels of both kinds.
+    is_comm = collectives_in(rows.nodes) & (not is_of_steps(base.run, rows.level))
     kernel_ns = rows.nodes.sum("duration_ns")
     most, comm_ns = np.sort(kernel_ns)[::-1][:_MAX_TOP], int(kernel_ns[is_comm].sum())
     whole, has_others = int(kernel_ns.sum()), not is_comm.all()
