@@ -133,7 +133,8 @@ def _partition(run: Run, view: View, by: str) -> Partition:
 def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
     """The time of kernels, and how much of it the first rows and communication take."""
     # A row of a GPU or of a step has kernels of both kinds.
-    is_comm = collectives_in(rows.nodes) & (not is_of_steps(base.run, rows.level))
+    of_gpus = is_of_steps(base.run, rows.level)
+    is_comm = collectives_in(rows.nodes) & (not of_gpus)
     kernel_ns = rows.nodes.sum("duration_ns")
     most, comm_ns = np.sort(kernel_ns)[::-1][:_MAX_TOP], int(kernel_ns[is_comm].sum())
     whole, has_others = int(kernel_ns.sum()), not is_comm.all()
@@ -143,7 +144,7 @@ def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
     return (
         facts(
             f"{time_text(base.each(whole))} of {kind}{base.words}",
-            count(len(kernel_ns), one) if has_others else "",
+            count(len(kernel_ns), one) if has_others and not of_gpus else "",
             f"{percent(share)} in the top {_MAX_TOP}" if len(kernel_ns) > _MAX_TOP else "",
             f"{communication} of it communication" if comm_ns and has_others else "",
         ),
