@@ -8,13 +8,16 @@ right, they are corrected before anything is inferred from them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.host import Links, matching
+from chopper_core.align.host import Links, codes_matching
 from chopper_core.model.doubts import Doubt
+from chopper_core.model.inputs import ClockBounds
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import distinct, isin
@@ -81,7 +84,7 @@ def _beyond_returns(trace: Trace, links: Links, own: Index, *, is_only: bool) ->
     returned = launches.start_ns + launches.duration_ns
     copies = own[links.launch[own] >= 0]
     call = links.launch[copies]
-    waits = matching(trace.names, launches.name, _WAITS_FOR_COPY)
+    waits = codes_matching(trace.names, launches.name, _WAITS_FOR_COPY)
     waits &= launches.duration_ns > _WAITED_NS
     is_waited = waits[call]
     beyond = [end_ns[copies[is_waited]] - returned[call[is_waited]]]
@@ -95,7 +98,7 @@ def _after_synchronizing(
 ) -> Int64:
     """How long after each call that waits for the GPU the last activity launched before it ends."""
     launches = trace.launches
-    waits = matching(trace.names, launches.name, _WAITS_FOR_ALL)
+    waits = codes_matching(trace.names, launches.name, _WAITS_FOR_ALL)
     calls = np.flatnonzero(waits & (launches.duration_ns > _WAITED_NS))
     rows = own[links.launch[own] >= 0]
     if not len(calls) or not len(rows):
@@ -108,7 +111,16 @@ def _after_synchronizing(
     return np.asarray((ends[place] - returned[calls])[pending], np.int64)
 
 
-def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]:
+class OnHostClock(Struct, frozen=True):
+    """A trace on the clock of its host."""
+
+    trace: Trace
+    doubts: tuple[Doubt, ...]
+    bounds: ClockBounds | None
+    """What remains unknown of the GPUs' clock, the widest of them; None without launches."""
+
+
+def on_host_clock(trace: Trace, links: Links) -> OnHostClock:
     """The trace with its activities on the clock of its host, and doubts about that: where it moves
     them, and what contradicts their host all the same. What no clock explains is left out."""
     activities = trace.activities
@@ -116,14 +128,21 @@ def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]
     whose = [np.flatnonzero(activities.device == device) for device in devices]
     is_only = len(devices) == 1
     beyond = [_beyond_returns(trace, links, own, is_only=is_only) for own in whose]
+    latest = [_latest(trace, links, own) for own in whose]
+    late = [late_by(most, of_gpu) for most, of_gpu in zip(latest, beyond, strict=True)]
+    bounds = None
+    if (links.launch >= 0).any():
+        bounds = reduce(ClockBounds.joined, map(_remaining, latest, beyond, late))
     by = np.zeros(len(activities), np.int64)
-    for own, of_gpu in zip(whose, beyond, strict=True):
-        by[own] = late_by(_latest(trace, links, own), of_gpu)
+    for own, of_gpu in zip(whose, late, strict=True):
+        by[own] = of_gpu
     doubts: list[Doubt] = []
     if by.any():
         largest = int(by[np.abs(by).argmax()])
         way = "late" if largest > 0 else "early"
-        detail = f"at least {abs(largest) / 1e3:,.1f} µs ({way})"
+        detail = f"at least {abs(largest) / 1e3:,.1f} µs ({way}) and are corrected"
+        if bounds is not None and (width_ns := bounds.width_ns) is not None:
+            detail += f" to within {width_ns / 1e3:,.1f} µs"
         doubts.append(Doubt("clock", int(np.count_nonzero(by)), len(by), detail))
         trace = replace(trace, activities=replace(activities, start_ns=activities.start_ns - by))
         beyond = [_beyond_returns(trace, links, own, is_only=is_only) for own in whose]
@@ -135,7 +154,16 @@ def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]
         kept[far] = False
         figures = {name: values[kept] for name, values in trace.figures.items()}
         trace = replace(trace, activities=trace.activities.take(kept), figures=figures)
-    return trace, tuple(doubts)
+    return OnHostClock(trace, tuple(doubts), bounds)
+
+
+def _remaining(latest: int | None, beyond: Int64, late_ns: int) -> ClockBounds:
+    """What the bounds leave of a clock's error once it is corrected."""
+    earliest = int(np.partition(beyond, -2)[-2]) if len(beyond) >= _FEWEST else None
+    return ClockBounds(
+        early_ns=None if earliest is None else max(late_ns - earliest, 0),
+        late_ns=None if latest is None else max(latest - late_ns, 0),
+    )
 
 
 def _far_early(trace: Trace, links: Links) -> Index:

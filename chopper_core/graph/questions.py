@@ -249,7 +249,7 @@ def launch_scaled(graph: StepGraph, chosen: Mask, factor: float) -> Change:
     return replace(scaled(np.zeros(0, np.intp), 1.0), lags=(edges, factor))
 
 
-def host_nodes(graph: StepGraph) -> Index:
+def nodes_of_host(graph: StepGraph) -> Index:
     """The nodes of the host's own work: launches, calls, and what is between them."""
     return np.flatnonzero(graph.kind <= NodeKind.RETURN)
 
@@ -306,9 +306,13 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
         raise NothingToShow(f"no peers: the run has one {'GPU' if axis == 'gpu' else axis}")
     keys = _same_kernels(table, rows, axis)
     unit = _units(table, rows)
-    peers = np.ones(len(rows), np.bool_) if own.all() else ~own
+    kind = table.kind[rows]
+    peers = ~own & np.isin(kind, distinct(kind[own]))
+    if not peers.any():
+        peers = np.ones(len(rows), np.bool_)
     who = table.column(axis)[rows]
     extra = own & (table.kind[rows] == Kind.COPY) & _is_extra(table, rows, axis, peers)
+    transfers = like_transfers(run, rows, axis)
     uneven = None
     if axis != "layer":
         uneven = UnevenWork.of(table, rows, own, peers, who, axis, keys[0])
@@ -333,11 +337,45 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
                 usual[uneven.rows] = np.nan
             if np.isfinite(usual[own]).all():
                 break
+        if transfers is not None:
+            known = peers & (transfers >= 0)
+            count = int(transfers.max(initial=-1)) + 1
+            like = quantiles_of(time[known], transfers[known], count, (0.5,))[:, 0]
+            like = np.where(transfers >= 0, np.append(like, np.nan)[transfers], np.nan)
+            usual = np.where(np.isfinite(like), like, usual)
         usual = np.where(np.isfinite(usual), usual, time)
         usual = np.where(extra, 0.0, usual)[own]
         return np.stack([usual * low, usual, usual * high])
 
     return Change(nodes[own], new)
+
+
+def like_transfers(run: Run, rows: Index, axis: str) -> Index | None:
+    """What transfers have in common with those of peers; -1 for other activities.
+
+    Peers are collectives of one kind, size and phase: of other process groups in the same iteration
+    where GPUs differ, of the same group in other iterations where these do. None elsewhere. The
+    place among the collectives of a step says less: records may be lost.
+    """
+    found = collectives_of(run) if axis != "layer" else None
+    if found is None:
+        return None
+    place = first_equal(found.rows, rows)
+    own = np.flatnonzero(place >= 0)
+    sets = found.member_set[place[own]]
+    own, sets = own[found.complete[sets]], sets[found.complete[sets]]
+    table, group = run.table, found.group[sets]
+    codes: list[Codes] = [found.kind[sets], found.bytes[sets], found.size[sets]]
+    codes.append(table.phase[rows[own]])
+    codes.append(group if axis == "iteration" else table.iteration[rows[own]])
+    code = combined(codes)[1]
+    count = int(code.max(initial=-1)) + 1
+    if axis != "iteration":
+        groups = counts_of(combined([code, group])[0][:, 0].astype(np.intp), count)
+        code = np.where(groups[code] > 1, code, -1)
+    like = np.full(len(rows), -1, np.intp)
+    like[own] = code
+    return like
 
 
 class UnevenWork(Struct, frozen=True, eq=False):
@@ -487,7 +525,7 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     A call that most of them don't make there takes no time, and waits for nothing. A phase of a
     step whose host is no slower than its peers' keeps its times: this never makes steps longer.
     """
-    table, every = run.table, host_nodes(graph)
+    table, every = run.table, nodes_of_host(graph)
     rows, is_after = rows_of_hosts(graph, every)
     every, rows, is_after = every[rows >= 0], rows[rows >= 0], is_after[rows >= 0]
     own = np.isin(every, nodes)

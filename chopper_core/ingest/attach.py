@@ -13,7 +13,7 @@ from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import with_places
 from chopper_core.align.sensors import believed, coverage
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
-from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, together
+from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, placed_together
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.ingest.untraced import (
     RunInputs,
@@ -130,7 +130,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     placed += _counters_of_traces(run, progress)
     twice = measured_twice(placed)
     placed = [(telemetry, source) for telemetry, source in placed if telemetry.path not in twice]
-    placed = together(placed)
+    placed = placed_together(placed)
     failed += [(str(path), reason) for path, reason in twice.items()]
     unreadable = {path for path, _ in failed}
     run = replace(

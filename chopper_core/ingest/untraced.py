@@ -31,7 +31,7 @@ from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, Dispatch
 from chopper_core.sources.registry import Failures, Family, FoundFiles, ListedPaths
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
-from chopper_core.sources.telemetry.charllm import named
+from chopper_core.sources.telemetry.charllm import metric_of_file
 from chopper_core.sources.trace import Activities, ActivityCategory, LaunchShape, Trace, blank
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Index
@@ -393,7 +393,7 @@ def status_of(
 
 def _stopped_files(found: FoundFiles) -> list[tuple[Path, int]]:
     """Empty files that are named as a monitor's of GPUs are, and their ranks."""
-    empty = [(file.path, named(file.path)) for file in found.skipped if file.is_damaged]
+    empty = [(file.path, metric_of_file(file.path)) for file in found.skipped if file.is_damaged]
     return [
         (path, series.rank)
         for path, series in empty

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 class DoubtKind(StrEnum):
     """What is in doubt, the worst first."""
 
+    HANG = "hang"
     LOST = "lost activities"
     IMPOSSIBLE = "impossible times"
     CLOCK = "clocks"
@@ -44,14 +45,16 @@ class _Check(Struct, frozen=True):
     """The rules whose findings rest on them."""
 
 
-_HOST_RULES: Final = ("host-bound", "launch-bound", "queue-bound", "late-host", "iteration")
+MARGIN_NS: Final = 11_000
+"""What launches and returns leave open of the clock of GPUs that nothing contradicts."""
+HOST_RULES: Final = ("host-bound", "launch-bound", "queue-bound", "late-host", "iteration")
 _LEADER_RULES: Final = ("straggler", "slow-stage", "long-stage", "late-host")
 CHECKS: Final[Mapping[str, _Check]] = {
     "begin": _Check(
         DoubtKind.LOST,
         "the log begins at tick {detail}: what was simulated before is missing",
         _STEP,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "types": _Check(
         DoubtKind.LOST,
@@ -63,64 +66,64 @@ CHECKS: Final[Mapping[str, _Check]] = {
         "{count} of {of} graph launches have no kernels in the trace: idle time and throughput "
         "aren't known",
         _STEP,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "launches": _Check(
         DoubtKind.LOST,
         "{count} of {of} launches have no activity in the trace: why GPUs are idle after them is "
         "unknown",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "calls": _Check(
         DoubtKind.LOST,
         "{count} of {of} activities have no launch call, though those before them have: why GPUs "
         "are idle before them is unknown",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "diagnostics": _Check(
         DoubtKind.LOST,
         "the profiler says that it lost data: {detail}",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "untimed": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} activities have no valid time and are left out",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "impossible": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} kernels contain whole later kernels of their stream, which is impossible, "
         "and are left out: {detail}",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "far": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} activities start over 1 ms before their launch call and are left out",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "early": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} activities start before their launch call",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "unfinished": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} calls return before what they waited for has ended",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "clock": _Check(
         DoubtKind.CLOCK,
-        "GPU times contradict their host's by {detail} and are corrected",
+        "GPU times contradict their host's by {detail}",
         ("idle_host_ns", "idle_launch_ns", "prep_overhead_ns", "call_overhead_ns"),
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "ranks": _Check(
         DoubtKind.COVERAGE,

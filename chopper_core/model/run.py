@@ -75,7 +75,7 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     first_equal,
-    grouped,
+    grouped_by,
     median_of,
     ratios,
     run_maxima,
@@ -536,7 +536,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def _traces_of(self) -> Mapping[int | None, list[Source]]:
-        return grouped(self.sources, lambda each: each.rank)
+        return grouped_by(self.sources, lambda each: each.rank)
 
     def _unseen(self, gpu: int) -> TimeSpans:
         """The time of a GPU between two windows of the profiler, as far as they reach."""

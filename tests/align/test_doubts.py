@@ -11,11 +11,13 @@ import pytest
 
 from chopper_core.analyses.step_times import step_times
 from chopper_core.api import OpenRun
+from chopper_core.findings import clock_slack_ns
+from chopper_core.findings.rule import context_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category
-from chopper_core.render.info import describe
+from chopper_core.render.info import as_text, describe
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
 
@@ -170,6 +172,34 @@ def test_a_gpu_clock_that_is_off_is_corrected(tmp_path: Path, late_us: float) ->
         for each in (whole, run)
     ]
     assert savings[0] == pytest.approx(savings[1], rel=0.1)
+
+
+def test_what_remains_of_a_clock_is_known(tmp_path: Path) -> None:
+    """Launches take 6 µs to an idle GPU, and calls return 1.5 µs after what they wait for."""
+    bounds = Trace().open(tmp_path).sources[0].gpu_clock
+    assert bounds is not None and (bounds.early_ns, bounds.late_ns) == (1_500, 6_000)
+    run = Trace(-40.0).open(tmp_path)
+    assert "corrected to within 7.5 µs" in run.doubts[0].sentence
+    assert "GPU clocks against their hosts': at most" in str(as_text(run))
+    trace = Trace()
+    trace.drop(trace.named("gpu_memcpy") + trace.named("cuda_runtime", "Memcpy"))
+    bounds = trace.open(tmp_path).sources[0].gpu_clock
+    assert bounds is not None and (bounds.early_ns, bounds.width_ns) == (None, None)
+
+
+@pytest.mark.parametrize(("slow_us", "is_wider"), [(0.0, False), (30.0, True)])
+def test_what_remains_of_a_corrected_clock_widens_ranges(
+    tmp_path: Path, slow_us: float, is_wider: bool
+) -> None:
+    """Calls that return later leave more open."""
+    trace = Trace(-40.0)
+    for call in trace.named("cuda_runtime", "Memcpy"):
+        call["dur"] += slow_us
+    run = trace.open(tmp_path)
+    context = context_of(run, parse("R?view=findings"))
+    gaps = (run.table.idle_ns > 0).sum() / STEPS
+    width_ns = 7_500 + slow_us * 1e3
+    assert clock_slack_ns(context) == pytest.approx(gaps * width_ns * is_wider, rel=0.01)
 
 
 @pytest.mark.parametrize("late_us", [-1.0, 0.5])

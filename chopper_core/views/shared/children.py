@@ -108,7 +108,7 @@ def signal_chart(
     return SignalChart(signal, start, end, scope, gpus, stacked, len(known))
 
 
-def means_of(
+def signal_means(
     signal: Signal, nodes: Groups, shown: Index, has: Callable[[Signal], bool]
 ) -> Callable[..., Float64]:
     """The means of a signal that it `has` over the time of the shown nodes, as `Frame.means`.
@@ -318,7 +318,7 @@ def framed(
         # How busy a kernel keeps the GPU while it runs says nothing.
         means=no_means
         if nodes is None
-        else means_of(
+        else signal_means(
             signal, nodes, shown.at, lambda each: not view.name or each.name in run.measured
         ),
         signals=tuple(others),
