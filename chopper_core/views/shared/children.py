@@ -87,7 +87,7 @@ def signal_chart(
 
     `check` raises Cancelled once the result is no longer wanted: many GPUs are slow.
     """
-    signal = run.signal(view.signal)
+    signal = run.signals(view.signal)[0]
     scope = scope_of(run, view)
     start, end = scope
     if view.window:
@@ -289,7 +289,7 @@ def framed(
     run: Run, view: View, result: ViewResult, whole: Groups, counted: Mask | None = None
 ) -> tuple[Frame, Columns, Shown]:
     """A result's rows, sorted and filtered, as a frame without notes; its columns and its rows."""
-    own, nodes, signal = result.columns, result.nodes, run.signal(view.signal)
+    own, nodes, (signal, *others) = result.columns, result.nodes, run.signals(view.signal)
     base = result.base or base_of(run, view)
     columns = Columns(run, view, result, whole, base, counted)
     texts = list(result.labels)
@@ -322,6 +322,7 @@ def framed(
         else signal_means(
             signal, nodes, shown.at, lambda each: not view.name or each.name in run.measured
         ),
+        signals=tuple(others),
         sort=sort,
         hidden=shown.hidden,
         more=tuple(each for each, _ in own if each not in columns.metrics),
