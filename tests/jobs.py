@@ -190,7 +190,8 @@ class Rank:
         begin, job, step = self.now, self.job, self.step
         tokens = job.tokens
         for each in self.having("tokens"):
-            tokens = round(tokens * (1 + each.amount) / 8) * 8
+            if each.at(layer, operation, self.phase):
+                tokens = round(tokens * (1 + each.amount) / 8) * 8
         for each in self.having("rotating"):
             if step % job.ranks == self.rank:
                 tokens = round(tokens * (1 + each.amount) / 8) * 8

@@ -10,13 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.graphs import captured_launches
-from chopper_core.align.host import REPLAYS_GRAPH, Host, matching
+from chopper_core.align.host import REPLAYS_GRAPH, Host, codes_matching
 from chopper_core.model.doubts import Doubt
 from chopper_core.model.step_spans import NO_STEP, StepSpans
 from chopper_core.model.table import Category
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import distinct, isin, numbered, ranked
+from chopper_core.util.grouping import distinct, isin, numbered_rows, ranked
 
 _CONTAINED: Final = 2
 """Whole later kernels of its stream that no kernel contains: short overlaps are legal, such as of
@@ -26,6 +26,12 @@ _SHARED_QUEUE: Final = 0.05
 _FEW: Final = 3
 """Kernels of a stream that may be impossible, however few it has."""
 _NAMED: Final = 40
+_LEAVE_OUT: Final = ("untimed", "impossible", "far")
+"""The checks that leave out what they find."""
+_IN_ROW: Final = 4
+"""Activities in a row of a stream without a call: single ones are usual."""
+_SCATTERED: Final = 0.05
+"""The part of them that may lack one."""
 
 
 class EdgeLaunches(Struct, frozen=True):
@@ -57,38 +63,87 @@ def lost_launches(host: Host, spans: StepSpans, cut: frozenset[int]) -> EdgeLaun
     return EdgeLaunches(rows[~is_edge], rows[is_edge])
 
 
-def doubts_of_launches(host: Host, lost: Index) -> Iterator[Doubt]:
-    """Graph launches, and others, without the activities that they start."""
+def doubts_of_launches(host: Host, lost: Index, spans: StepSpans) -> Iterator[Doubt]:
+    """Graph launches, and others, without the activities that they start; and activities without
+    the call that launched them."""
     launches, links = host.trace.launches, host.links
-    replays = matching(host.trace.names, launches.name, REPLAYS_GRAPH)
+    replays = codes_matching(host.trace.names, launches.name, REPLAYS_GRAPH)
     started = distinct(np.concatenate([links.launch[links.launch >= 0], links.orphans]))
     for code, own in (("graphs", replays), ("launches", ~replays)):
         count, every = int(np.count_nonzero(own[lost])), int(np.count_nonzero(own[started]))
         if own is replays and count and not np.count_nonzero(own[links.launch[links.launch >= 0]]):
             count = every
         if count:
-            yield Doubt(code, count, every)
+            steps = _steps_at(launches.start_ns[lost[own[lost]]], spans)
+            yield Doubt(code, count, every, iterations=steps)
+    without, every = _without_call(host)
+    if len(without):
+        start = host.trace.activities.start_ns[without]
+        yield Doubt("calls", len(without), every, iterations=_steps_at(start, spans))
+
+
+def _steps_at(time_ns: Int64, spans: StepSpans) -> tuple[int, ...]:
+    place = spans.at(time_ns)
+    return tuple(distinct(spans.number[place[place != NO_STEP]]).tolist())
+
+
+def _without_call(host: Host) -> tuple[Index, int]:
+    """The activities without a launch call, where it was lost: others of their stream before them
+    have one; and how many such activities there are, with a call and without.
+
+    A few scattered ones are usual: those of a whole buffer are in a row.
+    """
+    lane, launch = host.lane, host.links.launch
+    order = np.lexsort((host.trace.activities.start_ns, lane))
+    lane, has_call = lane[order], launch[order] >= 0
+    if not has_call.any():
+        return order[:0], 0
+    begins = np.append(True, lane[1:] != lane[:-1])[: len(lane)]
+    before: Int64 = np.cumsum(has_call) - has_call
+    follows = before > np.maximum.accumulate(np.where(begins, before, 0))
+    lacks = follows & ~has_call
+    opens = lacks & ~np.append(False, lacks[:-1] & ~begins[1:])[: len(lacks)]
+    in_row = np.bincount(np.cumsum(opens)[lacks], minlength=1)
+    every = int(np.count_nonzero(follows))
+    is_many = np.count_nonzero(lacks) > _SCATTERED * every
+    return (order[lacks] if in_row.max() >= _IN_ROW or is_many else order[:0]), every
 
 
 def explained(doubts: Sequence[Doubt], found: Sequence[Doubt]) -> tuple[Doubt, ...]:
     """The doubts of a file and those of its launches; the launches of activities that are left out
-    are no doubt of their own."""
-    left_out = sum(doubt.count for doubt in doubts)
-    kept = []
+    are no doubt of their own, and tell the steps of these."""
+    left_out = sum(doubt.count for doubt in (*doubts, *found) if doubt.code in _LEAVE_OUT)
+    kept: list[Doubt] = []
     for doubt in found:
+        if doubt.code == "launches":
+            doubts = [replace(each, iterations=doubt.iterations) for each in doubts]
+            kept = [
+                replace(each, iterations=doubt.iterations) if each.code in _LEAVE_OUT else each
+                for each in kept
+            ]
         rest = doubt.count - (left_out if doubt.code == "launches" else 0)
         if rest > 0:
             kept.append(replace(doubt, count=rest))
     return (*doubts, *kept)
 
 
+def doubts_of_file(trace: Trace) -> Iterator[Doubt]:
+    """What the profiler says of its recording, and a schema that is newer than the reader."""
+    losses = trace.losses
+    if losses.said:
+        more = f" (and {len(losses.said) - 1:,} more)" if len(losses.said) > 1 else ""
+        yield Doubt("diagnostics", len(losses.said), 0, losses.said[0] + more)
+    if losses.newer:
+        yield Doubt("schema", 1, 1, losses.newer)
+
+
 def without_impossible(trace: Trace) -> tuple[Trace, tuple[Doubt, ...]]:
     """The trace without kernels that contain two or more whole later kernels of their stream, in
     streams in which that is no habit; and the doubts about times."""
     doubts: list[Doubt] = []
-    every = len(trace.activities) + trace.losses.bad_times
-    if trace.losses.bad_times:
-        doubts.append(Doubt("untimed", trace.losses.bad_times, every))
+    losses = trace.losses
+    if untimed := losses.bad_times - losses.bad_host_times:
+        doubts.append(Doubt("untimed", untimed, len(trace.activities) + untimed))
     is_impossible = _impossible(trace)
     count = int(np.count_nonzero(is_impossible))
     if count:
@@ -111,7 +166,7 @@ def _impossible(trace: Trace) -> Mask:
     rows = np.flatnonzero(activities.category == Category.KERNEL)
     if len(rows) <= _CONTAINED:
         return found
-    lane = numbered((ranked(activities.device[rows])[1], activities.stream[rows]))
+    lane = numbered_rows((ranked(activities.device[rows])[1], activities.stream[rows]))
     start = activities.start_ns[rows]
     end = start + activities.duration_ns[rows]
     order = np.lexsort((-end, start, lane))

@@ -12,7 +12,7 @@ borrow the nearest one. If the counters come from the trace's own process, corre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -38,6 +38,7 @@ from chopper_core.model.column_names import (
     Match,
     part_of,
 )
+from chopper_core.model.doubts import Doubt, DoubtKind
 from chopper_core.model.hardware import Agent, CounterInfo
 from chopper_core.model.inputs import CounterSource, Gpu, Identity
 from chopper_core.model.overrides import Overrides
@@ -354,7 +355,17 @@ def _source(
         iterations=found.windows,
         comparison=found.comparison,
         notes=(*run.join_notes, *run.losses.notes),
+        doubts=tuple(_doubts(run, dispatches, count)),
     )
+
+
+def _doubts(run: DispatchRun, dispatches: int, count: Int64) -> Iterator[Doubt]:
+    """Counters that belong to no kernel of the run, and a schema newer than their reader."""
+    if run.losses.newer:
+        yield Doubt("schema", 1, 1, run.losses.newer)
+    if dispatches and count[Match.NONE] == count.sum():
+        text = f"no dispatch of {run.paths[0].name} matches a kernel: its counters aren't shown"
+        yield Doubt(DoubtKind.COVERAGE.value, dispatches, dispatches, text=text)
 
 
 def _identities(run: DispatchRun, gpus: Sequence[Gpu], overrides: Overrides) -> dict[int, Identity]:

@@ -8,16 +8,19 @@ right, they are corrected before anything is inferred from them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.host import Links, matching
+from chopper_core.align.host import Links, codes_matching
 from chopper_core.model.doubts import Doubt
+from chopper_core.model.inputs import ClockBounds
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, isin
 from chopper_core.util.patterns import late
 
 _WAITS_FOR_ALL: Final = late(r"(?:Device|Ctx)Synchronize")
@@ -81,7 +84,7 @@ def _beyond_returns(trace: Trace, links: Links, own: Index, *, is_only: bool) ->
     returned = launches.start_ns + launches.duration_ns
     copies = own[links.launch[own] >= 0]
     call = links.launch[copies]
-    waits = matching(trace.names, launches.name, _WAITS_FOR_COPY)
+    waits = codes_matching(trace.names, launches.name, _WAITS_FOR_COPY)
     waits &= launches.duration_ns > _WAITED_NS
     is_waited = waits[call]
     beyond = [end_ns[copies[is_waited]] - returned[call[is_waited]]]
@@ -95,7 +98,7 @@ def _after_synchronizing(
 ) -> Int64:
     """How long after each call that waits for the GPU the last activity launched before it ends."""
     launches = trace.launches
-    waits = matching(trace.names, launches.name, _WAITS_FOR_ALL)
+    waits = codes_matching(trace.names, launches.name, _WAITS_FOR_ALL)
     calls = np.flatnonzero(waits & (launches.duration_ns > _WAITED_NS))
     rows = own[links.launch[own] >= 0]
     if not len(calls) or not len(rows):
@@ -108,34 +111,75 @@ def _after_synchronizing(
     return np.asarray((ends[place] - returned[calls])[pending], np.int64)
 
 
-def on_host_clock(trace: Trace, links: Links) -> tuple[Trace, tuple[Doubt, ...]]:
+class OnHostClock(Struct, frozen=True):
+    """A trace on the clock of its host."""
+
+    trace: Trace
+    doubts: tuple[Doubt, ...]
+    bounds: ClockBounds | None
+    """What remains unknown of the GPUs' clock, the widest of them; None without launches."""
+
+
+def on_host_clock(trace: Trace, links: Links) -> OnHostClock:
     """The trace with its activities on the clock of its host, and doubts about that: where it moves
-    them, and what contradicts their host all the same."""
+    them, and what contradicts their host all the same. What no clock explains is left out."""
     activities = trace.activities
     devices = distinct(activities.device).tolist()
     whose = [np.flatnonzero(activities.device == device) for device in devices]
     is_only = len(devices) == 1
     beyond = [_beyond_returns(trace, links, own, is_only=is_only) for own in whose]
+    latest = [_latest(trace, links, own) for own in whose]
+    late = [late_by(most, of_gpu) for most, of_gpu in zip(latest, beyond, strict=True)]
+    bounds = None
+    if (links.launch >= 0).any():
+        bounds = reduce(ClockBounds.joined, map(_remaining, latest, beyond, late))
     by = np.zeros(len(activities), np.int64)
-    for own, of_gpu in zip(whose, beyond, strict=True):
-        by[own] = late_by(_latest(trace, links, own), of_gpu)
+    for own, of_gpu in zip(whose, late, strict=True):
+        by[own] = of_gpu
     doubts: list[Doubt] = []
     if by.any():
         largest = int(by[np.abs(by).argmax()])
         way = "late" if largest > 0 else "early"
-        detail = f"at least {abs(largest) / 1e3:,.1f} µs ({way})"
+        detail = f"at least {abs(largest) / 1e3:,.1f} µs ({way}) and are corrected"
+        if bounds is not None and (width_ns := bounds.width_ns) is not None:
+            detail += f" to within {width_ns / 1e3:,.1f} µs"
         doubts.append(Doubt("clock", int(np.count_nonzero(by)), len(by), detail))
         trace = replace(trace, activities=replace(activities, start_ns=activities.start_ns - by))
         beyond = [_beyond_returns(trace, links, own, is_only=is_only) for own in whose]
     doubts += _contradictions(trace, links, np.concatenate([np.zeros(0, np.int64), *beyond]))
-    return trace, tuple(doubts)
+    far = _far_early(trace, links)
+    if len(far):
+        doubts.append(Doubt("far", len(far), int(np.count_nonzero(links.launch >= 0))))
+        kept = np.ones(len(activities), np.bool_)
+        kept[far] = False
+        figures = {name: values[kept] for name, values in trace.figures.items()}
+        trace = replace(trace, activities=trace.activities.take(kept), figures=figures)
+    return OnHostClock(trace, tuple(doubts), bounds)
+
+
+def _remaining(latest: int | None, beyond: Int64, late_ns: int) -> ClockBounds:
+    """What the bounds leave of a clock's error once it is corrected."""
+    earliest = int(np.partition(beyond, -2)[-2]) if len(beyond) >= _FEWEST else None
+    return ClockBounds(
+        early_ns=None if earliest is None else max(late_ns - earliest, 0),
+        late_ns=None if latest is None else max(latest - late_ns, 0),
+    )
+
+
+def _far_early(trace: Trace, links: Links) -> Index:
+    """The activities that start so long before their launch that no clock explains it: the steps
+    around such a time would be wrong."""
+    linked = np.flatnonzero(links.launch >= 0)
+    far = linked[trace.activities.start_ns[linked] < links.launch_ns[linked] - _LONGEST_NS]
+    return far if len(far) <= _OFTEN * len(linked) else far[:0]
 
 
 def _contradictions(trace: Trace, links: Links, beyond: Int64) -> Iterator[Doubt]:
     """Activities that start before their launch, and calls that return before what they waited for
     has ended, by far more than stamps are apart."""
     linked = np.flatnonzero(links.launch >= 0)
-    early = trace.activities.start_ns[linked] < links.launch_ns[linked] - _MARGIN_NS
+    start, launched = trace.activities.start_ns[linked], links.launch_ns[linked]
+    early = (start < launched - _MARGIN_NS) & ~isin(linked, _far_early(trace, links))
     if early.any():
         yield Doubt("early", int(np.count_nonzero(early)), len(linked))
     unfinished = int(np.count_nonzero(beyond > _FAR_BEYOND_NS))

@@ -14,7 +14,7 @@ from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.gpu_clock import on_host_clock
 from chopper_core.align.graphs import captured_points, is_uncaptured, stand_ins
 from chopper_core.align.host import Host, Links
-from chopper_core.align.host_tables import align_memory, host_lane, host_time
+from chopper_core.align.host_tables import align_memory, host_time, read_host_lane
 from chopper_core.align.launches import launch_sizes
 from chopper_core.align.layers import label_layers, mark_outside
 from chopper_core.align.model_work import activity_tokens, model_work, on_longest, without_model
@@ -30,16 +30,16 @@ from chopper_core.align.rank_account import (
 from chopper_core.align.repeats import label_repeats
 from chopper_core.align.side_work import side_intervals
 from chopper_core.align.steps import (
+    find_steps,
     label_iterations,
     read_inference,
     repeated_numbers,
-    spans_of,
-    steps_of,
+    spans_of_steps,
 )
-from chopper_core.align.waits import stated_waits
+from chopper_core.align.waits import read_stated_waits
 from chopper_core.model import column_names as col
 from chopper_core.model.doubts import Doubt
-from chopper_core.model.inputs import REPEATED_STEPS
+from chopper_core.model.inputs import REPEATED_STEPS, ClockBounds
 from chopper_core.model.side_table import HostLane, HostSteps, HostTime, SideTables, side_tables
 from chopper_core.model.table import (
     COLUMNS,
@@ -55,7 +55,7 @@ from chopper_core.model.table import (
 from chopper_core.sources.trace import Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int32
-from chopper_core.util.grouping import distinct, numbered, ranked
+from chopper_core.util.grouping import distinct, numbered_rows, ranked
 from chopper_core.util.workers import concurrently
 
 NO_NAME: Final = "(no name)"
@@ -71,6 +71,7 @@ class AlignedRank(Struct, frozen=True):
     findings: Mapping[str, int]
     """Counts of incomplete items, by display name."""
     doubts: tuple[Doubt, ...] = ()
+    gpu_clock: ClockBounds | None = None
     side_tables: SideTables = field(default_factory=dict)
 
 
@@ -78,39 +79,37 @@ def align_rank(trace: Trace) -> AlignedRank:
     aligned = _in_order_of_file(trace)
     # Nothing else refers to its columns any more, so old ones are freed one by one.
     table = aligned.table
-    node = numbered([table.column(level) for level in LEVELS])
+    node = numbered_rows([table.column(level) for level in LEVELS])
     _put_in_order(table, np.lexsort((table.start_ns, node)))
     return replace(aligned, table=used_names(table))
 
 
 def _in_order_of_file(trace: Trace) -> AlignedRank:
     host = Host(trace, captured_points)
-    trace, clock_doubts = on_host_clock(trace, host.links)
-    host = (
-        Host(trace, captured_points)
-        if any(doubt.code == "clock" for doubt in clock_doubts)
-        else host
-    )
+    on_clock = on_host_clock(trace, host.links)
+    if on_clock.trace is not trace:
+        trace = on_clock.trace
+        host = Host(trace, captured_points)
     activities = trace.activities
     devices, gpu = ranked(activities.device)
     kind, links = host.kind, host.links
     modules = read_modules(host)
     collectives = read_collectives(host)
     inference = read_inference(host)
-    steps = steps_of(host, inference)
-    spans = spans_of(steps)
+    steps = find_steps(host, inference)
+    spans = spans_of_steps(steps)
     labelled = label_iterations(host, spans)
     iterations, partial = labelled.labels, labelled.truncated
     bare = replace(links, points=replace(links.points))  # Without what labels cache.
     lost = lost_launches(host, spans, partial)
-    doubts = (*clock_doubts, *doubts_of_launches(host, lost.lost))
+    doubts = (*on_clock.doubts, *doubts_of_launches(host, lost.lost, spans))
     launched = np.concatenate([lost.lost, lost.at_edges])
     evidence = host_evidence(trace, bare, gpu, spans, labelled.place, launched)
     beside = side_intervals(host)
 
     def accounts() -> tuple[RankAccount, HostTime, HostLane]:
         found = account_rank(trace, bare, gpu, kind, iterations.codes, evidence, beside)
-        return found, host_time(trace, bare, found.gaps), host_lane(trace, bare, gpu)
+        return found, host_time(trace, bare, found.gaps), read_host_lane(trace, bare, gpu)
 
     accounted = concurrently(accounts, len(trace.ranges))
     host.stand_ins = stand_ins(host, iterations.codes)
@@ -190,7 +189,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     table = table.with_measured(memory_columns)
     table = with_outside(table, rank_account.outside)
     of_host = HostSteps.of(dict.fromkeys(range(len(devices)), spans))
-    waits = stated_waits(trace, devices)
+    waits = read_stated_waits(trace, devices)
     side = side_tables(idle, of_host, memory, launching, attributes, waits)
     findings = {
         **_unlinked(table, bare),
@@ -215,6 +214,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
         side_tables=side,
         findings=findings,
         doubts=doubts,
+        gpu_clock=on_clock.bounds,
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.doubts import Doubt, DoubtKind
+from chopper_core.model.hardware import hardware_of
+from chopper_core.model.inputs import Gpu
+from chopper_core.model.signals import Signal
 from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Mask
 
@@ -19,61 +22,112 @@ _NO_POWER_W: Final = 1.0
 _WORKING_W: Final = 250.0
 """No GPU idles at more power."""
 _FEWEST: Final = 10
-"""Samples that tell whether two GPUs repeat one reading."""
+"""Samples that tell whether two figures contradict, or repeat, each other."""
+_REPEATED: Final = 0.9
+"""The part of the changes of a reading that another one shares where both are of one socket."""
+_PARTITIONS: Final = 8
+"""A socket has no more partitions, one after the other."""
+_LONG_NS: Final = 3 * 10**9
+_MOST_OFF: Final = 1.5
+"""Energy over the integral of power, in a file that is long."""
+_MOST_OFF_SHORT: Final = 1.8
+"""The same in a short one, in which power may be a mean of the time before."""
+_TIMES_TDP: Final = 2.5
+"""Short peaks of power reach some 1.6 times the limit."""
+_TIMES_CLOCK: Final = 1.6
+"""The highest clock over that of the published peaks."""
+_ENERGY: Final = (SignalName.ENERGY_RATE_W, SignalName.ENERGY_J)
+_MOST: Final[Mapping[SignalName, tuple[float, float]]] = {
+    SignalName.POWER_W: (0.0, 5_000.0),
+    SignalName.GFX_MHZ: (0.0, 6_000.0),
+    SignalName.MEM_MHZ: (0.0, 40_000.0),
+    SignalName.HOTSPOT_C: (-60.0, 150.0),
+    SignalName.MEM_C: (-60.0, 150.0),
+    SignalName.EDGE_C: (-60.0, 150.0),
+}
+"""The least and the most that any GPU reaches."""
 _WORDS: Final = {
     SignalName.POWER_W: "power",
     SignalName.ENERGY_RATE_W: "energy counter",
     SignalName.GFX_UTIL_PCT: "use",
+    SignalName.GFX_MHZ: "clock",
+    SignalName.MEM_MHZ: "memory clock",
+    SignalName.HOTSPOT_C: "temperature",
+    SignalName.MEM_C: "memory temperature",
+    SignalName.EDGE_C: "edge temperature",
 }
 _FIGURES: Final = {
     SignalName.POWER_W: ("power_w", "energy_j"),
     SignalName.ENERGY_RATE_W: ("energy_rate_w",),
-    SignalName.GFX_UTIL_PCT: ("gfx_util_pct",),
 }
-"""The columns that a signal gives."""
-
-
-def believed(telemetry: Telemetry) -> Telemetry:
-    """The telemetry without readings that can't be, and with the doubts about them."""
-    signals = dict(telemetry.signals)
-    doubts: list[Doubt] = []
-    for found, doubt in _checked(telemetry):
-        signals |= found
-        doubts.append(doubt)
-    return replace(telemetry, signals=signals, doubts=tuple(doubts)) if doubts else telemetry
-
-
+"""The columns that a signal gives, where they aren't its own."""
+_COVERED: Final = 0.9
+"""The part of a run that telemetry has to cover."""
 _Signals = dict[tuple[int, SignalName], Sequence[SignalSamples]]
 
 
-def _checked(telemetry: Telemetry) -> Iterator[tuple[_Signals, Doubt]]:
-    """The signals without what each check finds, and the doubt about it."""
+def believed(telemetry: Telemetry, product: str = "") -> Telemetry:
+    """The telemetry without readings that can't be, and with the doubts about them; `product` is
+    that of the run's GPUs, where the file doesn't name it."""
     if telemetry.is_of_node:
-        return
+        return telemetry
+    doubts = [*telemetry.doubts, *_jumps(telemetry)]
     for find, signal, what in (
-        (partial(_without_power, SignalName.POWER_W), SignalName.POWER_W, "reads 0 W under load"),
+        (_beyond, SignalName.POWER_W, "is beyond what they can draw"),
+        (_beyond, SignalName.GFX_MHZ, "is beyond what they reach"),
+        (_beyond, SignalName.MEM_MHZ, "is beyond what they reach"),
+        (_beyond, SignalName.HOTSPOT_C, "is beyond what they stand"),
+        (_beyond, SignalName.MEM_C, "is beyond what they stand"),
+        (_beyond, SignalName.EDGE_C, "is beyond what they stand"),
+        (_without_power, SignalName.POWER_W, "reads 0 W under load"),
         (
-            partial(_without_power, SignalName.ENERGY_RATE_W),
+            _standing,
             SignalName.ENERGY_RATE_W,
             f"counts less than {_NO_POWER_W:.0f} W under load",
         ),
         (_without_use, SignalName.GFX_UTIL_PCT, f"reads 0 % at more than {_WORKING_W:.0f} W"),
         (_repeated, SignalName.POWER_W, "repeats that of another one, whose socket it shares"),
+        (
+            _repeated,
+            SignalName.ENERGY_RATE_W,
+            "repeats that of another one, whose socket it shares",
+        ),
+        (_contradicted, SignalName.ENERGY_RATE_W, "contradicts its power"),
     ):
-        if found := find(telemetry):
-            yield found, _doubt(telemetry, sorted({gpu for gpu, _ in found}), what, signal)
+        if found := find(telemetry, signal, product):
+            gpus = sorted({gpu for gpu, _ in found})
+            telemetry = replace(telemetry, signals={**telemetry.signals, **found})
+            doubts.append(_doubt(telemetry, gpus, what, signal))
+    return replace(telemetry, doubts=tuple(doubts)) if doubts else telemetry
 
 
 def _doubt(telemetry: Telemetry, gpus: list[int], what: str, signal: SignalName) -> Doubt:
     names = [telemetry.gpus[gpu].names[0] for gpu in gpus]
     whose = f"GPU{'s' * (len(names) > 1)} {', '.join(names)}"
+    what = what if len(names) > 1 else what.replace("they", "it").replace("it reach", "it reaches")
+    what = what.replace("it stand", "it stands")
     text = f"{_WORDS[signal]} of {whose} {what}: left out"
-    columns = _FIGURES[signal]
+    columns = _FIGURES.get(signal, (signal.value,))
     return Doubt(DoubtKind.SENSOR.value, len(gpus), len(telemetry.gpus), signals=columns, text=text)
+
+
+def _jumps(telemetry: Telemetry) -> Iterator[Doubt]:
+    columns = tuple(dict.fromkeys(signal.value for _, signal in telemetry.signals))
+    for text in telemetry.losses.jumps:
+        yield Doubt(DoubtKind.SENSOR.value, 1, 0, signals=columns, text=text)
 
 
 def _without(samples: SignalSamples, where: Mask) -> SignalSamples:
     return replace(samples, value=np.where(where, np.nan, samples.value))
+
+
+def _none_of(telemetry: Telemetry, gpu: int, *signals: SignalName) -> _Signals:
+    """The samples of signals of a GPU, without any value."""
+    return {
+        (gpu, signal): [_without(each, np.ones(len(each), np.bool_)) for each in parts]
+        for signal in signals
+        if (parts := telemetry.signals.get((gpu, signal)))
+    }
 
 
 def _own(telemetry: Telemetry, gpu: int, signal: SignalName) -> SignalSamples | None:
@@ -88,47 +142,155 @@ def _at(samples: SignalSamples, other: SignalSamples) -> Float64:
     return samples.value[np.maximum(place, 0)]
 
 
-def _without_power(signal: SignalName, telemetry: Telemetry) -> _Signals:
-    """Power of GPUs that read none while they work."""
+def _beyond(telemetry: Telemetry, signal: SignalName, product: str) -> _Signals:
+    """Readings that no GPU reaches, nor one of this product."""
     found: _Signals = {}
-    for gpu in range(len(telemetry.gpus)):
-        use = _own(telemetry, gpu, SignalName.GFX_UTIL_PCT)
-        power = _own(telemetry, gpu, signal)
-        if power is None or use is None:
-            continue
-        wrong = (power.value < _NO_POWER_W) & (_at(use, power) > _LOADED_PCT)
-        if wrong.any():
-            parts = telemetry.signals[gpu, signal]
-            found[gpu, signal] = [
-                _without(each, wrong) if each is power else each for each in parts
-            ]
+    low, high = _MOST[signal]
+    for gpu, name in enumerate(telemetry.gpus):
+        hardware, most = hardware_of(name.model or product), high
+        if hardware is not None:
+            own = {
+                SignalName.POWER_W: _TIMES_TDP * hardware.tdp_w,
+                SignalName.GFX_MHZ: _TIMES_CLOCK * hardware.clock_mhz,
+            }
+            most = min(high, own.get(signal, inf))
+        parts = telemetry.signals.get((gpu, signal), ())
+        with np.errstate(invalid="ignore"):
+            wrong = [(each.value < low) | (each.value > most) for each in parts]
+        if any(each.any() for each in wrong):
+            found[gpu, signal] = list(map(_without, parts, wrong))
     return found
 
 
-def _without_use(telemetry: Telemetry) -> _Signals:
-    """Use of GPUs whose counter stays at 0 while they draw the power of work."""
+def _without_power(telemetry: Telemetry, _: SignalName, _product: str) -> _Signals:
+    """Power of GPUs that read none while they work, or while nothing says that they don't."""
     found: _Signals = {}
     for gpu in range(len(telemetry.gpus)):
         use = _own(telemetry, gpu, SignalName.GFX_UTIL_PCT)
+        power = _own(telemetry, gpu, SignalName.POWER_W)
+        if power is None:
+            continue
+        wrong = power.value < _NO_POWER_W
+        if use is not None:
+            wrong &= _at(use, power) > _LOADED_PCT
+        if wrong.any():
+            parts = telemetry.signals[gpu, SignalName.POWER_W]
+            kept = [_without(each, wrong) if each is power else each for each in parts]
+            found[gpu, SignalName.POWER_W] = kept
+            energy = _own(telemetry, gpu, SignalName.ENERGY_RATE_W)
+            if energy is not None and np.nanmax(energy.value, initial=0.0) < _NO_POWER_W:
+                found |= _none_of(telemetry, gpu, *_ENERGY)
+    return found
+
+
+def _standing(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """Energy counters that hardly rise while their GPU works."""
+    found: _Signals = {}
+    for gpu in range(len(telemetry.gpus)):
+        use = _own(telemetry, gpu, SignalName.GFX_UTIL_PCT)
+        energy = _own(telemetry, gpu, signal)
+        if use is None or energy is None:
+            continue
+        if ((energy.value < _NO_POWER_W) & (_at(use, energy) > _LOADED_PCT)).any():
+            found |= _none_of(telemetry, gpu, *_ENERGY)
+    return found
+
+
+def _without_use(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """Use of GPUs whose counter stays at 0 while they draw the power of work."""
+    found: _Signals = {}
+    for gpu in range(len(telemetry.gpus)):
+        use = _own(telemetry, gpu, signal)
         power = _own(telemetry, gpu, SignalName.POWER_W)
         if use is None or power is None or np.nanmax(use.value, initial=0.0) > 0:
             continue
         if (power.value > _WORKING_W).mean() > 0.5:
-            found[gpu, SignalName.GFX_UTIL_PCT] = [_without(use, np.ones(len(use), np.bool_))]
+            found |= _none_of(telemetry, gpu, signal)
     return found
 
 
-def _repeated(telemetry: Telemetry) -> _Signals:
-    """Power of GPUs that repeats another one's, sample by sample, while it changes."""
+def _repeated(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """A reading of GPUs that repeats that of one before it, change by change."""
     found: _Signals = {}
-    seen: dict[tuple[bytes, bytes], int] = {}
+    others: list[SignalSamples] = []
+    columns = _ENERGY if signal in _ENERGY else (signal,)
     for gpu in range(len(telemetry.gpus)):
-        power = _own(telemetry, gpu, SignalName.POWER_W)
-        if power is None or len(power) < _FEWEST:
+        own = _own(telemetry, gpu, signal)
+        if own is None or len(own) < _FEWEST:
             continue
-        if len(np.flatnonzero(np.diff(power.value))) < _FEWEST - 1:
-            continue
-        key = power.time_ns.tobytes(), power.value.tobytes()
-        if seen.setdefault(key, gpu) != gpu:
-            found[gpu, SignalName.POWER_W] = [_without(power, np.ones(len(power), np.bool_))]
+        if any(_repeats(own, each) for each in others[-_PARTITIONS:]):
+            found |= _none_of(telemetry, gpu, *columns)
+        else:
+            others.append(own)
     return found
+
+
+def _repeats(one: SignalSamples, other: SignalSamples) -> bool:
+    count = min(len(one), len(other))
+    if abs(len(one) - len(other)) > (1 - _REPEATED) * count:
+        return False
+    mine, theirs = one.value, other.value[:count] if len(one) == len(other) else _at(other, one)
+    changed = np.flatnonzero(np.diff(mine, prepend=mine[:1]) != 0)
+    if len(changed) < _FEWEST - 1:
+        return False
+    return bool((mine[changed] == theirs[changed]).mean() >= _REPEATED)
+
+
+def _contradicted(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """Energy that rises faster, or slower, than the power says."""
+    found: _Signals = {}
+    for gpu in range(len(telemetry.gpus)):
+        energy = _own(telemetry, gpu, signal)
+        power = _own(telemetry, gpu, SignalName.POWER_W)
+        if energy is None or power is None or energy.begin_ns is None:
+            continue
+        begin, end = int(energy.begin_ns[0]), int(energy.time_ns[-1])
+        inside = (power.time_ns >= begin) & (power.time_ns <= end) & np.isfinite(power.value)
+        known = np.isfinite(energy.value)
+        if min(np.count_nonzero(inside), np.count_nonzero(known)) < _FEWEST:
+            continue
+        took = (energy.time_ns - energy.begin_ns)[known]
+        rises = float(np.average(energy.value[known], weights=np.maximum(took, 1)))
+        at, drawn = power.time_ns[inside], power.value[inside]
+        mean = float(np.trapezoid(drawn, at) / max(int(at[-1] - at[0]), 1))
+        most = _MOST_OFF if end - begin >= _LONG_NS else _MOST_OFF_SHORT
+        if not (mean <= most * rises and rises <= most * mean):
+            found |= _none_of(telemetry, gpu, *_ENERGY)
+    return found
+
+
+def coverage(
+    measured: Mapping[str, Signal], gpus: Sequence[Gpu], span: tuple[int, int]
+) -> Iterator[Doubt]:
+    """Signals that most GPUs have and others lack, or that cover a part of the run only."""
+    part, lowest, without = [], 1.0, dict[str, tuple[int, ...]]()
+    numbers = [gpu.index for gpu in gpus]
+    for name, signal in measured.items():
+        own = [signal.curves[gpu] for gpu in numbers if gpu in signal.curves]
+        if not own or "." in name:
+            continue
+        if len(numbers) > len(own) > len(numbers) / 2:
+            without[name] = tuple(gpu for gpu in numbers if gpu not in signal.curves)
+        bounds = np.array(span)
+        known = [float(np.diff(curve.integrals(bounds)[1])[0]) for curve in own]
+        shares = [each / max(span[1] - span[0], 1) for each in known]
+        if (share := float(np.mean(shares))) < _COVERED:
+            part.append(name)
+            lowest = min(lowest, share)
+    if part:
+        text = f"telemetry covers {100 * lowest:.0f} % of the run's time: {', '.join(part)}"
+        count = round(100 * lowest)
+        yield Doubt(DoubtKind.COVERAGE.value, 100 - count, 100, signals=_columns(part), text=text)
+    if without:
+        lacking = sorted({gpu for each in without.values() for gpu in each})
+        whose = f"GPU{'s' * (len(lacking) > 1)} {', '.join(map(str, lacking))}"
+        text = f"telemetry lacks {whose}: {', '.join(without)}"
+        yield Doubt(
+            DoubtKind.COVERAGE.value,
+            len(lacking), len(numbers), signals=_columns([*without]), text=text,
+        )  # fmt: skip
+
+
+def _columns(names: Sequence[str]) -> tuple[str, ...]:
+    of_energy = ["energy_j"] if {"power_w", "energy_rate_w"} & {*names} else []
+    return tuple(dict.fromkeys((*names, *of_energy)))

@@ -18,6 +18,7 @@ from chopper_core.align.activity_fit import (
     reach_of,
     refined,
 )
+from chopper_core.model.doubts import Doubt, DoubtKind
 from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import KernelTable
@@ -89,6 +90,11 @@ def place(
 def placed_at(
     telemetry: Telemetry, gpus: Mapping[int, int], offset_ns: int | None, method: str
 ) -> TelemetrySource:
+    samples = sum(len(samples) for parts in telemetry.signals.values() for samples in parts)
+    doubts = [*telemetry.doubts]
+    if offset_ns is None and gpus and not telemetry.is_of_node:
+        text = f"samples of {telemetry.path.name} have no place in the run ({method}): left out"
+        doubts.append(Doubt(DoubtKind.COVERAGE.value, samples, samples, text=text))
     return TelemetrySource(
         path=str(telemetry.path),
         format=telemetry.format,
@@ -97,9 +103,9 @@ def placed_at(
         uncertainty_ns=0,
         method=method,
         gpus=gpus,
-        samples=sum(len(samples) for parts in telemetry.signals.values() for samples in parts),
+        samples=samples,
         notes=(*telemetry.notes, *telemetry.losses.notes),
-        doubts=tuple(telemetry.doubts),
+        doubts=tuple(doubts),
         unused=telemetry.unused,
     )
 
@@ -276,7 +282,7 @@ def _own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> Signal
     return next((samples for samples in parts if samples.part == ""), None)
 
 
-def together(placed: Sequence[Placed]) -> list[Placed]:
+def placed_together(placed: Sequence[Placed]) -> list[Placed]:
     """The files, each placed as another one of the same GPUs and clock if that is known better.
 
     A file placed by a known clock, or by hand, is left unchanged.

@@ -120,8 +120,6 @@ class HostCharges(Rows, frozen=True, eq=False):
     """Of `HostState`."""
     piece: Index
     """The position in `HostTime`."""
-    iteration: Int64
-    """The iteration of the row."""
 
     @property
     def by_cause(self) -> Int64:
@@ -226,7 +224,6 @@ def charges_of(run: Run, rows: Selection) -> HostCharges:
         length,
         state,
         piece,
-        table.iteration[row].astype(np.int64),
     )
 
 
@@ -258,7 +255,7 @@ def cause_beyond(
     if not charges.causes:
         return ""
     place = first_equal(np.array(gpus, np.int64), run.table.gpu[charges.row])
-    inside = isin(charges.iteration, iterations)
+    inside = isin(run.table.iteration[charges.row], iterations)
     sums = charges.sums(np.where(inside, place, -1), len(gpus), states)
     return charges.doing(beyond_others(sums)[list(gpus).index(gpu)])
 

@@ -10,12 +10,14 @@ from chopper_core.analyses.host_causes import cause_beyond
 from chopper_core.analyses.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
 from chopper_core.columns import heat_of
 from chopper_core.model.groups import knows_sizes
-from chopper_core.model.phrases import percent, time, with_article
+from chopper_core.model.phrases import by_number, percent, time, with_article
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.grouping import beyond_others, combined, isin, sums_of
 
 ONE_PLACE_SHARE: Final = 0.6
 """The share of the longer time from which on the place that has it is named."""
+_SAME_EXTRA: Final = 0.3
+"""Of the largest excess of a layer; layers with as much are named."""
 _ODDS: Final = 4.0
 """How many times slower than all else the place is at least."""
 _WAITS: Final = {
@@ -72,7 +74,8 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
     if late.cause == "work":
         what = stand.more_of(place, at)
         return (
-            f"has more work{what and f', {what}'}: its compute takes {longer}{each} longer",
+            f"has more work{what and f', {what}'}: its compute takes {longer}{each} longer"
+            f"{_where_more(stand, late)}",
             total,
         )
     peers = stand.peers_of(place).gpus
@@ -85,6 +88,34 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
     than = "the other GPU" if len(peers) == 2 else "the others' median"
     which = _copies(stand, late) if late.cause == "copies" else ""
     return f"{text}, {longer} more than {than}{which}", total
+
+
+def _where_more(stand: RankLeads, late: Straggler) -> str:
+    """The operation, and its layers, that most of the additional compute is in, as the end of a
+    phrase; empty where it is everywhere."""
+    table, peers = stand.table, stand.peers_of(late.place).gpus
+    rows = stand.node.rows
+    rows = rows[table.kind[rows] == Kind.COMPUTE]
+    rows = rows[isin(table.gpu[rows], peers)]
+    rows = rows[isin(table.iteration[rows], [stand.iterations[step] for step in late.when])]
+    names, name = combined([table.operation[rows], table.layer[rows]])
+    gpu = np.searchsorted(peers, table.gpu[rows])
+    sums = sums_of(table.duration_ns[rows], gpu * len(names) + name, len(peers) * len(names))
+    beyond = beyond_others(sums.reshape(len(peers), -1).astype(np.float64))
+    extra = np.maximum(beyond[peers.index(stand.gpus[late.place])], 0.0)
+    operations, of_operation = combined([names[:, 0]])
+    by_operation = sums_of(extra, of_operation, len(operations))
+    most = int(by_operation.argmax())
+    whole = float(extra.sum())
+    if whole <= 0 or by_operation[most] < ONE_PLACE_SHARE * whole:
+        return ""
+    own = np.flatnonzero(of_operation == most)
+    large = own[extra[own] > _SAME_EXTRA * extra[own].max()]
+    text = f", mostly {table.text_of('operation', int(operations[most, 0]))}"
+    layers = [layer for layer in names[large, 1].tolist() if layer != NO_LABEL]
+    if not layers or len(large) == len(own):
+        return text
+    return f"{text} in {by_number('layer', layers)}"
 
 
 def _copies(stand: RankLeads, late: Straggler) -> str:

@@ -28,7 +28,8 @@ from chopper_core.findings.rule import (
     Group,
     context_of,
 )
-from chopper_core.model.doubts import DoubtKind
+from chopper_core.model.doubts import HOST_RULES, MARGIN_NS, DoubtKind
+from chopper_core.model.inputs import ClockBounds
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -81,7 +82,35 @@ class Checked(Struct, frozen=True, eq=False):
         limit = self.context.step_ns
         if finding.kind not in {Cost.UNKNOWN, *COMPUTES}:
             limit = max(limit - self.compute_ns, saving)
-        return min(max(least * low, 0.0), saving), min(max(most * high, saving), limit)
+        low, high = least * low, most * high
+        if finding.doubt and rule.name in HOST_RULES:
+            slack_ns = clock_slack_ns(self.context)
+            low, high = low - slack_ns, high + slack_ns
+        return min(max(low, 0.0), saving), min(max(high, saving), limit)
+
+
+def clock_slack_ns(context: FindingsContext) -> float:
+    """What the doubt about the clocks of GPUs leaves of an idle time's split, per step and GPU.
+
+    Where a launch is in a gap is known to the remaining width of the clock's offset; a width up to
+    the margin of clocks that nothing contradicts changes no order.
+    """
+    run = context.run
+    sources = [each for each in run.sources if any(one.code == "clock" for one in each.doubts)]
+    widths = [_width_ns(each.gpu_clock) for each in sources if each.gpu_clock is not None]
+    width_ns = max(widths, default=0)
+    if width_ns <= MARGIN_NS:
+        return 0.0
+    idle, step = run.table.idle_ns, run.table.iteration
+    gaps = np.count_nonzero((idle > 0) & np.isin(step, context.iterations))
+    return width_ns * context.per_iteration(float(gaps))
+
+
+def _width_ns(bounds: ClockBounds) -> int:
+    """The remaining width; where one side isn't bounded, twice what the other one leaves."""
+    known = [each for each in (bounds.early_ns, bounds.late_ns) if each is not None]
+    width_ns = bounds.width_ns
+    return width_ns if width_ns is not None else 2 * max([*known, MARGIN_NS])
 
 
 def checked(run: Run, view: View) -> Checked:
@@ -153,7 +182,7 @@ def _doubted(context: FindingsContext, rule: FindingRule, finding: Finding) -> F
         return finding
     is_lost = doubt.kind == DoubtKind.LOST and doubt.share > _MOSTLY_LOST
     saving = None if is_lost else finding.saving_ns
-    is_small = not is_lost and doubt.kind in (DoubtKind.CLOCK, DoubtKind.IMPOSSIBLE)
+    is_small = doubt.kind != DoubtKind.LOST
     sure = min(finding.confidence, Confidence.MEDIUM) if is_small else Confidence.LOW
     return replace(finding, confidence=sure, doubt=doubt.sentence, saving_ns=saving)
 
@@ -180,7 +209,7 @@ def _largest(context: FindingsContext, rule: FindingRule, *, has_replay: bool) -
     return found
 
 
-def numbers_of(known: Checked) -> tuple[int, str]:
+def count_findings(known: Checked) -> tuple[int, str]:
     """How many findings there are, and how many parts they have, as the end of a phrase."""
     whose = [whose for _, whose in known.placed]
     groups = whose.count(None)

@@ -63,7 +63,7 @@ class AdviceCase(Struct, frozen=True, eq=False, dict=True):
     def charges(self) -> HostCharges:
         """What hosts do while the GPUs that it is about are idle."""
         charges, table = host_charges(self.context.run), self.context.table
-        own = np.isin(charges.iteration, self.context.iterations)
+        own = np.isin(table.iteration[charges.row], self.context.iterations)
         own &= charges.state == HostState.LATE
         own &= np.isin(table.gpu[charges.row], distinct(self.context.codes("gpu")[self.cells]))
         own &= np.isin(table.phase[charges.row], distinct(self.context.codes("phase")[self.cells]))
@@ -225,6 +225,8 @@ def unfused_optimizer(case: AdviceCase) -> Mapping[str, str] | None:
 def pageable_copies(case: AdviceCase) -> Mapping[str, str] | None:
     """Copies to the GPU that nothing hides, from memory that no trace calls pinned: on AMD none
     says so."""
+    if case.finding.kind != Cost.COPIES:
+        return None
     table, rows = case.context.table, case.rows
     own = rows[(table.kind[rows] == Kind.COPY) & (table.exposed_copy_ns[rows] > 0)]
     every = (table.names[code] for code in distinct(table.kernel[own]).tolist())
@@ -297,7 +299,7 @@ def _microsteps(case: AdviceCase) -> bool:
     return int((is_forward & (sizes >= _MICROSTEP * sizes.max(initial=0))).sum()) > 1
 
 
-def more_work(case: AdviceCase) -> Mapping[str, str] | None:
+def advise_more_work(case: AdviceCase) -> Mapping[str, str] | None:
     """One GPU has more to do."""
     if case.finding.kind != Cost.WORK or case.rule.name != "straggler":
         return None
@@ -309,7 +311,7 @@ def more_work(case: AdviceCase) -> Mapping[str, str] | None:
 
 def of_experts(case: AdviceCase) -> Mapping[str, str] | None:
     """One GPU has more to do, and the run has experts."""
-    known = more_work(case)
+    known = advise_more_work(case)
     return known if known and known["what"] == "experts" else None
 
 
@@ -434,7 +436,7 @@ ADVICE: Final = (
     Advice(
         ("straggler", "iteration"),
         "Pack or balance sequences by length, so that all GPUs get as many tokens.",
-        lambda case: None if of_experts(case) else more_work(case),
+        lambda case: None if of_experts(case) else advise_more_work(case),
     ),
     Advice(
         ("straggler",),

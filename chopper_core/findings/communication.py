@@ -57,6 +57,8 @@ class SlowLink(Struct, frozen=True):
     """Exposed communication that it adds on each of its GPUs, per iteration."""
     transfer_ns: float
     """Longer transfers, per iteration."""
+    when: tuple[int, ...] = ()
+    """The places of the iterations in which it is slow; none: all."""
 
 
 @rule(
@@ -70,12 +72,16 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
     for link in slow_links(context):
         if context.share(link.transfer_ns) < COST.share:
             continue
+        since = recurrence(link.when, context.iterations)
+        slower = f"{percent(link.slower)} slower{since}"
+        iterations = [context.iterations[at] for at in link.when]
+        steps = {"iteration": iterations} if iterations else {}
         yield context.finding(
             one_line(
-                f"the link of {gpus_in_short(context, link.gpus)} is {percent(link.slower)} slower",
+                f"the link of {gpus_in_short(context, link.gpus)} is {slower}",
                 f": {shortened(link.kind)}",
             ),
-            f"the link of {context.gpus_text(link.gpus)} is slow: {link.kind} takes "
+            f"the link of {context.gpus_text(link.gpus)} is slow{since}: {link.kind} takes "
             f"{percent(link.slower)} longer to transfer there than in like groups, "
             f"{time(link.transfer_ns)}{context.each}, {time(link.exposed_ns)} of that exposed",
             context.with_view("comms", "group", sort="bus_gbps"),
@@ -83,7 +89,7 @@ def slow_link(context: FindingsContext) -> Iterator[Finding]:
             link.exposed_ns,
             is_repeated=len(context.iterations) > 1,
             total_ns=link.exposed_ns * len(link.gpus) * len(context.iterations),
-            cells=context.cells_of(gpu=link.gpus),
+            cells=context.cells_of(gpu=link.gpus, **steps),
         )
 
 
@@ -122,20 +128,30 @@ def _slow_links(context: FindingsContext) -> list[SlowLink]:
     lost = np.where(compared, transfer - usual, 0.0)
     beyond = np.where(compared, per_gpu - sums / np.maximum(counts, 1), 0.0)
     found = []
+    first_row = chosen.rows[np.searchsorted(chosen.member_set, of_set)]
+    numbers = np.array(context.iterations, np.int64)
+    when = first_equal(numbers, table.iteration[first_row].astype(np.int64))
     for code, own in places_by(group).items():
-        # Most of its collectives are slow, not one by chance.
-        if code < 0 or 2 * slower[own].sum() <= max(int(compared[own].sum()), 1):
+        known = own[compared[own] & (when[own] >= 0)]
+        if code < 0 or len(known) < 2:
             continue
-        count = len(context.iterations)
+        # Most of its collectives are slow, not one by chance: in all, or in some iterations.
+        each = [counts_of(when[places], len(numbers)) for places in (known, known[slower[known]])]
+        slow_in = np.flatnonzero(2 * each[1] > each[0])
+        is_always = 2 * slower[known].sum() > len(known)
+        if not is_always:
+            known = known[np.isin(when[known], slow_in)]
+            if not len(known) or 2 * slower[known].sum() <= len(known) or len(known) < 2:
+                continue
         rows = everything.rows[np.isin(everything.member_set, sets[own])]
-        known = own[compared[own]]
         found.append(
             SlowLink(
                 tuple(distinct(table.gpu[rows]).tolist()),
-                table.operations[int(sums_of(lost[own], everything.kind[sets[own]]).argmax())],
+                table.operations[int(sums_of(lost[known], everything.kind[sets[known]]).argmax())],
                 float(transfer[known].sum() / usual[known].sum() - 1),
-                max(float(beyond[own].sum()), 0.0) / count,
-                float(lost[own].sum()) / count,
+                max(float(beyond[known].sum()), 0.0) / len(numbers),
+                float(lost[known].sum()) / len(numbers),
+                () if is_always else tuple(slow_in.tolist()),
             )
         )
     return found

@@ -19,7 +19,7 @@ from chopper_core.analyses.leads import (
     Straggler,
 )
 from chopper_core.analyses.matched_kernels import compared_iterations, occurrences_of
-from chopper_core.analyses.pipeline import LONG, Pipeline, bubble_of, longest, pipeline_of
+from chopper_core.analyses.pipeline import LONG, Pipeline, bubble_of, longest_stage, pipeline_of
 from chopper_core.analyses.why_late import ONE_PLACE_SHARE, late_in_short, why_late
 from chopper_core.findings.communication import slow_links
 from chopper_core.findings.remedies import changes_of
@@ -56,7 +56,7 @@ from chopper_core.util.grouping import (
     combined,
     counts_of,
     distinct,
-    grouped,
+    grouped_by,
     others_median,
     ranked,
     sums_of,
@@ -74,8 +74,6 @@ ONE_PLACE: Final = threshold(
 )
 
 _MAX_LISTED: Final = 4
-_PART: Final = 0.1
-"""Of the largest excess: a smaller one is no cause."""
 _COSTS: Final = {
     "clock": (Cost.CLOCK, "-slower_pct"),
     "kernels": (Cost.COMPUTE, "-slower_pct"),
@@ -150,11 +148,7 @@ def _changes(leads: RankLeads, late: Straggler) -> tuple[str, ...]:
     }
     if late.cause != "launch":
         extra["launch"] = 0.0
-    found = changes_of({_COSTS[word][0]: ns for word, ns in extra.items() if word != "work"})
-    if extra["work"] <= _PART * max(extra.values()):
-        return found
-    compute = float((leads.mean("same", late.when) + leads.mean("work", late.when))[late.place])
-    return (*found, f"compute x{1 - extra['work'] / compute:.4f}")
+    return changes_of({_COSTS[word][0]: ns for word, ns in extra.items()})
 
 
 def _together(
@@ -206,7 +200,7 @@ def _cells_of(
 ) -> Mask:
     """The cells of stragglers in the iterations in which each has its cause."""
     found = np.zeros(len(context.cells), np.bool_)
-    for when, own in grouped((each for each, _ in late), lambda each: each.when).items():
+    for when, own in grouped_by((each for each, _ in late), lambda each: each.when).items():
         found |= context.cells_of(
             gpu=[leads.gpus[each.place] for each in own],
             iteration=[leads.iterations[at] for at in when],
@@ -404,7 +398,7 @@ def _long_stage(context: FindingsContext) -> tuple[Pipeline, int, float, float] 
         found = pipeline_of(context.run, context.view)
     except ChopperError:
         return None
-    long = longest(found)
+    long = longest_stage(found)
     return None if long is None else (found, *long)
 
 

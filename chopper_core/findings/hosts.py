@@ -152,7 +152,7 @@ def _charges_of(context: FindingsContext, late: list[LatePhase], state: HostStat
     """The idle time of late phases by where the hosts are during it."""
     charges, table = host_charges(context.run), context.table
     inside = np.isin(table.phase[charges.row], [phase.code for phase in late])
-    inside &= np.isin(charges.iteration, context.iterations)
+    inside &= np.isin(table.iteration[charges.row], context.iterations)
     inside &= within_scope(context.run, context.view, charges.row)
     inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
     return charges.take(inside)
@@ -241,7 +241,7 @@ def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mas
     """The one GPU of several that has most of it, and the iterations, unless many do; these
     iterations' cells there; and the charges there."""
     whose = np.searchsorted(context.gpus, context.table.gpu[charges.row])
-    when = np.searchsorted(context.iterations, charges.iteration)
+    when = np.searchsorted(context.iterations, context.table.iteration[charges.row])
     by_gpu = sums_of(charges.ns, whose, len(context.gpus))
     by_step = sums_of(charges.ns, when, len(context.iterations))
     least, most = EXPLAINED.share * by_step.sum(), int(by_gpu.argmax())
@@ -460,7 +460,8 @@ def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
     begins = context.run.side(HostTime).start_ns[charges.piece]
     is_after = begins >= values_of(table, "end_ns", charges.row)
     for place in places:
-        here = (table.gpu[charges.row] == place.gpu) & (charges.iteration == place.iteration)
+        here = table.gpu[charges.row] == place.gpu
+        here &= table.iteration[charges.row] == place.iteration
         if place.phase == AT_END:
             inside |= here & is_after
         else:

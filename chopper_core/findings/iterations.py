@@ -34,7 +34,7 @@ from chopper_core.util.grouping import (
     combined,
     distinct,
     first_equal,
-    grouped,
+    grouped_by,
     median_of,
     ranked,
     sums_of,
@@ -44,6 +44,10 @@ LONGER: Final = threshold("""longer iteration | 3 | % of the median
     iterations of a steady run vary by 1 to 2 %, which the deviation from the median allows for""")
 UNEVEN: Final = threshold("""uneven steps | 10 | % of the shortest
     with steps this far apart their mean is the time of none of them""")
+REGIME: Final = threshold("""steps longer from one on | 6 | deviations between the two lengths
+    with random waits, one in fifty runs of six steps has first and last ones 6 deviations apart; of
+    ten steps or more one in a hundred has them 3 apart, which counts there""")
+_MANY_STEPS: Final = 10
 _MAX_APART: Final = 1_000
 """Iterations of which each may have a reason of its own."""
 STEADY: Final = 0.005
@@ -65,7 +69,7 @@ _PARTS: Final = {
     cost="their time beyond the median of all, or beyond that of the shorter steps; none for a "
     "run's first step, which warms up",
     needs="two iterations or more",
-    thresholds=(LONGER, UNEVEN),
+    thresholds=(LONGER, UNEVEN, REGIME),
 )
 def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     """Iterations that take longer than the others: some, all from one on, or steps of two lengths.
@@ -119,7 +123,8 @@ class _TimeByKind(Struct, frozen=True, eq=False, dict=True):
         """The cause and iteration of what hosts do late, and its time, mean over GPUs."""
         context, charges = self.context, host_charges(self.context.run)
         inside = np.isin(context.table.gpu[charges.row], context.gpus)
-        place = np.where(inside, first_equal(context.all_iterations, charges.iteration), -1)
+        steps = context.table.iteration[charges.row].astype(np.int64)
+        place = np.where(inside, first_equal(context.all_iterations, steps), -1)
         own = (place >= 0) & (charges.state == HostState.LATE)
         pairs, owner = combined([charges.cause[own], place[own]])
         return pairs, sums_of(charges.ns[own], owner, len(pairs)) / len(context.gpus)
@@ -150,7 +155,7 @@ def _by_reason(times: _TimeByKind, slow: Index, usual: _Usual) -> Iterator[Index
         cost = cost_of[place]
         return cost, _doing(times, np.array([place]), usual, kinds[cost])[0]
 
-    return map(np.array, grouped(slow.tolist(), reason).values())
+    return map(np.array, grouped_by(slow.tolist(), reason).values())
 
 
 def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
@@ -218,7 +223,8 @@ def _uneven(context: FindingsContext, known: list[int]) -> _TwoLengths | None:
     first, end, longer = low_interval(1 / each)
     is_long = (np.arange(len(each)) >= first) & (np.arange(len(each)) < end)
     is_clear = min(end - first, (~is_long).sum()) >= 2 and longer >= LONGER.share
-    if not is_clear or each[is_long].min() <= each[~is_long].max():
+    limit = REGIME.value if len(each) < _MANY_STEPS else REGIME.value / 2
+    if not is_clear or _apart(each, is_long) < limit:
         return None
     return _TwoLengths(numbers, each, is_long, is_interval=True)
 
@@ -258,6 +264,14 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
             cells=context.cells_of(iteration=which),
         )
         yield replace(finding, remedy=changes)
+
+
+def _apart(each: Float64, is_long: Mask) -> float:
+    """How far the shortest long step is from the longest short one, in deviations of both."""
+    within = [each[part] - each[part].mean() for part in (is_long, ~is_long)]
+    squares = float(sum((part**2).sum() for part in within)) / max(len(each) - 2, 1)
+    gap = float(each[is_long].min()) - float(each[~is_long].max())
+    return gap / max(float(squares**0.5), STEADY * float(each.mean()))
 
 
 def _delayed(context: FindingsContext) -> list[int]:
@@ -311,9 +325,6 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
         is_all = time(doing_ns) == time(grown[cost]) or doing_ns > grown[cost]
         mostly += f", {'all' if is_all else time(doing_ns)} of that{doing}"
     changes = changes_of(grown)
-    if _more(context, slow, cost):
-        ns = kinds[Cost.COMPUTE][slow].mean()
-        changes = (*changes[1:], f"compute x{1 - grown[Cost.COMPUTE] / ns:.4f}")
     numbers = context.all_iterations
     when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])
     return cost, mostly, "; ".join(f"{when} {change}" for change in changes)

@@ -249,7 +249,7 @@ def launch_scaled(graph: StepGraph, chosen: Mask, factor: float) -> Change:
     return replace(scaled(np.zeros(0, np.intp), 1.0), lags=(edges, factor))
 
 
-def host_nodes(graph: StepGraph) -> Index:
+def nodes_of_host(graph: StepGraph) -> Index:
     """The nodes of the host's own work: launches, calls, and what is between them."""
     return np.flatnonzero(graph.kind <= NodeKind.RETURN)
 
@@ -288,11 +288,13 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     """The time that peers take for the same kernel: the median of those that aren't chosen.
 
     `chosen` are rows, `axis` is what peers differ in: `gpu`, a coordinate of GPUs, `layer` or
-    `iteration`. The same kernel has the same name and shape, at the same place of the iteration;
-    else anywhere in the same operation; else its time is that of peers per FLOP, or per byte. If
-    everything is chosen, its peers are all that run the same, itself too. A copy that most peers
-    don't make takes no time. An operation of a
-    schedule has no shape: its peers are all of its kind, and their mean keeps the sum of the work
+    `iteration`. The same kernel has the same name and shape, at the same place of the iteration.
+    Where no peer runs the same there, the operation takes as long there as on peers: they have as
+    much work, too, and what most of them don't run takes no time. Elsewhere the same kernel of the
+    operation counts, else its time is that of peers per FLOP, or per byte. If everything is chosen,
+    its peers are all that run the same, itself too. A copy that most peers don't make takes no
+    time. An operation of a schedule has no shape: its peers are all of its kind, and their mean
+    keeps the sum of the work
     (Lin et al., OSDI 2025).
     """
     table, nodes = run.table, graph.activities
@@ -304,9 +306,16 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
         raise NothingToShow(f"no peers: the run has one {'GPU' if axis == 'gpu' else axis}")
     keys = _same_kernels(table, rows, axis)
     unit = _units(table, rows)
-    peers = np.ones(len(rows), np.bool_) if own.all() else ~own
+    kind = table.kind[rows]
+    peers = ~own & np.isin(kind, distinct(kind[own]))
+    if not peers.any():
+        peers = np.ones(len(rows), np.bool_)
     who = table.column(axis)[rows]
     extra = own & (table.kind[rows] == Kind.COPY) & _is_extra(table, rows, axis, peers)
+    transfers = like_transfers(run, rows, axis)
+    uneven = None
+    if axis != "layer":
+        uneven = UnevenWork.of(table, rows, own, peers, who, axis, keys[0])
 
     def new(work: Float64) -> Float64:
         time = work[nodes]
@@ -318,16 +327,131 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
             count = int(code.max(initial=-1)) + 1
             median = quantiles_of(value[known], code[known], count, (0.5,))[:, 0][code]
             lacks = own & ~np.isfinite(usual)
+            if place == 1 and uneven is not None:
+                usual[uneven.rows] = uneven.usual(time, usual)
+                lacks = own & ~np.isfinite(usual)
             usual[lacks] = (median * unit if place == len(keys) - 1 else median)[lacks]
             if not place:
                 low, high = _spread(time, median, who, known & np.isin(code, code[own]))
+            if not place and uneven is not None:
+                usual[uneven.rows] = np.nan
             if np.isfinite(usual[own]).all():
                 break
+        if transfers is not None:
+            known = peers & (transfers >= 0)
+            count = int(transfers.max(initial=-1)) + 1
+            like = quantiles_of(time[known], transfers[known], count, (0.5,))[:, 0]
+            like = np.where(transfers >= 0, np.append(like, np.nan)[transfers], np.nan)
+            usual = np.where(np.isfinite(like), like, usual)
         usual = np.where(np.isfinite(usual), usual, time)
         usual = np.where(extra, 0.0, usual)[own]
         return np.stack([usual * low, usual, usual * high])
 
     return Change(nodes[own], new)
+
+
+def like_transfers(run: Run, rows: Index, axis: str) -> Index | None:
+    """What transfers have in common with those of peers; -1 for other activities.
+
+    Peers are collectives of one kind, size and phase: of other process groups in the same iteration
+    where GPUs differ, of the same group in other iterations where these do. None elsewhere. The
+    place among the collectives of a step says less: records may be lost.
+    """
+    found = collectives_of(run) if axis != "layer" else None
+    if found is None:
+        return None
+    place = first_equal(found.rows, rows)
+    own = np.flatnonzero(place >= 0)
+    sets = found.member_set[place[own]]
+    own, sets = own[found.complete[sets]], sets[found.complete[sets]]
+    table, group = run.table, found.group[sets]
+    codes: list[Codes] = [found.kind[sets], found.bytes[sets], found.size[sets]]
+    codes.append(table.phase[rows[own]])
+    codes.append(group if axis == "iteration" else table.iteration[rows[own]])
+    code = combined(codes)[1]
+    count = int(code.max(initial=-1)) + 1
+    if axis != "iteration":
+        groups = counts_of(combined([code, group])[0][:, 0].astype(np.intp), count)
+        code = np.where(groups[code] > 1, code, -1)
+    like = np.full(len(rows), -1, np.intp)
+    like[own] = code
+    return like
+
+
+class UnevenWork(Struct, frozen=True, eq=False):
+    """Compute that no peer runs at the same place, by cell: an operation of a layer and phase in an
+    iteration, or on a GPU.
+
+    Arrays are over the activities of a graph but for `rows`, which are those of own work.
+    """
+
+    rows: Index
+    own: Mask
+    peers: Mask
+    cell: Index
+    """The cell of each activity, whoever runs it."""
+    spot: Index
+    """The cell of each activity, and who runs it."""
+    cell_of_spot: Index
+    is_extra: Mask
+    """By cell: whether most peers that run the layer don't run the operation."""
+    is_known: Mask
+    """By cell: whether peers run the operation, or the layer without it."""
+
+    @classmethod
+    def of(
+        cls,
+        table: KernelTable,
+        rows: Index,
+        own: Mask,
+        peers: Mask,
+        who: Codes,
+        axis: str,
+        same: Index,
+    ) -> UnevenWork | None:
+        """None where peers run all of the own compute."""
+        computes = table.kind[rows] == Kind.COMPUTE
+        each = combined([same, who])[0]
+        runs = counts_of(each[:, 0], int(same.max(initial=-1)) + 1)
+        with_peers = runs[same] > 1
+        found = np.flatnonzero(own & computes & ~with_peers)
+        if not len(found):
+            return None
+        names = (
+            ("iteration", "phase", "layer") if axis != "iteration" else ("gpu", "phase", "layer")
+        )
+        place = combined([table.column(name)[rows] for name in names])[1]
+        cells, cell = combined([place, table.operation[rows]])
+        spots, spot = combined([cell, who])
+
+        def peers_of(code: Index, count: int) -> Int64:
+            pairs = combined([code[peers & computes], who[peers & computes]])[0]
+            return counts_of(pairs[:, 0].astype(np.intp), count)
+
+        of_cell = peers_of(cell, len(cells))
+        of_place = peers_of(place, int(place.max()) + 1)[cells[:, 0]]
+        is_extra = (2 * of_cell < of_place) & (of_place > 0)
+        is_known = (of_cell > 0) | is_extra
+        kept = found[is_known[cell[found]]]
+        if not len(kept):
+            return None
+        return cls(
+            kept, own, peers & computes, cell, spot, spots[:, 0].astype(np.intp), is_extra, is_known
+        )
+
+    def usual(self, time: Float64, matched: Float64) -> Float64:
+        """The time of `rows`, so that each cell takes as long as the median of its peers'."""
+        count = len(self.cell_of_spot)
+        whole = sums_of(np.where(self.peers, time, 0.0), self.spot, count)
+        has = counts_of(self.spot[self.peers], count) > 0
+        cells = len(self.is_extra)
+        usual = quantiles_of(whole[has], self.cell_of_spot[has], cells, (0.5,))[:, 0]
+        usual = np.where(self.is_extra, 0.0, usual)
+        known = self.own & np.isfinite(matched)
+        rest = usual[self.cell_of_spot] - sums_of(np.where(known, matched, 0.0), self.spot, count)
+        mine = sums_of(time[self.rows], self.spot[self.rows], count)
+        factor = np.maximum(np.nan_to_num(rest), 0.0) / np.maximum(mine, 1.0)
+        return np.asarray(time[self.rows] * factor[self.spot[self.rows]])
 
 
 def _spread(time: Float64, median: Float64, who: Int64, known: Mask) -> tuple[float, float]:
@@ -396,11 +520,12 @@ def _units(table: KernelTable, rows: Index) -> Float64:
 
 
 def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
-    """The host's time before the same launches on the other GPUs and in other iterations.
+    """The host's time before the same launches on other GPUs in the same iteration, else in any.
 
-    A call that most of them don't make there takes no time, and waits for nothing.
+    A call that most of them don't make there takes no time, and waits for nothing. A phase of a
+    step whose host is no slower than its peers' keeps its times: this never makes steps longer.
     """
-    table, every = run.table, host_nodes(graph)
+    table, every = run.table, nodes_of_host(graph)
     rows, is_after = rows_of_hosts(graph, every)
     every, rows, is_after = every[rows >= 0], rows[rows >= 0], is_after[rows >= 0]
     own = np.isin(every, nodes)
@@ -424,10 +549,23 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     extra = np.zeros(len(graph), np.bool_)
     extra[every[is_extra]] = True
 
+    gpu, iteration = table.gpu[rows], table.iteration[rows]
+    in_step = combined([code, iteration])[1]
+    steps = int(in_step.max(initial=-1)) + 1
+    pairs = combined([in_step, gpu])[0]
+    runs = counts_of(pairs[:, 0].astype(np.intp), steps)
+    has_step = runs[in_step] > 1
+    block = combined([gpu, iteration, table.phase[rows]])[1]
+    blocks = int(block.max(initial=-1)) + 1
+
     def new(work: Float64) -> Float64:
         time = work[every]
         usual = quantiles_of(time[peers], code[peers], count, (0.5,))[:, 0][code]
-        return np.where(is_extra, 0.0, np.where(np.isfinite(usual), usual, time))[own]
+        of_step = quantiles_of(time[peers], in_step[peers], steps, (0.5,))[:, 0][in_step]
+        usual = np.where(has_step & np.isfinite(of_step), of_step, usual)
+        usual = np.where(is_extra, 0.0, np.where(np.isfinite(usual), usual, time))
+        is_slower = sums_of(time, block, blocks) > sums_of(usual, block, blocks)
+        return np.asarray(np.where(is_slower[block], usual, time)[own])
 
     free = np.flatnonzero(extra[graph.target] & (graph.evidence == Evidence.BLOCKED))
     return Change(every[own], new, free=free)

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import with_places
+from chopper_core.align.sensors import believed, coverage
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
-from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, together
+from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, placed_together
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.ingest.untraced import (
     RunInputs,
@@ -129,7 +130,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     placed += _counters_of_traces(run, progress)
     twice = measured_twice(placed)
     placed = [(telemetry, source) for telemetry, source in placed if telemetry.path not in twice]
-    placed = together(placed)
+    placed = placed_together(placed)
     failed += [(str(path), reason) for path, reason in twice.items()]
     unreadable = {path for path, _ in failed}
     run = replace(
@@ -148,6 +149,8 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     measured = signals(placed, (begin, end))
     used = {str(telemetry.path) for telemetry, _ in placed}
     figures, of_nodes = summaries(placed)
+    sources = tuple(source for _, source in placed)
+    lacks = tuple(coverage(measured, run.gpus, (begin, end)))
     return replace(
         run,
         sampled=figures,
@@ -155,7 +158,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
         status=status_of(run.gpus, figures.get(SignalName.POWER_W, {}), found_files, read),
         table=run.table.with_measured(telemetry_columns(table, measured, steps)),
         measured={**measured, **run.measured},
-        telemetry=tuple(source for _, source in placed),
+        telemetry=(replace(sources[0], doubts=(*sources[0].doubts, *lacks)), *sources[1:]),
         skipped=tuple(item for item in run.skipped if item[0] not in used),
     )
 
@@ -166,7 +169,7 @@ def _counters_of_traces(run: Run, progress: Progress) -> list[tuple[Telemetry, T
     for source in run.sources:
         if not source.events.get(COUNTER_CATEGORY) or ", " in source.path:
             continue
-        telemetry = read_counters(Path(source.path), progress)
+        telemetry = believed(read_counters(Path(source.path), progress))
         own = {gpu.device: gpu.index for gpu in run.gpus if gpu.rank == source.rank}
         gpus = {
             number: own[name.index]

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from chopper_core.ingest.cache import PACKAGE, code_files
 from chopper_core.ingest.open import ReadRanks, open_run
-from chopper_core.ingest.rank import read_rank, read_unchanged, table_of
+from chopper_core.ingest.rank import rank_table, read_rank, read_unchanged
 from chopper_core.ingest.untraced import ReadSamples, read_files
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
@@ -219,7 +219,7 @@ def _gathered(
     def gather_parts(ranks: Sequence[Run]) -> KernelTable:
         # Only one part is open at a time: each takes two file handles.
         parts = ((rank, _part_path(folder, Path(rank.sources[0].path))) for rank in ranks)
-        tables = (table_of(read_store(part), rank.gpus[0].index) for rank, part in parts)
+        tables = (rank_table(read_store(part), rank.gpus[0].index) for rank, part in parts)
         try:
             return gather(tables, columns)
         except OSError as error:

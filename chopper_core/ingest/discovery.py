@@ -36,8 +36,8 @@ from chopper_core.store.format import is_store, name_of, paths_of
 from chopper_core.tables.text import head_of
 from chopper_core.util.atomic import holds
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import grouped
-from chopper_core.util.patterns import group_of, shape_of_name
+from chopper_core.util.grouping import grouped_by
+from chopper_core.util.patterns import matched_group, shape_of_name
 
 _DATA: Final = re.compile(
     r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et)(?:\.gz)?$", re.IGNORECASE
@@ -300,7 +300,7 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
 
 def _windows(names: Sequence[str]) -> dict[str, list[str]]:
     """The first of each process's traces, and all of them: profiler windows on one clock."""
-    found = grouped(sorted(names, key=natural_key), lambda name: process_in_name(name) or name)
+    found = grouped_by(sorted(names, key=natural_key), lambda name: process_in_name(name) or name)
     return {each[0]: each for each in found.values()}
 
 
@@ -317,14 +317,14 @@ _Job = tuple[int | None, str | None]
 
 def _place(trace: Path) -> tuple[int | None, _Job]:
     head = head_of(trace).text
-    about = group_of(_DISTRIBUTED, head, 0)
+    about = matched_group(_DISTRIBUTED, head, 0)
     rank, world = (
         int(match[1]) if (match := re.search(rf'"{key}"\s*:\s*(\d+)', about)) else None
         for key in ("rank", "world_size")
     )
     return (rank_in_name(trace.name) if rank is None else rank), (
         world,
-        group_of(_DEVICE, head) or None,
+        matched_group(_DEVICE, head) or None,
     )
 
 

@@ -298,7 +298,7 @@ def has_end(trace: Path) -> bool:
 SCHEMA: Final = "chopper.live/1"
 
 
-def lines_of(follower: Follower) -> Iterator[Escaped]:
+def follow_lines(follower: Follower) -> Iterator[Escaped]:
     """A line of JSON per new step, alarm and time with samples, until the run has ended."""
     steps: set[int] = set()
     told: list[AlarmEvent] = []

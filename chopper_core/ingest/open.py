@@ -19,8 +19,8 @@ from chopper_core.ingest.rank import (
     JOINED,
     concatenate_tables,
     joined_ranks,
-    numbered,
     read_complete,
+    with_gpu_numbers,
 )
 from chopper_core.ingest.recorded import (
     described,
@@ -268,9 +268,14 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
 
 
 def _scheduled(opening: RunInputs) -> Run | None:
-    found = opening.paths.found(Family.SCHEDULE)
+    return _of_parts(opening, Family.SCHEDULE) or _of_parts(opening, Family.COMMUNICATION)
+
+
+def _of_parts(opening: RunInputs, family: Family) -> Run | None:
+    """The run that the files of a family make together; None without any."""
+    found = opening.paths.found(family)
     read: list[RunPart]
-    read, failed = found.read("schedules", opening.progress)
+    read, failed = found.read(f"{family.value} files", opening.progress)
     if failed and not read:
         raise DataError(failed[0][1])
     if not read:
@@ -327,7 +332,7 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
         gpus = tuple(
             replace(gpu, index=first + gpu.index, rank=rank_of[path, gpu.rank]) for gpu in rank.gpus
         )
-        ranks.append(numbered(rank, gpus, tuple(sources[path])))
+        ranks.append(with_gpu_numbers(rank, gpus, tuple(sources[path])))
         count += len(gpus) * is_first
     failed = tuple((str(path), why) for path, why in repeated.items())
     base = Run(name, empty_table(), (), (), failed=failed)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.checks import explained, without_impossible
+from chopper_core.align.checks import doubts_of_file, explained, without_impossible
 from chopper_core.align.host import launch_calls
 from chopper_core.align.rank import align_rank
 from chopper_core.model.inputs import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Source
@@ -121,11 +121,11 @@ def merged(ranks: Sequence[Run], rank_from: str) -> Run:
         at = sum(len(part.gpus) for part in parts)
         source = replace(rank.sources[0], rank_from=rank_from, losses=() if parts else losses)
         gpus = tuple(replace(gpu, index=at + gpu.index) for gpu in rank.gpus)
-        parts.append(numbered(rank, gpus, (source,)))
+        parts.append(with_gpu_numbers(rank, gpus, (source,)))
     return joined_ranks(ranks[0], parts, concatenate_tables(parts))
 
 
-def numbered(rank: Run, gpus: tuple[Gpu, ...], sources: tuple[Source, ...]) -> Run:
+def with_gpu_numbers(rank: Run, gpus: tuple[Gpu, ...], sources: tuple[Source, ...]) -> Run:
     """A run of one rank with its GPUs as a whole run numbers them; its table stays."""
     partial = {gpus[gpu].index: cut for gpu, cut in rank.partial_iterations.items()}
     return replace(rank, gpus=gpus, sources=sources, partial_iterations=partial)
@@ -158,10 +158,10 @@ def joined_ranks(base: Run, ranks: Sequence[Run], table: KernelTable) -> Run:
 
 
 def concatenate_tables(ranks: Sequence[Run]) -> KernelTable:
-    return concatenate([table_of(rank, rank.gpus[0].index) for rank in ranks])
+    return concatenate([rank_table(rank, rank.gpus[0].index) for rank in ranks])
 
 
-def table_of(rank: Run, first_gpu: int) -> KernelTable:
+def rank_table(rank: Run, first_gpu: int) -> KernelTable:
     return replace(rank.table, gpu=rank.table.gpu + np.int32(first_gpu))
 
 
@@ -191,7 +191,8 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
         host=_host(trace),
         span_ns=(int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max())),
         iterations=(int(labelled.min()), int(labelled.max())) if len(labelled) else None,
-        doubts=explained(doubts, aligned.doubts),
+        doubts=(*explained(doubts, aligned.doubts), *doubts_of_file(trace)),
+        gpu_clock=aligned.gpu_clock,
     )
     gpus = tuple(
         Gpu(number, source.rank, device, _hardware(trace), _process(trace))

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.align.checks import doubts_of_file, without_impossible
 from chopper_core.align.counters import counter_signals
 from chopper_core.align.identity import gpus_of_telemetry
 from chopper_core.align.rank import align_rank, used_names
@@ -30,7 +31,7 @@ from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, Dispatch
 from chopper_core.sources.registry import Failures, Family, FoundFiles, ListedPaths
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
-from chopper_core.sources.telemetry.charllm import named
+from chopper_core.sources.telemetry.charllm import metric_of_file
 from chopper_core.sources.trace import Activities, ActivityCategory, LaunchShape, Trace, blank
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Index
@@ -69,7 +70,8 @@ class RunInputs(Struct, frozen=True):
     def telemetry(self, found: FoundFiles, run: Run | None) -> tuple[list[Telemetry], Failures]:
         """Read the telemetry of some files, without readings that can't be."""
         read, failed = self.read_samples(found, run, self.progress)
-        return [believed(each) for each in read], failed
+        product = run.gpus[0].hardware if run is not None and run.gpus else ""
+        return [believed(each, self.overrides.hardware or product) for each in read], failed
 
 
 def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware: str) -> Run:
@@ -84,7 +86,8 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         dispatches = replace(dispatches, start_ns=order, end_ns=order)
     timed = np.flatnonzero((dispatches.start_ns >= 0) & (dispatches.end_ns >= dispatches.start_ns))
     without_times = len(dispatches) - len(timed)
-    aligned = align_rank(_trace(chosen, dispatches, timed))
+    trace, doubts = without_impossible(_trace(chosen, dispatches, timed))
+    aligned = align_rank(trace)
     table = _named_by_ranges(aligned.table, chosen.names)
     if dispatches.counters and table.has_times:
         table = table.with_measured({COUNTER_DURATION: table.duration_ns.astype(np.float64)})
@@ -112,6 +115,7 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         notes=tuple(chosen.join_notes),
         clock=f"{CLOCK_BOOTTIME}: since boot, without a date" if table.has_times else NO_CLOCK,
         facts={"format": chosen.format, "passes": str(chosen.passes)},
+        doubts=(*doubts, *aligned.doubts, *doubts_of_file(trace)),
     )
     return Run(
         name=name,
@@ -154,7 +158,7 @@ def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index) -> Trace:
         launch_shapes=(LaunchShape(ABSENT, ABSENT),),
         syncs=run.syncs,
         event_counts={"dispatch": len(dispatches)},
-        losses=Losses(),
+        losses=Losses(newer=run.losses.newer),
         figures={**figures, _REGION: dispatches.region[rows].astype(np.float64)},
     )
 
@@ -389,7 +393,7 @@ def status_of(
 
 def _stopped_files(found: FoundFiles) -> list[tuple[Path, int]]:
     """Empty files that are named as a monitor's of GPUs are, and their ranks."""
-    empty = [(file.path, named(file.path)) for file in found.skipped if file.is_damaged]
+    empty = [(file.path, metric_of_file(file.path)) for file in found.skipped if file.is_damaged]
     return [
         (path, series.rank)
         for path, series in empty

@@ -135,6 +135,46 @@ class Roofline(Struct, frozen=True, eq=False):
     """The part of the axis of intensity that is drawn, as shares."""
 
 
+class UnitFigure(Struct, frozen=True):
+    """A figure of a unit of the GPU, or of a way between two."""
+
+    title: str
+    text: str
+    """With its unit; empty: unknown."""
+    share: float | None = None
+    """Of its peak, 0 to 1; None without one."""
+    is_load: bool = True
+    """Whether a large share means that something is nearly used up."""
+
+
+class GpuUnit(Struct, frozen=True):
+    """A unit or a cache of the GPU with its figures, the most important first."""
+
+    title: str
+    stage: int
+    """How far it is from the compute units, which are 0: caches, L2, fabric and memory."""
+    figures: tuple[UnitFigure, ...]
+
+
+class DataPath(Struct, frozen=True):
+    """The way of data between two units, and its rates in both directions."""
+
+    near: int
+    """The unit nearer to the compute units, as a place in the chart's units."""
+    far: int
+    inward: UnitFigure
+    """To the compute units; of a path whose directions aren't distinguished, both."""
+    outward: UnitFigure | None
+
+
+class MemoryChart(Struct, frozen=True, eq=False):
+    """The units of a GPU and the ways between them, from the compute units to the memory."""
+
+    title: str
+    units: tuple[GpuUnit, ...]
+    paths: tuple[DataPath, ...]
+
+
 class HeatMap(Struct, frozen=True, eq=False):
     """A figure for every row and column; NaN if unknown."""
 
@@ -427,4 +467,5 @@ Chart = (
     | Lanes
     | Composition
     | Cards
+    | MemoryChart
 )

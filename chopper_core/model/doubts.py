@@ -16,12 +16,15 @@ from msgspec.structs import replace
 
 
 class DoubtKind(StrEnum):
-    """What is in doubt, the worst first where shares are equal."""
+    """What is in doubt, the worst first."""
 
+    HANG = "hang"
     LOST = "lost activities"
     IMPOSSIBLE = "impossible times"
     CLOCK = "clocks"
     SENSOR = "sensors"
+    COVERAGE = "coverage"
+    SCHEMA = "schema"
 
 
 NOTE: Final = "doubt: "
@@ -42,13 +45,16 @@ class _Check(Struct, frozen=True):
     """The rules whose findings rest on them."""
 
 
-_HOST_RULES: Final = ("host-bound", "launch-bound", "queue-bound", "late-host", "iteration")
+MARGIN_NS: Final = 11_000
+"""What launches and returns leave open of the clock of GPUs that nothing contradicts."""
+HOST_RULES: Final = ("host-bound", "launch-bound", "queue-bound", "late-host", "iteration")
+_LEADER_RULES: Final = ("straggler", "slow-stage", "long-stage", "late-host")
 CHECKS: Final[Mapping[str, _Check]] = {
     "begin": _Check(
         DoubtKind.LOST,
         "the log begins at tick {detail}: what was simulated before is missing",
         _STEP,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "types": _Check(
         DoubtKind.LOST,
@@ -60,45 +66,74 @@ CHECKS: Final[Mapping[str, _Check]] = {
         "{count} of {of} graph launches have no kernels in the trace: idle time and throughput "
         "aren't known",
         _STEP,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "launches": _Check(
         DoubtKind.LOST,
         "{count} of {of} launches have no activity in the trace: why GPUs are idle after them is "
         "unknown",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
+    ),
+    "calls": _Check(
+        DoubtKind.LOST,
+        "{count} of {of} activities have no launch call, though those before them have: why GPUs "
+        "are idle before them is unknown",
+        _IDLE,
+        HOST_RULES,
+    ),
+    "diagnostics": _Check(
+        DoubtKind.LOST,
+        "the profiler says that it lost data: {detail}",
+        _IDLE,
+        HOST_RULES,
     ),
     "untimed": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} activities have no valid time and are left out",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "impossible": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} kernels contain whole later kernels of their stream, which is impossible, "
         "and are left out: {detail}",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
+    ),
+    "far": _Check(
+        DoubtKind.IMPOSSIBLE,
+        "{count} of {of} activities start over 1 ms before their launch call and are left out",
+        _IDLE,
+        HOST_RULES,
     ),
     "early": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} activities start before their launch call",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "unfinished": _Check(
         DoubtKind.IMPOSSIBLE,
         "{count} of {of} calls return before what they waited for has ended",
         _IDLE,
-        _HOST_RULES,
+        HOST_RULES,
     ),
     "clock": _Check(
         DoubtKind.CLOCK,
-        "GPU times contradict their host's by {detail} and are corrected",
+        "GPU times contradict their host's by {detail}",
         ("idle_host_ns", "idle_launch_ns", "prep_overhead_ns", "call_overhead_ns"),
-        _HOST_RULES,
+        HOST_RULES,
+    ),
+    "ranks": _Check(
+        DoubtKind.COVERAGE,
+        "{count} of {of} ranks are missing ({detail}): who holds them back may be one of these",
+        (),
+        _LEADER_RULES,
+    ),
+    "schema": _Check(
+        DoubtKind.SCHEMA,
+        "the file has schema {detail}, which is newer than Chopper knows: what it adds isn't read",
     ),
 }
 """By the code of a check, in rising order of what a doubt leaves certain."""
@@ -108,12 +143,14 @@ class Doubt(Struct, frozen=True):
     """What a check found."""
 
     code: str
-    """Of `CHECKS`, or of a sensor."""
+    """Of `CHECKS`, or a kind of doubt that has no more of them."""
     count: int
     of: int
+    """0 where it isn't known of how many."""
     detail: str = ""
     ranks: tuple[int, ...] = ()
     iterations: tuple[int, ...] = ()
+    """The steps that it touches; () where that isn't known, and for all of them."""
     signals: tuple[str, ...] = ()
     text: str = ""
     """The sentence of a check that isn't among `CHECKS`, such as of a sensor."""
@@ -124,8 +161,8 @@ class Doubt(Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """How much of what was checked it is about."""
-        return self.count / max(self.of, 1)
+        """How much of what was checked it is about; 0 where that isn't known."""
+        return self.count / self.of if self.of else 0.0
 
     @property
     def sentence(self) -> str:
@@ -133,6 +170,20 @@ class Doubt(Struct, frozen=True):
             return self.text
         sentence = CHECKS[self.code].sentence
         return sentence.format(count=f"{self.count:,}", of=f"{self.of:,}", detail=self.detail)
+
+    @property
+    def as_json(self) -> dict[str, object]:
+        """The doubt for other programs, the same in every document."""
+        return {
+            "kind": self.kind.value,
+            "check": self.code,
+            "text": self.sentence,
+            "share_pct": 100.0 * self.share if self.of else None,
+            "ranks": self.ranks,
+            "iterations": self.iterations,
+            "signals": self.signals,
+            "columns": self.columns,
+        }
 
     @property
     def note(self) -> str:

@@ -57,6 +57,31 @@ REPEATED_STEPS: Final = "step annotations with the number of an earlier one"
 """Among a source's findings: an iteration is all that its number annotates."""
 
 
+class ClockBounds(Struct, frozen=True):
+    """How far the stamps of GPUs may still be off their host's: between the two, in ns."""
+
+    early_ns: int | None
+    """The most that they can be early; None where no call that waits for the GPU shows it."""
+    late_ns: int | None
+    """The most that they can be late; None where no launch on an idle GPU shows it."""
+
+    @property
+    def width_ns(self) -> int | None:
+        """The width of what remains; None where one side isn't bounded."""
+        if self.early_ns is None or self.late_ns is None:
+            return None
+        return self.early_ns + self.late_ns
+
+    def joined(self, other: ClockBounds) -> ClockBounds:
+        """The wider of both."""
+
+        def wider(one: int | None, two: int | None) -> int | None:
+            return None if one is None or two is None else max(one, two)
+
+        early = wider(self.early_ns, other.early_ns)
+        return ClockBounds(early, wider(self.late_ns, other.late_ns))
+
+
 class Source(Struct, frozen=True):
     """One input file, its events and losses."""
 
@@ -84,6 +109,8 @@ class Source(Struct, frozen=True):
     """The first and the last one; None without labels."""
     doubts: tuple[Doubt, ...] = ()
     """What of its data is missing or contradicts itself."""
+    gpu_clock: ClockBounds | None = None
+    """What remains unknown of its GPUs' clock; None without a host."""
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -113,6 +140,7 @@ class CounterSource(Struct, frozen=True):
     comparison: str
     """How kernel names were compared."""
     notes: tuple[str, ...]
+    doubts: tuple[Doubt, ...] = ()
 
 
 class SampledFile(Struct, frozen=True):

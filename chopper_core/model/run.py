@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from functools import cached_property
 from pathlib import PurePath
 from typing import Final
@@ -75,7 +75,7 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     first_equal,
-    grouped,
+    grouped_by,
     median_of,
     ratios,
     run_maxima,
@@ -92,6 +92,7 @@ _RUNNING: Final = {
 """Signals from the trace alone: the share of time in which activities of the kinds ran."""
 _FEWEST_OTHERS: Final = 3
 """Complete iterations, beyond the first of each window, that tell how long one takes."""
+_NAMED_RANKS: Final = 8
 _WARM_UP: Final = 1.5
 """A first iteration of a window that takes more times as long as the others warms up."""
 
@@ -164,8 +165,22 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             for source in self.sources
             for doubt in source.doubts
         )
+        of_counters = (doubt for source in self.counters for doubt in source.doubts)
         of_samples = (doubt for source in self.telemetry for doubt in source.doubts)
-        return merged_doubts((*of_traces, *of_samples))
+        every = (*of_traces, *of_counters, *of_samples, *self._missing_ranks())
+        return merged_doubts(every)
+
+    def _missing_ranks(self) -> Iterator[Doubt]:
+        """Ranks that are missing among most of a job's; fewer may have been chosen."""
+        ranks, world = self.ranks, self.world
+        if len(ranks) < 2 or not self.sources:
+            return
+        every = range(world) if world > ranks[-1] else range(ranks[0], ranks[-1] + 1)
+        missing = [str(rank) for rank in every if rank not in {*ranks}]
+        if 0 < len(missing) < len(ranks):
+            more = f" and {len(missing) - _NAMED_RANKS}" if missing[_NAMED_RANKS:] else ""
+            detail = ", ".join(missing[:_NAMED_RANKS]) + more
+            yield Doubt("ranks", len(missing), len(every), detail)
 
     @cached_property
     def doubted(self) -> frozenset[str]:
@@ -513,7 +528,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def _traces_of(self) -> Mapping[int | None, list[Source]]:
-        return grouped(self.sources, lambda each: each.rank)
+        return grouped_by(self.sources, lambda each: each.rank)
 
     def _unseen(self, gpu: int) -> TimeSpans:
         """The time of a GPU between two windows of the profiler, as far as they reach."""

@@ -11,9 +11,8 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.columns import Metric, Values
-from chopper_core.model.attributes import plain
+from chopper_core.model.attributes import plain_value
 from chopper_core.model.charts import Lanes
-from chopper_core.model.doubts import NOTE
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.units import DIGITS
@@ -87,7 +86,7 @@ def as_json(
             held_total=sorted(frame.extrapolated_total.intersection(names)),
             unknown=_unknown(frame, columns),
             headline=frame.headline,
-            quality=[note.removeprefix(NOTE) for note in frame.notes if note.startswith(NOTE)],
+            quality=[doubt.as_json for doubt in frame.quality],
         ),
         "notes": list(frame.notes),
     }
@@ -116,7 +115,7 @@ def _row(frame: Frame, row: int, columns: Sequence[Metric]) -> dict[str, Any]:
             held=_columns_with(frame, columns, row, Values.is_extrapolated),
             partial=_columns_with(frame, columns, row, Values.is_partial),
             bound=_columns_with(frame, columns, row, Values.is_bound),
-            attributes={name: plain(each) for name, each in frame.attributes(row).items()},
+            attributes={name: plain_value(each) for name, each in frame.attributes(row).items()},
         ),
     }
 

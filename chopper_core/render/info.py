@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import islice
 from math import isnan, nan
 from pathlib import PurePath
@@ -28,6 +29,7 @@ from chopper_core.model.hardware import ElementType, counter_info, own_file
 from chopper_core.model.inputs import (
     BY_HAND,
     TIMES_NOTES,
+    ClockBounds,
     CounterSource,
     HostClock,
     Identity,
@@ -42,14 +44,21 @@ from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.tables.losses import number_of
 from chopper_core.util.escape import Escaped, escape_each
-from chopper_core.util.grouping import counts_of, distinct, grouped, ranked, stable_order, sums_of
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    grouped_by,
+    ranked,
+    stable_order,
+    sums_of,
+)
 from chopper_core.util.patterns import shape_of_name
 from chopper_core.work.kernel_classes import OTHER_CLASS, kernel_class
 
 INFO_SCHEMA: Final = "chopper.info/1"
 _OF_SOURCE: Final = (
     *("path", "size_bytes", "rank", "rank_from", "clock", "facts", "events", "unused"),
-    *("findings", "losses", "notes"),
+    *("findings", "losses", "notes", "gpu_clock"),
 )
 _OF_IDENTITY: Final = ("source", "format", "device", "gpu", "by")
 _OF_PARALLEL: Final = ("sizes", "origin", "coordinates", "notes")
@@ -108,19 +117,7 @@ def describe(run: Run) -> dict[str, Any]:
         "recordings": run.recordings,
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
-        "quality": [
-            {
-                "kind": doubt.kind.value,
-                "check": doubt.code,
-                "text": doubt.sentence,
-                "share_pct": 100.0 * doubt.share,
-                "ranks": doubt.ranks,
-                "iterations": doubt.iterations,
-                "signals": doubt.signals,
-                "columns": doubt.columns,
-            }
-            for doubt in run.doubts
-        ],
+        "quality": [doubt.as_json for doubt in run.doubts],
         "coverage": {level: coverage_of(run, level) for level in LABELLED},
         "levels": {
             level: len(table.operations)
@@ -159,7 +156,7 @@ def _of(thing: object, names: Iterable[str]) -> _Document:
     return {_RENAMED.get(name, name): getattr(thing, name) for name in names}
 
 
-def as_json(run: Run) -> Escaped:
+def info_json(run: Run) -> Escaped:
     return json_text(describe(run))
 
 
@@ -309,7 +306,7 @@ def coverage_of(run: Run, level: str) -> _Document:
     return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
 
 
-def as_text(run: Run, width: int = 0) -> Escaped:
+def info_text(run: Run, width: int = 0) -> Escaped:
     """The description as text, its tables in blocks of at most `width` cells; 0: of any width."""
     found = describe(run)
     lines = _head_lines(run, found)
@@ -363,8 +360,13 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
 
 
 def _doubt_line(doubt: _Document) -> str:
-    ranks = f" (ranks {numbers_text(doubt['ranks'])})" if len(doubt["ranks"]) > 1 else ""
-    return f"{doubt['kind']}: {doubt['text']}{ranks}"
+    where = [
+        f"{what}{'s' * (len(numbers) > 1)} {numbers_text(numbers)}"
+        for what, numbers in (("rank", doubt["ranks"]), ("step", doubt["iterations"]))
+        if numbers
+    ]
+    place = f" ({', '.join(where)})" if where else ""
+    return f"{doubt['kind']}: {doubt['text']}{place}"
 
 
 def _head_lines(run: Run, found: _Document) -> list[str]:
@@ -426,7 +428,7 @@ def _identity_lines(run: Run, width: int) -> list[str]:
         key = ("", f"{each.format} ({count} files)") if count > _MAX_FILES else key
         by_source.setdefault(key, []).append(each)
     rows = [["GPU", "rank", "trace", *(title for _, title in by_source)]]
-    by_gpu = [grouped(found, lambda each: each.gpu) for found in by_source.values()]
+    by_gpu = [grouped_by(found, lambda each: each.gpu) for found in by_source.values()]
     for gpu in run.gpus:
         cells = (dict.fromkeys(map(_device, found.get(gpu.index, ()))) for found in by_gpu)
         trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
@@ -501,7 +503,7 @@ def _sample_sections(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
 
 def _unused_lines(unused: Mapping[str, int]) -> list[str]:
     """The fields that no figure is read from; those that differ by a number are one."""
-    fields = grouped(unused, shape_of_name)
+    fields = grouped_by(unused, shape_of_name)
     texts = [
         f"{name} ({sum(unused[each] for each in alike):,})"
         for shape, alike in fields.items()
@@ -522,6 +524,18 @@ def _sampled_section(
         )
     title = f"{kind} {source.path}: {source.format}, {source.samples} {what}"
     return title, (place, *source.notes, *more)
+
+
+def _gpu_clock_lines(sources: Sequence[_Document]) -> Iterator[str]:
+    """What remains unknown of the GPUs' clocks against those of their hosts, the most of any."""
+    known = [ClockBounds(**each) for source in sources if (each := source["gpu_clock"])]
+    if known:
+        bounds = reduce(ClockBounds.joined, known)
+        late, early = (
+            f"{way} by an unknown amount" if ns is None else f"at most {ns / 1e3:,.1f} µs {way}"
+            for way, ns in (("late", bounds.late_ns), ("early", bounds.early_ns))
+        )
+        yield f"GPU clocks against their hosts': {late}, {early}"
 
 
 def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
@@ -545,6 +559,7 @@ def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
         for text, those in ranks.items():
             whose = f" (rank {numbers_text(sorted(those))})" if len(ranks) > 1 else ""
             lines += [f"{title}{text}{whose}"] * bool(text)
+    lines += _gpu_clock_lines(sources)
     several = ", in each rank" * (len(sources) > 1)
     for title, key in (("not used", "unused_events"), ("found", "findings")):
         if counts := _counts(sources, key):

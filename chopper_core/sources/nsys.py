@@ -39,10 +39,10 @@ from chopper_core.tables.columns import (
     codes_of,
     cut_name,
 )
-from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.losses import ABSENT, Losses, newer_than
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int32, Int64
-from chopper_core.util.grouping import first_equal, numbered, ranked
+from chopper_core.util.grouping import first_equal, numbered_rows, ranked
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
@@ -94,6 +94,10 @@ _WARNING: Final = 2
 """The lowest severity of what Nsight Systems says went wrong: 1 informs, 3 is an error."""
 _DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"
 _SAID: Final = f"SELECT severity, text FROM {{}} WHERE severity >= {_WARNING}"
+_EXPORT: Final = "META_DATA_EXPORT"
+_VERSION_OF_EXPORT: Final = "EXPORT_SCHEMA_VERSION"
+_NEWEST: Final = 3
+"""The newest major version of the export's schema that this reader was checked against."""
 _TIMED: Final = frozenset(("start", "end"))
 _VERSION: Final = late(r"_v\d+(?:_pt[sd]s?z?)?$")
 _OPERATOR: Final = late(
@@ -141,6 +145,8 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             columns = integers(table, query, width)
             valid = are_timed(columns[0], columns[1])
             losses.bad_times += int((~valid).sum())
+            if table.removeprefix(_KIND) not in _ACTIVITIES:
+                losses.bad_host_times += int((~valid).sum())
             progress(f"read {path.name}", len(counts), len(_ACTIVITIES) + 2)
             begin, end, *rest = (column[valid] for column in columns)
             return [begin + epoch_ns, end - begin, *rest]
@@ -154,6 +160,8 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             dates = database.integers(_SESSION, f"SELECT utcEpochNs FROM {_SESSION}", 1, losses)[0]
             epoch_ns = max([0, *(date for date in dates[:1].tolist() if date < LATEST_NS)])
         gpus = rows("TARGET_INFO_GPU", "SELECT id, name FROM {}")
+        version = rows(_EXPORT, f"SELECT 0, value FROM {{}} WHERE name = '{_VERSION_OF_EXPORT}'")
+        losses.newer = newer_than(version.get(0, ""), _NEWEST)
         parts = [timed(_KIND + of, f"SELECT {_PLACE}, {rest} FROM {{}}", 13)
                  for of, rest in _ACTIVITIES.items()]  # fmt: skip
         calls = timed(_KIND + "RUNTIME", _CALLS, 5)
@@ -165,7 +173,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         own = {row: text for row, text in rows("NVTX_EVENTS", _OWN_TEXTS).items() if text}
         said = database.chunks(_DIAGNOSTICS, asked(_DIAGNOSTICS, _SAID), losses, 64)
         for _, text in chain.from_iterable(said if _DIAGNOSTICS in tables else ()):
-            losses.notes.append(f"Nsight Systems says: {cut_name(str(text))}")
+            losses.heard("Nsight Systems", cut_name(str(text)))
         unused = {
             table: rows_in
             for table in tables
@@ -273,7 +281,7 @@ def _syncs(parts: Sequence[Sequence[Int64]], ranks: Mapping[int, int], epoch_ns:
         np.concatenate(columns) for columns in zip(*parts, strict=True)
     )
     is_record = kind == SyncKind.RECORD
-    code = numbered((process, shared))
+    code = numbered_rows((process, shared))
     records = np.flatnonzero(is_record)
     recorder = first_equal(code[records], code)
     recorded = np.append(correlation[records], ABSENT)[recorder]

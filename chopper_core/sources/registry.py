@@ -18,7 +18,7 @@ from chopper_core.tables.text import FileHead, head_of
 from chopper_core.util import plugins
 from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import evenly, grouped
+from chopper_core.util.grouping import evenly, grouped_by
 from chopper_core.util.memory import internal_error, is_out_of_memory, reading
 from chopper_core.util.patterns import late, shape_of_name
 from chopper_core.util.plugins import Plugin
@@ -42,6 +42,7 @@ class Family(StrEnum):
     CPU = "CPU samples"
     """Read into a `CpuTable`."""
     SCHEDULE = "pipeline schedule"
+    COMMUNICATION = "communication"
     """Read into a `RunPart`."""
 
 
@@ -68,6 +69,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     Family.HOST: (),
     Family.CPU: ("cpu",),
     Family.SCHEDULE: (),
+    Family.COMMUNICATION: (),
 }
 """The module of each format, imported on demand; the first one that recognises a file reads it.
 Those of extensions and plugins follow."""
@@ -362,7 +364,7 @@ def _without_masses(
     """The files without those of more names like each other than a run has, none of which is read
     as some of them tell; one entry of `skipped` stands for them."""
     below = (path for root, path in listed if path != root)
-    by_shape = grouped(below, lambda path: (path.parent, shape_of_name(path.name)))
+    by_shape = grouped_by(below, lambda path: (path.parent, shape_of_name(path.name)))
     left_out: set[Path] = set()
     for paths in by_shape.values():
         if len(paths) > _MOST_ALIKE and not any(map(family_of, evenly(paths, _PROBED))):

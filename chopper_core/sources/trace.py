@@ -296,6 +296,7 @@ def without_far(trace: Trace) -> Trace:
         return trace
     losses = replace(trace.losses, notes=[*trace.losses.notes])
     losses.bad_times += count
+    losses.bad_host_times += int((~near["launches"]).sum())
     losses.note(count, "event", "weeks from the others left out")
     kept = {name: getattr(trace, name).take(is_near) for name, is_near in near.items()}
     figures = {name: values[near["activities"]] for name, values in trace.figures.items()}
@@ -324,10 +325,13 @@ def by_rank(trace: Trace) -> list[Trace]:
         for name in ("launches", "ranges", "flows", "allocations")
     }
     owners |= {"activities": trace.activities.rank, "syncs": trace.syncs.rank}
-    found = []
+    found: list[Trace] = []
     for rank in ranks:
         is_own = trace.activities.rank == rank
         own = {name: getattr(trace, name).take(owner == rank) for name, owner in owners.items()}
         figures = {name: values[is_own] for name, values in trace.figures.items()}
-        found.append(replace(trace, rank=None if rank == ABSENT else rank, figures=figures, **own))
+        # What is of the file is that of its first rank.
+        of_file = {} if not found else {"losses": Losses(notes=trace.losses.notes)}
+        of_rank = {"rank": None if rank == ABSENT else rank, "figures": figures, **of_file, **own}
+        found.append(replace(trace, **of_rank))
     return found

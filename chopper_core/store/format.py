@@ -271,7 +271,7 @@ def set_baseline(name: str, *runs: str) -> tuple[str, ...]:
     """
     if not name.replace("-", "_").replace(".", "_").isidentifier():
         raise UsageError(f"{name!r} isn't a baseline's name: use letters, digits, - . and _")
-    names = [each for run in runs for name in matching(run) for each in named_runs(name)]
+    names = [each for run in runs for name in matching_paths(run) for each in named_runs(name)]
     paths = [Path(os.path.expanduser(each)) for each in names]
     for path in paths:
         if not path.exists():
@@ -289,7 +289,7 @@ def remove_baseline(name: str) -> None:
     _write(found)
 
 
-def matching(text: str) -> list[str]:
+def matching_paths(text: str) -> list[str]:
     """The paths that a pattern such as `main/run*` matches, or the text itself without any."""
     from glob import glob
 

@@ -8,9 +8,16 @@ from typing import Final
 from msgspec import Struct, field
 
 from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
 
 ABSENT: Final = -1
 """Stands for an integer that the file doesn't give."""
+
+_SAYS_LOST: Final = late(
+    r"(?i)\b(?:lost|los[ei]ng|dropp|drops?\b|discard|missing|miss(?:ed|es)\b|overflow|incomplete"
+    r"|truncat|terminating|exceed|out of (?:memory|space|buffer)|not all .{0,40}(?:collect|record)"
+    r"|might (?:have been|be) lost|unable to (?:collect|record|flush))"
+)
 
 
 class Losses(Struct):
@@ -24,8 +31,22 @@ class Losses(Struct):
     unreadable_events: int = 0
     bad_times: int = 0
     """Events without a usable time or with a negative duration."""
+    bad_host_times: int = 0
+    """Those of them that are of the host."""
     notes: list[str] = field(default_factory=list)
     """One sentence per loss."""
+    said: list[str] = field(default_factory=list)
+    """What the profiler itself says that it lost."""
+    jumps: list[str] = field(default_factory=list)
+    """One sentence for each time at which the clock of its stamps was set."""
+    newer: str = ""
+    """The version of the file's schema, where it is newer than the reader knows."""
+
+    def heard(self, profiler: str, text: str) -> None:
+        """Note what a profiler says of its recording: what it lost is in doubt."""
+        self.notes.append(f"{profiler} says: {text}")
+        if _SAYS_LOST.search(text):
+            self.said.append(text)
 
     def note(self, count: int, one: str, what: str) -> None:
         """Add a sentence that so many of something have been lost, unless it is none."""
@@ -63,6 +84,12 @@ class Repeats:
             )
 
 
+def newer_than(version: object, newest: int) -> str:
+    """A schema's version where its first number is beyond the newest known one, else ''."""
+    first = str(version).partition(".")[0]
+    return str(version) if first.isdecimal() and int(first) > newest else ""
+
+
 def merged_losses(one: Losses, other: Losses) -> Losses:
     return Losses(
         truncated=one.truncated or other.truncated,
@@ -70,5 +97,9 @@ def merged_losses(one: Losses, other: Losses) -> Losses:
         lost_bytes=one.lost_bytes + other.lost_bytes,
         unreadable_events=one.unreadable_events + other.unreadable_events,
         bad_times=one.bad_times + other.bad_times,
+        bad_host_times=one.bad_host_times + other.bad_host_times,
         notes=list(dict.fromkeys((*one.notes, *other.notes))),
+        said=list(dict.fromkeys((*one.said, *other.said))),
+        jumps=list(dict.fromkeys((*one.jumps, *other.jumps))),
+        newer=one.newer or other.newer,
     )

@@ -23,6 +23,7 @@ VIEWS: Final = {
     "graph": "2",
     "kernels": "3",
     "roofline": "3",
+    "memchart": "3",
     "overheads": "4",
     "launch": "4",
     "throughput": "4",

@@ -12,6 +12,7 @@ from chopper_core.columns import Metric, Values
 from chopper_core.model import address
 from chopper_core.model.attributes import TypedValue
 from chopper_core.model.charts import Chart
+from chopper_core.model.doubts import Doubt
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.view import View
@@ -93,6 +94,8 @@ class Frame(Struct, frozen=True, eq=False):
     """The columns whose total covers only some GPUs of the node."""
     extrapolated_total: frozenset[str] = frozenset()
     """The columns whose total is marked as extrapolated."""
+    quality: tuple[Doubt, ...] = ()
+    """The doubts about the data of its run, the worst first; their notes are among `notes`."""
 
     def total_mark(self, name: str) -> str:
         """What is written before the total of a column."""

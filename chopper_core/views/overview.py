@@ -15,15 +15,15 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE, base_of, base_of_steps, baseline_of
 from chopper_core.analyses.kernel_figures import COLUMNS as KERNEL_COLUMNS
-from chopper_core.analyses.kernel_figures import columns_of_kernels, figures_of
-from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, spans_of
+from chopper_core.analyses.kernel_figures import columns_of_kernels, kernel_figures
+from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, label_spans
 from chopper_core.analyses.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 from chopper_core.analyses.power_samples import OF_SAMPLES
 from chopper_core.analyses.rows import ALL_GPUS, GpuRows, LabelledRows, Own, Partition
 from chopper_core.analyses.samples import (
-    columns_of,
     gpus_of,
     mean_powers,
+    sampled_columns,
     sampled_notes,
     total_power,
     totals_of,
@@ -72,7 +72,7 @@ from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
 from chopper_core.views.shared.rows_of_samples import result_of_samples
 from chopper_core.views.shared.table_view import columns_of as columns_of_figures
-from chopper_core.views.shared.table_view import known_of, table_view
+from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 OPERATION: Final = "operation"
@@ -184,7 +184,7 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
     nodes = step.tree.split(view.path, (OPERATION,), step.times.excluded)
     labels = nodes.labels(OPERATION)
     rows = Partition(OPERATION, labels, nodes, step.whole)
-    figures, whole = figures_of(run, rows)
+    figures, whole = kernel_figures(run, rows)
     shown = columns_of_kernels(run, figures)
     gaps = METRICS["idle_ns"].compute(rows.scope(run))
     at = shown.index("mean_ns") + 1
@@ -356,7 +356,7 @@ def _phases(step: Step, lane: Lane, cut: Int64) -> Band:
     named = np.flatnonzero(codes != NO_LABEL)
     place = np.searchsorted(lane.starts_ns[named], middles, "right") - 1
     keys = np.where(place >= 0, codes[named[place]] if len(named) else _NOTHING, _NOTHING)
-    return Band("phase", spans_of(keys, lambda code: table.text_of("phase", code)))
+    return Band("phase", label_spans(keys, lambda code: table.text_of("phase", code)))
 
 
 def _composition(step: Step, base: Step | None) -> Composition:
@@ -443,7 +443,7 @@ def _cards_title(view: View) -> str:
 def _cards(step: Step) -> Cards:
     from chopper_core.views.shared import evidence
 
-    cards, figures, number = evidence.findings, "costs, saves", ""
+    cards, figures, number = evidence.finding_cards, "costs, saves", ""
     if step.view.baseline is not None:
         cards, figures = evidence.changes, "change"
     try:
@@ -466,19 +466,19 @@ _SHOWN_OF_SAMPLES: Final = (
 
 def _of_samples(run: Run, view: View) -> ViewResult:
     from chopper_core.analyses.power_samples import WINDOW_NS, samples_of
-    from chopper_core.views.shared.evidence import findings, number_of_findings
+    from chopper_core.views.shared.evidence import finding_cards, number_of_findings
     from chopper_core.views.shared.sample_charts import charts
 
-    own = columns_of(run)
+    own = sampled_columns(run)
     found = samples_of(run, view, WINDOW_NS) if own else []
     number = number_of_findings(run, view)
-    cards = Cards("findings", findings(run, view, _MAX_CARDS), number=number)
+    cards = Cards("findings", finding_cards(run, view, _MAX_CARDS), number=number)
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
         own,
         total=totals_of(own),
-        shown=known_of(own, _SHOWN_OF_SAMPLES),
+        shown=known_columns(own, _SHOWN_OF_SAMPLES),
         headline=(_headline_of_samples(run, own), *([run.status] if run.status else [])),
         notes=sampled_notes(run),
         charts=(*charts(found, run.origin_ns)[:2], cards),

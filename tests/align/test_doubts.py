@@ -11,11 +11,13 @@ import pytest
 
 from chopper_core.analyses.step_times import step_times
 from chopper_core.api import OpenRun
+from chopper_core.findings import clock_slack_ns
+from chopper_core.findings.rule import context_of
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category
-from chopper_core.render.info import describe
+from chopper_core.render.info import as_text, describe
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
 
@@ -29,6 +31,7 @@ class Trace:
 
     def __init__(self, late_us: float = 0.0) -> None:
         self.events: list[Event] = []
+        self.metadata: dict[str, Any] = {}
         self.late_us = late_us
         self._correlation = 0
         now = 1_000.0
@@ -65,9 +68,12 @@ class Trace:
 
     def open(self, folder: Path) -> Run:
         path = folder / "rank0.json"
-        document = {"traceEvents": self.events, "distributedInfo": {"rank": 0}}
-        path.write_text(json.dumps(document))
+        self.write(path)
         return open_run(str(path), jobs=1)
+
+    def write(self, path: Path) -> None:
+        document = {"traceEvents": self.events, "distributedInfo": {"rank": 0}} | self.metadata
+        path.write_text(json.dumps(document))
 
     def named(self, category: str, name: str = "") -> list[Event]:
         return [e for e in self.events if e["cat"] == category and name in e["name"]]
@@ -168,12 +174,105 @@ def test_a_gpu_clock_that_is_off_is_corrected(tmp_path: Path, late_us: float) ->
     assert savings[0] == pytest.approx(savings[1], rel=0.1)
 
 
+def test_what_remains_of_a_clock_is_known(tmp_path: Path) -> None:
+    """Launches take 6 µs to an idle GPU, and calls return 1.5 µs after what they wait for."""
+    bounds = Trace().open(tmp_path).sources[0].gpu_clock
+    assert bounds is not None and (bounds.early_ns, bounds.late_ns) == (1_500, 6_000)
+    run = Trace(-40.0).open(tmp_path)
+    assert "corrected to within 7.5 µs" in run.doubts[0].sentence
+    assert "GPU clocks against their hosts': at most" in str(as_text(run))
+    trace = Trace()
+    trace.drop(trace.named("gpu_memcpy") + trace.named("cuda_runtime", "Memcpy"))
+    bounds = trace.open(tmp_path).sources[0].gpu_clock
+    assert bounds is not None and (bounds.early_ns, bounds.width_ns) == (None, None)
+
+
+@pytest.mark.parametrize(("slow_us", "is_wider"), [(0.0, False), (30.0, True)])
+def test_what_remains_of_a_corrected_clock_widens_ranges(
+    tmp_path: Path, slow_us: float, is_wider: bool
+) -> None:
+    """Calls that return later leave more open."""
+    trace = Trace(-40.0)
+    for call in trace.named("cuda_runtime", "Memcpy"):
+        call["dur"] += slow_us
+    run = trace.open(tmp_path)
+    context = context_of(run, parse("R?view=findings"))
+    gaps = (run.table.idle_ns > 0).sum() / STEPS
+    width_ns = 7_500 + slow_us * 1e3
+    assert clock_slack_ns(context) == pytest.approx(gaps * width_ns * is_wider, rel=0.01)
+
+
 @pytest.mark.parametrize("late_us", [-1.0, 0.5])
 def test_stamps_within_their_bounds_stay(tmp_path: Path, late_us: float) -> None:
     run, whole = Trace(late_us).open(tmp_path), Trace().open(tmp_path)
     assert run.doubts == ()
     shift = run.table.start_ns.min() - whole.table.start_ns.min()
     assert abs(int(shift) - int(late_us * 1e3)) <= 1
+
+
+def test_launch_calls_that_were_lost_are_in_doubt(tmp_path: Path) -> None:
+    """A few scattered ones are usual, those of a buffer are not."""
+    trace = Trace()
+    calls = [e["args"]["correlation"] for e in trace.named("kernel")[30:36]]
+    trace.drop([e for e in trace.named("cuda_runtime") if e["args"]["correlation"] in calls])
+    [doubt] = trace.open(tmp_path).doubts
+    assert (doubt.code, doubt.count, doubt.iterations) == ("calls", 6, (6,))
+    trace = Trace()
+    trace.drop(trace.named("cuda_runtime")[20:110:45])
+    assert trace.open(tmp_path).doubts == ()
+
+
+@pytest.mark.parametrize("ts", [0.0, 1_500.0])
+def test_a_time_far_before_the_launch_is_left_out(tmp_path: Path, ts: float) -> None:
+    whole, trace = Trace().open(tmp_path), Trace()
+    trace.named("kernel")[70]["ts"] = ts
+    run = trace.open(tmp_path)
+    assert codes(run) == ["far"] and run.doubts[0].iterations == (8,)
+    steps = [step_times(each, parse("R")).each_ns.tolist() for each in (whole, run)]
+    assert steps[0] == steps[1]
+
+
+def test_an_activity_that_the_profiler_could_not_time_is_left_out(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.named("kernel")[70] |= {"ts": 0, "dur": 0}
+    trace.metadata["baseTimeNanoseconds"] = 1_720_000_000_000_000_000
+    [doubt] = trace.open(tmp_path).doubts
+    assert (doubt.code, doubt.count, doubt.iterations) == ("untimed", 1, (8,))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_doubt"),
+    [
+        ("WARNING:2026-03-02 10:11:12 7:7 Cupti.cpp:243] Dropped 12 activity records", True),
+        ("WARNING:2026-03-02 10:11:12 7:7 Cupti.cpp:310] Exceeded max GPU buffer count", True),
+        ("WARNING:2026-03-02 10:11:12 7:7 Profiler.cpp:1] Adding metadata after the fact", False),
+    ],
+)
+def test_what_the_profiler_says_it_lost_is_in_doubt(
+    tmp_path: Path, text: str, is_doubt: bool
+) -> None:
+    trace = Trace()
+    trace.metadata["WARNING"] = [text]
+    run = trace.open(tmp_path)
+    assert codes(run) == ["diagnostics"] * is_doubt
+    assert text.partition("] ")[2] in " ".join(run.sources[0].losses)
+
+
+def test_a_newer_schema_is_in_doubt(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.metadata["schemaVersion"] = 2
+    [doubt] = trace.open(tmp_path).doubts
+    assert doubt.kind == "schema" and "schema 2" in doubt.sentence
+
+
+def test_ranks_that_are_missing_among_most_are_in_doubt(tmp_path: Path) -> None:
+    for rank in (0, 1, 3):
+        trace = Trace()
+        trace.metadata["distributedInfo"] = {"rank": rank, "world_size": 4}
+        trace.write(tmp_path / f"rank{rank}.json")
+    [doubt] = open_run(str(tmp_path), jobs=1).doubts
+    assert doubt.kind == "coverage" and "1 of 4 ranks are missing (2)" in doubt.sentence
+    assert open_run(str(tmp_path / "rank0.json"), jobs=1).doubts == ()
 
 
 def test_an_activity_before_its_launch_is_impossible(tmp_path: Path) -> None:
@@ -191,7 +290,8 @@ def test_quality_is_in_info_json_and_python(tmp_path: Path) -> None:
     assert quality["kind"] == "lost activities" and "idle_ns" in quality["columns"]
     opened = OpenRun(run)
     assert opened.info()["quality"] == [quality]
-    assert json.loads(opened.frame("").to_json())["quality"] == [quality["text"]]
+    assert [*quality["iterations"]] == [7]
+    assert json.loads(opened.frame("").to_json())["quality"] == json.loads(json.dumps([quality]))
 
 
 def test_launches_without_any_activity_are_said(tmp_path: Path) -> None:

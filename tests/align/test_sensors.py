@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
@@ -53,6 +56,71 @@ def test_partitions_that_repeat_their_socket_count_once(tmp_path: Path) -> None:
 
 def test_equal_constant_readings_are_no_doubt(tmp_path: Path) -> None:
     assert texts(opened(tmp_path, {0: (98, 430), 1: (98, 430)})) == []
+
+
+def test_values_beyond_the_hardware_are_no_readings(tmp_path: Path) -> None:
+    run = opened(tmp_path, {0: (98, 43_000), 1: (98, 430)})
+    assert texts(run) == ["power of GPU 0 is beyond what it can draw: left out"]
+    power = query(run, parse("R?columns=power_w")).values["power_w"]
+    assert power.at(0) is None and power.at(1) == 430.0
+
+
+def test_one_more_reading_differs_and_its_socket_still_counts_once(tmp_path: Path) -> None:
+    """Partitions are read one after the other, so that a change may fall between two."""
+    head, *rows = "".join(
+        f"{1_760_000_000 + second},{gpu},98,{430 + second % 7 + (gpu == 1 and second == 12)},1700\n"
+        for second in range(30)
+        for gpu in (0, 1)
+    ).splitlines()
+    (tmp_path / "amd_smi.csv").write_text("\n".join([HEAD, head, *rows]) + "\n")
+    run = open_run(str(tmp_path / "amd_smi.csv"))
+    assert len(texts(run)) == 1 and "GPU 1 repeats" in texts(run)[0]
+
+
+SAMPLES = "# clock: epoch\ntime_ns,gpu,power_w,energy_j\n"
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.2, 3.0, 1000.0])
+def test_energy_that_contradicts_power_is_left_out(tmp_path: Path, factor: float) -> None:
+    rows = [
+        f"{1_760_000_000_000_000_000 + second * 10**9},0,500,{1e6 + factor * 500 * second:.1f}\n"
+        for second in range(60)
+    ]
+    path = tmp_path / "samples.csv"
+    path.write_text(SAMPLES + "".join(rows))
+    found = texts(open_run(str(path)))
+    wrong = ["energy counter of GPU 0 contradicts its power: left out"]
+    assert found == (wrong if factor not in (1.0, 1.2) else [])
+
+
+def local_log(folder: Path, stamps: Sequence[str]) -> Run:
+    rows = [f"2026/03/29 {stamp}.000, 0, 400.00 W, 1700 MHz\n" for stamp in stamps]
+    path = folder / "nvidia_smi.csv"
+    head = "timestamp, index, power.draw [W], clocks.current.sm [MHz]\n"
+    path.write_text(head + "".join(rows))
+    return open_run(str(path))
+
+
+def test_the_hour_that_summer_time_leaves_out_is_no_time(tmp_path: Path) -> None:
+    stamps = [f"01:{minute:02}:{second:02}" for minute in (58, 59) for second in range(0, 60, 5)]
+    stamps += [f"03:{minute:02}:{second:02}" for minute in (0, 1) for second in range(0, 60, 5)]
+    run = local_log(tmp_path, stamps)
+    assert texts(run) == ["local time leaves out an hour (summer time begins)"]
+    assert run.sampled_ns[1] - run.sampled_ns[0] == 235 * 10**9
+
+
+def test_a_pause_of_an_hour_is_a_pause(tmp_path: Path) -> None:
+    stamps = [f"01:{minute:02}:{second:02}" for minute in (28, 29) for second in range(0, 60, 5)]
+    stamps += [f"02:{minute:02}:{second:02}" for minute in (30, 31) for second in range(0, 60, 5)]
+    run = local_log(tmp_path, stamps)
+    assert texts(run) == [] and run.sampled_ns[1] - run.sampled_ns[0] > 3600 * 10**9
+
+
+def test_a_clock_that_was_set_back_is_in_doubt(tmp_path: Path) -> None:
+    stamps = [f"10:{minute:02}:{second:02}" for minute in (20, 21) for second in range(0, 60, 5)]
+    stamps += [f"10:{minute:02}:{second:02}" for minute in (15, 16) for second in range(0, 60, 5)]
+    [text] = texts(local_log(tmp_path, stamps))
+    assert text.startswith("stamps go back by 415 s")
 
 
 def test_an_energy_counter_that_stands_still_is_named_as_such(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ NAMES: Final = {
     r"chopper ingest runs/today/rank17\.json\.gz (.*)": (
         r"for rank in demo_data/fsdp2/rank*.gz; do chopper ingest $rank \1; done"
     ),
+    r"main/run1 run/": "main/run1 main/run3",
     r"runs/(?:today|a)\b(?!\.)": "demo_data/fsdp2",
     r"\brun/": "demo_data/fsdp2",
     r"\bbaseline/": "demo_data/fsdp1",

@@ -88,8 +88,12 @@ def test_what_nsight_systems_says_and_what_nothing_reads_is_in_info(tmp_path: Pa
         db.execute("CREATE TABLE OSRT_API (start, end, nameId)")
         db.execute("INSERT INTO OSRT_API VALUES (1, 2, 3), (3, 4, 3)")
     db.close()
-    source = open_run(str(tmp_path), jobs=1).sources[0]
+    run = open_run(str(tmp_path), jobs=1)
+    source = run.sources[0]
     assert "Nsight Systems says: Lost." in source.losses
+    assert [doubt.sentence for doubt in run.doubts] == [
+        "the profiler says that it lost data: Lost."
+    ]
     assert not any("Started" in loss for loss in source.losses)
     assert source.unused == {"OSRT_API": 2}
 

@@ -20,19 +20,23 @@ from chopper_core.model.charts import (
     Cards,
     Chart,
     Composition,
+    DataPath,
     Ghost,
     GpuLanes,
+    GpuUnit,
     HeatMap,
     Icicle,
     IcicleRow,
     LaneCells,
     Lanes,
     LineChart,
+    MemoryChart,
     Roofline,
     Series,
     SignalRows,
     Span,
     Strip,
+    UnitFigure,
 )
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
@@ -54,7 +58,7 @@ from chopper_tui.draw.charts import (
     lines_wanted,
     most_lines_below,
     seen,
-    zoomed,
+    zoomed_lens,
 )
 from chopper_tui.draw.curves import Curve, plotted
 from chopper_tui.draw.pieces import Line
@@ -147,6 +151,23 @@ def gpu_lanes(data: st.DataObject, count: int) -> GpuLanes:
     return GpuLanes("g", *names, signals, known, known[::-1], last, steps)
 
 
+def memory_chart(data: st.DataObject, count: int) -> MemoryChart:
+    def figure() -> UnitFigure:
+        share = data.draw(st.none() | st.floats(0, 1))
+        return UnitFigure(*texts(data, 2), share, data.draw(st.booleans()))
+
+    units = tuple(
+        GpuUnit(text, data.draw(st.integers(0, 3)), tuple(figure() for _ in range(count)))
+        for text in texts(data, count)
+    )
+    places = st.integers(0, max(count - 1, 0))
+    paths = tuple(
+        DataPath(data.draw(places), data.draw(places), figure(), data.draw(st.none()) or figure())
+        for _ in range(count if units else 0)
+    )
+    return MemoryChart("m", units, paths)
+
+
 KINDS: dict[type, Callable[[st.DataObject, int], Chart]] = {
     BarChart: lambda data, n: BarChart(
         "b", "ms", texts(data, n), series(data, 3, n), longest=data.draw(FIGURES)
@@ -170,6 +191,7 @@ KINDS: dict[type, Callable[[st.DataObject, int], Chart]] = {
         data.draw(st.none() | FIGURES), (("fp16", abs(data.draw(FIGURES))),),
     ),
     GpuLanes: gpu_lanes,
+    MemoryChart: memory_chart,
     SignalRows: signal_rows,
 }  # fmt: skip
 
@@ -200,9 +222,9 @@ def test_any_figures_are_drawn_within_the_canvas(kind: type, data: st.DataObject
         most = drawer_of(part).max_zoom(part)
         if most is None or most == 1.0:
             with pytest.raises(UsageError, match="maximum zoom" if most else "no scale to zoom"):
-                zoomed(Lens(), part, 2.0)
+                zoomed_lens(Lens(), part, 2.0)
         else:
-            assert zoomed(Lens(), part, 2.0).factor > 1
+            assert zoomed_lens(Lens(), part, 2.0).factor > 1
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -218,9 +240,9 @@ def test_any_signal_is_drawn_within_its_pane(data: st.DataObject) -> None:
     chart = SignalChart(signal, *span, span, tuple(range(gpus)), values)
     width, height = data.draw(SIZES)
     for glyphs in (UNICODE, ASCII):
-        lines = signal_plot.draw(chart, width, height, glyphs)
+        lines = signal_plot.draw_signals(chart, width, height, glyphs)
         assert_fits(lines, width, height)
-        assert cell_width(signal_plot.headline(chart, width, glyphs)) <= max(width, 400)
+        assert cell_width(signal_plot.plot_headline(chart, width, glyphs)) <= max(width, 400)
         signal_plot.measured(chart, 0.25, 0.5)
 
 

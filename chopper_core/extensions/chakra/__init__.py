@@ -7,6 +7,7 @@ SOURCES: Final = {
         f"{__name__}.linked",
         f"{__name__}.et",
         f"{__name__}.feeder_json",
+        f"{__name__}.jsonized",
         f"{__name__}.simulation",
     ),
     "host trace": (f"{__name__}.host_trace",),

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.analyses.step_parts import steps_of
+from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.analyses.step_times import replicas
 from chopper_core.analyses.time_parts import unknown_flops
 from chopper_core.columns import (
@@ -243,7 +243,7 @@ def figures_of_run(run: Run) -> RunRow:
                 missing["mfu_pct"] = unknown
         _take_straggler(run, figures, missing)
         if "step_time_ns" in figures:
-            steps = steps_of(run, View(run.name))
+            steps = step_parts_of(run, View(run.name))
             steps_ns = tuple(steps.each_ns[steps.steady].tolist())
         reason = _problem(run)
         status = PARTIAL if reason else OK

@@ -46,7 +46,7 @@ from chopper_core.util.grouping import (
     distinct,
     isin,
     median_of,
-    numbered,
+    numbered_rows,
     places_by,
     ranked,
     stable_order,
@@ -383,7 +383,7 @@ class _RocpdProcess:
         order = self.stacks.of(columns["event"])
         start = np.full(len(order), ABSENT)
         queues = columns["gpu"], columns["queue"]
-        lanes = numbered(
+        lanes = numbered_rows(
             [
                 np.concatenate([own, of_event])
                 for own, of_event in zip((dispatches.gpu, dispatches.queue), queues, strict=True)
@@ -476,7 +476,8 @@ class _Reader:
         self._progress = progress
         self._losses = Losses(notes=unwritten(path))
         self._version = _schema(database)
-        self._notes = _newer(self._version)
+        self._notes: list[str] = []
+        self._losses.newer = _newer(self._version)
         self._processes: defaultdict[str, _RocpdProcess] = defaultdict(_RocpdProcess)
 
     def runs(self) -> list[DispatchRun]:
@@ -509,6 +510,7 @@ class _Reader:
         if runs:
             losses, folder = runs[0].losses, "/".join(self._path.parts[-2:])
             losses.truncated |= self._losses.truncated
+            losses.newer = self._losses.newer
             losses.notes += [f"{folder}: {note}" for note in self._losses.notes]
             own = (*self._notes, *self._graph_launches(), *_unread(self._database))
             notes = [*runs[0].join_notes, *(f"{folder}: {note}" for note in own)]
@@ -673,12 +675,9 @@ def _unread(database: Database) -> list[str]:
     return [f"not used, with their number of rows: {listed}."] if listed else []
 
 
-def _newer(version: tuple[int, ...]) -> list[str]:
-    """A note on a schema that is newer than those the reader was checked against."""
-    if not version or version <= _NEWEST[version[0]]:
-        return []
-    checked = _dotted(_NEWEST[version[0]])
-    return [f"schema {_dotted(version)} is newer than {checked}, up to which it was checked."]
+def _newer(version: tuple[int, ...]) -> str:
+    """A schema that is newer than those the reader was checked against, else ''."""
+    return _dotted(version) if version and version > _NEWEST[version[0]] else ""
 
 
 def _is_marker(process: _RocpdProcess, category: Any) -> bool:

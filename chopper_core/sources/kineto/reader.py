@@ -20,9 +20,9 @@ from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import Trace
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import LATEST_NS, integer
+from chopper_core.tables.columns import LATEST_NS, cut_name, integer
 from chopper_core.tables.json_stream import members, skip_space
-from chopper_core.tables.losses import ABSENT, Losses
+from chopper_core.tables.losses import ABSENT, Losses, newer_than
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
@@ -39,6 +39,12 @@ _PIECE_BYTES: Final = 1 << 20
 MAX_METADATA_BYTES: Final = 1 << 18
 """Of a larger value of a top-level key, only numbers and texts are kept."""
 
+_NEWEST_SCHEMA: Final = 1
+"""The newest `schemaVersion` that this reader was checked against."""
+_LOGGED: Final = ("ERROR", "WARNING")
+_LOG_HEAD: Final = late(r"^(?:ERROR|WARNING):[^\]]{0,200}\] ?")
+"""The level, time, process and place in the source before each line of the log."""
+_MAX_MESSAGES: Final = 20
 _KINETO_KEYS: Final = frozenset(
     (EVENTS_KEY, "deviceProperties", "distributedInfo", "schemaVersion", "baseTimeNanoseconds")
 )
@@ -86,7 +92,9 @@ def read(path: Path, progress: Progress = silent, *, piece_bytes: int = _PIECE_B
         raise DataError(f"{path} {why}")
     metadata = {key: _metadata_value(value) for key, value in whole.members.items()}
     base_time_ns = _base_time_ns(metadata, losses)
-    losses.bad_times = tables.bad_times
+    losses.bad_times, losses.bad_host_times = tables.bad_times, tables.bad_host_times
+    losses.newer = newer_than(metadata.get("schemaVersion", 0), _NEWEST_SCHEMA)
+    _note_messages(metadata, losses)
     _note_counts(losses)
     trace = Trace(
         path=path,
@@ -132,6 +140,15 @@ def _rank(metadata: Mapping[str, Any]) -> int | None:
     information = metadata.get("distributedInfo")
     rank = integer(information.get("rank")) if isinstance(information, Mapping) else None
     return rank if rank is not None and rank >= 0 else None
+
+
+def _note_messages(metadata: Mapping[str, Any], losses: Losses) -> None:
+    """Note what the profiler logged as it recorded: lists of lines by their level."""
+    for level in _LOGGED:
+        lines = metadata.get(level)
+        said = [_LOG_HEAD.sub("", str(line)) for line in lines] if isinstance(lines, list) else []
+        for text in list(dict.fromkeys(said))[:_MAX_MESSAGES]:
+            losses.heard("the PyTorch profiler", cut_name(text))
 
 
 def _note_counts(losses: Losses) -> None:

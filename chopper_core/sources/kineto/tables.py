@@ -74,7 +74,7 @@ from chopper_core.tables.columns import (
     integer,
     nanoseconds,
     narrowed,
-    packed,
+    packed_values,
 )
 from chopper_core.tables.losses import ABSENT, Repeats
 from chopper_core.util.arrays import Index, Int32, Int64, Mask, Rows, column_types
@@ -156,6 +156,7 @@ class Share(Struct):
     counts: Counter[str]
     unused_counts: Counter[str]
     bad_times: int
+    bad_host_times: int
     columns: Sequence[Columns]
     """Of each of the tables; taken out as they are joined."""
 
@@ -174,7 +175,7 @@ class TraceTables:
         self._launch_shapes: dict[bytes, int] = Interner()
         self.event_counts: Counter[str] = Counter()
         self._unused_counts: Counter[str] = Counter()
-        self.bad_times = 0
+        self.bad_times = self.bad_host_times = 0
         self._tables = {name: GrowingColumns(column_types(kind)) for name, kind in _TABLES.items()}
         self._frames = GrowingColumns(column_types(HostRanges))
         self._figures = GrowingColumns(dict.fromkeys(FIGURES, np.float64))
@@ -243,6 +244,7 @@ class TraceTables:
             self.event_counts,
             self._unused_counts,
             self.bad_times,
+            self.bad_host_times,
             [table.joined() for table in self._growing()],
         )
 
@@ -275,6 +277,7 @@ class TraceTables:
             self.event_counts.update(share.counts)
             self._unused_counts.update(share.unused_counts)
             self.bad_times += share.bad_times
+            self.bad_host_times += share.bad_host_times
 
     def _growing(self) -> tuple[GrowingColumns, ...]:
         tables = (*self._tables.values(), *self._flow_ends.values())
@@ -501,6 +504,9 @@ class TraceTables:
         start_ns, has_start = nanoseconds([event.ts for event in complete])
         duration_ns, has_duration = nanoseconds([event.dur for event in complete])
         usable = has_start & has_duration & (duration_ns >= 0) & (duration_ns < MAX_DURATION_NS)
+        for row in np.flatnonzero((start_ns == 0) & (duration_ns == 0)).tolist():
+            # The profiler writes that of an activity whose time it doesn't know.
+            usable[row] &= complete[row].cat not in ACTIVITY_CATEGORIES
         if not usable.all():
             complete = self._usable(complete, usable)
             start_ns, duration_ns = start_ns[usable], duration_ns[usable]
@@ -514,6 +520,8 @@ class TraceTables:
         if usable.all():
             return events
         self.bad_times += int(np.count_nonzero(~usable))
+        lost = compress(events, (~usable).tolist())
+        self.bad_host_times += sum(event.cat not in ACTIVITY_CATEGORIES for event in lost)
         self._count_unused(compress(events, (~usable).tolist()))
         return list(compress(events, usable.tolist()))
 
@@ -525,7 +533,9 @@ class TraceTables:
         ranks = self._ranks(events)
         begins: Index = np.arange(len(events))
         with suppress(struct.error):  # One is a name.
-            begins = np.flatnonzero(run_mask(packed(processes), packed(threads), ranks))
+            begins = np.flatnonzero(
+                run_mask(packed_values(processes), packed_values(threads), ranks)
+            )
         rows, own = begins.tolist(), ranks[begins].tolist()
         keys = [(processes[row], threads[row], rank) for row, rank in zip(rows, own, strict=True)]
         return np.repeat(_codes(self.threads, keys), np.diff(begins, append=len(events)))
@@ -569,7 +579,7 @@ class TraceTables:
     def _numbers_or_names(self, values: Sequence[Any]) -> Int64:
         """Return ids as numbers; text that is not a number becomes -2 minus its code in names."""
         with suppress(struct.error):
-            return packed(values)
+            return packed_values(values)
         return np.array([self._number_or_name(value) for value in values], np.int64)
 
     def _number_or_name(self, value: Any) -> int:
@@ -583,7 +593,7 @@ class TraceTables:
 
 
 def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int64:
-    return packed([*map(codes.__getitem__, keys)])
+    return packed_values([*map(codes.__getitem__, keys)])
 
 
 def _is_long(duration_us: Any) -> bool:

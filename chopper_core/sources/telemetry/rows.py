@@ -23,6 +23,7 @@ from chopper_core.util.grouping import (
     distinct,
     distinct_codes,
     first_equal,
+    median_of,
     nth_of,
     run_starts,
     stable_order,
@@ -101,7 +102,7 @@ class RowLoss(Enum):
 
 _KEPT: Final = (RowLoss.SHORT, RowLoss.REPEATED_HEADER)
 """Oddities of rows of which everything is used that they hold."""
-_FLAW_TEXTS: Final = {
+FLAW_TEXTS: Final = {
     Flaw.NOT_A_NUMBER: "that can't be parsed",
     Flaw.WRONG_UNIT: "in a wrong unit",
     Flaw.OUT_OF_RANGE: "out of range",
@@ -201,7 +202,10 @@ class RowCollector:
         gpu, times_ns = rows["gpu"], rows["time_ns"]
         notes = self._name_by_rounds(gpu, times_ns)
         if self.stamps.clock is ClockDomain.LOCAL:
-            notes += _after_summer(times_ns)
+            changes = _on_one_clock(times_ns)
+            notes += changes
+            self.losses.jumps += [each.partition(":")[0].lower() for each in changes]
+        self.losses.jumps += _set_back(gpu, times_ns)
         is_unstamped = (times_ns < 0) & (gpu >= 0)
         self.unstamped_rows = int(is_unstamped.sum())
         if self.unstamped_rows:
@@ -244,7 +248,7 @@ class RowCollector:
         self.losses.unreadable_events += sum(self.row_losses[loss] for loss in lost) - stamps
         self.losses.notes += self.counted(*lost)
         for (signal, flaw), count in self.flaws.items():
-            self.losses.note(count, "value", f"of {signal} {_FLAW_TEXTS[flaw]}: skipped")
+            self.losses.note(count, "value", f"of {signal} {FLAW_TEXTS[flaw]}: skipped")
 
     def counted(self, *losses: RowLoss) -> list[str]:
         return [
@@ -309,22 +313,59 @@ def _list_members(cell: str) -> Sequence[str]:
 
 _HOUR_NS: Final = 3600 * 10**9
 _MOST_LATE_NS: Final = 60 * 10**9
-"""From the last local time before an hour repeats to the first one after it."""
+"""From the last local time before an hour repeats, or is left out, to the first one after it."""
 
 
-def _after_summer(times_ns: Int64) -> list[str]:
-    """Move the rows after the hour that repeats at the end of summer time; say so in a note."""
+def _on_one_clock(times_ns: Int64) -> list[str]:
+    """Move the rows after a change from or to summer time; a sentence on each such change."""
     stamped = np.flatnonzero(times_ns >= 0)
     steps = np.diff(times_ns[stamped])
     back = np.flatnonzero(steps < -_HOUR_NS // 2)
-    if len(back) != 1 or not 0 <= steps[back[0]] + _HOUR_NS <= _MOST_LATE_NS:
+    if len(back) == 1 and 0 <= steps[back[0]] + _HOUR_NS <= _MOST_LATE_NS:
+        later = stamped[back[0] + 1 :]
+        times_ns[later] += _HOUR_NS
+        return [
+            f"Local time goes back by an hour (the end of summer time): "
+            f"{number_of(len(later), 'row')} after that are an hour later than their stamps."
+        ]
+    ahead = np.flatnonzero((steps >= _HOUR_NS) & (steps <= _HOUR_NS + _MOST_LATE_NS))
+    if len(back) or len(ahead) != 1:
         return []
-    later = stamped[back[0] + 1 :]
-    times_ns[later] += _HOUR_NS
+    # The hour that is left out is a whole one of the clock, up to the time between two rounds.
+    place = int(ahead[0])
+    last, first = times_ns[stamped[place : place + 2]].tolist()
+    period = max(int(median_of(steps[steps > 0])), int(steps[ahead[0]]) - _HOUR_NS)
+    until_hour, since_hour = -last % _HOUR_NS, first % _HOUR_NS
+    if until_hour > 2 * period or since_hour > 2 * period:
+        return []
+    later = stamped[place + 1 :]
+    times_ns[later] -= _HOUR_NS
     return [
-        f"Local time goes back by an hour (the end of summer time): {number_of(len(later), 'row')} "
-        "after that are an hour later than their stamps."
+        f"Local time leaves out an hour (summer time begins): "
+        f"{number_of(len(later), 'row')} after that are an hour earlier than their stamps."
     ]
+
+
+_LONG_BACK_NS: Final = 10**9
+_BACK_PERIODS: Final = 3
+
+
+def _set_back(gpu: Int32, times_ns: Int64) -> list[str]:
+    """A sentence on stamps of a GPU that go back in the order of a file, where its clock was set:
+    once or twice; rows that are in no order don't show that."""
+    own = np.flatnonzero((times_ns >= 0) & (gpu >= 0))
+    own = own[stable_order(gpu[own])]
+    steps = np.diff(times_ns[own])[gpu[own][1:] == gpu[own][:-1]]
+    forth = steps[steps > 0]
+    if not len(forth):
+        return []
+    least = max(_LONG_BACK_NS, _BACK_PERIODS * int(median_of(forth)))
+    back = steps[steps < -least]
+    most = 2 * len(distinct(gpu[own]))
+    if not 0 < len(back) <= most or np.count_nonzero(steps < 0) > len(back):
+        return []
+    by = -int(back[0]) / 1e9
+    return [f"stamps go back by {by:,.4g} s: what was sampled around then isn't in order"]
 
 
 _CLEAR_STEP: Final = 2.0

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.model.doubts import Doubt, DoubtKind
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import (
     RATES,
@@ -18,7 +19,14 @@ from chopper_core.sources.signals import (
     SignalSamples,
     Telemetry,
 )
-from chopper_core.sources.telemetry.rows import Field, FieldKind, Readings, RowCollector
+from chopper_core.sources.telemetry.cells import Flaw
+from chopper_core.sources.telemetry.rows import (
+    FLAW_TEXTS,
+    Field,
+    FieldKind,
+    Readings,
+    RowCollector,
+)
 from chopper_core.tables.columns import array_steps, array_unwrapped
 from chopper_core.tables.losses import number_of
 from chopper_core.util.arrays import AnyArray, Float64, Int64
@@ -102,6 +110,12 @@ def telemetry_of(format_name: str, rows: RowCollector, notes: Sequence[str] = ()
         ],
         losses=rows.losses,
         unused=dict(rows.unused),
+        doubts=[
+            Doubt(DoubtKind.SENSOR.value, count, 0, signals=(signal.value,), text=text)
+            for (signal, flaw), count in rows.flaws.items()
+            if flaw in (Flaw.OUT_OF_RANGE, Flaw.WRONG_UNIT)
+            for text in [f"{number_of(count, 'value')} of {signal} {FLAW_TEXTS[flaw]}: left out"]
+        ],
     )
 
 

@@ -108,7 +108,7 @@ def signal_chart(
     return SignalChart(signal, start, end, scope, gpus, stacked, len(known))
 
 
-def means_of(
+def signal_means(
     signal: Signal, nodes: Groups, shown: Index, has: Callable[[Signal], bool]
 ) -> Callable[..., Float64]:
     """The means of a signal that it `has` over the time of the shown nodes, as `Frame.means`.
@@ -333,7 +333,7 @@ def framed(
         # How busy a kernel keeps the GPU while it runs says nothing.
         means=no_means
         if nodes is None
-        else means_of(
+        else signal_means(
             signal, nodes, shown.at, lambda each: not view.name or each.name in run.measured
         ),
         sort=sort,
@@ -355,6 +355,7 @@ def framed(
         total_title=result.total_title or base.total_title(result.level, result.labels),
         partial_total=columns.partial_totals,
         extrapolated_total=result.extrapolated_total | columns.extrapolated_totals,
+        quality=run.doubts,
     )
     return frame, columns, shown
 
