@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base, base_of, divided
 from chopper_core.analyses.coverage import Coverage
+from chopper_core.analyses.training import traced_steps
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -86,7 +87,7 @@ def signal_chart(
 
     `check` raises Cancelled once the result is no longer wanted: many GPUs are slow.
     """
-    signal = run.signal(view.signal)
+    signal = run.signals(view.signal)[0]
     scope = scope_of(run, view)
     start, end = scope
     if view.window:
@@ -303,7 +304,7 @@ def framed(
     run: Run, view: View, result: ViewResult, whole: Groups, counted: Mask | None = None
 ) -> tuple[Frame, Columns, Shown]:
     """A result's rows, sorted and filtered, as a frame without notes; its columns and its rows."""
-    own, nodes, signal = result.columns, result.nodes, run.signal(view.signal)
+    own, nodes, (signal, *others) = result.columns, result.nodes, run.signals(view.signal)
     base = result.base or base_of(run, view)
     columns = Columns(run, view, result, whole, base, counted)
     texts = list(result.labels)
@@ -336,6 +337,7 @@ def framed(
         else signal_means(
             signal, nodes, shown.at, lambda each: not view.name or each.name in run.measured
         ),
+        signals=tuple(others),
         sort=sort,
         hidden=shown.hidden,
         more=tuple(each for each, _ in own if each not in columns.metrics),
@@ -488,6 +490,8 @@ def _time_outside(run: Run) -> str:
 def run_notes(run: Run, view: View) -> list[str]:
     notes = [doubt.note for doubt in run.doubts]
     notes += cut_note(run, view)
+    if not view.name and not view.path and (traced := traced_steps(run)) is not None:
+        notes.append(traced.sentence)
     if run.is_sampled_only and not view.name:
         notes.append("no trace: rows are intervals between samples, and no activity is known")
     if run.generated:
