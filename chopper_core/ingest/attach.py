@@ -14,6 +14,7 @@ from chopper_core.align.identity import with_places
 from chopper_core.align.sensors import believed, coverage
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, placed_together
+from chopper_core.ingest.logs import with_logs
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.ingest.untraced import (
     RunInputs,
@@ -50,6 +51,7 @@ def attach_sources(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) 
     sources: dict[str, Callable[[Run, RunInputs], Run]] = {
         "telemetry": attach_telemetry,
         "CPU samples": attach_cpu,
+        "trainer logs": attach_logs,
     }
     if ranges is not None:
         sources = {"counters": partial(attach_counters, ranges=ranges), **sources}
@@ -207,6 +209,10 @@ def attach_cpu(run: Run, opening: RunInputs) -> Run:
         failed=(*run.failed, *failed),
         skipped=tuple(item for item in run.skipped if item[0] not in read),
     )
+
+
+def attach_logs(run: Run, opening: RunInputs) -> Run:
+    return with_logs(run, opening.paths, opening.progress, opening.read_logs)
 
 
 def _known_clocks(

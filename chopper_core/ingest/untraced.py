@@ -18,6 +18,7 @@ from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.sensors import believed
 from chopper_core.align.telemetry import interval_table, signals, summaries
 from chopper_core.align.telemetry_clock import placed_at
+from chopper_core.ingest.logs import ReadLogs, read_logs
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.model.column_names import BLOCK, COUNTER_DURATION, GRID, LDS, REGISTERS
 from chopper_core.model.hardware import hardware_of_agent
@@ -66,6 +67,7 @@ class RunInputs(Struct, frozen=True):
     overrides: Overrides
     recorded: RecordedRun | None
     read_samples: ReadSamples
+    read_logs: ReadLogs = read_logs
 
     def telemetry(self, found: FoundFiles, run: Run | None) -> tuple[list[Telemetry], Failures]:
         """Read the telemetry of some files, without readings that can't be."""

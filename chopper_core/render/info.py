@@ -40,6 +40,7 @@ from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, Category, Kind, Rule, Selection
+from chopper_core.model.training import LogSource
 from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.tables.losses import number_of
@@ -115,6 +116,7 @@ def describe(run: Run) -> dict[str, Any]:
         },
         "sources": [_of(source, _OF_SOURCE) for source in run.sources],
         "recordings": run.recordings,
+        **({"logs": run.logs} if run.logs else {}),
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
         "quality": [doubt.as_json for doubt in run.doubts],
@@ -257,6 +259,8 @@ def _samples(run: Run) -> _Document:
 
 
 def missing_of(run: Run) -> list[str]:
+    if run.is_logged_only:
+        return ["no traces: the log of a trainer says how long steps take, not why"]
     if run.is_sampled_only:
         return ["no traces and no counters: this telemetry belongs to no run"]
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
@@ -376,6 +380,8 @@ def _head_lines(run: Run, found: _Document) -> list[str]:
     if note := TIMES_NOTES.get(run.times_mark):
         lines.append(f"           {note[0].upper()}{note[1:]}")
     hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
+    if run.is_logged_only:
+        hardware = ["unknown hardware: a log names ranks, not GPUs"]
     lines.append(f"GPUs       {len(run.gpus)} x {', '.join(hardware)}")
     lines += [
         f"read with  --{option} {option_text}"
@@ -495,10 +501,30 @@ def _sample_sections(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
         more = [f"and {many - 1} more files of {telemetry.format}"] * (many > _MAX_FILES)
         unused = _unused_lines(telemetry.unused)
         yield _sampled_section("telemetry", telemetry, "samples", *unused, *more)
+    for log in run.logs:
+        yield _log_section(log)
     for samples in run.cpu:
         cores = f" on {len(distinct(samples.cores))} cores" if samples.has_cores else ""
         what = f"samples of {len(samples.cpus)} logical processors{cores}"
         yield _sampled_section("CPU usage", samples, what)
+
+
+def _log_section(log: LogSource) -> tuple[str, Sequence[str]]:
+    ranks = f" of {number_of(log.ranks, 'rank')}" if log.ranks else ""
+    times = (
+        "step times as the trainer states them"
+        if log.is_stated
+        else ("step times between stamps: the trainer states none")
+    )
+    return (
+        f"trainer's log {log.path}: {log.format}, {number_of(log.rows, 'line')} about steps{ranks}",
+        (
+            f"clock {log.clock}; {times}",
+            *log.notes,
+            *(f"LOST: {note}" for note in log.losses),
+            *_unused_lines(log.unused),
+        ),
+    )
 
 
 def _unused_lines(unused: Mapping[str, int]) -> list[str]:

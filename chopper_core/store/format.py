@@ -43,6 +43,7 @@ from chopper_core.model.side_table import (
 )
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import COLUMNS
+from chopper_core.model.training import TrainedPhases, TrainedSteps
 from chopper_core.model.units import Unit
 from chopper_core.tables.mmap_columns import ColumnPlace
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
@@ -66,6 +67,8 @@ SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (
     Attributes,
     StatedEdges,
     StreamWaits,
+    TrainedSteps,
+    TrainedPhases,
 )
 """The side tables that a store keeps."""
 FILES: Final = frozenset(

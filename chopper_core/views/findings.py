@@ -126,6 +126,8 @@ def _headline(known: Checked) -> str:
     groups, parts = count_findings(known)
     result = (count(groups, "finding") if groups else "nothing stands out") + parts
     if context.run.is_sampled_only:
+        if context.run.is_logged_only:
+            return facts(result, "the trainer's log alone", "without a trace, no savings")
         gpus = count(len(context.run.gpus), "GPU")
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
     return facts(

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base, base_of, divided
 from chopper_core.analyses.coverage import Coverage
+from chopper_core.analyses.training import traced_steps
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -473,6 +474,8 @@ def _time_outside(run: Run) -> str:
 def run_notes(run: Run, view: View) -> list[str]:
     notes = [doubt.note for doubt in run.doubts]
     notes += cut_note(run, view)
+    if not view.name and not view.path and (traced := traced_steps(run)) is not None:
+        notes.append(traced.sentence)
     if run.is_sampled_only and not view.name:
         notes.append("no trace: rows are intervals between samples, and no activity is known")
     if run.generated:
