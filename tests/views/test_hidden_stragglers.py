@@ -1,4 +1,4 @@
-"""Three GPUs that are late for three causes: each is said, with what it saves next to the others."""
+"""Three GPUs that are late for three causes: each is said, with what it saves then."""
 
 from __future__ import annotations
 
