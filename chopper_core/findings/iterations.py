@@ -176,7 +176,7 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
     factor = took[slow].mean() / max(usual_ns, 1.0)
     found = context.finding(
-        _title(in_short("iteration", iterations[slow].tolist()), is_one, factor, mostly),
+        _title(_which(iterations, slow), is_one, factor, mostly),
         f"iteration{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} longer than "
         f"usual: the median of {len(iterations)} iterations is {time(usual_ns)}; "
         f"{mostly}{_more(context, slow, cost)}",
@@ -190,8 +190,16 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     return replace(found, remedy=changes)
 
 
+def _which(iterations: Int64, places: Index) -> str:
+    """Iterations in a title: by their numbers, or every how many."""
+    when = recurrence(np.sort(places).tolist(), iterations.tolist())
+    if when.startswith(" every"):
+        return f"one step in {when.partition(', ')[0].split()[1]}"
+    return in_short("iteration", iterations[places].tolist())
+
+
 def _title(which: str, is_one: bool, factor: float, mostly: str) -> str:
-    takes = "takes" if is_one else "take"
+    takes = "takes" if is_one or which.startswith("one ") else "take"
     longer = f"{factor:.1f} times as long" if factor >= 2 else f"{percent(factor - 1)} longer"
     return one_line(f"{which} {takes} {longer}", f": {mostly.partition(', ')[0]}")
 
