@@ -41,7 +41,7 @@ from chopper_core.util.escape import printable
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
-from chopper_tui.config import DEFAULTS, Config, typed, write_crash
+from chopper_tui.config import DEFAULTS, Config, typed_setting, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
 from chopper_tui.driver import INTERRUPT, TerminalDriver
 from chopper_tui.history import Columns
@@ -198,9 +198,9 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def _note(self, event: events.Key | events.Paste) -> None:
         if isinstance(event, events.Paste):
-            self._typed.append(typed(event.text))
+            self._typed.append(typed_setting(event.text))
         elif event.is_printable and event.character:
-            self._typed.append(typed(event.character))
+            self._typed.append(typed_setting(event.character))
         else:
             self._typed.append(event.key if is_key(event.key) else f"# {event.key}")
 

@@ -62,13 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = terminal.handlers()
     try:
         try:
-            terminal.take(terminal.end)
+            terminal.take(terminal.end_program)
             return _main(list(sys.argv[1:] if arguments is None else arguments))
         finally:
             # A signal may be raised at the call itself.
-            terminal.give_back(before)
+            terminal.give_terminal_back(before)
     except (KeyboardInterrupt, terminal.Ended) as ended:
-        terminal.give_back(before)
+        terminal.give_terminal_back(before)
         number = getattr(ended, "signal", signal.SIGINT)
         with suppress(OSError):
             notes = getattr(ended, "__notes__", ())
@@ -126,7 +126,7 @@ def _with_debug(given: list[str]) -> list[str]:
         if path:
             keep_input(Path(path))
         try:
-            debug.start(path or debug.STDERR)
+            debug.start_log(path or debug.STDERR)
         except OSError as error:
             raise UsageError(f"{word}: {path} can't be written: {error.strerror}") from error
         debug.note(f"{PROGRAM} {shlex.join(given)}")
@@ -154,12 +154,12 @@ def _of_system(error: Exception) -> str | None:
 
 def _crashed(error: Exception) -> str:
     try:
-        from chopper_tui.config import summary, write_crash
+        from chopper_tui.config import crash_summary, write_crash
     except MemoryError:
         return str(memory.out_of_memory("this"))
     path = write_crash(error)
     where = f"the traceback is in {path}" if path else f"{_DEBUG} prints the traceback"
-    return f"internal error ({summary(error)}); {where}"
+    return f"internal error ({crash_summary(error)}); {where}"
 
 
 def _dispatch(given: list[str]) -> int:

@@ -254,7 +254,7 @@ def write_crash(crash: BaseException, address: str = "", keys: Iterable[str] = (
     folder = state_directory()
     path = folder / f"crash-{datetime.now():%Y%m%d-%H%M%S.%f}-{os.getpid()}.log"
     notes = [
-        f"{summary(crash)}",
+        f"{crash_summary(crash)}",
         f"Python {platform.python_version()}, {sys.platform}",
         *([f"address: {address}", _REPEATED] if address else []),
         *"".join(traceback.format_exception(crash)).splitlines(),
@@ -270,9 +270,9 @@ def write_crash(crash: BaseException, address: str = "", keys: Iterable[str] = (
     return path
 
 
-def typed(text: str) -> str:
+def typed_setting(text: str) -> str:
     return f"text {json.dumps(text)}"
 
 
-def summary(crash: BaseException) -> str:
+def crash_summary(crash: BaseException) -> str:
     return f"{type(crash).__name__}: {crash}".splitlines()[0][:200]

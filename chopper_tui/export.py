@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from chopper_core.model.run import Run
 from chopper_core.model.units import significant
 from chopper_core.model.view import View
-from chopper_core.render import FORMATS, render
+from chopper_core.render import FORMATS, render_frame
 from chopper_core.render.cells import column_texts, level_title
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.palette import Paint, plain
@@ -44,17 +44,17 @@ def scope_lines(
 ) -> list[str]:
     from chopper_core.views.shared.children import signal_chart
     from chopper_tui.draw import signal_plot as plot
-    from chopper_tui.draw.figures import figures_of
+    from chopper_tui.draw.figures import figures_shown
     from chopper_tui.draw.pieces import painted_line
     from chopper_tui.screen_data import KEY_FIGURES, key_line
 
-    line = key_line(figures_of(run, view, KEY_FIGURES), view, glyphs)
+    line = key_line(figures_shown(run, view, KEY_FIGURES), view, glyphs)
     seen = signal_chart(run, view, plot.bins_for(run.signal(view.signal), width))
-    rows = plot.draw(seen, width, _CHART_LINES, glyphs)
+    rows = plot.draw_signals(seen, width, _CHART_LINES, glyphs)
     lines = [
         "  ".join(f"{title} {text}".strip() for title, text in line),
         "",
-        plot.headline(seen, width, glyphs),
+        plot.plot_headline(seen, width, glyphs),
         *(painted_line(row, paint) for row in rows),
     ]
     return [*(each.rstrip() for each in lines), ""]
@@ -87,7 +87,7 @@ def printed(
         from chopper_tui.draw.charts import as_lines
 
         drawn = as_lines(frame.charts, min(width, _TEXT_WIDTH), glyphs, paint)
-    text = render(
+    text = render_frame(
         frame,
         format_name,
         limit=limit,
@@ -155,8 +155,8 @@ def issue_text(run: Run, frame: Frame) -> Escaped:
             f"- {escaped(clean(found.labels[row]))} `{clean(found.addresses(row))}`"
             for row in range(len(found))
         ]
-    lines += ["", "### Table", "", render(frame, "markdown", limit=_ISSUE_ROWS)]
-    sources = escape(info.as_text(run), quote=False).splitlines()[:_ISSUE_LINES]
+    lines += ["", "### Table", "", render_frame(frame, "markdown", limit=_ISSUE_ROWS)]
+    sources = escape(info.info_text(run), quote=False).splitlines()[:_ISSUE_LINES]
     lines += ["### Sources", "", "<details><pre>", *sources]
     return escape_lines("\n".join([*lines, "</pre></details>", ""]))
 

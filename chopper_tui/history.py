@@ -58,7 +58,7 @@ def trail_to(view: View) -> Trail:
     return with_baseline((*parents, Visit(view)), view.baseline)
 
 
-def child_of(
+def into_child(
     trail: Trail, label: str, columns: Columns = MappingProxyType({}), partner: str = ""
 ) -> Trail:
     """Into a child, in the baseline named `partner`, with the columns of its level."""
@@ -69,7 +69,7 @@ def child_of(
 
 def passed(trail: Trail, labels: Sequence[str], columns: Columns) -> Trail:
     for label in labels:
-        trail = child_of((*trail[:-1], replace(trail[-1], is_passed=True)), label, columns)
+        trail = into_child((*trail[:-1], replace(trail[-1], is_passed=True)), label, columns)
     return trail
 
 
@@ -141,7 +141,7 @@ def with_baseline(trail: Trail, baseline: Baseline | None) -> Trail:
     return tuple(reversed(places))
 
 
-def moved(trail: Trail, label: str | None, offset: int) -> Trail:
+def moved_row(trail: Trail, label: str | None, offset: int) -> Trail:
     return (*trail[:-1], replace(trail[-1], label=label, offset=offset))
 
 

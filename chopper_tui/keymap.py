@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
-from chopper_core.util.patterns import entries
+from chopper_core.util.patterns import listed_entries
 from chopper_core.views import SET_VIEWS, VIEWS
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def actions(group: str, **options: Any) -> Callable[[str], Callable[[V], V]]:
     """
 
     def declare(rows: str, handler: V) -> V:
-        for head, text in entries(rows):
+        for head, text in listed_entries(rows):
             name, _, rest = head.partition(": ")
             value, keys, title, *hint = rest.split(" | ")
             own = action(group, *keys.split(), title=title, hint="".join(hint), **options)

@@ -15,9 +15,9 @@ from textual.worker import WorkerCancelled
 from chopper_core.util import debug
 from chopper_core.util.atomic import read_small
 from chopper_core.util.errors import DataError, UsageError
-from chopper_tui.config import summary
+from chopper_tui.config import crash_summary
 from chopper_tui.keymap import is_key
-from chopper_tui.terminal import give_back, handlers, remark
+from chopper_tui.terminal import give_terminal_back, handlers, remark
 from chopper_tui.textual_internals import is_holding_back, messages_done, press, screen_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
     if crash is not None:
         path = app.write_crash(crash)
         where = f"{path} has the traceback and the keys" if path else "no file could be written"
-        remark(f"chopper: internal error ({summary(crash)}); {where}")
+        remark(f"chopper: internal error ({crash_summary(crash)}); {where}")
         debug.note_error(crash)
         return _CRASHED
     if app.failure is not None:
@@ -69,7 +69,7 @@ async def _run(app: ChopperApp, mouse: bool) -> None:
     finally:
         for number in before:
             loop.remove_signal_handler(number)
-        give_back(before)
+        give_terminal_back(before)
 
 
 def keys_of(path: str) -> list[str]:

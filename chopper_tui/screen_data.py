@@ -23,14 +23,14 @@ from chopper_core.model.table import STATE_TITLES, Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View, at_level, enter, with_view
 from chopper_core.render.cells import scale_of
-from chopper_core.render.glyphs import ASCII, Glyphs, SparkScale, sampled
+from chopper_core.render.glyphs import ASCII, Glyphs, SparkScale, evenly_sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.views import OVERVIEW, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.marks import far_out
 from chopper_core.views.spec import SeveralRuns
-from chopper_tui.draw.figures import Figure, figures_of
+from chopper_tui.draw.figures import Figure, figures_shown
 from chopper_tui.draw.pieces import CLASS_INKS, EXPOSED, HIDDEN, Line, Pieces, signal_ink
 from chopper_tui.draw.table import columns_within, repeated_by_columns
 from chopper_tui.draw.timeline import lane_line, named_inks, phases_line
@@ -103,7 +103,7 @@ class Sparks(RowLines, kw_only=True, eq=False):
         if not wanted:
             return
         if self.scale is None:
-            some = self.signal.means(sampled(self.rows), self.bins)
+            some = self.signal.means(evenly_sampled(self.rows), self.bins)
             self.scale = SparkScale.of(some)
             self.deviation = far_out(some) if self.rows == len(some) else None
             title = self.scale.title(signal)
@@ -222,9 +222,9 @@ def screen_data(
 
     Unless it is to be complete, what takes long is left out, and the frame is pending.
     """
-    from chopper_core.views.query import preview, query
+    from chopper_core.views.query import preview_frame, query
 
-    frame = query(run, view) if is_complete else preview(run, view)
+    frame = query(run, view) if is_complete else preview_frame(run, view)
     columns_within(frame, width, ASCII)
     view, bars = frame.view, repeated_by_columns(frame)
     plain = [each for each in bars.values() if len(each.series) == 1]
@@ -234,7 +234,7 @@ def screen_data(
         return ScreenData(run, frame, bars=bars)
     inks = _inks_of_rows(run, frame)
     # Another view has a headline in their place.
-    figures = {} if view.name else figures_of(run, view, {**KEY_FIGURES, **STATE_TITLES})
+    figures = {} if view.name else figures_shown(run, view, {**KEY_FIGURES, **STATE_TITLES})
     data = ScreenData(
         run,
         frame,
@@ -296,7 +296,7 @@ def _inks_of_rows(run: Run, frame: Frame) -> Sequence[str]:
     return [inks[place] for place in classes_of(run, frame.level, frame.labels)]
 
 
-def run_of(home: Run, view: View) -> Run:
+def run_shown(home: Run, view: View) -> Run:
     """The open run of a view: the one that was opened, its baseline, or one of its set with its
     baseline.
 
@@ -322,7 +322,7 @@ def _as_asked(run: Run, view: View) -> Run:
     """A run as measured, or as the questions of a view predict it."""
     if view.overrides.predicted == run.overrides.predicted or isinstance(run, SeveralRuns):
         return run
-    from chopper_core.views.whatif import run_of as predicted_of
+    from chopper_core.views.whatif import run_with_changes as predicted_of
 
     return predicted_of(run, view)
 

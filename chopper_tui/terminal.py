@@ -87,7 +87,7 @@ def guard_mapped_files() -> None:
     ctypes.CDLL(None).signal(signal.SIGBUS, _end_lost)
 
 
-def end(number: int, _: object = None) -> None:
+def end_program(number: int, _: object = None) -> None:
     """Handle a signal while a command runs: raise it, once; one that comes much later ends it."""
     global _begun_s, _taken
     now_s = time.monotonic()
@@ -133,7 +133,7 @@ def take(handler: Callable[[int, Any], object]) -> dict[int, Any]:
     return taken
 
 
-def give_back(before: dict[int, Any]) -> None:
+def give_terminal_back(before: dict[int, Any]) -> None:
     """Set earlier handlers again; the program is about to end, and isn't interrupted again."""
     global _begun_s
     _begun_s = _begun_s or time.monotonic()

@@ -38,7 +38,7 @@ from chopper_core.model.column_names import AT_PEAK, BREAKDOWN
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, Kind, Phase
 from chopper_core.model.view import View
-from chopper_core.render import info, render
+from chopper_core.render import info, render_frame
 from chopper_core.render.cells import column_texts
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.names import row_names
@@ -46,7 +46,7 @@ from chopper_core.util.errors import ChopperError
 from chopper_core.views import view_spec, view_specs
 from chopper_core.views.frame import Frame
 from chopper_core.views.live import newest
-from chopper_core.views.query import preview, query
+from chopper_core.views.query import preview_frame, query
 from chopper_tui.draw.charts import draw
 from chopper_tui.draw.table import plan
 from tests.bench.causes import planted
@@ -89,7 +89,7 @@ def _frame(run: Run, asked: str, scope: str = "") -> Frame | None:
     view = parse(f"R{f':{scope}' * bool(scope)}?{asked}&order={order}")
     try:
         # Of parts, the overview without its findings, which are compared in runs.
-        return preview(run, view) if scope and view.name == "overview" else query(run, view)
+        return preview_frame(run, view) if scope and view.name == "overview" else query(run, view)
     except ChopperError:
         return None
 
@@ -688,8 +688,8 @@ def test_a_table_shows_the_same_at_any_width_and_in_any_format(name: str) -> Non
         checked += 1
         for width in (80, 120):
             assert differing_cells(frame, width) == [], (view, width)
-        document = json.loads(render(frame, "json"))
-        rows = list(csv.DictReader(render(frame, "csv").splitlines()))
+        document = json.loads(render_frame(frame, "json"))
+        rows = list(csv.DictReader(render_frame(frame, "csv").splitlines()))
         for place, (row, line) in enumerate(zip(document["rows"], rows, strict=True)):
             for column in frame.columns:
                 cell = frame.values[column.name].cell(place)
@@ -728,7 +728,7 @@ def test_info_counts_what_the_views_count(name: str) -> None:
     found = info.describe(run)
     names = "kernels", "copies", "collectives"
     rows = _as_total(run, f"columns=elapsed_ns,{','.join(names)}")
-    text = " ".join(info.as_text(run).split())
+    text = " ".join(info.info_text(run).split())
     for gpu in found["gpus"]:
         own = rows[str(gpu["gpu"])]
         assert gpu["span_ns"] == own["elapsed_ns"]

@@ -21,7 +21,7 @@ def entry(page: Path) -> str:
     assert title is not None, page
     prose = [part for part in text[title.end() :].split("\n\n") if re.match(r"\s*[A-Z`*\[]", part)]
     words = " ".join(prose[0].split()) if prose else ""
-    sentence = re.match(r".*?[.:](?= |$)", words)
+    sentence = re.match(r".*?\.(?= |$)", words)
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence[0] if sentence else words)
     return f"- [{title[1]}]({page.relative_to(ROOT).as_posix()}): {plain.rstrip(':')}"
 

@@ -21,7 +21,7 @@ from chopper_core.extensions.runs.figures import GPUS, REASON, RUN_COLUMNS, STAT
 from chopper_core.model.address import KEYS, parse
 from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.model.view import View
-from chopper_core.render import render
+from chopper_core.render import render_frame
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.sources.registry import FORMATS, Family, formats
 from chopper_core.views import OVERVIEW
@@ -200,7 +200,7 @@ def test_the_first_minute() -> None:
 def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     view = parse(SHOWN)
-    text = render(query(demo_run(), view), "text", width=100)
+    text = render_frame(query(demo_run(), view), "text", width=100)
     command = f"$ chopper show '{SHOWN}' --width 100\n"
     check("show", f"```console\n{command}{text}```")
 
@@ -208,14 +208,14 @@ def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     view = parse(COMPARED)
-    text = render(query(demo_run(), view), "text", width=100)
+    text = render_frame(query(demo_run(), view), "text", width=100)
     check("compared", f"```console\n$ chopper show '{COMPARED}' --width 100\n{text}```", EXAMPLES)
 
 
 def test_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     view = parse(FINDINGS)
-    text = render(query(demo_run(), view), "text", width=120, limit=5)
+    text = render_frame(query(demo_run(), view), "text", width=120, limit=5)
     command = f"$ chopper show '{FINDINGS}' --width 120 --limit 5\n"
     check("findings", f"```console\n{command}{text}```", EXAMPLES)
 

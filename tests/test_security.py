@@ -30,13 +30,13 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.render import FORMATS, render
+from chopper_core.render import FORMATS, render_frame
 from chopper_core.render.exports import EXPORTS, ExportOptions, export
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.render.info import as_json as info_json
-from chopper_core.render.info import as_text as info_text
+from chopper_core.render.info import info_json as info_json
+from chopper_core.render.info import info_text as info_text
 from chopper_core.render.names import row_names
-from chopper_core.render.text import as_html, command
+from chopper_core.render.text import as_html, show_command
 from chopper_core.store.format import RUN, STORE_INDEX
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
@@ -214,7 +214,7 @@ def test_hostile_names_are_inert_and_stay_apart(format_name: str) -> None:
     run = run_of(rows)
     frame = query(run, View(run.name, order=("operation", "kernel")))
     assert len(set(frame.labels)) == len(HOSTILE)
-    text = render(frame, format_name, width=200)
+    text = render_frame(frame, format_name, width=200)
     if format_name == "json":
         assert {row["name"] for row in json.loads(text)["rows"]} == set(frame.labels)
         return
@@ -286,7 +286,7 @@ def test_names_of_runs_are_inert_in_a_table_of_runs(tmp_path: Path) -> None:
     frame = query(runs, View(runs.name))
     assert len(set(frame.labels)) == len(names)
     for format_name in ("text", "markdown", "csv"):
-        text = render(frame, format_name, width=200)
+        text = render_frame(frame, format_name, width=200)
         assert not {"\x1b", "\u202e"} & set(text)
         assert format_name != "markdown" or not re.search(r"(?<!\\)<(?:script|i)", text)
         assert format_name != "csv" or not [line for line in text.splitlines() if line[0] == "="]
@@ -303,7 +303,7 @@ async def test_exports_hold_nothing_of_the_machine(
     monkeypatch.setattr("os.uname", lambda: os.uname_result((secrets[2],) * 5))
     run = measured_run(gpus=2, iterations=2, layers=2)
     frame = query(run, View(run.name))
-    texts = [render(frame, format_name, width=120) for format_name in FORMATS]
+    texts = [render_frame(frame, format_name, width=120) for format_name in FORMATS]
     texts += [as_html(frame), issue_text(run, frame), info_text(run), info_json(run)]
     for to in EXPORTS:
         export(run, to, tmp_path / to, ExportOptions(force=to == "chakra"))
@@ -553,7 +553,7 @@ def _outputs(folder: Path, views: Sequence[str]) -> Iterator[tuple[str, str]]:
             continue
         for format_name in FORMATS:
             kind = "JSON" if format_name == "json" else format_name
-            yield f"{name} as {kind}", render(frame, format_name, width=120)
+            yield f"{name} as {kind}", render_frame(frame, format_name, width=120)
         if not run.is_sampled_only:
             yield f"{name} in an issue", issue_text(run, frame)
         yield f"{name} as HTML", as_html(frame)
@@ -598,13 +598,13 @@ def _printed_in(format_name: str, run: Run, name: str) -> str:
     frame = query(run, View(run.name, (name,), order=("operation", "kernel")))
     if format_name == "html":
         return as_html(frame)
-    return issue_text(run, frame) if format_name == "issue" else render(frame, format_name)
+    return issue_text(run, frame) if format_name == "issue" else render_frame(frame, format_name)
 
 
 def test_a_command_that_is_printed_opens_the_hostile_name(tmp_path: Path) -> None:
     for name in ["a\nb", "it's \x1b[2J \\x1b", "\u202e\u5b57", "\udcff"]:
         path = tmp_path / name
-        line = command(str(path))
+        line = show_command(str(path))
         assert not UNSEEN.search(line)
         words = subprocess.run(
             ["bash", "-c", line.replace("chopper show", "printf %s", 1)],

@@ -13,7 +13,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.signals import REACH_PERIODS, IntegralCurve, nearest, share_running
+from chopper_core.model.signals import (
+    REACH_PERIODS,
+    IntegralCurve,
+    nearest_values,
+    share_running,
+)
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import SignalSamples
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -130,7 +135,7 @@ def reach_of(samples: Sequence[SignalSamples]) -> tuple[int, int]:
 
 
 def curves_of(samples: Sequence[SignalSamples], period_ns: int) -> list[IntegralCurve]:
-    return [nearest(s.time_ns, s.value, REACH_PERIODS * period_ns) for s in samples]
+    return [nearest_values(s.time_ns, s.value, REACH_PERIODS * period_ns) for s in samples]
 
 
 def averages_at(recorded: Recorded, begin_ns: int) -> bool:

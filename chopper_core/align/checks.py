@@ -10,13 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.graphs import captured_launches
-from chopper_core.align.host import REPLAYS_GRAPH, Host, matching
+from chopper_core.align.host import REPLAYS_GRAPH, Host, codes_matching
 from chopper_core.model.doubts import Doubt
 from chopper_core.model.step_spans import NO_STEP, StepSpans
 from chopper_core.model.table import Category
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import distinct, isin, numbered, ranked
+from chopper_core.util.grouping import distinct, isin, numbered_rows, ranked
 
 _CONTAINED: Final = 2
 """Whole later kernels of its stream that no kernel contains: short overlaps are legal, such as of
@@ -67,7 +67,7 @@ def doubts_of_launches(host: Host, lost: Index, spans: StepSpans) -> Iterator[Do
     """Graph launches, and others, without the activities that they start; and activities without
     the call that launched them."""
     launches, links = host.trace.launches, host.links
-    replays = matching(host.trace.names, launches.name, REPLAYS_GRAPH)
+    replays = codes_matching(host.trace.names, launches.name, REPLAYS_GRAPH)
     started = distinct(np.concatenate([links.launch[links.launch >= 0], links.orphans]))
     for code, own in (("graphs", replays), ("launches", ~replays)):
         count, every = int(np.count_nonzero(own[lost])), int(np.count_nonzero(own[started]))
@@ -166,7 +166,7 @@ def _impossible(trace: Trace) -> Mask:
     rows = np.flatnonzero(activities.category == Category.KERNEL)
     if len(rows) <= _CONTAINED:
         return found
-    lane = numbered((ranked(activities.device[rows])[1], activities.stream[rows]))
+    lane = numbered_rows((ranked(activities.device[rows])[1], activities.stream[rows]))
     start = activities.start_ns[rows]
     end = start + activities.duration_ns[rows]
     order = np.lexsort((-end, start, lane))

@@ -21,7 +21,7 @@ from chopper_core.util.grouping import (
     distinct,
     median_of,
     medians_along,
-    numbered,
+    numbered_rows,
     places_by,
     run_sizes,
     run_starts,
@@ -400,7 +400,7 @@ def _same_places(own: CommKernels, base: CommKernels) -> Int64:
     if all(np.array_equal(ours, theirs) for ours, theirs in pairs):
         return own.end_ns - base.end_ns
     both = own.joined(base)
-    code = numbered((*both.labels, both.iteration))
+    code = numbered_rows((*both.labels, both.iteration))
     here, there = code[: len(own)], code[len(own) :]
     even = np.bincount(here, minlength=len(code)) == np.bincount(there, minlength=len(code))
     first, second = stable_order(here), stable_order(there)

@@ -28,11 +28,11 @@ from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import (
     combined,
     distinct,
-    grouped,
+    grouped_by,
     median_of,
     minima_of,
     nth_of,
-    numbered,
+    numbered_rows,
     places_by,
     quantile_of,
     ranked,
@@ -88,7 +88,9 @@ def collective_sets(kernels: CommKernels, offsets: EndOffsets) -> Int64:
     found.by_ends(together, universe, tolerance_ns, clear_ns)
     rest = together[(found.sets[together] == UNKNOWN) & (kernels.kind[together] != UNKNOWN)]
     if len(rest):
-        labels = numbered((part[rest], kernels.group[rest], kernels.kind[rest], kernels.size[rest]))
+        labels = numbered_rows(
+            (part[rest], kernels.group[rest], kernels.kind[rest], kernels.size[rest])
+        )
         found.by_ends(rest, labels, tolerance_ns, clear_ns)
     rooted = np.flatnonzero(usable & kernels.is_rooted)
     if len(rooted):
@@ -104,14 +106,14 @@ def ordered_sets(kernels: CommKernels, operations: Sequence[str]) -> Int64:
     """
     sent = [name.replace("recv", "send") for name in operations]
     kind = np.array([*map(sent.index, sent), UNKNOWN], np.int64)[kernels.kind]
-    part = numbered((kernels.iteration, kernels.group, kind))
+    part = numbered_rows((kernels.iteration, kernels.group, kind))
     order = stable_order(kernels.end_ns)
     order = order[stable_order(part[order])]
     place, even = _places(part[order], kernels.gpu[order])
     number = np.arange(len(kernels)) + int(place.max(initial=0)) + 1
     known = even[part[order]] & (kernels.group[order] != UNKNOWN)
     number[order[known]] = place[known]
-    return numbered((part, number))
+    return numbered_rows((part, number))
 
 
 def labelled_by_partners(table: KernelTable) -> KernelTable:
@@ -242,7 +244,7 @@ class _Matching:
         kernels, before = self.kernels, self._anchors(rows)
         order = np.lexsort((self.end[rows], kernels.kind[rows], kernels.group[rows], before))
         rows = rows[order]
-        part = numbered((before[order], kernels.group[rows], kernels.kind[rows]))
+        part = numbered_rows((before[order], kernels.group[rows], kernels.kind[rows]))
         number, even = _places(part, kernels.gpu[rows])
         by_set = stable_order(number)
         first = run_starts(number[by_set])
@@ -319,12 +321,12 @@ def host_clocks(
     ]
     near = [rank for rank in ranks if rank not in far]
     if all(host_of_rank.get(rank) for rank in ranks):
-        groups = grouped(near, host_of_rank.__getitem__)
+        groups = grouped_by(near, host_of_rank.__getitem__)
     else:
         parts = _apart(near, found)
         groups = {f"clock {number}": part for number, part in enumerate(parts, 1)}
     clocks = [*_clocks(groups, found)]
-    for part in grouped(far, lambda rank: (begins[rank] - begins[far[0]]) // _YEAR_NS).values():
+    for part in grouped_by(far, lambda rank: (begins[rank] - begins[far[0]]) // _YEAR_NS).values():
         name, correction = f"clock {len(clocks) + 1}", begins[ranks[0]] - begins[part[0]]
         clocks.append(HostClock(name, tuple(sorted(part)), correction, None, _UNPLACED))
     return [part for clock in clocks for part in _with_hand(clock, by_hand)]

@@ -25,7 +25,7 @@ from chopper_core.model.table import Kind, Rule
 from chopper_core.sources.trace import Collective
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Float64, Int8, Int32, Int64
-from chopper_core.util.grouping import distinct, first_equal, numbered, ranked
+from chopper_core.util.grouping import distinct, first_equal, numbered_rows, ranked
 from chopper_core.util.patterns import late
 from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, collective_name
 
@@ -71,7 +71,7 @@ def read_collectives(host: Host) -> CollectiveLabels:
     argument[own != ABSENT] = own[own != ABSENT]
     spoken_name = np.append(host.ranges.name, np.int32(ABSENT))[spoken]
     columns = (argument, spoken_name, activities.name[rows])
-    number = numbered(columns)
+    number = numbered_rows(columns)
     first = first_equal(number, np.arange(int(number.max(initial=-1)) + 1))
 
     names: dict[str, int] = {}

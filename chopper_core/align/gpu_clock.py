@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.host import Links, matching
+from chopper_core.align.host import Links, codes_matching
 from chopper_core.model.doubts import Doubt
 from chopper_core.model.inputs import ClockBounds
 from chopper_core.sources.trace import Trace
@@ -84,7 +84,7 @@ def _beyond_returns(trace: Trace, links: Links, own: Index, *, is_only: bool) ->
     returned = launches.start_ns + launches.duration_ns
     copies = own[links.launch[own] >= 0]
     call = links.launch[copies]
-    waits = matching(trace.names, launches.name, _WAITS_FOR_COPY)
+    waits = codes_matching(trace.names, launches.name, _WAITS_FOR_COPY)
     waits &= launches.duration_ns > _WAITED_NS
     is_waited = waits[call]
     beyond = [end_ns[copies[is_waited]] - returned[call[is_waited]]]
@@ -98,7 +98,7 @@ def _after_synchronizing(
 ) -> Int64:
     """How long after each call that waits for the GPU the last activity launched before it ends."""
     launches = trace.launches
-    waits = matching(trace.names, launches.name, _WAITS_FOR_ALL)
+    waits = codes_matching(trace.names, launches.name, _WAITS_FOR_ALL)
     calls = np.flatnonzero(waits & (launches.duration_ns > _WAITED_NS))
     rows = own[links.launch[own] >= 0]
     if not len(calls) or not len(rows):

@@ -25,7 +25,7 @@ from chopper_core.model.table import Category
 from chopper_core.sources.trace import Captured, HostCategory, Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
-from chopper_core.util.grouping import counted, distinct, grouped, run_starts, stable_order
+from chopper_core.util.grouping import counted, distinct, grouped_by, run_starts, stable_order
 from chopper_core.util.patterns import late
 
 _BEGINS: Final = late(r"StreamBeginCapture")
@@ -82,7 +82,7 @@ def captured_points(host: Host) -> Points:
         return links.points
     thread, time_ns = links.points.thread.copy(), links.points.time_ns.copy()
     launches, activities = host.trace.launches, host.trace.activities
-    by_length = grouped(series, lambda each: len(each[0].kernel))
+    by_length = grouped_by(series, lambda each: len(each[0].kernel))
     order = sorted(replays, key=lambda launch: int(launches.start_ns[launch]))
     batches = _Batches(host)
     at = 0

@@ -23,7 +23,7 @@ from chopper_core.util.grouping import (
     first_equal,
     isin,
     last_equal,
-    numbered,
+    numbered_rows,
     ranked,
     runs_of,
     stable_order,
@@ -107,7 +107,7 @@ def link(trace: Trace) -> Links:
 
 def launch_calls(trace: Trace) -> Mask:
     """Which runtime calls launch work on a GPU."""
-    return matching(trace.names, trace.launches.name, STARTS_WORK)
+    return codes_matching(trace.names, trace.launches.name, STARTS_WORK)
 
 
 def _by_code(
@@ -124,7 +124,7 @@ def _by_code(
     return numbers[codes]
 
 
-def matching(
+def codes_matching(
     names: Sequence[str], codes: Codes, pattern: re.Pattern[str], used: Index | None = None
 ) -> Mask:
     """Which of the codes stand for a name that the pattern occurs in; `used` are those there."""
@@ -167,7 +167,7 @@ class Host:
     def lane(self) -> Index:
         """The number of each activity's GPU and stream."""
         activities = self.trace.activities
-        return numbered((ranked(activities.device)[1], activities.stream))
+        return numbered_rows((ranked(activities.device)[1], activities.stream))
 
     @cached_property
     def order(self) -> Order:
@@ -247,7 +247,7 @@ class Host:
         return _used(self.trace.names, self.trace.activities.name)
 
     def calls(self, pattern: re.Pattern[str]) -> Mask:
-        return matching(self.trace.names, self.trace.launches.name, pattern, self._called)
+        return codes_matching(self.trace.names, self.trace.launches.name, pattern, self._called)
 
     @cached_property
     def _called(self) -> Index:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.host import Host, Links, matching
+from chopper_core.align.host import Host, Links, codes_matching
 from chopper_core.align.labels import BLOCK, NOWHERE, Intervals, Points
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
 from chopper_core.model.side_table import (
@@ -31,7 +31,7 @@ from chopper_core.util.grouping import (
     distinct,
     first_equal,
     isin,
-    numbered,
+    numbered_rows,
     ranked,
     run_starts,
     stable_order,
@@ -100,7 +100,7 @@ def host_time(trace: Trace, links: Links, gaps: HostGaps) -> HostTime:
     length = pieces.end_ns - pieces.start_ns
     first = run_starts(pieces.gap, *pieces.codes)
     length, pieces = np.add.reduceat(length, first), pieces.take(first)
-    stack = numbered(list(pieces.codes))
+    stack = numbered_rows(list(pieces.codes))
     texts = pieces.codes[:, first_equal(stack, np.arange(int(stack.max()) + 1))].T.tolist()
     return HostTime(
         tuple(
@@ -132,7 +132,7 @@ def _last_launching(links: Links, at_ns: Int64) -> Int32:
 def _events(trace: Trace) -> Iterator[tuple[Int8, Intervals]]:
     """The host events by the field of `HostStack`, a block at a time: few are in a gap."""
     codes = np.arange(len(trace.names))
-    is_cause = ~matching(trace.names, codes, _NO_CAUSE, distinct(trace.ranges.name))
+    is_cause = ~codes_matching(trace.names, codes, _NO_CAUSE, distinct(trace.ranges.name))
     for table in (trace.launches, trace.ranges):
         for begin in range(0, max(len(table), 1), BLOCK):
             part = table.take(slice(begin, begin + BLOCK))
@@ -199,7 +199,7 @@ def _pieces(trace: Trace, thread: Int32, begin: Int64, end: Int64) -> _GapPieces
     return _GapPieces(gap, start, stop, codes)
 
 
-def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
+def read_host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
     """Outermost operators and runtime calls of the threads that launch each GPU's work.
 
     A thread that launches for several GPUs is on the lane of each. Empty if there is too much.
@@ -209,7 +209,7 @@ def host_lane(trace: Trace, links: Links, gpu: Index) -> HostLane:
     if not len(pairs):
         return empty(HostLane)
     operators = _outermost(trace, pairs % len(trace.threads))
-    launches = matching(trace.names, trace.launches.name, _LAUNCHES)
+    launches = codes_matching(trace.names, trace.launches.name, _LAUNCHES)
     # Runtime calls that don't launch and take long enough to be seen.
     calls = np.flatnonzero(~launches & (trace.launches.duration_ns >= _SHORTEST_CALL_NS))
     lanes = np.bincount(pairs % len(trace.threads), minlength=len(trace.threads))

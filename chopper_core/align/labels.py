@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask, Numbers, Rows
-from chopper_core.util.grouping import common_of, isin, numbered, run_mask, stable_order
+from chopper_core.util.grouping import common_of, isin, numbered_rows, run_mask, stable_order
 
 NOWHERE = -1
 _FEW: Final = 1 << 14
@@ -99,7 +99,7 @@ class Order(Struct, frozen=True):
         return nearest
 
 
-def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]) -> None:
+def fill_between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]) -> None:
     """Label activities whose two neighbours on the stream share a label.
 
     `agrees(previous, following)` masks the activities that belong with their neighbours.
@@ -137,7 +137,7 @@ def contexts_of(
     if phase is not None:
         columns.append(phase[order.rows].astype(np.int64))
     result = np.empty(len(ordered), np.int64)
-    result[order.rows] = numbered(columns)
+    result[order.rows] = numbered_rows(columns)
     return result
 
 

@@ -18,7 +18,7 @@ from chopper_core.model.column_names import BLOCK, CORRELATION, GRID
 from chopper_core.model.table import RECOMPUTE_SUFFIX, KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, grouped, numbered, ranked
+from chopper_core.util.grouping import distinct, grouped_by, numbered_rows, ranked
 from chopper_core.util.patterns import late
 
 UNMATCHED: Final = -1
@@ -197,7 +197,7 @@ class Comparison(Struct, frozen=True):
     def _share_found(self, of_trace: Int64, known: Mask, of_dispatch: Int64) -> Float64:
         """For each launch the share of its kernel's launches whose trait some dispatch has."""
         code, count = self.trace_code, len(self.trace_code)
-        number = numbered(
+        number = numbered_rows(
             (
                 np.concatenate([code, self.dispatch_code]),
                 np.concatenate([of_trace, of_dispatch]),
@@ -412,7 +412,7 @@ def with_moved(found: Alignment, first: Launched, second: Launched) -> Alignment
 def _by_gap(kernels: Launched, anchor: Mask) -> dict[tuple[int, int], Index]:
     """Kernels that are not anchors, by (number of anchors before, code)."""
     gap = np.cumsum(anchor)
-    found = grouped(
+    found = grouped_by(
         np.flatnonzero(~anchor).tolist(), lambda at: (int(gap[at]), int(kernels.code[at]))
     )
     return {place: np.array(positions, np.intp) for place, positions in found.items()}

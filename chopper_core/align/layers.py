@@ -12,13 +12,13 @@ import numpy as np
 
 from chopper_core.align.graph_marks import marked_layers
 from chopper_core.align.host import Host
-from chopper_core.align.labels import NOWHERE, Intervals, Labels, Points, between
+from chopper_core.align.labels import NOWHERE, Intervals, Labels, Points, fill_between
 from chopper_core.align.modules import Modules
 from chopper_core.model.operator_inputs import Inputs
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct, isin
-from chopper_core.util.patterns import group_of, late
+from chopper_core.util.patterns import late, matched_group
 
 _LAYER: Final = late(r"^Layer[ _]?(\d{1,9})$")
 _FSDP: Final = late(r"^FSDP::(?P<step>\w+)(?: for (?P<target>\S+))?(?: \((?P<owner>[^)]*)\))?")
@@ -90,7 +90,7 @@ def label_layers(host: Host, modules: Modules, iterations: Labels, phases: Label
     body = isin(phases.codes, MODEL_PHASES)
     step = np.where(body, iterations.codes.astype(np.int64) * len(Phase) + phases.codes, -1)
     may = body & ~outside
-    between(
+    fill_between(
         labels,
         host.order,
         lambda before, after: may & (step[before] == step) & (step[after] == step),
@@ -110,13 +110,13 @@ def mark_outside(layers: Labels, operations: Labels, names: Sequence[str]) -> No
 
 def annotated_layers(host: Host) -> Intervals:
     is_layer = host.is_annotation & host.named(_LAYER)
-    return host.valued(is_layer, lambda name: int(group_of(_LAYER, name)))
+    return host.valued(is_layer, lambda name: int(matched_group(_LAYER, name)))
 
 
 def _layer_of(name: str) -> int:
     """The layer of the module that a range of FSDP names; NO_LABEL if it names no module."""
-    module = group_of(_FSDP, name, "owner") or group_of(_FSDP, name, "target")
-    number = group_of(_NUMBER, module)
+    module = matched_group(_FSDP, name, "owner") or matched_group(_FSDP, name, "target")
+    number = matched_group(_NUMBER, module)
     return int(number) if number else _ROOT_GROUP if module else NO_LABEL
 
 
@@ -138,7 +138,7 @@ def layer_windows(host: Host) -> Intervals:
     opened: dict[tuple[int, int, int], int] = {}
     found: list[tuple[int, int, int, int]] = []
     for hook, thread, layer, start_ns, end_ns in zip(
-        host.by_name(lambda name: _PAIRS[group_of(_HOOKS, name)], rows).tolist(),
+        host.by_name(lambda name: _PAIRS[matched_group(_HOOKS, name)], rows).tolist(),
         host.ranges.thread[rows].tolist(),
         layers.tolist(),
         host.ranges.start_ns[rows].tolist(),

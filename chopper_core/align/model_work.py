@@ -30,10 +30,10 @@ from chopper_core.util.grouping import (
     counted,
     distinct,
     first_equal,
-    grouped,
+    grouped_by,
     isin,
     nth_of,
-    numbered,
+    numbered_rows,
     ranked,
     run_starts,
     runs_of,
@@ -133,7 +133,7 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     work_flops, work_element = works.numbers("flops"), works.numbers("element")
     flops[rows], element[rows] = work_flops[call[rows]], work_element[call[rows]]
     instance = np.full(len(activities), NOWHERE, np.intp)
-    instance[rows] = numbered((call[rows], replay[rows]))
+    instance[rows] = numbered_rows((call[rows], replay[rows]))
     several = rows[np.bincount(instance[rows])[instance[rows]] > 1] if len(rows) else rows
     flops[several] = element[several] = np.nan
     for work, parts, carriers in _carriers(host, several, instance, call, works):
@@ -157,7 +157,7 @@ def model_work(host: Host, lenders: Sequence[Codes], step: Int32) -> ModelWork:
     free = ~is_matrix & np.isnan(shape) & np.isnan(flops)
     alone = _moved(host, moves, replay, free, found, (shape, moved_bytes, call_ns))
     for keys in (lenders, _place_in_step(host, step)) if lacks.any() else ():
-        group = numbered(keys)
+        group = numbered_rows(keys)
         flops, element = lend(flops, group, lacks), lend(element, group, lacks)
         whole = lend(np.where(alone, moved_bytes, np.nan), group, lacks)
         moved_bytes = np.fmax(moved_bytes, whole)
@@ -242,7 +242,7 @@ def _moved(
     if not len(rows):
         return alone
     instance = np.full(len(call), NOWHERE, np.intp)
-    instance[rows] = numbered((call[rows], replay[rows]))
+    instance[rows] = numbered_rows((call[rows], replay[rows]))
     longest = longest_of(host, rows, instance)
     works = _completed(host, works, longest, call[longest], width_in)
     shape[rows] = len(shapes) + works.work[call[rows]]
@@ -259,7 +259,7 @@ def _share_time(
     call_ns: Float64, flops: Float64, duration_ns: Int64, call: Index, replay: Index
 ) -> None:
     rows = np.flatnonzero(call != NOWHERE)
-    number = numbered((call[rows], replay[rows]))
+    number = numbered_rows((call[rows], replay[rows]))
     own = np.nan_to_num(flops[rows])
     total_ns = np.bincount(number, duration_ns[rows])
     has = own > 0
@@ -305,7 +305,7 @@ def _works(host: Host) -> Works:
     ranges, names = host.ranges, host.trace.names
     modelled = host.by_name(has_model) > 0
     shaped = np.flatnonzero(host.is_operator & modelled & (ranges.inputs != ABSENT))
-    number = numbered((ranges.name[shaped], ranges.inputs[shaped]))
+    number = numbered_rows((ranges.name[shaped], ranges.inputs[shaped]))
     example = first_equal(number, np.arange(int(number.max(initial=-1)) + 1))
     place = np.full(len(example), NOWHERE, np.intp)
     found: list[Work] = []
@@ -341,7 +341,7 @@ def _carriers(
     name, duration_ns = activities.name[rows].tolist(), activities.duration_ns[rows].tolist()
     for _, own in runs_of(instance[rows]):
         work = works.distinct[works.work[call[rows[own.start]]]]
-        launches = grouped(range(own.start, own.stop), name.__getitem__)
+        launches = grouped_by(range(own.start, own.stop), name.__getitem__)
         longest = sorted(launches.values(), key=lambda each: -sum(duration_ns[at] for at in each))
         if len(longest) == 1:
             yield work, min(work.parts, own.stop - own.start), rows[own]
@@ -392,7 +392,7 @@ def lend(values: Float64, group: Index, lacks: Mask) -> Float64:
 def _place_in_step(host: Host, step: Int32) -> Sequence[Codes]:
     """Which of a step's launches of its kernel each activity is, equal in steps of as many."""
     kernel, ordered = host.trace.activities.name, host.order.rows
-    group = numbered((host.lane, step, kernel))
+    group = numbered_rows((host.lane, step, kernel))
     place = np.empty(len(group), np.intp)
     place[ordered] = nth_of(group[ordered])
     return kernel, place, np.bincount(group)[group], np.where(step == NO_LABEL, group, -1)
@@ -416,7 +416,7 @@ def _attention_backward(
     if not len(rows):
         return
     node = np.full(len(of_forward), NOWHERE, np.intp)
-    node[rows] = numbered((host.linked[rows], replay[rows]))
+    node[rows] = numbered_rows((host.linked[rows], replay[rows]))
     counted = distinct(node[rows[np.isfinite(flops[rows])]])
     rows = rows[~isin(node[rows], counted)]
     numbers, number = ranked(works.work[of_forward[rows]])
@@ -456,7 +456,7 @@ def activity_tokens(host: Host, phase: Int32, layer: Int32, keys: Sequence[Codes
     if not np.isfinite(found).any() and _is_text(host):
         found = _of_attention(host, forward, layer)
     lacks = forward & (host.links.launch_ns == NO_TIME)
-    return lend(found, numbered(keys), lacks) if lacks.any() else found
+    return lend(found, numbered_rows(keys), lacks) if lacks.any() else found
 
 
 def _of_embedding(host: Host, forward: Mask) -> Float64:

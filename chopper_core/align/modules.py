@@ -17,7 +17,7 @@ from chopper_core.align.steps import ANNOTATIONS
 from chopper_core.model.table import BETWEEN_MODULES, NO_LABEL, Rule
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import distinct, isin
-from chopper_core.util.patterns import group_of, late
+from chopper_core.util.patterns import late, matched_group
 
 _FRAME: Final = late(r"^nn\.Module: (?P<class>.+)_(?P<number>\d{1,9})$")
 _BLOCK: Final = late(r"(?:DecoderLayer|TransformerBlock|Block|EncoderLayer|Layer)$")
@@ -185,7 +185,7 @@ def read_modules(host: Host) -> Modules:
 def _calls(host: Host, rows: Index) -> _Calls:
     instances = [host.text(row).removeprefix("nn.Module: ") for row in rows]
     classes = [
-        group_of(_FRAME, host.text(row), "class") or instance
+        matched_group(_FRAME, host.text(row), "class") or instance
         for row, instance in zip(rows, instances, strict=True)
     ]
     parent = parents(host.intervals(rows))

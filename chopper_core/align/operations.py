@@ -32,7 +32,7 @@ from chopper_core.align.steps import batch_of
 from chopper_core.model.table import NO_LABEL, RECOMPUTE_SUFFIX, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
 from chopper_core.util.grouping import distinct, isin, places_by, ranked
-from chopper_core.util.patterns import group_of, late
+from chopper_core.util.patterns import late, matched_group
 from chopper_core.work.kernel_classes import ATTENTION_CLASS, FUSED, kernel_class
 
 VOCABULARY: Final = late(
@@ -131,7 +131,7 @@ def label_operations(
     annotated = _annotations(host, names)
     unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
     is_fsdp = host.is_annotation & host.named(_FSDP)
-    fsdp = host.valued(is_fsdp, lambda name: names.code(group_of(_FSDP, name)))
+    fsdp = host.valued(is_fsdp, lambda name: names.code(matched_group(_FSDP, name)))
     labels.fill_by(fsdp.joined(unnamed).innermost, points, Rule.FSDP)
     # Value -1 is a module without an operation.
     codes = np.array([*map(names.code, modules.operation_names), NO_LABEL], np.intp)
@@ -167,7 +167,7 @@ def label_operations(
 
     custom = host.valued(
         host.is_operator & host.named(_CUSTOM_NODE),
-        lambda name: names.code(group_of(_CUSTOM_NODE, name)),
+        lambda name: names.code(matched_group(_CUSTOM_NODE, name)),
     )
     labels.fill_by(custom.innermost, points, Rule.HOST_OPERATOR)
     is_operator = host.is_operator & ~host.named(_WRAPPERS)
@@ -182,7 +182,7 @@ def label_operations(
     del custom, operators, regions, around  # They may be as large as the trace.
     # The work that autograd's nodes run directly.
     is_node = host.is_operator & host.named(_NODE) & host.named(_WRAPPERS) & ~host.named(_COMPILED)
-    nodes = host.valued(is_node, lambda name: names.code(group_of(_NODE, name)))
+    nodes = host.valued(is_node, lambda name: names.code(matched_group(_NODE, name)))
     labels.fill_by(nodes.innermost, points, Rule.HOST_OPERATOR)
     like_context(labels, by_context, (*_CONTEXT_RULES, Rule.HOST_OPERATOR), computes)
     if places.any():

@@ -14,7 +14,7 @@ from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.gpu_clock import on_host_clock
 from chopper_core.align.graphs import captured_points, is_uncaptured, stand_ins
 from chopper_core.align.host import Host, Links
-from chopper_core.align.host_tables import align_memory, host_lane, host_time
+from chopper_core.align.host_tables import align_memory, host_time, read_host_lane
 from chopper_core.align.launches import launch_sizes
 from chopper_core.align.layers import label_layers, mark_outside
 from chopper_core.align.model_work import activity_tokens, model_work, on_longest, without_model
@@ -30,13 +30,13 @@ from chopper_core.align.rank_account import (
 from chopper_core.align.repeats import label_repeats
 from chopper_core.align.side_work import side_intervals
 from chopper_core.align.steps import (
+    find_steps,
     label_iterations,
     read_inference,
     repeated_numbers,
-    spans_of,
-    steps_of,
+    spans_of_steps,
 )
-from chopper_core.align.waits import stated_waits
+from chopper_core.align.waits import read_stated_waits
 from chopper_core.model import column_names as col
 from chopper_core.model.doubts import Doubt
 from chopper_core.model.inputs import REPEATED_STEPS, ClockBounds
@@ -55,7 +55,7 @@ from chopper_core.model.table import (
 from chopper_core.sources.trace import Trace
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Index, Int32
-from chopper_core.util.grouping import distinct, numbered, ranked
+from chopper_core.util.grouping import distinct, numbered_rows, ranked
 from chopper_core.util.workers import concurrently
 
 NO_NAME: Final = "(no name)"
@@ -79,7 +79,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     aligned = _in_order_of_file(trace)
     # Nothing else refers to its columns any more, so old ones are freed one by one.
     table = aligned.table
-    node = numbered([table.column(level) for level in LEVELS])
+    node = numbered_rows([table.column(level) for level in LEVELS])
     _put_in_order(table, np.lexsort((table.start_ns, node)))
     return replace(aligned, table=used_names(table))
 
@@ -96,8 +96,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     modules = read_modules(host)
     collectives = read_collectives(host)
     inference = read_inference(host)
-    steps = steps_of(host, inference)
-    spans = spans_of(steps)
+    steps = find_steps(host, inference)
+    spans = spans_of_steps(steps)
     labelled = label_iterations(host, spans)
     iterations, partial = labelled.labels, labelled.truncated
     bare = replace(links, points=replace(links.points))  # Without what labels cache.
@@ -109,7 +109,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
 
     def accounts() -> tuple[RankAccount, HostTime, HostLane]:
         found = account_rank(trace, bare, gpu, kind, iterations.codes, evidence, beside)
-        return found, host_time(trace, bare, found.gaps), host_lane(trace, bare, gpu)
+        return found, host_time(trace, bare, found.gaps), read_host_lane(trace, bare, gpu)
 
     accounted = concurrently(accounts, len(trace.ranges))
     host.stand_ins = stand_ins(host, iterations.codes)
@@ -189,7 +189,7 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     table = table.with_measured(memory_columns)
     table = with_outside(table, rank_account.outside)
     of_host = HostSteps.of(dict.fromkeys(range(len(devices)), spans))
-    waits = stated_waits(trace, devices)
+    waits = read_stated_waits(trace, devices)
     side = side_tables(idle, of_host, memory, launching, attributes, waits)
     findings = {
         **_unlinked(table, bare),

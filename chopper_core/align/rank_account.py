@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.host import Links, matching
+from chopper_core.align.host import Links, codes_matching
 from chopper_core.align.host_tables import HostGaps
 from chopper_core.align.labels import NOWHERE, Intervals
 from chopper_core.align.side_work import SIDE_WORK, names_of_gaps
@@ -87,8 +87,8 @@ def host_evidence(
     doesn't show for which of them a launch was that has no activity; `without` are those, as rows
     of `Trace.launches`."""
     launches = trace.launches
-    called = np.sort(launches.start_ns[matching(trace.names, launches.name, _LAUNCHES)])
-    syncs = matching(trace.names, launches.name, _SYNCHRONIZES)
+    called = np.sort(launches.start_ns[codes_matching(trace.names, launches.name, _LAUNCHES)])
+    syncs = codes_matching(trace.names, launches.name, _SYNCHRONIZES)
     synced = np.sort((launches.start_ns + launches.duration_ns)[syncs])
     found = {}
     of_thread = _gpu_of_threads(links, gpu, len(trace.threads))

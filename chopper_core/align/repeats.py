@@ -26,7 +26,7 @@ from chopper_core.align.host import Host
 from chopper_core.align.labels import Labels
 from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Category, Phase, Rule
 from chopper_core.util.arrays import Index, Int32, Mask
-from chopper_core.util.grouping import counted, distinct, isin, numbered, run_starts
+from chopper_core.util.grouping import counted, distinct, isin, numbered_rows, run_starts
 from chopper_core.util.patterns import late
 from chopper_core.work.kernel_classes import ATTENTION_CLASS, kernel_class
 
@@ -93,7 +93,7 @@ def label_repeats(host: Host, layers: Labels, iterations: Labels, phases: Labels
     kernel = host.by_kernel(
         lambda name: code_of.setdefault(_QUANTIZED.sub("", name), len(code_of))
     ).astype(np.int32)
-    step = numbered((iterations.codes, np.where(is_body, phases.codes, len(Phase))))
+    step = numbered_rows((iterations.codes, np.where(is_body, phases.codes, len(Phase))))
     counts, labelled = set[int](), list[tuple[Index, Index]]()
     # Attention runs in one stream of each step; what runs next to it stays unlabelled.
     for code in distinct(step[attends]).tolist():

@@ -18,8 +18,8 @@ from chopper_core.align.labels import NOWHERE, Intervals, Labels, Order, parents
 from chopper_core.model.step_spans import NO_SPANS, NO_STEP, StepSpans
 from chopper_core.model.table import NO_LABEL, Phase, Rule
 from chopper_core.util.arrays import Float64, Index, Int32, Mask
-from chopper_core.util.grouping import counts_of, distinct, isin, numbered
-from chopper_core.util.patterns import group_of, late
+from chopper_core.util.grouping import counts_of, distinct, isin, numbered_rows
+from chopper_core.util.patterns import late, matched_group
 from chopper_core.work.kernel_classes import OPTIMIZER_CLASS
 
 _VLLM: Final = late(
@@ -109,7 +109,7 @@ def _tokens(match: re.Match[str], generating: int) -> int | None:
     if groups["tokens"] is not None:
         return int(match["tokens"])
     # `512` or `sq512sk4096`.
-    parts = [group_of(_LEADING, groups[side] or "") for side in ("new", "old")]
+    parts = [matched_group(_LEADING, groups[side] or "") for side in ("new", "old")]
     return sum(map(int, parts)) if all(parts) else None
 
 
@@ -156,7 +156,7 @@ def _largest(values: list[int | None], step: Index) -> Float64:
     return found
 
 
-def steps_of(host: Host, inference: InferenceSteps) -> Intervals | None:
+def find_steps(host: Host, inference: InferenceSteps) -> Intervals | None:
     """The iterations that the host annotates, by number; None without any.
 
     An inference engine's steps have no numbers; they count in order of time. In a run that trains
@@ -178,7 +178,7 @@ def repeated_numbers(steps: Intervals | None) -> int:
     return count
 
 
-def spans_of(steps: Intervals | None) -> StepSpans:
+def spans_of_steps(steps: Intervals | None) -> StepSpans:
     """The annotated steps in order of time, on any thread; of nested ones the outermost.
 
     A step that begins in another one begins at its end; one that several threads annotate at once
@@ -398,7 +398,7 @@ def _exceeds_first(rows: Mask, labels: Labels, host: Host) -> Mask:
     first, *peers = distinct(labels.codes[~labels.missing()]).tolist()[: 1 + _PEER_STEPS]
     if not peers:
         return np.zeros(len(rows), np.bool_)
-    kernel = numbered((host.lane, host.trace.activities.name))
+    kernel = numbered_rows((host.lane, host.trace.activities.name))
     count = int(kernel.max()) + 1
     most = np.max([counts_of(kernel[labels.codes == step], count) for step in peers], axis=0)
     exceeds: Mask = counts_of(kernel[rows | (labels.codes == first)], count) > most

@@ -30,7 +30,7 @@ from chopper_core.model.signals import (
     Signal,
     between,
     holding,
-    nearest,
+    nearest_values,
     reach_of,
     summary_of,
     while_busy,
@@ -130,7 +130,7 @@ def _curve(placed: _PlacedSamples) -> IntegralCurve:
         is_held, times = placed.telemetry.is_held and len(distances), samples.time_ns + offset_ns
         if not is_held:
             times -= placed.source.late_ns
-        curve = (holding if is_held else nearest)(times, samples.value, reach)
+        curve = (holding if is_held else nearest_values)(times, samples.value, reach)
         if not len(distances):
             return curve
         return replace(curve, reach=reach_of(times, samples.value, curve, period))

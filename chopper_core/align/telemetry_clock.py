@@ -282,7 +282,7 @@ def _own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> Signal
     return next((samples for samples in parts if samples.part == ""), None)
 
 
-def together(placed: Sequence[Placed]) -> list[Placed]:
+def placed_together(placed: Sequence[Placed]) -> list[Placed]:
     """The files, each placed as another one of the same GPUs and clock if that is known better.
 
     A file placed by a known clock, or by hand, is left unchanged.

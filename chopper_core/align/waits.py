@@ -18,7 +18,7 @@ _KIND: Final = np.full(len(SyncKind), WaitKind.CALL, np.int8)
 _KIND[SyncKind.WAIT], _KIND[SyncKind.BARRIER] = WaitKind.STREAM, WaitKind.BARRIER
 
 
-def stated_waits(trace: Trace, devices: Int64) -> StreamWaits:
+def read_stated_waits(trace: Trace, devices: Int64) -> StreamWaits:
     """The waits of the streams and calls of some devices, on the clock of the host.
 
     An event is recorded by the call with the correlation id that the trace names, else it is the

@@ -168,7 +168,7 @@ def _change(predictor: Predictor, question: str, found: re.Match[str]) -> Change
     change = found["change"].lower()
     nodes = graph.activities[chosen.rows[graph.row[graph.activities]]]
     if chosen.is_host:
-        every = questions.host_nodes(graph)
+        every = questions.nodes_of_host(graph)
         rows, _ = questions.rows_of_hosts(graph, every)
         own = (rows >= 0) & chosen.rows[rows] if chosen.levels else np.ones(len(rows), np.bool_)
         if chosen.steps is not None:

@@ -236,7 +236,7 @@ def gpu_words(gpus: NDArray[np.integer], known: Mask) -> Values:
     )
 
 
-def waits(found: Collectives, owner: Index, count: int) -> Own:
+def collective_waits(found: Collectives, owner: Index, count: int) -> Own:
     """The waits of groups of kernels; unknown where all ranks of none of theirs are seen."""
     unknown = counts_of(owner[found.complete[found.member_set]], count) == 0
     return [
@@ -245,7 +245,7 @@ def waits(found: Collectives, owner: Index, count: int) -> Own:
     ]
 
 
-def shares(found: Collectives, owner: Index, count: int) -> Own:
+def collective_shares(found: Collectives, owner: Index, count: int) -> Own:
     table, rows, seen = found.table, found.rows, found.complete[found.member_set]
     duration = table.duration_ns[rows]
 
@@ -261,7 +261,9 @@ def shares(found: Collectives, owner: Index, count: int) -> Own:
     ]
 
 
-def headline(found: Collectives, base: Base, exposed_ms: Mapping[str, float]) -> tuple[str, ...]:
+def collectives_headline(
+    found: Collectives, base: Base, exposed_ms: Mapping[str, float]
+) -> tuple[str, ...]:
     """What is exposed, before which operation, and who waits for whom."""
     kinds, complete = found.kind[found.member_set], found.complete
     codes, times = counted(kinds)
@@ -290,7 +292,7 @@ def headline(found: Collectives, base: Base, exposed_ms: Mapping[str, float]) ->
     return tuple(filter(None, (first, second)))
 
 
-def notes(run: Run, found: Collectives) -> tuple[str, ...]:
+def collective_notes(run: Run, found: Collectives) -> tuple[str, ...]:
     """Collectives that aren't matched or lack a size, and the accuracy of the GPUs' clocks."""
     whole, texts = collectives_of(run), []
     assert whole is not None

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.analyses.step_parts import steps_of
+from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.model.column_names import FLOPS, RECOMPUTED_FLOPS
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, PHASES, Rule
@@ -147,7 +147,7 @@ def _work(run: Run, base: Run) -> Iterator[Disagreement]:
 
 def _tokens(run: Run) -> float:
     try:
-        steps = steps_of(run, View(run.name))
+        steps = step_parts_of(run, View(run.name))
     except NothingToShow:
         return np.nan
     found = steps.tokens[:, steps.steady]

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.significance import LEVEL, adjusted, one_more, unpaired
-from chopper_core.analyses.step_parts import steps_of
+from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.analyses.step_times import token_rate
 from chopper_core.columns import METRICS, Metric, Reduces, Scope, column, metric_named
 from chopper_core.model.run import Run
@@ -175,7 +175,7 @@ def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> Judged:
     for each, where in ((run, "the run"), *((base, "the baseline") for base in bases)):
         numbers = np.empty(0)
         try:
-            metric, numbers = samples(each, limit)
+            metric, numbers = samples_of_limit(each, limit)
             if not len(numbers):
                 reason = reason or f"no complete iteration of {where} has the figure"
         except NoSuchNode as error:
@@ -207,10 +207,10 @@ def _judged(run: Run, bases: Sequence[Run], limit: Limit) -> Judged:
     )
 
 
-def samples(run: Run, limit: Limit) -> tuple[Metric, Float64]:
+def samples_of_limit(run: Run, limit: Limit) -> tuple[Metric, Float64]:
     """A limit's figure of each complete iteration; sums are per GPU. Raises NoSuchNode."""
     if limit.figure in _OF_STEPS:
-        steps = steps_of(run, View(run.name))
+        steps = step_parts_of(run, View(run.name))
         numbers = steps.each_ns
         if limit.figure == TOKENS.name:
             tokens = steps.tokens.mean(axis=0)

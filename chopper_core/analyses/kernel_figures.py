@@ -54,7 +54,7 @@ _OF_ROOF: Final = (
 """Of each, the first that is known is shown: counters before models."""
 
 
-def figures_of(run: Run, rows: Partition) -> tuple[dict[str, Values], dict[str, Values]]:
+def kernel_figures(run: Run, rows: Partition) -> tuple[dict[str, Values], dict[str, Values]]:
     """Time and distance from the roof of each row, and what all of them have as one."""
     nodes = rows.nodes
     kernel_ns = nodes.sum("duration_ns")
@@ -92,6 +92,6 @@ def _known(figures: Mapping[str, Values], names: Sequence[str]) -> list[str]:
     return [name for name in names if name in figures and figures[name].present().any()]
 
 
-def collectives_in(nodes: Groups) -> Mask:
+def is_collective(nodes: Groups) -> Mask:
     """The rows that are mostly communication."""
     return np.asarray(2 * nodes.sum("collectives") > nodes.sizes(), np.bool_)

@@ -59,7 +59,7 @@ def _named(run: Run, lane: Lane, cut: Int64) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def spans_of(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
+def label_spans(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
     first = run_starts(keys)
     last = np.append(first[1:], len(keys))
     return tuple(

@@ -116,7 +116,7 @@ def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
     return run.memo(("timeline lanes", gpu, whole), found)
 
 
-def gpus_of(run: Run, view: View) -> list[int]:
+def lane_gpus(run: Run, view: View) -> list[int]:
     tree = run.tree(view.order)
     if view.scope[:1] and view.scope[0][0] == "gpu":
         return tree.node(view.path).gpus(0)
@@ -382,10 +382,10 @@ MAX_GPUS: Final = 64
 
 
 def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
-    gpus = gpus_of(run, view)
+    gpus = lane_gpus(run, view)
     if view.by in run.table.coordinates:
         return _of_coordinates(run, view.by, gpus), 0
-    whole = split_of(run, view) == "gpu"
+    whole = lane_split(run, view) == "gpu"
     lanes = [lane for gpu in gpus[:MAX_GPUS] for lane in lanes_of(run, gpu, whole=whole)]
     return lanes, max(len(gpus) - MAX_GPUS, 0)
 
@@ -401,9 +401,9 @@ def _of_coordinates(run: Run, dimension: str, gpus: Sequence[int]) -> list[Lane]
     ]
 
 
-def split_of(run: Run, view: View) -> str:
+def lane_split(run: Run, view: View) -> str:
     """The split into lanes: by default a GPU where the scope has several, else a stream."""
-    return view.by or ("gpu" if len(gpus_of(run, view)) > 1 else "stream")
+    return view.by or ("gpu" if len(lane_gpus(run, view)) > 1 else "stream")
 
 
 def label_of(lane: Lane) -> str:
@@ -429,9 +429,9 @@ def next_start(
     lanes = lanes_in(run, view)[0]
     own = _lane_named(lanes, name)
     if kind is None:
-        return nearest(run, view, step, [(own, own.starts_ns)])
+        return nearest_start(run, view, step, [(own, own.starts_ns)])
     near = [lane for lane in lanes if lane.gpu == own.gpu]
-    return nearest(run, view, step, [(lane, lane.starts_of(kind)) for lane in near])
+    return nearest_start(run, view, step, [(lane, lane.starts_of(kind)) for lane in near])
 
 
 def _lane_named(lanes: Sequence[Lane], name: str) -> Lane:
@@ -443,7 +443,7 @@ def start_of(run: Run, view: View) -> int:
     return int(run.tree(view.order).node(view.path).min("start_ns")[0]) - run.origin_ns
 
 
-def nearest(
+def nearest_start(
     run: Run, view: View, step: int, lanes: Sequence[tuple[Lane, Int64]]
 ) -> tuple[str, Interval] | None:
     seen = interval_of(run, view)

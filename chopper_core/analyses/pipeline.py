@@ -261,7 +261,7 @@ def pipeline_of(run: Run, view: View) -> Pipeline:
     return Pipeline(blocks, stage, run.parallel.sizes["pp"], count, chunks)
 
 
-def cells_of(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
+def step_cells(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
     """Window, busy time and bubble of each GPU and iteration, and which of them a block is in."""
     blocks, cell = found.blocks, found.blocks.cells
     busy, late = (
@@ -273,11 +273,11 @@ def cells_of(found: Pipeline) -> tuple[Float64, Float64, Float64, Index]:
 
 
 def bubble_of(found: Pipeline) -> float:
-    window, _, waits, _ = cells_of(found)
+    window, _, waits, _ = step_cells(found)
     return float((waits / window).mean())
 
 
-def longest(found: Pipeline) -> tuple[int, float, float] | None:
+def longest_stage(found: Pipeline) -> tuple[int, float, float] | None:
     """The stage that is too long, its time over the others', and ns that its excess costs a step.
 
     In a steady pipeline each microbatch takes as long as the longest stage, so that what it has

@@ -91,7 +91,7 @@ CAUSES: Final = column("""apart_gpus | | causes
     missing: none of them lags for a known cause""")
 
 
-def waits(stand: RankLeads) -> Own:
+def rank_waits(stand: RankLeads) -> Own:
     """Per GPU: own wait and caused wait in collectives, whole and exposed."""
     chosen, count = stand.collectives, len(stand.gpus)
     heads = (columns.WAIT, columns.CAUSED, columns.EXPOSED_WAIT, columns.CAUSED_EXPOSED)

@@ -113,7 +113,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 NO_SAMPLES: Final = Sampled(_NOTHING, _NOTHING, np.empty(0), _NOTHING)
 
 
-def evenly(count: int) -> Index:
+def even_places(count: int) -> Index:
     """The places of at most `MAX_POINTS` of so many samples, evenly."""
     return distinct(np.linspace(0, count - 1, min(count, MAX_POINTS)).round().astype(np.intp))
 
@@ -260,10 +260,10 @@ def mean_powers(run: Run, view: View) -> Float64:
 
 def total_power(run: Run, view: View) -> float | None:
     """The power of all GPUs of a scope together, in W; None where that of any is unknown."""
-    return together(np.array([*powers_of(run, view).values()]))
+    return sum_if_known(np.array([*powers_of(run, view).values()]))
 
 
-def together(figures: Float64) -> float | None:
+def sum_if_known(figures: Float64) -> float | None:
     """The sum over all GPUs; None where that of any is unknown."""
     return float(figures.sum()) if len(figures) and np.isfinite(figures).all() else None
 
@@ -384,7 +384,7 @@ def low_clock_pct(run: Run) -> Float64:
     return np.array(shares)
 
 
-def columns_of(run: Run) -> Own:
+def sampled_columns(run: Run) -> Own:
     own = [(each.metric, numbered(figure(run, name))) for name, each in FIGURES.items()]
     if "throttle_pct" not in run.sampled:
         own.append((THROTTLED, numbered(low_clock_pct(run))))

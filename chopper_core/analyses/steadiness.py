@@ -115,7 +115,7 @@ class Steadiness(Struct, frozen=True, eq=False):
         ]
 
 
-def gpus_of(run: Run, view: View) -> tuple[int, ...]:
+def complete_gpus(run: Run, view: View) -> tuple[int, ...]:
     codes = run.tree_of(view).split(view.path, ("gpu",)).codes("gpu")
     return tuple(int(gpu) for gpu in codes)
 
@@ -135,7 +135,7 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     tree = run.tree_of(view)
     steps = tree.split(view.path, ("gpu", "iteration"))
     gpu_of, number_of = (steps.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
-    numbers, gpus = set(number_of.tolist()) - {NO_LABEL}, gpus_of(run, view)
+    numbers, gpus = set(number_of.tolist()) - {NO_LABEL}, complete_gpus(run, view)
     complete = tuple(sorted(numbers - (frozenset() if view.cut else run.cut_iterations)))
     few = compared_iterations(run, view)
     compared = tuple(number for number in complete if not few or number in few)

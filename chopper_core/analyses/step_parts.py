@@ -168,7 +168,7 @@ class StepParts(Struct, frozen=True, eq=False):
         return float(self.means_ns.sum())
 
 
-def steps_of(run: Run, view: View, tokens: int | None = None) -> StepParts:
+def step_parts_of(run: Run, view: View, tokens: int | None = None) -> StepParts:
     """The labelled iterations of the scope's GPUs, whole, whatever else the scope names."""
     key = ("steps", view.order, view.path, view.cut, tokens)
     return run.memo(key, lambda: _steps_of(run, view, tokens))

@@ -17,6 +17,7 @@ MAX_CARD_BYTES: Final = 1_900
 """Of 2 kB, as the server adds a line."""
 _FINDINGS: Final = 5
 _MAX_TEXT: Final = 200
+_LONG_NAME: Final = 100
 _LIVE: Final = "live"
 
 
@@ -34,7 +35,7 @@ def card(runner: Runner, view: View) -> dict[str, Any]:
         }
     overview = runner.frame(with_view(View(view.run, overrides=view.overrides), OVERVIEW))
     found: dict[str, Any] = {
-        "run": run.name,
+        "run": _short(run.name),
         "headline": [_short(text) for text in overview.headline],
         "marks": list(run.marks),
         "quality": [_short(doubt.sentence) for doubt in run.doubts] or "no doubts",
@@ -79,13 +80,18 @@ def _findings(runner: Runner, view: View) -> list[dict[str, Any]]:
                 "title": _short(frame.labels[row]),
                 **{
                     name: rounded(finite(figures[name]))
-                    for name in ("saving_ns", "confidence")
+                    for name in ("cost_ns", "saving_ns", "confidence")
                     if figures.get(name) is not None
                 },
-                "address": frame.addresses(row),
+                "address": _below(frame.addresses(row), view.run),
             }
         )
     return found
+
+
+def _below(address: str, run: str) -> str:
+    """An address, of a run with a long name without it: below the run that was opened last."""
+    return address.removeprefix(run) if len(run) > _LONG_NAME else address
 
 
 def _short(text: str) -> str:

@@ -70,9 +70,9 @@ def with_others(run: Run, view: View, opened: Callable[[str, Overrides], Run]) -
     if name and name not in run.others:
         run = replace(run, others={**run.others, name: opened(name, view.overrides.of_base)})
     if view.overrides.predicted != run.overrides.predicted:
-        from chopper_core.views.whatif import run_of
+        from chopper_core.views.whatif import run_with_changes
 
-        run = run_of(run, view)
+        run = run_with_changes(run, view)
     return run
 
 

@@ -17,7 +17,7 @@ from chopper_core.model.view import View
 from chopper_core.render.arrow import about_field, field_of
 from chopper_core.render.tables import TABLE_NAMES, run_table, table_rows
 from chopper_core.util.errors import DataError, UsageError
-from chopper_core.util.grouping import grouped
+from chopper_core.util.grouping import grouped_by
 from chopper_core.views.shared.children import run_notes
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _with_units(found: pa.Table, tables: Any) -> pa.Table:
     import pyarrow as pa
 
     fields = chain.from_iterable(each.schema for each in tables)
-    by_name = grouped(fields, lambda field: str(field.name))
+    by_name = grouped_by(fields, lambda field: str(field.name))
     made = []
     for field in found.schema:
         units = {about_field(each) for each in by_name.get(field.name, ())}

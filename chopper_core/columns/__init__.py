@@ -20,7 +20,7 @@ from chopper_core.columns.lookup import (
     heat_of as heat_of,
     is_measured as is_measured,
     metric_named as metric_named,
-    nearest as nearest,
+    nearest_names as nearest_names,
 )
 from chopper_core.columns.metric import (
     METRICS as METRICS,

@@ -60,7 +60,7 @@ class Statistic(Struct, frozen=True, dict=True):
             return replace(metric, compute=self._counts)
         if metric.reduces in _FIXED or metric.name == SHARE:
             return metric
-        return replace(named(metric, self.name), compute=partial(self._compute, metric))
+        return replace(statistic_column(metric, self.name), compute=partial(self._compute, metric))
 
     def instances(self, nodes: Groups) -> tuple[Groups, Index]:
         """The instances of nodes as groups of rows, node by node, and the node of each."""
@@ -78,7 +78,7 @@ class Statistic(Struct, frozen=True, dict=True):
         return reduced(self.name, values, node, len(scope.nodes))
 
 
-def named(metric: Metric, name: str) -> Metric:
+def statistic_column(metric: Metric, name: str) -> Metric:
     return replace(
         metric,
         title=f"{name} {metric.title}",

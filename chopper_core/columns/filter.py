@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.columns import METRICS, Metric, Values, find_column, nearest
+from chopper_core.columns import METRICS, Metric, Values, find_column, nearest_names
 from chopper_core.columns.derived import is_difference, underlying
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.parallel import DIMENSIONS
@@ -264,7 +264,9 @@ def _pattern(word: str) -> Term:
     if found is not None and found["operator"] != ":" and _NUMBER.fullmatch(found["value"]):
         column = found["column"]
         if _NAME.fullmatch(column):
-            raise UsageError(f"the filter compares an unknown column {column!r}{nearest(column)}")
+            raise UsageError(
+                f"the filter compares an unknown column {column!r}{nearest_names(column)}"
+            )
     is_negated = word.startswith("!") and len(word) > 1
     return Term(word, word[is_negated:], is_negated)
 

@@ -17,7 +17,7 @@ from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.units import Unit
 from chopper_core.util.errors import DataError, UsageError
-from chopper_core.util.grouping import grouped
+from chopper_core.util.grouping import grouped_by
 from chopper_core.util.plugins import Plugin, plugins
 
 DEFAULT_COLUMNS: Final = (
@@ -78,7 +78,7 @@ def metric_named(
         return of_part
     if plugin := plugins("metrics").get(name):
         return _of_plugin(name, plugin)
-    raise UsageError(f"unknown column {name!r}{nearest(name)}")
+    raise UsageError(f"unknown column {name!r}{nearest_names(name)}")
 
 
 def _of_plugin(name: str, plugin: Plugin) -> Metric:
@@ -132,7 +132,7 @@ def column_names(texts: Iterable[str], known: Sequence[Metric] = ()) -> tuple[st
     return tuple(found)
 
 
-def nearest(name: str) -> str:
+def nearest_names(name: str) -> str:
     from difflib import get_close_matches
 
     titles = (name, name.rpartition("_")[0])  # time_ms: a title with a unit
@@ -201,7 +201,7 @@ def why_missing(metric: Metric, table: KernelTable, hardware: Hardware | None) -
 def reasons(
     metrics: Iterable[Metric], table: KernelTable, hardware: Hardware | None
 ) -> dict[str, list[Metric]]:
-    found = grouped(metrics, lambda each: why_missing(each, table, hardware))
+    found = grouped_by(metrics, lambda each: why_missing(each, table, hardware))
     return found
 
 

@@ -170,7 +170,7 @@ kernels | | columns.METRICS (kernels)
     Kernels that run on a GPU, without copies and memsets.
     places: tree kernels, kernels kernels, icicle kernels
 
-collectives | | analyses.collective_figures.headline
+collectives | | analyses.collective_figures.collectives_headline
     Communication kernels of a GPU.
     places: comms calls, comms headline
 

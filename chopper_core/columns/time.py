@@ -156,7 +156,7 @@ declare(
 
 
 @metric("activities", Unit.NONE, "activities", needs_times=False)
-def activities(scope: Scope) -> Values:
+def count_activities(scope: Scope) -> Values:
     """Number of kernels, copies and memsets."""
     return Values(scope.nodes.activities())
 
@@ -176,7 +176,7 @@ declare(
 
 
 @metric(INSTANCES, Unit.NONE, "instances", reduces=Reduces.DISTINCT)
-def instances(scope: Scope) -> Values:
+def count_instances(scope: Scope) -> Values:
     """Number of layers of iterations of GPUs in which the row occurs; with a statistic, the number
     of instances that it covers."""
     _, node = scope.nodes.split(INSTANCE_LEVELS)
@@ -196,7 +196,7 @@ def shortest(scope: Scope) -> Values:
 
 
 @metric("max_ns", Unit.NS, "max", reduces=Reduces.MAX)
-def longest(scope: Scope) -> Values:
+def longest_duration(scope: Scope) -> Values:
     """Longest duration of an activity."""
     return Values(scope.nodes.max("duration_ns"))
 
@@ -227,13 +227,13 @@ def estimated_occupancy(scope: Scope) -> Values:
 
 
 @metric("start_ns", Unit.NS, "start", reduces=Reduces.MIN)
-def start(scope: Scope) -> Values:
+def first_start(scope: Scope) -> Values:
     """Start of the first activity, since the run's first activity."""
     return Values(scope.nodes.min("start_ns") - scope.origin_ns)
 
 
 @metric("end_ns", Unit.NS, "end", reduces=Reduces.MAX)
-def end(scope: Scope) -> Values:
+def last_end(scope: Scope) -> Values:
     """End of the last activity, since the run's first activity."""
     return Values(scope.nodes.max("end_ns") - scope.origin_ns)
 

@@ -299,7 +299,7 @@ def _microsteps(case: AdviceCase) -> bool:
     return int((is_forward & (sizes >= _MICROSTEP * sizes.max(initial=0))).sum()) > 1
 
 
-def more_work(case: AdviceCase) -> Mapping[str, str] | None:
+def advise_more_work(case: AdviceCase) -> Mapping[str, str] | None:
     """One GPU has more to do."""
     if case.finding.kind != Cost.WORK or case.rule.name != "straggler":
         return None
@@ -311,7 +311,7 @@ def more_work(case: AdviceCase) -> Mapping[str, str] | None:
 
 def of_experts(case: AdviceCase) -> Mapping[str, str] | None:
     """One GPU has more to do, and the run has experts."""
-    known = more_work(case)
+    known = advise_more_work(case)
     return known if known and known["what"] == "experts" else None
 
 
@@ -436,7 +436,7 @@ ADVICE: Final = (
     Advice(
         ("straggler", "iteration"),
         "Pack or balance sequences by length, so that all GPUs get as many tokens.",
-        lambda case: None if of_experts(case) else more_work(case),
+        lambda case: None if of_experts(case) else advise_more_work(case),
     ),
     Advice(
         ("straggler",),

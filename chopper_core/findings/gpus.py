@@ -19,7 +19,7 @@ from chopper_core.analyses.leads import (
     Straggler,
 )
 from chopper_core.analyses.matched_kernels import compared_iterations, occurrences_of
-from chopper_core.analyses.pipeline import LONG, Pipeline, bubble_of, longest, pipeline_of
+from chopper_core.analyses.pipeline import LONG, Pipeline, bubble_of, longest_stage, pipeline_of
 from chopper_core.analyses.why_late import ONE_PLACE_SHARE, late_in_short, why_late
 from chopper_core.findings.communication import slow_links
 from chopper_core.findings.remedies import changes_of
@@ -56,7 +56,7 @@ from chopper_core.util.grouping import (
     combined,
     counts_of,
     distinct,
-    grouped,
+    grouped_by,
     others_median,
     ranked,
     sums_of,
@@ -200,7 +200,7 @@ def _cells_of(
 ) -> Mask:
     """The cells of stragglers in the iterations in which each has its cause."""
     found = np.zeros(len(context.cells), np.bool_)
-    for when, own in grouped((each for each, _ in late), lambda each: each.when).items():
+    for when, own in grouped_by((each for each, _ in late), lambda each: each.when).items():
         found |= context.cells_of(
             gpu=[leads.gpus[each.place] for each in own],
             iteration=[leads.iterations[at] for at in when],
@@ -398,7 +398,7 @@ def _long_stage(context: FindingsContext) -> tuple[Pipeline, int, float, float] 
         found = pipeline_of(context.run, context.view)
     except ChopperError:
         return None
-    long = longest(found)
+    long = longest_stage(found)
     return None if long is None else (found, *long)
 
 

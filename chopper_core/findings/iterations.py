@@ -35,7 +35,7 @@ from chopper_core.util.grouping import (
     combined,
     distinct,
     first_equal,
-    grouped,
+    grouped_by,
     median_of,
     ranked,
     sums_of,
@@ -160,7 +160,7 @@ def _by_reason(times: _TimeByKind, slow: Index, usual: _Usual) -> Iterator[Index
         cost = cost_of[place]
         return cost, _doing(times, np.array([place]), usual, kinds[cost])[0]
 
-    return map(np.array, grouped(slow.tolist(), reason).values())
+    return map(np.array, grouped_by(slow.tolist(), reason).values())
 
 
 def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:

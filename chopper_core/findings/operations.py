@@ -32,11 +32,11 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     counts_of,
     distinct,
-    grouped,
+    grouped_by,
     median_of,
     medians_along,
     nth_of,
-    numbered,
+    numbered_rows,
     others_median,
     others_median_of,
     ranked,
@@ -165,7 +165,7 @@ def _compared(context: FindingsContext) -> tuple[Float64, ComparedCompute, Compa
         usual_work[label] = work
         work = np.where(work == usual_work[label], -1, work)
         stage = context.stage[spot[own] // iterations]
-        like = numbered([label, work, stage])
+        like = numbered_rows([label, work, stage])
         has_peers = counts_of(like)[like] > 1
         values = [np.where(has_peers, took, 0.0)]
         for chosen in (has_peers & (overlap[own] <= _MAX_OVERLAP * took), has_peers):
@@ -356,7 +356,7 @@ def _slower(
     context: FindingsContext, parts: Iterable[SlowPart], level: str, slow: list[int] | None = None
 ) -> Iterator[Finding]:
     """A finding of each label of a level; of `slow` ones only where one operation is slower."""
-    found = grouped(parts, lambda part: (part.where, part.stage))
+    found = grouped_by(parts, lambda part: (part.where, part.stage))
     for (where, stage), own in found.items():
         is_one = len({part.operation for part in own}) == 1
         total = sum(part.excess_ns for part in own)

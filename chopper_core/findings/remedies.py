@@ -13,7 +13,7 @@ from chopper_core.columns.filter import only
 from chopper_core.findings.rule import CELL, Cost, Finding, FindingsContext
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Int64, Mask
-from chopper_core.util.grouping import combined, distinct, grouped, places_by
+from chopper_core.util.grouping import combined, distinct, grouped_by, places_by
 
 _CHANGES: Final = {
     Cost.COMPUTE: "compute as peers",
@@ -89,7 +89,7 @@ def _places(context: FindingsContext, cells: Mask) -> Iterator[dict[str, list[st
     others = combined([context.codes(level) for level in CELL[1:]])[1]
     own = np.flatnonzero(cells)
     of_gpu = {gpu: own[at] for gpu, at in places_by(gpu_of[own]).items()}
-    like = grouped(of_gpu, lambda gpu: distinct(others[of_gpu[gpu]]).tobytes())
+    like = grouped_by(of_gpu, lambda gpu: distinct(others[of_gpu[gpu]]).tobytes())
     for gpus in like.values():
         yield _place(context, cells & np.isin(context.codes("gpu"), gpus))[0]
 

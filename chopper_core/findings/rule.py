@@ -689,6 +689,8 @@ class FindingRule(Struct, frozen=True):
     """Whether durations alone show it, also where times are reconstructed."""
     of_samples: bool = False
     """Whether it is of telemetry without a trace, and only of that."""
+    of_logs: bool = False
+    """Whether it is of a trainer's log, alone or next to other files."""
     find: Find = lambda context: ()
     looks_for: str = ""
     """The first paragraph of the function's docstring."""

@@ -28,7 +28,7 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
     return text
 
 
-def figures_of(finding: Finding) -> tuple[str, ...]:
+def finding_figures(finding: Finding) -> tuple[str, ...]:
     """What a finding costs and saves, as text; nothing where both are unknown."""
     if finding.cost_ns is None:
         return ()

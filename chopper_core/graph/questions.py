@@ -249,7 +249,7 @@ def launch_scaled(graph: StepGraph, chosen: Mask, factor: float) -> Change:
     return replace(scaled(np.zeros(0, np.intp), 1.0), lags=(edges, factor))
 
 
-def host_nodes(graph: StepGraph) -> Index:
+def nodes_of_host(graph: StepGraph) -> Index:
     """The nodes of the host's own work: launches, calls, and what is between them."""
     return np.flatnonzero(graph.kind <= NodeKind.RETURN)
 
@@ -525,7 +525,7 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     A call that most of them don't make there takes no time, and waits for nothing. A phase of a
     step whose host is no slower than its peers' keeps its times: this never makes steps longer.
     """
-    table, every = run.table, host_nodes(graph)
+    table, every = run.table, nodes_of_host(graph)
     rows, is_after = rows_of_hosts(graph, every)
     every, rows, is_after = every[rows >= 0], rows[rows >= 0], is_after[rows >= 0]
     own = np.isin(every, nodes)

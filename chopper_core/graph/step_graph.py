@@ -382,7 +382,7 @@ class Steps(Struct, frozen=True, eq=False):
         return np.asarray(np.maximum(ends - begins, 0), np.int64)
 
 
-def steps_of(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
+def steps_of_graph(graph: StepGraph, table: KernelTable, identity: Replayed) -> Steps:
     rows = graph.row[graph.activities]
     gpu, iteration = table.gpu[rows].astype(np.int64), table.iteration[rows].astype(np.int64)
     known = np.flatnonzero(iteration != NO_LABEL)

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.graph.questions import Predictor
-from chopper_core.graph.step_graph import Replayed, Steps, steps_of
+from chopper_core.graph.step_graph import Replayed, Steps, steps_of_graph
 from chopper_core.model.run import Run
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow
@@ -70,7 +70,7 @@ class ReplayedSteps(Struct, frozen=True, eq=False, dict=True):
         numbers = np.array(iterations, np.int64)
         alone, sample, replayed = _chosen(run, numbers, took_ns, named)
         predictor = Predictor.of(run, replayed, tuple(sorted([*alone, *sample])))
-        steps = steps_of(predictor.graph, run.table, predictor.identity.replayed)
+        steps = steps_of_graph(predictor.graph, run.table, predictor.identity.replayed)
         own = np.isin(steps.iteration, [*alone, *sample]) & np.isin(steps.gpu, gpus)
         if not own.any():
             raise NothingToShow("no steps to replay: the run has no complete iteration")

@@ -13,7 +13,8 @@ from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import with_places
 from chopper_core.align.sensors import believed, coverage
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
-from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, together
+from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, placed_together
+from chopper_core.ingest.logs import with_logs
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.ingest.untraced import (
     RunInputs,
@@ -50,6 +51,7 @@ def attach_sources(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) 
     sources: dict[str, Callable[[Run, RunInputs], Run]] = {
         "telemetry": attach_telemetry,
         "CPU samples": attach_cpu,
+        "trainer logs": attach_logs,
     }
     if ranges is not None:
         sources = {"counters": partial(attach_counters, ranges=ranges), **sources}
@@ -130,7 +132,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     placed += _counters_of_traces(run, progress)
     twice = measured_twice(placed)
     placed = [(telemetry, source) for telemetry, source in placed if telemetry.path not in twice]
-    placed = together(placed)
+    placed = placed_together(placed)
     failed += [(str(path), reason) for path, reason in twice.items()]
     unreadable = {path for path, _ in failed}
     run = replace(
@@ -207,6 +209,10 @@ def attach_cpu(run: Run, opening: RunInputs) -> Run:
         failed=(*run.failed, *failed),
         skipped=tuple(item for item in run.skipped if item[0] not in read),
     )
+
+
+def attach_logs(run: Run, opening: RunInputs) -> Run:
+    return with_logs(run, opening.paths, opening.progress, opening.read_logs)
 
 
 def _known_clocks(

@@ -36,11 +36,12 @@ from chopper_core.store.format import is_store, name_of, paths_of
 from chopper_core.tables.text import head_of
 from chopper_core.util.atomic import holds
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import grouped
-from chopper_core.util.patterns import group_of, shape_of_name
+from chopper_core.util.grouping import grouped_by
+from chopper_core.util.patterns import matched_group, shape_of_name
 
 _DATA: Final = re.compile(
-    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et)(?:\.gz)?$", re.IGNORECASE
+    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et|out|err)(?:\.gz)?$",
+    re.IGNORECASE,
 )
 _TRACE: Final = re.compile(r"\.(?:json|rpd|sqlite|pftrace)(?:\.gz)?$", re.IGNORECASE)
 _MAX_PROBED: Final = 40
@@ -188,10 +189,18 @@ def _below(
         real = {os.path.realpath(folder / name) for name in files if name not in links}
         files = [name for name in files if links.get(name) not in real]
     parts: list[_Part] = []
-    if own := _families(folder, files):
+    own = _families(folder, files)
+    if own == {Family.TRAINER} and folders:
+        # A launcher's log above the runs that it started is none of theirs.
+        below = [part for path in folders for part in _below(path, seen)[0]]
+        if len(below) > 1 and not _are_one(below):
+            return below, []
+    if own:
         loose, one = _whole_jobs(folder, files), frozenset((Family.SCHEDULE,))
         if Family.TRACE in own:
             loose, one = _loose_runs(folder, files), frozenset((Family.TRACE,))
+        elif own == {Family.TRAINER}:
+            loose, one = _loose_logs(files), own
         if len(loose) < 2:
             return [_part(folder, own, files)], []
         parts = [_part(folder, one, names, names) for names in loose]
@@ -261,6 +270,14 @@ def _part(
     )
 
 
+def _loose_logs(files: Sequence[str]) -> list[list[str]]:
+    """The logs in a directory by job: their names differ in words, not in a number or an ending."""
+    names = [name for name in files if _DATA.search(name)]
+    if not 1 < len(names) <= _MAX_LOOSE or any(rank_in_name(name) is not None for name in names):
+        return [names]
+    return [*grouped_by(names, lambda name: shape_of_name(name.partition(".")[0])).values()]
+
+
 def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
     """The names of the traces in a directory by run, where they belong to several.
 
@@ -300,7 +317,7 @@ def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
 
 def _windows(names: Sequence[str]) -> dict[str, list[str]]:
     """The first of each process's traces, and all of them: profiler windows on one clock."""
-    found = grouped(sorted(names, key=natural_key), lambda name: process_in_name(name) or name)
+    found = grouped_by(sorted(names, key=natural_key), lambda name: process_in_name(name) or name)
     return {each[0]: each for each in found.values()}
 
 
@@ -317,14 +334,14 @@ _Job = tuple[int | None, str | None]
 
 def _place(trace: Path) -> tuple[int | None, _Job]:
     head = head_of(trace).text
-    about = group_of(_DISTRIBUTED, head, 0)
+    about = matched_group(_DISTRIBUTED, head, 0)
     rank, world = (
         int(match[1]) if (match := re.search(rf'"{key}"\s*:\s*(\d+)', about)) else None
         for key in ("rank", "world_size")
     )
     return (rank_in_name(trace.name) if rank is None else rank), (
         world,
-        group_of(_DEVICE, head) or None,
+        matched_group(_DEVICE, head) or None,
     )
 
 
@@ -348,6 +365,13 @@ def _are_one(parts: Sequence[_Part]) -> bool:
     """Whether parts are of one job: kinds of data, or ranks, that don't repeat."""
     if len({tuple(sorted(in_name(part.path.name).items())) for part in parts}) > 1:
         return False
+    logs = [part for part in parts if part.families == {Family.TRAINER}]
+    if len(logs) > 1:
+        # A launcher makes a directory per rank.
+        names = [part.path.name for part in parts]
+        return len(logs) == len(parts) and all(
+            name.isdecimal() or rank_in_name(name) is not None for name in names
+        )
     kinds = [family for part in parts for family in part.families]
     are_kinds = len(kinds) == len(set(kinds))
     if not are_kinds:

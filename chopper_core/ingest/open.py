@@ -15,12 +15,13 @@ from chopper_core.align.collective_sets import host_clocks, labelled_by_partners
 from chopper_core.columns.counters import sampled_figures
 from chopper_core.ingest.attach import attach_sources, with_slots
 from chopper_core.ingest.discovery import check_is_one
+from chopper_core.ingest.logs import ReadLogs, logged_run, read_logs, with_logs
 from chopper_core.ingest.rank import (
     JOINED,
     concatenate_tables,
     joined_ranks,
-    numbered,
     read_complete,
+    with_gpu_numbers,
 )
 from chopper_core.ingest.recorded import (
     described,
@@ -84,6 +85,7 @@ def open_run(
     read_ranks: ReadRanks | None = None,
     gather: GatherTables = concatenate_tables,
     read_samples: ReadSamples = read_files,
+    read_logs: ReadLogs = read_logs,
 ) -> Run:
     """Open a run by its name: a trace, several separated by commas, a directory, or a store.
 
@@ -114,7 +116,9 @@ def open_run(
         try:
             recorded = recorded_at(paths)
             listed = ListedPaths(paths)
-            opening = RunInputs(name, listed, progress, overrides, recorded, read_samples)
+            opening = RunInputs(
+                name, listed, progress, overrides, recorded, read_samples, read_logs
+            )
             run = _read_run(opening, jobs, read_ranks, gather)
             run = described(run, recorded) if recorded else run
             run = located(_check_overrides(_named(run)))
@@ -133,6 +137,7 @@ def inputs_of(run: Run) -> list[str]:
     named = [source.path for source in run.sources]
     named += [source.path for source in run.telemetry]
     named += [samples.path for samples in run.cpu]
+    named += [log.path for log in run.logs]
     paths = [path for each in named for path in each.split(", ")]
     return [*paths, *(path for counters in run.counters for path in counters.paths)]
 
@@ -203,7 +208,7 @@ def _untraced(opening: RunInputs) -> Run | None:
     """The run of paths without traces; raises DataError for a recorded one without anything."""
     if not all(path.exists() for path in opening.paths):
         return None
-    run = _counted(opening) or _scheduled(opening) or _sampled(opening)
+    run = _counted(opening) or _scheduled(opening) or _sampled(opening) or _logged(opening)
     if run is None and opening.recorded:
         raise DataError(without_traces(opening.name, opening.recorded))
     return run
@@ -268,9 +273,14 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
 
 
 def _scheduled(opening: RunInputs) -> Run | None:
-    found = opening.paths.found(Family.SCHEDULE)
+    return _of_parts(opening, Family.SCHEDULE) or _of_parts(opening, Family.COMMUNICATION)
+
+
+def _of_parts(opening: RunInputs, family: Family) -> Run | None:
+    """The run that the files of a family make together; None without any."""
+    found = opening.paths.found(family)
     read: list[RunPart]
-    read, failed = found.read("schedules", opening.progress)
+    read, failed = found.read(f"{family.value} files", opening.progress)
     if failed and not read:
         raise DataError(failed[0][1])
     if not read:
@@ -282,7 +292,15 @@ def _scheduled(opening: RunInputs) -> Run | None:
 
 def _sampled(opening: RunInputs) -> Run | None:
     run, paths = telemetry_run(opening), opening.paths
+    run = run and with_logs(run, paths, opening.progress, opening.read_logs)
     return run and _with_overrides(_with_layout(with_slots(run, paths), paths), opening.overrides)
+
+
+def _logged(opening: RunInputs) -> Run | None:
+    run = logged_run(
+        opening.name, opening.paths, opening.overrides, opening.progress, opening.read_logs
+    )
+    return run and _with_layout(run, opening.paths)
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
@@ -327,7 +345,7 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
         gpus = tuple(
             replace(gpu, index=first + gpu.index, rank=rank_of[path, gpu.rank]) for gpu in rank.gpus
         )
-        ranks.append(numbered(rank, gpus, tuple(sources[path])))
+        ranks.append(with_gpu_numbers(rank, gpus, tuple(sources[path])))
         count += len(gpus) * is_first
     failed = tuple((str(path), why) for path, why in repeated.items())
     base = Run(name, empty_table(), (), (), failed=failed)

@@ -119,11 +119,11 @@ def merged(ranks: Sequence[Run], rank_from: str) -> Run:
         at = sum(len(part.gpus) for part in parts)
         source = replace(rank.sources[0], rank_from=rank_from, losses=() if parts else losses)
         gpus = tuple(replace(gpu, index=at + gpu.index) for gpu in rank.gpus)
-        parts.append(numbered(rank, gpus, (source,)))
+        parts.append(with_gpu_numbers(rank, gpus, (source,)))
     return joined_ranks(ranks[0], parts, concatenate_tables(parts))
 
 
-def numbered(rank: Run, gpus: tuple[Gpu, ...], sources: tuple[Source, ...]) -> Run:
+def with_gpu_numbers(rank: Run, gpus: tuple[Gpu, ...], sources: tuple[Source, ...]) -> Run:
     """A run of one rank with its GPUs as a whole run numbers them; its table stays."""
     partial = {gpus[gpu].index: cut for gpu, cut in rank.partial_iterations.items()}
     return replace(rank, gpus=gpus, sources=sources, partial_iterations=partial)
@@ -156,10 +156,10 @@ def joined_ranks(base: Run, ranks: Sequence[Run], table: KernelTable) -> Run:
 
 
 def concatenate_tables(ranks: Sequence[Run]) -> KernelTable:
-    return concatenate([table_of(rank, rank.gpus[0].index) for rank in ranks])
+    return concatenate([rank_table(rank, rank.gpus[0].index) for rank in ranks])
 
 
-def table_of(rank: Run, first_gpu: int) -> KernelTable:
+def rank_table(rank: Run, first_gpu: int) -> KernelTable:
     return replace(rank.table, gpu=rank.table.gpu + np.int32(first_gpu))
 
 

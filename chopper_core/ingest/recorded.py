@@ -221,13 +221,13 @@ def _revision(manifest: Manifest) -> str:
 
 def _problems(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Sentences on what the recording lacks."""
-    from chopper_core.record.states import problems
+    from chopper_core.record.states import recording_problems
 
     if manifest.ended_ns is None:
         yield "the recording has no end: it was killed, or is still running"
     elif manifest.returncode:
         yield f"the recorded command ended with exit code {manifest.returncode}"
-    yield from problems(folder, manifest.processes)
+    yield from recording_problems(folder, manifest.processes)
     for node in manifest.nodes:
         yield from (f"{node.host}: {step}" for step in clock_steps(node.anchors))
     for name, each in manifest.passes.items():

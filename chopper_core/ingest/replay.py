@@ -39,7 +39,7 @@ class _RecordedTrace(NamedTuple):
     period_s: float
 
 
-def replay(run: Path, into: Path, speed: float = 1.0) -> None:
+def replay_run(run: Path, into: Path, speed: float = 1.0) -> None:
     """Write a run's traces and its telemetry again and again, on a clock from now on.
 
     Raises DataError where the run has no complete step, or no `amd_smi_monitor.csv`, and where
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> None:
     # A terminal sends Ctrl-C to every process of the command; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        replay(Path(run), Path(into), float(speed))
+        replay_run(Path(run), Path(into), float(speed))
     except (DataError, OSError) as error:
         sys.exit(str(error))
 

@@ -18,6 +18,7 @@ from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.sensors import believed
 from chopper_core.align.telemetry import interval_table, signals, summaries
 from chopper_core.align.telemetry_clock import placed_at
+from chopper_core.ingest.logs import ReadLogs, read_logs
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.model.column_names import BLOCK, COUNTER_DURATION, GRID, LDS, REGISTERS
 from chopper_core.model.hardware import hardware_of_agent
@@ -31,7 +32,7 @@ from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, Dispatch
 from chopper_core.sources.registry import Failures, Family, FoundFiles, ListedPaths
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
-from chopper_core.sources.telemetry.charllm import named
+from chopper_core.sources.telemetry.charllm import metric_of_file
 from chopper_core.sources.trace import Activities, ActivityCategory, LaunchShape, Trace, blank
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Index
@@ -66,6 +67,7 @@ class RunInputs(Struct, frozen=True):
     overrides: Overrides
     recorded: RecordedRun | None
     read_samples: ReadSamples
+    read_logs: ReadLogs = read_logs
 
     def telemetry(self, found: FoundFiles, run: Run | None) -> tuple[list[Telemetry], Failures]:
         """Read the telemetry of some files, without readings that can't be."""
@@ -393,7 +395,7 @@ def status_of(
 
 def _stopped_files(found: FoundFiles) -> list[tuple[Path, int]]:
     """Empty files that are named as a monitor's of GPUs are, and their ranks."""
-    empty = [(file.path, named(file.path)) for file in found.skipped if file.is_damaged]
+    empty = [(file.path, metric_of_file(file.path)) for file in found.skipped if file.is_damaged]
     return [
         (path, series.rank)
         for path, series in empty

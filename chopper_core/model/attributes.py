@@ -119,7 +119,7 @@ def attribute_names(attributes: Attributes) -> list[str]:
     return list(dict.fromkeys(attributes.names[code].partition(" ")[2] for code in codes))
 
 
-def plain(attribute: TypedValue) -> Any:
+def plain_value(attribute: TypedValue) -> Any:
     """A value for people and JSON: bytes as base64, numbers that JSON lacks as text."""
     value = attribute[1]
     return [_plain(each) for each in value] if isinstance(value, list) else _plain(value)
@@ -142,12 +142,16 @@ def attributes_at(run: Run, view: View) -> dict[str, TypedValue]:
     return run.side(Attributes).of(int(run.table.gpu[row]), node)
 
 
-def as_json(attributes: Mapping[str, TypedValue]) -> str | None:
-    return _json({name: plain(value) for name, value in attributes.items()}) if attributes else None
+def attributes_json(attributes: Mapping[str, TypedValue]) -> str | None:
+    return (
+        _json({name: plain_value(value) for name, value in attributes.items()})
+        if attributes
+        else None
+    )
 
 
 def attribute_text(attribute: TypedValue) -> str:
-    value = plain(attribute)
+    value = plain_value(attribute)
     return value if isinstance(value, str) else _json(value)
 
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 class DoubtKind(StrEnum):
     """What is in doubt, the worst first."""
 
+    HANG = "hang"
     LOST = "lost activities"
     IMPOSSIBLE = "impossible times"
     CLOCK = "clocks"

@@ -65,6 +65,7 @@ from chopper_core.model.signals import (
     share_running,
 )
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_TIME, KernelTable, Kind, Selection
+from chopper_core.model.training import LogSource, TrainedSteps
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View, resolved
@@ -75,7 +76,7 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     first_equal,
-    grouped,
+    grouped_by,
     median_of,
     ratios,
     run_maxima,
@@ -128,6 +129,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Signals from telemetry, on the run's clock."""
     cpu: tuple[CpuSamples, ...] = ()
     """Samples of the hosts' processors."""
+    logs: tuple[LogSource, ...] = ()
+    """The trainer's logs, whose steps are a side table."""
     side_tables: SideTables = field(default_factory=dict)
     """Rows next to the kernels, such as allocations, by their kind; `side` gives one."""
     others: Mapping[str, Run] = field(default_factory=dict)
@@ -288,6 +291,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         The rows of its table are the intervals between the samples of a GPU.
         """
         return not len(self.table) or self.table.is_sampled
+
+    @property
+    def is_logged_only(self) -> bool:
+        """Whether it has the logs of a trainer alone: no activity of any GPU, and no samples."""
+        return not len(self.table) and not self.measured and len(self.side(TrainedSteps)) > 0
 
     @cached_property
     def traced(self) -> frozenset[int]:
@@ -528,7 +536,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def _traces_of(self) -> Mapping[int | None, list[Source]]:
-        return grouped(self.sources, lambda each: each.rank)
+        return grouped_by(self.sources, lambda each: each.rank)
 
     def _unseen(self, gpu: int) -> TimeSpans:
         """The time of a GPU between two windows of the profiler, as far as they reach."""

@@ -248,7 +248,7 @@ def reach_of(times_ns: Int64, values: Float64, curve: IntegralCurve, period_ns: 
     return np.array([values[0], max(before, 0), values[-1], max(after, 0)], np.float64)
 
 
-def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
+def nearest_values(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
     """A curve of samples, each valid for the times nearest to it, at most `reach_ns` away.
 
     Before the first and after the last sample the reach is half the median sampling period.

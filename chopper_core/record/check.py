@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from chopper_core.record.anchors import take_anchor
-from chopper_core.record.counters import CHECKER, TOOL, answer_of, marker_library
+from chopper_core.record.counters import CHECKER, TOOL, marker_library, output_of
 from chopper_core.record.gpus import open_library
 from chopper_core.record.sampler import TOOLS
 from chopper_core.util.plugins import package_version
@@ -59,7 +59,7 @@ def check(folder: Path) -> Iterator[Ability]:
 def _torch() -> Ability:
     """torch of the Python that a command would find, else of this one; it isn't imported."""
     python = next(filter(None, map(shutil.which, ("python", "python3"))), "")
-    found = answer_of((python, "-c", _TORCH)).strip() if python else ""
+    found = output_of((python, "-c", _TORCH)).strip() if python else ""
     where = f" of {python}" if found else ""
     found = found or package_version("torch")
     if not found:
@@ -96,7 +96,7 @@ def _counters() -> Ability:
     if shutil.which(TOOL) is None:
         about = f"{TOOL} isn't on the PATH: ROCm's package rocprofiler-sdk has it, in /opt/rocm/bin"
         return Ability("hardware counters", about, False)
-    version = next(iter(answer_of((TOOL, "--version")).split("\n")), "").strip()
+    version = next(iter(output_of((TOOL, "--version")).split("\n")), "").strip()
     found = [version or TOOL]
     paranoid = int(_PARANOID.read_text()) if _PARANOID.exists() else 0
     may_count = paranoid <= _MAX_PARANOID or _may_monitor()

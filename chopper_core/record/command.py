@@ -27,8 +27,8 @@ from chopper_core.record.hooks.state import (
 from chopper_core.record.states import (
     count_text,
     overhead,
-    problems,
-    summary,
+    recording_problems,
+    state_summary,
     windows_of,
 )
 from chopper_core.util.atomic import is_own, is_running
@@ -128,11 +128,11 @@ def record(
         # It may have been killed during an export.
         if process.host == manifest.host_name() and not is_running(process.pid):
             _remove_private(run, process)
-    for problem in problems(run, found.processes):
+    for problem in recording_problems(run, found.processes):
         say(problem)
     if passes and is_first and code < _BY_SIGNAL:
         return _counted(recording, command, passes, say)
-    say(summary(run, found))
+    say(state_summary(run, found))
     return code
 
 
@@ -169,7 +169,7 @@ def _counted(
             counters.run_passes(run, command, passes, environ, say)
         except (OSError, DataError) as error:
             say(f"{run}: counters can't be recorded: {error}")
-    say(summary(run, _described(run)))
+    say(state_summary(run, _described(run)))
     return found.returncode or 0
 
 
@@ -177,7 +177,7 @@ def end_manifest(options: RecordOptions, code: int) -> None:
     """Write what the processes know at the end; raises OSError and DataError."""
     about = overhead(_described(options.run).processes)
     manifest.update(options.run, overhead=about, options=options.options())
-    manifest.finish(options.run, code)
+    manifest.finish_manifest(options.run, code)
 
 
 def _described(run: Path) -> manifest.Manifest:
@@ -198,7 +198,7 @@ def _prepare(run: Path, command: Sequence[str]) -> bool:
             if found.host == manifest.host_name():
                 raise UsageError(f"{run} is being recorded into; give another directory with -o")
             return False
-        manifest.start(run, command)
+        manifest.start_manifest(run, command)
     except OSError as error:
         raise DataError(f"{run} can't be written: {error.strerror}") from error
     return True
@@ -213,7 +213,7 @@ def sampling(run: Path) -> Iterator[None]:
         yield
     finally:
         if sampler is not None:
-            counters.end(sampler, _SAMPLER_END_S)
+            counters.end_process(sampler, _SAMPLER_END_S)
 
 
 def run_command(

@@ -139,10 +139,10 @@ def accepted(passes: Passes, say: Callable[[str], None]) -> Passes:
 
 
 def _is_accepted(counters: Sequence[str]) -> bool:
-    return _TOGETHER in answer_of((CHECKER, "pmc-check", *counters))
+    return _TOGETHER in output_of((CHECKER, "pmc-check", *counters))
 
 
-def answer_of(command: Sequence[str]) -> str:
+def output_of(command: Sequence[str]) -> str:
     """What a tool prints; '' where it fails."""
     try:
         return subprocess.run(
@@ -157,7 +157,7 @@ def marker_library() -> str:
     """roctx's library next to a rocprofv3 that counts in its regions alone; '' without."""
     tool = shutil.which(TOOL)
     library = Path(tool).resolve().parent.parent / "lib" / _LIBRARY if tool else Path()
-    is_there = library.is_file() and _REGIONS in answer_of((TOOL, "--help"))
+    is_there = library.is_file() and _REGIONS in output_of((TOOL, "--help"))
     return str(library) if is_there else ""
 
 
@@ -242,17 +242,17 @@ def _run_pass(
     try:
         code = process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        end(process, _END_S)
+        end_process(process, _END_S)
         return f"no end after {limit_s:.0f} s"
     except KeyboardInterrupt:
-        end(process, _END_S)
+        end_process(process, _END_S)
         raise
     expected = known.returncode or 0
     if code != expected:
         return f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
     if not any(path.stat().st_size for path in hidden.rglob("*") if path.is_file()):
         return f"{TOOL} wrote nothing"
-    processes, _ = manifest.read_parts(states / manifest.PROCESSES, manifest.RecordedProcess)
+    processes, _ = manifest.read_record_parts(states / manifest.PROCESSES, manifest.RecordedProcess)
     windows = [window for process in processes for window in process.windows]
     if has_windows and not any(window.state == "counted" for window in windows):
         errors = [error for process in processes for error in process.errors]
@@ -263,7 +263,7 @@ def _run_pass(
     return ""
 
 
-def end(process: subprocess.Popen[bytes], wait_s: float) -> None:
+def end_process(process: subprocess.Popen[bytes], wait_s: float) -> None:
     """End a process, which writes its output at SIGTERM, and kill it where it stays."""
     process.terminate()
     try:

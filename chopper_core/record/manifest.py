@@ -155,7 +155,7 @@ def host_name() -> str:
     return re.sub(r"[^\w.-]", "_", os.uname().nodename.partition(".")[0]) or "host"
 
 
-def start(run_dir: Path, command: Sequence[str]) -> Manifest:
+def start_manifest(run_dir: Path, command: Sequence[str]) -> Manifest:
     """Begin the manifest of a recording, in a directory that is made if needed; raises OSError."""
     run_dir.mkdir(parents=True, exist_ok=True)
     manifest = Manifest(
@@ -185,7 +185,7 @@ def update(run_dir: Path, **parts: Any) -> Manifest:
     return manifest
 
 
-def finish(run_dir: Path, rc: int) -> Manifest:
+def finish_manifest(run_dir: Path, rc: int) -> Manifest:
     """End the manifest: it now has what nodes and processes wrote. Raises OSError and DataError."""
     manifest = read_manifest(run_dir) or Manifest(SCHEMA)
     manifest.ended_ns, manifest.returncode = time.time_ns(), rc
@@ -222,8 +222,8 @@ def read_manifest(run_dir: Path) -> Manifest | None:
     if not is_recording(run_dir):
         return None
     manifest = _read(run_dir / MANIFEST, Manifest)
-    nodes, unread = read_parts(run_dir / NODES, RecordedNode)
-    processes, others = read_parts(run_dir / PROCESSES, RecordedProcess)
+    nodes, unread = read_record_parts(run_dir / NODES, RecordedNode)
+    processes, others = read_record_parts(run_dir / PROCESSES, RecordedProcess)
     hosts = {node.host for node in nodes}
     known = {(each.host, each.key, each.pid) for each in processes}
     manifest.nodes = [*(each for each in manifest.nodes if each.host not in hosts), *nodes]
@@ -235,7 +235,7 @@ def read_manifest(run_dir: Path) -> Manifest | None:
     return manifest
 
 
-def read_parts(folder: Path, kind: type[P]) -> tuple[list[P], list[str]]:
+def read_record_parts(folder: Path, kind: type[P]) -> tuple[list[P], list[str]]:
     """The parts in a folder, and what can't be read of them."""
     found, notes = [], []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():

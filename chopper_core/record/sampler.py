@@ -28,7 +28,7 @@ from chopper_core.record.manifest import (
     RecordedNode,
     host_name,
     publish_part,
-    read_parts,
+    read_record_parts,
 )
 from chopper_core.util.atomic import is_running
 from chopper_core.util.children import ending_with_parent
@@ -174,7 +174,7 @@ class NodeSampler:
         self._ended = ended
         """Signals that came so far: any of them ends it."""
         # A job may launch several times: a sampler continues after the previous one.
-        known, _ = read_parts(run_dir / NODES, RecordedNode)
+        known, _ = read_record_parts(run_dir / NODES, RecordedNode)
         host = host_name()
         self.node = next((each for each in known if each.host == host), RecordedNode(host))
         self.node.period_ms = period_s * 1e3

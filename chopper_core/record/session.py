@@ -40,7 +40,7 @@ def recorded(options: RecordOptions) -> Iterator[Session]:
         raise UsageError("import torch before chopper_core.record.profile(…)")
     is_first, is_local = not number_in(RANKS), not number_in(LOCAL_RANKS)
     if is_first:
-        manifest.start(options.run, sys.argv)
+        manifest.start_manifest(options.run, sys.argv)
     options.run.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(torch, {**options.options(), "run": str(options.run.absolute())})
     recorder.after_step = False

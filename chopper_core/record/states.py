@@ -49,7 +49,7 @@ def overhead(states: Sequence[RecordedProcess]) -> dict[str, int | float]:
     }
 
 
-def summary(run: Path, manifest: Manifest) -> str:
+def state_summary(run: Path, manifest: Manifest) -> str:
     """The line that ends a recording: what it has, and the command that opens it."""
     states = manifest.processes
     ranks = [state for state in states if any(each.file for each in state.windows)]
@@ -76,7 +76,7 @@ def count_text(number: int, of: str) -> str:
     return f"{number} {of}{'' if number == 1 else 'es' if of.endswith('s') else 's'}"
 
 
-def problems(run: Path, states: Sequence[RecordedProcess]) -> Iterator[str]:
+def recording_problems(run: Path, states: Sequence[RecordedProcess]) -> Iterator[str]:
     """What is missing in a recording, and what to do about it."""
     ranks = [state for state in states if state.step >= 0]
     if not states and not (run / PROCESSES / LOADED).exists():

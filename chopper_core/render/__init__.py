@@ -16,7 +16,7 @@ __all__ = ["FORMATS", "as_csv", "as_html", "as_json", "as_markdown", "as_text", 
 FORMATS: Final = ("text", "markdown", "csv", "json")
 
 
-def render(
+def render_frame(
     frame: Frame,
     format_name: str,
     *,

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.columns import Metric, Values
-from chopper_core.model.attributes import plain
+from chopper_core.model.attributes import plain_value
 from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.table import NO_LABEL
@@ -115,7 +115,7 @@ def _row(frame: Frame, row: int, columns: Sequence[Metric]) -> dict[str, Any]:
             held=_columns_with(frame, columns, row, Values.is_extrapolated),
             partial=_columns_with(frame, columns, row, Values.is_partial),
             bound=_columns_with(frame, columns, row, Values.is_bound),
-            attributes={name: plain(each) for name, each in frame.attributes(row).items()},
+            attributes={name: plain_value(each) for name, each in frame.attributes(row).items()},
         ),
     }
 

@@ -143,7 +143,7 @@ def bar(share: float, width: int, glyphs: Glyphs) -> str:
     return (glyphs.bar[-1] * whole + (glyphs.bar[rest - 1] if rest else "")).ljust(width)
 
 
-def columns(shares: Float64, height: int, glyphs: Glyphs) -> list[str]:
+def column_glyphs(shares: Float64, height: int, glyphs: Glyphs) -> list[str]:
     """Columns as high as their shares (0..1), from the top line down; blank where unknown."""
     levels, known = glyphs.spark, np.isfinite(shares)
     top = height * len(levels) - 1
@@ -156,7 +156,7 @@ def columns(shares: Float64, height: int, glyphs: Glyphs) -> list[str]:
 
 
 def sparkline(shares: Float64, glyphs: Glyphs) -> str:
-    return columns(shares, 1, glyphs)[0]
+    return column_glyphs(shares, 1, glyphs)[0]
 
 
 class SparkScale(Struct, frozen=True):
@@ -207,5 +207,5 @@ def _roofed(line: str, glyphs: Glyphs, is_narrow: bool) -> str:
     return line.replace(below, glyphs.roof) if is_narrow else line
 
 
-def sampled(rows: int) -> Index:
+def evenly_sampled(rows: int) -> Index:
     return distinct(np.linspace(0, max(rows - 1, 0), min(rows, SAMPLED)).astype(np.intp))

@@ -40,11 +40,19 @@ from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, Category, Kind, Rule, Selection
+from chopper_core.model.training import LogSource
 from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.tables.losses import number_of
 from chopper_core.util.escape import Escaped, escape_each
-from chopper_core.util.grouping import counts_of, distinct, grouped, ranked, stable_order, sums_of
+from chopper_core.util.grouping import (
+    counts_of,
+    distinct,
+    grouped_by,
+    ranked,
+    stable_order,
+    sums_of,
+)
 from chopper_core.util.patterns import shape_of_name
 from chopper_core.work.kernel_classes import OTHER_CLASS, kernel_class
 
@@ -108,6 +116,7 @@ def describe(run: Run) -> dict[str, Any]:
         },
         "sources": [_of(source, _OF_SOURCE) for source in run.sources],
         "recordings": run.recordings,
+        **({"logs": run.logs} if run.logs else {}),
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
         "quality": [doubt.as_json for doubt in run.doubts],
@@ -149,7 +158,7 @@ def _of(thing: object, names: Iterable[str]) -> _Document:
     return {_RENAMED.get(name, name): getattr(thing, name) for name in names}
 
 
-def as_json(run: Run) -> Escaped:
+def info_json(run: Run) -> Escaped:
     return json_text(describe(run))
 
 
@@ -250,6 +259,8 @@ def _samples(run: Run) -> _Document:
 
 
 def missing_of(run: Run) -> list[str]:
+    if run.is_logged_only:
+        return ["no traces: the log of a trainer says how long steps take, not why"]
     if run.is_sampled_only:
         return ["no traces and no counters: this telemetry belongs to no run"]
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
@@ -299,7 +310,7 @@ def coverage_of(run: Run, level: str) -> _Document:
     return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
 
 
-def as_text(run: Run, width: int = 0) -> Escaped:
+def info_text(run: Run, width: int = 0) -> Escaped:
     """The description as text, its tables in blocks of at most `width` cells; 0: of any width."""
     found = describe(run)
     lines = _head_lines(run, found)
@@ -369,6 +380,8 @@ def _head_lines(run: Run, found: _Document) -> list[str]:
     if note := TIMES_NOTES.get(run.times_mark):
         lines.append(f"           {note[0].upper()}{note[1:]}")
     hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
+    if run.is_logged_only:
+        hardware = ["unknown hardware: a log names ranks, not GPUs"]
     lines.append(f"GPUs       {len(run.gpus)} x {', '.join(hardware)}")
     lines += [
         f"read with  --{option} {option_text}"
@@ -421,7 +434,7 @@ def _identity_lines(run: Run, width: int) -> list[str]:
         key = ("", f"{each.format} ({count} files)") if count > _MAX_FILES else key
         by_source.setdefault(key, []).append(each)
     rows = [["GPU", "rank", "trace", *(title for _, title in by_source)]]
-    by_gpu = [grouped(found, lambda each: each.gpu) for found in by_source.values()]
+    by_gpu = [grouped_by(found, lambda each: each.gpu) for found in by_source.values()]
     for gpu in run.gpus:
         cells = (dict.fromkeys(map(_device, found.get(gpu.index, ()))) for found in by_gpu)
         trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
@@ -488,15 +501,35 @@ def _sample_sections(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
         more = [f"and {many - 1} more files of {telemetry.format}"] * (many > _MAX_FILES)
         unused = _unused_lines(telemetry.unused)
         yield _sampled_section("telemetry", telemetry, "samples", *unused, *more)
+    for log in run.logs:
+        yield _log_section(log)
     for samples in run.cpu:
         cores = f" on {len(distinct(samples.cores))} cores" if samples.has_cores else ""
         what = f"samples of {len(samples.cpus)} logical processors{cores}"
         yield _sampled_section("CPU usage", samples, what)
 
 
+def _log_section(log: LogSource) -> tuple[str, Sequence[str]]:
+    ranks = f" of {number_of(log.ranks, 'rank')}" if log.ranks else ""
+    times = (
+        "step times as the trainer states them"
+        if log.is_stated
+        else ("step times between stamps: the trainer states none")
+    )
+    return (
+        f"trainer's log {log.path}: {log.format}, {number_of(log.rows, 'line')} about steps{ranks}",
+        (
+            f"clock {log.clock}; {times}",
+            *log.notes,
+            *(f"LOST: {note}" for note in log.losses),
+            *_unused_lines(log.unused),
+        ),
+    )
+
+
 def _unused_lines(unused: Mapping[str, int]) -> list[str]:
     """The fields that no figure is read from; those that differ by a number are one."""
-    fields = grouped(unused, shape_of_name)
+    fields = grouped_by(unused, shape_of_name)
     texts = [
         f"{name} ({sum(unused[each] for each in alike):,})"
         for shape, alike in fields.items()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.model.attributes import NO_NODE, Attributes, as_json, nodes_at
+from chopper_core.model.attributes import NO_NODE, Attributes, attributes_json, nodes_at
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind, Selection
@@ -78,7 +78,7 @@ def kernel_rows(
     if len(attributes):
         gpus, nodes = table.gpu[rows].tolist(), nodes_at(table, rows).tolist()
         texts = [
-            as_json(attributes.of(gpu, node)) if node != NO_NODE else None
+            attributes_json(attributes.of(gpu, node)) if node != NO_NODE else None
             for gpu, node in zip(gpus, nodes, strict=True)
         ]
         columns["attributes"] = pa.array(texts, pa.string())

@@ -13,7 +13,7 @@ from chopper_core.model.column_names import PART_OF
 from chopper_core.render.cells import beginning, cell_width, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
-from chopper_core.util.grouping import grouped
+from chopper_core.util.grouping import grouped_by
 from chopper_core.util.patterns import late
 from chopper_core.views.frame import Frame
 
@@ -93,7 +93,7 @@ def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[s
     short = {name: elide(name, width, glyphs) for name in names}
     cut = [name for name, text in short.items() if text != name]
     for kind in (_template, short.__getitem__):
-        for several in grouped(cut, kind).values():
+        for several in grouped_by(cut, kind).values():
             if len(several) > 1 and width >= _MIN_DIFFERENCE_WIDTH:
                 _show_difference(several, 0, width, glyphs, short)
     if len(set(short.values())) < len(short) and all(map(_PLAIN.fullmatch, cut)):
@@ -133,7 +133,7 @@ def _show_difference(
     head += glyphs.ellipsis if len(head) < begin else ""
     for name in names:
         short[name] = head + beginning(name[begin:], width - cell_width(head), glyphs)
-    for several in grouped(names, short.__getitem__).values():
+    for several in grouped_by(names, short.__getitem__).values():
         # No other attempt shows more of them from where they differ.
         if len(several) > 1 and (begin < len(shared) or len(several) < len(names)):
             _show_difference(several, begin, width, glyphs, short)
@@ -142,7 +142,7 @@ def _show_difference(
 def _tensile(names: list[str]) -> list[str]:
     """Tensile names as tile and layout; those that share these keep the parameters that differ."""
     short = list(names)
-    same = grouped(range(len(names)), lambda row: _tile_and_layout(names[row]))
+    same = grouped_by(range(len(names)), lambda row: _tile_and_layout(names[row]))
     for begin, rows in same.items():
         tokens = [dict.fromkeys(names[row].split("_")) for row in rows]
         shared = set(tokens[0]).intersection(*tokens)
@@ -165,7 +165,7 @@ def _templates(names: list[str]) -> list[str]:
     parsed = [_arguments(name) for name in names]
     keys = [(head, len(arguments), rest) for head, arguments, rest in parsed]
     short = list(names)
-    for (head, count, rest), rows in grouped(range(len(keys)), keys.__getitem__).items():
+    for (head, count, rest), rows in grouped_by(range(len(keys)), keys.__getitem__).items():
         if count == 0 or len({names[row] for row in rows}) < 2:
             continue
         columns = []

@@ -21,7 +21,7 @@ from chopper_core.model.view import View
 from chopper_core.render import info
 from chopper_core.render.drawing import Piece, picture
 from chopper_core.render.exchange import limit_notes
-from chopper_core.render.text import command, html_table, shell_word
+from chopper_core.render.text import html_table, shell_word, show_command
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import Escaped, clean, escape_lines
 from chopper_core.util.progress import Progress, silent
@@ -193,7 +193,7 @@ def _section(
     notes = [note for note in frame.notes if note not in of_all]
     notes += limit_notes(frame, min(_MAX_ROWS, len(frame)))
     yield "".join(f'<p class="note">{escape(clean(note))}</p>\n' for note in notes)
-    yield f"<p><code>{escape(command(frame.address))}</code></p>\n"
+    yield f"<p><code>{escape(show_command(frame.address))}</code></p>\n"
 
 
 def _table(frame: Frame, most: int, shown: int = _ROWS) -> Iterator[str]:
@@ -217,7 +217,7 @@ def _findings(run: Run, frame: Frame) -> Iterator[str]:
         yield f"{escape(clean(str(figures.get('detail') or '')))}"
         if figures.get("advice"):
             yield f"<br><em>Try:</em> {escape(clean(str(figures['advice'])))}"
-        yield f"<br><code>{escape(command(address))}</code>"
+        yield f"<br><code>{escape(show_command(address))}</code>"
         if row < _EVIDENCE:
             try:
                 evidence = query(run, parse(address))
@@ -253,7 +253,7 @@ def _sources(run: Run, view: View) -> Iterator[str]:
     opened = shell_word(render(view))
     yield f"<p><code>chopper {escape(opened)}</code> opens this run; "
     yield f"<code>chopper report {escape(opened)}</code> writes this page.</p>\n"
-    described = escape(info.as_text(run), quote=False)
+    described = escape(info.info_text(run), quote=False)
     yield "<details><summary>sources, alignment, labels</summary>"
     yield f"<pre>{described}</pre></details>\n"
 

@@ -197,7 +197,7 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
         "",
         *(f"- {escaped(clean(note))}" for note in (*frame.notes, *limit_notes(frame, count))),
     ]
-    lines += ["", "```sh", command(frame.address, charted=_is_charted(frame, drawn)), "```"]
+    lines += ["", "```sh", show_command(frame.address, charted=_is_charted(frame, drawn)), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -210,7 +210,7 @@ def as_html(frame: Frame) -> str:
         *(f"<p>{escape(clean(line))}</p>" for line in frame.headline),
         html_table(frame, count),
         *(f"<p>{escape(clean(note))}</p>" for note in (*frame.notes, *limit_notes(frame, count))),
-        f"<p><code>{escape(command(frame.address))}</code></p>",
+        f"<p><code>{escape(show_command(frame.address))}</code></p>",
     ]
     return "\n".join(lines) + "\n"
 
@@ -259,7 +259,7 @@ def _plain_table(frame: Frame, count: int) -> tuple[list[bool], list[list[str]]]
     return [True, *(column.is_word for column in columns)], [*map(list, cells)]
 
 
-def command(address: str, *, charted: bool = False) -> str:
+def show_command(address: str, *, charted: bool = False) -> str:
     return f"chopper show {shell_word(address)}" + " --chart" * charted
 
 
@@ -338,7 +338,7 @@ def _footer(frame: Frame, count: int, drawn: Sequence[str]) -> list[str]:
             f"{clean(name)}: {clean(_shortened(attribute_text(value)))}"
             for name, value in frame.attributes(0).items()
         ]
-    return [*notes, command(frame.address, charted=_is_charted(frame, drawn))]
+    return [*notes, show_command(frame.address, charted=_is_charted(frame, drawn))]
 
 
 def _shortened(text: str) -> str:

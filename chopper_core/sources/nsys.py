@@ -42,7 +42,7 @@ from chopper_core.tables.columns import (
 from chopper_core.tables.losses import ABSENT, Losses, newer_than
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Int32, Int64
-from chopper_core.util.grouping import first_equal, numbered, ranked
+from chopper_core.util.grouping import first_equal, numbered_rows, ranked
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
@@ -281,7 +281,7 @@ def _syncs(parts: Sequence[Sequence[Int64]], ranks: Mapping[int, int], epoch_ns:
         np.concatenate(columns) for columns in zip(*parts, strict=True)
     )
     is_record = kind == SyncKind.RECORD
-    code = numbered((process, shared))
+    code = numbered_rows((process, shared))
     records = np.flatnonzero(is_record)
     recorder = first_equal(code[records], code)
     recorded = np.append(correlation[records], ABSENT)[recorder]

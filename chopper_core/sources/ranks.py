@@ -128,7 +128,7 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     others.sort(key=lambda file: natural_key(file.path))
     lost = [file for file in others if file.is_damaged and rank_in_name(file.path.name) is not None]
     heads = [
-        cast(Any, source).head_of(head_of(file.path))
+        cast(Any, source).host_trace_head(head_of(file.path))
         for source in (formats(Family.HOST) if others else ())
         for file in others
         if file.path.name.casefold().endswith(source.SUFFIXES)

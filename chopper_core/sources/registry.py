@@ -18,7 +18,7 @@ from chopper_core.tables.text import FileHead, head_of
 from chopper_core.util import plugins
 from chopper_core.util.atomic import MOST_FOLDERS_DEEP
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import evenly, grouped
+from chopper_core.util.grouping import evenly, grouped_by
 from chopper_core.util.memory import internal_error, is_out_of_memory, reading
 from chopper_core.util.patterns import late, shape_of_name
 from chopper_core.util.plugins import Plugin
@@ -41,7 +41,10 @@ class Family(StrEnum):
     """Read into tables that are `joined` to a `Trace`."""
     CPU = "CPU samples"
     """Read into a `CpuTable`."""
+    TRAINER = "trainer log"
+    """Read into a `TrainerLog`."""
     SCHEDULE = "pipeline schedule"
+    COMMUNICATION = "communication"
     """Read into a `RunPart`."""
 
 
@@ -67,7 +70,19 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     ),
     Family.HOST: (),
     Family.CPU: ("cpu",),
+    Family.TRAINER: (
+        "trainer.torchtitan_events",
+        "trainer.mlperf",
+        "trainer.megatron",
+        "trainer.torchtitan",
+        "trainer.verl",
+        "trainer.maxtext",
+        "trainer.mmengine",
+        "trainer.deepspeed",
+        "trainer.huggingface",
+    ),
     Family.SCHEDULE: (),
+    Family.COMMUNICATION: (),
 }
 """The module of each format, imported on demand; the first one that recognises a file reads it.
 Those of extensions and plugins follow."""
@@ -227,7 +242,7 @@ def _plugin_formats(family: Family) -> Sequence[SourceFormat]:
     return [_PluginFormat(each, module) for each, module in known if family == module.FAMILY]
 
 
-NEXT_TO_TRACES: Final = (Family.COUNTERS, Family.TELEMETRY, Family.CPU)
+NEXT_TO_TRACES: Final = (Family.COUNTERS, Family.TELEMETRY, Family.CPU, Family.TRAINER)
 """Who asks for one of these asks for the others: a file's start is read once for all of them."""
 
 
@@ -362,7 +377,7 @@ def _without_masses(
     """The files without those of more names like each other than a run has, none of which is read
     as some of them tell; one entry of `skipped` stands for them."""
     below = (path for root, path in listed if path != root)
-    by_shape = grouped(below, lambda path: (path.parent, shape_of_name(path.name)))
+    by_shape = grouped_by(below, lambda path: (path.parent, shape_of_name(path.name)))
     left_out: set[Path] = set()
     for paths in by_shape.values():
         if len(paths) > _MOST_ALIKE and not any(map(family_of, evenly(paths, _PROBED))):

@@ -37,10 +37,10 @@ def read_settings(directory: Path) -> dict[str, Setting]:
     found: dict[str, Setting] = {}
     for name in MANIFESTS:
         if (path := directory / name).is_file():
-            for key, value in keys_of(path):
+            for key, value in setting_keys(path):
                 found.setdefault(setting_name(key) or key.rpartition(".")[2], value)
     for path in _job_files(directory):
-        found = known_settings(keys_of(path)) | found
+        found = known_settings(setting_keys(path)) | found
     return found
 
 
@@ -49,7 +49,7 @@ def has_settings(directory: Path) -> bool:
     return any((directory / name).is_file() for name in MANIFESTS) or bool(_job_files(directory))
 
 
-def keys_of(path: Path) -> Iterator[tuple[str, Setting]]:
+def setting_keys(path: Path) -> Iterator[tuple[str, Setting]]:
     """The scalar values of a JSON or YAML file by their keys, nested ones joined by dots.
 
     Nothing for a file that can't be read.

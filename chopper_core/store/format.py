@@ -43,6 +43,7 @@ from chopper_core.model.side_table import (
 )
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import COLUMNS
+from chopper_core.model.training import TrainedPhases, TrainedSteps
 from chopper_core.model.units import Unit
 from chopper_core.tables.mmap_columns import ColumnPlace
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
@@ -66,6 +67,8 @@ SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (
     Attributes,
     StatedEdges,
     StreamWaits,
+    TrainedSteps,
+    TrainedPhases,
 )
 """The side tables that a store keeps."""
 FILES: Final = frozenset(
@@ -271,7 +274,7 @@ def set_baseline(name: str, *runs: str) -> tuple[str, ...]:
     """
     if not name.replace("-", "_").replace(".", "_").isidentifier():
         raise UsageError(f"{name!r} isn't a baseline's name: use letters, digits, - . and _")
-    names = [each for run in runs for name in matching(run) for each in named_runs(name)]
+    names = [each for run in runs for name in matching_paths(run) for each in named_runs(name)]
     paths = [Path(os.path.expanduser(each)) for each in names]
     for path in paths:
         if not path.exists():
@@ -289,7 +292,7 @@ def remove_baseline(name: str) -> None:
     _write(found)
 
 
-def matching(text: str) -> list[str]:
+def matching_paths(text: str) -> list[str]:
     """The paths that a pattern such as `main/run*` matches, or the text itself without any."""
     from glob import glob
 

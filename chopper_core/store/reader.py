@@ -26,9 +26,9 @@ from chopper_core.store import format as layout
 from chopper_core.tables.mmap_columns import (
     ColumnPlace,
     Content,
-    columns_of,
     content_of,
     lists_of,
+    mapped_columns,
 )
 from chopper_core.util.arrays import AnyArray
 from chopper_core.util.atomic import stamp_of, state_of
@@ -110,11 +110,11 @@ def _read_files(folder: Path, index: layout.StoreIndex, checked: Collection[str]
             names=stored.names,
             operations=stored.operations,
             shapes=stored.shapes,
-            measured=columns_of(contents[layout.MEASURED], measured),
+            measured=mapped_columns(contents[layout.MEASURED], measured),
             **columns,
         )
         series, cpu, cells = (
-            columns_of(contents[name], places[name])
+            mapped_columns(contents[name], places[name])
             for name in (layout.SERIES, layout.CPU, layout.OPERATIONS)
         )
         side_tables = {
@@ -156,7 +156,7 @@ def _columns(
     kind: type[KernelTable | SideTable], content: Content, places: Mapping[str, ColumnPlace]
 ) -> dict[str, AnyArray]:
     """The columns of a table, of one length and the declared types; raises ValueError."""
-    columns = columns_of(content, places)
+    columns = mapped_columns(content, places)
     _check_types(kind, columns)
     if len({len(values) for values in columns.values()}) > 1:
         raise ValueError("columns of different lengths")

@@ -133,7 +133,7 @@ def cut_name(name: str) -> str:
     return f"{name[: MAX_NAME - 64]}… ({len(name):,} characters, {digest})"
 
 
-def packed(values: Sequence[Any]) -> Int64:
+def packed_values(values: Sequence[Any]) -> Int64:
     """Integers as a column, twice as fast as numpy does; raises struct.error for others."""
     return np.frombuffer(struct.pack(f"={len(values)}q", *values), np.int64)
 
@@ -141,9 +141,9 @@ def packed(values: Sequence[Any]) -> Int64:
 def int_column(values: Sequence[Any]) -> Int64:
     """Return the values as int64; ABSENT for missing values and for anything but integers."""
     with suppress(struct.error):
-        return packed(values)
+        return packed_values(values)
     with suppress(struct.error):
-        return packed([ABSENT if value is None else value for value in values])
+        return packed_values([ABSENT if value is None else value for value in values])
     found = [integer(value) for value in values]
     return np.array([ABSENT if value is None else value for value in found], np.int64)
 

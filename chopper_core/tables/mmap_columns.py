@@ -64,7 +64,7 @@ def numbers_at(content: Content, place: ColumnPlace) -> AnyArray:
     return np.frombuffer(content, np.dtype(place.kind), place.count, place.begin)
 
 
-def columns_of(content: Content, places: Mapping[str, ColumnPlace]) -> dict[str, AnyArray]:
+def mapped_columns(content: Content, places: Mapping[str, ColumnPlace]) -> dict[str, AnyArray]:
     return {name: numbers_at(content, place) for name, place in places.items()}
 
 

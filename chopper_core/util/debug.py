@@ -16,7 +16,7 @@ target = ""
 """Where notes go: a path, STDERR, or nowhere."""
 
 
-def start(to: str) -> None:
+def start_log(to: str) -> None:
     global _file, target
     import faulthandler
 
@@ -35,7 +35,7 @@ def to_file(path_of: Callable[[], str]) -> str:
     """
     stop()
     try:
-        start(path := path_of())
+        start_log(path := path_of())
     except OSError:
         return ""
     return path

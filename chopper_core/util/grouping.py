@@ -146,7 +146,7 @@ def packed(columns: Sequence[Codes]) -> Int64:
     return code
 
 
-def numbered(columns: Sequence[Codes]) -> Index:
+def numbered_rows(columns: Sequence[Codes]) -> Index:
     """A number for each row, from 0 on, equal for rows that are equal in all columns."""
     return ranked(packed(columns))[1]
 
@@ -320,7 +320,7 @@ def distinct_without(values: AnyArray, others: Sequence[int] | AnyArray) -> AnyA
     return found[~isin(found, others)]
 
 
-def grouped(members: Iterable[Member], of: Callable[[Member], Key]) -> dict[Key, list[Member]]:
+def grouped_by(members: Iterable[Member], of: Callable[[Member], Key]) -> dict[Key, list[Member]]:
     """The members by their key, in the order in which the keys come first."""
     found: dict[Key, list[Member]] = {}
     for each in members:

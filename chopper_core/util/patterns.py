@@ -25,7 +25,7 @@ def late(text: str, flags: int = 0) -> re.Pattern[str]:
     return cast("re.Pattern[str]", _LatePattern(text, flags))
 
 
-def group_of(pattern: re.Pattern[str], text: str, group: int | str = 1) -> str:
+def matched_group(pattern: re.Pattern[str], text: str, group: int | str = 1) -> str:
     """A group of the first match of a pattern in a text; empty without one."""
     match = pattern.search(text)
     return (match[group] or "") if match else ""
@@ -34,7 +34,7 @@ def group_of(pattern: re.Pattern[str], text: str, group: int | str = 1) -> str:
 _ENTRY = late(r"\n    (?! )")
 
 
-def entries(text: str) -> Iterator[tuple[str, str]]:
+def listed_entries(text: str) -> Iterator[tuple[str, str]]:
     """The entries of a declaration: lines, each with the words that are set in below it."""
     for entry in _ENTRY.split(text.rstrip())[1:]:
         head, _, words = entry.partition("\n")

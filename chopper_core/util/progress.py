@@ -41,7 +41,7 @@ def share_done(done: int, total: int) -> float | None:
     return min(done / total, 1.0) if total >= _MIN_UNITS else None
 
 
-def step_text(step: str, done: int, total: int) -> str:
+def progress_text(step: str, done: int, total: int) -> str:
     """A step, and of few units which one it is at."""
     return f"{step}, {done + 1} of {total}" if done < total and 1 < total < _MIN_UNITS else step
 

@@ -293,7 +293,7 @@ def _start_worker(
         memory.start_libraries()
     if debug_target:
         with suppress(OSError):
-            debug.start(debug_target)
+            debug.start_log(debug_target)
     # A library's prints must not mix with the answers of a command.
     os.dup2(2, 1)
 

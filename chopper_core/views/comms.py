@@ -12,10 +12,20 @@ from msgspec.structs import replace
 
 from chopper_core.analyses import collective_figures as columns
 from chopper_core.analyses.base import base_of
-from chopper_core.analyses.collective_figures import headline, kind_text, known, notes
+from chopper_core.analyses.collective_figures import (
+    collective_notes,
+    collectives_headline,
+    kind_text,
+    known,
+)
 from chopper_core.analyses.rows import Own, Partition, grouped, quantiles
 from chopper_core.columns import METRICS, Values, numbered, worded_codes
-from chopper_core.graph.collectives import Collectives, collectives_in, collectives_of
+from chopper_core.graph.collectives import (
+    Collectives,
+    collectives_in,
+    collectives_of,
+    transfers,
+)
 from chopper_core.graph.process_groups import SPLITS, expert_note, split_groups, split_of
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.groups import Groups
@@ -45,6 +55,7 @@ SPEC: Final = ViewSpec(
     by=(
         *any_level("kind", "operation", "collective", "phase", "layer", "iteration"),
         "group",
+        "pair",
         *SPLITS,
     ),
     of="collective",
@@ -53,6 +64,8 @@ SPEC: Final = ViewSpec(
 
 
 COLLECTIVE: Final = "collective"
+PAIR: Final = "pair"
+"""Split of messages by the ranks between which they go."""
 OPERATION: Final = "operation"
 """Split by the operation that runs next on the GPU: what exposed communication holds up."""
 _LEAST_BAR: Final = 0.005
@@ -92,8 +105,8 @@ def answer(run: Run, view: View) -> ViewResult:
     exposed_ms = _exposed_ms(run, found, view)
     return replace(
         result,
-        headline=headline(found, base_of(run, view), exposed_ms),
-        notes=(*result.notes, *notes(run, found)),
+        headline=collectives_headline(found, base_of(run, view), exposed_ms),
+        notes=(*result.notes, *collective_notes(run, found)),
         charts=(*_bars(exposed_ms), *_skews(found), *_by_occurrence(found)),
     )
 
@@ -114,9 +127,9 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
         (columns.SKEW, known(found, found.skew_ns)),
         (columns.TRANSFER, known(found, found.transfer_ns)),
         (columns.LAST, columns.gpu_words(found.last_gpu, found.complete)),
-        *columns.waits(found, owner, count),
+        *columns.collective_waits(found, owner, count),
         *columns.rates(found, np.arange(count), count, owner),
-        *columns.shares(found, owner, count),
+        *columns.collective_shares(found, owner, count),
         (columns.SIZE, Values(found.bytes, found.bytes < 0)),
         (columns.KIND, kinds),
         (columns.PHASE, worded_codes(table.phase[one], partial(table.text_of, "phase"))),
@@ -151,6 +164,8 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
         codes_of_rows, texts = split_of(run, rows, by)
     elif by == "group":
         codes_of_rows, texts = table.group[rows].astype(np.int64), [*table.names, "unknown"]
+    elif by == PAIR:
+        codes_of_rows, texts = _pairs(run, rows)
     elif by == OPERATION:
         codes_of_rows = _next_operation(run, rows)
     else:
@@ -175,13 +190,13 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
     strange = outlying.present()[found.member_set]
     own: Own = [
         (columns.CALLS, Values(counts_of(member_owner, count))),
-        *columns.waits(found, member_owner, count),
+        *columns.collective_waits(found, member_owner, count),
         *(columns.blame(run, found, codes, member_owner, unmet) if is_gpu else ()),
         (columns.MEDIAN_TRANSFER, numbered(transfer[:, 0])),
         (columns.P95_TRANSFER, numbered(transfer[:, 1])),
         (columns.MEDIAN_SKEW, numbered(skew[:, 0])),
         (columns.LARGEST_SKEW, numbered(skew[:, 1])),
-        *columns.shares(found, member_owner, count),
+        *columns.collective_shares(found, member_owner, count),
     ]
     if not is_gpu:
         size = found.bytes[found.member_set]
@@ -200,7 +215,7 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
     ]
 
     def opens(row: int) -> View:
-        if by in SPLITS:
+        if by in (PAIR, *SPLITS):
             return replace(view, by="group", sort="", filter="", columns=())
         if by == OPERATION:
             return child_of(view, level, labels[row])
@@ -263,7 +278,7 @@ def _members(run: Run, view: View) -> ViewResult:
         opens=lambda row: activity_view(run, view, int(rows[row])),
         headline=(f"{kind_text(one, int(one.kind[0]))} {number}: {skew}",),
         base=base_of(run, view).itself,
-        notes=notes(run, one),
+        notes=collective_notes(run, one),
     )
 
 
@@ -271,6 +286,20 @@ _MAX_POINTS: Final = 1_500
 """With more collectives, evenly chosen ones are drawn."""
 _MAX_OCCURRENCES: Final = 300
 """With more occurrences, medians of neighbours are drawn."""
+
+
+def _pairs(run: Run, rows: Index) -> tuple[Int64, list[str]]:
+    """The code of the pair of ranks of each message, and the text of each code; `NO_LABEL` is the
+    last, of what is no message or has no known peer."""
+    sent = transfers(run, rows)
+    rank_of = run.rank_of
+    pairs = sorted({(rank_of[one.sender], rank_of[one.receiver]) for one in sent.values()})
+    number = {pair: code for code, pair in enumerate(pairs)}
+    codes = np.full(len(rows), NO_LABEL, np.int64)
+    for place, row in enumerate(rows.tolist()):
+        if (one := sent.get(row)) is not None:
+            codes[place] = number[rank_of[one.sender], rank_of[one.receiver]]
+    return codes, [*(f"rank {one} to {other}" for one, other in pairs), "no peer"]
 
 
 def _next_operation(run: Run, rows: Index) -> Int64:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.rows import LabelledRows, Own
-from chopper_core.analyses.samples import evenly
+from chopper_core.analyses.samples import even_places
 from chopper_core.columns import Values, columns, numbered
 from chopper_core.columns.metric import absent, quotient
 from chopper_core.model.charts import Chart, HeatMap, LineChart
@@ -270,7 +270,7 @@ def _notes(run: Run, use: _Use, level: float) -> tuple[str, ...]:
 def _charts(run: Run, use: _Use) -> tuple[Chart, ...]:
     if not len(use.times_ns):
         return ()
-    some, threads = evenly(len(use.times_ns)), use.busy_threads
+    some, threads = even_places(len(use.times_ns)), use.busy_threads
     lines = {"logical active": use.active.sum(axis=1)[some].astype(np.float64)}
     if threads.size:
         lines["physical active"] = (threads > 0).sum(axis=1)[some].astype(np.float64)

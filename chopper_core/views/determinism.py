@@ -21,7 +21,7 @@ from chopper_core.analyses.steadiness import (
     FIGURES,
     Steadiness,
     SteadinessFigure,
-    gpus_of,
+    complete_gpus,
     sampled_steadiness,
     steadiness,
 )
@@ -33,7 +33,7 @@ from chopper_core.model.view import View, as_statistic, child_of, pivot
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.util.grouping import median_of
-from chopper_core.views.shared.table_view import known_of
+from chopper_core.views.shared.table_view import known_columns
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -132,7 +132,7 @@ def answer(run: Run, view: View) -> ViewResult:
         labels=labels,
         columns=tuple(own),
         opens=opens,
-        shown=known_of(own, first),
+        shown=known_columns(own, first),
         headline=_headline(ours, base, compared, view),
         notes=_notes(ours, base),
     )
@@ -149,7 +149,7 @@ def _both(run: Run, view: View) -> tuple[Steadiness, Steadiness | None]:
             raise UsageError("the baseline has a trace: compare runs of telemetry alone")
         return sampled_steadiness(run), sampled_steadiness(other)
     try:
-        common = set(gpus_of(run, plain)) & set(gpus_of(other, there))
+        common = set(complete_gpus(run, plain)) & set(complete_gpus(other, there))
     except NoSuchNode as error:
         raise NoSuchNode(f"the baseline lacks this node: {error}") from None
     # GPUs and iterations are compared where GPUs are too few.

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of
-from chopper_core.analyses.lanes import lanes_in, nearest
+from chopper_core.analyses.lanes import lanes_in, nearest_start
 from chopper_core.columns import Values
 from chopper_core.columns.filter import FilterRows, matching
 from chopper_core.model.groups import Groups
@@ -79,7 +79,9 @@ def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Interva
             codes = [(level, run.table.column(level)[lane.rows]) for level in wanted]
             there = np.logical_or.reduce([wanted[level][each] for level, each in codes])
             by_lane[place] = lane.starts_ns[there]
-    return nearest(run, view, step, [(lane, by_lane[lane.gpu, lane.stream]) for lane in lanes])
+    return nearest_start(
+        run, view, step, [(lane, by_lane[lane.gpu, lane.stream]) for lane in lanes]
+    )
 
 
 def _wanted(run: Run, dictionary: str, text: str) -> Mask:

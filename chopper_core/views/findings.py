@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of_steps
 from chopper_core.columns import Values, column, numbered, worded
-from chopper_core.findings import Checked, checked, numbers_of, rules_of
+from chopper_core.findings import Checked, checked, count_findings, rules_of
 from chopper_core.findings.parts import Found, Worth, group_of
 from chopper_core.findings.remedies import is_bound
 from chopper_core.findings.rule import CONFIDENCE, DETAIL, IRREGULAR, FindingsContext
@@ -123,9 +123,11 @@ def _rounded(figures: Sequence[float | None]) -> Values:
 
 def _headline(known: Checked) -> str:
     context = known.context
-    groups, parts = numbers_of(known)
+    groups, parts = count_findings(known)
     result = (count(groups, "finding") if groups else "nothing stands out") + parts
     if context.run.is_sampled_only:
+        if context.run.is_logged_only:
+            return facts(result, "the trainer's log alone", "without a trace, no savings")
         gpus = count(len(context.run.gpus), "GPU")
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
     return facts(

@@ -36,7 +36,14 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import combined, counts_of, distinct, evenly, numbered, sums_of
+from chopper_core.util.grouping import (
+    combined,
+    counts_of,
+    distinct,
+    evenly,
+    numbered_rows,
+    sums_of,
+)
 from chopper_core.views.shared.table_view import activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
@@ -283,7 +290,7 @@ def _codes(table: KernelTable, rows: Index, by: str) -> tuple[Int64, Callable[[i
     if by == "type":
         return node_types(table, rows), lambda code, _: TYPES[code]
     if by == "message":
-        codes = numbered((table.operation[rows], table.group[rows], table.bytes[rows]))
+        codes = numbered_rows((table.operation[rows], table.group[rows], table.bytes[rows]))
         return codes.astype(np.int64), lambda _, row: _message(table, row)
     return table.column(by)[rows].astype(np.int64), lambda code, _: table.text_of(by, code)
 

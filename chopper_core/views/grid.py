@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of, divided
 from chopper_core.analyses.rows import LabelledRows, Partition
-from chopper_core.analyses.samples import columns_of, gpus_of
+from chopper_core.analyses.samples import gpus_of, sampled_columns
 from chopper_core.columns import (
     Metric,
     Values,
@@ -35,7 +35,7 @@ from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import distinct, median_of
-from chopper_core.views.shared.rows_of_samples import opened, result_of_samples
+from chopper_core.views.shared.rows_of_samples import power_of_gpu, result_of_samples
 from chopper_core.views.shared.table_view import table_view
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
@@ -100,7 +100,7 @@ def _usual_of(run: Run, view: View) -> str:
 
 def _one(run: Run, view: View) -> ViewResult:
     if run.is_sampled_only:
-        own = {metric.name: (metric, values) for metric, values in columns_of(run)}
+        own = {metric.name: (metric, values) for metric, values in sampled_columns(run)}
         name = view.of or next((each for each in _USUAL_SAMPLED if each in own), "")
         if name not in own:
             there = ", ".join(own) or "nothing"
@@ -126,7 +126,7 @@ def _one(run: Run, view: View) -> ViewResult:
 
 
 def _opens(run: Run, view: View, gpu: int) -> View:
-    return opened(view, str(gpu)) if run.is_sampled_only else child_of(view, "gpu", str(gpu))
+    return power_of_gpu(view, str(gpu)) if run.is_sampled_only else child_of(view, "gpu", str(gpu))
 
 
 def _several(run: Run, view: View) -> ViewResult:

@@ -19,9 +19,9 @@ from chopper_core.analyses.kernel_figures import (
     _OF_SHAPES,
     COLUMNS,
     _known,
-    collectives_in,
     columns_of_kernels,
-    figures_of,
+    is_collective,
+    kernel_figures,
 )
 from chopper_core.analyses.rows import Partition, by_kernel_codes, by_level, quantiles
 from chopper_core.columns import Values, worded
@@ -61,7 +61,7 @@ def answer(run: Run, view: View) -> ViewResult:
         words["operation"] = _operations(run, view, rows)
         words["class"] = worded([classes[code] for code in rows.nodes.codes("kernel").tolist()])
     base, labels = base_of(run, view), rows.labels
-    figures, whole = figures_of(run, rows)
+    figures, whole = kernel_figures(run, rows)
     spread = quantiles(rows.nodes, "duration_ns", (0.5, 0.95))
     quantile = {"median_ns": Values(spread[:, 0]), "p95_ns": Values(spread[:, 1])}
     figures = words | figures | quantile
@@ -109,7 +109,7 @@ def _partition(run: Run, view: View, by: str) -> Partition:
 
 def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
     """The time of kernels, and how much of it the first rows and communication take."""
-    is_comm = collectives_in(rows.nodes)
+    is_comm = is_collective(rows.nodes)
     kernel_ns = rows.nodes.sum("duration_ns")
     most, comm_ns = np.sort(kernel_ns)[::-1][:_MAX_TOP], int(kernel_ns[is_comm].sum())
     whole, has_others = int(kernel_ns.sum()), not is_comm.all()

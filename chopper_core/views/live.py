@@ -26,10 +26,10 @@ from chopper_core.model.units import Unit
 from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.views.shared.evidence import findings
+from chopper_core.views.shared.evidence import finding_cards
 from chopper_core.views.shared.marks import mark_limits
-from chopper_core.views.shared.rows_of_samples import opened
-from chopper_core.views.shared.table_view import known_of, table_view
+from chopper_core.views.shared.rows_of_samples import power_of_gpu
+from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, options_of
 
 SPEC: Final = ViewSpec(
@@ -113,8 +113,8 @@ def answer(run: Run, view: View) -> ViewResult:
         LabelledRows("gpu", [str(gpu) for gpu in gpus]),
         own,
         total={},
-        opens=lambda row: (opened if run.is_sampled_only else _gpu)(view, str(gpus[row])),
-        shown=known_of(own),
+        opens=lambda row: (power_of_gpu if run.is_sampled_only else _gpu)(view, str(gpus[row])),
+        shown=known_columns(own),
         headline=run.memo(("live headline", view.baseline), lambda: _headline(run, view, steps)),
         charts=(*(replace(each, steps=_step_row(steps)) for each in lanes), *below),
     )
@@ -142,7 +142,7 @@ def _headline(run: Run, view: View, steps: StepTimes | None) -> tuple[str, ...]:
 def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -> tuple[Card, ...]:
     """Alarms, the newest first, then the findings of the newest step."""
     cards = []
-    opens = opened if run.is_sampled_only else _gpu
+    opens = power_of_gpu if run.is_sampled_only else _gpu
     for event in reversed(run.recent.events if run.recent is not None else ()):
         target = opens(view, str(event.gpu)) if event.gpu in gpus else View(view.run)
         sign = ("▲" if event.holds else "●") + strftime(" %H:%M:%S", localtime(event.began_s))
@@ -151,7 +151,7 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
     if number is not None:
         # GPUs whose next window comes later have no less work: findings are those of this step.
         newest_step = child_of(View(view.run), "iteration", str(number))
-        cards += [card for card in findings(run, newest_step, _MOST_FINDINGS) if card.text]
+        cards += [card for card in finding_cards(run, newest_step, _MOST_FINDINGS) if card.text]
     return tuple(cards[:_MOST_CARDS])
 
 

@@ -12,7 +12,7 @@ from chopper_core.analyses.base import Base, base_of
 from chopper_core.analyses.overlap import _LIKE, Effect, Overlaps, _OfLike, effect, overlaps_in
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.columns import METRICS, Values, column, numbered, worded
-from chopper_core.columns.derived import named, reduced
+from chopper_core.columns.derived import reduced, statistic_column
 from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.column_names import SAMPLED
@@ -182,7 +182,7 @@ def _figures(found: Overlaps, owner: Index, count: int, stat: str = "") -> Own:
     if stat:
         order = stable_order(owner)
         return [
-            (named(metric, stat), reduced(stat, values.take(order), owner[order], count))
+            (statistic_column(metric, stat), reduced(stat, values.take(order), owner[order], count))
             for metric, values in _of_each(found)
         ]
     in_comm, elapsed = (sums_of(each, owner, count) for each in (found.comm_ns, found.elapsed_ns))

@@ -15,15 +15,15 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE, base_of, base_of_steps, baseline_of
 from chopper_core.analyses.kernel_figures import COLUMNS as KERNEL_COLUMNS
-from chopper_core.analyses.kernel_figures import columns_of_kernels, figures_of
-from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, spans_of
+from chopper_core.analyses.kernel_figures import columns_of_kernels, kernel_figures
+from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, label_spans
 from chopper_core.analyses.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 from chopper_core.analyses.power_samples import OF_SAMPLES
 from chopper_core.analyses.rows import ALL_GPUS, GpuRows, LabelledRows, Own, Partition
 from chopper_core.analyses.samples import (
-    columns_of,
     gpus_of,
     mean_powers,
+    sampled_columns,
     sampled_notes,
     total_power,
     totals_of,
@@ -41,6 +41,7 @@ from chopper_core.analyses.step_account import (
     step_of,
     without,
 )
+from chopper_core.analyses.training import traced_steps
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -72,7 +73,7 @@ from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
 from chopper_core.views.shared.rows_of_samples import result_of_samples
 from chopper_core.views.shared.table_view import columns_of as columns_of_figures
-from chopper_core.views.shared.table_view import known_of, table_view
+from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 OPERATION: Final = "operation"
@@ -127,6 +128,8 @@ class _Slow(Struct, frozen=True, eq=False):
 
 
 def answer(run: Run, view: View) -> ViewResult:
+    if run.is_logged_only:
+        return _of_log(run, view)
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
     step = step_of(run, view)
@@ -161,7 +164,12 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         total=total,
         opens=lambda row: _opens(step, rows, row),
         sort=f"-{_LAG}" if has_lags else "",
-        headline=(headline_of(step, base), facts_of(step), *doubt_of(step)),
+        headline=(
+            headline_of(step, base),
+            facts_of(step),
+            *_whole_run(step),
+            *doubt_of(step),
+        ),
         charts=(_composition(step, base), _lanes(step, rows), _cards_of(step, slow)),
         base=base_of_steps(run, view),
         total_title=ALL_GPUS,
@@ -184,7 +192,7 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
     nodes = step.tree.split(view.path, (OPERATION,), step.times.excluded)
     labels = nodes.labels(OPERATION)
     rows = Partition(OPERATION, labels, nodes, step.whole)
-    figures, whole = figures_of(run, rows)
+    figures, whole = kernel_figures(run, rows)
     shown = columns_of_kernels(run, figures)
     gaps = METRICS["idle_ns"].compute(rows.scope(run))
     at = shown.index("mean_ns") + 1
@@ -197,7 +205,12 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
         opens=lambda row: replace(child_of(view, OPERATION, labels[row]), name="kernels"),
         sort="-kernel_ns",
         shown=(*shown[:at], "idle_ns", *shown[at:]),
-        headline=(headline_of(step, base), facts_of(step), *doubt_of(step)),
+        headline=(
+            headline_of(step, base),
+            facts_of(step),
+            *_whole_run(step),
+            *doubt_of(step),
+        ),
         charts=(_composition(step, base), lanes, _cards_of(step, slow)),
         base=base_of(run, view),
     )
@@ -356,7 +369,7 @@ def _phases(step: Step, lane: Lane, cut: Int64) -> Band:
     named = np.flatnonzero(codes != NO_LABEL)
     place = np.searchsorted(lane.starts_ns[named], middles, "right") - 1
     keys = np.where(place >= 0, codes[named[place]] if len(named) else _NOTHING, _NOTHING)
-    return Band("phase", spans_of(keys, lambda code: table.text_of("phase", code)))
+    return Band("phase", label_spans(keys, lambda code: table.text_of("phase", code)))
 
 
 def _composition(step: Step, base: Step | None) -> Composition:
@@ -443,7 +456,7 @@ def _cards_title(view: View) -> str:
 def _cards(step: Step) -> Cards:
     from chopper_core.views.shared import evidence
 
-    cards, figures, number = evidence.findings, "costs, saves", ""
+    cards, figures, number = evidence.finding_cards, "costs, saves", ""
     if step.view.baseline is not None:
         cards, figures = evidence.changes, "change"
     try:
@@ -464,21 +477,40 @@ _SHOWN_OF_SAMPLES: Final = (
 )
 
 
+def _whole_run(step: Step) -> tuple[str, ...]:
+    """How the traced steps compare with the whole run, where its trainer's log is there."""
+    traced = None if step.view.path else traced_steps(step.run)
+    return () if traced is None else (traced.sentence,)
+
+
+def _of_log(run: Run, view: View) -> ViewResult:
+    """The windows of the log of a run that has nothing else, and its findings."""
+    from chopper_core.views.shared.evidence import finding_cards, number_of_findings
+    from chopper_core.views.shared.log_rows import of_windows
+
+    found = of_windows(run, View(view.run))
+    number = number_of_findings(run, view)
+    cards = Cards("findings", finding_cards(run, view, _MAX_CARDS), number=number)
+    return replace(
+        found, opens=lambda row: with_view(view, "training"), charts=(*found.charts[:2], cards)
+    )
+
+
 def _of_samples(run: Run, view: View) -> ViewResult:
     from chopper_core.analyses.power_samples import WINDOW_NS, samples_of
-    from chopper_core.views.shared.evidence import findings, number_of_findings
+    from chopper_core.views.shared.evidence import finding_cards, number_of_findings
     from chopper_core.views.shared.sample_charts import charts
 
-    own = columns_of(run)
+    own = sampled_columns(run)
     found = samples_of(run, view, WINDOW_NS) if own else []
     number = number_of_findings(run, view)
-    cards = Cards("findings", findings(run, view, _MAX_CARDS), number=number)
+    cards = Cards("findings", finding_cards(run, view, _MAX_CARDS), number=number)
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
         own,
         total=totals_of(own),
-        shown=known_of(own, _SHOWN_OF_SAMPLES),
+        shown=known_columns(own, _SHOWN_OF_SAMPLES),
         headline=(_headline_of_samples(run, own), *([run.status] if run.status else [])),
         notes=sampled_notes(run),
         charts=(*charts(found, run.origin_ns)[:2], cards),

@@ -17,9 +17,9 @@ from chopper_core.analyses.pipeline import (
     WEIGHTS,
     Pipeline,
     bubble_of,
-    cells_of,
-    longest,
+    longest_stage,
     pipeline_of,
+    step_cells,
 )
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.columns import Values, columns, numbered
@@ -126,7 +126,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _shares(found: Pipeline, owner: Index, count: int) -> Own:
     """Figures of GPUs and iterations, as means of the rows they belong to."""
-    window, busy, waits, cell = cells_of(found)
+    window, busy, waits, cell = step_cells(found)
     row = np.zeros(len(window), np.intp)
     row[cell] = owner
     means = {
@@ -148,7 +148,7 @@ def _headline(found: Pipeline) -> tuple[str, ...]:
         f"{percent(bubble_of(found))} bubble, {percent(found.theory)} with equal stages",
         f"{found.stages} stages{chunks}, {found.microbatches} microbatches ({found.schedule})",
     )
-    if (long := longest(found)) is None:
+    if (long := longest_stage(found)) is None:
         return (first,)
     stage, times, saving = long
     return (

@@ -26,7 +26,12 @@ from chopper_core.analyses.power_samples import (
     samples_of,
 )
 from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
-from chopper_core.analyses.samples import columns_of, gpus_of, sampled_notes, totals_of
+from chopper_core.analyses.samples import (
+    gpus_of,
+    sampled_columns,
+    sampled_notes,
+    totals_of,
+)
 from chopper_core.analyses.step_energy import StepEnergy
 from chopper_core.analyses.step_times import untraced_in
 from chopper_core.columns import METRICS, is_measured, numbered
@@ -42,7 +47,7 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import median_of, others_median
 from chopper_core.views.shared.rows_of_samples import result_of_samples
 from chopper_core.views.shared.sample_charts import charts
-from chopper_core.views.shared.table_view import known_of, table_view
+from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, any_level, options_of
 
 SPEC: Final = ViewSpec(
@@ -128,7 +133,7 @@ def answer(run: Run, view: View) -> ViewResult:
         [*_sums_of_all(view, own), *_totals(energy)],
         total_title=ALL_GPUS,
         opens=lambda row: _opened(view, rows, row, untraced),
-        shown=known_of(own, _SHOWN_BY_GPU if by == "gpu" else SHOWN_OF_GROUPS),
+        shown=known_columns(own, _SHOWN_BY_GPU if by == "gpu" else SHOWN_OF_GROUPS),
         headline=headline,
         notes=notes,
         charts=charts(found, run.origin_ns),
@@ -161,12 +166,12 @@ def _columns(run: Run, view: View, found: list[GpuSamples], options: Mapping[str
 
 def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: float) -> ViewResult:
     found = samples_of(run, view, window_ns)
-    own, sampled = {}, columns_of(run)
+    own, sampled = {}, sampled_columns(run)
     if sampled:
         # The curves of the view lack the last sample's value, which the summaries have.
         every = (*_columns(run, view, found, options), *sampled)
         own = {metric.name: (metric, values) for metric, values in every}
-    known = [own[name] for name in known_of([*own.values()])]
+    known = [own[name] for name in known_columns([*own.values()])]
     means = {
         signal: own[name][1].known()
         for signal, name in (("power_w", "mean_power_w"), ("gfx_mhz", "mean_gfx_mhz"))
@@ -188,7 +193,7 @@ def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: f
         LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
         known,
         total=totals_of(known),
-        shown=known_of(known, _SHOWN_ALONE),
+        shown=known_columns(known, _SHOWN_ALONE),
         headline=headline,
         notes=(*([run.status] if run.status else []), *sampled_notes(run)),
         charts=charts(found, run.origin_ns),
@@ -228,7 +233,7 @@ def _by_label(
             own.append((OF_STEPS[name], replace(known, missing=missing)))
         totals = [(OF_STEPS["step_energy_j"], energy.together())]
     divisors = base_of(run, view).of_rows({by: rows.labels})
-    shown = known_of(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
+    shown = known_columns(own) + tuple(name for name in _MEASURED if is_measured(name, run.table))
     known_all = np.isfinite(joules).all()
     return table_view(
         view,

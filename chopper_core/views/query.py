@@ -33,7 +33,7 @@ def query(run: Run, view: View) -> Frame:
     return run.frame(view, wait=True) if isinstance(run, SeveralRuns) else run_frame(run, view)
 
 
-def preview(run: Run, view: View) -> Frame:
+def preview_frame(run: Run, view: View) -> Frame:
     return run.frame(view, wait=False) if isinstance(run, SeveralRuns) else run_preview(run, view)
 
 

@@ -12,10 +12,13 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import base_of_steps
 from chopper_core.analyses.rows import GpuRows, LabelledRows
-from chopper_core.analyses.step_parts import PARTS, StepParts, steps_of
-from chopper_core.analyses.step_times import stated_tokens, token_rate
+from chopper_core.analyses.step_parts import PARTS, StepParts, step_parts_of
+from chopper_core.analyses.step_times import (
+    stated_tokens,
+    token_rate,
+)
 from chopper_core.columns import Metric, Values, column, columns, numbered, worded
-from chopper_core.columns.derived import named, reduced_along
+from chopper_core.columns.derived import reduced_along, statistic_column
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.phrases import count, facts
 from chopper_core.model.run import Run
@@ -106,7 +109,7 @@ def answer(run: Run, view: View) -> ViewResult:
             "other over="
         )
     given = options_of(view, SPEC, tokens=r"0*[1-9]\d{0,11}").get("tokens")
-    steps = steps_of(run, view, int(given) if given else None)
+    steps = step_parts_of(run, view, int(given) if given else None)
     by_part = by == "part"
     labels, own, whole = _by_part(steps, view.stat) if by_part else _by_step(run, steps, view, by)
     return table_view(
@@ -150,7 +153,7 @@ def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> d
     took = found[:, 0] if stat else step_ns
 
     def stated(metric: Metric, numbers: Float64) -> Column:
-        return (named(metric, stat) if stat else metric), Values(numbers)
+        return (statistic_column(metric, stat) if stat else metric), Values(numbers)
 
     whole = Values(np.nan_to_num(tokens).astype(np.int64), np.isnan(tokens))
     is_whole = np.array_equal(whole.numbers, np.nan_to_num(tokens))
@@ -165,7 +168,7 @@ def _figures(steps: StepParts, cells: Float64, stat: str, step_ns: Float64) -> d
 
 def totals(run: Run, view: View) -> list[Column]:
     """The total row by iteration; nothing without a complete one."""
-    steps = steps_of(run, view)
+    steps = step_parts_of(run, view)
     return _total(steps, _by_iteration(steps, _every(steps))[steps.steady], "")
 
 
@@ -238,7 +241,10 @@ def _by_part(steps: StepParts, stat: str) -> Table:
     if stat:
         chosen = steps.parts_ns[:, steps.steady].reshape(-1, len(PARTS))
         took = reduced_along(stat, chosen) if chosen.size else means
-        own[0], total = (named(COLUMNS["part_ns"], stat), numbered(took[used])), total[1:]
+        own[0], total = (
+            (statistic_column(COLUMNS["part_ns"], stat), numbered(took[used])),
+            total[1:],
+        )
     return [PARTS[place] for place in used], own, total
 
 

@@ -111,7 +111,7 @@ def predicted(run: Run, view: View) -> Run:
     return predicted_run(predictor, found, "; ".join(asked), steady.replays.leads)
 
 
-def run_of(run: Run, view: View) -> Run:
+def run_with_changes(run: Run, view: View) -> Run:
     """The run that a view is of: as measured, or as its questions predict it, with the measured one
     to compare with; raises as `predicted`."""
     asked = view.overrides.predicted
@@ -366,7 +366,7 @@ def _codes(run: Run, predictor: Predictor, level: str) -> Int64:
     """The label of each node: of its activity, or of what the host works for."""
     graph = predictor.graph
     row = graph.row.astype(np.int64)
-    host = questions.host_nodes(graph)
+    host = questions.nodes_of_host(graph)
     row[host] = questions.rows_of_hosts(graph, host)[0]
     found = run.table.column(level).astype(np.int64)[row]
     return np.where(row >= 0, found, NO_LABEL)

@@ -47,7 +47,7 @@ _Table = Sequence[tuple[str, re.Pattern[str], str]]
 
 
 @cache
-def table_of(text: str) -> _Table:
+def class_table(text: str) -> _Table:
     """Names and patterns, a line each; an indented line continues the one before."""
     joined = re.sub(r"\n +", "", text.strip())
     pairs = (line.lower().split(maxsplit=1) for line in joined.splitlines())
@@ -71,7 +71,7 @@ def alternatives(pattern: str) -> Iterator[tuple[str, re.Pattern[str]]]:
 def _first(table: str, text: str) -> str | None:
     """The name of the first pattern of a table that occurs in a text's beginning."""
     lowered = text[:_READ_CHARACTERS].lower()
-    for literal, pattern, name in table_of(table):
+    for literal, pattern, name in class_table(table):
         # Most literals aren't there, which takes a hundredth of a search.
         if literal in lowered and pattern.search(lowered):
             return name

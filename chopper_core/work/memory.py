@@ -27,7 +27,7 @@ _RANKS: Final = (
 )
 
 
-def moved(name: str, inputs: Inputs) -> tuple[CallShape, float] | None:
+def moved_elements(name: str, inputs: Inputs) -> tuple[CallShape, float] | None:
     """The call of an operator that memory limits; None for others, and without its sizes.
 
     The number is how many elements it reads and writes, where the trace lacks their type and the

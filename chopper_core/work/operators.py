@@ -28,7 +28,7 @@ from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, 
 from chopper_core.model.traffic import traffic_of
 from chopper_core.util.patterns import late
 from chopper_core.work.kernel_classes import FUSED
-from chopper_core.work.memory import moved
+from chopper_core.work.memory import moved_elements
 
 ATTENTION: Final = late(
     r"scaled_dot_product\w{0,99}attention|^flash_attn::_flash_attn"
@@ -134,7 +134,7 @@ def operator_work(name: str, inputs: Inputs) -> Work | None:
         return _fused(fused["kind"], fused["operators"], inputs)
     if count := _COUNTS.get(name):
         return count(name, inputs)
-    if found := moved(name, inputs):
+    if found := moved_elements(name, inputs):
         return Work(found[0], untyped=found[1])
     return None
 

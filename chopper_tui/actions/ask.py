@@ -263,7 +263,7 @@ def _sources_text(run: Run, width: int) -> str:
     from chopper_core.render import info
 
     lines: list[str] = []
-    for line in info.as_text(run, width).splitlines():
+    for line in info.info_text(run, width).splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         lines += wrap(line, width, subsequent_indent=indent) or [""]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
-from chopper_core.util.patterns import entries
+from chopper_core.util.patterns import listed_entries
 from chopper_tui.actions.compare import refuse_of_set
 from chopper_tui.completions import address_completions, arguments_of, completions
 from chopper_tui.export import (
@@ -243,7 +243,7 @@ class Stop(Struct, frozen=True):
 
 def _stops(text: str) -> Iterator[Stop]:
     """Stops, each a line `title | view | depth | table` with the explanation set in below it."""
-    for head, words in entries(text):
+    for head, words in listed_entries(text):
         title, view, *more = (each.strip() for each in head.split("|"))
         yield Stop(title, words, view, int("".join(more[:1]) or 0), len(more) > 1)
 

@@ -172,7 +172,7 @@ async def _zoom_chart(screen: Explorer, factor: float) -> None:
         return
     chart = _picture_of(screen)
     lens = drawing.drawer_of(chart).centred(chart, screen.lens, screen.cell)
-    screen.look(drawing.zoomed(lens, chart, factor))
+    screen.look(drawing.zoomed_lens(lens, chart, factor))
 
 
 def _through(scope: tuple[int, int], seen: Interval, moved: Interval) -> Interval:
@@ -194,7 +194,7 @@ def _through(scope: tuple[int, int], seen: Interval, moved: Interval) -> Interva
     """)
 async def _pan_chart(screen: Explorer, share: float) -> None:
     if screen.view.name:
-        screen.look(drawing.panned(screen.lens, _picture_of(screen), share))
+        screen.look(drawing.panned_lens(screen.lens, _picture_of(screen), share))
     else:
         await _move_chart(screen, lambda seen: panned(seen, share))
 
@@ -333,7 +333,7 @@ def _step(screen: Explorer, step: int) -> None:
     wanted = screen.cell[1] + step
     if not 0 <= wanted < len(heat.columns) and screen.lens != WHOLE:
         with suppress(UsageError):  # at the end of the map
-            screen.look(drawing.panned(screen.lens, whole, step / len(heat.columns)))
+            screen.look(drawing.panned_lens(screen.lens, whole, step / len(heat.columns)))
             wanted = screen.cell[1] + step
         heat = _map_of(screen)
     if not 0 <= wanted < len(heat.columns):

@@ -21,8 +21,8 @@ from chopper_tui.history import (
     Trail,
     as_measured,
     changed,
-    child_of,
     everywhere,
+    into_child,
     parent_of,
     passed,
     place_of,
@@ -119,7 +119,7 @@ async def enter(screen: Explorer, argument: str) -> None:
     if label is None:
         raise UsageError("there is no row to enter")
     partner = screen.frame.partner(screen.table.cursor)
-    trail = child_of(screen.here, label, screen.columns, partner)
+    trail = into_child(screen.here, label, screen.columns, partner)
     labels: tuple[str, ...] = ()
     if not trail[-1].view.is_leaf:
         labels = await run_in_thread(silent_levels, screen.run, trail[-1].view)
@@ -292,7 +292,7 @@ def _ask_address(screen: Explorer, text: str, cursor: int) -> None:
             return
         try:
             trail = _trail_at(screen, text)
-            run = await run_in_thread(screen_data.run_of, screen.home, trail[-1].view)
+            run = await run_in_thread(screen_data.run_shown, screen.home, trail[-1].view)
             data = await run_in_thread(screen_data.screen_data, run, trail[-1].view)
         except ChopperError as error:
             _ask_address(screen, text, len(text))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from chopper_core.util.errors import UsageError
 from chopper_core.util.memory import parse_size
-from chopper_core.util.patterns import entries, late
+from chopper_core.util.patterns import late, listed_entries
 
 _LEAST_S: Final = 0.5
 """The screen changes at most twice a second."""
@@ -157,7 +157,7 @@ def add_options(parser: ArgumentParser, text: str) -> None:
     has exactly one of those with `one-of`.
     """
     one_of: Any = None
-    for head, more in entries(text):
+    for head, more in listed_entries(text):
         call, _, about = head.partition(" | ")
         found = _ENTRY.fullmatch(call)
         assert found is not None, call

@@ -28,9 +28,9 @@ def run(options: Namespace) -> int:
     if not options.live:
         return explore(str(demo_path()), options)
     if options.write:
-        from chopper_core.ingest.replay import replay
+        from chopper_core.ingest.replay import replay_run
 
-        replay(demo_path(), Path(options.write), options.speed)
+        replay_run(demo_path(), Path(options.write), options.speed)
         return 0
     with TemporaryDirectory(prefix="chopper-demo-") as folder:
         # A process of its own, as a job is one.

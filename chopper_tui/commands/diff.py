@@ -14,7 +14,7 @@ from chopper_tui.commands import show
 from chopper_tui.commands.arguments import READING, TABLE
 from chopper_tui.commands.options import (
     open_with_progress,
-    opened_run,
+    opened_run_with,
     progress_line,
     view_of,
 )
@@ -57,7 +57,9 @@ def run(options: Namespace) -> int:
     view = shown(view_of(options.address, options), options.columns)
     opened = open_with_progress(view, options)
     with progress_line() as progress:
-        others = [opened_run(name, view.overrides.of_base, options, progress) for name in bases[1:]]
+        others = [
+            opened_run_with(name, view.overrides.of_base, options, progress) for name in bases[1:]
+        ]
     base, _ = baseline_of(opened, view)
     columns = {name for limit in options.fail_if for name in limit.columns}
     pair = comparability(opened, (base, *others), columns)
@@ -74,11 +76,11 @@ def run(options: Namespace) -> int:
 def _baselines(options: Namespace) -> list[str]:
     """The runs to compare with, A first; several are for limits alone."""
     from chopper_core.ingest.discovery import find_runs, holds_runs
-    from chopper_core.store.format import SIGN, matching, named_runs
+    from chopper_core.store.format import SIGN, matching_paths, named_runs
 
     names: list[str] = []
     for text in (options.a, *options.base):
-        for path in (each for name in matching(text) for each in named_runs(name)):
+        for path in (each for name in matching_paths(text) for each in named_runs(name)):
             is_several = os.path.isdir(path) and holds_runs(path)
             names += [r.path for r in find_runs([path]) if not r.is_empty] if is_several else [path]
     # A pattern may match the run itself.

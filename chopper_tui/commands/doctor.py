@@ -31,11 +31,11 @@ OPTIONS: Final = ""
 
 
 def run(options: Namespace) -> int:
-    write(escape_lines(report()))
+    write(escape_lines(doctor_report()))
     return 0
 
 
-def report() -> str:
+def doctor_report() -> str:
     from chopper_tui.config import saved_columns, state_directory, state_path
     from chopper_tui.terminal import can_draw, glyphs_of
 

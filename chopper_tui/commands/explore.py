@@ -20,9 +20,9 @@ from chopper_core.util.escape import escape_lines
 from chopper_core.util.progress import silent
 from chopper_tui.commands.options import (
     home_of,
-    open_view,
+    open_view_with,
     open_with_progress,
-    opened_run,
+    opened_run_with,
     progress_line,
     view_of,
 )
@@ -69,7 +69,7 @@ def explore(address: str, options: Namespace) -> int:
     if options.watch:
         return _watch(view, options)
     return show_run(
-        partial(open_view, view, options, is_verified=options.no_cache),
+        partial(open_view_with, view, options, is_verified=options.no_cache),
         view,
         check=None if options.no_cache else partial(verify_view, view),
         is_ascii=options.ascii,
@@ -86,14 +86,14 @@ def _follower(view: View, options: Namespace) -> Follower:
     follower = Follower(view.run, overrides, jobs=jobs, every_s=options.interval)
     follower.alarms = AlarmWatch(options.alarm)
     if holds_several(view.run, not options.no_cache):
-        follower.load = partial(open_view, view, options)
+        follower.load = partial(open_view_with, view, options)
         return follower
     feeds = options.feeds if "feeds" in options else ()
     folder = Path(view.run) if "feeds" in options else follower.folder
     scraped = [scrape_feed(folder, number, url) for number, url in enumerate(options.scrape)]
     follower.feeds = (*feeds, *scraped)
     if view.base_run:
-        base = opened_run(view.base_run, view.overrides.of_base, options, silent)
+        base = opened_run_with(view.base_run, view.overrides.of_base, options, silent)
         follower.others = {view.base_run: base}
     return follower
 
@@ -114,13 +114,13 @@ def _watch(view: View, options: Namespace) -> int:
 
 def _write_lines(view: View, options: Namespace) -> int:
     """Write what comes as lines of JSON, until the run has ended."""
-    from chopper_core.ingest.follow import lines_of
+    from chopper_core.ingest.follow import follow_lines
 
     follower: Follower = _follower(view, options)
     try:
         with progress_line() as progress:
             follower.open(progress)
-        for line in lines_of(follower):
+        for line in follow_lines(follower):
             write(line)
             sys.stdout.flush()
             if options.exit_on_alarm and (events := follower.recent.events):

@@ -9,7 +9,7 @@ from typing import Final
 
 from chopper_core.render.exports import EXPORTS, ExportOptions, export, export_format
 from chopper_tui.commands.arguments import READING
-from chopper_tui.commands.options import open_one, progress_line, view_of
+from chopper_tui.commands.options import open_one_with, progress_line, view_of
 from chopper_tui.commands.output import tell
 
 DESCRIPTION: Final = "Write a run for another program: a simulator, a trace viewer, a script."
@@ -34,7 +34,7 @@ def run(options: Namespace) -> int:
     )
     path = Path(os.path.expanduser(options.output))
     with progress_line() as progress:
-        opened = open_one(view_of(options.run, options), options, progress)
+        opened = open_one_with(view_of(options.run, options), options, progress)
         notes = export(opened, options.to, path, asked, progress)
     for note in notes:
         tell(note)

@@ -8,7 +8,7 @@ from typing import Final
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.view import View
 from chopper_tui.commands.arguments import READING
-from chopper_tui.commands.options import open_one, progress_line
+from chopper_tui.commands.options import open_one_with, progress_line
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "Describe a run: sources, alignment, labels, and files left out."
@@ -29,6 +29,6 @@ def run(options: Namespace) -> int:
         with progress_line() as progress:
             verify_run(options.run, overrides, progress, again=True)
     with progress_line() as progress:
-        opened = open_one(View(options.run, overrides=overrides), options, progress)
-    write((info.as_json if options.format == "json" else info.as_text)(opened))
+        opened = open_one_with(View(options.run, overrides=overrides), options, progress)
+    write((info.info_json if options.format == "json" else info.info_text)(opened))
     return 0

@@ -17,7 +17,7 @@ from chopper_core.model.overrides import Overrides, overrides_of
 from chopper_core.model.view import View, with_view
 from chopper_core.util import debug
 from chopper_core.util.escape import escape_lines
-from chopper_core.util.progress import Progress, share_done, step_text
+from chopper_core.util.progress import Progress, progress_text, share_done
 from chopper_core.views import OVERVIEW
 from chopper_tui.terminal import guard_mapped_files
 
@@ -55,22 +55,22 @@ def read_options(options: Namespace) -> ReadOptions:
 def open_with_progress(view: View, options: Namespace) -> Run:
     """The run of a view, with progress on standard error; of a set, once its runs are read."""
     with progress_line() as progress:
-        return opening.all_read(open_view(view, options, progress), progress)
+        return opening.all_read(open_view_with(view, options, progress), progress)
 
 
-def open_view(
+def open_view_with(
     view: View, options: Namespace, progress: Progress, *, is_verified: bool = True
 ) -> Run:
     guard_mapped_files()
     return opening.open_view(view, read_options(options), progress, is_verified=is_verified)
 
 
-def open_one(view: View, options: Namespace, progress: Progress) -> Run:
+def open_one_with(view: View, options: Namespace, progress: Progress) -> Run:
     guard_mapped_files()
     return opening.open_one(view, read_options(options), progress)
 
 
-def opened_run(name: str, overrides: Overrides, options: Namespace, progress: Progress) -> Run:
+def opened_run_with(name: str, overrides: Overrides, options: Namespace, progress: Progress) -> Run:
     guard_mapped_files()
     return opening.opened_run(name, overrides, read_options(options), progress)
 
@@ -86,7 +86,7 @@ def progress_line() -> Iterator[Progress]:
         if debug.target and step != noted:
             noted = step
             debug.note(step)
-        line, share = escape_lines(step_text(step, done, total))[:48], share_done(done, total)
+        line, share = escape_lines(progress_text(step, done, total))[:48], share_done(done, total)
         if share is not None:
             line += f"  [{'#' * int(share * _BAR_CELLS):.<{_BAR_CELLS}}] {share:4.0%}"
         if is_terminal and line != shown:

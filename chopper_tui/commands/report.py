@@ -9,7 +9,7 @@ from chopper_core.render.report import Look, Style, report
 from chopper_core.views.frame import Frame
 from chopper_tui import __version__
 from chopper_tui.commands.arguments import READING
-from chopper_tui.commands.options import open_one, progress_line, view_of
+from chopper_tui.commands.options import open_one_with, progress_line, view_of
 from chopper_tui.commands.output import write_text
 from chopper_tui.draw.pieces import Line
 
@@ -23,7 +23,7 @@ _CELLS: Final = 120
 def run(options: Namespace) -> int:
     with progress_line() as progress:
         view = view_of(options.run, options)
-        opened = open_one(view, options, progress)
+        opened = open_one_with(view, options, progress)
         page = report(opened, view, LOOK, __version__, progress)
     options.output = options.output or "report.html"
     write_text(page, options)
@@ -33,10 +33,10 @@ def run(options: Namespace) -> int:
 def _draw(frame: Frame) -> list[Line]:
     from chopper_core.model.charts import Cards
     from chopper_core.render.glyphs import UNICODE
-    from chopper_tui.draw.charts import lines_of
+    from chopper_tui.draw.charts import chart_lines
 
     charts = [chart for chart in frame.charts if not isinstance(chart, Cards)]
-    return lines_of(charts, _CELLS, UNICODE.coloured(True))
+    return chart_lines(charts, _CELLS, UNICODE.coloured(True))
 
 
 def _style(theme: str) -> Style:

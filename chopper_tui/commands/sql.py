@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Final
 
 from chopper_tui.commands.arguments import READING
-from chopper_tui.commands.options import open_one, progress_line, view_of
+from chopper_tui.commands.options import open_one_with, progress_line, view_of
 from chopper_tui.commands.output import format_of, write_text
 
 DESCRIPTION: Final = "Ask a run in SQL (DuckDB); without a query, list its tables and columns."
@@ -31,7 +31,7 @@ def run(options: Namespace) -> int:
 
     query = sys.stdin.read() if options.query == "-" else options.query
     with progress_line() as progress:
-        opened = open_one(view_of(options.run, options), options, progress)
+        opened = open_one_with(view_of(options.run, options), options, progress)
         format_name = format_of(options)
         if not query:
             write_text(catalogue_text(described_tables(opened), format_name), options)

@@ -91,14 +91,14 @@ def _spelled(text: str, is_ascii: bool) -> str:
     return text.translate(ASCII) if is_ascii else text
 
 
-def shares(numbers: Float64, axis: Axis) -> Float64:
+def axis_shares(numbers: Float64, axis: Axis) -> Float64:
     """Numbers as shares of an axis, 0 to 1; in its middle where that has no length."""
     if axis.high <= axis.low:
         return np.where(np.isfinite(numbers), 0.5, np.nan)
     return np.clip((numbers - axis.low) / (axis.high - axis.low), 0.0, 1.0)
 
 
-def framed(lines: Sequence[Line], axis: Axis, width: int, is_ascii: bool) -> list[Line]:
+def framed_lines(lines: Sequence[Line], axis: Axis, width: int, is_ascii: bool) -> list[Line]:
     uprights = axis.upright(len(lines), width, is_ascii)
     return [[(left, "dim"), *line] for left, line in zip(uprights, lines, strict=True)]
 
@@ -107,12 +107,12 @@ def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[fl
     """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at most `most`."""
     if high <= low:
         return [low]
-    step = step_of(low, high, most, whole=whole)
+    step = axis_step(low, high, most, whole=whole)
     first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
-def step_of(low: float, high: float, most: int, *, whole: bool = False) -> float:
+def axis_step(low: float, high: float, most: int, *, whole: bool = False) -> float:
     rough = (high - low) / max(most, 1)
     # Below the smallest normal number a power of ten is 0.
     size = 10.0 ** max(floor(log10(rough)), _LEAST_EXPONENT) if rough > 0 else 1.0

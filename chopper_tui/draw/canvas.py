@@ -10,11 +10,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.render.cells import cell_width, pad
-from chopper_core.render.glyphs import Glyphs, columns
+from chopper_core.render.glyphs import Glyphs, column_glyphs
 from chopper_core.render.names import display_names, fitting_names
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.escape import clean
-from chopper_tui.draw.pieces import Line, cut, inked
+from chopper_tui.draw.pieces import Line, cut_line, inked
 
 Cell = tuple[int, int]
 """The cursor in a chart: row and column of a heat map, level and block of an icicle."""
@@ -88,7 +88,7 @@ class Canvas(Struct):
     def append(self, part: Canvas, height: int = 0) -> None:
         top = len(self.lines)
         fitting = part.lines[: max(part.height, 0)]
-        self.lines += [cut(line, part.width, part.glyphs) for line in fitting]
+        self.lines += [cut_line(line, part.width, part.glyphs) for line in fitting]
         self.lines += [[] for _ in range(height - len(fitting))]
         self.cells |= {top + y: cells for y, cells in part.cells.items() if y < len(fitting)}
 
@@ -160,7 +160,7 @@ def area(
     Shares are of the height, NaN where unknown; `inks` are those of each column. Below its top an
     area is blank on its colour, which a terminal fills in few bytes.
     """
-    low, high = (columns(each, height, glyphs) for each in (shares[0], shares[-1]))
+    low, high = (column_glyphs(each, height, glyphs) for each in (shares[0], shares[-1]))
     full, blank = glyphs.spark[-1], " "
     above, fills = [(blank, "")] * len(inks), glyphs.has_halves and not glyphs.has_few
     lines: list[Line] = []

@@ -183,11 +183,11 @@ def most_lines_below(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> int
 def as_lines(
     charts: Sequence[Chart], width: int, glyphs: Glyphs, paint: Paint = plain
 ) -> list[str]:
-    lines = lines_of(charts, width, glyphs.coloured(paint is not plain, paint is painted))
+    lines = chart_lines(charts, width, glyphs.coloured(paint is not plain, paint is painted))
     return [painted_line(line, paint) for line in lines]
 
 
-def lines_of(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> list[Line]:
+def chart_lines(charts: Sequence[Chart], width: int, glyphs: Glyphs) -> list[Line]:
     """All charts, for text and for pages, with a blank line after each."""
     lines: list[Line] = []
     width = width or _TEXT_SIZE[0]
@@ -205,7 +205,7 @@ def seen(chart: Chart, lens: Lens) -> Chart:
     return part
 
 
-def zoomed(lens: Lens, chart: Chart, factor: float) -> Lens:
+def zoomed_lens(lens: Lens, chart: Chart, factor: float) -> Lens:
     most = drawer_of(chart).max_zoom(chart)
     if most is None:
         raise UsageError("this chart has no scale to zoom")
@@ -215,7 +215,7 @@ def zoomed(lens: Lens, chart: Chart, factor: float) -> Lens:
     return replace(lens, factor=closer)
 
 
-def panned(lens: Lens, chart: Chart, share: float) -> Lens:
+def panned_lens(lens: Lens, chart: Chart, share: float) -> Lens:
     if not drawer_of(chart).can_pan:
         raise UsageError("bars begin at zero: this chart can't be moved")
     begin, end = lens.range

@@ -18,7 +18,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.escape import clean
 from chopper_core.util.grouping import distinct, quantiles_along, run_mask
-from chopper_tui.draw.axes import ASCII, Axis, around, framed, shares
+from chopper_tui.draw.axes import ASCII, Axis, around, axis_shares, framed_lines
 from chopper_tui.draw.canvas import (
     MAX_ZOOM,
     UNLIMITED,
@@ -83,13 +83,13 @@ def plotted(
             if axis is not None:
                 ruler = figure.ruler(name, side=side)
                 ruler.lim(0, 1)
-                ruler.ticks(shares(np.array(axis.places), axis).tolist(), list(axis.texts))
+                ruler.ticks(axis_shares(np.array(axis.places), axis).tolist(), list(axis.texts))
         for x, y, text in texts:
             place = x_axis.share(x), y_axis.share(y)
             figure.draw(figure.text(*place, text, alignment="left"))
         for number, curve in enumerate(curves, 1):
             check()
-            xs, ys = shares(curve.x, x_axis), shares(curve.y, y_axis)
+            xs, ys = axis_shares(curve.x, x_axis), axis_shares(curve.y, y_axis)
             kept = _kept_points(xs, ys, width)
             marker = plotext.marker(curve.marker, pixel=plotext.pixel(number))
             signal = figure.signal(xs[kept].tolist(), ys[kept].tolist(), marker=marker)
@@ -237,11 +237,11 @@ def _draw_peers(chart: LineChart, peers: Float64, on: Canvas) -> None:
     far = [] if chart.is_nested else [peers[place] for place in _far_peers(chart, peers)]
     drawn = peers if chart.is_nested else [quantiles_along(peers, (0.5,))[0], *far]
     inks, areas = _named_peers(chart, peers)[1], 1 + chart.is_nested
-    heights = np.stack([shares(each[at], y_axis) for each in drawn])
+    heights = np.stack([axis_shares(each[at], y_axis) for each in drawn])
     body = area(heights[:areas][::-1], lines, [inks[areas - 1]] * cells, on.glyphs)
     lines_in_front = zip(heights[areas:], inks[areas:], strict=False)
     body = lines_over(body, [*lines_in_front][::-1], on.glyphs)
-    on.lines += framed(body, y_axis, width, on.glyphs.is_ascii)
+    on.lines += framed_lines(body, y_axis, width, on.glyphs.is_ascii)
     on.add([(" " * width + x_axis.ruler(cells, on.glyphs.is_ascii), "dim")])
     on.add([(" " * (width + 1) + x_axis.line(cells), "dim")])
 

@@ -88,7 +88,7 @@ class Figure(Struct, frozen=True):
         return f"{text}{'' if scale.text == '%' else ' '}{scale.text}"
 
 
-def figures_of(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:
+def figures_shown(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:
     known = figures(run, view, names)
     return {
         name: _figure(metric_named(name, run.table), values, 0) for name, values in known.items()
@@ -133,12 +133,12 @@ def _shown(run: Run, frame: Frame, row: int) -> tuple[str, str, dict[str, Figure
     # A share is one of the frame's parent; of the row itself it would always be 100 %.
     others = [name for name in METRICS if name not in shown and name != "share_pct"]
     if pointed is not None:
-        return pointed, "kernel", figures_of(run, frame.target(row), others)
+        return pointed, "kernel", figures_shown(run, frame.target(row), others)
     if frame.view.name in ("", OVERVIEW):
         view = frame.view if frame.view.is_leaf else enter(frame.view, label)
         view = replace(frame.target(row), name="") if frame.view.name else view
         with suppress(NoSuchNode):  # a row that only the baseline has
-            shown |= figures_of(run, view, others)
+            shown |= figures_shown(run, view, others)
     return label, frame.level, shown
 
 

@@ -29,7 +29,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.palette import CHANGE_LEVELS, HEAT_LEVELS
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.escape import clean
-from chopper_tui.draw.axes import scale_ends, step_of
+from chopper_tui.draw.axes import axis_step, scale_ends
 from chopper_tui.draw.canvas import (
     MAX_ZOOM,
     MIN_COLUMNS,
@@ -348,7 +348,7 @@ def _ticks(chart: HeatMap, cells: _Grid, on: Canvas, here: int | None) -> Line:
     step = max(-(-need * count // end), 1)
     if is_counted and step > 1:
         # Labels are at round numbers, so that the columns between can be counted.
-        step = int(step_of(0, count, max(count // step, 1), whole=True))
+        step = int(axis_step(0, count, max(count // step, 1), whole=True))
         while step * end < need * count:
             step += step
     owners = np.arange(count + step) * cells.bins // count

@@ -144,7 +144,7 @@ def painted_line(pieces: Pieces, paint: Paint) -> str:
     return "".join(paint(text, ink) for text, ink in kept)
 
 
-def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
+def cut_line(line: Line, width: int, glyphs: Glyphs) -> Line:
     used, kept = 0, []
     for text, ink in line:
         room = width - used

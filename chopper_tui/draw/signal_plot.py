@@ -15,7 +15,7 @@ from chopper_core.model.charts import GpuLanes, SignalRows
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.render.cells import cell_width, pad, scale_of
-from chopper_core.render.glyphs import Glyphs, columns, sparkline
+from chopper_core.render.glyphs import Glyphs, column_glyphs, sparkline
 from chopper_core.util.arrays import Float64
 from chopper_core.util.escape import clean
 from chopper_core.util.grouping import median_of, quantiles_along
@@ -24,7 +24,7 @@ from chopper_core.views.shared.marks import far_out
 from chopper_tui.draw import axes
 from chopper_tui.draw.axes import drawable
 from chopper_tui.draw.canvas import MAX_ZOOM, Canvas, Cell, Drawer, Lens, area, wanted
-from chopper_tui.draw.pieces import Line, cut, short_number, signal_ink, width_of
+from chopper_tui.draw.pieces import Line, cut_line, short_number, signal_ink, width_of
 
 _LEAST_PERCENT: Final = 1.0
 """Span of an axis of shares, at least."""
@@ -47,7 +47,7 @@ def bins_for(signal: Signal, width: int) -> int:
     return max(width - axis_width(signal), 1)
 
 
-def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
+def plot_headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
     scale = _time_scale(chart)
     dash = "–" if not glyphs.is_ascii else "-"
     signal = chart.signal
@@ -106,7 +106,7 @@ def _time_scale(chart: SignalChart) -> UnitScale:
     return replace(scale, decimals=min(max(2 - floor(log10(span)), 0), scale.decimals))
 
 
-def draw(
+def draw_signals(
     chart: SignalChart,
     width: int,
     height: int,
@@ -138,8 +138,8 @@ def draw(
         if np.nanmean(drawn[0]) > np.nanmean(drawn[1]):
             drawn, ink, band = drawn[::-1], "third", ink
     inks = [ink if place in inside else "shade" for place in range(cells)]
-    shares = axes.shares(drawn[:, at], axis)
-    body = axes.framed(area(shares, lines, inks, glyphs, band), axis, label, glyphs.is_ascii)
+    shares = axes.axis_shares(drawn[:, at], axis)
+    body = axes.framed_lines(area(shares, lines, inks, glyphs, band), axis, label, glyphs.is_ascii)
     if time_axis:
         times = _time_axis(chart, cells)
         ruler = times.ruler(cells, glyphs.is_ascii)
@@ -148,7 +148,7 @@ def draw(
             ruler = ruler[:begin] + ruler[begin:end].translate(_HEAVY) + ruler[end:]
         body.append([(" " * label + ruler, "dim")])
         body.append([((" " * (label + 1) + times.line(cells)).ljust(width), "dim")])
-    return [cut(line, width, glyphs) for line in body]
+    return [cut_line(line, width, glyphs) for line in body]
 
 
 def _outlier(chart: SignalChart) -> int | None:
@@ -335,10 +335,14 @@ def _lane_lines(
             figure = (glyphs.up if is_above else glyphs.down) + figure
         drawn: list[Line] = [
             [(cells[: at.cells], _row_ink(signal, row))]
-            for cells in columns(shares[row], tall, glyphs)
+            for cells in column_glyphs(shares[row], tall, glyphs)
         ]
         if signal.unit == Unit.CELSIUS and limit is not None:
-            past = columns(shares[row], tall - 1, glyphs) if tall == _TALLEST else [""] * (tall - 1)
+            past = (
+                column_glyphs(shares[row], tall - 1, glyphs)
+                if tall == _TALLEST
+                else [""] * (tall - 1)
+            )
             drawn = [[(pad(cells, at.cells), _row_ink(signal, row))] for cells in past]
             drawn.append(_heat_meter(float(value), limit, at.cells, glyphs))
         for y, picture in enumerate(drawn):
@@ -415,9 +419,9 @@ def _add_steps(steps: SignalRows, on: Canvas, lines: int) -> None:
     places = np.arange(cells) * len(numbers) // cells
     first = steps.numbers.shape[1] - len(numbers)
     inks = ["alarm" if first + at in steps.outliers else "accent" for at in range(len(numbers))]
-    shares = axes.shares(numbers[None], axis)[:, places]
+    shares = axes.axis_shares(numbers[None], axis)[:, places]
     drawn = area(shares, lines, [inks[place] for place in places], on.glyphs)
-    on.lines += axes.framed(drawn, axis, width, on.glyphs.is_ascii)
+    on.lines += axes.framed_lines(drawn, axis, width, on.glyphs.is_ascii)
     last = f"{_whole(steps.x[1])} {steps.x_title}"
     first_text = _whole(steps.x[0]) if len(numbers) > 1 else ""
     gap = max(cells - len(first_text + last), len(first_text) and 1)

@@ -14,7 +14,7 @@ from chopper_core.model.charts import OF_TRACE, Band, LaneCells, Lanes, Span, St
 from chopper_core.model.units import Unit, is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import Interval
 from chopper_core.render.cells import cell_width, display_name, elide, pad
-from chopper_core.render.glyphs import Glyphs, columns
+from chopper_core.render.glyphs import Glyphs, column_glyphs
 from chopper_core.render.palette import HEAT_LEVELS
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.escape import clean
@@ -30,7 +30,7 @@ from chopper_tui.draw.pieces import (
     HIDDEN,
     WAITING,
     Line,
-    cut,
+    cut_line,
     inked,
     signal_ink,
     width_of,
@@ -317,7 +317,7 @@ def _ghost(picture: Lanes, row: int, bins: int, room: int, glyphs: Glyphs) -> Li
     ghost = _lane(found.cells, bins, glyphs.coloured(False), (None, None))
     drift = f" {found.drift_ns / 1e6:+.3f} ms" if found.drift_ns else " 0 ms"
     end = max(bins - len(drift), 0)
-    line = cut([(text, "third") for text, _ in ghost], end, glyphs)
+    line = cut_line([(text, "third") for text, _ in ghost], end, glyphs)
     return [label, *line, (drift[: bins - end], "warning")]
 
 
@@ -381,7 +381,7 @@ class _Clocks(Struct, frozen=True, eq=False):
         own, (low, high) = self.numbers[row], self.ends
         shares = np.clip((own - low) / max(high - low, 1e-9), 0.0, 1.0)
         if not glyphs.has_halves:
-            return [(columns(shares, 1, glyphs)[0], "good")]
+            return [(column_glyphs(shares, 1, glyphs)[0], "good")]
         levels = np.rint(np.nan_to_num(shares) * (HEAT_LEVELS - 1)).astype(int).tolist()
         texts = ["▀" if each else " " for each in np.isfinite(own).tolist()]
         return inked(texts, [f"heat{level}/text" for level in levels])
@@ -629,6 +629,6 @@ def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
     ink = "accent" if strip.title in OF_TRACE else signal_ink(strip.unit)
     shares = (strip.numbers - strip.low) / span if span > 0 else 0.5 + 0 * strip.numbers
     lines: list[Line] = []
-    for row, text in enumerate(columns(shares, height, glyphs)):
+    for row, text in enumerate(column_glyphs(shares, height, glyphs)):
         lines.append([_label(labels[row], room, glyphs), (text, ink)])
     return lines

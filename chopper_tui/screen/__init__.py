@@ -34,7 +34,7 @@ from chopper_tui.history import (
     Visit,
     changed,
     marked_in,
-    moved,
+    moved_row,
     place_of,
     trail_to,
     with_columns_of,
@@ -131,7 +131,7 @@ class Explorer(ScreenParts):
 
     @property
     def here(self) -> Trail:
-        return moved(self.trail, self.table.label, self.table.offset_of_cursor)
+        return moved_row(self.trail, self.table.label, self.table.offset_of_cursor)
 
     @property
     def accepts_keys(self) -> bool:
@@ -164,7 +164,7 @@ class Explorer(ScreenParts):
         """Show the last place of a trail; where that fails, say why and stay."""
         view = trail[-1].view
         try:
-            run = await run_in_thread(screen_data.run_of, self.home, view)
+            run = await run_in_thread(screen_data.run_shown, self.home, view)
             data = await run_in_thread(self._load, run, view)
         except ChopperError as error:
             self.say(str(error), error=True)
@@ -246,7 +246,7 @@ class Explorer(ScreenParts):
 
             view = await run_in_thread(followed, before, run, view)
         try:
-            shown = await run_in_thread(screen_data.run_of, run, view)
+            shown = await run_in_thread(screen_data.run_shown, run, view)
             data = await run_in_thread(self._load, shown, view)
         except ChopperError as error:
             self.say(str(error), error=True)

@@ -46,7 +46,14 @@ from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.footer import KeyLine, Prompt, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
-from chopper_tui.widgets.pane import Listing, PaneColumn, PaneRow, Room, divided, size_classes
+from chopper_tui.widgets.pane import (
+    Listing,
+    PaneColumn,
+    PaneRow,
+    Room,
+    divided_lines,
+    size_classes,
+)
 from chopper_tui.widgets.tree import ScopeTree
 
 _MAX_HEADLINE: Final = (4, 6)
@@ -452,7 +459,7 @@ class ScreenParts(SteadyScreen[None]):
         after = [signals] * (self.lanes is None and self.data.curves > 0)
         if self.shows_sentences:
             cards, evidence = self._cards_room(body, frame), self._evidence_room(spare, frame)
-            return divided(body, cards, evidence, *after)
+            return divided_lines(body, cards, evidence, *after)
         is_tree, rows = not self.view.name, len(self.frame) + 1 + frame
         least = min(rows, (_FEW_ROWS if frame else _MIN_TABLE) + frame)
         picture, has_curves = self._picture_room(body, frame), bool(after) and self.chart != "off"
@@ -480,7 +487,7 @@ class ScreenParts(SteadyScreen[None]):
             middle += [*curves, *side] if self.chart == "full" else [*side, *curves]
             last = evidences * (not stacked)
         parts = [Room("FrameTable", least, rows, rows), *middle, *last]
-        lines = divided(body, *parts)
+        lines = divided_lines(body, *parts)
         # What nothing else uses is the detail's below the table, else the table's; a person moves
         # the line above it.
         lines["#side" if lines.get("#side") else "FrameTable"] += body - sum(lines.values())
@@ -540,7 +547,7 @@ class ScreenParts(SteadyScreen[None]):
         picture = min(most, body - min(cards.most, body // 4) - spare)
         below = [cards._replace(least=min(cards.least, body - picture - spare))] * self._has_cards
         below += [evidence] * bool(frame)
-        lines = {"PicturePane": picture} | divided(body - picture, *below)
+        lines = {"PicturePane": picture} | divided_lines(body - picture, *below)
         lines[below[-1].part if below else "PicturePane"] += body - sum(lines.values())
         return lines
 

@@ -24,9 +24,9 @@ from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.bars import card_lines
 from chopper_tui.draw.canvas import wanted
-from chopper_tui.draw.pieces import Line, Pieces, cut, marked
+from chopper_tui.draw.pieces import Line, Pieces, cut_line, marked
 from chopper_tui.draw.table import plan
-from chopper_tui.screen_data import ScreenSignal, Sparks, run_of
+from chopper_tui.screen_data import ScreenSignal, Sparks, run_shown
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.frame_table import table_title
 from chopper_tui.widgets.pane import Dragging, Listing, Pane, PaneColumn
@@ -153,8 +153,8 @@ class SignalPane(DrawnPane, Dragging):
         self._shown = seen = run.memo(("signal chart", view, bins), make)
         axis = self.time_axis
         rows = height - (not self.is_panel)
-        lines = plot.draw(seen, room, rows, self.glyphs, time_axis=axis, check=check)
-        self._title = [(" ", "text"), (plot.headline(seen, room, self.glyphs), "dim")]
+        lines = plot.draw_signals(seen, room, rows, self.glyphs, time_axis=axis, check=check)
+        self._title = [(" ", "text"), (plot.plot_headline(seen, room, self.glyphs), "dim")]
         return [[(" ", "text"), *line] for line in lines]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
@@ -355,7 +355,7 @@ class RowsPane(DrawnPane):
 
         lines = height - (not self.is_panel)
         try:
-            run = run_of(home, view)
+            run = run_shown(home, view)
             if here is not None and len(run.gpus) >= lines:
                 view = replace(view, sort="-elapsed_ns")
             frame = query(run, view)
@@ -585,7 +585,7 @@ def _cut(lines: list[Line], most: int, width: int, glyphs: Glyphs) -> list[Line]
         return lines
     *kept, last = lines[:most]
     more = f" {glyphs.ellipsis}"
-    return [*kept, [*cut(last, width - len(more), glyphs), (more, "dim")]]
+    return [*kept, [*cut_line(last, width - len(more), glyphs), (more, "dim")]]
 
 
 def _first_shown(heights: Sequence[int], first: int, cursor: int, room: int) -> int:

@@ -22,7 +22,7 @@ from textual.widgets.option_list import Option
 from chopper_core.columns import Metric
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.util.escape import clean
-from chopper_core.util.progress import share_done, step_text
+from chopper_core.util.progress import progress_text, share_done
 from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.draw.theme import Inks
 from chopper_tui.textual_internals import (
@@ -343,7 +343,7 @@ class LoadingPane(Pane):
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         room = min(_LOADING_WIDTH, max(width - 4, 1))
         margin = (" " * ((width - room) // 2), "text")
-        step = step_text(self.step, self.done, self.total)
+        step = progress_text(self.step, self.done, self.total)
         share = share_done(self.done, self.total)
         percent = "" if share is None else f"{100 * share:4.0f} %"
         drawn = bar(share or 0.0, max(room - 8, 0), self.glyphs)

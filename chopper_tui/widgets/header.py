@@ -23,7 +23,7 @@ from chopper_core.render.cells import (
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
-from chopper_tui.draw.pieces import Line, Pieces, cut, fit, lead, width_of
+from chopper_tui.draw.pieces import Line, Pieces, cut_line, fit, lead, width_of
 from chopper_tui.keymap import EXPLORE, SCREENS
 from chopper_tui.screen_data import ScreenData, key_line
 from chopper_tui.widgets.pane import Pane
@@ -179,7 +179,7 @@ class KeyFigures(Pane):
             text = self.headline(width)
             if len(text) > height > 0:
                 more = f" {self.glyphs.ellipsis}"
-                last = cut(text[height - 1], width - len(more) - 1, self.glyphs)
+                last = cut_line(text[height - 1], width - len(more) - 1, self.glyphs)
                 text[height - 1 :] = [[*last, (more, "text")]]
             return text
         line: list[tuple[str, str]] = [(" ", "text")]

@@ -230,7 +230,7 @@ class Room(NamedTuple):
     most: int = 0
 
 
-def divided(lines: int, *rooms: Room) -> dict[str, int]:
+def divided_lines(lines: int, *rooms: Room) -> dict[str, int]:
     """The lines of parts below one another, given in the order of their worth.
 
     Where not all have their least, the last are left out; each gets what it wants, then its most.

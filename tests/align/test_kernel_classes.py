@@ -18,9 +18,9 @@ from chopper_core.work.kernel_classes import (
     OTHER_CLASS,
     UNKNOWN_COLLECTIVE,
     alternatives,
+    class_table,
     is_communication,
     kernel_class,
-    table_of,
 )
 
 REALDATA = Path(
@@ -222,7 +222,7 @@ def test_nearly_all_time_of_real_traces_has_a_class(name: str) -> None:
     assert time[unknown].sum() <= 0.005 * time.sum()
 
 
-@given(st.data(), st.sampled_from(table_of(CLASSES)))
+@given(st.data(), st.sampled_from(class_table(CLASSES)))
 def test_what_matches_a_pattern_has_its_literal(
     data: st.DataObject, entry: tuple[str, re.Pattern[str], str]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from chopper_core.model.address import parse
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
 from chopper_core.model.hardware import ElementType
-from chopper_core.render.info import as_text, describe
+from chopper_core.render.info import describe, info_text
 from chopper_core.views.query import query
 from tests.align.traces import AUTOGRAD, EVALUATE, FLASH, GEMM, TinyTrace, align
 from tests.support import rows_of
@@ -86,9 +86,9 @@ def test_info_says_the_work_by_type(
         tiny.launch(GEMM, at)
     run = align(tiny, tmp_path).run
     assert describe(run)["model_flops"] == {"unknown": PRODUCT, "fp32": PRODUCT}
-    (line,) = (line for line in as_text(run).splitlines() if "% fp32" in line)
+    (line,) = (line for line in info_text(run).splitlines() if "% fp32" in line)
     assert "50.0 %" in line and peak in line
-    assert "% unknown, unknown peak" in as_text(run)
+    assert "% unknown, unknown peak" in info_text(run)
 
 
 def test_a_kernel_that_says_tf32_computes_in_it(tiny: TinyTrace, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from chopper_core.model.address import parse
 from chopper_core.model.table import NO_TIME, Kind, Rule
 from chopper_core.render import as_json
-from chopper_core.render.info import as_text, describe
+from chopper_core.render.info import describe, info_text
 from chopper_core.views.query import query
 from tests.align.traces import (
     ADAM,
@@ -525,7 +525,7 @@ def test_names_with_markup_and_control_characters_are_kept_as_they_are(tmp_path:
         child = query(found.run, parse(row["address"]))
         assert child.view.path == (row["name"],)
         assert child.total["kernels"] == 1
-    assert "\x1b" not in as_text(found.run)
+    assert "\x1b" not in info_text(found.run)
 
 
 def test_empty_names_have_addresses_too(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_signal_that_no_code_can_raise_comes_again(
 ) -> None:
     """In a finaliser an exception is printed and lost; C code makes errors of its own of one."""
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
-    before = terminal.take(terminal.end)
+    before = terminal.take(terminal.end_program)
     try:
         with pytest.raises(terminal.Ended):
             _finalise(signal.SIGTERM)
@@ -139,7 +139,7 @@ def test_a_signal_that_no_code_can_raise_comes_again(
         with pytest.raises(terminal.Ended):
             terminal.raise_taken()
     finally:
-        terminal.give_back(before)
+        terminal.give_terminal_back(before)
 
 
 @pytest.mark.parametrize("name", ["take", "give_back"])
@@ -151,7 +151,7 @@ def test_a_signal_between_handlers_ends_in_a_sentence(
 
     def with_a_signal(*arguments: Any) -> Any:
         found = real(*arguments) if name == "take" else None
-        terminal.end(signal.SIGTERM)
+        terminal.end_program(signal.SIGTERM)
         return found or real(*arguments)
 
     monkeypatch.setattr(terminal, name, with_a_signal)
@@ -235,8 +235,8 @@ def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(
             os.truncate(path, 9)
         return run
 
-    open_view = options.open_view
-    monkeypatch.setattr(options, "open_view", opened)
+    open_view = options.open_view_with
+    monkeypatch.setattr(options, "open_view_with", opened)
     code = in_child(["show", str(store)], tmp_path / "log", lambda: None)
     assert code == 128 + signal.SIGBUS
     assert (tmp_path / "log").read_text().startswith("chopper: ended by SIGBUS: a file")
@@ -245,9 +245,9 @@ def test_a_mapped_file_that_is_cut_short_ends_in_a_sentence(
 def test_a_signal_that_is_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        taken = terminal.take(terminal.end)
+        taken = terminal.take(terminal.end_program)
         assert signal.SIGHUP not in taken and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        terminal.give_back(taken)
+        terminal.give_terminal_back(taken)
     finally:
         with suppress(TypeError):
             signal.signal(signal.SIGHUP, before)

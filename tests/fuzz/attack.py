@@ -21,7 +21,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostSteps
 from chopper_core.model.table import STATES
 from chopper_core.render.exchange import as_json
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 from chopper_core.sources.settings import read_settings
 from chopper_core.store.format import baselines
 from chopper_core.store.reader import read_store, verify
@@ -114,10 +114,10 @@ def hold(folder: Path, *, beside: bool, views: Iterable[str] = (*VIEWS, "explore
         assert _times(run) == _times_of_good_trace(), "a damaged file changes the trace's figures"
     _survives_a_store(run)
     if run.is_sampled_only:
-        _is_sane(as_text(run))
+        _is_sane(info_text(run))
         return "opened"
     _accounts(run)
-    _is_sane(as_text(run))
+    _is_sane(info_text(run))
     for name in views:
         try:
             frame = query(run, parse(f"R?view={name}&cut=1"))

@@ -30,7 +30,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.exchange import as_json
 from chopper_core.render.exports import EXPORTS, ExportOptions, export
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 from chopper_core.render.report import report
 from chopper_core.render.text import as_text as text_of
 from chopper_core.store.format import RUN, STORE_INDEX, StoreIndex
@@ -197,7 +197,7 @@ def attack_store(number: int) -> tuple[str, dict[str, Exception]]:
 
 def _asked(run: Run, folder: Path, name: str, random: Random) -> Any:
     base = read_store(_store(name))
-    tasks: dict[str, Callable[[], Any]] = {"info": lambda: as_text(run)}
+    tasks: dict[str, Callable[[], Any]] = {"info": lambda: info_text(run)}
     paths = ["", ":" + random.choice(("gpu=0", "gpu=1/iteration=1", "gpu=0/iteration=4"))]
     for view in (*VIEWS, "explore"):
         for path in paths:

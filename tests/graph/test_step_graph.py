@@ -14,7 +14,7 @@ from chopper_core.graph import dependencies
 from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import Evidence
 from chopper_core.graph.host_nodes import queue_times
-from chopper_core.graph.step_graph import Replayed, replay, steps_of
+from chopper_core.graph.step_graph import Replayed, replay, steps_of_graph
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostKind, HostLane, side_tables
@@ -178,7 +178,7 @@ def test_rows_without_launches_follow_each_other() -> None:
 def step_error(run: Run) -> float:
     """The largest deviation of a replayed complete iteration, as a share of the measured one."""
     graph = step_graph(run)
-    steps = steps_of(graph, run.table, replay(graph))
+    steps = steps_of_graph(graph, run.table, replay(graph))
     measured = steps.times_ns(graph, Replayed(graph.begin_ns, graph.work_ns))
     replayed = steps.times_ns(graph, replay(graph))
     errors = []

@@ -219,7 +219,7 @@ def test_reconstructed_times_are_marked_everywhere(tmp_path: Path) -> None:
         assert "reconstructed times" in as_text(frame)
         for row in csv.DictReader(io.StringIO(as_csv(frame))):
             assert row["times"] == "reconstructed"
-    assert "Reconstructed times" in info.as_text(run)
+    assert "Reconstructed times" in info.info_text(run)
     assert info.describe(run)["times"] == "reconstructed"
     export(run, "perfetto", tmp_path / "trace.json")
     assert open_run(str(tmp_path / "trace.json")).is_reconstructed
@@ -241,7 +241,7 @@ def test_measured_times_are_not_marked(tmp_path: Path) -> None:
 
 
 def test_attributes_that_nothing_reads_are_shown(tmp_path: Path) -> None:
-    text = info.as_text(open_run(str(chain(tmp_path))))
+    text = info.info_text(open_run(str(chain(tmp_path))))
     assert "attribute mood (string) of 1 nodes, such as 'calm'" in text
 
 

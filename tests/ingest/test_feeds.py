@@ -12,7 +12,7 @@ import pytest
 
 from chopper_core.ingest import feeds
 from chopper_core.ingest.feeds import node_feed, scrape_feed
-from chopper_core.ingest.follow import Follower, lines_of
+from chopper_core.ingest.follow import Follower, follow_lines
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry import dcgm
 from chopper_core.sources.telemetry.dcgm import scraped_lines
@@ -114,7 +114,7 @@ def test_an_exporter_is_followed(url: str, tmp_path: Path, monkeypatch: pytest.M
         assert follower.open().is_sampled_only
         follower.tail()
         monkeypatch.setattr(Exporter, "text", DCGM.replace("690.25", "701"))
-        first = next(line for line in lines_of(follower) if "time_ns" in line)
+        first = next(line for line in follow_lines(follower) if "time_ns" in line)
         assert '"power_w":690.25' in first and '"gfx_mhz":1980.0' in first
         follower.tail()
         watts = follower.recent.series["power_w", 0].figures[1].tolist()

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from chopper_core.ingest import follow
 from chopper_core.ingest import tail as tail_of
 from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
-from chopper_core.ingest.follow import Follower, has_end, lines_of
+from chopper_core.ingest.follow import Follower, follow_lines, has_end
 from chopper_core.ingest.open import open_run
-from chopper_core.ingest.replay import replay
+from chopper_core.ingest.replay import replay_run
 from chopper_core.ingest.tail import Tail
 from chopper_core.model.address import parse
 from chopper_core.model.inputs import Gpu
@@ -244,7 +244,7 @@ def test_the_finer_of_two_files_counts() -> None:
 
 def test_a_run_without_steps_can_not_be_replayed(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{folder} has no complete step, or no telemetry/"):
-        replay(folder, tmp_path / "into")
+        replay_run(folder, tmp_path / "into")
     assert not (tmp_path / "into").exists()
 
 
@@ -392,14 +392,14 @@ def test_lines_have_every_sample_and_end_with_the_recording(
 ) -> None:
     log = folder / "power.csv"
     log.write_text(HEADING + "\n" + row(0, 0))
-    manifest.start(folder, ["train"])
+    manifest.start_manifest(folder, ["train"])
     follower.open()
     monkeypatch.setattr(follower, "every_s", 0.0)
-    lines = (json.loads(str(line)) for line in lines_of(follower))
+    lines = (json.loads(str(line)) for line in follow_lines(follower))
     found = [next(lines)]
     with log.open("a") as file:
         file.write("".join(row(at, gpu) for at in range(1, 4) for gpu in (0, 1)))
-    manifest.finish(folder, 0)
+    manifest.finish_manifest(folder, 0)
     found += lines
     samples = [
         (each["time_ns"] // 10**9 - START_S, int(gpu), values["power_w"])

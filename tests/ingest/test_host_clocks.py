@@ -20,7 +20,7 @@ from chopper_core.model.inputs import HostClock
 from chopper_core.model.overrides import Overrides, is_meant, overrides_of, parse_clock
 from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, NO_TIME, Kind
-from chopper_core.render.info import as_text, describe
+from chopper_core.render.info import describe, info_text
 from chopper_core.util.errors import UsageError
 from tests.ingest.simulated import Simulated
 
@@ -147,7 +147,7 @@ def test_ranks_of_one_clock_get_no_correction(opened: Callable[..., Run], four: 
     run = opened({})
     assert [clock.ranks for clock in run.hosts] == [(0, 1, 2, 3)]
     assert errors_ns(run, four.run) == [0] * RANKS
-    assert "clocks of the ranks" not in as_text(run)
+    assert "clocks of the ranks" not in info_text(run)
 
 
 @pytest.mark.sweep
@@ -195,7 +195,7 @@ def test_a_name_of_no_clock_is_an_error(opened: Callable[..., Run]) -> None:
 @pytest.mark.sweep
 def test_the_clocks_are_shown_with_their_doubt(opened: Callable[..., Run]) -> None:
     run = opened({2: 3_700 * MS, 3: 3_700 * MS})
-    shown = as_text(run)
+    shown = info_text(run)
     table = shown[shown.index("rank clocks (corrected)") :].splitlines()
     assert table[1] == "  clock 1, rank 0-1: +0 s to the run's: the run's clock"
     assert re.match(

@@ -170,7 +170,7 @@ def test_a_host_trace_gives_shapes_sizes_and_groups(schema: str, ids: bool, tmp_
     assert ("by record-function id with" if ids else "by order with") in note
     assert "its 6 nodes (4 tensors in 4 storages)" in note
     assert "inputs of 2 operators and arguments of 2 collective calls come from it" in note
-    assert note in info.as_text(run)
+    assert note in info.info_text(run)
     assert not run.skipped
 
 

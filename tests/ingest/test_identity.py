@@ -20,7 +20,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.hardware import Agent
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.overrides import overrides_of, parse_gpu
-from chopper_core.render.info import as_text, describe
+from chopper_core.render.info import describe, info_text
 from chopper_core.sources.signals import GpuName
 from chopper_core.util.errors import UsageError
 from chopper_tui.cli import main
@@ -89,7 +89,7 @@ def test_a_gpu_that_is_said_to_be_one_device_is_no_other(coarse: Path) -> None:
 def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse: Path) -> None:
     overrides = overrides_of(gpus=[parse_gpu("amd_smi:1=0"), parse_gpu("amd_smi:0=none")])
     run = open_run(str(coarse), jobs=1, overrides=overrides)
-    shown = as_text(run)
+    shown = info_text(run)
     table = shown[shown.index("devices matched to GPUs") :].splitlines()
     assert table[1].split() == ["GPU", "rank", "trace", "rocprofv3", "CSV", "amd_smi_monitor.csv"]
     assert table[2].split() == ["0", "0", "device", "2,", "0000:0c:00.0", "node", "2,",

@@ -130,7 +130,7 @@ def _drawn(chart: Any) -> Iterator[int]:
 def test_every_view_of_very_many_of_a_kind_is_bounded(kind: str, tmp_path: Path) -> None:
     run = _opened(tmp_path, kind)
     assert len(run.table) >= MANY and not run.failed
-    assert len(info.as_text(run).splitlines()) < MANY + 100
+    assert len(info.info_text(run).splitlines()) < MANY + 100
     answered = 0
     for name in VIEWS:
         for by in ("", *view_spec(name).by):

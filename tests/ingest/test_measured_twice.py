@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chopper_core.ingest.open import open_run
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 
 START_S = 1_726_000_000
 
@@ -20,7 +20,7 @@ def test_two_names_of_one_signal_contradict_each_other(tmp_path: Path) -> None:
     write(tmp_path, "gpu_power_3.csv", 600)
     write(tmp_path, "power_3.csv", 610)
     write(tmp_path, "power_4.csv", 620)
-    report = as_text(open_run(str(tmp_path), jobs=1))
+    report = info_text(open_run(str(tmp_path), jobs=1))
     assert "both give power_w of GPU 3 at the same time" in report
     assert "power_w: 4 samples, 620 to 620" in report
 

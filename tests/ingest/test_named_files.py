@@ -10,7 +10,7 @@ from pathlib import Path
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.render.exchange import as_json
-from chopper_core.render.info import as_text, describe
+from chopper_core.render.info import describe, info_text
 from chopper_core.views.query import query
 from tests.ingest.simulated import Simulated
 
@@ -36,14 +36,14 @@ def test_a_database_of_another_tool_is_named_with_what_it_is(
         database.execute("create table rocpd_api(id integer)")
         database.execute("create table rocpd_op(id integer)")
     database.close()
-    shown = as_text(open_run(str(tmp_path), jobs=1))
+    shown = info_text(open_run(str(tmp_path), jobs=1))
     assert "trace.rpd: is a trace of rocmProfileData (RPD) next to others" in shown
 
 
 def test_info_lists_the_counters_that_are_columns(small: Simulated) -> None:
     described = {each["name"]: each for each in describe(small.run)["counter_columns"]}
     assert described["GRBM_GUI_ACTIVE"]["aggregation"] == "sum over instances"
-    text = as_text(small.run)
+    text = info_text(small.run)
     assert f"{len(described)} counters, available as columns" in text
     assert all(name in text for name in described)
 

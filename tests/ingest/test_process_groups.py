@@ -15,7 +15,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.parallel import FROM_GROUPS, FROM_SETTINGS, FROM_USER
 from chopper_core.model.run import Run
-from chopper_core.render.info import as_text, describe
+from chopper_core.render.info import describe, info_text
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
@@ -73,7 +73,7 @@ def test_a_trace_names_its_groups(folder: Path) -> None:
         assert len(run.groups) == 4 + 1 + 1
         assert run.world == 8
         assert run.table.column("pp").tolist() == [gpu // 2 for gpu in run.table.gpu]
-    assert "parallel   tp 2 × pp 4, from process groups" in as_text(run)
+    assert "parallel   tp 2 × pp 4, from process groups" in info_text(run)
     assert describe(run)["parallel"]["ranks"]["4"] == {"pp": 2, "tp": 0}
 
 

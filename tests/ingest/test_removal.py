@@ -18,10 +18,10 @@ from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.render import render
-from chopper_core.render.info import as_json as info_json
-from chopper_core.render.info import as_text as info_text
+from chopper_core.render import render_frame
 from chopper_core.render.info import describe
+from chopper_core.render.info import info_json as info_json
+from chopper_core.render.info import info_text as info_text
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import figures
@@ -90,17 +90,17 @@ def check_is_whole_without(run: Run) -> None:
         row = frame.row(number)
         charged = (row["compute_ns"] or 0) + (row["overlap_ns"] or 0)
         assert sum(row[part] or 0 for part in BREAKDOWN) == charged > 0
-    shown = json.loads(render(frame, "json"))
+    shown = json.loads(render_frame(frame, "json"))
     assert shown["total"]["kernels"] > 500
     for form in ("text", "markdown", "csv"):
-        assert render(frame, form)
+        assert render_frame(frame, form)
     json.loads(info_json(run))
     assert info_text(run)
 
 
 def json_rows(run: Run, *columns: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(
-        render(query(run, View(run.name, columns=columns)), "json")
+        render_frame(query(run, View(run.name, columns=columns)), "json")
     )["rows"]
     return found
 
@@ -459,7 +459,7 @@ def test_a_raw_counter_is_a_column_that_adds_up_to_what_was_dispatched(small: Si
 def test_collectives_have_no_counters_and_say_null(small: Simulated) -> None:
     order = ("operation", "gpu", "iteration", "phase", "layer", "kernel")
     view = View(small.run.name, order=order, columns=("SQ_WAVES", "kernels"))
-    shown = json.loads(render(query(small.run, view), "json"))
+    shown = json.loads(render_frame(query(small.run, view), "json"))
     rows = {row["name"]: row for row in shown["rows"]}
     assert rows["all_gather"]["kernels"] > 0
     assert rows["all_gather"]["SQ_WAVES"] is None

@@ -11,7 +11,7 @@ import pytest
 from chopper_core.ingest.open import open_run
 from chopper_core.model.column_names import Match
 from chopper_core.model.run import Run
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 from tests.sources.counters.counter_writers import minimal_rocpd
 
 PROCESS = 1000
@@ -52,19 +52,19 @@ def test_correlation_ids_of_the_same_process_pair_kernels_and_dispatches(tmp_pat
     run = opened(tmp_path, PROCESS)
     assert fetched(run) == [size(number) for number in LAUNCHED]
     assert (run.table.measured["counter_match"] == Match.MATCHED).all()
-    assert "3 by correlation id" in as_text(run)
+    assert "3 by correlation id" in info_text(run)
 
 
 def test_numbers_of_another_process_tell_nothing(tmp_path: Path) -> None:
     run = opened(tmp_path, PROCESS + 1)
     assert np.isnan(fetched(run)).all(), "three kernels of one name have no order to go by"
-    assert "by correlation id" not in as_text(run)
+    assert "by correlation id" not in info_text(run)
 
 
 def test_numbers_that_pair_other_kernels_tell_nothing(tmp_path: Path) -> None:
     """The process id came round again: another program, of which one kernel is the same."""
     run = opened(tmp_path, PROCESS, ("add", "mul", "sub"))
-    assert "by correlation id" not in as_text(run)
+    assert "by correlation id" not in info_text(run)
     values = fetched(run)
     assert np.isnan(values[1:]).all()
 

@@ -19,7 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.render import as_json, as_text
 from chopper_core.render.exports import export
-from chopper_core.render.info import as_text as info_text
+from chopper_core.render.info import info_text as info_text
 from chopper_core.util.errors import DataError, NoSuchNode, UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import frame_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chopper_core import api
-from chopper_core.extensions.chakra.synthetic import generate, settings_of
+from chopper_core.extensions.chakra.synthetic import generate, pattern_settings
 from chopper_core.ingest.open import open_run
 from chopper_tui.cli import main
 from tests.oracles.astra_sim import ring_of, simulated_log
@@ -22,7 +22,7 @@ LAYERS, FORWARD_NS, BYTES, MEASURED = 4, 400_000, 64 * 10**6, 100
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sweep") / "workload"
     settings = ["ranks=4", "bytes=64M", f"gb_s={MEASURED}", "layers=4", "compute_us=400"]
-    generate("data_parallel", settings_of("data_parallel", settings), folder)
+    generate("data_parallel", pattern_settings("data_parallel", settings), folder)
     for gb_s in (50, 100, 200):
         log = folder / f"gb_s{gb_s}" / "log" / "log.log"
         log.parent.mkdir(parents=True)

@@ -213,7 +213,7 @@ def test_every_view_says_simulated(tmp_path: Path, name: str) -> None:
 def test_every_export_and_store_says_simulated(tmp_path: Path) -> None:
     run = opened(tmp_path, PLAIN)
     assert "simulated" in as_csv(frame_of(run, View("R")))
-    assert "Simulated times" in info.as_text(run) and info.describe(run)["times"] == "simulated"
+    assert "Simulated times" in info.info_text(run) and info.describe(run)["times"] == "simulated"
     assert OpenRun(run).kernels().schema.metadata[b"times"] == b"simulated"
     export(run, "perfetto", tmp_path / "a.json")
     assert json.loads((tmp_path / "a.json").read_text())["chopper"]["marks"] == ["simulated"]
@@ -260,7 +260,7 @@ def test_a_log_without_its_beginning_says_so_first(tmp_path: Path) -> None:
     run = open_run(str(parts[0]), jobs=1)
     says = f"the log begins at tick {tick:,}: what was simulated before is missing"
     assert [doubt.sentence for doubt in run.doubts] == [says]
-    assert says in as_text(frame_of(run, View("R"))) and says in info.as_text(run)
+    assert says in as_text(frame_of(run, View("R"))) and says in info.info_text(run)
     assert any("without a line that issues them" in loss for loss in run.sources[0].losses)
 
 

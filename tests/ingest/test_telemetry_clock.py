@@ -19,7 +19,7 @@ from chopper_core.align.telemetry import signals, telemetry_columns
 from chopper_core.align.telemetry_clock import Estimate, Recording, place
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.inputs import Gpu, TelemetrySource
-from chopper_core.model.signals import Signal, nearest
+from chopper_core.model.signals import Signal, nearest_values
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.units import Unit
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, SignalSamples, Telemetry
@@ -407,7 +407,7 @@ def test_the_clock_of_an_idle_gpu_says_nothing_of_the_kernels_beside_it() -> Non
             (BEGIN + 303 * MS, BEGIN + 600 * MS)]  # fmt: skip
     times = BEGIN + np.arange(-5, 65) * 10 * MS
     idle = (times < BEGIN) | ((times >= BEGIN + 200 * MS) & (times <= BEGIN + 300 * MS))
-    curve = nearest(times, np.where(idle, 132.0, 1_730.0), 80 * MS)
+    curve = nearest_values(times, np.where(idle, 132.0, 1_730.0), 80 * MS)
     table = table_of_work(work)
     signal = Signal("gfx_mhz", "gfx", Unit.MHZ, {0: curve}, 0.0, 2_000.0)
     columns = telemetry_columns(table, {"gfx_mhz": signal})

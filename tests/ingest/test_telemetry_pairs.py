@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from test_telemetry_clock import BEGIN, bursts, sampled, table_of_work, telemetry_of
 
-from chopper_core.align.telemetry_clock import Placed, place, together
+from chopper_core.align.telemetry_clock import Placed, place, placed_together
 from chopper_core.model.table import KernelTable
 from chopper_core.sources.signals import ClockDomain, Telemetry
 
@@ -41,7 +41,7 @@ def test_one_that_is_too_noisy_takes_the_place_of_another_on_its_clock(seed: int
     table, noisy, clear = made(seed, 260)
     both = [alone(noisy, table), alone(clear, table)]
     assert [source.offset_ns is None for _, source in both] == [True, False]
-    helped, same = together(both)
+    helped, same = placed_together(both)
     assert helped[1].offset_ns == both[1][1].offset_ns and "same clock" in helped[1].method
     assert helped[1].uncertainty_ns == both[1][1].uncertainty_ns and same == both[1]
 
@@ -53,10 +53,10 @@ def test_files_of_other_gpus_or_another_clock_do_not_help() -> None:
     other = alone(replace(clear, clock=ClockDomain.UNKNOWN), table)
     for helper in (elsewhere, other):
         both = [alone(noisy, table), helper]
-        assert together(both) == both
+        assert placed_together(both) == both
 
 
 def test_a_file_placed_by_hand_stays_where_it_is() -> None:
     table, first, second = made(3)
     by_hand = place(first, table, GPUS, {}, shift_ns=BEGIN)
-    assert together([(first, by_hand), alone(second, table)])[0][1] == by_hand
+    assert placed_together([(first, by_hand), alone(second, table)])[0][1] == by_hand

@@ -19,7 +19,7 @@ from chopper_core.model.hardware import hardware_of
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.render.info import as_text, describe
+from chopper_core.render.info import describe, info_text
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
@@ -89,7 +89,7 @@ def test_other_questions_are_refused(run: Run) -> None:
 
 def test_info_says_it(run: Run) -> None:
     assert describe(run)["gpus"][0]["span_ns"] is None
-    shown = as_text(run)
+    shown = info_text(run)
     assert "times: the counter run has no dispatch times" in shown
     assert "label coverage in % of the dispatches" in shown
     assert "clock: none" in shown

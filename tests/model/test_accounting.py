@@ -11,7 +11,7 @@ from support import Row, run_of, sample_run, table_of
 
 from chopper_core.columns import METRICS, Scope
 from chopper_core.model.accounting import launch_overheads
-from chopper_core.model.signals import nearest, share_running
+from chopper_core.model.signals import nearest_values, share_running
 from chopper_core.model.table import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
@@ -142,7 +142,7 @@ def test_samples_stand_for_the_time_nearest_to_them(
     times = np.cumsum([2 * step for step, _ in steps])
     values = np.array([value for _, value in steps])
     half = int(np.median(np.diff(times))) // 2 if len(times) > 1 else reach
-    means = nearest(times, values, reach).means(np.array(bounds, float))
+    means = nearest_values(times, values, reach).means(np.array(bounds, float))
     for mean, begin, end in zip(means, bounds, bounds[1:], strict=False):
         known = []
         for instant in np.arange(begin, end) + 0.5:

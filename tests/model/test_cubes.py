@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core.analyses import rows as reductions
 from chopper_core.model import groups as groups_module
 from chopper_core.model import run as run_module
 from chopper_core.model import signals as signals
@@ -29,7 +30,6 @@ from chopper_core.views import VIEWS, view_specs
 from chopper_core.views.find import find
 from chopper_core.views.query import query
 from chopper_core.views.shared import children as charts_module
-from chopper_core.views.shared import table_view
 from chopper_core.views.shared.children import figures, signal_chart
 from tests.support import Row, run_of, sample_run
 
@@ -198,7 +198,7 @@ def test_frames_charts_and_finds_agree(order: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_view, "_MAX_SORTED", 0)
+    monkeypatch.setattr(reductions, "_MAX_SORTED", 0)
     slow = measured(sample_run(gpus=2))
     fast = summed(slow)
     (spec,) = (each for each in view_specs() if each.name == name)

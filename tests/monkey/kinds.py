@@ -15,7 +15,7 @@ from chopper_core.ingest.cache import open_cached
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.progress import silent
-from chopper_tui.commands.options import open_view
+from chopper_tui.commands.options import open_view_with
 from tests.allocating import allocating_run
 from tests.charllm import directory
 from tests.demo import demo_run
@@ -82,4 +82,4 @@ KINDS: Final[dict[str, Callable[[Path], Made]]] = {
 def opened(name: str) -> Made:
     """The run, or set of runs, at a path, as the command line opens it."""
     view = View(name)
-    return open_view(view, Namespace(jobs=1, no_cache=False), silent), view
+    return open_view_with(view, Namespace(jobs=1, no_cache=False), silent), view

@@ -9,7 +9,7 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.overrides import overrides_of
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 from chopper_core.sources.counters.files import find_counters
 from chopper_core.sources.ranks import find_traces
 from chopper_core.util.errors import DataError
@@ -47,7 +47,7 @@ READING = lines(METRIC, f"{S},2,150,2100,71", f"{S + 1},2,150,2100,71")
 def test_telemetry(tmp_path: Path, files: dict[str, str], contradiction: str) -> None:
     for name, content in files.items():
         put(tmp_path, name, content)
-    report = as_text(open_run(str(tmp_path), jobs=1))
+    report = info_text(open_run(str(tmp_path), jobs=1))
     assert ("files that could not be used" in report) == bool(contradiction)
     assert contradiction in report
 
@@ -109,7 +109,7 @@ def test_a_directory_of_telemetry_names_what_it_leaves_out(tmp_path: Path) -> No
     put(tmp_path, "power_3.csv", SAMPLES)
     put(tmp_path, "gpu_current_3.csv", SAMPLES)
     put(tmp_path, "train.log", "step 1\n")
-    report = as_text(open_run(str(tmp_path), jobs=1))
+    report = info_text(open_run(str(tmp_path), jobs=1))
     assert "gpu_current_3.csv: has no headings, and 'gpu_current' in its name" in report
     assert "train.log: is text of no known tool" in report
     run = open_run(str(tmp_path), jobs=1)

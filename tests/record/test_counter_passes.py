@@ -116,8 +116,8 @@ def test_passes_of_a_folder_that_was_not_recorded(tmp_path: Path) -> None:
 
 def begun(tmp_path: Path) -> Path:
     run = tmp_path / "run"
-    manifest.start(run, ["python"])
-    manifest.finish(run, 0)
+    manifest.start_manifest(run, ["python"])
+    manifest.finish_manifest(run, 0)
     return run
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.record.manifest import read_manifest
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 from chopper_core.util.errors import DataError
 from tests.conftest import ROOT
 
@@ -87,7 +87,7 @@ def test_kills_at_random_moments(seed: int, tmp_path: Path) -> None:
         assert len(str(error)) > 20
         assert not [*run.glob("step*/*.json.gz")]
         return
-    text = str(as_text(opened))
+    text = str(info_text(opened))
     manifest = read_manifest(run)
     assert manifest is not None
     unwritten = [each for each in manifest.processes[0].windows if each.state != "written"]

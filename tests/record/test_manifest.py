@@ -26,7 +26,7 @@ BOOT, DAY = 50_000 * SECOND, 1_754_585_900 * SECOND
 
 def test_the_end_puts_all_parts_into_one_file(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    manifest.start(run, ["torchrun", "train.py", "--name", "a b"])
+    manifest.start_manifest(run, ["torchrun", "train.py", "--name", "a b"])
     manifest.update(run, options={"skip": 10})
     manifest.update(run, options={"steps": 3})
     manifest.publish_part(run, manifest.RecordedNode("n1", samples=12))
@@ -36,7 +36,7 @@ def test_the_end_puts_all_parts_into_one_file(tmp_path: Path) -> None:
     found = manifest.read_manifest(run)
     assert found is not None and found.ended_ns is None
     assert [each.host for each in found.nodes] == ["n1"]
-    manifest.finish(run, 3)
+    manifest.finish_manifest(run, 3)
     for part in (run / "nodes").iterdir():
         part.unlink()
     # A part that is newer than the manifest counts.
@@ -58,7 +58,7 @@ def test_the_end_puts_all_parts_into_one_file(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_is_damaged_is_named(tmp_path: Path) -> None:
-    manifest.start(tmp_path, ["true"])
+    manifest.start_manifest(tmp_path, ["true"])
     (tmp_path / "processes").mkdir()
     (tmp_path / "processes" / "n1-5.json").write_text('{"host": "n1", "pid": "five"}')
     found = manifest.read_manifest(tmp_path)
@@ -76,7 +76,7 @@ def test_only_listed_variables_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_pat
     secret = {"HF_TOKEN": "x", "NCCL_SECRET_KEY": "x", "AWS_SECRET_ACCESS_KEY": "x", "USER": "x"}
     for name, value in (kept | secret).items():
         monkeypatch.setenv(name, value)
-    found = manifest.start(tmp_path, ["true"]).environment
+    found = manifest.start_manifest(tmp_path, ["true"]).environment
     assert kept.items() <= found.items()
     assert not secret.keys() & found.keys()
 
@@ -84,7 +84,7 @@ def test_only_listed_variables_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_the_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert manifest.start(tmp_path / "a", ["true"]).git == {}
+    assert manifest.start_manifest(tmp_path / "a", ["true"]).git == {}
     who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
     (tmp_path / "train.py").write_text("1")
     for arguments in (("init", "-q"), ("add", "train.py"), (*who, "commit", "-qm", "m")):
@@ -92,9 +92,12 @@ def test_the_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     revision = subprocess.run(
         ("git", "rev-parse", "HEAD"), capture_output=True, text=True, check=True
     ).stdout.strip()
-    assert manifest.start(tmp_path / "b", ["true"]).git == {"revision": revision, "changed": False}
+    assert manifest.start_manifest(tmp_path / "b", ["true"]).git == {
+        "revision": revision,
+        "changed": False,
+    }
     (tmp_path / "train.py").write_text("2")
-    assert manifest.start(tmp_path / "c", ["true"]).git["changed"] is True
+    assert manifest.start_manifest(tmp_path / "c", ["true"]).git["changed"] is True
 
 
 def anchor(at_s: float, set_s: float = 0, slept_s: float = 0, width_ns: int = 400) -> Anchor:

@@ -27,7 +27,7 @@ from chopper_core.record import command as recording
 from chopper_core.record import manifest, profile
 from chopper_core.record.command import RecordOptions, record, trigger
 from chopper_core.record.manifest import RecordedWindow, read_manifest
-from chopper_core.record.states import problems
+from chopper_core.record.states import recording_problems
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.commands.record import run as command_of_cli
 from tests.conftest import ROOT
@@ -190,7 +190,7 @@ def test_the_oldest_python_of_torch(tmp_path: Path) -> None:
 
 
 def test_a_damaged_state_costs_itself(tmp_path: Path) -> None:
-    manifest.start(tmp_path, ["true"])
+    manifest.start_manifest(tmp_path, ["true"])
     processes = tmp_path / "processes"
     processes.mkdir()
     (processes / "n1-1.json").write_text(
@@ -200,7 +200,7 @@ def test_a_damaged_state_costs_itself(tmp_path: Path) -> None:
     (processes / "n1-3.json").write_text('{"host": "n1", "pid": 3, "rank": 2, "step": 6}')
     found = read_manifest(tmp_path)
     assert found is not None
-    assert [*problems(tmp_path, found.processes)] == [
+    assert [*recording_problems(tmp_path, found.processes)] == [
         "rank 2: no word after step 6: killed, or the disk was full",
     ]
     assert len(found.notes) == 1
@@ -406,7 +406,7 @@ def test_nodes_of_a_job_record_into_one_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    manifest.start(run, ["torchrun"])
+    manifest.start_manifest(run, ["torchrun"])
     with pytest.raises(UsageError, match="is being recorded into"):
         record(RecordOptions(run), ["true"], print)
     monkeypatch.setattr(manifest, "host_name", lambda: "other")

@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.record import manifest
 from chopper_core.record.anchors import Anchor
 from chopper_core.record.manifest import RecordedGpu, RecordedNode, RecordedProcess
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 from chopper_core.views.query import query
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -78,7 +78,7 @@ PCI = ("0000:0c:00.0", "0000:1c:00.0")
 
 
 def recorded(run: Path, clock: str, **node: object) -> Path:
-    manifest.start(run, ["torchrun", "--nproc-per-node", "2", "train.py"])
+    manifest.start_manifest(run, ["torchrun", "--nproc-per-node", "2", "train.py"])
     for rank in range(2):
         trace(run / "step10", rank)
         own = RecordedGpu(0, PCI[rank], name="AMD Instinct MI300X")
@@ -91,7 +91,7 @@ def recorded(run: Path, clock: str, **node: object) -> Path:
     known = {"anchors": anchors(), "files": [name], **node}
     manifest.publish_part(run, RecordedNode("n1", **known))
     (run / "processes" / ".loaded").touch()
-    manifest.finish(run, 0)
+    manifest.finish_manifest(run, 0)
     return run
 
 
@@ -136,7 +136,7 @@ def test_a_clock_that_was_set_is_named_and_the_nearest_anchor_counts(tmp_path: P
 
 def test_two_nodes_have_gpus_at_the_same_places(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    manifest.start(run_dir, ["srun", "train.py"])
+    manifest.start_manifest(run_dir, ["srun", "train.py"])
     for rank in range(4):
         trace(run_dir / "step10", rank, world=4)
         host = f"n{1 + rank // 2}"
@@ -145,7 +145,7 @@ def test_two_nodes_have_gpus_at_the_same_places(tmp_path: Path) -> None:
     for host, ranks in (("n1", (0, 1)), ("n2", (2, 3))):
         name = telemetry(run_dir, host, ranks, PCI, "monotonic")
         manifest.publish_part(run_dir, RecordedNode(host, anchors(), files=[name]))
-    manifest.finish(run_dir, 0)
+    manifest.finish_manifest(run_dir, 0)
     run = open_run(str(run_dir))
     assert [source.gpus for source in run.telemetry] == [{0: 1, 1: 0}, {0: 3, 1: 2}]
     assert {clock.name: clock.ranks for clock in run.hosts} == {"n1": (0, 1), "n2": (2, 3)}
@@ -155,13 +155,13 @@ def test_two_nodes_have_gpus_at_the_same_places(tmp_path: Path) -> None:
 def test_directories_of_two_nodes_open_together(tmp_path: Path) -> None:
     for number, host in enumerate(("n1", "n2")):
         run_dir = tmp_path / host
-        manifest.start(run_dir, ["torchrun", "train.py"])
+        manifest.start_manifest(run_dir, ["torchrun", "train.py"])
         trace(run_dir / "step10", number)
         own = RecordedGpu(0, PCI[0])
         manifest.publish_part(run_dir, RecordedProcess(host, 5, number, 0, 2, "2.9", own))
         name = telemetry(run_dir, host, (number,), PCI[:1], "monotonic")
         manifest.publish_part(run_dir, RecordedNode(host, anchors(), files=[name]))
-        manifest.finish(run_dir, 0)
+        manifest.finish_manifest(run_dir, 0)
     run = open_run(f"{tmp_path}/n1,{tmp_path}/n2")
     assert [source.gpus for source in run.telemetry] == [{0: 0}, {0: 1}]
     assert len(run.recordings) == 2
@@ -180,14 +180,14 @@ def test_a_uuid_leads_to_the_place_on_the_bus(tmp_path: Path) -> None:
 
 def test_a_single_process_without_a_rank_has_its_gpu(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    manifest.start(run_dir, ["python", "train.py"])
+    manifest.start_manifest(run_dir, ["python", "train.py"])
     trace(run_dir / "step10", 0, world=1)
     windows = [manifest.RecordedWindow(10, 12, "written", "step10/rank0.json")]
     own = RecordedGpu(0, PCI[1])
     manifest.publish_part(run_dir, RecordedProcess("n1", 7, device=own, windows=windows))
     name = telemetry(run_dir, "n1", (1, 0), PCI, "monotonic")
     manifest.publish_part(run_dir, RecordedNode("n1", anchors(), files=[name]))
-    manifest.finish(run_dir, 0)
+    manifest.finish_manifest(run_dir, 0)
     run = open_run(str(run_dir))
     assert [gpu.pci for gpu in run.gpus] == [PCI[1]]
     # The other GPU of the node is none of the run's.
@@ -206,7 +206,7 @@ def test_what_a_killed_recording_lacks_is_named(tmp_path: Path) -> None:
     (run_dir / "run.json").write_text(json.dumps(document))
     (run_dir / "processes" / "n1-7.json").write_text('{"host": "n1", "pid"')
     run = open_run(str(run_dir))
-    text = str(as_text(run))
+    text = str(info_text(run))
     assert "the recording has no end: it was killed, or is still running" in text
     assert "rank 1: no trace of steps 10–11: the process was killed while recording" in text
     assert "processes/n1-7.json isn't a manifest of a recorded run" in text

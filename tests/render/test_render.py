@@ -20,7 +20,7 @@ from chopper_core.model.hardware import CounterInfo
 from chopper_core.model.table import Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
-from chopper_core.render import FORMATS, info, render
+from chopper_core.render import FORMATS, info, render_frame
 from chopper_core.render.cells import cell_width, display_name, elide, scale_of
 from chopper_core.render.exchange import json_text
 from chopper_core.render.glyphs import ASCII, UNICODE, bar, glyphs_for, sparkline
@@ -41,7 +41,7 @@ STANDARD = {
 )  # fmt: skip
 def test_json_follows_its_schema(address: str) -> None:
     frame = query(RUN, replace(parse(address), is_total=True))
-    document = json.loads(render(frame, "json"))
+    document = json.loads(render_frame(frame, "json"))
     assert document["schema"] == "chopper.frame/2"
     assert document["address"] == frame.address
     assert document["level"] == frame.level
@@ -60,17 +60,17 @@ def test_json_follows_its_schema(address: str) -> None:
 
 def test_a_limit_is_said() -> None:
     frame = query(RUN, View("s"))
-    document = json.loads(render(frame, "json", limit=1))
+    document = json.loads(render_frame(frame, "json", limit=1))
     assert len(document["rows"]) == 1
     assert "3 of 4 rows left out by the limit of 1" in document["notes"]
-    assert "3 of 4 rows left out" in render(frame, "text", limit=1)
-    assert "3 of 4 rows left out" in render(frame, "markdown", limit=1)
+    assert "3 of 4 rows left out" in render_frame(frame, "text", limit=1)
+    assert "3 of 4 rows left out" in render_frame(frame, "markdown", limit=1)
 
 
 def test_csv_holds_the_figures_of_json() -> None:
     frame = query(RUN, View("s", ("1", "11", "backward")))
-    rows = json.loads(render(frame, "json"))["rows"]
-    table = list(csv.DictReader(io.StringIO(render(frame, "csv"))))
+    rows = json.loads(render_frame(frame, "json"))["rows"]
+    table = list(csv.DictReader(io.StringIO(render_frame(frame, "csv"))))
     rows = [{**row, "base": frame.base} for row in rows]
     assert [{key: str(value) for key, value in row.items()} for row in rows] == table
 
@@ -78,7 +78,7 @@ def test_csv_holds_the_figures_of_json() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200, 400])
 @pytest.mark.parametrize("address", ["s", "s:gpu=1/iteration=11/phase=backward", "s?order=kernel"])
 def test_text_keeps_to_its_width(width: int, address: str) -> None:
-    text = render(query(RUN, parse(address)), "text", width=width)
+    text = render_frame(query(RUN, parse(address)), "text", width=width)
     table = text.split("\n\n")[0].splitlines()
     assert max(map(len, table)) <= width
     assert "time" in table[1]
@@ -86,21 +86,21 @@ def test_text_keeps_to_its_width(width: int, address: str) -> None:
 
 def test_columns_that_somebody_asks_for_all_stay() -> None:
     view = View("s", columns=tuple(METRICS))
-    header = render(query(RUN, view), "text", width=80).splitlines()[1]
+    header = render_frame(query(RUN, view), "text", width=80).splitlines()[1]
     assert all(metric.title in header for metric in METRICS.values())
 
 
 def test_the_same_cells_in_text_and_markdown() -> None:
     frame = query(RUN, View("s", ("1",), columns=("elapsed_ns", "idle_ns", "busy_pct")))
-    text = render(frame, "text").splitlines()[2]
-    markdown = render(frame, "markdown").splitlines()[4]
+    text = render_frame(frame, "text").splitlines()[2]
+    markdown = render_frame(frame, "markdown").splitlines()[4]
     assert text.split()[:4] == [cell.strip() for cell in markdown.split("|")[1:5]]
 
 
 def test_generated_data_says_so_everywhere() -> None:
     frame = query(RUN, View("s"))
     for format_name in ("text", "markdown", "json"):
-        assert "generated data, not measured" in render(frame, format_name)
+        assert "generated data, not measured" in render_frame(frame, format_name)
 
 
 @given(st.text(max_size=60))
@@ -108,12 +108,12 @@ def test_names_are_data_and_nothing_else(name: str) -> None:
     run = run_of([Row(0, 10, Kind.COMPUTE, kernel=name or "x", operation="op")])
     view = View("r", ("0", "none", "forward", "none", "op"))
     frame = query(run, view)
-    text = render(frame, "text", width=80)
+    text = render_frame(frame, "text", width=80)
     assert all(line.isprintable() for line in text.split("\n"))
     assert max(map(cell_width, text.split("\n\n")[0].splitlines())) <= 80
-    assert json.loads(render(frame, "json"))["rows"][0]["name"] == (name or "x")
+    assert json.loads(render_frame(frame, "json"))["rows"][0]["name"] == (name or "x")
     for format_name in FORMATS:
-        render(frame, format_name)
+        render_frame(frame, format_name)
 
 
 def test_escape_codes_are_written_out() -> None:
@@ -151,9 +151,9 @@ def test_figures_read_well(unit: str, largest: float, cell: str) -> None:
 
 def test_missing_figures_are_not_zero() -> None:
     frame = query(RUN, View("s", columns=("bytes", "elapsed_ns")))
-    assert json.loads(render(frame, "json"))["rows"][0]["bytes"] is None
-    assert "–" in render(frame, "text").splitlines()[2]
-    assert render(frame, "csv").splitlines()[1].split(",")[1] == ""
+    assert json.loads(render_frame(frame, "json"))["rows"][0]["bytes"] is None
+    assert "–" in render_frame(frame, "text").splitlines()[2]
+    assert render_frame(frame, "csv").splitlines()[1].split(",")[1] == ""
 
 
 @given(st.text(max_size=50), st.integers(0, 60))
@@ -176,7 +176,7 @@ def test_what_the_stream_cannot_write_is_drawn_in_ascii() -> None:
     assert glyphs_for("ascii") is ASCII
     assert glyphs_for("iso-8859-1") is ASCII
     assert glyphs_for(None) is ASCII
-    text = render(query(RUN, View("s", sort="-elapsed_ns")), "text", glyphs=ASCII, width=100)
+    text = render_frame(query(RUN, View("s", sort="-elapsed_ns")), "text", glyphs=ASCII, width=100)
     assert text.isascii() and " v " in text, "the arrow is a letter, and no part of the unit"
 
 
@@ -232,7 +232,7 @@ def test_the_kinds_of_charts_in_json_are_an_interface() -> None:
 def test_info_has_null_for_what_is_unknown_of_the_hardware(product: str) -> None:
     run = sample_run()
     run = replace(run, gpus=tuple(replace(gpu, hardware=product) for gpu in run.gpus))
-    known = json.loads(info.as_json(run))["hardware"]
+    known = json.loads(info.info_json(run))["hardware"]
     assert run.hardware is not None and known["clock_mhz"] == run.hardware.clock_mhz
     assert known["memory_mhz"] == run.hardware.memory_mhz
     assert ("MI300X" in product) == (known["memory_mhz"] is not None)

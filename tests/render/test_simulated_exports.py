@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from chopper_core.extensions.chakra.et import EtFile
 from chopper_core.extensions.chakra.lint import lint
 from chopper_core.extensions.chakra.schema import CommType, Node, NodeType
-from chopper_core.extensions.chakra.synthetic import PATTERNS, generate, settings_of
+from chopper_core.extensions.chakra.synthetic import PATTERNS, generate, pattern_settings
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
@@ -150,7 +150,7 @@ def test_any_run_of_collectives_ends(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_generated_patterns_end(pattern: str, tmp_path: Path) -> None:
     settings = [] if pattern == "pipeline" else ["iterations=2"]
-    generate(pattern, settings_of(pattern, ["ranks=5", *settings]), tmp_path / "out")
+    generate(pattern, pattern_settings(pattern, ["ranks=5", *settings]), tmp_path / "out")
     report = lint([tmp_path / "out"])
     assert (report.violations, report.notes) == ([], [])
     for seed in range(4):

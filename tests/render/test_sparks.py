@@ -7,7 +7,7 @@ import pytest
 
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
-from chopper_core.render.glyphs import ASCII, SAMPLED, UNICODE, SparkScale, sampled
+from chopper_core.render.glyphs import ASCII, SAMPLED, UNICODE, SparkScale, evenly_sampled
 
 NAN = float("nan")
 
@@ -54,6 +54,6 @@ def test_the_title_says_the_scale() -> None:
 
 
 def test_of_very_many_rows_some_give_the_scale() -> None:
-    assert sampled(3).tolist() == [0, 1, 2] and len(sampled(0)) <= 1
-    many = sampled(1_000_000)
+    assert evenly_sampled(3).tolist() == [0, 1, 2] and len(evenly_sampled(0)) <= 1
+    many = evenly_sampled(1_000_000)
     assert len(many) == SAMPLED and many[0] == 0 and many[-1] == 999_999

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chopper_core.render.info import as_text, describe
+from chopper_core.render.info import describe, info_text
 from tests.support import opened_events
 
 
@@ -20,7 +20,7 @@ def test_info_lists_unknown_kernels_with_their_time(tmp_path: Path) -> None:
     unknown = describe(run)["unclassified"]
     assert list(unknown)[:2] == ["another_riddle", "mystery_one"]
     assert unknown["another_riddle"] == 0.7 and "Cijk_Alik_Bljk_MT64x64" not in unknown
-    lines = as_text(run).splitlines()
+    lines = info_text(run).splitlines()
     begin = lines.index("kernels without a class, by time")
     assert lines[begin + 1].split() == ["0.700", "ms", "another_riddle"]
     assert lines[begin + 11].strip() == "and 2 more"

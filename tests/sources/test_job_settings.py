@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from chopper_core.sources.settings import keys_of, read_settings
+from chopper_core.sources.settings import read_settings, setting_keys
 
 JOB = """\
 # NeMo
@@ -28,7 +28,7 @@ model:
 def test_the_keys_of_a_job(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(JOB)
-    found = dict(keys_of(path))
+    found = dict(setting_keys(path))
     assert found["trainer.devices"] == 8
     assert found["model.pipeline_model_parallel_size"] == 16
     assert found["model.layers.first"] == 1

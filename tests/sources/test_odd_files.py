@@ -31,7 +31,7 @@ from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
 from chopper_core.ingest.rank import read_unchanged
 from chopper_core.model.run import Run
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 from chopper_core.sources import cpu
 from chopper_core.sources.counters import cupti_ranges, rocpd
 from chopper_core.sources.settings import read_settings
@@ -66,7 +66,7 @@ def told(folder: Path) -> str:
     """What the run says; the good trace opens as if it were alone."""
     run = open_run(str(folder), jobs=1)
     assert len(run.table) == 16
-    return " ".join(as_text(run).split())
+    return " ".join(info_text(run).split())
 
 
 def packed(write: Callable[[Any], None]) -> bytes:
@@ -189,7 +189,7 @@ def test_a_monitor_s_log_that_links_to_itself_is_named(tmp_path: Path) -> None:
     looped = folder / "gpu_power_0.csv"
     looped.unlink(missing_ok=True)
     looped.symlink_to(looped.name)
-    assert "Too many levels of symbolic links" in as_text(open_run(str(folder), jobs=1))
+    assert "Too many levels of symbolic links" in info_text(open_run(str(folder), jobs=1))
 
 
 @NEEDS_LINUX
@@ -391,7 +391,7 @@ def test_a_server_that_goes_away_costs_the_rest(
         said = str(error)
     else:
         assert isinstance(run, Run)
-        said = as_text(run)
+        said = info_text(run)
     assert "Stale file handle" in said
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.view import View
-from chopper_core.render import info, render
-from chopper_core.render.info import as_text
-from chopper_core.sources.settings import keys_of
+from chopper_core.render import info, render_frame
+from chopper_core.render.info import info_text
+from chopper_core.sources.settings import setting_keys
 from chopper_core.tables import csv_stream
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.util.atomic import read_small
@@ -39,9 +39,9 @@ def test_text_of_any_tool_may_be_in_a_wide_encoding(
 ) -> None:
     path = SEEDS[name](tmp_path)
     text = path.read_text()
-    plain = as_text(open_run(str(tmp_path), jobs=1))
+    plain = info_text(open_run(str(tmp_path), jobs=1))
     path.write_bytes(text.encode(encoding))
-    assert as_text(open_run(str(tmp_path), jobs=1)) == plain
+    assert info_text(open_run(str(tmp_path), jobs=1)) == plain
 
 
 @pytest.mark.parametrize("mark", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
@@ -59,7 +59,7 @@ def test_a_wide_text_is_read_in_pieces_of_any_size(mark: str, tmp_path: Path) ->
 def test_settings_may_be_in_a_wide_encoding(name: str, tmp_path: Path) -> None:
     text = '{"seq_len": 4096}' if name.endswith("json") else "seq_len: 4096\n"
     (tmp_path / name).write_text(text, encoding="utf-16")
-    assert [key for key, _ in keys_of(tmp_path / name)] == ["seq_len"]
+    assert [key for key, _ in setting_keys(tmp_path / name)] == ["seq_len"]
 
 
 def test_telemetry_of_more_columns_than_any_monitor_writes_is_refused(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_marks_and_the_order_of_keys_change_nothing(seed: str, change: str, tmp_
         if name == "changed":
             _rewritten(folder, CHANGES[change])
         run = open_run(str(folder), jobs=1)
-        lines = info.as_json(run).replace(str(folder), "").splitlines()
+        lines = info.info_json(run).replace(str(folder), "").splitlines()
         size = re.compile(r'"size_bytes"|of no known tool')  # Which lists the keys.
-        frame = render(query(run, View("R")), "json").replace(str(folder), "")
+        frame = render_frame(query(run, View("R")), "json").replace(str(folder), "")
         # Counters are listed as they come.
         told.append((sorted(line for line in lines if not size.search(line)), frame))
     assert told[0] == told[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chopper_core.ingest.open import open_run
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 from chopper_core.tables.database import opened_database
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import minimal_rocpd
@@ -43,12 +43,12 @@ def test_what_lies_in_the_log_is_said_to_be_missing(
 ) -> None:
     path = while_written(write(tmp_path / name), statement)
     before = sorted(each.name for each in path.parent.iterdir())
-    text = " ".join(as_text(open_run(str(path.parent))).split())
+    text = " ".join(info_text(open_run(str(path.parent))).split())
     assert f"{name}-wal (" in text and "missing here" in text
     assert f"{name}-wal: belongs to the database next to it" in text
     assert sorted(each.name for each in path.parent.iterdir()) == before, "nothing is written"
     path.with_name(f"{name}-wal").write_bytes(b"")
-    assert "missing here" not in as_text(open_run(str(path.parent)))
+    assert "missing here" not in info_text(open_run(str(path.parent)))
 
 
 @pytest.mark.parametrize(

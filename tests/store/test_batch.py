@@ -81,7 +81,7 @@ def same(ours: Run, theirs: Run) -> None:
     assert list(ours.table.measured) == list(theirs.table.measured)
     for name in theirs.table.measured:
         np.testing.assert_array_equal(ours.table.measured[name], theirs.table.measured[name])
-    assert info.as_json(ours) == info.as_json(theirs)
+    assert info.info_json(ours) == info.info_json(theirs)
 
 
 def leftovers(store: Path) -> list[str]:

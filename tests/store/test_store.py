@@ -31,7 +31,7 @@ from chopper_core.model.side_table import HostStack, HostTime, MemoryEvents
 from chopper_core.model.signals import CpuSamples, IntegralCurve
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.view import View
-from chopper_core.render import info, render
+from chopper_core.render import info, render_frame
 from chopper_core.store import format as store_format
 from chopper_core.store import reader as store
 from chopper_core.store import writer as store_writer
@@ -166,7 +166,7 @@ def test_everything_else_comes_back(run: Run, kept: Path) -> None:
     for field in fields(CpuSamples):
         one, two = (np.asarray(getattr(each.cpu[0], field.name)) for each in (again, run))
         assert np.array_equal(one, two), field.name
-    ours, theirs = (json.loads(info.as_json(each)) for each in (again, run))
+    ours, theirs = (json.loads(info.info_json(each)) for each in (again, run))
     assert ours | {"run": ""} == theirs | {"run": ""}
 
 
@@ -174,7 +174,9 @@ def test_everything_else_comes_back(run: Run, kept: Path) -> None:
 def test_views_are_the_same(run: Run, kept: Path, address: str) -> None:
     again, view = store.read_store(kept), parse(address)
     for format_name in ("text", "json"):
-        assert render(query(again, view), format_name) == render(query(run, view), format_name)
+        assert render_frame(query(again, view), format_name) == render_frame(
+            query(run, view), format_name
+        )
     np.testing.assert_array_equal(
         signal_chart(again, view, 40).values, signal_chart(run, view, 40).values
     )
@@ -397,7 +399,7 @@ def test_a_kept_run_is_read_once(trace: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(cache, "_read", None)
     again = cache.open_cached(str(trace))
     assert again.name == first.name == str(trace)
-    assert info.as_json(again) == info.as_json(first)
+    assert info.info_json(again) == info.info_json(first)
     (entry,) = cache.entries()
     assert entry.name == str(trace) and entry.size_bytes > 10_000
     assert cache.clear() == (1, entry.size_bytes) and cache.entries() == []
@@ -414,8 +416,8 @@ def test_a_large_run_that_was_just_kept_takes_no_memory_of_its_own(
     while isinstance(held, np.ndarray):
         held = held.base
     assert isinstance(held.obj if isinstance(held, memoryview) else held, mmap.mmap)
-    assert kept.name == read.name and info.as_json(kept) == info.as_json(read)
-    assert render(query(kept, View(kept.name)), "json") == render(
+    assert kept.name == read.name and info.info_json(kept) == info.info_json(read)
+    assert render_frame(query(kept, View(kept.name)), "json") == render_frame(
         query(read, View(read.name)), "json"
     )
 
@@ -443,8 +445,8 @@ def test_a_run_is_kept_once_however_its_path_is_spelled(
             for _ in range(2):
                 kept = cache.open_cached(name, jobs=1)
                 assert kept.name == read.name == name
-                assert info.as_json(kept) == info.as_json(read), name
-                assert str(info.as_text(kept)) == str(info.as_text(read))
+                assert info.info_json(kept) == info.info_json(read), name
+                assert str(info.info_text(kept)) == str(info.info_text(read))
             (entry,) = cache.entries()
             assert entry.name == str(above / "run")
             monkeypatch.setattr(cache, "_read", None)
@@ -459,7 +461,7 @@ def test_a_run_of_one_file_is_kept_once(
     cache.open_cached(str(tmp_path / "rank0.json.gz"), jobs=1)
     monkeypatch.setattr(cache, "_read", None)
     kept, read = cache.open_cached(name), open_run(name, jobs=1)
-    assert str(info.as_text(kept)) == str(info.as_text(read)) and len(cache.entries()) == 1
+    assert str(info.info_text(kept)) == str(info.info_text(read)) and len(cache.entries()) == 1
 
 
 @pytest.mark.sweep
@@ -528,7 +530,7 @@ def test_an_open_run_survives_its_store(copy: Path, run: Run) -> None:
     again = store.read_store(copy)
     shutil.rmtree(copy)
     view = parse("R?columns=gfx_mhz,SQ_WAVES")
-    assert render(query(again, view), "json") == render(query(run, view), "json")
+    assert render_frame(query(again, view), "json") == render_frame(query(run, view), "json")
 
 
 def test_without_a_cache_directory_it_goes_on(

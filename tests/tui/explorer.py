@@ -17,7 +17,7 @@ from textual.worker import WorkerCancelled
 
 from chopper_core.align.telemetry import telemetry_columns
 from chopper_core.model.run import Run
-from chopper_core.model.signals import CpuSamples, Signal, nearest
+from chopper_core.model.signals import CpuSamples, Signal, nearest_values
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE, Glyphs
@@ -45,7 +45,7 @@ def measured_run(gpus: int = 4, iterations: int = 3, layers: int = 4) -> Run:
             gpu.index: mean + swing * wave - (swing if gpu == run.gpus[-1] else 0)
             for gpu in run.gpus
         }
-        curves = {gpu: nearest(times, own, 2 * PERIOD_NS) for gpu, own in values.items()}
+        curves = {gpu: nearest_values(times, own, 2 * PERIOD_NS) for gpu, own in values.items()}
         low = 0.0 if unit == "%" else float(min(own.min() for own in values.values()))
         high = 100.0 if unit == "%" else float(max(own.max() for own in values.values()))
         return Signal(name, title, Unit(unit), curves, low, high)

@@ -177,13 +177,15 @@ def test_the_means_of_a_window_are_those_of_its_time() -> None:
 def test_a_chart_of_very_many_gpus_shows_some_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     run, view = measured_run(9), View(RUN, signal="busy_pct")
     every = signal_chart(run, view, 32)
-    assert every.gpus == tuple(range(9)) and "busy % of 9 GPUs" in plot.headline(every, 90, UNICODE)
+    assert every.gpus == tuple(range(9)) and "busy % of 9 GPUs" in plot.plot_headline(
+        every, 90, UNICODE
+    )
     monkeypatch.setattr(children, "MOST_CHARTED_GPUS", 4)
     some = signal_chart(run, view, 32)
     assert len(set(some.gpus)) == 4 and set(some.gpus) < set(range(9))
     assert max(np.diff(sorted({-1, *some.gpus, 9}))) <= 3
     np.testing.assert_array_equal(some.values, every.values[list(some.gpus)])
-    assert "busy % of 4 of 9 GPUs" in plot.headline(some, 90, UNICODE)
+    assert "busy % of 4 of 9 GPUs" in plot.plot_headline(some, 90, UNICODE)
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
@@ -194,7 +196,7 @@ def test_a_zoomed_plot_has_its_size(size: tuple[int, int], glyphs: Glyphs) -> No
     view = View(RUN, ("1", "11"), window=Window(max(begin - 500_000, 0), end + 500_000))
     signal = run.signal("")
     seen = signal_chart(run, view, plot.bins_for(signal, size[0]))
-    lines = plot.draw(seen, *size, glyphs)
+    lines = plot.draw_signals(seen, *size, glyphs)
     assert [sum(len(text) for text, _ in line) for line in lines] == [size[0]] * size[1]
     text = "".join(piece for line in lines for piece, _ in line)
     assert glyphs is UNICODE or text.isascii()

@@ -82,7 +82,7 @@ def test_a_crash_is_repeated_from_its_file(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: object) -> str:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("chopper_core.render.info.as_text", broken)
+    monkeypatch.setattr("chopper_core.render.info.info_text", broken)
     keys = ["j", "enter", "0", "0"]
     for _ in range(2):
         app = ChopperApp(lambda _: sample_run(), View("sample.json"))

@@ -42,10 +42,10 @@ from chopper_tui.draw.charts import (
     DRAWERS,
     _drawer,
     cell_at,
+    chart_lines,
     draw,
     draw_below,
     lines_filled,
-    lines_of,
     lines_wanted,
     most_lines_below,
     seen,
@@ -586,7 +586,7 @@ def test_a_colour_means_the_same_in_every_view() -> None:
             frame = query(run, View(run.name, name=name))
         except ChopperError:
             continue
-        for line in lines_of(frame.charts, 140, UNICODE.coloured(True)):
+        for line in chart_lines(frame.charts, 140, UNICODE.coloured(True)):
             used |= {part for _, ink in line for part in ink.split("/")}
             for (mark, ink), (word, about) in pairwise(line):
                 if mark.strip() in ("█", "▓", "▒", "░") and about == "dim" and word.strip():
@@ -617,7 +617,7 @@ def test_tall_lanes_have_names_over_compute_and_communication_below() -> None:
     assert all("gemm" in each and not {"hidden", "exposed"} & each for each in inks[:4])
     assert {"hidden", "exposed"} <= inks[4] and "gemm" not in inks[4]
     assert sum("GPU 0" in "".join(text for text, _ in line) for line in drawn) == 1
-    plain = ["".join(text for text, _ in line) for line in lines_of((chart,), 100, colours)]
+    plain = ["".join(text for text, _ in line) for line in chart_lines((chart,), 100, colours)]
     at = next(y for y, text in enumerate(plain) if "GPU 0" in text)
     assert "█" not in plain[at + 1] and "▀" not in plain[at + 1]
     streams = query(run, View(run.name, name="timeline", by="stream")).charts[0]

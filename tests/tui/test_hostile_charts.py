@@ -58,7 +58,7 @@ from chopper_tui.draw.charts import (
     lines_wanted,
     most_lines_below,
     seen,
-    zoomed,
+    zoomed_lens,
 )
 from chopper_tui.draw.curves import Curve, plotted
 from chopper_tui.draw.pieces import Line
@@ -222,9 +222,9 @@ def test_any_figures_are_drawn_within_the_canvas(kind: type, data: st.DataObject
         most = drawer_of(part).max_zoom(part)
         if most is None or most == 1.0:
             with pytest.raises(UsageError, match="maximum zoom" if most else "no scale to zoom"):
-                zoomed(Lens(), part, 2.0)
+                zoomed_lens(Lens(), part, 2.0)
         else:
-            assert zoomed(Lens(), part, 2.0).factor > 1
+            assert zoomed_lens(Lens(), part, 2.0).factor > 1
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -240,9 +240,9 @@ def test_any_signal_is_drawn_within_its_pane(data: st.DataObject) -> None:
     chart = SignalChart(signal, *span, span, tuple(range(gpus)), values)
     width, height = data.draw(SIZES)
     for glyphs in (UNICODE, ASCII):
-        lines = signal_plot.draw(chart, width, height, glyphs)
+        lines = signal_plot.draw_signals(chart, width, height, glyphs)
         assert_fits(lines, width, height)
-        assert cell_width(signal_plot.headline(chart, width, glyphs)) <= max(width, 400)
+        assert cell_width(signal_plot.plot_headline(chart, width, glyphs)) <= max(width, 400)
         signal_plot.measured(chart, 0.25, 0.5)
 
 

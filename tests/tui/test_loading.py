@@ -18,7 +18,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import DataError
-from chopper_core.util.progress import Progress, ShowingProgress, share_done, step_text
+from chopper_core.util.progress import Progress, ShowingProgress, progress_text, share_done
 from chopper_core.views import OVERVIEW
 from chopper_tui.app import ChopperApp
 from chopper_tui.opening import Opening
@@ -149,9 +149,15 @@ def test_a_step_of_unknown_length_has_no_share() -> None:
 def test_a_step_of_few_units_names_the_one_it_is_at() -> None:
     """One of two files may take all of the time: 50 % would stand there meanwhile."""
     assert (
-        share_done(1, 2) is None and step_text("match telemetry", 1, 2) == "match telemetry, 2 of 2"
+        share_done(1, 2) is None
+        and progress_text("match telemetry", 1, 2) == "match telemetry, 2 of 2"
     )
-    assert step_text("read", 0, 1) == step_text("read", 0, 0) == step_text("read", 2, 50) == "read"
+    assert (
+        progress_text("read", 0, 1)
+        == progress_text("read", 0, 0)
+        == progress_text("read", 2, 50)
+        == "read"
+    )
 
 
 @pytest.mark.sweep

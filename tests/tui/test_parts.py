@@ -28,7 +28,7 @@ from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import SignalChart
 from chopper_tui.draw import signal_plot as plot
-from chopper_tui.draw.charts import lines_of
+from chopper_tui.draw.charts import chart_lines
 from chopper_tui.draw.pieces import (
     _TIMES,
     CLASS_INKS,
@@ -43,9 +43,9 @@ from chopper_tui.draw.pieces import (
 )
 from chopper_tui.draw.table import GAP, PREFIX, _cells, plan
 from chopper_tui.draw.theme import GROUNDS, THEMES, inks, to_ascii
-from chopper_tui.history import child_of, moved, parent_of, trail_to
+from chopper_tui.history import into_child, moved_row, parent_of, trail_to
 from chopper_tui.widgets.header import path_pieces
-from chopper_tui.widgets.pane import Room, divided, size_classes
+from chopper_tui.widgets.pane import Room, divided_lines, size_classes
 from tests.demo import demo_run
 from tests.pipelines import pipeline_run
 from tests.tui.explorer import explorer, measured_run, sample_run
@@ -57,8 +57,8 @@ LABELS = st.lists(st.text(min_size=1), max_size=7)
 
 @given(LABELS, st.text(min_size=1), st.integers(0, 50))
 def test_up_undoes_in(labels: list[str], label: str, offset: int) -> None:
-    trail = moved(trail_to(View("r", tuple(labels[:6]))), label, offset)
-    assert parent_of(child_of(trail, label)) == trail
+    trail = moved_row(trail_to(View("r", tuple(labels[:6]))), label, offset)
+    assert parent_of(into_child(trail, label)) == trail
 
 
 def test_the_root_has_no_parent() -> None:
@@ -128,7 +128,7 @@ def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
     values[:, 40:50] = np.nan
     chart = SignalChart(signal, 0, 9_000_000, (0, 9_000_000), tuple(range(gpus)), values)
     for width, height in ((20, 2), (70, 3), (100, 12)):
-        lines = plot.draw(chart, width, height, glyphs)  # type: ignore[arg-type]
+        lines = plot.draw_signals(chart, width, height, glyphs)  # type: ignore[arg-type]
         assert len(lines) == height and {width_of(line) for line in lines} == {width}
         if glyphs is ASCII:
             assert all(text.isascii() for line in lines for text, _ in line)
@@ -147,19 +147,19 @@ def test_the_size_of_a_terminal_says_which_parts_it_has() -> None:
 
 def test_parts_below_one_another_share_the_lines() -> None:
     rooms = Room("table", 5, 9, 9), Room("picture", 4, 6, 99), Room("evidence", 7, 12, 12)
-    assert divided(20, *rooms) == {"table": 9, "picture": 4, "evidence": 7}
-    assert divided(27, *rooms) == {"table": 9, "picture": 6, "evidence": 12}
-    assert divided(40, *rooms) == {"table": 9, "picture": 19, "evidence": 12}
+    assert divided_lines(20, *rooms) == {"table": 9, "picture": 4, "evidence": 7}
+    assert divided_lines(27, *rooms) == {"table": 9, "picture": 6, "evidence": 12}
+    assert divided_lines(40, *rooms) == {"table": 9, "picture": 19, "evidence": 12}
     # Where not all have their least, the last are left out.
-    assert divided(12, *rooms) == {"table": 8, "picture": 4, "evidence": 0}
-    assert divided(3, *rooms) == {"table": 3, "picture": 0, "evidence": 0}
-    assert divided(20, rooms[0], Room("picture", 0, 0)) == {"table": 9, "picture": 0}
+    assert divided_lines(12, *rooms) == {"table": 8, "picture": 4, "evidence": 0}
+    assert divided_lines(3, *rooms) == {"table": 3, "picture": 0, "evidence": 0}
+    assert divided_lines(20, rooms[0], Room("picture", 0, 0)) == {"table": 9, "picture": 0}
 
 
 @given(st.integers(0, 200), st.lists(st.tuples(*[st.integers(0, 60)] * 3), min_size=1, max_size=5))
 def test_shared_lines_are_those_there_are(lines: int, sizes: list[tuple[int, int, int]]) -> None:
     rooms = [Room(str(at), *sorted(each)) for at, each in enumerate(sizes)]
-    given_ = divided(lines, *rooms)
+    given_ = divided_lines(lines, *rooms)
     assert [*given_] == [room.part for room in rooms] and sum(given_.values()) <= lines
     assert all(0 <= given_[room.part] <= room.most for room in rooms)
     if sum(given_.values()) < lines:
@@ -257,7 +257,7 @@ def test_no_colour_has_two_meanings(name: str) -> None:
             charts = query(run, parse(f"R?view={name}")).charts
         except ChopperError:
             continue
-        for line in lines_of(charts, 140, UNICODE.coloured(True)):
+        for line in chart_lines(charts, 140, UNICODE.coloured(True)):
             for (mark, ink), (text, _) in pairwise(line):
                 hue, word = ink.partition("/")[0], text.strip()
                 if hue in MEANINGS and mark.strip() in [*"█▓▒░▀▄■"] and text[:1] == " " and word:

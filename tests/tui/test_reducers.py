@@ -28,9 +28,9 @@ from chopper_tui.history import (
     Trail,
     Visit,
     changed,
-    child_of,
     everywhere,
-    moved,
+    into_child,
+    moved_row,
     parent_of,
     trail_to,
     with_baseline,
@@ -99,9 +99,9 @@ def test_up_after_drill_is_the_view_but_for_its_table(way: list[Step], label: st
 def test_out_after_into_is_the_identity(way: list[Step], label: str, offset: int) -> None:
     """The trail keeps what the view alone gives up: sort, filter, cursor and scroll."""
     view = walked(way)
-    trail = moved(trail_to(view), label, offset)
+    trail = moved_row(trail_to(view), label, offset)
     if not view.is_leaf:
-        assert parent_of(child_of(trail, label)) == trail
+        assert parent_of(into_child(trail, label)) == trail
     assert parent_of((Visit(View("r")),)) == (Visit(View("r")),)
 
 

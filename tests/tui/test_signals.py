@@ -20,7 +20,7 @@ from chopper_core.util.progress import Cancelled
 from chopper_core.views.query import query
 from chopper_core.views.shared.children import SignalChart
 from chopper_tui import screen_data as looks
-from chopper_tui.draw.figures import Figure, detail, figures_of
+from chopper_tui.draw.figures import Figure, detail, figures_shown
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.screen_data import on_every_gpu
 from chopper_tui.widgets import chart_panes as track_chart
@@ -229,7 +229,9 @@ async def test_the_row_on_every_gpu_says_so_after_a_long_name() -> None:
 async def test_key_figures_give_way(width: int) -> None:
     async with explorer((width, 24), measured_run(), View("sample.json", DEEP)) as at:
         line = at.lines()[1]
-        values = figures_of(at.explore.run, at.frame.view, ("gfx_mhz", "gfx_util_pct", "power_w"))
+        values = figures_shown(
+            at.explore.run, at.frame.view, ("gfx_mhz", "gfx_util_pct", "power_w")
+        )
         assert values["gfx_mhz"].text(UNICODE) in line
         assert (values["power_w"].text(UNICODE) in line) == (width >= 80)
         assert ("kernels" in line) == (width >= 120)

@@ -170,7 +170,7 @@ async def test_causes_and_explanations_are_whole_sentences() -> None:
 
 def test_tables_of_the_description_have_blocks_that_fit() -> None:
     run = demo_run()
-    wide, narrow = info.as_text(run).splitlines(), info.as_text(run, 71).splitlines()
+    wide, narrow = info.info_text(run).splitlines(), info.info_text(run, 71).splitlines()
     assert max(map(len, wide)) > 100
     tables = narrow[narrow.index("") : narrow.index("sources")]
     assert max(map(len, tables)) <= 71

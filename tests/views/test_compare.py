@@ -14,7 +14,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
-from chopper_core.render import render as rendered
+from chopper_core.render import render_frame as rendered
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import view_spec
 from chopper_core.views.frame import Frame

@@ -13,7 +13,7 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, STATES
 from chopper_core.model.view import Baseline, View, enter, up
-from chopper_core.render import render as rendered
+from chopper_core.render import render_frame as rendered
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chopper_core.model.address import parse
 from chopper_core.model.inputs import CounterSource
 from chopper_core.model.run import Run
-from chopper_core.render import render
+from chopper_core.render import render_frame
 from chopper_core.views.query import query
 from tests.support import sample_run
 
@@ -34,11 +34,11 @@ def test_a_sum_over_some_gpus_is_marked_everywhere() -> None:
         there = frame.values["SQ_WAVES"].present()
         assert frame.values["SQ_WAVES"].partial is not None and there.any()
         assert (frame.values["SQ_WAVES"].partial == there).all()
-        document = json.loads(render(frame, "json"))
+        document = json.loads(render_frame(frame, "json"))
         assert document["partial_total"] == ["SQ_WAVES"]
         assert [row.get("partial") == ["SQ_WAVES"] for row in document["rows"]] == there.tolist()
         assert "* counters of 2 of 4 GPUs only: 0, 2" in document["notes"]
-        total = next(line for line in render(frame, "text").splitlines() if "total" in line)
+        total = next(line for line in render_frame(frame, "text").splitlines() if "total" in line)
         assert f"*{frame.total['SQ_WAVES']:.0f}" in total
 
 
@@ -53,4 +53,4 @@ def test_what_covers_its_row_is_not_marked() -> None:
     ):
         frame = query(run, parse(address))
         assert not frame.partial_total and not any("*" in note for note in frame.notes)
-        assert "partial" not in render(frame, "json")
+        assert "partial" not in render_frame(frame, "json")

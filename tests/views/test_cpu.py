@@ -25,7 +25,7 @@ from chopper_core.model.inputs import TelemetrySource
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.render.cells import column_texts
-from chopper_core.render.info import as_text, describe
+from chopper_core.render.info import describe, info_text
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.registry import Family, discover, read_source
 from chopper_core.sources.signals import ClockDomain
@@ -145,7 +145,7 @@ def test_the_file_is_described_and_nothing_is_skipped(run: Run) -> None:
     (found,) = describe(run)["processors"]
     assert (found["processors"], found["cores"], found["clock"]) == (384, 192, "monotonic")
     assert not any("cpu.csv" in path for path, _ in (*run.skipped, *run.failed))
-    assert "samples of 384 logical processors on 192 cores" in as_text(run)
+    assert "samples of 384 logical processors on 192 cores" in info_text(run)
 
 
 def written(path: Path, *rows: str, clock: str = "epoch", heading: str = "") -> Path:

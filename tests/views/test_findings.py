@@ -24,7 +24,7 @@ from chopper_core.model.hardware import specifications
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostStack, HostState, HostTime
-from chopper_core.model.signals import Signal, nearest
+from chopper_core.model.signals import Signal, nearest_values
 from chopper_core.model.table import Kind, Phase, Rule
 from chopper_core.model.units import Unit
 from chopper_core.render.exchange import as_json
@@ -300,7 +300,7 @@ def clean() -> Run:
 def test_a_clean_run_is_quiet(clean: Run) -> None:
     frame = findings(clean)
     assert list(frame.labels) == []
-    of_traces = sum(not each.of_samples for each in RULES)
+    of_traces = sum(not (each.of_samples or each.of_logs) for each in RULES)
     assert frame.headline[0].startswith("nothing stands out · ")
     assert f" {of_traces} rules " in frame.headline[0]
     text = as_text(frame, width=80)
@@ -358,7 +358,8 @@ def test_every_evidence_shows_the_column_of_its_finding(
     which: str, request: pytest.FixtureRequest
 ) -> None:
     """Of all rules; `found` looks at each finding of the runs made by hand, too."""
-    assert {each.name for each in RULES if not each.of_samples} == set(ABOUT)
+    of_traces = [each.name for each in RULES if not (each.of_samples or each.of_logs)]
+    assert {*of_traces} == set(ABOUT)
     assert len({row["rule"] for row in found(request.getfixturevalue(which))}) >= 5
 
 
@@ -814,7 +815,9 @@ def test_the_limiter_is_named_where_it_is_known() -> None:
     run = clocked(run_of(rows(2)), "throttle_pct", np.full(2 * 108, 30.0))
     times = np.arange(100 * MS, 220 * MS, MS)
     for name, share in (("ppt", 5.0), ("hbm_thermal", 25.0)):
-        curves = {gpu: nearest(times, np.full(len(times), share), 2 * MS) for gpu in range(2)}
+        curves = {
+            gpu: nearest_values(times, np.full(len(times), share), 2 * MS) for gpu in range(2)
+        }
         signal = Signal(f"throttle_pct.{name}", name, Unit.PERCENT, curves, 0.0, 100.0)
         run = replace(run, measured={**run.measured, signal.name: signal})
     said = only(run, "throttled")["said"]

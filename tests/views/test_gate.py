@@ -16,7 +16,7 @@ from chopper_core.analyses.gate import (
     judge,
     limits_table,
     parse_limit,
-    samples,
+    samples_of_limit,
 )
 from chopper_core.analyses.significance import one_more
 from chopper_core.model.run import Run
@@ -93,9 +93,9 @@ def test_the_figures_are_those_of_the_iterations() -> None:
             if run.table.gpu[at] == 1 and run.table.text_of("operation", int(run.table.operation[at])) == "mlp_dp"]  # noqa: E501  # fmt: skip
     assert found.ours == np.median(rows) and found.verdict == PASS
     # Sums of both GPUs are per GPU.
-    _, both = samples(run, parse_limit("operation=gemm/kernel_ns>+1%"))
+    _, both = samples_of_limit(run, parse_limit("operation=gemm/kernel_ns>+1%"))
     assert len(both) == 12 and abs(np.median(both) / OPERATIONS["gemm"] - 1) < 0.02
-    _, counts = samples(run, parse_limit("kernels>+1"))
+    _, counts = samples_of_limit(run, parse_limit("kernels>+1"))
     assert counts.tolist() == [3.0] * 12
     assert verdict(run, base, "kernels>+1").verdict == PASS
 

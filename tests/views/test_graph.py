@@ -15,7 +15,7 @@ from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Category, Kind
 from chopper_core.model.view import View
-from chopper_core.render import render
+from chopper_core.render import render_frame
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views import graph, view_spec
 from chopper_core.views.frame import Frame
@@ -152,8 +152,8 @@ def test_rows_of_a_type_lead_to_its_nodes(run: Run) -> None:
 @pytest.mark.parametrize("by", view_spec("graph").by)
 def test_every_split_is_written_as_text_and_json(by: str) -> None:
     frame = shown(sample_run(), by)
-    assert "longest path" in render(frame, "text")
-    document = json.loads(render(frame, "json"))
+    assert "longest path" in render_frame(frame, "text")
+    document = json.loads(render_frame(frame, "json"))
     assert len(document["rows"]) == len(frame.labels)
     assert f"by={by}" in document["address"] or by == "operation"
 

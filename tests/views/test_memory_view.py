@@ -13,7 +13,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import LineChart
 from chopper_core.model.view import View
-from chopper_core.render import render
+from chopper_core.render import render_frame
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import memory, view_spec
 from chopper_core.views.query import answer, query
@@ -104,7 +104,7 @@ def test_the_peak_is_drawn_and_its_holder_named() -> None:
     by_iteration = query(run, parse("R?view=memory&by=iteration"))
     assert "iteration 4" in by_iteration.headline[1]
     for form in ("text", "json", "csv", "markdown"):
-        assert render(frame, form)
+        assert render_frame(frame, form)
 
 
 @pytest.mark.parametrize(
@@ -161,4 +161,4 @@ def test_scopes_and_splits_take_every_statistic_and_filter() -> None:
     run = allocating_run()
     for by, text in product(view_spec("memory").by, ("text", "json")):
         frame = query(run, parse(f"R?view=memory&by={by}&filter=held_bytes>0&sort=growth_bytes"))
-        assert render(frame, text)
+        assert render_frame(frame, text)

@@ -14,10 +14,10 @@ import chopper_core
 from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.model.view import Baseline, View
-from chopper_core.render import FORMATS, as_json, render
+from chopper_core.render import FORMATS, as_json, render_frame
 from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import VIEWS, view_spec
-from chopper_core.views.query import frame_of, preview, query
+from chopper_core.views.query import frame_of, preview_frame, query
 from chopper_tui.cli import main
 from tests.support import Row, run_of
 
@@ -61,7 +61,7 @@ def test_json_is_strict_whatever_the_run(odd: str, stat: str) -> None:
             document = json.loads(as_json(frame), parse_constant=no_constant)
             assert document["rows"] or document["notes"], (name, by)
             for each in FORMATS:
-                assert render(frame, each)
+                assert render_frame(frame, each)
 
 
 @pytest.mark.few(1)
@@ -73,7 +73,7 @@ def test_a_baseline_may_take_no_time_and_have_other_rows(odd: str) -> None:
         for path, base in product([(), *((gpu,) for gpu in gpus)], gpus):
             view = View("R", path, name=name, baseline=Baseline(path=(base,)))
             try:
-                preview(run, view)
+                preview_frame(run, view)
                 frame = frame_of(run, view)
             except UsageError:
                 continue

@@ -23,7 +23,7 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import UsageError
 from chopper_core.views.frame import Frame
-from chopper_core.views.query import preview, query
+from chopper_core.views.query import preview_frame, query
 from chopper_core.views.shared import evidence
 from chopper_tui.draw.charts import draw
 from tests.support import Row, details, run_of, sample_run
@@ -58,7 +58,7 @@ def test_a_scope_that_no_rule_can_check_says_why(run: Run, monkeypatch: pytest.M
     def fails(*_: object) -> tuple[Card, ...]:
         raise UsageError("there is no step to replay")
 
-    monkeypatch.setattr(evidence, "findings", fails)
+    monkeypatch.setattr(evidence, "finding_cards", fails)
     (card,) = cards(query(sample_run(), OVERVIEW)).cards
     assert (card.text, card.note) == ("", "not checked: there is no step to replay")
     assert address.parse(card.address).name == "findings"
@@ -168,7 +168,7 @@ def test_rows_lead_into_the_tree(run: Run) -> None:
 
 def test_a_preview_is_the_answer_without_lags_and_findings() -> None:
     run = replace(measured_run())  # of which nothing is known yet
-    early = preview(run, OVERVIEW)
+    early = preview_frame(run, OVERVIEW)
     assert early.is_pending
     assert cards(early).is_pending
     assert not early.values["lag_ns"].present().any()
@@ -177,7 +177,7 @@ def test_a_preview_is_the_answer_without_lags_and_findings() -> None:
     assert [each.name for each in early.columns] == [each.name for each in whole.columns]
     assert early.headline == whole.headline
     # Once it is known the answer is shown at once.
-    assert not preview(run, OVERVIEW).is_pending
+    assert not preview_frame(run, OVERVIEW).is_pending
 
 
 def test_gpus_are_compared_once_for_lags_findings_and_ranks(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.extensions.runs.run_set import RunRow, open_runs
+from chopper_core.extensions.runs.run_rows import RunRow
+from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run

@@ -13,7 +13,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import Phase
 from chopper_core.model.view import View
-from chopper_core.render import render as rendered
+from chopper_core.render import render_frame as rendered
 from chopper_core.render.cells import elide
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.frame import Frame

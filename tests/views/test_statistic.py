@@ -17,7 +17,7 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, STATES, Category
 from chopper_core.model.view import STATISTICS, View, as_statistic, enter, up
-from chopper_core.render import render as rendered
+from chopper_core.render import render_frame as rendered
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_specs
 from chopper_core.views.query import answer, query

@@ -13,7 +13,7 @@ from chopper_core.model.charts import Lanes
 from chopper_core.model.side_table import HostKind, HostLane
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.view import View, Window
-from chopper_core.render import render
+from chopper_core.render import render_frame
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.query import query
@@ -108,7 +108,7 @@ def test_the_chart_has_the_host_of_each_gpu() -> None:
     assert cells is not None and cells.busy_ns.any()
     assert any(span.text.startswith("aten::") for span in cells.spans)
     assert QUEUE in [strip.title for strip in chart.strips(0, 40)]
-    (document,) = json.loads(render(frame, "json", has_pictures=True))["pictures"]
+    (document,) = json.loads(render_frame(frame, "json", has_pictures=True))["pictures"]
     assert sum(document["hosts"]["GPU 1"]["busy_ns"]) > 0
 
 
@@ -117,6 +117,6 @@ def test_a_run_without_host_events_has_no_lane() -> None:
     assert host_cells(run, 0, run.origin_ns, run.origin_ns + 1_000, 10) is None
     frame = query(run, View("R", ("1",), name="timeline"))
     assert (
-        json.loads(render(frame, "json", has_pictures=True))["pictures"][0]["hosts"]["GPU 1"]
+        json.loads(render_frame(frame, "json", has_pictures=True))["pictures"][0]["hosts"]["GPU 1"]
         is None
     )

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES, Phase
 from chopper_core.model.view import View, complete_order
-from chopper_core.render import render as rendered
+from chopper_core.render import render_frame as rendered
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.frame import Frame

@@ -27,7 +27,7 @@ from chopper_core.extensions.chakra.graph import (
     needs_of,
     stated_edges,
 )
-from chopper_core.extensions.chakra.host_pieces import host_lane
+from chopper_core.extensions.chakra.host_pieces import graph_host_lane
 from chopper_core.extensions.chakra.schema import COMMUNICATION, MEMORY, CommType, NodeType
 from chopper_core.model.accounting import accounted
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NODE
@@ -160,7 +160,7 @@ def align_graph(
         attributes_of(graph, rows, is_own=nodes.is_own), *(() if edges is None else (edges,))
     )
     measured = nodes.measured() | ({NODE: rows.astype(np.float64)} if extras else {})
-    extras = {**extras, **side_tables(host_lane(graph, _origin_ns(graph)))}
+    extras = {**extras, **side_tables(graph_host_lane(graph, _origin_ns(graph)))}
     labels = (iteration, phase, layer, operation)
     columns: dict[str, Any] = {
         name: np.where(stated >= 0, stated, own.rules)

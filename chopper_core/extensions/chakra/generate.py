@@ -11,7 +11,7 @@ from chopper_core.extensions.chakra.synthetic import (
     PATTERNS,
     GeneratorSettings,
     generate,
-    settings_of,
+    pattern_settings,
 )
 from chopper_tui.commands.output import tell
 
@@ -37,7 +37,7 @@ EPILOG: Final = "\n".join((
 
 
 def run(options: Namespace) -> int:
-    settings = settings_of(options.pattern, options.setting)
+    settings = pattern_settings(options.pattern, options.setting)
     nodes = generate(options.pattern, settings, Path(os.path.expanduser(options.output)))
     tell(f"wrote {options.output}: {settings.ranks} generated traces, {nodes:,} nodes")
     return 0

@@ -219,7 +219,7 @@ class _Walk:
         )
 
 
-def host_lane(graph: ExecutionGraph, origin_ns: int) -> HostLane:
+def graph_host_lane(graph: ExecutionGraph, origin_ns: int) -> HostLane:
     """The operators and calls of a file of Chopper's own."""
     column = graph.attributes.get(HOST)
     found = (

@@ -134,10 +134,10 @@ class HostTrace(Struct, frozen=True):
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    return Recognised(FORMAT) if head_of(head) is not None else None
+    return Recognised(FORMAT) if host_trace_head(head) is not None else None
 
 
-def head_of(head: FileHead, *, linked: bool = False) -> HostFile | None:
+def host_trace_head(head: FileHead, *, linked: bool = False) -> HostFile | None:
     """A host trace by its head; None for others, and for linked ones unless they are asked for."""
     if not head.is_json:
         return None
@@ -239,7 +239,7 @@ def groups_in(nodes: Sequence[HostNode]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def texts_of(node: HostNode) -> OperatorTexts:
+def node_texts(node: HostNode) -> OperatorTexts:
     """Inputs and outputs of an operator as texts of Python lists."""
     parts = (node.inputs, node.input_shapes, node.input_types, node.outputs)
     return OperatorTexts(*(str(_json(each)) for each in parts))
@@ -289,7 +289,7 @@ def _kineto_type(kind: str) -> str:
     return "Scalar" if kind in ("Int", "Double", "Bool", "SymInt", "Float") else ""
 
 
-def collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
+def node_collective(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
     """The arguments of a `record_param_comms` node; None for a wait."""
     attributes, values = node.attributes, _json(node.inputs)
     name = attributes.get("collective_name")
@@ -362,7 +362,7 @@ def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -
     shapes = 0
     for row, node in matched.items():
         if own_tensors := [*_tensors(_json(node.inputs)), *_tensors(_json(node.outputs))]:
-            operators[row] = texts_of(node)
+            operators[row] = node_texts(node)
             tensors.update(tensor[0] for tensor in own_tensors)
             storages.update(tensor[1] for tensor in own_tensors)
         kept = kept_inputs(node.name)
@@ -380,7 +380,7 @@ def _joined(trace: Trace, host: HostTrace, ids: Mapping[tuple[str, int], int]) -
         call = node if node.name == COMM else nodes.get(node.parent)
         if node.name.startswith((COMM, NCCL)) and call is not None and call.name == COMM:
             if call.id not in called:
-                called[call.id] = collective_of(call, host.process_groups)
+                called[call.id] = node_collective(call, host.process_groups)
             if (found := called[call.id]) is not None:
                 own = int(collective[row])
                 known = trace.collectives[own] if own != ABSENT else Collective()

@@ -18,12 +18,12 @@ from chopper_core.extensions.chakra.graph_run import TraceGraph
 from chopper_core.extensions.chakra.host_trace import (
     COMM,
     HostNode,
-    collective_of,
     document_of,
     groups_in,
-    head_of,
+    host_trace_head,
     is_linked,
-    texts_of,
+    node_collective,
+    node_texts,
 )
 from chopper_core.extensions.chakra.schema import Attribute, Node, NodeType, typed
 from chopper_core.sources.registry import Recognised, Unusable
@@ -64,7 +64,7 @@ class LinkedNode(HostNode):
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    is_host = head_of(head, linked=True) is not None
+    is_host = host_trace_head(head, linked=True) is not None
     return Recognised(FORMAT) if is_host and is_linked(head.path) else None
 
 
@@ -75,7 +75,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     """
     schema, nodes = document_of(path, LinkedNode, progress)
     builder = GraphBuilder(path, FORMAT, TraceGraph)
-    calls = _Calls(nodes)
+    calls = _CollectiveCalls(nodes)
     timed = [node for node in nodes if node.ts is not None and node.inclusive_dur is not None]
     starts, are_times = nanoseconds([node.ts for node in timed])
     lasts, are_lasts = nanoseconds([node.inclusive_dur for node in timed])
@@ -98,7 +98,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     return builder.graph("", {"schema": schema}, states_dependencies=False)
 
 
-class _Calls:
+class _CollectiveCalls:
     """The arguments of collectives, by the operators around their launches."""
 
     def __init__(self, nodes: Sequence[LinkedNode]) -> None:
@@ -115,7 +115,7 @@ class _Calls:
     def sent_by(self, activity: LinkedNode) -> dict[str, Attribute]:
         around = islice(self.around(activity), _MAX_CALLERS)
         call = next((node for node in around if node.name == COMM), None)
-        found = collective_of(call, self._groups) if call is not None else None
+        found = node_collective(call, self._groups) if call is not None else None
         known: dict[str, Any] = {}
         if found is not None:
             size = message_bytes(found)
@@ -126,7 +126,7 @@ class _Calls:
         return {name: typed(value) for name, value in known.items()}
 
 
-def _node(node: LinkedNode, times: tuple[int, int] | None, calls: _Calls) -> Node:
+def _node(node: LinkedNode, times: tuple[int, int] | None, calls: _CollectiveCalls) -> Node:
     attributes: dict[str, Attribute] = {
         "is_cpu_op": typed(not node.is_activity),
         "tid": typed(node.tid or node.attributes.get("tid", 0)),
@@ -147,7 +147,7 @@ def _node(node: LinkedNode, times: tuple[int, int] | None, calls: _Calls) -> Nod
     if times is not None:
         attributes["ts_ns"], attributes["dur_ns"] = map(typed, times)
     start_ns, duration_ns = times or (0, 0)
-    texts = texts_of(node)
+    texts = node_texts(node)
     return Node(
         id=node.id,
         name=node.name,

@@ -20,7 +20,7 @@ from chopper_core.model.tree import level_order
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import counts_of, distinct, grouped, ranked
+from chopper_core.util.grouping import counts_of, distinct, grouped_by, ranked
 
 _PAIR: Final = 2
 _MAX_LISTED: Final = 4
@@ -184,7 +184,7 @@ def _group_labels(
     Stages send to their neighbours: the label of a transfer has its direction. No label for ranks
     that may not be in the files.
     """
-    shards = grouped(sorted(place), place.__getitem__)
+    shards = grouped_by(sorted(place), place.__getitem__)
     stages = 1 + max(stage for stage, _ in shards)
     replicas = {replica for _, replica in shards}
     is_whole = sorted(place) == list(range(len(place))) and len(shards) == stages * len(replicas)

@@ -62,7 +62,7 @@ class GeneratorSettings(Struct, frozen=True):
     microbatches: int = 4
 
 
-def settings_of(pattern: str, given: Sequence[str]) -> GeneratorSettings:
+def pattern_settings(pattern: str, given: Sequence[str]) -> GeneratorSettings:
     """The settings in texts `name=value`; raises UsageError for what a pattern doesn't take."""
     if pattern not in PATTERNS:
         raise UsageError(f"unknown pattern {pattern!r}; the patterns are {', '.join(PATTERNS)}")

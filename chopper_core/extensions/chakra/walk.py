@@ -111,7 +111,7 @@ def stops(ranks: Mapping[int, Sequence[WalkedNode]], groups: Mapping[int, Sequen
     The nodes of each rank and the members of each group are those of a trace whose files keep the
     other rules. Communication takes its recorded time first, and then none.
     """
-    return _Walk(ranks, groups, 1).stops() or _Walk(ranks, groups, 0).stops()
+    return _IssueWalk(ranks, groups, 1).stops() or _IssueWalk(ranks, groups, 0).stops()
 
 
 def has_fixed_order(nodes: Sequence[WalkedNode]) -> bool:
@@ -131,7 +131,7 @@ def has_fixed_order(nodes: Sequence[WalkedNode]) -> bool:
     return max(depth) == collectives
 
 
-class _Walk:
+class _IssueWalk:
     def __init__(
         self,
         ranks: Mapping[int, Sequence[WalkedNode]],

@@ -45,7 +45,7 @@ class _Seen(Struct, frozen=True, eq=False):
     frame: Frame
 
 
-def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
+def dispatch_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     """The frame of a view of a set of runs; with `wait`, once more of its runs are read."""
     if view.name in ("", OVERVIEW):
         view = replace(view, name=RUNS)

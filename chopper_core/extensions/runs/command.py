@@ -58,10 +58,10 @@ def run(options: Namespace) -> int:
     if can_draw() is None and not (options.format or options.output or options.limit):
         from chopper_tui.commands.explore import show_run
 
-        shown = opened(options, view.run)
+        shown = set_of_options(options, view.run)
         return show_run(lambda _: shown, view, is_ascii=options.ascii)
     with progress_line() as progress:
-        runs = opened(options, view.run)
+        runs = set_of_options(options, view.run)
         all_read(runs, progress)
     print_frame(query(runs, view), options)
     return 0
@@ -71,7 +71,7 @@ def follower_of(options: Namespace, view: View) -> Follower:
     from chopper_core.ingest.follow import Follower
 
     follower = Follower(view.run, every_s=options.interval)
-    follower.load = lambda _: opened(options, view.run)
+    follower.load = lambda _: set_of_options(options, view.run)
     return follower
 
 
@@ -100,7 +100,7 @@ def _view(options: Namespace) -> View:
     return view
 
 
-def opened(options: Namespace, name: str) -> RunSet:
+def set_of_options(options: Namespace, name: str) -> RunSet:
     from chopper_core.extensions.runs.run_set import open_runs
 
     return open_runs(

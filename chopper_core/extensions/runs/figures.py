@@ -15,9 +15,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.analyses.step_parts import steps_of
+from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.analyses.step_times import replicas
 from chopper_core.analyses.time_parts import unknown_flops
+from chopper_core.analyses.training import training_of
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -33,6 +34,7 @@ from chopper_core.model.settings import KNOWN, Setting, Settings
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, NothingToShow
+from chopper_core.util.grouping import evenly
 from chopper_core.views import overheads, throughput
 from chopper_core.views.frame import Number
 from chopper_core.views.query import answer, check_fits, run_frame
@@ -206,6 +208,10 @@ _OF_WHOLE: Final = {
 """Views whose totals take less time without their rows, and their columns."""
 _REDUCTIONS: Final[dict[str, Any]] = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
 _PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "j_per_sample", "samples_per_s_mj")
+_MOST_STEPS: Final = 1000
+"""Of a log, evenly chosen: they tell how times vary."""
+_LOG_ALONE: Final = "it has the log of a trainer alone, which lacks it"
+NO_TIMES_IN_LOG: Final = "the log states no step times, and has no stamps"
 _NO_TRACE: Final = "it has telemetry alone, without a trace"
 _NO_WINDOW: Final = "the samples have no times, or none of the power"
 _WINDOW: Final = {
@@ -224,6 +230,8 @@ def figures_of_run(run: Run) -> RunRow:
     figures: dict[str, float | str] = {GPUS.name: float(len(run.gpus))}
     steps_ns: tuple[float, ...] = ()
     places = {name: (each.view, each.name) for name, each in RUN_COLUMNS.items() if each.view}
+    if run.is_logged_only:
+        return _of_log(run)
     if run.is_sampled_only:
         missing = dict.fromkeys(RUN_COLUMNS, _NO_TRACE)
         places = {name: place for name, place in places.items() if place[0] == "power"}
@@ -243,7 +251,7 @@ def figures_of_run(run: Run) -> RunRow:
                 missing["mfu_pct"] = unknown
         _take_straggler(run, figures, missing)
         if "step_time_ns" in figures:
-            steps = steps_of(run, View(run.name))
+            steps = step_parts_of(run, View(run.name))
             steps_ns = tuple(steps.each_ns[steps.steady].tolist())
         reason = _problem(run)
         status = PARTIAL if reason else OK
@@ -253,6 +261,27 @@ def figures_of_run(run: Run) -> RunRow:
     settings: dict[str, Setting] = {WORLD: run.world} if run.world else {}
     settings |= {} if run.parallel is None else run.parallel.sizes
     return RunRow(run.name, run.name, settings, status, reason, figures, missing, steps_ns)
+
+
+def _of_log(run: Run) -> RunRow:
+    """The row of a run of a trainer's log alone."""
+    training = training_of(run)
+    figures: dict[str, float | str] = {}
+    if training is not None:
+        if len(training.ranks):
+            figures[GPUS.name] = float(len(training.ranks))
+        known = {
+            "step_time_ns": training.usual_ns,
+            "tokens_per_s": training.mean("tokens_per_s", training.steady),
+            "mfu_pct": training.mean("mfu_pct", training.steady),
+            "peak_bytes": training.mean("memory_bytes", training.steady),
+        }
+        figures |= {name: number for name, number in known.items() if isfinite(number)}
+    missing = {name: _LOG_ALONE for name in RUN_COLUMNS if name not in figures}
+    status, reason = (OK, "") if "step_time_ns" in figures else (SHORT, NO_TIMES_IN_LOG)
+    each_ns = [] if training is None else training.step_ns[training.steady].tolist()
+    times = evenly(each_ns, _MOST_STEPS)
+    return RunRow(run.name, run.name, {}, status, reason, figures, missing, times)
 
 
 def _take(

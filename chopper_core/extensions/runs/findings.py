@@ -31,7 +31,7 @@ from chopper_core.model.units import scaled_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import grouped, median_of
+from chopper_core.util.grouping import grouped_by, median_of
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
 
@@ -127,7 +127,7 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
 def findings_of_runs(rows: Sequence[RunRow], view: View) -> list[Finding]:
     """The findings of each group of runs (by the view's setting, else by model), and the failed."""
     by = setting_of(view.by, settings_of(rows)) if view.by else MODEL
-    groups = grouped(rows, lambda row: row.settings.get(by))
+    groups = grouped_by(rows, lambda row: row.settings.get(by))
     found: list[Finding] = []
     for value, own in groups.items():
         is_named = len(groups) > 1 and value is not None

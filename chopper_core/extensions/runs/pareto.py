@@ -11,7 +11,12 @@ from chopper_core.columns import Metric, Values, column, worded
 from chopper_core.columns.filter import FilterRows, shown_of
 from chopper_core.extensions.runs.figures import HIGHER, is_better, known_column
 from chopper_core.extensions.runs.run_rows import RunRows
-from chopper_core.extensions.runs.runs import figure_values, frame_of_set, opened, shown_rows
+from chopper_core.extensions.runs.runs import (
+    figure_values,
+    frame_of_set,
+    shown_rows,
+    view_of_run,
+)
 from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.view import RUN_LEVEL, View
@@ -83,7 +88,7 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
         RUN_LEVEL,
         labels,
         columns,
-        lambda row: opened(view, rows[row]),
+        lambda row: view_of_run(view, rows[row]),
         shown=shown,
         notes=[f"{lacking} of {len(rows)} runs lack one of the figures"] if lacking else [],
         headline=(f"{count} of {int(known.sum())} runs on the front: {fronts}",),

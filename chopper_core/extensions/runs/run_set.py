@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.extensions.runs.by_run import set_frame
+from chopper_core.extensions.runs.by_run import dispatch_frame
 from chopper_core.extensions.runs.figures import RUN_COLUMNS, figures_of_run, with_settings
 from chopper_core.extensions.runs.run_rows import FAILED, Reading, RunRow, RunRows
 from chopper_core.ingest.cache import kept, open_cached
@@ -45,7 +45,7 @@ class RunSet(RunRows, frozen=True, eq=False):
     """Runs side by side, with a frame for each view."""
 
     def frame(self, view: View, *, wait: bool) -> Frame:
-        return set_frame(self, view, wait=wait)
+        return dispatch_frame(self, view, wait=wait)
 
     def figures(self) -> list[tuple[str, str, str]]:
         rows = self.reading(False).rows

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
-from chopper_core.columns import METRICS, Metric, Values, nearest, numbered, worded
+from chopper_core.columns import METRICS, Metric, Values, nearest_names, numbered, worded
 from chopper_core.columns.filter import FilterRows, Shown, matching, shown_of
 from chopper_core.extensions.runs.figures import (
     GPUS,
@@ -80,7 +80,7 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
     labels, settings, group = [row.name for row in rows], settings_of(rows), view.by
     if group and rows and not waiting:
         group = setting_of(group, settings)
-    table, nothing = table_of(rows), pd.Series([None] * len(rows), dtype=object)
+    table, nothing = rows_table(rows), pd.Series([None] * len(rows), dtype=object)
     titled = (
         *_OWN.values(),
         *(each.metric for each in RUN_COLUMNS.values()),
@@ -100,7 +100,7 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
             return _ratio(*known(stem), groups, base, labels)
         metric = _column(name, settings)
         if name not in RUN_COLUMNS and (name in _OWN or name in settings):
-            return metric, values_of(table.get(name, nothing))
+            return metric, cell_values(table.get(name, nothing))
         return metric, figure_values(run, rows, name)
 
     asked = list(view.columns or _shown(rows, settings, table))
@@ -136,7 +136,7 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
         RUN_LEVEL,
         labels,
         columns,
-        lambda row: opened(view, rows[row]),
+        lambda row: view_of_run(view, rows[row]),
         shown=shown,
         notes=notes,
         more=tuple(each.metric for name, each in RUN_COLUMNS.items() if name not in asked),
@@ -173,7 +173,7 @@ def shown_rows(run: RunRows, view: View, *, wait: bool = False) -> tuple[list[Ru
     return [row for row, kept in zip(reading.rows, mask, strict=True) if kept], reading
 
 
-def opened(view: View, row: RunRow) -> View:
+def view_of_run(view: View, row: RunRow) -> View:
     return View(row.path, overrides=view.overrides.of_run)
 
 
@@ -212,7 +212,7 @@ def frame_of_set(
     return replace(found, **options)
 
 
-def table_of(rows: Sequence[RunRow]) -> pd.DataFrame:
+def rows_table(rows: Sequence[RunRow]) -> pd.DataFrame:
     """The runs as a table: the settings, figures, status and reason of each, as they are."""
     made = [
         {**row.settings, **row.figures, STATUS.name: row.status, REASON.name: row.reason or None}
@@ -224,7 +224,7 @@ def table_of(rows: Sequence[RunRow]) -> pd.DataFrame:
     return table
 
 
-def values_of(found: pd.Series[Any]) -> Values:
+def cell_values(found: pd.Series[Any]) -> Values:
     """A column of a table of runs: of whole numbers, of numbers, else of words."""
     known = found.notna().to_numpy()
     given = found[known]
@@ -245,7 +245,7 @@ def figure_values(run: RunRows, rows: Sequence[RunRow], name: str) -> Values:
             if found[place] is None and row.status != FAILED:
                 key = ("figure", name, row.path)
                 found[place] = run.memo(key, partial(root_figure, run, row, name))
-    return values_of(pd.Series(found, dtype=object))
+    return cell_values(pd.Series(found, dtype=object))
 
 
 def _divided(name: str, settings: Sequence[str]) -> str:
@@ -272,7 +272,7 @@ def _column(name: str, settings: Sequence[str]) -> Metric:
         there = ", ".join((*settings, *_OWN, *RUN_COLUMNS))
         raise UsageError(
             f"unknown column {name!r} of a table of runs; it has {there}, and any metric"
-            f"{nearest(name)}"
+            f"{nearest_names(name)}"
         ) from None
 
 

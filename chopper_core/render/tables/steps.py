@@ -49,7 +49,7 @@ _OWN: Final = columns("""
     host | | host
         Host of its rank; null where hosts aren't known.
     span_ns | ns | span
-        From the begin of its first to the end of its last step or activity: the sum of elapsed_ns.
+        From the start of its first to the end of its last step or activity: the sum of elapsed_ns.
     dp | | dp
         Data-parallel coordinate of its rank.
     pp | | pp

@@ -36,7 +36,7 @@ from chopper_core.tables.losses import ABSENT, Losses, merged_losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import grouped, maxima_of, median_of, ranked, run_starts
+from chopper_core.util.grouping import grouped_by, maxima_of, median_of, ranked, run_starts
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Chopper's device sampling"
@@ -96,7 +96,7 @@ def read_sampled(
     rows = run.dispatches
     counters: dict[str, Float64] = {}
     over_time: list[SampledCounter] = []
-    for name, series in grouped(sampled, lambda each: each.name).items():
+    for name, series in grouped_by(sampled, lambda each: each.name).items():
         if any((each.begin_ns[1:] < each.time_ns[:-1]).any() for each in series):
             losses.notes.append(
                 f"{name} is not used: its instances are sampled at different times."

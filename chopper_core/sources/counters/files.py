@@ -26,7 +26,11 @@ from chopper_core.sources.counters import (
     rocprofv3_csv,
     rocprofv3_json,
 )
-from chopper_core.sources.counters.joining import concatenate, join_passes, one_after_another
+from chopper_core.sources.counters.joining import (
+    join_passes,
+    joined_dispatches,
+    one_after_another,
+)
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import (
@@ -40,7 +44,7 @@ from chopper_core.sources.registry import (
 )
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import distinct, grouped
+from chopper_core.util.grouping import distinct, grouped_by
 from chopper_core.util.memory import reading
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
@@ -135,7 +139,7 @@ def _readers(files: Sequence[SourceFile]) -> Iterator[_Reader]:
     for file in _of(files, pmc_csv.NAME, pmc_csv.COUNTERS):
         near = _nearest(file.path, sysinfos)
         yield file, partial(pmc_csv.read, file.path, sysinfo=near)
-    kernels = grouped(_of(files, device_samples.NAME, device_samples.KERNELS), _rank_of)
+    kernels = grouped_by(_of(files, device_samples.NAME, device_samples.KERNELS), _rank_of)
     for file in _of(files, device_samples.NAME, device_samples.SAMPLES):
         own = kernels.get(_rank_of(file))
         path = own.pop(0).path if own else None
@@ -144,7 +148,7 @@ def _readers(files: Sequence[SourceFile]) -> Iterator[_Reader]:
         yield file, file.read
     csv_files = _of(files, rocprofv3_csv.NAME)
     agents = _of(csv_files, rocprofv3_csv.NAME, rocprofv3_csv.AGENTS)
-    for process in grouped(csv_files, lambda file: _process_of(file.path)).values():
+    for process in grouped_by(csv_files, lambda file: _process_of(file.path)).values():
         yield from _csv_readers(process, agents)
 
 
@@ -254,7 +258,7 @@ class ProcessRun(Struct, frozen=True):
 
 def _joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
     ordered = sorted(processes, key=lambda process: natural_key(process.run.paths[0]))
-    folders = grouped(ordered, lambda process: (process.folder, process.run.format))
+    folders = grouped_by(ordered, lambda process: (process.folder, process.run.format))
     groups: dict[tuple[Path, str, str], list[ProcessRun]] = {}
     for (folder, tool), group in folders.items():
         by_host = _hosts_ran_together(group)
@@ -301,8 +305,8 @@ def _programs(group: Sequence[ProcessRun]) -> list[list[DispatchRun]]:
     """Sort processes into programs: the kernel trace, if any, and the passes of each."""
     traces = [process for process in group if not process.run.dispatches.counters]
     counted = [process for process in group if process.run.dispatches.counters]
-    programs = [[concatenate(trace)] for trace in _passes(traces)]
-    for one_pass in map(concatenate, _passes(counted)):
+    programs = [[joined_dispatches(trace)] for trace in _passes(traces)]
+    for one_pass in map(joined_dispatches, _passes(counted)):
         own = _program_of(one_pass, programs)
         if own is None:
             programs.append([one_pass])

@@ -88,7 +88,7 @@ def join_same_process(trace: DispatchRun, counters: DispatchRun) -> DispatchRun:
     return _with_new_rows(trace, there, rows, repeat_notes(trace.dispatches, there, match))
 
 
-def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
+def joined_dispatches(parts: Sequence[DispatchRun]) -> DispatchRun:
     """Concatenate the processes of one pass, and note the GPUs that they share.
 
     On a GPU that several processes used, dispatches are ordered by process.

@@ -46,7 +46,7 @@ from chopper_core.util.grouping import (
     distinct,
     isin,
     median_of,
-    numbered,
+    numbered_rows,
     places_by,
     ranked,
     stable_order,
@@ -383,7 +383,7 @@ class _RocpdProcess:
         order = self.stacks.of(columns["event"])
         start = np.full(len(order), ABSENT)
         queues = columns["gpu"], columns["queue"]
-        lanes = numbered(
+        lanes = numbered_rows(
             [
                 np.concatenate([own, of_event])
                 for own, of_event in zip((dispatches.gpu, dispatches.queue), queues, strict=True)

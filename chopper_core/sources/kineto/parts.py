@@ -23,7 +23,12 @@ from chopper_core.sources.kineto.tables import Share, Sizes, TraceTables
 from chopper_core.sources.kineto.text import TextState, TraceText
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.losses import Losses, Repeats
-from chopper_core.tables.mmap_columns import ColumnPlace, columns_of, content_of, write_columns
+from chopper_core.tables.mmap_columns import (
+    ColumnPlace,
+    content_of,
+    mapped_columns,
+    write_columns,
+)
 from chopper_core.util.progress import Progress
 from chopper_core.util.workers import helped
 
@@ -95,7 +100,7 @@ def _read(source: ByteSource, progress: Progress, shared_from: int) -> TraceRead
                     return None
                 (parts, share), file, places = given
                 content = content_of(file)
-                share.columns = [columns_of(content, each) for each in places]
+                share.columns = [mapped_columns(content, each) for each in places]
                 shares.append((parts, share))
             return _joined(source, shares)
 

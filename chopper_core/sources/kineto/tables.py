@@ -74,7 +74,7 @@ from chopper_core.tables.columns import (
     integer,
     nanoseconds,
     narrowed,
-    packed,
+    packed_values,
 )
 from chopper_core.tables.losses import ABSENT, Repeats
 from chopper_core.util.arrays import Index, Int32, Int64, Mask, Rows, column_types
@@ -533,7 +533,9 @@ class TraceTables:
         ranks = self._ranks(events)
         begins: Index = np.arange(len(events))
         with suppress(struct.error):  # One is a name.
-            begins = np.flatnonzero(run_mask(packed(processes), packed(threads), ranks))
+            begins = np.flatnonzero(
+                run_mask(packed_values(processes), packed_values(threads), ranks)
+            )
         rows, own = begins.tolist(), ranks[begins].tolist()
         keys = [(processes[row], threads[row], rank) for row, rank in zip(rows, own, strict=True)]
         return np.repeat(_codes(self.threads, keys), np.diff(begins, append=len(events)))
@@ -577,7 +579,7 @@ class TraceTables:
     def _numbers_or_names(self, values: Sequence[Any]) -> Int64:
         """Return ids as numbers; text that is not a number becomes -2 minus its code in names."""
         with suppress(struct.error):
-            return packed(values)
+            return packed_values(values)
         return np.array([self._number_or_name(value) for value in values], np.int64)
 
     def _number_or_name(self, value: Any) -> int:
@@ -591,7 +593,7 @@ class TraceTables:
 
 
 def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int64:
-    return packed([*map(codes.__getitem__, keys)])
+    return packed_values([*map(codes.__getitem__, keys)])
 
 
 def _is_long(duration_us: Any) -> bool:

@@ -80,7 +80,7 @@ class Named(NamedTuple):
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    if not head.data and not head.problem and named(head.path) is not None:
+    if not head.data and not head.problem and metric_of_file(head.path) is not None:
         return Unusable("is empty: the run was stopped before it wrote its samples", True)
     if not (head.lines and _FIRST_LINE.fullmatch(head.lines[0])):
         return None
@@ -93,7 +93,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 
     Raises DataError if the name doesn't say the metric and the rank, or without a usable sample.
     """
-    file_series, reason = named(path), _why_not(path)
+    file_series, reason = metric_of_file(path), _why_not(path)
     if file_series is None or reason:
         raise DataError(f"{path} {reason}.")
     layout = ColumnPositions(
@@ -108,7 +108,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     return replace(found, is_held=True, by_rank=True, is_of_node=file_series.is_of_node)
 
 
-def named(path: Path) -> Named | None:
+def metric_of_file(path: Path) -> Named | None:
     """The metric and the rank in a file's name; None where it has none that is known."""
     match = _NAME.fullmatch(path.name) or _LABELLED.fullmatch(path.name)
     field = _METRICS.get(match["metric"].lower()) if match else None
@@ -121,7 +121,10 @@ def named(path: Path) -> Named | None:
 
 def _why_not(path: Path) -> str:
     """Return why the name doesn't tell what the numbers are; '' if it does."""
-    match, file_series = _NAME.fullmatch(path.name) or _LABELLED.fullmatch(path.name), named(path)
+    match, file_series = (
+        _NAME.fullmatch(path.name) or _LABELLED.fullmatch(path.name),
+        metric_of_file(path),
+    )
     if match is None:
         return "has no headings, and its name doesn't say the metric and the rank (gpu_power_0.csv)"
     metric = match["metric"].lower()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from chopper_core.sources.signals import GpuName, SignalName
 from chopper_core.sources.telemetry.cells import whole_number
 from chopper_core.sources.telemetry.rows import Field
-from chopper_core.sources.telemetry.table import TelemetryFormat, TelemetryTable, columns_of
+from chopper_core.sources.telemetry.table import TelemetryFormat, TelemetryTable, field_columns
 from chopper_core.tables.text import TEXT_SUFFIXES
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _active_pct(state: object) -> object:
     return _STATES.get(str(state).casefold(), state)
 
 
-_QUERY: Final = columns_of(
+_QUERY: Final = field_columns(
     ("power.draw power.draw.instant power.draw.average", Field(SignalName.POWER_W, "w")),
     ("enforced.power.limit power.limit", Field(SignalName.POWER_CAP_W, "w")),
     (
@@ -83,7 +83,7 @@ _QUERY: Final = columns_of(
         for reason in _LIMITERS
     ),
 )
-_DMON: Final = columns_of(
+_DMON: Final = field_columns(
     ("pwr", Field(SignalName.POWER_W, "w")),
     ("gtemp", CORE_C),
     ("mtemp", Field(SignalName.MEM_C, "c")),
@@ -105,7 +105,9 @@ def _dmon_cells(line: str) -> list[str] | None:
     cells = line.lstrip("# ").replace(",", " ").split()
     if line.startswith("#"):
         return cells if "gpu" in map(str.casefold, cells) else None
-    return cells if any(map(str.isdigit, cells)) else [line]
+    # A row has no words: the lines of a trainer's log have those of the headings, too.
+    is_row = any(map(str.isdigit, cells)) and not any(map(str.isalpha, cells))
+    return cells if is_row else [line]
 
 
 def _gpu(cells: Cells) -> GpuName | None:

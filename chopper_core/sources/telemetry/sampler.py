@@ -24,9 +24,9 @@ from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttle
 from chopper_core.sources.telemetry.table import (
     ColumnPositions,
     add_rows,
-    columns_of,
+    field_columns,
     fields_in,
-    named,
+    named_columns,
     positions,
     read_table,
     recognised_table,
@@ -54,7 +54,7 @@ _METRICS_TIME: Final = "ts"
 """The original Chopper's column of time.monotonic_ns(); its `gpu` is a KFD node."""
 
 _SIGNALS: Final = frozenset(SignalName)
-_METRICS: Final = columns_of(
+_METRICS: Final = field_columns(
     ("current_socket_power average_socket_power", Field(SignalName.POWER_W, "w")),
     ("energy_accumulator", Field(SignalName.ENERGY_J, "ticks")),
     ("current_gfxclks", Field(SignalName.GFX_MHZ, "mhz", "xcd", is_list=True)),
@@ -159,7 +159,7 @@ def _layout(headings: Sequence[str]) -> ColumnPositions | None:
     time = next((heading for heading in _TIMES if heading in columns), "")
     if not time or not (own or metrics):
         return None
-    named_by = named(columns, _NAMES)
+    named_by = named_columns(columns, _NAMES)
     used = {at for at, _ in (*own, *metrics)} | {*named_by.values()}
     used |= {columns[each] for each in (*_TIMES, "clock", _PCIE_ACCUMULATOR) if each in columns}
     return ColumnPositions(
@@ -183,7 +183,7 @@ def _times_ns(columns: Mapping[str, int], time: str, stamps: Stamps, rows: Table
     elif has_both and not stamps.declared:
         clock = ClockDomain.EPOCH
     clocks = rows.values_of(
-        named(columns, ["clock"]),
+        named_columns(columns, ["clock"]),
         lambda cells: clock_named(cells["clock"]) if cells["clock"] else clock,
     )
     times_ns = stamps.read_nanoseconds(rows.column(columns[time]), clocks)

@@ -23,7 +23,7 @@ from chopper_core.tables.csv_stream import refuse_width
 from chopper_core.tables.text import HEADING_LINES, FileHead, FileText, csv_cells, split_lines
 from chopper_core.util.arrays import Codes, Int64
 from chopper_core.util.errors import DataError
-from chopper_core.util.grouping import grouped
+from chopper_core.util.grouping import grouped_by
 from chopper_core.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ LayoutOf = Callable[[Sequence[str]], ColumnPositions | None]
 """Headings → layout, or None for another format."""
 
 
-def columns_of(*meanings: tuple[str, Field]) -> dict[str, Field]:
+def field_columns(*meanings: tuple[str, Field]) -> dict[str, Field]:
     """The meaning of each heading, of several ones with a space between them."""
     return {heading: field for headings, field in meanings for heading in headings.split()}
 
@@ -85,7 +85,7 @@ def positions(headings: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def named(columns: Mapping[str, int], headings: Iterable[str]) -> dict[str, int]:
+def named_columns(columns: Mapping[str, int], headings: Iterable[str]) -> dict[str, int]:
     return {heading: columns[heading] for heading in headings if heading in columns}
 
 
@@ -196,8 +196,8 @@ class TelemetryTable(Struct, frozen=True):
             return None
         times = (each.split() for each in self.time)
         time = next((each for each in times if columns.keys() >= set(each)), ())
-        host, *_ = *named(columns, self.host).values(), None
-        named_by = named(columns, (*self.gpu, *self.also_named_by))
+        host, *_ = *named_columns(columns, self.host).values(), None
+        named_by = named_columns(columns, (*self.gpu, *self.also_named_by))
         used = {at for at, _ in fields} | {*named_by.values(), host}
         used |= {columns[each] for pair in self.time for each in pair.split() if each in columns}
         ignored = [name for name in headings if name.casefold() in self.ignored]
@@ -260,7 +260,7 @@ class TelemetryFormat(Struct, frozen=True):
 
     def _layouts(self) -> list[tuple[LayoutOf, Split]]:
         """The layout of headings, by how their line is split."""
-        by_split = grouped(self.tables, lambda each: each.split)
+        by_split = grouped_by(self.tables, lambda each: each.split)
         return [(_first_layout(tables), split) for split, tables in by_split.items()]
 
     def _read_json(self, json: JsonRecords, path: Path, head: FileHead) -> Telemetry:

@@ -20,7 +20,7 @@ from chopper_core.analyses.leads import (
     leads,
 )
 from chopper_core.analyses.matched_kernels import Occurrences, sums_by
-from chopper_core.analyses.rank_figures import delays, waits, waits_by
+from chopper_core.analyses.rank_figures import delays, rank_waits, waits_by
 from chopper_core.analyses.rows import LabelledRows, Own, Partition
 from chopper_core.analyses.why_late import why_late
 from chopper_core.columns import METRICS, Scope, Values, heat_of, is_measured, numbered, worded
@@ -92,7 +92,7 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
         (rank_figures.MEAN_LEAD, numbered(stand.mean_lead_ns)),
         (rank_figures.LEAD, numbered(stand.lead_ns)),
         (rank_figures.LAST, numbered(last)),
-        *waits(stand),
+        *rank_waits(stand),
         delays(stand),
         (rank_figures.CAUSE, worded(stand.causes())),
         (rank_figures.SLOWER, numbered(slower)),
@@ -227,7 +227,7 @@ def headline(stand: RankLeads, base: Base) -> tuple[str, ...]:
         if onset := stand.onset():
             phase, layer = onset
             last += f" since {phase}{'' if layer == NO_LABEL_TEXT else f' layer {layer}'}"
-    figures = {metric.name: values.at(behind) for metric, values in waits(stand)}
+    figures = {metric.name: values.at(behind) for metric, values in rank_waits(stand)}
     caused, exposed = figures["caused_ns"], figures["caused_exposed_ns"]
     cost = ""
     if caused and caused > 0 and exposed is not None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base, base_of, divided
 from chopper_core.analyses.coverage import Coverage
+from chopper_core.analyses.training import traced_steps
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -108,7 +109,7 @@ def signal_chart(
     return SignalChart(signal, start, end, scope, gpus, stacked, len(known))
 
 
-def means_of(
+def signal_means(
     signal: Signal, nodes: Groups, shown: Index, has: Callable[[Signal], bool]
 ) -> Callable[..., Float64]:
     """The means of a signal that it `has` over the time of the shown nodes, as `Frame.means`.
@@ -318,7 +319,7 @@ def framed(
         # How busy a kernel keeps the GPU while it runs says nothing.
         means=no_means
         if nodes is None
-        else means_of(
+        else signal_means(
             signal, nodes, shown.at, lambda each: not view.name or each.name in run.measured
         ),
         sort=sort,
@@ -473,6 +474,8 @@ def _time_outside(run: Run) -> str:
 def run_notes(run: Run, view: View) -> list[str]:
     notes = [doubt.note for doubt in run.doubts]
     notes += cut_note(run, view)
+    if not view.name and not view.path and (traced := traced_steps(run)) is not None:
+        notes.append(traced.sentence)
     if run.is_sampled_only and not view.name:
         notes.append("no trace: rows are intervals between samples, and no activity is known")
     if run.generated:

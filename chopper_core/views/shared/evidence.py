@@ -36,12 +36,12 @@ _FEW: Final = 3
 """With fewer findings of that share of the step, opportunities follow them."""
 
 
-def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
+def finding_cards(run: Run, view: View, limit: int) -> tuple[Card, ...]:
     """Findings, then opportunities where there are few, and one line of what isn't known."""
     from chopper_core.findings import checked
     from chopper_core.findings.parts import group_of
     from chopper_core.findings.rule import Group
-    from chopper_core.findings.sentences import figures_of
+    from chopper_core.findings.sentences import finding_figures
 
     found = checked(run, view)
     cards, limits = list[Card](), []
@@ -52,7 +52,7 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
             continue
         share = 100 * found.context.share(finding.worth_ns or 0.0)
         text = "└ " * (whose is not None) + finding.title
-        figures, opens = figures_of(finding), address.render(finding.evidence)
+        figures, opens = finding_figures(finding), address.render(finding.evidence)
         heading = "" if group_of(rule, finding) == group else group_of(rule, finding).text
         group = group_of(rule, finding)
         cards.append(Card(figures, text, opens, "", share, finding.confidence, rule.name, heading))
@@ -71,9 +71,9 @@ def findings(run: Run, view: View, limit: int) -> tuple[Card, ...]:
 
 def number_of_findings(run: Run, view: View) -> str:
     """As the view of findings counts them, those of what isn't known too: `5 with 3 parts`."""
-    from chopper_core.findings import checked, numbers_of
+    from chopper_core.findings import checked, count_findings
 
-    number, parts = numbers_of(checked(run, view))
+    number, parts = count_findings(checked(run, view))
     return f"{number or 'none'}{parts}"
 
 

@@ -15,7 +15,7 @@ from chopper_core.util.errors import NothingToShow
 from chopper_core.views.spec import ViewResult
 
 
-def opened(view: View, gpu: str) -> View:
+def power_of_gpu(view: View, gpu: str) -> View:
     """What a GPU's row opens: the view power of it."""
     plain = view if view.name == "power" else replace(view, name="power", by="", of="")
     return replace(plain, columns=(), sort="", filter=f"gpu:{gpu}")
@@ -36,7 +36,7 @@ def result_of_samples(run: Run, view: View, result: ViewResult) -> ViewResult:
             nodes=nodes if is_same else None,
             base=base_of(run, view).applied,
             total_title=ALL_GPUS,
-            opens=lambda row: opened(view, result.labels[row]),
+            opens=lambda row: power_of_gpu(view, result.labels[row]),
         )
     if view.by not in run.table.coordinates:
         raise NothingToShow(f"by={view.by} needs a trace, and this run has telemetry alone")

@@ -11,11 +11,7 @@ from chopper_core.analyses.outliers import outliers
 from chopper_core.analyses.power_samples import (
     GpuSamples,
 )
-from chopper_core.analyses.samples import (
-    MAX_POINTS,
-    evenly,
-    paired_with,
-)
+from chopper_core.analyses.samples import MAX_POINTS, even_places, paired_with
 from chopper_core.columns import numbered
 from chopper_core.model.charts import LineChart, SignalRows
 from chopper_core.model.column_names import EDGE, HOTSPOT
@@ -52,7 +48,7 @@ def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> 
     clouds = {}
     for gpu in found:
         samples = gpu.signals["gfx_mhz"]
-        clock, others = paired_with(samples.take(evenly(len(samples))), gpu.curves.get(other))
+        clock, others = paired_with(samples.take(even_places(len(samples))), gpu.curves.get(other))
         if len(clock):
             clouds[f"GPU {gpu.gpu}"] = (others, clock)
     if not clouds:
@@ -75,7 +71,7 @@ def _along(
     scale = Unit.NS.scale(max(1e6, float(end - origin_ns)), is_whole=True)
     if len(lines) < _MIN_ROWS:
         name, (times, values) = next(iter(lines.items()))
-        some = evenly(len(values))
+        some = even_places(len(values))
         x = (times[some] - origin_ns) / scale.divisor
         return LineChart.over(title, unit, "time", scale.text, x, {name: values[some]})
     bins = min(MAX_POINTS, max(len(values) for _, values in lines.values()))

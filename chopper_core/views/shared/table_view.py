@@ -72,7 +72,7 @@ def columns_of(figures: Mapping[str, Values], declared: Mapping[str, Metric]) ->
     return [(declared.get(name) or METRICS[name], values) for name, values in figures.items()]
 
 
-def known_of(own: Figures, names: Sequence[str] = ()) -> tuple[str, ...]:
+def known_columns(own: Figures, names: Sequence[str] = ()) -> tuple[str, ...]:
     """The columns that have any value, of some names or of all."""
     known = [metric.name for metric, values in own if values.present().any()]
     return tuple(name for name in names or known if name in known)

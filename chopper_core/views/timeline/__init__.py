@@ -14,10 +14,10 @@ from chopper_core.analyses.lanes import (
     EVERY_STREAM,
     MAX_GPUS,
     Lane,
-    gpus_of,
     label_of,
+    lane_gpus,
+    lane_split,
     lanes_in,
-    split_of,
 )
 from chopper_core.analyses.rows import LabelledRows
 from chopper_core.columns import Values, columns, numbered, worded
@@ -166,7 +166,7 @@ def answer(run: Run, view: View) -> ViewResult:
         charts=(chart,),
         base=base_of(run, view).itself,
     )
-    return replace(result, by=split_of(run, view))
+    return replace(result, by=lane_split(run, view))
 
 
 def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:
@@ -240,7 +240,7 @@ def _notes(
     run: Run, view: View, lanes: Sequence[Lane], left_out: int, seen: Interval
 ) -> tuple[str, ...]:
     notes = []
-    hidden = len(gpus_of(run, view)) - len(lanes)
+    hidden = len(lane_gpus(run, view)) - len(lanes)
     if view.by in run.table.coordinates and hidden > 0:
         notes.append(
             f"a lane is the first GPU of its {TITLES[view.by]}; {hidden} more GPUs are in by=gpu"

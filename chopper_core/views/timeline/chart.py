@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.base import baseline_of
-from chopper_core.analyses.lane_cells import KIND_NAMES, NOTHING, SEVERAL, cells_of, spans_of
+from chopper_core.analyses.lane_cells import KIND_NAMES, NOTHING, SEVERAL, cells_of, label_spans
 from chopper_core.analyses.lanes import (
     CLASS_NAMES,
     MAX_NAMED_PER_CELL,
@@ -54,7 +54,7 @@ def lanes_chart(
         scoped = own_time(run, view, [lane for lane in lanes if lane.gpu == gpu])
         if scoped is not None:
             there = sum(each.between(cut) for each in scoped) > 0
-            found.append(Band("scope", spans_of(np.where(there, 0, NOTHING), lambda key: "")))
+            found.append(Band("scope", label_spans(np.where(there, 0, NOTHING), lambda key: "")))
         return tuple(band for band in found if band.spans)
 
     def strips(row: int, bins: int) -> tuple[Strip, ...]:
@@ -102,7 +102,7 @@ def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
     def text(key: int) -> str:
         return _PREFIX.get(level, "") + run.table.text_of(level, int(codes[key]))
 
-    return Band(level, spans_of(keys, text))
+    return Band(level, label_spans(keys, text))
 
 
 def own_time(run: Run, view: View, lanes: Sequence[Lane]) -> list[TimeSpans] | None:

@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.sources.counters.joining import concatenate, join_passes, join_same_process
+from chopper_core.sources.counters.joining import (
+    join_passes,
+    join_same_process,
+    joined_dispatches,
+)
 from chopper_core.sources.dispatches import DispatchRun, SampledCounter
 from tests.sources.counters.counter_writers import made_run
 
@@ -183,10 +187,10 @@ def test_trace_and_counters_of_one_process_join_by_id() -> None:
 def test_processes_of_one_pass_are_put_together() -> None:
     ones = made_run([(0, "a", 64)], {"X": [1]})
     others = made_run([(1, "a", 64), (1, "b", 64)], {"X": [2, 3]})
-    joined = concatenate([ones, others])
+    joined = joined_dispatches([ones, others])
     assert joined.dispatches.counters["X"].tolist() == [1, 2, 3]
     assert joined.passes == 1 and not joined.join_notes
-    shared = concatenate([ones, ones])
+    shared = joined_dispatches([ones, ones])
     assert "Several processes used the same GPU" in shared.join_notes[0]
 
 
@@ -198,9 +202,9 @@ def test_samples_of_processes_one_after_the_other_are_all_kept() -> None:
         samples = SampledCounter("X", 0, times, times + 10, np.array([value, value + 1]))
         return replace(made_run([(0, "a", 64)], {}, f"from {start_ns}"), sampled=(samples,))
 
-    (after,) = concatenate([sampled(0, 1.0), sampled(100, 5.0)]).sampled
+    (after,) = joined_dispatches([sampled(0, 1.0), sampled(100, 5.0)]).sampled
     assert after.begin_ns.tolist() == [0, 10, 100, 110] and after.counted.tolist() == [1, 2, 5, 6]
-    (before,) = concatenate([sampled(100, 5.0), sampled(0, 1.0)]).sampled
+    (before,) = joined_dispatches([sampled(100, 5.0), sampled(0, 1.0)]).sampled
     assert before.time_ns.tolist() == [10, 20, 110, 120] and before.counted.tolist() == [1, 2, 5, 6]
-    (same,) = concatenate([sampled(0, 1.0), sampled(10, 5.0)]).sampled
+    (same,) = joined_dispatches([sampled(0, 1.0), sampled(10, 5.0)]).sampled
     assert same.counted.tolist() == [1, 2]

@@ -10,7 +10,7 @@ import pytest
 from telemetry_texts import read_telemetry
 
 from chopper_core.ingest.open import open_run
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 from chopper_core.sources.registry import Family, discover
 from chopper_core.sources.signals import ClockDomain, SignalName
 
@@ -98,7 +98,7 @@ def test_what_is_odd_about_them_is_said(rocm_smi_files: Path) -> None:
 
 
 def test_without_a_trace_the_files_are_described(rocm_smi_files: Path) -> None:
-    report = as_text(open_run(str(rocm_smi_files), jobs=1))
+    report = info_text(open_run(str(rocm_smi_files), jobs=1))
     assert "power_w: 4312 samples, 138 to 751" in report
     assert "could not be used" not in report, "the rows that hold a time alone separate rounds"
 

@@ -1,0 +1,169 @@
+"""Who keeps a job waiting, by the last collectives of each rank.
+
+A group is stuck at its first collective that not all members have finished. A member that has not
+called it, and waits in no other collective either, is where the job hangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec import Struct
+
+from chopper_core.render.info import numbers_text
+
+COMPLETED: Final = "completed"
+_NS_PER_S: Final = 1_000_000_000
+_SINCE: Final = range(_NS_PER_S, 2**62)
+
+
+class Called(Struct, frozen=True):
+    """A collective that a rank has called."""
+
+    group: str
+    """The label of its process group."""
+    number: int
+    """Its sequence number in the group."""
+    name: str
+    sizes: tuple[tuple[int, ...], ...]
+    """Shapes of its inputs, where all members give the same; () otherwise."""
+    state: str
+    since_ns: int
+    """When it was called, since 1970; 0 where that isn't known."""
+
+
+class _Stuck(Struct, frozen=True):
+    """The first collective of a group that not all members have finished."""
+
+    group: str
+    number: int
+    waiting: Mapping[int, Called]
+    """Rank → its call."""
+    missing: tuple[int, ...]
+    """Members with a dump that have not called it."""
+    unseen: tuple[int, ...]
+    """Members without a dump."""
+
+
+def hang_of(
+    calls: Mapping[int, Sequence[Called]], members: Mapping[str, Sequence[int]]
+) -> tuple[str, int]:
+    """A sentence on where a job hangs and the number of ranks that wait; '' and 0 if none does.
+
+    `calls` has the calls of each rank that left a dump, `members` the ranks of each group.
+    """
+    stuck = [found for group in members if (found := _stuck(group, calls, members[group]))]
+    waiting = {rank for one in stuck for rank in one.waiting}
+    if not waiting:
+        return "", 0
+    by_start = sorted(stuck, key=lambda one: min(call.since_ns for call in one.waiting.values()))
+    for tell in (_different, _absent, _unseen, _together):
+        for one in by_start:
+            if text := tell(one, calls, waiting):
+                return text, len(waiting)
+    first = by_start[0]
+    others = "; ".join(
+        f"{_ranks([*one.waiting])} in {_called(one)}, for {_ranks(one.missing)}"
+        for one in by_start[:2]
+    )
+    return f"ranks wait for each other: {others}{_since(first)}", len(waiting)
+
+
+def _stuck(
+    group: str, calls: Mapping[int, Sequence[Called]], members: Sequence[int]
+) -> _Stuck | None:
+    own = {
+        rank: {call.number: call for call in calls[rank] if call.group == group}
+        for rank in members
+        if rank in calls
+    }
+    open_ = [
+        number
+        for of_rank in own.values()
+        for number, call in of_rank.items()
+        if call.state != COMPLETED
+    ]
+    if not open_:
+        return None
+    number = min(open_)
+    waiting = {
+        rank: of_rank[number]
+        for rank, of_rank in own.items()
+        if number in of_rank and of_rank[number].state != COMPLETED
+    }
+    # What a rank's recorder has lost is before what it has.
+    missing = [rank for rank, of_rank in own.items() if max(of_rank, default=-1) < number]
+    unseen = [rank for rank in members if rank not in calls]
+    return _Stuck(group, number, waiting, tuple(missing), tuple(unseen))
+
+
+def _different(one: _Stuck, calls: Mapping[int, Sequence[Called]], _: set[int]) -> str:
+    """Members that call another collective, or another size, at the same place."""
+    kinds: dict[tuple[str, tuple[tuple[int, ...], ...]], list[int]] = {}
+    for rank, call in sorted(one.waiting.items()):
+        kinds.setdefault((call.name, call.sizes), []).append(rank)
+    if len(kinds) < 2:
+        return ""
+    texts = [
+        f"{name}{f' of {[*map(list, sizes)]}' * bool(sizes)} on {_ranks(ranks)}"
+        for (name, sizes), ranks in sorted(kinds.items(), key=lambda item: -len(item[1]))
+    ]
+    return (
+        f"collective {one.number} of group {one.group} differs between its ranks: "
+        f"{', '.join(texts[:3])}{_since(one)}"
+    )
+
+
+def _absent(one: _Stuck, calls: Mapping[int, Sequence[Called]], waiting: set[int]) -> str:
+    """Members that have not called it and wait in nothing else."""
+    absent = [rank for rank in one.missing if rank not in waiting]
+    if not absent:
+        return ""
+    last = max(calls[absent[0]], key=lambda call: call.since_ns, default=None)
+    was = ""
+    if last is not None:
+        whose = "its" if len(absent) == 1 else f"rank {absent[0]}'s"
+        was = f"; {whose} last call was {last.name} {last.number} of group {last.group}"
+    return (
+        f"{_ranks(absent)} never called {_called(one)}, in which {_ranks([*one.waiting])} "
+        f"wait{'s' * (len(one.waiting) == 1)}{_since(one)}{was}"
+    )
+
+
+def _unseen(one: _Stuck, _: Mapping[int, Sequence[Called]], __: set[int]) -> str:
+    if not one.unseen or one.missing:
+        return ""
+    return (
+        f"{_ranks([*one.waiting])} wait{'s' * (len(one.waiting) == 1)} in {_called(one)}"
+        f"{_since(one)}; {_ranks(one.unseen)} left no dump"
+    )
+
+
+def _together(one: _Stuck, _: Mapping[int, Sequence[Called]], __: set[int]) -> str:
+    if one.missing or one.unseen:
+        return ""
+    return (
+        f"{_called(one)} never ends on {_ranks([*one.waiting])}, though all its ranks called it"
+        f"{_since(one)}: look at the network and at what runs next to it"
+    )
+
+
+def _called(one: _Stuck) -> str:
+    return f"{next(iter(one.waiting.values())).name} {one.number} of group {one.group}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {numbers_text(sorted(ranks))}"
+
+
+def _since(one: _Stuck) -> str:
+    first = min(call.since_ns for call in one.waiting.values())
+    if first not in _SINCE:
+        return ""
+    return f" since {datetime.fromtimestamp(first // _NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def never_ended(calls: Mapping[int, Sequence[Called]]) -> Iterator[Called]:
+    yield from (call for own in calls.values() for call in own if call.state != COMPLETED)
