@@ -458,6 +458,14 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """A signal of telemetry of a GPU; None where the GPU lacks it."""
         return self.measured[name].curves.get(gpu) if name in self.measured else None
 
+    def signals(self, names: str) -> tuple[Signal, ...]:
+        """The signals of names with commas between them; by default the first one of the run.
+
+        Raises UsageError for an unknown one.
+        """
+        found = dict.fromkeys(filter(None, map(str.strip, names.split(","))))
+        return tuple(map(self.signal, found)) or (self.signal(),)
+
     def signal(self, name: str = "") -> Signal:
         """A signal, created once; by default the first. Raises UsageError for an unknown one."""
         name = name or self.signal_names[0]

@@ -96,7 +96,7 @@ def without_rows(run: Run, view: View, reason: str) -> Frame:
         total={},
         notes=(reason, *run_notes(run, view)),
         target=lambda row: view,
-        signal=run.signal(view.signal),
+        signal=run.signals(view.signal)[0],
         quality=run.doubts,
     )
 

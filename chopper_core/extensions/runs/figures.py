@@ -141,6 +141,12 @@ _OWN: Final = (
              "The most that the framework allocated on a GPU."),
     _of_view("peak_vram_bytes", "B", "peak VRAM", LOWER, "power", "peak_vram_bytes", LARGEST,
              "The most memory in use on a GPU, by telemetry."),
+    _of_view("nvlink_step_bytes", "B", "NVLink step", 0, "power", "nvlink_in_step_bytes", TOTAL,
+             "Bytes that all GPUs receive over NVLink in a step."),
+    _of_view("xgmi_step_bytes", "B", "xGMI step", 0, "power", "xgmi_in_step_bytes", TOTAL,
+             "Bytes that all GPUs receive over xGMI in a step."),
+    _of_view("pcie_step_bytes", "B", "PCIe step", 0, "power", "pcie_in_step_bytes", TOTAL,
+             "Bytes that all GPUs receive over PCIe in a step."),
     _of_view("exposed_comm_pct", "%", "exposed", LOWER, "overheads", "exposed_comm_pct", TOTAL,
              "Exposed communication in % of the GPUs' time."),
     _of_view("idle_pct", "%", "idle", LOWER, "overheads", "idle_pct", TOTAL),
@@ -166,7 +172,10 @@ STATUS: Final = column("""status | | status
 REASON: Final = column("""reason | | reason
     Why a run is short, partial or failed.
     missing: the run is ok""")  # fmt: skip
-SHOWN_ON_REQUEST: Final = ("tokens_per_s", "tokens_per_j", "j_per_sample", "lowest_mhz")
+SHOWN_ON_REQUEST: Final = (
+    *("tokens_per_s", "tokens_per_j", "j_per_sample", "lowest_mhz"),
+    *("nvlink_step_bytes", "xgmi_step_bytes", "pcie_step_bytes"),
+)
 """Those of them that are no default columns; nor are those that no run has."""
 
 

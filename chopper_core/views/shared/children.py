@@ -87,7 +87,7 @@ def signal_chart(
 
     `check` raises Cancelled once the result is no longer wanted: many GPUs are slow.
     """
-    signal = run.signal(view.signal)
+    signal = run.signals(view.signal)[0]
     scope = scope_of(run, view)
     start, end = scope
     if view.window:
@@ -192,6 +192,8 @@ class Columns:
             name: self._based_total(each, result.total.get(name))
             for name, (each, _) in chosen.items()
         }
+        self._extrapolated: set[str] = set()
+        """The columns whose total was computed and is extrapolated."""
         self.metrics = tuple(map(self.metric, names))
         self.totals = LazyMap(names, lambda name: self._total(self.metric(name)))
 
@@ -252,7 +254,10 @@ class Columns:
     def _total(self, metric: Metric) -> Number | None:
         if metric.name in self._totals:
             return self._totals[metric.name]
-        return self._based_total(metric, metric.compute(Scope.of(self._run, self._whole)).at(0))
+        found = metric.compute(Scope.of(self._run, self._whole))
+        if found.is_extrapolated(0):
+            self._extrapolated.add(metric.name)
+        return self._based_total(metric, found.at(0))
 
     @property
     def adds_up(self) -> bool:
@@ -267,6 +272,16 @@ class Columns:
     def partial_totals(self) -> frozenset[str]:
         partial = self._coverage.partial_totals(self.metrics)
         return frozenset(name for name in partial if self.totals[name] is not None)
+
+    @property
+    def extrapolated_totals(self) -> frozenset[str]:
+        """Those of columns with rows that are extrapolated or missing: others have none."""
+        for metric in self.metrics:
+            values = self.values(metric.name)
+            masks = (each for each in (values.extrapolated, values.missing) if each is not None)
+            if any(each.any() for each in masks):
+                self.totals[metric.name]
+        return frozenset(self._extrapolated)
 
 
 def names_of(
@@ -289,7 +304,7 @@ def framed(
     run: Run, view: View, result: ViewResult, whole: Groups, counted: Mask | None = None
 ) -> tuple[Frame, Columns, Shown]:
     """A result's rows, sorted and filtered, as a frame without notes; its columns and its rows."""
-    own, nodes, signal = result.columns, result.nodes, run.signal(view.signal)
+    own, nodes, (signal, *others) = result.columns, result.nodes, run.signals(view.signal)
     base = result.base or base_of(run, view)
     columns = Columns(run, view, result, whole, base, counted)
     texts = list(result.labels)
@@ -322,6 +337,7 @@ def framed(
         else signal_means(
             signal, nodes, shown.at, lambda each: not view.name or each.name in run.measured
         ),
+        signals=tuple(others),
         sort=sort,
         hidden=shown.hidden,
         more=tuple(each for each, _ in own if each not in columns.metrics),
@@ -340,7 +356,7 @@ def framed(
         base=base.text if base.is_applied or columns.adds_up else "",
         total_title=result.total_title or base.total_title(result.level, result.labels),
         partial_total=columns.partial_totals,
-        extrapolated_total=result.extrapolated_total,
+        extrapolated_total=result.extrapolated_total | columns.extrapolated_totals,
         quality=run.doubts,
     )
     return frame, columns, shown
