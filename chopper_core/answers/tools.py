@@ -28,6 +28,7 @@ from chopper_core.render.rows import rows_text
 from chopper_core.store.format import paths_of
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.progress import Progress, silent
+from chopper_core.views.spec import SeveralRuns
 
 MAX_LIMIT: Final = 50
 """Rows of one answer."""
@@ -238,8 +239,13 @@ class Toolbox:
 
     def _sql(self, query: str, run: str = "", limit: int = DEFAULT_LIMIT) -> str:
         view = self._view(run)
-        answer = sql(self._runner.run_of(View(view.run, overrides=view.overrides)), query,
-                     limit=_limited(limit))  # fmt: skip
+        opened = self._runner.run_of(View(view.run, overrides=view.overrides))
+        if isinstance(opened, SeveralRuns):
+            raise UsageError(f"{view.run} holds several runs: SQL asks one of them")
+        opened = self._runner.run_of(View(view.run, overrides=view.overrides))
+        if isinstance(opened, SeveralRuns):
+            raise UsageError(f"{view.run} holds several runs: SQL asks one of them")
+        answer = sql(opened, query, limit=_limited(limit))
         text = rows_text(
             answer.rows,
             answer.total,

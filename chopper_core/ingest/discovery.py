@@ -40,7 +40,7 @@ from chopper_core.util.grouping import grouped_by
 from chopper_core.util.patterns import matched_group, shape_of_name
 
 _DATA: Final = re.compile(
-    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et|out|err)(?:\.gz)?$",
+    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et|out|err)(?:\.gz)?$|_rank_\d+$",
     re.IGNORECASE,
 )
 _TRACE: Final = re.compile(r"\.(?:json|rpd|sqlite|pftrace)(?:\.gz)?$", re.IGNORECASE)

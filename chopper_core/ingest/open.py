@@ -54,7 +54,15 @@ from chopper_core.sources.ranks import (
     find_traces,
     process_in_name,
 )
-from chopper_core.sources.registry import NEXT_TO_TRACES, Family, ListedPaths, RunPart, natural_key
+from chopper_core.sources.registry import (
+    NEXT_TO_TRACES,
+    Family,
+    ListedPaths,
+    Recognised,
+    RunPart,
+    formats,
+    natural_key,
+)
 from chopper_core.sources.settings import read_settings
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.databases import SUFFIXES as SAMPLED
@@ -254,8 +262,16 @@ def _named(run: Run) -> Run:
     """
     used = set(inputs_of(run))
     unread = ((path, why) for path, why in run.skipped if path not in used)
-    skipped = ((path, why or what_is(FileHead(Path(path)))) for path, why in unread)
+    skipped = ((path, why or _what_is(Path(path))) for path, why in unread)
     return replace(run, skipped=tuple(sorted(skipped, key=lambda item: natural_key(item[0]))))
+
+
+def _what_is(path: Path) -> str:
+    """Why a file next to others isn't read."""
+    head = FileHead(path)
+    if any(isinstance(each.recognise(head), Recognised) for each in formats(Family.COMMUNICATION)):
+        return "has the communication of a whole job; open it without the traces next to it"
+    return what_is(head)
 
 
 def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
@@ -276,6 +292,9 @@ def _scheduled(opening: RunInputs) -> Run | None:
     return _of_parts(opening, Family.SCHEDULE) or _of_parts(opening, Family.COMMUNICATION)
 
 
+_OTHER_KIND: Final = "is of another recorder; open its files by themselves"
+
+
 def _of_parts(opening: RunInputs, family: Family) -> Run | None:
     """The run that the files of a family make together; None without any."""
     found = opening.paths.found(family)
@@ -285,8 +304,12 @@ def _of_parts(opening: RunInputs, family: Family) -> Run | None:
         raise DataError(failed[0][1])
     if not read:
         return None
-    run, skipped = read[0].run_of(opening.name, read), found.skipped
-    left = tuple((str(file.path), file.reason) for file in skipped)
+    # Of several recorders one makes the run, whatever their files are called.
+    kind = min({type(part) for part in read}, key=lambda each: each.__name__)
+    own = [part for part in read if type(part) is kind]
+    run = own[0].run_of(opening.name, own)
+    left = tuple((str(file.path), file.reason) for file in found.skipped)
+    left += tuple((str(part.path), _OTHER_KIND) for part in read if type(part) is not kind)
     return _with_overrides(replace(run, skipped=left, failed=tuple(failed)), opening.overrides)
 
 

@@ -142,6 +142,8 @@ class OwnRun(Protocol):
 class RunPart(Protocol):
     """Tables that make a run together with those of other files, such as a schedule's."""
 
+    path: Path
+
     def run_of(self, name: str, parts: Sequence[Any]) -> Run:
         """The run of all parts, this one among them; raises DataError where they don't fit."""
 

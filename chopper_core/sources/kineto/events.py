@@ -234,6 +234,8 @@ class Args(msgspec.Struct, gc=False):
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=nan)
     registers: Any = msgspec.field(name="registers per thread", default=nan)
     shared_memory: Any = msgspec.field(name="shared memory", default=nan)
+    hsa_queue: Any = nan
+    """On ROCm since Kineto of June 2026, whose `stream` is that of HIP; before, it is the queue."""
     kernel: msgspec.Raw = NOTHING
     """Of a launch on ROCm: the name of its kernel."""
     size: Number = msgspec.field(name="Bytes", default=ABSENT)
@@ -249,6 +251,7 @@ FIGURES: Final[Mapping[str, str]] = {
     "est_occupancy_pct": "occupancy",
     "registers": "registers",
     "lds_bytes": "shared_memory",
+    "hsa_queue": "hsa_queue",
 }
 """Column of the kernel table → the field of `Args` that has it. Any number of an activity can be
 one: nothing else between the file and the metric needs to know it."""

@@ -192,6 +192,8 @@ class Columns:
             name: self._based_total(each, result.total.get(name))
             for name, (each, _) in chosen.items()
         }
+        self._extrapolated: set[str] = set()
+        """The columns whose total was computed and is extrapolated."""
         self.metrics = tuple(map(self.metric, names))
         self.totals = LazyMap(names, lambda name: self._total(self.metric(name)))
 
@@ -252,7 +254,10 @@ class Columns:
     def _total(self, metric: Metric) -> Number | None:
         if metric.name in self._totals:
             return self._totals[metric.name]
-        return self._based_total(metric, metric.compute(Scope.of(self._run, self._whole)).at(0))
+        found = metric.compute(Scope.of(self._run, self._whole))
+        if found.is_extrapolated(0):
+            self._extrapolated.add(metric.name)
+        return self._based_total(metric, found.at(0))
 
     @property
     def adds_up(self) -> bool:
@@ -267,6 +272,16 @@ class Columns:
     def partial_totals(self) -> frozenset[str]:
         partial = self._coverage.partial_totals(self.metrics)
         return frozenset(name for name in partial if self.totals[name] is not None)
+
+    @property
+    def extrapolated_totals(self) -> frozenset[str]:
+        """Those of columns with rows that are extrapolated or missing: others have none."""
+        for metric in self.metrics:
+            values = self.values(metric.name)
+            masks = (each for each in (values.extrapolated, values.missing) if each is not None)
+            if any(each.any() for each in masks):
+                self.totals[metric.name]
+        return frozenset(self._extrapolated)
 
 
 def names_of(
@@ -341,7 +356,7 @@ def framed(
         base=base.text if base.is_applied or columns.adds_up else "",
         total_title=result.total_title or base.total_title(result.level, result.labels),
         partial_total=columns.partial_totals,
-        extrapolated_total=result.extrapolated_total,
+        extrapolated_total=result.extrapolated_total | columns.extrapolated_totals,
         quality=run.doubts,
     )
     return frame, columns, shown
