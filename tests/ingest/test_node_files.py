@@ -51,7 +51,7 @@ def test_processors_of_telemetry_alone(tmp_path: Path) -> None:
         assert not power.values[name].present().any()
     assert all(each.missing_because for each in power.columns if each.name in lacking)
     assert power.values["mean_power_w"].present().all()
-    (line,) = (each for each in info.as_text(run).splitlines() if "mixes the seconds" in each)
+    (line,) = (each for each in info.info_text(run).splitlines() if "mixes the seconds" in each)
     assert f"and {CPUS - 1} more" in line
 
 
