@@ -355,7 +355,7 @@ def framed(
         base=base.text if base.is_applied or columns.adds_up else "",
         total_title=result.total_title or base.total_title(result.level, result.labels),
         partial_total=columns.partial_totals,
-        extrapolated_total=result.extrapolated_total | columns.extrapolated_totals,
+        extrapolated_total=result.extrapolated_total | columns.extrapolated_totals | run.doubted,
         quality=run.doubts,
     )
     return frame, columns, shown
