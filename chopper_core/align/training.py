@@ -8,15 +8,12 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.side_table import SideTables, side_tables
-from chopper_core.model.training import FIGURES, UNKNOWN, LogSource, TrainedPhases, TrainedSteps
-from chopper_core.sources.signals import ClockDomain
+from chopper_core.model.training import FIGURES, LogSource, TrainedPhases, TrainedSteps
 from chopper_core.sources.trainer.steps import TrainerLog
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64
 from chopper_core.util.grouping import distinct, run_starts
 
 _KEY: Final = ("file", "rank", "step", "time_ns")
-_BACK_NS: Final = 60 * 10**9
-"""Lines of several writers may be out of order by less."""
 
 
 def training_of(logs: Sequence[TrainerLog]) -> tuple[SideTables, tuple[LogSource, ...]]:
@@ -222,36 +219,3 @@ def _phases(rows: _Rows, names: Sequence[str]) -> TrainedPhases:
         np.concatenate(codes)[order],
         np.concatenate(times)[order],
     )
-
-
-_QUARTER_NS: Final = 15 * 60 * 10**9
-_MOST_QUARTERS: Final = 14 * 4
-"""Zones are at most 14 hours from UTC."""
-
-
-def zone_of(stamps_ns: Int64, clock: ClockDomain, traced_ns: tuple[int, int]) -> int | None:
-    """What to add to the stamps of a log to get the epoch, by the time that traces are about.
-
-    None where the log has no stamps, or where several zones put the traces into its time.
-    """
-    known = stamps_ns[stamps_ns != UNKNOWN]
-    if not len(known) or clock is ClockDomain.UNKNOWN:
-        return None
-    if clock is ClockDomain.EPOCH:
-        return 0
-    begin, end = int(known.min()), int(known.max())
-    zones = np.arange(-_MOST_QUARTERS, _MOST_QUARTERS + 1) * _QUARTER_NS
-    fits = (begin + zones - _BACK_NS <= traced_ns[0]) & (traced_ns[1] <= end + zones + _BACK_NS)
-    return int(zones[fits][0]) if fits.sum() == 1 else None
-
-
-def attempt_at(steps: TrainedSteps, stamp_ns: int) -> tuple[int, int] | None:
-    """The attempt and the step in progress at a time of the logs' clock; None outside of it."""
-    known = np.flatnonzero(steps.stamp_ns != UNKNOWN)
-    if not len(known):
-        return None
-    later = known[steps.stamp_ns[known] >= stamp_ns]
-    if not len(later) or len(later) == len(known):
-        return None
-    at = later[np.argmin(steps.stamp_ns[later])]
-    return int(steps.attempt[at]), int(steps.step[at])

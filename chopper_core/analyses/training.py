@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.training import attempt_at, zone_of
 from chopper_core.analyses.outliers import MAD_TO_SIGMA
 from chopper_core.analyses.step_times import step_times
 from chopper_core.model.phrases import facts, percent, time
@@ -271,6 +270,41 @@ def _placed(
         if first != NO_LABEL and len(own) and own.min() <= first and last <= own.max():
             return attempt, (first, last), "by their numbers"
     return UNKNOWN, None, ""
+
+
+_BACK_NS: Final = 60 * 10**9
+"""Lines of several writers may be out of order by less."""
+_QUARTER_NS: Final = 15 * 60 * 10**9
+_MOST_QUARTERS: Final = 14 * 4
+"""Zones are at most 14 hours from UTC."""
+
+
+def zone_of(stamps_ns: Int64, clock: ClockDomain, traced_ns: tuple[int, int]) -> int | None:
+    """What to add to the stamps of a log to get the epoch, by the time that traces are about.
+
+    None where the log has no stamps, or where several zones put the traces into its time.
+    """
+    known = stamps_ns[stamps_ns != UNKNOWN]
+    if not len(known) or clock is ClockDomain.UNKNOWN:
+        return None
+    if clock is ClockDomain.EPOCH:
+        return 0
+    begin, end = int(known.min()), int(known.max())
+    zones = np.arange(-_MOST_QUARTERS, _MOST_QUARTERS + 1) * _QUARTER_NS
+    fits = (begin + zones - _BACK_NS <= traced_ns[0]) & (traced_ns[1] <= end + zones + _BACK_NS)
+    return int(zones[fits][0]) if fits.sum() == 1 else None
+
+
+def attempt_at(steps: TrainedSteps, stamp_ns: int) -> tuple[int, int] | None:
+    """The attempt and the step in progress at a time of the logs' clock; None outside of it."""
+    known = np.flatnonzero(steps.stamp_ns != UNKNOWN)
+    if not len(known):
+        return None
+    later = known[steps.stamp_ns[known] >= stamp_ns]
+    if not len(later) or len(later) == len(known):
+        return None
+    at = later[np.argmin(steps.stamp_ns[later])]
+    return int(steps.attempt[at]), int(steps.step[at])
 
 
 class Restart(Struct, frozen=True):

@@ -152,7 +152,8 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     used = {str(telemetry.path) for telemetry, _ in placed}
     figures, of_nodes = summaries(placed)
     sources = tuple(source for _, source in placed)
-    lacks = tuple(coverage(measured, run.gpus, (begin, end)))
+    left_out = {name for each in sources for doubt in each.doubts for name in doubt.signals}
+    lacks = tuple(coverage(measured, run.gpus, (begin, end), left_out))
     return replace(
         run,
         sampled=figures,

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from chopper_core.align.training import training_of
 from chopper_core.model.inputs import NO_DEVICE, Gpu
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.table import empty_table
 from chopper_core.model.training import TrainedSteps
 from chopper_core.sources.registry import Failures, Family, FoundFiles, ListedPaths
-from chopper_core.sources.trainer.steps import TrainerLog
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.progress import Progress
 
-ReadLogs = Callable[[FoundFiles, Progress], tuple[list[TrainerLog], Failures]]
+if TYPE_CHECKING:
+    from chopper_core.sources.trainer.steps import TrainerLog
+
+ReadLogs = Callable[[FoundFiles, Progress], "tuple[list[TrainerLog], Failures]"]
 """Reads trainers' logs, and says why others can't be read."""
 _NAMES: Final = "trainer logs"
 
@@ -35,6 +36,9 @@ def with_logs(run: Run, paths: ListedPaths, progress: Progress, read: ReadLogs =
     found = paths.found(Family.TRAINER)
     if not found.files:
         return _skipping(run, found, ())
+    # Most runs have no log.
+    from chopper_core.align.training import training_of
+
     logs, failed = read(found, progress)
     run = replace(run, failed=(*run.failed, *failed))
     if logs:

@@ -41,7 +41,6 @@ from chopper_core.analyses.step_account import (
     step_of,
     without,
 )
-from chopper_core.analyses.training import traced_steps
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -479,7 +478,11 @@ _SHOWN_OF_SAMPLES: Final = (
 
 def _whole_run(step: Step) -> tuple[str, ...]:
     """How the traced steps compare with the whole run, where its trainer's log is there."""
-    traced = None if step.view.path else traced_steps(step.run)
+    if step.view.path or not step.run.logs:
+        return ()
+    from chopper_core.analyses.training import traced_steps  # most runs have no log
+
+    traced = traced_steps(step.run)
     return () if traced is None else (traced.sentence,)
 
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.base import Base, base_of, divided
 from chopper_core.analyses.coverage import Coverage
-from chopper_core.analyses.training import traced_steps
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -356,7 +355,7 @@ def framed(
         base=base.text if base.is_applied or columns.adds_up else "",
         total_title=result.total_title or base.total_title(result.level, result.labels),
         partial_total=columns.partial_totals,
-        extrapolated_total=result.extrapolated_total | columns.extrapolated_totals,
+        extrapolated_total=result.extrapolated_total | columns.extrapolated_totals | run.doubted,
         quality=run.doubts,
     )
     return frame, columns, shown
@@ -487,11 +486,19 @@ def _time_outside(run: Run) -> str:
     return f"{time_text(each)} per GPU"
 
 
+def _whole_run(run: Run) -> list[str]:
+    """How the traced steps compare with the whole run, by its trainer's log."""
+    from chopper_core.analyses.training import traced_steps  # most runs have no log
+
+    traced = traced_steps(run)
+    return [] if traced is None else [traced.sentence]
+
+
 def run_notes(run: Run, view: View) -> list[str]:
     notes = [doubt.note for doubt in run.doubts]
     notes += cut_note(run, view)
-    if not view.name and not view.path and (traced := traced_steps(run)) is not None:
-        notes.append(traced.sentence)
+    if run.logs and not view.name and not view.path:
+        notes += _whole_run(run)
     if run.is_sampled_only and not view.name:
         notes.append("no trace: rows are intervals between samples, and no activity is known")
     if run.generated:
