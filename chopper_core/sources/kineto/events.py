@@ -73,6 +73,10 @@ FLOW_CATEGORIES: Final[Mapping[str, str]] = {
 SYNC_CATEGORY: Final = "cuda_sync"
 RECORD_CATEGORY: Final = "cuda_event"
 """Events that are recorded in streams."""
+NODE_CATEGORIES: Final = ("graph_event_node", "graph_host_node")
+"""Nodes of a graph that are no activities."""
+FIRST_ARROW: Final = 1 << 40
+"""The lowest id of arrows between nodes of a graph, by torch's CUPTI backend."""
 SYNC_KINDS: Final[Mapping[Any, int]] = {
     "Event Sync": int(SyncKind.EVENT),
     "Stream Wait Event": int(SyncKind.WAIT),
