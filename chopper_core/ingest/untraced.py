@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from chopper_core.align.checks import doubts_of_file, without_impossible
 from chopper_core.align.counters import counter_signals
 from chopper_core.align.identity import gpus_of_telemetry
+from chopper_core.align.node_cpu import cpu_of_nodes
 from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.sensors import believed
 from chopper_core.align.telemetry import interval_table, signals, summaries
@@ -249,6 +250,7 @@ def telemetry_run(opening: RunInputs) -> Run | None:
         measured=measured,
         sampled=figures,
         of_nodes=of_nodes,
+        cpu=cpu_of_nodes(placed),
         status=status_of(gpus, figures.get(SignalName.POWER_W, {}), found, read),
         overrides=overrides,
     )

@@ -6,7 +6,7 @@ called it, and waits in no other collective either, is where the job hangs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -69,7 +69,15 @@ def hang_of(
     `calls` has the calls of each rank that left a dump, `members` the ranks of each group,
     `messages` those of each rank that have not ended.
     """
-    stuck = [found for group in members if (found := _stuck(group, calls, members[group]))]
+    of_group: dict[str, dict[int, dict[int, Called]]] = {}
+    for rank, own in calls.items():
+        for call in own:
+            of_group.setdefault(call.group, {}).setdefault(rank, {})[call.number] = call
+    stuck = [
+        found
+        for group, ranks in members.items()
+        if (found := _stuck(group, of_group.get(group, {}), ranks, calls.keys()))
+    ]
     waiting = {rank for one in stuck for rank in one.waiting}
     waiting |= {rank for rank, own in messages.items() if own}
     if not waiting:
@@ -95,13 +103,13 @@ def hang_of(
 
 
 def _stuck(
-    group: str, calls: Mapping[int, Sequence[Called]], members: Sequence[int]
+    group: str,
+    calls: Mapping[int, Mapping[int, Called]],
+    members: Sequence[int],
+    dumped: Collection[int],
 ) -> _Stuck | None:
-    own = {
-        rank: {call.number: call for call in calls[rank] if call.group == group}
-        for rank in members
-        if rank in calls
-    }
+    """`calls` has the calls of the group by rank and number."""
+    own = {rank: calls.get(rank, {}) for rank in members if rank in dumped}
     open_ = [
         number
         for of_rank in own.values()
@@ -118,7 +126,7 @@ def _stuck(
     }
     # What a rank's recorder has lost is before what it has.
     missing = [rank for rank, of_rank in own.items() if max(of_rank, default=-1) < number]
-    unseen = [rank for rank in members if rank not in calls]
+    unseen = [rank for rank in members if rank not in dumped]
     return _Stuck(group, number, waiting, tuple(missing), tuple(unseen))
 
 
