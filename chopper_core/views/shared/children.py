@@ -251,7 +251,8 @@ class Columns:
     def _total(self, metric: Metric) -> Number | None:
         if metric.name in self._totals:
             return self._totals[metric.name]
-        return self._based_total(metric, metric.compute(Scope.of(self._run, self._whole)).at(0))
+        found = metric.compute(Scope.of(self._run, self._whole))
+        return None if found.words is not None else self._based_total(metric, found.at(0))
 
     @property
     def adds_up(self) -> bool:
