@@ -26,7 +26,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 
-_FIXED: Final = (Reduces.COMMON, Reduces.MIN, Reduces.MAX)
+_FIXED: Final = (Reduces.COMMON, Reduces.MIN, Reduces.MAX, Reduces.QUANTILE)
 """How figures reduce that a statistic leaves alone: points in time, extremes, identities."""
 _OVER: Final = ("gpu", "iteration")
 _NAMED: Final = ("operation", "kernel", ACTIVITY, "class", "kind")

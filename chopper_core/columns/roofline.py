@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.columns.metric import METRICS, Scope, Theme, Values, declare, quotient, worded
+from chopper_core.columns.metric import METRICS, Scope, Values, declare, quotient, worded
 from chopper_core.model.column_names import (
     CALL_NS,
     CALL_SHAPE,
@@ -163,7 +163,7 @@ declare(
     call_tflops | TFLOP/s | call TFLOP/s
         Mean over calls of their FLOPs over their duration, each call with the same weight;
         model_tflops is all FLOPs over all time.
-    model_intensity | FLOP/B | FLOP/B
+    model_intensity | FLOP/B | model FLOP/B
         Modelled arithmetic intensity: FLOPs over modelled bytes of the calls that have both.
         missing: {_NO_BYTES}
     bound | | bound | common value
@@ -171,7 +171,7 @@ declare(
         type take longer than the bytes at the memory's bandwidth, else memory.
         missing: {_NO_ROOF}
         source: {_WITH_HARDWARE}
-    model_roof_pct | % | % roof
+    model_roof_pct | % | % model roof
         The time that the roofline's limit needs for the modelled work, in % of the durations of
         all kernels of its calls: for each call the longer of its FLOPs at peak and its bytes at the
         memory's bandwidth.
@@ -211,5 +211,4 @@ declare(
         source: counters
 """,
     _by_counters,
-    theme=Theme.COUNTERS,
 )
