@@ -189,7 +189,10 @@ class ScreenData(Struct, frozen=True, dict=True):
         chosen = ScreenSignal(self.frame.signal, self.frame.means)
         if isinstance(self.run, SeveralRuns):
             return chosen, chosen
-        second = self.run.signal(second_signal(self.run, chosen.signal.name))
+        if self.frame.signals:
+            second = self.frame.signals[0]
+        else:
+            second = self.run.signal(second_signal(self.run, chosen.signal.name))
         return chosen, ScreenSignal(second, partial(self.frame.means, of=second))
 
     @cached_property

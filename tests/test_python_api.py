@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +81,33 @@ def test_a_frame_prints_and_shows_itself_in_a_notebook(run: chopper.OpenRun) -> 
     assert json.loads(frame.to_json())["schema"] == "chopper.frame/2"
     data = frame.to_pandas()
     assert list(data["name"]) == list(frame.labels)
+
+
+def test_views_have_methods_and_charts_are_pictures(run: chopper.OpenRun) -> None:
+    for method, name in (
+        ("ranks", "ranks"), ("steps", "throughput"), ("collectives", "comms"), ("power", "power"),
+        ("top_kernels", "kernels"), ("launches", "launch"), ("overview", "overview"),
+    ):  # fmt: skip
+        found = getattr(run, method)("gpu=5")
+        assert found.to_json() == run.frame(f"gpu=5?view={name}").to_json()
+    asked = run.collectives(
+        "gpu=5", by="phase", columns=["hidden_ns"], sort="-hidden_ns", filter="ward"
+    )
+    same = "gpu=5?view=comms&by=phase&columns=hidden_ns&sort=-hidden_ns&filter=ward"
+    assert asked.to_json() == run.frame(same).to_json()
+    assert "straggler GPU 5" in run.ranks().headline[0] and "overview" in run._repr_html_()
+    for theme in ("light", "dark"):
+        picture = run.ranks().picture(theme=theme)
+        assert fromstring(picture._repr_svg_()).tag.endswith("svg")
+    for wrong, sentence in (
+        (lambda: run.ranks().picture(theme="pink"), "no theme 'pink'; the themes are light, dark"),
+        (lambda: run.findings().picture(), "the view findings has no charts"),
+        (lambda: run.ranks(colums="a"), "unknown option colums; options are by, of, columns"),
+        (lambda: run.ranks(by="nothing"), "takes by="),
+        (lambda: run.ranks("nothing=1"), "is neither a path"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(sentence)):
+            wrong()
 
 
 @pytest.mark.usefixtures("demo_kept")

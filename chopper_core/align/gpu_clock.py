@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from chopper_core.align.host import Links, codes_matching
 from chopper_core.model.doubts import Doubt
 from chopper_core.model.inputs import ClockBounds
+from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import distinct, isin
@@ -32,7 +33,8 @@ _LATENCY_NS: Final = 5_000
 _FEWEST: Final = 3
 """Calls, or launches, that agree: one may have a wrong stamp of its own."""
 _OFTEN: Final = 0.2
-"""The part of the activities after idle time that begin before their calls where a clock is off."""
+"""The part of the activities launched to an idle GPU that begin before their calls where a clock
+is off."""
 _WAITED_NS: Final = 10_000
 """A shorter call may not have waited."""
 _FAR_BEYOND_NS: Final = 50_000
@@ -68,12 +70,15 @@ def _latest(trace: Trace, links: Links, own: Index) -> int | None:
     start = activities.start_ns[own]
     reached = np.maximum.accumulate(start + activities.duration_ns[own])
     is_idle = np.append(True, start[1:] > reached[:-1] + _MARGIN_NS)[: len(own)]
-    rows = own[is_idle & (links.launch[own] >= 0)]
-    if len(rows) < _FEWEST:
+    is_idle &= links.launch[own] >= 0
+    latency = (start - links.launch_ns[own])[is_idle]
+    if len(latency) < _FEWEST:
         return None
-    latency = np.sort(activities.start_ns[rows] - links.launch_ns[rows])
-    least = int(latency[_FEWEST - 1])
-    is_rare = np.count_nonzero(latency < 0) < _OFTEN * len(rows)
+    least = int(np.partition(latency, _FEWEST - 1)[_FEWEST - 1])
+    # What was launched while earlier work ran waits for it, whatever the clock.
+    is_empty = links.launch_ns[own] >= np.append(NO_TIME, reached[:-1])[: len(own)]
+    of_empty = np.count_nonzero(is_idle & is_empty)
+    is_rare = np.count_nonzero(latency < 0) < max(_OFTEN * of_empty, 1)
     return None if least < 0 and is_rare else least
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -49,6 +49,7 @@ _MOST: Final[Mapping[SignalName, tuple[float, float]]] = {
 _WORDS: Final = {
     SignalName.POWER_W: "power",
     SignalName.ENERGY_RATE_W: "energy counter",
+    SignalName.ENERGY_J: "energy counter",
     SignalName.GFX_UTIL_PCT: "use",
     SignalName.GFX_MHZ: "clock",
     SignalName.MEM_MHZ: "memory clock",
@@ -59,8 +60,10 @@ _WORDS: Final = {
 _FIGURES: Final = {
     SignalName.POWER_W: ("power_w", "energy_j"),
     SignalName.ENERGY_RATE_W: ("energy_rate_w",),
+    SignalName.ENERGY_J: ("energy_rate_w", "energy_j"),
 }
 """The columns that a signal gives, where they aren't its own."""
+_OF_SOCKETS: Final = "repeats that of the socket they share: each has its part"
 _COVERED: Final = 0.9
 """The part of a run that telemetry has to cover."""
 _Signals = dict[tuple[int, SignalName], Sequence[SignalSamples]]
@@ -86,12 +89,8 @@ def believed(telemetry: Telemetry, product: str = "") -> Telemetry:
             f"counts less than {_NO_POWER_W:.0f} W under load",
         ),
         (_without_use, SignalName.GFX_UTIL_PCT, f"reads 0 % at more than {_WORKING_W:.0f} W"),
-        (_repeated, SignalName.POWER_W, "repeats that of another one, whose socket it shares"),
-        (
-            _repeated,
-            SignalName.ENERGY_RATE_W,
-            "repeats that of another one, whose socket it shares",
-        ),
+        (_repeated, SignalName.POWER_W, _OF_SOCKETS),
+        (_repeated, SignalName.ENERGY_J, _OF_SOCKETS),
         (_contradicted, SignalName.ENERGY_RATE_W, "contradicts its power"),
     ):
         if found := find(telemetry, signal, product):
@@ -106,7 +105,7 @@ def _doubt(telemetry: Telemetry, gpus: list[int], what: str, signal: SignalName)
     whose = f"GPU{'s' * (len(names) > 1)} {', '.join(names)}"
     what = what if len(names) > 1 else what.replace("they", "it").replace("it reach", "it reaches")
     what = what.replace("it stand", "it stands")
-    text = f"{_WORDS[signal]} of {whose} {what}: left out"
+    text = f"{_WORDS[signal]} of {whose} {what}{': left out' * (what != _OF_SOCKETS)}"
     columns = _FIGURES.get(signal, (signal.value,))
     return Doubt(DoubtKind.SENSOR.value, len(gpus), len(telemetry.gpus), signals=columns, text=text)
 
@@ -210,19 +209,29 @@ def _without_use(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
 
 
 def _repeated(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
-    """A reading of GPUs that repeats that of one before it, change by change."""
-    found: _Signals = {}
-    others: list[SignalSamples] = []
-    columns = _ENERGY if signal in _ENERGY else (signal,)
+    """A reading that GPUs repeat from one another, change by change, is that of their socket: each
+    has its part of it, so that a socket counts once in every sum."""
+    sockets: list[list[int]] = []
     for gpu in range(len(telemetry.gpus)):
         own = _own(telemetry, gpu, signal)
         if own is None or len(own) < _FEWEST:
             continue
-        if any(_repeats(own, each) for each in others[-_PARTITIONS:]):
-            found |= _none_of(telemetry, gpu, *columns)
+        for socket in sockets[-_PARTITIONS:]:
+            first = _own(telemetry, socket[0], signal)
+            if first is not None and _repeats(own, first):
+                socket.append(gpu)
+                break
         else:
-            others.append(own)
-    return found
+            sockets.append([gpu])
+    columns = _ENERGY if signal in _ENERGY else (signal, SignalName.POWER_CAP_W)
+    return {
+        (gpu, each): [replace(part, value=part.value / len(socket)) for part in parts]
+        for socket in sockets
+        if len(socket) > 1
+        for gpu in socket
+        for each in columns
+        if (parts := telemetry.signals.get((gpu, each)))
+    }
 
 
 def _repeats(one: SignalSamples, other: SignalSamples) -> bool:
@@ -260,14 +269,18 @@ def _contradicted(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
 
 
 def coverage(
-    measured: Mapping[str, Signal], gpus: Sequence[Gpu], span: tuple[int, int]
+    measured: Mapping[str, Signal],
+    gpus: Sequence[Gpu],
+    span: tuple[int, int],
+    left_out: Collection[str],
 ) -> Iterator[Doubt]:
-    """Signals that most GPUs have and others lack, or that cover a part of the run only."""
+    """Signals that most GPUs have and others lack, or that cover a part of the run only; but for
+    those of which readings were left out, which is another doubt."""
     part, lowest, without = [], 1.0, dict[str, tuple[int, ...]]()
     numbers = [gpu.index for gpu in gpus]
     for name, signal in measured.items():
         own = [signal.curves[gpu] for gpu in numbers if gpu in signal.curves]
-        if not own or "." in name:
+        if not own or "." in name or name in left_out:
             continue
         if len(numbers) > len(own) > len(numbers) / 2:
             without[name] = tuple(gpu for gpu in numbers if gpu not in signal.curves)

@@ -36,7 +36,7 @@ from chopper_core.model.table import (
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int32
-from chopper_core.util.errors import NothingToShow
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import combined, maxima_of, ranked, sums_of
 from chopper_core.work.kernel_classes import FUSED, kernel_class
 
@@ -164,10 +164,13 @@ def by_shape(run: Run, view: View) -> Partition:
 
 
 def of_shape(run: Run, whole: Groups, label: str) -> Groups:
-    """A group's activities of one shape; raises NothingToShow where it has none."""
+    """A group's activities of one shape; raises NothingToShow where it has none, UsageError for
+    a shape that the run hasn't."""
     code = run.table.code_of(LEVEL, label)
+    if code is None:
+        raise UsageError(f"unknown shape {label!r}; view=kernels&by=shape lists the shapes")
     own = whole.selection
-    places = np.flatnonzero(run.table.column(LEVEL)[own] == (-1 if code is None else code))
+    places = np.flatnonzero(run.table.column(LEVEL)[own] == code)
     rows = places + own.start if isinstance(own, slice) else own[places]
     if not len(rows):
         raise NothingToShow(

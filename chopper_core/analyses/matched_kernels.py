@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.graph.collectives import PAIRWISE, Collectives
+from chopper_core.graph.contention import slowed_by
 from chopper_core.graph.process_groups import known_group_sizes, split_groups
 from chopper_core.model.groups import Groups, is_same_work
 from chopper_core.model.run import Run
@@ -273,7 +274,7 @@ def beyond_peers(peers: Sequence[Occurrences], gpus: Sequence[int], values: Numb
 
 _MIN_VARIATION: Final = 0.005
 """The least variance of a share that shows how communication slows a kernel."""
-_MAX_RATE: Final = 0.7
+_MAX_LOST: Final = 0.5
 """Twice as slow: more is not the communication."""
 _PIECE: Final = 1 << 19
 
@@ -298,7 +299,7 @@ def matched_work(
             waiting, other = _shares_during_comm(own, took, waits)
             rates = _slowdown_during_waits(own, took, waiting, other)
             for some in _pieces(*took.shape) if rates.any() else ():
-                fair = took[some] / np.exp(rates * waiting[some])
+                fair = took[some] / slowed_by(rates * waiting[some])
                 unhindered[places[some]] = sums_by(when, fair, len(iterations)).T
     return plain, unhindered
 
@@ -341,22 +342,30 @@ def _slowdown_during_waits(
 ) -> Float64:
     """How waiting collectives slow each occurrence down, by its operation.
 
-    The rate is a difference of logarithms: least squares of the logarithm of the duration over
-    the shares during either kind of communication, with a constant per occurrence and one per
-    GPU and operation. 0 where the shares don't differ enough.
+    The rate is the part of its time in which it gets nothing done, as replays have it: least
+    squares of the speed over the shares during either kind of communication, with a constant per
+    occurrence and one per GPU and operation. 0 where the shares don't differ enough.
     """
     code = ranked(found.table.operation[found.rows[:, 0]])[1]
     rates = np.zeros(len(code))
     for at in places_by(code).values():
         values = [np.take(each, at, axis=1) for each in (took_ns, waiting, other)]
-        logs = np.stack([np.log(np.maximum(values[0], 1)), *values[1:]])
-        logs -= logs.mean(axis=1, keepdims=True)
-        logs -= logs.mean(axis=2, keepdims=True)
-        flat = logs.reshape(len(logs), -1)
+        speed = 1 / np.maximum(values[0], 1)
+        # A slow GPU's is as much lower in all of them.
+        speed = speed / speed.mean(axis=0, keepdims=True)
+        speed = speed / np.maximum(speed.mean(axis=1, keepdims=True), 1e-9)
+        fitted = np.stack([-speed, *values[1:]])
+        usual = fitted[1:].mean(axis=(1, 2))
+        fitted -= fitted.mean(axis=1, keepdims=True)
+        fitted -= fitted.mean(axis=2, keepdims=True)
+        flat = fitted.reshape(len(fitted), -1)
         products = flat @ flat.T
         normal = products[1:, 1:]
         used = np.flatnonzero(np.diagonal(normal) > _MIN_VARIATION * flat.shape[1])
         if len(used) and used[0] == 0:
             known = normal[np.ix_(used, used)], products[0, 1 + used]
-            rates[at] = np.clip(np.linalg.lstsq(*known, 1e-3)[0][0], 0.0, _MAX_RATE)
+            slope = np.linalg.lstsq(*known, 1e-3)[0]
+            # Relative to the speed without either, instead of the mean one.
+            rate = slope[0] / max(1 + float(slope @ usual[used]), 1e-9)
+            rates[at] = np.clip(rate, 0.0, _MAX_LOST)
     return rates

@@ -47,6 +47,7 @@ COLUMNS: Final = columns(
     source="telemetry",
 )
 _SUMS: Final = ("mean_power_w", "bursts")
+_SUMMED: Final = "_step_bytes"
 _LARGEST: Final = ("peak", "hottest", "max", "longest")
 _SMALLEST: Final = ("lowest",)
 _TOGETHER: Final = " Of the GPUs of the row together: {}."
@@ -103,7 +104,7 @@ def of_groups(
 
 
 def _how(name: str) -> Callable[[Float64], float]:
-    if name in _SUMS:
+    if name in _SUMS or name.endswith(_SUMMED):
         return np.sum
     if name.startswith(_LARGEST):
         return np.max

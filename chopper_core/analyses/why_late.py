@@ -67,7 +67,8 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
     at, place = list(late.when), late.place
     extra = {word: float(np.nan_to_num(stand.extra(word, at)[place])) for word in CAUSES}
     kernels = extra.pop("kernels")
-    total = kernels + sum(max(own, 0.0) for own in extra.values())
+    # What it takes longer for counts in full, though its kernels may be faster than slow peers'.
+    total = max(kernels + sum(max(own, 0.0) for own in extra.values()), extra.get(late.cause, 0.0))
     if late.cause in ("clock", "kernels"):
         return f"{_slower(stand, late, each)}{_where_slower(stand, late)}", total
     longer = time(extra[late.cause])

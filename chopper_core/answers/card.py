@@ -62,7 +62,8 @@ def _steps(run: Run) -> dict[str, Any]:
 
 def _levels(run: Run) -> dict[str, Any]:
     """GPUs, activities, and the share of GPU time that each level labels."""
-    found: dict[str, Any] = {"gpus": len(run.gpus), "activities": activity_count(run.table)}
+    what = "sampling_intervals" if run.is_sampled_only else "activities"
+    found: dict[str, Any] = {"gpus": len(run.gpus), what: activity_count(run.table)}
     if not run.is_sampled_only:
         found |= {
             f"{level}_pct": round(coverage_of(run, level)["labelled_pct"], 1) for level in LABELLED

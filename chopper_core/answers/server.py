@@ -6,6 +6,7 @@ It reads and answers; it writes no file, opens no connection, and ends with its 
 from __future__ import annotations
 
 from functools import partial
+from threading import Event
 from typing import Any, Final
 
 from chopper_core.answers.extras import extra
@@ -15,6 +16,7 @@ from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import clean
 from chopper_core.util.memory import is_out_of_memory, out_of_memory
+from chopper_core.util.progress import Cancelled, stop_unwanted, work_while
 
 GUIDE: Final = "chopper://guide"
 GLOSSARY: Final = "chopper://glossary"
@@ -63,8 +65,15 @@ def server_of(toolbox: Toolbox, version: str) -> Any:
         return types.ListToolsResult(tools=[described(tool) for tool in TOOLS])
 
     async def call_tool(_context: Any, asked: Any) -> Any:
-        call = partial(_answer, toolbox, asked.name, asked.arguments or {})
-        text, is_error = await anyio.to_thread.run_sync(call, limiter=one_by_one)
+        wanted = Event()
+        wanted.set()
+        call = partial(_answer, toolbox, asked.name, asked.arguments or {}, wanted)
+        try:
+            text, is_error = await anyio.to_thread.run_sync(
+                call, limiter=one_by_one, abandon_on_cancel=True
+            )
+        finally:
+            wanted.clear()  # Nobody waits for a thread whose client is gone.
         content = [types.TextContent(type="text", text=text)]
         return types.CallToolResult(content=content, is_error=is_error)
 
@@ -95,10 +104,20 @@ def server_of(toolbox: Toolbox, version: str) -> Any:
     )
 
 
-def _answer(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+def stop_where_unwanted(step: str, done: int, total: int) -> None:
+    """Progress of a call's work: it ends where the call was cancelled, or its client is gone."""
+    stop_unwanted()
+
+
+def _answer(
+    toolbox: Toolbox, name: str, arguments: dict[str, Any], wanted: Event
+) -> tuple[str, bool]:
     """The answer of a tool, or the sentence of its error; and whether it is one."""
+    work_while(wanted.is_set)
     try:
         return toolbox.call(name, arguments), False
+    except Cancelled:
+        return "cancelled", True
     except ChopperError as error:
         return clean(str(error), is_sentence=True), True
     except Exception as error:

@@ -28,10 +28,13 @@ from chopper_core.render.rows import rows_text
 from chopper_core.store.format import paths_of
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.progress import Progress, silent
+from chopper_core.views.spec import SeveralRuns
 
 MAX_LIMIT: Final = 50
 """Rows of one answer."""
 DEFAULT_LIMIT: Final = 8
+MAX_QUESTIONS: Final = 8
+"""Of `what_if` at a time: each is a replay."""
 MAX_ANSWER_BYTES: Final = 20_000
 """Of an answer whose rows aren't longer one by one; 100 kB is the most of any."""
 _MAX_TEXT: Final = 400
@@ -227,6 +230,8 @@ class Toolbox:
         return self._frame(with_view(self._view(address), "findings"), limit)
 
     def _what_if(self, questions: Sequence[str], address: str = "", by: str = "") -> str:
+        if len(questions) > MAX_QUESTIONS:
+            raise UsageError(f"what_if takes {MAX_QUESTIONS} questions at a time")
         return self._frame(what_if_view(self._view(address), questions, by), MAX_LIMIT)
 
     def _diff(self, a: str, b: str, path: str = "", limit: int = DEFAULT_LIMIT) -> str:
@@ -238,8 +243,13 @@ class Toolbox:
 
     def _sql(self, query: str, run: str = "", limit: int = DEFAULT_LIMIT) -> str:
         view = self._view(run)
-        answer = sql(self._runner.run_of(View(view.run, overrides=view.overrides)), query,
-                     limit=_limited(limit))  # fmt: skip
+        opened = self._runner.run_of(View(view.run, overrides=view.overrides))
+        if isinstance(opened, SeveralRuns):
+            raise UsageError(f"{view.run} holds several runs: SQL asks one of them")
+        opened = self._runner.run_of(View(view.run, overrides=view.overrides))
+        if isinstance(opened, SeveralRuns):
+            raise UsageError(f"{view.run} holds several runs: SQL asks one of them")
+        answer = sql(opened, query, limit=_limited(limit))
         text = rows_text(
             answer.rows,
             answer.total,

@@ -272,9 +272,22 @@ def last_end(scope: Scope) -> Values:
 
 @_common("stream", Unit.NONE, "stream", needs_times=False)
 def stream(scope: Scope) -> Values:
-    """Stream (queue) of the activities."""
+    """Stream of the activities; in ROCm's traces of before June 2026 the HSA queue."""
     low, high = scope.nodes.min("stream"), scope.nodes.max("stream")
     return Values(low, (low != high) | (low == -1))
+
+
+@metric(
+    "hsa_queue", Unit.NONE, "queue", reduces=Reduces.COMMON, needs_times=False,
+    missing="the activities of the row differ in it, or the trace names streams alone",
+)  # fmt: skip
+def hsa_queue(scope: Scope) -> Values:
+    """HSA queue of the activities, which several HIP streams may share."""
+    total, count = scope.nodes.known("hsa_queue")
+    highest = scope.nodes.known_max("hsa_queue")
+    if highest is None:
+        return absent(len(scope.nodes))
+    return Values(highest, (count != scope.nodes.activities()) | (total != highest * count))
 
 
 @_common("launch_ns", Unit.NS, "launch")

@@ -32,6 +32,7 @@ from chopper_core.model.doubts import HOST_RULES, MARGIN_NS, DoubtKind
 from chopper_core.model.inputs import ClockBounds
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
+from chopper_core.model.training import TrainedSteps
 from chopper_core.model.view import View
 from chopper_core.util import plugins
 from chopper_core.util.plugins import Plugin
@@ -46,6 +47,7 @@ MODULES: Final = (
     "iterations",
     "beside",
     "missing",
+    "training",
 )
 RULES: Final[tuple[FindingRule, ...]] = tuple(
     each
@@ -138,7 +140,14 @@ def checked(run: Run, view: View) -> Checked:
 def rules_of(run: Run) -> tuple[FindingRule, ...]:
     """The rules that a run can be checked by: where times are reconstructed, those of durations."""
     rules = (*RULES, *_plugin_rules())
-    rules = tuple(rule for rule in rules if rule.of_samples == run.is_sampled_only)
+    is_logged = len(run.side(TrainedSteps)) > 0
+    rules = tuple(
+        rule
+        for rule in rules
+        if (is_logged if rule.of_logs else rule.of_samples == run.is_sampled_only)
+    )
+    if run.is_logged_only:
+        return tuple(rule for rule in rules if rule.of_logs)
     return tuple(rule for rule in rules if rule.of_durations or not run.is_reconstructed)
 
 

@@ -138,6 +138,8 @@ BELOW_WITH_POWER: Final = threshold(
     """clock of the compute units below the nominal one, with power to spare | 8 | %
     then power management is not the reason; products of one kind differ by a few percent"""
 )
+CLUSTERS: Final = threshold("""clocks of two clusters of GPUs | 4 | % apart
+    clocks of GPUs of one product differ by about a percent""")
 MEMORY_BELOW: Final = threshold("""memory clock below the nominal one | 4 | %
     under load it doesn't vary""")
 
@@ -147,7 +149,7 @@ MEMORY_BELOW: Final = threshold("""memory clock below the nominal one | 4 | %
     cost="compute time lost to it: of matrix kernels up to the usual clock, of others for the "
     "memory's; at most that of all compute up to the nominal clock",
     needs="telemetry of clocks, a GPU with known specifications",
-    thresholds=(BELOW_NOMINAL, USUAL, SPARE_POWER, BELOW_WITH_POWER, MEMORY_BELOW),
+    thresholds=(CLUSTERS, BELOW_NOMINAL, USUAL, SPARE_POWER, BELOW_WITH_POWER, MEMORY_BELOW),
 )
 def low_clocks(context: FindingsContext) -> Iterator[Finding]:
     """Clocks far below the nominal ones on most GPUs."""
@@ -190,10 +192,18 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _mean(context: FindingsContext, name: str) -> float:
+    """The median over GPUs; of two clusters, such as nodes of which one is capped, over the one
+    with more: a mean over both is nobody's."""
     sums = context.compute_sums(name)
     of_gpu, covered = (sums_of(each, context.place("gpu")) for each in sums)
     there = covered > 0
-    return median_of(of_gpu[there] / covered[there]) if there.any() else np.nan
+    if not there.any():
+        return np.nan
+    values = np.sort(of_gpu[there] / covered[there])
+    gaps = np.diff(values) / np.maximum(values[:-1], 1e-9)
+    if len(gaps) > 1 and gaps[:-1].max() >= max(CLUSTERS.share, gaps[-1]):
+        values = values[int(gaps.argmax()) + 1 :]
+    return median_of(values)
 
 
 def _share_of_cap(context: FindingsContext, chip: Hardware) -> float:

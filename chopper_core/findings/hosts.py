@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
@@ -36,6 +37,7 @@ from chopper_core.model.side_table import HostState, HostTime
 from chopper_core.model.table import NO_LABEL, NO_TIME, values_of
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import (
+    distinct,
     medians_along,
     others_median,
     run_starts,
@@ -64,7 +66,9 @@ PHASE: Final = threshold("""phase that counts | 2 | % of the iteration
 CAUSE: Final = threshold("""cause of idle time | 10 | % of the idle time
     no operator that a host launches one by one has as much""")
 _MAX_CAUSES: Final = 3
-_SHORT_NAME: Final = 22
+_CALL: Final = re.compile(r"[\w:]{1,24}")
+"""Names of the trace that are short enough for a title."""
+_FEW_LAYERS: Final = 2
 _SAME_SHARE: Final = 0.4
 """Of the longest idle time of an iteration; those with as much are named."""
 
@@ -196,8 +200,12 @@ def _bound(
         by, sort = ("", "-idle_latency_ns") if main is None else ("host", "-idle_launch_ns")
     total = sum(phase.idle_ns for phase in late)
     idle_ns = context.per_iteration(total)
-    mostly = f", {_share(charges, main, there)} by {main.text}" if main is not None else ""
-    idle = f"{mostly}{where}: {time(idle_ns)} of idle time{context.per_gpu} {when}"
+    mostly, own_ns = "", idle_ns
+    if main is not None:
+        own_ns *= _part(charges, main, there)
+        mostly = f", {percent(own_ns / idle_ns)} ({time(own_ns)}) by {main.text}"
+    layer = _layer_of(context, charges, main) if main is not None and not where else ""
+    idle = f"{mostly}{where}{layer}: {time(idle_ns)} of idle time{context.per_gpu} {when}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {bound}{idle}, {late[0].share}"
         phase = context.text("phase", late[0].code)
@@ -217,14 +225,13 @@ def _bound(
         # It is needless wherever in these iterations it is.
         cells = inside
     if main is not None:
-        what = f"{main.what}{where} leaves GPUs idle {{taken}}"
-        if main.name:
-            what = f"{main.what} ({shortened(main.name, _SHORT_NAME)}){where}"
-            what += " leaves GPUs idle {taken}"
+        place = where or _layer_of(context, charges, main)
+        named = f" ({main.name})" if _CALL.fullmatch(main.name) else ""
+        what = f"{main.what}{named}{place} leaves GPUs idle {{taken}}"
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
     yield context.finding(
         (of_name if queued else one_line)(
-            what.format(taken=f"{time(idle_ns)}{' a step' * context.has_iterations}"), phase_of
+            what.format(taken=f"{time(own_ns)}{' a step' * context.has_iterations}"), phase_of
         ),
         f"{sentence}{doing}",
         evidence,
@@ -235,6 +242,17 @@ def _bound(
         changes=() if queued else None,
         group=Group.UNKNOWN if queued else None,
     )
+
+
+def _layer_of(context: FindingsContext, charges: HostCharges, cause: HostCause) -> str:
+    """The layer that most of a cause's time is in, as the end of a phrase."""
+    own = charges.cause == charges.causes.index(cause)
+    layer = context.table.layer[charges.row[own]].astype(np.int64)
+    ns = sums_of(charges.ns[own], layer + 1, int(layer.max(initial=-1)) + 2)
+    most = int(ns.argmax())
+    is_most = most > 0 and ns[most] >= EXPLAINED.share * ns.sum()
+    has_others = len(distinct(context.codes("layer"))) > _FEW_LAYERS
+    return f" in layer {most - 1}" if is_most and has_others else ""
 
 
 def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mask | None, Mask]:
@@ -259,9 +277,13 @@ def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mas
 
 
 def _share(charges: HostCharges, cause: HostCause, there: Mask | None = None) -> str:
-    """The share of the time that a cause has, or has at some of the charges."""
+    return percent(_part(charges, cause, there))
+
+
+def _part(charges: HostCharges, cause: HostCause, there: Mask | None = None) -> float:
+    """The part of the time that a cause has, or has at some of the charges, 0 to 1."""
     own = charges if there is None else charges.take(there)
-    return percent(own.by_cause[charges.causes.index(cause)] / charges.ns.sum())
+    return float(own.by_cause[charges.causes.index(cause)] / charges.ns.sum())
 
 
 def _other_causes(context: FindingsContext, late: list[LatePhase], charges: HostCharges) -> str:

@@ -17,6 +17,7 @@ from chopper_core.columns.filter import only
 from chopper_core.findings.remedies import changes_of
 from chopper_core.findings.rule import (
     FEWEST,
+    ROBUST_Z,
     Cost,
     Finding,
     FindingsContext,
@@ -48,6 +49,8 @@ REGIME: Final = threshold("""steps longer from one on | 6 | deviations between t
     with random waits, one in fifty runs of six steps has first and last ones 6 deviations apart; of
     ten steps or more one in a hundred has them 3 apart, which counts there""")
 _MANY_STEPS: Final = 10
+DRIFT: Final = threshold("""steps that slow down gradually | 3 | % from the first to the last
+    the limit of a longer iteration; the line through them also grows by 6 deviations from it""")
 _MAX_APART: Final = 1_000
 """Iterations of which each may have a reason of its own."""
 STEADY: Final = 0.005
@@ -69,7 +72,7 @@ _PARTS: Final = {
     cost="their time beyond the median of all, or beyond that of the shorter steps; none for a "
     "run's first step, which warms up",
     needs="two iterations or more",
-    thresholds=(LONGER, UNEVEN, REGIME),
+    thresholds=(LONGER, UNEVEN, REGIME, DRIFT),
 )
 def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     """Iterations that take longer than the others: some, all from one on, or steps of two lengths.
@@ -86,6 +89,8 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     while (found := _uneven(context, known)) is not None:
         yield from _of_two_lengths(times, found, is_whole=found.is_interval or len(own) > 0)
         known += found.numbers[found.is_long].tolist()
+    if not known:
+        yield from _drift(times)
 
 
 class _Usual(Struct, frozen=True, eq=False):
@@ -171,7 +176,7 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
     factor = took[slow].mean() / max(usual_ns, 1.0)
     found = context.finding(
-        _title(in_short("iteration", iterations[slow].tolist()), is_one, factor, mostly),
+        _title(_which(iterations, slow), is_one, factor, mostly),
         f"iteration{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} longer than "
         f"usual: the median of {len(iterations)} iterations is {time(usual_ns)}; "
         f"{mostly}{_more(context, slow, cost)}",
@@ -185,8 +190,16 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     return replace(found, remedy=changes)
 
 
+def _which(iterations: Int64, places: Index) -> str:
+    """Iterations in a title: by their numbers, or every how many."""
+    when = recurrence(np.sort(places).tolist(), iterations.tolist())
+    if when.startswith(" every"):
+        return f"one step in {when.partition(', ')[0].split()[1]}"
+    return in_short("iteration", iterations[places].tolist())
+
+
 def _title(which: str, is_one: bool, factor: float, mostly: str) -> str:
-    takes = "takes" if is_one else "take"
+    takes = "takes" if is_one or which.startswith("one ") else "take"
     longer = f"{factor:.1f} times as long" if factor >= 2 else f"{percent(factor - 1)} longer"
     return one_line(f"{which} {takes} {longer}", f": {mostly.partition(', ')[0]}")
 
@@ -264,6 +277,37 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
             cells=context.cells_of(iteration=which),
         )
         yield replace(finding, remedy=changes)
+
+
+def _drift(times: _TimeByKind) -> Iterator[Finding]:
+    """Steps that take longer and longer."""
+    context = times.context
+    step = step_times(context.run, context.view)
+    numbers, each = np.array(step.iterations, np.int64), step.each_ns
+    count = len(each)
+    if count < _MANY_STEPS:
+        return
+    slope, begin = np.polyfit(np.arange(count), each, 1).tolist()
+    residual = float((each - begin - slope * np.arange(count)).std())
+    grown = slope * (count - 1)
+    if grown < max(DRIFT.share * begin, ROBUST_Z.value * residual):
+        return
+    places = np.flatnonzero(np.isin(context.all_iterations, numbers))
+    quarter = max(count // 4, 1)
+    usual = _Usual(np.isin(context.all_iterations, numbers[:quarter]), is_mean=True)
+    late = places[-quarter:]
+    cost, mostly, _ = _explained(times, late, usual, "per GPU in the last quarter of them")
+    lost = float((each - each[:quarter].mean()).sum())
+    yield context.finding(
+        one_line(f"steps slow down gradually, by {percent(grown / begin)}"),
+        f"steps slow down gradually, from {time(each.min())} to {time(each.max())}, by "
+        f"{percent(grown / begin)} over {count} steps; {mostly}",
+        context.with_view("throughput", "iteration", sort="-iteration_ns"),
+        cost,
+        max(lost, 0.0) / count,
+        cells=context.cells_of(iteration=numbers[quarter:].tolist()),
+        changes=(),
+    )
 
 
 def _apart(each: Float64, is_long: Mask) -> float:

@@ -73,7 +73,7 @@ FEWEST: Final = threshold("""layers or iterations needed to tell one that differ
 IRREGULAR: Final = threshold("""irregular iteration | 2 | times the median
     warm-up, compilation, evaluation or a checkpoint: not a regular step. A note names them, and
     no other rule looks at them""")
-SMALLEST_SAVING: Final = threshold("""smallest potential saving | 0.1 | % of the iteration
+SMALLEST_SAVING: Final = threshold("""smallest cost or saving | 0.1 | % of the iteration
     iteration times of a steady run vary by about as much; a smaller saving is not worth a look""")
 ROBUST_Z: Final = threshold("""distance from the median | 6 | x 1.4826 x MAD
     the usual 3.5 (Iglewicz and Hoaglin) is for a single test; here every operation is tested""")
@@ -689,6 +689,8 @@ class FindingRule(Struct, frozen=True):
     """Whether durations alone show it, also where times are reconstructed."""
     of_samples: bool = False
     """Whether it is of telemetry without a trace, and only of that."""
+    of_logs: bool = False
+    """Whether it is of a trainer's log, alone or next to other files."""
     find: Find = lambda context: ()
     looks_for: str = ""
     """The first paragraph of the function's docstring."""

@@ -44,7 +44,7 @@ def gpus_in_short(context: FindingsContext, gpus: Sequence[int]) -> str:
     if len(gpus) == len(context.gpus) > 1:
         return "all GPUs"
     text = context.gpus_text(gpus)
-    return text if len(gpus) <= _MAX_LISTED or "GPUs of" in text else f"{len(gpus)} GPUs"
+    return text if "GPUs of" in text else in_short("GPU", gpus)
 
 
 def in_short(word: str, numbers: Sequence[int]) -> str:

@@ -31,11 +31,16 @@ _MIN_DURATION_NS: Final = 2_000
 """The time of a shorter kernel is its launch's."""
 _MIN_VARIATION: Final = 0.002
 """The least variance of a share that shows how communication slows a kernel."""
-_MAX_RATE: Final = 0.75
+MAX_RATE: Final = 0.75
 """Four times as slow: more is not the communication."""
 _ERRORS: Final = 2.0
 """The width of a range in standard errors."""
 WAITS, TRANSFERS = range(2)
+
+
+def slowed_by(lost: Float64) -> Float64:
+    """How many times as long a kernel takes that gets nothing done in a part of its time."""
+    return np.asarray(1 / (1 - np.minimum(lost, MAX_RATE)))
 
 
 class Contention(Struct, frozen=True, eq=False):
@@ -57,7 +62,7 @@ class Contention(Struct, frozen=True, eq=False):
 
     def slowed(self, rates: Float64, shares: Float64) -> Float64:
         """How many times as long rows take, with such rates and shares of their time."""
-        return np.asarray(1 / (1 - np.minimum((rates * shares).sum(axis=0), _MAX_RATE)))
+        return slowed_by((rates * shares).sum(axis=0))
 
     def shares(self, graph: StepGraph, begin: Int64, end: Int64, kind: Int64) -> Float64:
         """The shares of each row's time during waits and during transfers, in a replay.
@@ -144,4 +149,4 @@ def _ranges(rate: Float64, error: Float64, known: Mask) -> Float64:
         for side, value in enumerate((most, usual, 0.0)):
             found[side, of, ~known[of]] = value
     found[2, WAITS] = 0.0
-    return np.clip(found, 0.0, _MAX_RATE)
+    return np.clip(found, 0.0, MAX_RATE)

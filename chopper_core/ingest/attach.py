@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import with_places
+from chopper_core.align.node_cpu import cpu_of_nodes
 from chopper_core.align.sensors import believed, coverage
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, placed_together
+from chopper_core.ingest.logs import with_logs
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.ingest.untraced import (
     RunInputs,
@@ -50,6 +52,7 @@ def attach_sources(run: Run, opening: RunInputs, ranges: Sequence[Path] | None) 
     sources: dict[str, Callable[[Run, RunInputs], Run]] = {
         "telemetry": attach_telemetry,
         "CPU samples": attach_cpu,
+        "trainer logs": attach_logs,
     }
     if ranges is not None:
         sources = {"counters": partial(attach_counters, ranges=ranges), **sources}
@@ -150,11 +153,13 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     used = {str(telemetry.path) for telemetry, _ in placed}
     figures, of_nodes = summaries(placed)
     sources = tuple(source for _, source in placed)
-    lacks = tuple(coverage(measured, run.gpus, (begin, end)))
+    left_out = {name for each in sources for doubt in each.doubts for name in doubt.signals}
+    lacks = tuple(coverage(measured, run.gpus, (begin, end), left_out))
     return replace(
         run,
         sampled=figures,
         of_nodes=of_nodes,
+        cpu=(*run.cpu, *cpu_of_nodes(placed)),
         status=status_of(run.gpus, figures.get(SignalName.POWER_W, {}), found_files, read),
         table=run.table.with_measured(telemetry_columns(table, measured, steps)),
         measured={**measured, **run.measured},
@@ -203,10 +208,14 @@ def attach_cpu(run: Run, opening: RunInputs) -> Run:
     read = {str(file.path) for file in files.files}
     return replace(
         run,
-        cpu=tuple(found),
+        cpu=(*found, *run.cpu),
         failed=(*run.failed, *failed),
         skipped=tuple(item for item in run.skipped if item[0] not in read),
     )
+
+
+def attach_logs(run: Run, opening: RunInputs) -> Run:
+    return with_logs(run, opening.paths, opening.progress, opening.read_logs)
 
 
 def _known_clocks(

@@ -21,6 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.ingest.cache import PACKAGE, code_files
+from chopper_core.ingest.logs import ReadLogs, read_logs
 from chopper_core.ingest.open import ReadRanks, open_run
 from chopper_core.ingest.rank import rank_table, read_rank, read_unchanged
 from chopper_core.ingest.untraced import ReadSamples, read_files
@@ -182,6 +183,7 @@ def read_again(
     overrides: Overrides = NO_OVERRIDES,
     waits: Callable[[Path], bool] = lambda trace: False,
     read_samples: ReadSamples = read_files,
+    read_logs: ReadLogs = read_logs,
 ) -> Run:
     """The run of files as they are now; only traces that changed since the last time are read.
 
@@ -199,7 +201,7 @@ def read_again(
         failed = late | read_parts(there, store, progress, hosts=hosts, jobs=jobs)
         return [failed.get(trace) or _described(folder, trace) for trace in traces]
 
-    with _gathered(name, store, progress, overrides, read_ranks, read_samples) as run:
+    with _gathered(name, store, progress, overrides, read_ranks, read_samples, read_logs) as run:
         return run
 
 
@@ -211,6 +213,7 @@ def _gathered(
     overrides: Overrides,
     read_ranks: ReadRanks,
     read_samples: ReadSamples = read_files,
+    read_logs: ReadLogs = read_logs,
 ) -> Iterator[Run]:
     """Gather the parts as a run, whose columns are files of a folder as long as it is written."""
     folder = parts_folder(store)
@@ -233,6 +236,7 @@ def _gathered(
             read_ranks=read_ranks,
             gather=gather_parts,
             read_samples=read_samples,
+            read_logs=read_logs,
         )
     finally:
         # What is mapped stays.

@@ -40,7 +40,8 @@ from chopper_core.util.grouping import grouped_by
 from chopper_core.util.patterns import matched_group, shape_of_name
 
 _DATA: Final = re.compile(
-    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et)(?:\.gz)?$", re.IGNORECASE
+    r"\.(?:json|csv|db|rpd|sqlite|pftrace|parquet|txt|log|jsonl|et|out|err)(?:\.gz)?$|_rank_\d+$",
+    re.IGNORECASE,
 )
 _TRACE: Final = re.compile(r"\.(?:json|rpd|sqlite|pftrace)(?:\.gz)?$", re.IGNORECASE)
 _MAX_PROBED: Final = 40
@@ -56,6 +57,10 @@ _GENERIC: Final = re.compile(
     re.IGNORECASE,
 )
 """Names of directories that say nothing of the run whose files they hold."""
+
+
+_OF_JOB: Final = re.compile(r"\d+|checkpoint[-_]\d+", re.IGNORECASE)
+"""Names of the directories of one job that each have a log."""
 
 
 class FoundRun(Struct, frozen=True):
@@ -188,10 +193,18 @@ def _below(
         real = {os.path.realpath(folder / name) for name in files if name not in links}
         files = [name for name in files if links.get(name) not in real]
     parts: list[_Part] = []
-    if own := _families(folder, files):
+    own = _families(folder, files)
+    if own == {Family.TRAINER} and folders:
+        # A launcher's log above the runs that it started is none of theirs.
+        below = [part for path in folders for part in _below(path, seen)[0]]
+        if len(below) > 1 and not _are_one(below):
+            return below, []
+    if own:
         loose, one = _whole_jobs(folder, files), frozenset((Family.SCHEDULE,))
         if Family.TRACE in own:
             loose, one = _loose_runs(folder, files), frozenset((Family.TRACE,))
+        elif own == {Family.TRAINER}:
+            loose, one = _loose_logs(files), own
         if len(loose) < 2:
             return [_part(folder, own, files)], []
         parts = [_part(folder, one, names, names) for names in loose]
@@ -259,6 +272,14 @@ def _part(
         tuple(folder / name for name in traces),
         tuple(files),
     )
+
+
+def _loose_logs(files: Sequence[str]) -> list[list[str]]:
+    """The logs in a directory by job: their names differ in words, not in a number or an ending."""
+    names = [name for name in files if _DATA.search(name)]
+    if not 1 < len(names) <= _MAX_LOOSE or any(rank_in_name(name) is not None for name in names):
+        return [names]
+    return [*grouped_by(names, lambda name: shape_of_name(name.partition(".")[0])).values()]
 
 
 def _loose_runs(folder: Path, files: Sequence[str]) -> list[list[str]]:
@@ -348,6 +369,13 @@ def _are_one(parts: Sequence[_Part]) -> bool:
     """Whether parts are of one job: kinds of data, or ranks, that don't repeat."""
     if len({tuple(sorted(in_name(part.path.name).items())) for part in parts}) > 1:
         return False
+    logs = [part for part in parts if part.families == {Family.TRAINER}]
+    if len(logs) > 1:
+        # A launcher makes a directory per rank, a trainer one per checkpoint.
+        names = [part.path.name for part in parts]
+        return len(logs) == len(parts) and all(
+            _OF_JOB.fullmatch(name) or rank_in_name(name) is not None for name in names
+        )
     kinds = [family for part in parts for family in part.families]
     are_kinds = len(kinds) == len(set(kinds))
     if not are_kinds:

@@ -20,6 +20,7 @@ from chopper_core.ingest import cache
 from chopper_core.ingest.alarms import AlarmWatch
 from chopper_core.ingest.batches import read_again
 from chopper_core.ingest.feeds import Feed
+from chopper_core.ingest.log_tail import LogTails
 from chopper_core.ingest.open import inputs_of
 from chopper_core.ingest.recorded import RecordedRun, recorded_at
 from chopper_core.ingest.tail import Tail
@@ -90,6 +91,9 @@ class Follower:
         atomic.make_private(folder)
         self._folder = atomic.temporary_path(folder / "followed", "new")
         self._tails: dict[Path, Tail] = {}
+        self._logs = LogTails()
+        self._of_trainers: set[Path] = set()
+        """The files that are trainers' logs."""
         self._read: Mapping[str, FileState] = {}
         """The state of the files when they were read last."""
         self._late: set[str] = set()
@@ -166,12 +170,16 @@ class Follower:
         both = {*state, *self._read}
         changed = {path for path in both if state.get(path) != self._read.get(path)} | self._late
         growing = {path for path in changed & state.keys() if self._is_tailed(Path(path))}
-        others = {path for path in changed - growing if not self._is_status(path)}
+        logs = {path for path in changed - growing if self._is_log(Path(path))}
+        others = {path for path in changed - growing - logs if not self._is_status(path)}
         self._unsettled = {path for path in others if state.get(path) != before.get(path)}
         since_s = time.monotonic() - self._read_s
         if others:
             is_whole = any(not self._is_late(Path(path)) for path in others)
             is_due = is_whole and since_s > _PAUSE * self._cost_s
+        elif logs:
+            # Only their new lines are read.
+            is_due = since_s > _PAUSE * self._cost_s
         else:
             is_at_rest = time.time() - self.recent.newest_s > _REST_S
             is_wanted = is_at_rest or self.run is None or self.run.is_sampled_only
@@ -221,6 +229,7 @@ class Follower:
             overrides=self._overrides,
             waits=self._is_late,
             read_samples=self._read_samples,
+            read_logs=self._logs.read,
         )
         # Tails that begin belong to the new run: another thread may read them at once.
         before, self.run = self.run, replace(run, recent=self.recent, others=self.others)
@@ -258,6 +267,12 @@ class Follower:
         if path not in self._tails and family_of(path) is Family.TELEMETRY:
             self._tails[path] = Tail(path)
         return path in self._tails
+
+    def _is_log(self, path: Path) -> bool:
+        # A log is known by its first step, which may not have come yet.
+        if path not in self._of_trainers and family_of(path) is Family.TRAINER:
+            self._of_trainers.add(path)
+        return path in self._of_trainers
 
     def _is_status(self, path: str) -> bool:
         """Whether a recording writes the file again and again; its end is in its manifest."""

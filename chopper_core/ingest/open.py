@@ -15,6 +15,7 @@ from chopper_core.align.collective_sets import host_clocks, labelled_by_partners
 from chopper_core.columns.counters import sampled_figures
 from chopper_core.ingest.attach import attach_sources, with_slots
 from chopper_core.ingest.discovery import check_is_one
+from chopper_core.ingest.logs import ReadLogs, logged_run, read_logs, with_logs
 from chopper_core.ingest.rank import (
     JOINED,
     concatenate_tables,
@@ -53,7 +54,15 @@ from chopper_core.sources.ranks import (
     find_traces,
     process_in_name,
 )
-from chopper_core.sources.registry import NEXT_TO_TRACES, Family, ListedPaths, RunPart, natural_key
+from chopper_core.sources.registry import (
+    NEXT_TO_TRACES,
+    Family,
+    ListedPaths,
+    Recognised,
+    RunPart,
+    formats,
+    natural_key,
+)
 from chopper_core.sources.settings import read_settings
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.databases import SUFFIXES as SAMPLED
@@ -84,6 +93,7 @@ def open_run(
     read_ranks: ReadRanks | None = None,
     gather: GatherTables = concatenate_tables,
     read_samples: ReadSamples = read_files,
+    read_logs: ReadLogs = read_logs,
 ) -> Run:
     """Open a run by its name: a trace, several separated by commas, a directory, or a store.
 
@@ -114,7 +124,9 @@ def open_run(
         try:
             recorded = recorded_at(paths)
             listed = ListedPaths(paths)
-            opening = RunInputs(name, listed, progress, overrides, recorded, read_samples)
+            opening = RunInputs(
+                name, listed, progress, overrides, recorded, read_samples, read_logs
+            )
             run = _read_run(opening, jobs, read_ranks, gather)
             run = described(run, recorded) if recorded else run
             run = located(_check_overrides(_named(run)))
@@ -133,6 +145,7 @@ def inputs_of(run: Run) -> list[str]:
     named = [source.path for source in run.sources]
     named += [source.path for source in run.telemetry]
     named += [samples.path for samples in run.cpu]
+    named += [log.path for log in run.logs]
     paths = [path for each in named for path in each.split(", ")]
     return [*paths, *(path for counters in run.counters for path in counters.paths)]
 
@@ -203,7 +216,7 @@ def _untraced(opening: RunInputs) -> Run | None:
     """The run of paths without traces; raises DataError for a recorded one without anything."""
     if not all(path.exists() for path in opening.paths):
         return None
-    run = _counted(opening) or _scheduled(opening) or _sampled(opening)
+    run = _counted(opening) or _scheduled(opening) or _sampled(opening) or _logged(opening)
     if run is None and opening.recorded:
         raise DataError(without_traces(opening.name, opening.recorded))
     return run
@@ -249,8 +262,16 @@ def _named(run: Run) -> Run:
     """
     used = set(inputs_of(run))
     unread = ((path, why) for path, why in run.skipped if path not in used)
-    skipped = ((path, why or what_is(FileHead(Path(path)))) for path, why in unread)
+    skipped = ((path, why or _what_is(Path(path))) for path, why in unread)
     return replace(run, skipped=tuple(sorted(skipped, key=lambda item: natural_key(item[0]))))
+
+
+def _what_is(path: Path) -> str:
+    """Why a file next to others isn't read."""
+    head = FileHead(path)
+    if any(isinstance(each.recognise(head), Recognised) for each in formats(Family.COMMUNICATION)):
+        return "has the communication of a whole job; open it without the traces next to it"
+    return what_is(head)
 
 
 def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
@@ -271,6 +292,9 @@ def _scheduled(opening: RunInputs) -> Run | None:
     return _of_parts(opening, Family.SCHEDULE) or _of_parts(opening, Family.COMMUNICATION)
 
 
+_OTHER_KIND: Final = "is of another recorder; open its files by themselves"
+
+
 def _of_parts(opening: RunInputs, family: Family) -> Run | None:
     """The run that the files of a family make together; None without any."""
     found = opening.paths.found(family)
@@ -280,14 +304,26 @@ def _of_parts(opening: RunInputs, family: Family) -> Run | None:
         raise DataError(failed[0][1])
     if not read:
         return None
-    run, skipped = read[0].run_of(opening.name, read), found.skipped
-    left = tuple((str(file.path), file.reason) for file in skipped)
+    # Of several recorders one makes the run, whatever their files are called.
+    kind = min({type(part) for part in read}, key=lambda each: each.__name__)
+    own = [part for part in read if type(part) is kind]
+    run = own[0].run_of(opening.name, own)
+    left = tuple((str(file.path), file.reason) for file in found.skipped)
+    left += tuple((str(part.path), _OTHER_KIND) for part in read if type(part) is not kind)
     return _with_overrides(replace(run, skipped=left, failed=tuple(failed)), opening.overrides)
 
 
 def _sampled(opening: RunInputs) -> Run | None:
     run, paths = telemetry_run(opening), opening.paths
+    run = run and with_logs(run, paths, opening.progress, opening.read_logs)
     return run and _with_overrides(_with_layout(with_slots(run, paths), paths), opening.overrides)
+
+
+def _logged(opening: RunInputs) -> Run | None:
+    run = logged_run(
+        opening.name, opening.paths, opening.overrides, opening.progress, opening.read_logs
+    )
+    return run and _with_layout(run, opening.paths)
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:

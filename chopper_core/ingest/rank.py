@@ -53,6 +53,8 @@ _MAX_WORLD: Final = 1 << 20
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
 _WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
 """File names of torch.profiler.tensorboard_trace_handler: host, process, time."""
+_HIP: Final = re.compile(r"hip(?:Ext|Module)*Launch|hipMemcpy|hipGraphLaunch")
+"""A call of HIP's runtime."""
 _OF_JOB: Final = ("backend", "world_size", "nccl_version")
 _VERSIONS: Final = (
     "roctracer_version", "hip_runtime_version", "cupti_version", "cuda_runtime_version"
@@ -295,7 +297,10 @@ def _distributed(trace: Trace) -> dict[str, Any]:
 def _facts(trace: Trace) -> dict[str, str]:
     of_job, versions = _distributed(trace), trace.metadata
     keys = [(key, of_job) for key in _OF_JOB] + [(key, versions) for key in _VERSIONS]
-    return {key.replace("_", " "): str(given[key]) for key, given in keys if key in given}
+    found = {key.replace("_", " "): str(given[key]) for key, given in keys if key in given}
+    if any(map(_HIP.match, trace.names)):
+        found["streams"] = "HIP" if "hsa_queue" in trace.figures else "HSA queues"
+    return found
 
 
 def process_groups(trace: Trace) -> list[ProcessGroup]:

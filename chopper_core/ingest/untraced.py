@@ -14,10 +14,12 @@ from msgspec.structs import replace
 from chopper_core.align.checks import doubts_of_file, without_impossible
 from chopper_core.align.counters import counter_signals
 from chopper_core.align.identity import gpus_of_telemetry
+from chopper_core.align.node_cpu import cpu_of_nodes
 from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.sensors import believed
 from chopper_core.align.telemetry import interval_table, signals, summaries
 from chopper_core.align.telemetry_clock import placed_at
+from chopper_core.ingest.logs import ReadLogs, read_logs
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.model.column_names import BLOCK, COUNTER_DURATION, GRID, LDS, REGISTERS
 from chopper_core.model.hardware import hardware_of_agent
@@ -66,6 +68,7 @@ class RunInputs(Struct, frozen=True):
     overrides: Overrides
     recorded: RecordedRun | None
     read_samples: ReadSamples
+    read_logs: ReadLogs = read_logs
 
     def telemetry(self, found: FoundFiles, run: Run | None) -> tuple[list[Telemetry], Failures]:
         """Read the telemetry of some files, without readings that can't be."""
@@ -247,6 +250,7 @@ def telemetry_run(opening: RunInputs) -> Run | None:
         measured=measured,
         sampled=figures,
         of_nodes=of_nodes,
+        cpu=cpu_of_nodes(placed),
         status=status_of(gpus, figures.get(SignalName.POWER_W, {}), found, read),
         overrides=overrides,
     )

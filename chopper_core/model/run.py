@@ -65,6 +65,7 @@ from chopper_core.model.signals import (
     share_running,
 )
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_TIME, KernelTable, Kind, Selection
+from chopper_core.model.training import LogSource, TrainedSteps
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 from chopper_core.model.view import Interval, View, resolved
@@ -128,6 +129,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Signals from telemetry, on the run's clock."""
     cpu: tuple[CpuSamples, ...] = ()
     """Samples of the hosts' processors."""
+    logs: tuple[LogSource, ...] = ()
+    """The trainer's logs, whose steps are a side table."""
     side_tables: SideTables = field(default_factory=dict)
     """Rows next to the kernels, such as allocations, by their kind; `side` gives one."""
     others: Mapping[str, Run] = field(default_factory=dict)
@@ -289,6 +292,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """
         return not len(self.table) or self.table.is_sampled
 
+    @property
+    def is_logged_only(self) -> bool:
+        """Whether it has the logs of a trainer alone: no activity of any GPU, and no samples."""
+        return not len(self.table) and not self.measured and len(self.side(TrainedSteps)) > 0
+
     @cached_property
     def traced(self) -> frozenset[int]:
         if self.is_sampled_only:
@@ -449,6 +457,14 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def curve(self, name: str, gpu: int) -> IntegralCurve | None:
         """A signal of telemetry of a GPU; None where the GPU lacks it."""
         return self.measured[name].curves.get(gpu) if name in self.measured else None
+
+    def signals(self, names: str) -> tuple[Signal, ...]:
+        """The signals of names with commas between them; by default the first one of the run.
+
+        Raises UsageError for an unknown one.
+        """
+        found = dict.fromkeys(filter(None, map(str.strip, names.split(","))))
+        return tuple(map(self.signal, found)) or (self.signal(),)
 
     def signal(self, name: str = "") -> Signal:
         """A signal, created once; by default the first. Raises UsageError for an unknown one."""

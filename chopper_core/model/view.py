@@ -196,7 +196,8 @@ class View(Struct, frozen=True):
     """A column, `-column` for the largest first, or empty: the level's default order."""
     filter: str = ""
     signal: str = ""
-    """The signal of the chart and the sparklines; empty: the run's first."""
+    """The signal of the chart and the sparklines; empty: the run's first. Of several, with commas
+    between them, each has a column of sparklines, and the first one is the chart's."""
     baseline: Baseline | None = None
     name: str = ""
     """The view of the node (see `views`); empty: its children."""

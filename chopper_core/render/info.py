@@ -40,6 +40,7 @@ from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import LABELLED, NO_LABEL, Category, Kind, Rule, Selection
+from chopper_core.model.training import LogSource
 from chopper_core.render.cells import fitting, scale_of
 from chopper_core.render.exchange import finite, json_text
 from chopper_core.tables.losses import number_of
@@ -115,6 +116,7 @@ def describe(run: Run) -> dict[str, Any]:
         },
         "sources": [_of(source, _OF_SOURCE) for source in run.sources],
         "recordings": run.recordings,
+        **({"logs": run.logs} if run.logs else {}),
         "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
         "quality": [doubt.as_json for doubt in run.doubts],
@@ -257,6 +259,8 @@ def _samples(run: Run) -> _Document:
 
 
 def missing_of(run: Run) -> list[str]:
+    if run.is_logged_only:
+        return ["no traces: the log of a trainer says how long steps take, not why"]
     if run.is_sampled_only:
         return ["no traces and no counters: this telemetry belongs to no run"]
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
@@ -322,6 +326,24 @@ def info_text(run: Run, width: int = 0) -> Escaped:
     return escape_each(lines, is_sentence=False)
 
 
+_MOST_NAMED: Final = 3
+"""Files of one kind with one reason that are named each."""
+
+
+def _by_reason(items: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """A line per file, or one for many files in a directory with the same ending and reason."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for item in items:
+        path = PurePath(item["path"])
+        key = str(path.parent), path.suffix, item["reason"]
+        alike.setdefault(key, []).append(item["path"])
+    for (_, _, reason), paths in alike.items():
+        if len(paths) <= _MOST_NAMED:
+            yield from (f"{path}: {reason}" for path in paths)
+        else:
+            yield f"{paths[0]} and {len(paths) - 1} more like it: {reason}"
+
+
 def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Iterable[str]]]:
     """Titles and lines; a section without lines isn't shown."""
     if not run.is_sampled_only:
@@ -337,8 +359,7 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
     yield "files that could not be used", (item["reason"] for item in found["failed"])
     yield "collectives, over all GPUs", map(_collective_line, found["collectives"])
     yield "model FLOPs by data type, over all GPUs", _flops_lines(run, found["model_flops"])
-    skipped = (f"{item['path']}: {item['reason']}" for item in found["skipped"])
-    yield "files not read", skipped
+    yield "files not read", _by_reason(found["skipped"])
     of_what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
     coverage = () if run.is_sampled_only else _coverage_lines(found["coverage"])
     yield f"label coverage in % of {of_what}, by rule", coverage
@@ -376,6 +397,8 @@ def _head_lines(run: Run, found: _Document) -> list[str]:
     if note := TIMES_NOTES.get(run.times_mark):
         lines.append(f"           {note[0].upper()}{note[1:]}")
     hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
+    if run.is_logged_only:
+        hardware = ["unknown hardware: a log names ranks, not GPUs"]
     lines.append(f"GPUs       {len(run.gpus)} x {', '.join(hardware)}")
     lines += [
         f"read with  --{option} {option_text}"
@@ -495,10 +518,30 @@ def _sample_sections(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
         more = [f"and {many - 1} more files of {telemetry.format}"] * (many > _MAX_FILES)
         unused = _unused_lines(telemetry.unused)
         yield _sampled_section("telemetry", telemetry, "samples", *unused, *more)
+    for log in run.logs:
+        yield _log_section(log)
     for samples in run.cpu:
         cores = f" on {len(distinct(samples.cores))} cores" if samples.has_cores else ""
         what = f"samples of {len(samples.cpus)} logical processors{cores}"
         yield _sampled_section("CPU usage", samples, what)
+
+
+def _log_section(log: LogSource) -> tuple[str, Sequence[str]]:
+    ranks = f" of {number_of(log.ranks, 'rank')}" if log.ranks else ""
+    times = (
+        "step times as the trainer states them"
+        if log.is_stated
+        else ("step times between stamps: the trainer states none")
+    )
+    return (
+        f"trainer's log {log.path}: {log.format}, {number_of(log.rows, 'line')} about steps{ranks}",
+        (
+            f"clock {log.clock}; {times}",
+            *log.notes,
+            *(f"LOST: {note}" for note in log.losses),
+            *_unused_lines(log.unused),
+        ),
+    )
 
 
 def _unused_lines(unused: Mapping[str, int]) -> list[str]:

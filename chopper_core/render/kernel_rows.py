@@ -67,13 +67,13 @@ def kernel_rows(
         is_known = known_ns > 0
         mean = table.measured[integral_of(name)][rows] / np.where(is_known, known_ns, 1.0)
         columns[name] = array_of(mean, is_known)
+    lacking: set[str] = set()
     if run.is_sampled_only:
-        has = ("gpu", "category", "start_ns", "duration_ns", *signals)
-        nothing = pa.nulls(len(iteration))
-        columns = {
-            name: values if name in has else nothing.cast(values.type)
-            for name, values in columns.items()
-        }
+        lacking = columns.keys() - {"gpu", "category", "start_ns", "duration_ns", *signals}
+    elif not table.has_times:
+        lacking = {name for name in columns if name.endswith("_ns")}
+    nothing = pa.nulls(len(iteration))
+    columns |= {name: nothing.cast(columns[name].type) for name in columns if name in lacking}
     attributes = run.side(Attributes)
     if len(attributes):
         gpus, nodes = table.gpu[rows].tolist(), nodes_at(table, rows).tolist()

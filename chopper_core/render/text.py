@@ -66,8 +66,11 @@ def as_text(
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = row_names(frame, glyphs)[:count]
     shown, widths, name_width, sparks = _layout(frame, columns, cells, names, width)
-    means = frame.means(np.arange(count), SPARK_BINS) if sparks else None
-    scale = SparkScale.of(means) if means is not None else None
+    drawn_signals = [
+        (signal, means, SparkScale.of(means))
+        for signal in (frame.signal, *frame.signals)[:sparks]
+        for means in (frame.means(np.arange(count), SPARK_BINS, signal),)
+    ]
 
     def line(name: str, row: int, inks: Sequence[str] = (), *more: str) -> str:
         """A line of the table; the cells of a column begin with its header and total."""
@@ -79,8 +82,9 @@ def as_text(
         return "  ".join([pad(name, name_width), *inked, *more]).rstrip()
 
     lines = [paint(_breadcrumb(frame, glyphs), "strong"), *_headline(frame, width, paint), *drawn]
-    signal = [scale.title(frame.signal)] if scale is not None else []
-    lines.append(paint(line(level_title(frame.level), 0, (), *signal), "header"))
+    signals = [scale.title(signal) for signal, _, scale in drawn_signals]
+    signals = [pad(title, SPARK_BINS) for title in signals[:-1]] + signals[-1:]
+    lines.append(paint(line(level_title(frame.level), 0, (), *signals), "header"))
     is_prose = frame.level in SENTENCES
     short = names if is_prose else fitting_names(names, name_width, glyphs)
     inked = [_inks(frame, column) for column in shown] if paint is not plain else []
@@ -91,9 +95,10 @@ def as_text(
             heading = group
             lines += [paint(f"{glyphs.spelled('──')} {heading}", "dim")]
         name = wrapped(names[row], name_width) if is_prose else [short[row]]
-        spark = []
-        if means is not None and scale is not None:
-            spark = [paint(scale.line(means[row], frame.signal.unit, glyphs), "good")]
+        spark = [
+            paint(pad(scale.line(means[row], signal.unit, glyphs), SPARK_BINS), "good")
+            for signal, means, scale in drawn_signals
+        ]
         lines += [line(name[0], row + 2, inks[row], *spark), *name[1:]]
         if is_prose:
             lines += _prose(frame, row, width)
@@ -149,29 +154,34 @@ def _layout(
     cells: Mapping[str, Sequence[str]],
     names: Sequence[str],
     width: int,
-) -> tuple[Sequence[ColumnText], dict[str, int], int, bool]:
-    """The columns that are shown, the width of each and of names, and whether sparklines are."""
+) -> tuple[Sequence[ColumnText], dict[str, int], int, int]:
+    """The columns that are shown, the width of each and of names, and how many sparklines."""
     longest = max(map(cell_width, (*names, level_title(frame.level), _total_title(frame))))
     widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
-    sparks = bool(names) and frame.sparks
+    sparks = (1 + len(frame.signals)) * bool(names and frame.sparks)
     shown = columns
     if width:
         parts = 2 if frame.level in SENTENCES else 3
         reserved = min(longest, max(_MIN_NAME, width // parts))
-        room = width - reserved - (SPARK_BINS + 2)
+        room = width - reserved - sparks * (SPARK_BINS + 2)
         if frame.view.columns and not frame.view.added_columns:
-            sparks = sparks and sum(each + 2 for each in widths.values()) <= room
+            used = sum(each + 2 for each in widths.values())
+            while sparks and used > width - reserved - sparks * (SPARK_BINS + 2):
+                sparks -= 1
         else:
             # As in the explorer, the column that the rows are sorted by is always visible.
             by = frame.sort.removeprefix("-")
             first = {by, *frame.view.added_columns}
             ranked = sorted(columns, key=lambda column: column.metric.name not in first)
             needed = [widths[column.metric.name] for column in ranked]
-            sparks = sparks and fitting(needed, room, gap=2) >= _MIN_WITH_SPARKS
-            fit = fitting(needed, room if sparks else width - reserved, gap=2)
+            least = min(_MIN_WITH_SPARKS, len(needed))
+            while sparks and fitting(needed, room, gap=2) < least:
+                sparks -= 1
+                room += SPARK_BINS + 2
+            fit = fitting(needed, room, gap=2)
             shown = tuple(column for column in columns if column in ranked[: max(fit, 1)])
     used = sum(widths[column.metric.name] + 2 for column in shown)
-    used += SPARK_BINS + 2 if sparks else 0
+    used += sparks * (SPARK_BINS + 2)
     name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)
     return shown, widths, name_width, sparks
 

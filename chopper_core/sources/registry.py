@@ -41,6 +41,8 @@ class Family(StrEnum):
     """Read into tables that are `joined` to a `Trace`."""
     CPU = "CPU samples"
     """Read into a `CpuTable`."""
+    TRAINER = "trainer log"
+    """Read into a `TrainerLog`."""
     SCHEDULE = "pipeline schedule"
     COMMUNICATION = "communication"
     """Read into a `RunPart`."""
@@ -68,6 +70,17 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     ),
     Family.HOST: (),
     Family.CPU: ("cpu",),
+    Family.TRAINER: (
+        "trainer.torchtitan_events",
+        "trainer.mlperf",
+        "trainer.megatron",
+        "trainer.torchtitan",
+        "trainer.verl",
+        "trainer.maxtext",
+        "trainer.mmengine",
+        "trainer.deepspeed",
+        "trainer.huggingface",
+    ),
     Family.SCHEDULE: (),
     Family.COMMUNICATION: (),
 }
@@ -128,6 +141,8 @@ class OwnRun(Protocol):
 
 class RunPart(Protocol):
     """Tables that make a run together with those of other files, such as a schedule's."""
+
+    path: Path
 
     def run_of(self, name: str, parts: Sequence[Any]) -> Run:
         """The run of all parts, this one among them; raises DataError where they don't fit."""
@@ -229,7 +244,7 @@ def _plugin_formats(family: Family) -> Sequence[SourceFormat]:
     return [_PluginFormat(each, module) for each, module in known if family == module.FAMILY]
 
 
-NEXT_TO_TRACES: Final = (Family.COUNTERS, Family.TELEMETRY, Family.CPU)
+NEXT_TO_TRACES: Final = (Family.COUNTERS, Family.TELEMETRY, Family.CPU, Family.TRAINER)
 """Who asks for one of these asks for the others: a file's start is read once for all of them."""
 
 

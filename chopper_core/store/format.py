@@ -43,9 +43,11 @@ from chopper_core.model.side_table import (
 )
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import COLUMNS
+from chopper_core.model.training import TrainedPhases, TrainedSteps
 from chopper_core.model.units import Unit
 from chopper_core.tables.mmap_columns import ColumnPlace
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
+from chopper_core.util.demo import DEMO, demo_path
 from chopper_core.util.errors import DataError, UsageError
 
 STORE_INDEX: Final = "store.json"
@@ -66,6 +68,8 @@ SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (
     Attributes,
     StatedEdges,
     StreamWaits,
+    TrainedSteps,
+    TrainedPhases,
 )
 """The side tables that a store keeps."""
 FILES: Final = frozenset(
@@ -151,6 +155,8 @@ def _looked_up(name: str) -> Path:
     try:
         # Not of a path, which `./~` is no more once it is one.
         path = Path(os.path.expanduser(name))
+        if name == DEMO and not path.exists():
+            path = demo_path()
         if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
             raise OSError(EACCES, os.strerror(EACCES))
     except OSError as error:

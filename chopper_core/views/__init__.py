@@ -27,6 +27,7 @@ VIEWS: Final = {
     "overheads": "4",
     "launch": "4",
     "throughput": "4",
+    "training": "4",
     "ranks": "5",
     "heatmap": "5",
     "grid": "5",

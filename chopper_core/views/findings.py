@@ -28,6 +28,7 @@ SPEC: Final = ViewSpec(
     by_of_runs=SETTINGS,
     no_statistic="has a row per finding, which is one thing",
     takes_samples=True,
+    takes_logs=True,
 )
 COSTS: Final = column("""cost_ns | ns | costs
     Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about.
@@ -126,6 +127,8 @@ def _headline(known: Checked) -> str:
     groups, parts = count_findings(known)
     result = (count(groups, "finding") if groups else "nothing stands out") + parts
     if context.run.is_sampled_only:
+        if context.run.is_logged_only:
+            return facts(result, "the trainer's log alone", "without a trace, no savings")
         gpus = count(len(context.run.gpus), "GPU")
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
     return facts(

@@ -54,6 +54,8 @@ class Frame(Struct, frozen=True, eq=False):
     signal: Signal
     """The signal of the sparklines."""
     means: Callable[..., Float64] = no_means
+    signals: tuple[Signal, ...] = ()
+    """Those of further sparklines, where the view names several."""
     sort: str = ""
     """The order of the rows: a column, `-column`, or empty for the level's own."""
     hidden: int = 0

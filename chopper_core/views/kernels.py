@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.base import Base, base_of
+from chopper_core.analyses.base import Base, base_of, is_of_steps
 from chopper_core.analyses.call_figures import (
     by_shape,
     kernels_of_shape,
@@ -25,11 +26,13 @@ from chopper_core.analyses.kernel_figures import (
 )
 from chopper_core.analyses.rows import Partition, by_level
 from chopper_core.columns import Values, worded
+from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.groups import by_kernel_codes
 from chopper_core.model.phrases import count, facts, percent
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
+from chopper_core.util.grouping import sums_of
 from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.work.kernel_classes import kernel_class
@@ -38,7 +41,7 @@ SPEC: Final = ViewSpec(
     name="kernels",
     title="Kernels",
     question="Which kernels take the scope's time, wherever they run?",
-    by=("name", "class", "operation", "shape"),
+    by=("name", "class", "operation", "shape", "gpu"),
     of="a shape of by=shape, of which to show the kernels",
     second="comms",
     any_split=True,
@@ -68,6 +71,7 @@ def answer(run: Run, view: View) -> ViewResult:
         words |= shape_figures(run, rows)
         shown = [*OF_SHAPES, *known_figures(rows.scope(run), ("roof_tflops", "roof_pct"))]
         notes += shape_notes(run, rows.whole, base)
+    charts = _by_class(rows, classes, base) if by in ("gpu", *run.table.coordinates) else ()
     named = replace(view, by="name", sort="", columns=())
     opens = {
         "class": lambda row: replace(named, filter=f"class:{labels[row]}"),
@@ -82,7 +86,26 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=shown,
         headline=_headline(rows, "kernel" if by == "name" else by, base),
         notes=tuple(notes),
+        charts=charts,
     )
+
+
+def _by_class(rows: Partition, classes: Sequence[str], base: Base) -> tuple[BarChart, ...]:
+    """The kernel time of each row by class, as CharLLM-PPT stacks it for pipeline stages."""
+    names = list(dict.fromkeys(classes))
+    code_of = np.array([names.index(word) for word in classes], np.int64)
+    table, size = rows.nodes.table, len(rows.labels) * len(names)
+    times = np.zeros(size, np.int64)
+    for own, row in rows.nodes.pieces():
+        place = row * len(names) + code_of[table.kernel[own]]
+        times += sums_of(table.duration_ns[own], place, size)
+    each = times.reshape(-1, len(names)) / base.of_rows({rows.level: rows.labels})[:, None]
+    order = [
+        at for at in np.argsort(-each.sum(axis=0), kind="stable").tolist() if each[:, at].any()
+    ]
+    series = tuple(Series(names[at], each[:, at] / 1e6) for at in order)
+    labels = tuple(f"{rows.level} {label}" for label in rows.labels)
+    return (BarChart("kernel time by class", "ms", labels, series),) if series else ()
 
 
 def _operations(run: Run, view: View, rows: Partition) -> Values:
@@ -106,7 +129,9 @@ def _partition(run: Run, view: View, by: str) -> Partition:
 
 def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
     """The time of kernels, and how much of it the first rows and communication take."""
-    is_comm = is_collective(rows.nodes)
+    # A row of a GPU or of a step has kernels of both kinds.
+    of_gpus = is_of_steps(base.run, rows.level)
+    is_comm = is_collective(rows.nodes) & (not of_gpus)
     kernel_ns = rows.nodes.sum("duration_ns")
     most, comm_ns = np.sort(kernel_ns)[::-1][:_MAX_TOP], int(kernel_ns[is_comm].sum())
     whole, has_others = int(kernel_ns.sum()), not is_comm.all()
@@ -116,7 +141,7 @@ def _headline(rows: Partition, one: str, base: Base) -> tuple[str, ...]:
     return (
         facts(
             f"{time_text(base.each(whole))} of {kind}{base.words}",
-            count(len(kernel_ns), one) if has_others else "",
+            count(len(kernel_ns), one) if has_others and not of_gpus else "",
             f"{percent(share)} in the top {_MAX_TOP}" if len(kernel_ns) > _MAX_TOP else "",
             f"{communication} of it communication" if comm_ns and has_others else "",
         ),

@@ -83,6 +83,7 @@ SPEC: Final = ViewSpec(
     has_preview=True,
     no_statistic="shows the mean over the complete iterations",
     takes_samples=True,
+    takes_logs=True,
 )
 
 _MAX_GPUS: Final = 64
@@ -125,6 +126,8 @@ class _Slow(Struct, frozen=True, eq=False):
 
 
 def answer(run: Run, view: View) -> ViewResult:
+    if run.is_logged_only:
+        return _of_log(run, view)
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
     step = step_of(run, view)
@@ -159,7 +162,12 @@ def _result(step: Step, slow: _Slow | None) -> ViewResult:
         total=total,
         opens=lambda row: _opens(step, rows, row),
         sort=f"-{_LAG}" if has_lags else "",
-        headline=(headline_of(step, base), facts_of(step), *doubt_of(step)),
+        headline=(
+            headline_of(step, base),
+            facts_of(step),
+            *_whole_run(step),
+            *doubt_of(step),
+        ),
         charts=(_composition(step, base), _lanes(step, rows), _cards_of(step, slow)),
         base=base_of_steps(run, view),
         total_title=ALL_GPUS,
@@ -192,7 +200,12 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
         opens=lambda row: replace(child_of(view, OPERATION, labels[row]), name="kernels"),
         sort="-kernel_ns",
         shown=(*shown[:at], "idle_ns", *shown[at:]),
-        headline=(headline_of(step, base), facts_of(step), *doubt_of(step)),
+        headline=(
+            headline_of(step, base),
+            facts_of(step),
+            *_whole_run(step),
+            *doubt_of(step),
+        ),
         charts=(_composition(step, base), lanes, _cards_of(step, slow)),
         base=base_of(run, view),
     )
@@ -457,6 +470,29 @@ _SHOWN_OF_SAMPLES: Final = (
     *("mean_hot_c", "hottest_c", "mean_throttle_pct", "low_clock_pct", "mean_gfx_util_pct"),
     "window_ns",
 )
+
+
+def _whole_run(step: Step) -> tuple[str, ...]:
+    """How the traced steps compare with the whole run, where its trainer's log is there."""
+    if step.view.path or not step.run.logs:
+        return ()
+    from chopper_core.analyses.training import traced_steps  # most runs have no log
+
+    traced = traced_steps(step.run)
+    return () if traced is None else (traced.sentence,)
+
+
+def _of_log(run: Run, view: View) -> ViewResult:
+    """The windows of the log of a run that has nothing else, and its findings."""
+    from chopper_core.views.shared.evidence import finding_cards, number_of_findings
+    from chopper_core.views.shared.log_rows import of_windows
+
+    found = of_windows(run, View(view.run))
+    number = number_of_findings(run, view)
+    cards = Cards("findings", finding_cards(run, view, _MAX_CARDS), number=number)
+    return replace(
+        found, opens=lambda row: with_view(view, "training"), charts=(*found.charts[:2], cards)
+    )
 
 
 def _of_samples(run: Run, view: View) -> ViewResult:

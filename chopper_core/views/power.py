@@ -34,7 +34,9 @@ from chopper_core.analyses.samples import (
 )
 from chopper_core.analyses.step_energy import StepEnergy
 from chopper_core.analyses.step_times import untraced_in
-from chopper_core.columns import METRICS, is_measured, numbered
+from chopper_core.analyses.step_traffic import COLUMNS as TRAFFIC_COLUMNS
+from chopper_core.analyses.step_traffic import traffic_columns
+from chopper_core.columns import METRICS, Values, is_measured, numbered
 from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import EDGE, HEAT
@@ -110,6 +112,8 @@ def answer(run: Run, view: View) -> ViewResult:
     gpus, untraced = [each.gpu for each in found], {*untraced_in(run, view)}
     own = _columns(run, view, found, options)
     own += energy_columns(energy, [places_in(energy.gpus, [gpu]) for gpu in gpus])
+    traffic = traffic_columns(run, view, gpus, options.get("tokens"))
+    own += traffic
     rows: LabelledRows = LabelledRows("gpu", list(map(str, gpus)))
     notes = _notes(found)
     if untraced:
@@ -130,10 +134,12 @@ def answer(run: Run, view: View) -> ViewResult:
             for each in own
             if not untraced or each[0].name in OF_STEPS or each[1].present().any()
         ],
-        [*_sums_of_all(view, own), *_totals(energy)],
+        [*_sums_of_all(view, own), *_totals(energy), *_totals_of_traffic(traffic)],
         total_title=ALL_GPUS,
         opens=lambda row: _opened(view, rows, row, untraced),
-        shown=known_columns(own, _SHOWN_BY_GPU if by == "gpu" else SHOWN_OF_GROUPS),
+        shown=known_columns(
+            own, (*(_SHOWN_BY_GPU if by == "gpu" else SHOWN_OF_GROUPS), *TRAFFIC_COLUMNS)
+        ),
         headline=headline,
         notes=notes,
         charts=charts(found, run.origin_ns),
@@ -146,6 +152,17 @@ def _totals(energy: StepEnergy) -> Own:
         (OF_STEPS["iteration_energy_j"], energy.together()),
         (OF_STEPS["token_energy_mj"], energy.token()),
     ]
+
+
+def _totals_of_traffic(traffic: Own) -> Own:
+    """All GPUs together, where all have a counter; those per token are means."""
+    found: Own = []
+    for metric, values in traffic:
+        known = values.known()
+        total = known.mean() if metric.name.endswith("token_bytes") else known.sum()
+        held = values.extrapolated is not None and bool(values.extrapolated.any())
+        found.append((metric, Values(np.array([total]), extrapolated=np.array([held]))))
+    return found
 
 
 def _opened(view: View, rows: LabelledRows, row: int, untraced: Set[int]) -> View:
@@ -171,7 +188,10 @@ def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: f
         # The curves of the view lack the last sample's value, which the summaries have.
         every = (*_columns(run, view, found, options), *sampled)
         own = {metric.name: (metric, values) for metric, values in every}
-    known = [own[name] for name in known_columns([*own.values()])]
+    names = known_columns([*own.values()])
+    known = [own[name] for name in names]
+    # What the telemetry lacks is a column without figures, which has its reason.
+    unknown = [each for name, each in own.items() if name not in names]
     means = {
         signal: own[name][1].known()
         for signal, name in (("power_w", "mean_power_w"), ("gfx_mhz", "mean_gfx_mhz"))
@@ -191,7 +211,7 @@ def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: f
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
-        known,
+        [*known, *unknown],
         total=totals_of(known),
         shown=known_columns(known, _SHOWN_ALONE),
         headline=headline,

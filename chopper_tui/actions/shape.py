@@ -407,9 +407,10 @@ async def metric(screen: Explorer, argument: str) -> None:
         else:
             screen.next_picture()
     elif argument:
-        signal = await run_in_thread(screen.run.signal, argument)
-        trail = everywhere(screen.here, lambda view: replace(view, signal=signal.name))
-        await screen.go(trail, f"chart {scale_title(signal)}")
+        signals = await run_in_thread(screen.run.signals, argument)
+        names = ",".join(each.name for each in signals)
+        trail = everywhere(screen.here, lambda view: replace(view, signal=names))
+        await screen.go(trail, f"chart {', '.join(map(scale_title, signals))}")
     else:
         options = await run_in_thread(signal_options, screen.run)
         chosen = screen.frame.signal.name

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from chopper_core.util.children import python_command
-from chopper_core.util.errors import DataError
+from chopper_core.util.demo import demo_path
 from chopper_tui.commands.arguments import EXPLORING
 from chopper_tui.commands.explore import explore
 
@@ -21,7 +21,6 @@ OPTIONS: Final = f"""
     --live | follow the run while its steps and telemetry are written again and again
     --speed X | with --live: so many times as fast as the run; default: 1
     --write DIR | with --live: write into a directory, and open nothing{EXPLORING}"""
-_DEMO: Final = Path("demo_data", "fsdp2")
 
 
 def run(options: Namespace) -> int:
@@ -41,13 +40,3 @@ def run(options: Namespace) -> int:
                 return explore(folder, options)
             finally:
                 writer.kill()
-
-
-def demo_path() -> Path:
-    """The path of the demo run: in a checkout next to the packages, else inside the package."""
-    package = Path(__file__).resolve().parents[1]
-    for path in (package.parent / _DEMO, package / _DEMO):
-        if path.is_dir():
-            here = Path.cwd()
-            return path.relative_to(here) if path.is_relative_to(here) else path
-    raise DataError(f"the demo run is missing: no {_DEMO} next to or inside {package}")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from typing import Final
 
 from chopper_tui import __version__
-from chopper_tui.commands.arguments import CACHING
 from chopper_tui.commands.options import read_options
+from chopper_tui.commands.output import tell
 from chopper_tui.terminal import guard_mapped_files
 
 DESCRIPTION: Final = "Answer agents on standard input and output (MCP): read-only, no network."
-OPTIONS: Final = f"""
+OPTIONS: Final = """
     RUN* | runs, and directories of runs, that may be opened; default: the working directory
-        {CACHING}"""
+    --no-cache | read the files again and cache nothing
+    --jobs N | number of processes that read traces
+    --max-memory SIZE | memory that this process and its workers may allocate (500M, 2G), not
+        counting mapped files; default: the job's limit"""
 EPILOG: Final = """\
 A client starts it, for instance by this entry of its configuration:
   {"mcpServers": {"chopper": {"command": "chopper", "args": ["mcp", "RUN"]}}}
@@ -22,9 +26,11 @@ A client starts it, for instance by this entry of its configuration:
 
 
 def run(options: Namespace) -> int:
-    from chopper_core.answers.server import serve
+    from chopper_core.answers.server import serve, stop_where_unwanted
     from chopper_core.answers.tools import Toolbox
 
+    if sys.stdin.isatty():
+        tell("waiting for a client, which starts this command itself; Ctrl-D ends it")
     guard_mapped_files()
-    serve(Toolbox(options.run, read_options(options)), __version__)
+    serve(Toolbox(options.run, read_options(options), stop_where_unwanted), __version__)
     return 0

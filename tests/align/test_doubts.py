@@ -17,7 +17,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category
-from chopper_core.render.info import as_text, describe
+from chopper_core.render.info import describe, info_text
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
 
@@ -180,7 +180,7 @@ def test_what_remains_of_a_clock_is_known(tmp_path: Path) -> None:
     assert bounds is not None and (bounds.early_ns, bounds.late_ns) == (1_500, 6_000)
     run = Trace(-40.0).open(tmp_path)
     assert "corrected to within 7.5 µs" in run.doubts[0].sentence
-    assert "GPU clocks against their hosts': at most" in str(as_text(run))
+    assert "GPU clocks against their hosts': at most" in str(info_text(run))
     trace = Trace()
     trace.drop(trace.named("gpu_memcpy") + trace.named("cuda_runtime", "Memcpy"))
     bounds = trace.open(tmp_path).sources[0].gpu_clock

@@ -50,8 +50,12 @@ def test_use_of_zero_at_full_power_is_no_reading(tmp_path: Path) -> None:
 def test_partitions_that_repeat_their_socket_count_once(tmp_path: Path) -> None:
     run = opened(tmp_path, {0: (98, 430), 1: (98, 430), 2: (98, 431)}, changes=True)
     assert texts(run) == [
-        "power of GPU 1 repeats that of another one, whose socket it shares: left out"
+        "power of GPUs 0, 1 repeats that of the socket they share: each has its part"
     ]
+    frame = query(run, parse("R?columns=energy_j,power_w"))
+    joules = [frame.values["energy_j"].at(row) or 0.0 for row in range(3)]
+    assert joules[0] == joules[1] and sum(joules[:2]) == pytest.approx(joules[2], rel=0.01)
+    assert frame.values["power_w"].at(0) == pytest.approx(215, rel=0.01)
 
 
 def test_equal_constant_readings_are_no_doubt(tmp_path: Path) -> None:
@@ -74,7 +78,7 @@ def test_one_more_reading_differs_and_its_socket_still_counts_once(tmp_path: Pat
     ).splitlines()
     (tmp_path / "amd_smi.csv").write_text("\n".join([HEAD, head, *rows]) + "\n")
     run = open_run(str(tmp_path / "amd_smi.csv"))
-    assert len(texts(run)) == 1 and "GPU 1 repeats" in texts(run)[0]
+    assert len(texts(run)) == 1 and "GPUs 0, 1 repeats" in texts(run)[0]
 
 
 SAMPLES = "# clock: epoch\ntime_ns,gpu,power_w,energy_j\n"

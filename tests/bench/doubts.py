@@ -266,11 +266,14 @@ def _far(rank: Rank, random: Random) -> Sequence[Event] | None:
     return own or None
 
 
-def _shift(rank: Rank, by: Callable[[float], float]) -> Sequence[Event]:
+def _shift(rank: Rank, by: Callable[[float], float]) -> Sequence[Event] | None:
+    """Move the stamps; None where early ones contradict nothing: they start after their calls."""
     first = float(rank.activities[0]["ts"])
     for each in rank.activities:
         each["ts"] = float(each["ts"]) + by(float(each["ts"]) - first)
-    return rank.activities
+    last = float(rank.activities[-1]["ts"]) - first
+    early = [e for e in rank.linked if float(e["ts"]) < float((rank.call(e) or e)["ts"]) - 1.0]
+    return None if by(last) < 0 and len(early) < 3 else rank.activities
 
 
 @_plants("GPU stamps early", CLOCK, IMPOSSIBLE, is_of_rank=True)
@@ -336,7 +339,7 @@ class Sensor(Struct, frozen=True):
     """A defect of telemetry."""
 
     plant: Callable[[Samples, Random], tuple[str, str] | None]
-    """Returns the GPU and the column that it touches; '' for all; None where it has no place."""
+    """Returns the GPUs and the column that it touches; '' for all; None where it has no place."""
     kinds: tuple[DoubtKind, ...] = (DoubtKind.SENSOR,)
 
 
@@ -413,7 +416,7 @@ def _repeats(samples: Samples, random: Random) -> tuple[str, str] | None:
         return None
     for one, other in zip(samples.of(first), samples.of(second), strict=False):
         other["power_w"] = one["power_w"]
-    return second, "power_w"
+    return f"{first} {second}", "power_w"
 
 
 @_sensor("energy that contradicts power")
@@ -646,7 +649,7 @@ def of_sensor(name: str, sensor: Sensor, base: Base, random: Random) -> Outcome 
         for (label, name), then in clean.items()
         if not _same(now.get((label, name)), then)
         and gpu
-        and not (label == gpu and (not column or name in _TOUCHES.get(column, (column,))))
+        and not (label in gpu.split() and (not column or name in _TOUCHES.get(column, (column,))))
     ]
     del places
     clean_cells, cells = cells_of(base.run), cells_of(run)

@@ -153,6 +153,7 @@ def test_a_link_that_leads_outside_is_no_way_out(tmp_path: Path) -> None:
         ("show", {"limit": True}, "show takes limit of type integer"),
         ("what_if", {}, "what_if needs questions"),
         ("what_if", {"questions": [5]}, "what_if takes questions of type array"),
+        ("what_if", {"questions": ["no contention"] * 9}, "what_if takes 8 questions at a time"),
         ("sql", {"query": "drop table gpus"}, "only SELECT is possible"),
         ("show", {"address": "?view=ranks&columns=nope"}, "no column 'nope'"),
     ],
@@ -162,6 +163,16 @@ def test_a_wrong_call_is_a_sentence(
 ) -> None:
     with pytest.raises(ChopperError, match=re.escape(sentence)):
         toolbox.call(name, arguments)
+
+
+def test_an_address_without_a_run_needs_an_open_one() -> None:
+    with pytest.raises(ChopperError, match="the address names no run, and none is open"):
+        Toolbox().call("show", {"address": "?view=ranks"})
+
+
+def test_sql_asks_one_run(toolbox: Toolbox) -> None:
+    with pytest.raises(ChopperError, match="demo_data holds several runs: SQL asks one of them"):
+        toolbox.call("sql", {"query": "select 1", "run": "demo_data"})
 
 
 def hostile() -> Run:
@@ -208,7 +219,8 @@ def test_words_have_a_meaning_or_are_unknown() -> None:
     assert "elapsed_ns" in unknown
 
 
-def test_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_server_leaves_nothing(tmp_path: Path, number: int) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "rank0.json.gz").write_bytes((ROOT / DEMO / "rank0.json.gz").read_bytes())
@@ -228,9 +240,12 @@ def test_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
     ):
         process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
     process.stdin.flush()
-    time.sleep(2.5)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    time.sleep(2)
+    process.send_signal(number)
+    begun = time.monotonic()
+    _, told = process.communicate(timeout=60)
+    assert time.monotonic() - begun < 5 and b"Traceback" not in told
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert sorted(run.iterdir()) == before
     assert {path.name for path in tmp_path.iterdir()} <= {"run", "cache"}
 

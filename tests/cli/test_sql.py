@@ -11,6 +11,7 @@ import pytest
 
 import chopper_core as chopper
 from chopper_core.answers import extras
+from chopper_core.answers import sql as module
 from chopper_core.answers.sql import sql
 from chopper_core.api import OpenRun
 from chopper_core.util.errors import DataError, UsageError
@@ -89,6 +90,14 @@ def test_a_query_reads_the_tables_and_nothing_else(
 def test_a_query_that_takes_long_is_stopped(run: OpenRun) -> None:
     with pytest.raises(DataError, match=r"stopped after 0\.2 s; ask for less"):
         run.sql("select count(*) from range(10000000000) a, range(1000) b", seconds=0.2)
+
+
+def test_a_query_that_needs_too_much_memory_is_stopped(
+    run: OpenRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(module._SETTINGS, "memory_limit", "20MB")
+    with pytest.raises(DataError, match=r"the query needs more than \w+ of memory; ask for less"):
+        run.sql("select list(range) from range(20000000)")
 
 
 def test_rows_are_counted_where_they_are_cut(run: OpenRun) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -18,6 +19,8 @@ from chopper_core.render import as_text, info
 from chopper_core.sources.registry import Family, family_of
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import frame_of
+from tests.communication.test_inspector import written
+from tests.ingest.test_host_traces import kineto
 
 BEGIN_NS = 1_760_000_000 * 10**9
 WORLD = ("0", "default_pg")
@@ -71,9 +74,8 @@ def hang_of(run: Run) -> str:
     doubt = run.doubts[0]
     assert doubt.kind == "hang"
     # On the first screen, and in the description of the run.
-    assert doubt.sentence in as_text(frame_of(run, View("R"))) and doubt.sentence in info.as_text(
-        run
-    )
+    assert doubt.sentence in as_text(frame_of(run, View("R")))
+    assert doubt.sentence in info.info_text(run)
     return doubt.sentence
 
 
@@ -149,6 +151,44 @@ def test_ranks_that_wait_for_each_other(tmp_path: Path) -> None:
     )
 
 
+PIPELINE = ("4", "pp")
+
+
+def message(name: str, state: str = "started") -> dict[str, Any]:
+    return entry(0, state, name, PIPELINE, is_p2p=True, p2p_seq_id=1)
+
+
+def test_a_stage_that_never_sends_is_named(tmp_path: Path) -> None:
+    """Stage 2 waits for 1, which waits for 0; and all wait for 0 in the end."""
+    groups = {WORLD: [4, 5, 6], PIPELINE: [4, 5, 6]}
+    for stage, own in enumerate(([], [message("recv 1<-0")], [message("recv 2<-1", "scheduled")])):
+        dump(tmp_path, 4 + stage, [entry(1), *own], groups)
+    assert hang_of(open_run(str(tmp_path), jobs=1)) == (
+        f"rank 4 never sent what rank 5 waits for in recv 1<-0 of group 4 (pp) {SINCE}"
+    )
+
+
+def test_a_stage_that_waits_for_a_collective_is_not_the_cause(tmp_path: Path) -> None:
+    groups = {WORLD: [0, 1, 2], PIPELINE: [0, 1, 2], ("5", "dp"): [0, 2]}
+    dump(tmp_path, 0, [entry(1), entry(2, "started", group=("5", "dp"))], groups)
+    dump(tmp_path, 1, [entry(1), message("recv 1<-0")], groups)
+    dump(tmp_path, 2, [entry(1), entry(1, group=("5", "dp"))], groups)
+    found = hang_of(open_run(str(tmp_path), jobs=1))
+    assert found.startswith(
+        "rank 2 never called all_reduce 2 of group 5 (dp), in which rank 0 waits"
+    )
+
+
+def test_messages_that_wait_for_each_other(tmp_path: Path) -> None:
+    groups = {PIPELINE: [0, 1]}
+    dump(tmp_path, 0, [message("recv 0<-1")], groups)
+    dump(tmp_path, 1, [message("recv 1<-0")], groups)
+    assert hang_of(open_run(str(tmp_path), jobs=1)) == (
+        "ranks wait for each other: rank 0 in recv 0<-1 of group 4 (pp); "
+        "rank 1 in recv 1<-0 of group 4 (pp)"
+    )
+
+
 def test_all_are_in_it(tmp_path: Path) -> None:
     for rank in range(2):
         dump(tmp_path, rank, [entry(1), entry(2, "started")], {WORLD: [0, 1]})
@@ -175,6 +215,23 @@ def test_messages_have_their_ends(tmp_path: Path) -> None:
 
     found = transfers(run, np.arange(2))
     assert {(each.sender, each.receiver) for each in found.values()} == {(0, 1)}
+
+
+def test_other_files_are_named(tmp_path: Path) -> None:
+    """Dumps come before an Inspector's logs, and traces before both; the others are named."""
+    for rank in range(2):
+        dump(tmp_path, rank, [entry(1), entry(2, "started")], {WORLD: [0, 1]})
+    assert [each.path for each in find_runs([str(tmp_path)])] == [str(tmp_path)]
+    logs = written(tmp_path)
+    run = open_run(str(tmp_path), jobs=1)
+    assert run.doubts[0].kind == "hang" and len(run.gpus) == 2
+    assert sorted(path for path, why in run.skipped if "of another recorder" in why) == [
+        *map(str, logs)
+    ]
+    kineto(tmp_path / "rank0.json")
+    run = open_run(str(tmp_path), jobs=1)
+    assert len(run.skipped) == 6
+    assert all("communication of a whole job" in why for _, why in run.skipped)
 
 
 class Danger:

@@ -19,7 +19,15 @@ from msgspec.structs import replace
 from chopper_core.align.collective_sets import labelled_by_partners
 from chopper_core.api import OpenRun
 from chopper_core.extensions.chakra.lint import lint
-from chopper_core.extensions.chakra.schema import CommType, NodeType
+from chopper_core.extensions.chakra.schema import (
+    CommType,
+    Metadata,
+    NodeType,
+    bytes_field,
+    delimited,
+    encode_metadata,
+    encode_node,
+)
 from chopper_core.ingest.open import open_run
 from chopper_core.model.charts import Composition
 from chopper_core.model.inputs import RECONSTRUCTED, TIMES_NOTES
@@ -344,6 +352,18 @@ def test_nodes_of_a_newer_type_are_named(tmp_path: Path) -> None:
         "1 of 3 nodes are left out: the schema known here has no type 8, that of 'load batch'"
     ]
     assert "the unknown type 8" in lint([path]).violations[0]
+
+
+def test_fields_of_a_newer_schema_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.0.et"
+    parts = [encode_metadata(Metadata("1.1.0"))]
+    parts += [encode_node(node(n, 5)) + bytes_field(10 + n, b"new") for n in (1, 2)]
+    path.write_bytes(b"".join(map(delimited, parts)))
+    says = "nodes have fields that the schema known here lacks, and that are not read: 11, 12"
+    run = open_run(str(path), jobs=1)
+    assert len(run.table) == 2 and run.sources[0].losses == (says,)
+    report = lint([path])
+    assert (report.violations, report.notes) == ([], [f"s.0.et: {says}"])
 
 
 def test_a_cut_file_keeps_the_nodes_before_the_cut(tmp_path: Path) -> None:

@@ -283,6 +283,29 @@ def test_lines_of_the_newest_logger(tmp_path: Path) -> None:
     assert len(rows(opened(tmp_path, "\n".join(lines) + "\n"))) == 2
 
 
+def test_a_timeline_has_the_frequency_that_it_was_made_with(tmp_path: Path) -> None:
+    """Upstream's visualizer divides ticks by a frequency in MHz; here 1.5 GHz."""
+    events = [
+        {"pid": system, "tid": 3, "ts": begin / 1500 / 1000, "dur": lasts / (1500 * 1000),
+         "ph": "X", "name": name, "args": {"ms": 1}}
+        for system, begin, lasts, name in (
+            (0, 0, 1_500_000, "COMP_NODE_gemm"), (0, 1_500_000, 3_000, "COMM_COLL_NODE_all_reduce"),
+            (1, 750, 1_500_000, "COMP_NODE_gemm"),
+        )
+    ]  # fmt: skip
+    path = tmp_path / "timeline.json"
+    document = {"meta_user": "aras", "traceEvents": [*events, {"pid": 1}], "meta_cpu_count": 2}
+    path.write_text(json.dumps(document))
+    run = open_run(str(path), jobs=1)
+    assert rows(run) == [
+        (0, 0, 1_000_000, "COMP_NODE_gemm", Kind.COMPUTE),
+        (0, 1_000_000, 2_000, "COMM_COLL_NODE_all_reduce", Kind.COMM),
+        (1, 500, 1_000_000, "COMP_NODE_gemm", Kind.COMPUTE),
+    ]
+    assert run.marks == ("simulated",)
+    assert run.sources[0].losses == ("1 event without a valid system or time left out",)
+
+
 def test_other_logs_are_not_taken(tmp_path: Path) -> None:
     for text in ("issue, callback and so on\n", "sys[0] rebooted\n", "sys->id=0, tick=0\n", ""):
         (tmp_path / "a.log").write_text(text)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from chopper_core.model.address import parse
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
 from chopper_core.render.glyphs import ASCII, SAMPLED, UNICODE, SparkScale, evenly_sampled
+from chopper_core.render.text import as_text
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
+from tests.demo import demo_run
 
 NAN = float("nan")
 
@@ -57,3 +62,18 @@ def test_of_very_many_rows_some_give_the_scale() -> None:
     assert evenly_sampled(3).tolist() == [0, 1, 2] and len(evenly_sampled(0)) <= 1
     many = evenly_sampled(1_000_000)
     assert len(many) == SAMPLED and many[0] == 0 and many[-1] == 999_999
+
+
+def test_a_table_has_a_column_of_sparklines_for_each_signal_asked_for() -> None:
+    run = demo_run()
+    frame = query(run, parse(f"{run.name}?metric=gfx_mhz,gfx_util_pct"))
+    heading, first, *_ = as_text(frame, width=200).splitlines()[1:]
+    assert heading.index("gfx 15") < heading.index("gfx util 9")
+    end = heading.index("gfx util 9")
+    assert first[heading.index("gfx 15") : end].strip() and first[end:].strip()
+    assert [each.name for each in (frame.signal, *frame.signals)] == ["gfx_mhz", "gfx_util_pct"]
+    # Of a narrow table the first one stays.
+    narrow = as_text(frame, width=90)
+    assert "gfx 15" in narrow and "gfx util 9" not in narrow
+    with pytest.raises(UsageError, match="unknown signal 'nope'"):
+        query(run, parse(f"{run.name}?metric=gfx_mhz,nope"))

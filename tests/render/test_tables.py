@@ -21,6 +21,7 @@ from chopper_core.render.exports import export
 from chopper_core.render.exports import tables as exported
 from chopper_core.render.tables import TABLE_NAMES
 from chopper_core.util.errors import UsageError
+from tests.conftest import ROOT
 from tests.demo import as_kept, demo_run
 
 
@@ -130,6 +131,26 @@ def test_a_run_that_lacks_things_has_tables_with_fewer_rows(made: Any) -> None:
     sizes = {name: len(opened.table(name)) for name in TABLE_NAMES}
     assert sizes["activities"] == len(made.table) and sizes["samples"] == 0
     assert sizes["gpus"] == len(made.gpus) and sizes["iterations"] == len(made.pairs)
+
+
+def test_what_a_run_without_times_or_trace_lacks_is_null(tmp_path: Path) -> None:
+    folder = tmp_path / "counters"
+    folder.mkdir()
+    names = "Dispatch_ID,GPU_ID,Queue_ID,PID,TID,Grid_Size,Workgroup_Size,LDS_Per_Workgroup,"
+    names += "Scratch_Per_Workitem,Arch_VGPR,Accum_VGPR,SGPR,wave_size,Kernel_Name,SQ_WAVES"
+    lines = [f"{number},0,0,1,1,64,64,0,0,8,0,16,64,add,{number + 1}" for number in range(3)]
+    (folder / "pmc_1.csv").write_text("\n".join([names, *lines, ""]))
+    counted = chopper.open(folder, cache=False)
+    for name in ("activities", "iterations", "gpus"):
+        for row in rows(counted, name):
+            times = {key: each for key, each in row.items() if key.endswith("_ns")}
+            assert times and set(times.values()) == {None}, (name, times)
+    assert [row["SQ_WAVES"] for row in rows(counted, "activities")] == [1, 2, 3]
+    assert rows(counted, "gpus")[0]["kernels"] == 3
+    sampled = chopper.open(ROOT / "demo_data" / "fsdp2" / "telemetry", cache=False)
+    for name in ("iterations", "gpus"):
+        for row in rows(sampled, name):
+            assert row["compute_ns"] is row["kernels"] is None and row["gfx_mhz"] > 100
 
 
 def test_others_read_frames_and_tables_without_pandas(run: OpenRun) -> None:

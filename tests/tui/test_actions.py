@@ -14,9 +14,9 @@ from textual import events
 from chopper_core.analyses.outliers import RULE
 from chopper_core.model.address import parse
 from chopper_core.model.view import View
+from chopper_core.util import demo
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.actions import ACTIONS
-from chopper_tui.commands import demo
 from chopper_tui.keymap import GROUPS, Action, find_command, key_table
 from chopper_tui.screen import Explorer, bindings_of
 from chopper_tui.screen_data import same_on_gpu
@@ -226,7 +226,7 @@ async def test_one_run_that_is_marked_is_not_compared() -> None:
 
 
 def test_a_demo_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "_DEMO", "nowhere")
+    monkeypatch.setattr(demo, "_FOLDER", Path("nowhere"))
     with pytest.raises(DataError, match="the demo run is missing"):
         demo.demo_path()
 

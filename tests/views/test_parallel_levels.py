@@ -109,7 +109,7 @@ def test_a_view_splits_by_a_dimension(run: Run) -> None:
             assert dict(opened.scope).get("pp", frame.labels[0]) == frame.labels[0]
             assert frame_of(run, opened) is not None
     with pytest.raises(UsageError, match="takes by="):
-        query(run, at(run, "?view=kernels&by=pp"))
+        query(run, at(run, "?view=cpu&by=pp"))
 
 
 @pytest.mark.few(1)

@@ -14,10 +14,12 @@ from chopper_core.extensions.runs.run_rows import RunRow
 from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.charts import BarChart
 from chopper_core.model.run import Run
+from chopper_core.util.errors import UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
-from tests.charllm import SAMPLE_NS, START_S, experiment, watts
+from tests.charllm import SAMPLE_NS, START_S, STEPS, experiment, watts
 
 SETTINGS = "model:\n  global_batch_size: 128\n  encoder_seq_length: 4096\n"
 TOKENS = 128 * 4096
@@ -153,3 +155,39 @@ def test_an_end_after_the_last_sample_is_marked(run: Run, tmp_path: Path) -> Non
     early = frame(open_run(str(tmp_path / "late"), jobs=1), asked)
     assert not early.values["iteration_energy_j"].present().any()
     assert early.total["iteration_energy_j"] is None
+
+
+def test_kernels_of_a_stage(run: Run) -> None:
+    found, table = frame(run, "view=kernels&by=pp"), run.table
+    assert list(found.labels) == ["0", "1"]
+    for stage, gpu in enumerate((0, 4)):
+        own = (table.gpu == gpu) & (table.iteration >= 0)
+        per_step = table.duration_ns[own].sum() / len(spans_ns(run))
+        assert found.values["kernel_ns"].at(stage) == pytest.approx(per_step)
+        (bars,) = found.charts
+        assert isinstance(bars, BarChart)
+        stacked = sum(float(each.numbers[stage]) for each in bars.series)
+        assert stacked == pytest.approx(per_step / 1e6)
+    with pytest.raises(UsageError, match="unknown shape 'pp'"):
+        frame(run, "view=kernels&of=pp")
+
+
+def test_traffic_of_a_step_and_of_a_token(run: Run, folder: Path) -> None:
+    """Each counter rises by the same amount between any two samples."""
+    columns = "nvlink_in_step_bytes,nvlink_token_bytes,pcie_out_step_bytes"
+    found = frame(run, f"view=power&columns={columns}")
+    per_second = {name: step * 1e9 / SAMPLE_NS for name, step in STEPS.items()}
+    took, tokens = _step_s(run), TOKENS / len(GPUS)
+    received = 1024 * per_second["nvlink_rx_throughput"] * took
+    sent = 1024 * per_second["nvlink_tx_throughput"] * took
+    for row in GPUS:
+        at = {name: values.at(row) for name, values in found.values.items()}
+        assert at["nvlink_in_step_bytes"] == pytest.approx(received, rel=0.01)
+        assert at["nvlink_token_bytes"] == pytest.approx((received + sent) / tokens, rel=0.01)
+        assert at["pcie_out_step_bytes"] == pytest.approx(
+            per_second["pcie_tx_bytes"] * took, rel=0.01
+        )
+    (row_of_run,) = _rows(folder)
+    assert row_of_run.figures["nvlink_step_bytes"] == pytest.approx(8 * received, rel=0.01)
+    stages = frame(run, f"view=power&by=pp&columns={columns}")
+    assert stages.values["nvlink_in_step_bytes"].at(1) == pytest.approx(4 * received, rel=0.01)

@@ -9,6 +9,7 @@ SOURCES: Final = {
         f"{__name__}.feeder_json",
         f"{__name__}.jsonized",
         f"{__name__}.simulation",
+        f"{__name__}.timeline",
     ),
     "host trace": (f"{__name__}.host_trace",),
     "pipeline schedule": (f"{__name__}.schedules.primus", f"{__name__}.schedules.workers"),

@@ -38,6 +38,7 @@ SUFFIXES: Final = (".et", ".et.gz")
 FORMAT: Final = "Chakra .et"
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 _REPORTED_NODES: Final = 4096
+_MAX_LISTED: Final = 8
 
 
 class EtFile:
@@ -46,6 +47,8 @@ class EtFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.nodes = 0
+        self.unknown: set[int] = set()
+        """Numbers of the fields of nodes that the schema known here lacks."""
         # Any bytes may be a length: no magic number of another format is one here.
         self.source = ByteSource(path, foreign=False)
         self._data = b""
@@ -74,7 +77,7 @@ class EtFile:
                     return
                 if not message:
                     raise WireError("is empty, and upstream's readers stop there")
-                node = decode_node(message)
+                node = decode_node(message, self.unknown)
             except WireError as error:
                 raise DataError(
                     f"{self.path} is damaged: node {self.nodes + 1:,} of the file {error}."
@@ -120,6 +123,12 @@ class EtFile:
         return taken
 
 
+def unknown_fields(numbers: set[int]) -> str:
+    """A sentence on fields of a newer schema."""
+    listed = ", ".join(map(str, sorted(numbers)[:_MAX_LISTED]))
+    return f"nodes have fields that the schema known here lacks, and that are not read: {listed}"
+
+
 def write_et(file: IO[bytes], metadata: Metadata, nodes: Iterable[Node]) -> int:
     """Write a trace and return the number of its nodes."""
     file.write(delimited(encode_metadata(metadata)))
@@ -163,5 +172,7 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
                 raise
             builder.losses.truncated = True
             builder.losses.notes.append(f"{error} The {file.nodes:,} nodes before it are used.")
+        if file.unknown:
+            builder.losses.notes.append(unknown_fields(file.unknown))
     values = {name: attribute.value for name, attribute in metadata.attributes.items()}
     return builder.graph(metadata.version, values)

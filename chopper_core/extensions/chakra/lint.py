@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.collectives import group_label
 from chopper_core.extensions.chakra import feeder_json
-from chopper_core.extensions.chakra.et import EtFile
+from chopper_core.extensions.chakra.et import EtFile, unknown_fields
 from chopper_core.extensions.chakra.graph import cycle_of
 from chopper_core.extensions.chakra.schema import (
     COMMUNICATION,
@@ -118,6 +118,8 @@ class _File(Struct):
     """Process group → its collectives in the order of the file."""
     messages: dict[tuple[int, ...], list[Step]] = field(default_factory=dict)
     """Sender, receiver, tag and whether it sends → its messages in the order of the file."""
+    unknown: set[int] = field(default_factory=set)
+    """Numbers of fields that the schema known here lacks."""
     smallest: int = FEW_BYTES
     """The bytes of its smallest all-gather, if that has less."""
     walk: list[WalkedNode] = field(default_factory=list)
@@ -171,6 +173,8 @@ def _notes(files: Sequence[_File]) -> Iterator[str]:
         if each.skipped:
             many = number_of(each.skipped, "INVALID node")
             yield f"{each.path.name}: ASTRA-sim skips {many}"
+        if each.unknown:
+            yield f"{each.path.name}: {unknown_fields(each.unknown)}"
     smallest = min(each.smallest for each in files)
     if smallest < FEW_BYTES:
         yield (
@@ -228,6 +232,7 @@ def _checked_nodes(file: _File) -> Iterator[Node]:
                 file.add("compressed", "is compressed, and FeederV3 reads plain files only")
         if not nodes.metadata.version and not nodes.metadata.attributes:
             file.add("metadata", "starts with empty metadata, where the feeders stop reading")
+        file.unknown = nodes.unknown
         for node in nodes:
             _check_node(file, node)
             yield node

@@ -266,11 +266,14 @@ def decode_metadata(data: bytes) -> Metadata:
     return metadata
 
 
-def decode_node(data: bytes) -> Node:
-    """Decode a `Node`; raises WireError. Fields that the schema lacks are skipped."""
+def decode_node(data: bytes, unknown: set[int] | None = None) -> Node:
+    """Decode a `Node`; raises WireError. Fields that the schema lacks are skipped, and their
+    numbers added to `unknown`."""
     node = Node()
     for number, wire, value in fields_of(data):
         name = _NODE.get(number)
+        if name is None and unknown is not None:
+            unknown.add(number)
         if name == "attributes" and wire == BYTES:
             _add_attribute(node.attributes, value)
         elif wire == VARINT and name in _NUMBERS:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from chopper_core.extensions.chakra import et
 from chopper_core.extensions.chakra.graph import AttributeColumn, ExecutionGraph, GraphBuilder
+from chopper_core.extensions.chakra.graph_run import TICK_CLOCK, graph_run
 from chopper_core.extensions.chakra.host_pieces import GAP, HOST
 from chopper_core.extensions.chakra.schema import COMMUNICATION, Attribute, Node, NodeType
 from chopper_core.model.doubts import Doubt
@@ -81,9 +82,10 @@ class SimulatedRun(Struct, frozen=True):
     begins_at: int = 0
     """The first tick, above 0 where the beginning of the log is missing."""
     ends_at: int = 0
+    clock: str = TICK_CLOCK
+    format: str = FORMAT
 
     def as_run(self) -> Run:
-        from chopper_core.extensions.chakra.graph_run import TICK_CLOCK, graph_run
         from chopper_core.ingest.rank import merged
 
         found = []
@@ -98,9 +100,9 @@ class SimulatedRun(Struct, frozen=True):
                 source,
                 path=str(self.path),
                 doubts=doubts,
-                clock=TICK_CLOCK,
+                clock=self.clock,
                 losses=(*source.losses, *(self.notes if not place else ())),
-                facts={**source.facts, "format": FORMAT, **figures},
+                facts={**source.facts, "format": self.format, **figures},
                 notes=(*source.notes, *_contradictions(run, figures)),
             )
             found.append(replace(run, name=str(self.path), sources=(source,)))
@@ -118,7 +120,7 @@ def _contradictions(run: Run, figures: Mapping[str, str]) -> list[str]:
     ]
 
 
-class _SystemEvents(Struct):
+class SystemEvents(Struct):
     """The events of one system."""
 
     issued: dict[int, tuple[int, str, int | None]]
@@ -174,7 +176,7 @@ def _parts_of(path: Path) -> list[Path]:
 
 
 def read(path: Path, progress: Progress = silent) -> SimulatedRun:
-    systems: dict[int, _SystemEvents] = {}
+    systems: dict[int, SystemEvents] = {}
     statistics: dict[int, dict[str, str]] = {}
     notes: list[str] = []
     parts = _parts_of(path)
@@ -203,7 +205,7 @@ def read(path: Path, progress: Progress = silent) -> SimulatedRun:
 
 def _read_part(
     text: FileText,
-    systems: dict[int, _SystemEvents],
+    systems: dict[int, SystemEvents],
     statistics: dict[int, dict[str, str]],
 ) -> tuple[int | None, int | None]:
     """Take the events and statistics of a file; returns its first and its last tick."""
@@ -224,8 +226,8 @@ def _read_part(
     return first, last
 
 
-def _take(systems: dict[int, _SystemEvents], found: re.Match[str]) -> None:
-    system = systems.setdefault(int(found[2]), _SystemEvents({}, {}))
+def _take(systems: dict[int, SystemEvents], found: re.Match[str]) -> None:
+    system = systems.setdefault(int(found[2]), SystemEvents({}, {}))
     tick, node = int(found[3]), int(found[4])
     if found[1] == "issue":
         if node in system.issued or node in system.done:
@@ -239,7 +241,7 @@ def _take(systems: dict[int, _SystemEvents], found: re.Match[str]) -> None:
 
 
 def _missing(
-    number: int, system: _SystemEvents, statistics: Mapping[int, Mapping[str, str]]
+    number: int, system: SystemEvents, statistics: Mapping[int, Mapping[str, str]]
 ) -> Iterator[str]:
     for count, what in (
         (len(system.issued), "nodes were issued and not done; they are left out"),
@@ -253,7 +255,7 @@ def _missing(
         yield f"system {number} {lacks}"
 
 
-def _graph(path: Path, number: int, system: _SystemEvents, notes: list[str]) -> ExecutionGraph:
+def _graph(path: Path, number: int, system: SystemEvents, notes: list[str]) -> ExecutionGraph:
     """The graph of a system: that of its trace with the times of the log, else of the log alone."""
     folders = path.absolute().parents[:_FOLDERS]
     near = (sorted(folder.glob(f"*.{number}.et")) for folder in folders)
@@ -265,6 +267,11 @@ def _graph(path: Path, number: int, system: _SystemEvents, notes: list[str]) -> 
             return _timed(_checked(et.read(traces[0]), system), path, number, system)
     except DataError as error:
         notes.append(f"labels of system {number} are not known: {error}")
+    return graph_of_names(path, number, system)
+
+
+def graph_of_names(path: Path, number: int, system: SystemEvents) -> ExecutionGraph:
+    """The graph of a system of which no more than names, types and times are known."""
     builder = GraphBuilder(path, FORMAT)
     for node, (_, _, name, stated) in system.done.items():
         prefix = _TYPE_PREFIX.match(name)
@@ -278,7 +285,7 @@ def _graph(path: Path, number: int, system: _SystemEvents, notes: list[str]) -> 
     return _timed(builder.graph("", {}), path, number, system)
 
 
-def _checked(graph: ExecutionGraph, system: _SystemEvents) -> ExecutionGraph:
+def _checked(graph: ExecutionGraph, system: SystemEvents) -> ExecutionGraph:
     """The trace of a system; raises DataError if the log is not of a simulation of it."""
     names = {node: graph.names[code] for node, code in zip(graph.ids, graph.name, strict=True)}
     for node, (_, _, name, _) in system.done.items():
@@ -290,7 +297,7 @@ def _checked(graph: ExecutionGraph, system: _SystemEvents) -> ExecutionGraph:
     return graph
 
 
-def _timed(graph: ExecutionGraph, path: Path, number: int, system: _SystemEvents) -> ExecutionGraph:
+def _timed(graph: ExecutionGraph, path: Path, number: int, system: SystemEvents) -> ExecutionGraph:
     """A graph with the times of the log; nodes that it lacks are not activities."""
     places = np.array([at for at, node in enumerate(graph.ids) if node in system.done], np.intp)
     ticks = np.array([system.done[graph.ids[at]][:2] for at in places.tolist()], np.int64)

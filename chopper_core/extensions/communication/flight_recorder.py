@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from chopper_core.align.collectives import group_label
-from chopper_core.extensions.communication.hangs import COMPLETED, Called, hang_of
+from chopper_core.extensions.communication.hangs import COMPLETED, Called, Message, hang_of
 from chopper_core.extensions.communication.job_run import (
     PAIRWISE,
     Operation,
@@ -247,7 +247,11 @@ def _run_of(name: str, dumps: Sequence[FlightDump]) -> Run:
     members = {label: group.ranks for label, group in groups.items()}
     for label in dict.fromkeys(each.group for dump in dumps for each in dump.entries):
         members.setdefault(label, everyone)
-    hang, waiting = hang_of({dump.rank: [*_calls(dump)] for dump in dumps}, members)
+    hang, waiting = hang_of(
+        {dump.rank: [*_calls(dump)] for dump in dumps},
+        members,
+        {dump.rank: [*_open_messages(dump, members)] for dump in dumps},
+    )
     entries = [each for dump in dumps for each in dump.entries]
     latest = max(
         (max(each.created_ns, each.started_ns, each.ended_ns) for each in entries), default=0
@@ -302,6 +306,25 @@ def _calls(dump: FlightDump) -> Iterator[Called]:
             yield Called(each.group, each.number, name, sizes, each.state, since)
 
 
+def _open_messages(dump: FlightDump, members: Mapping[str, Sequence[int]]) -> Iterator[Message]:
+    for each in dump.entries:
+        peer = _peer(each, members)
+        if peer is not None and each.state != COMPLETED:
+            name = each.name.rpartition(":")[2]
+            yield Message(name, each.group, peer[1], each.started_ns or each.created_ns)
+
+
+def _peer(each: _Entry, members: Mapping[str, Sequence[int]]) -> tuple[str, int] | None:
+    """The kind of a message and the rank at its other end; None of a collective."""
+    ranks = sorted(members.get(each.group, ()))
+    if each.ends is None or max(each.ends[1:]) >= len(ranks):
+        return None
+    kind, sender, receiver = each.ends
+    if kind == "send":
+        return "COMM_SEND", ranks[receiver]
+    return "COMM_RECV", ranks[sender]
+
+
 def _operations(
     dump: FlightDump, members: Mapping[str, Sequence[int]], latest_ns: int
 ) -> Iterator[Operation]:
@@ -314,16 +337,10 @@ def _operations(
         if lasts == ABSENT:
             ended = each.ended_ns if each.state == COMPLETED else latest_ns
             lasts = max(ended - start, 0)
-        ranks = sorted(members.get(each.group, ()))
-        peer = None
-        if each.ends is not None and max(each.ends[1:]) < len(ranks):
-            kind, sender, receiver = each.ends
-            is_send = kind == "send"
-            peer = (
-                "COMM_SEND" if is_send else "COMM_RECV",
-                ranks[receiver if is_send else sender],
-            )
+        ranks = members.get(each.group, ())
         called = PAIRWISE if each.ends else collective_name(each.name) or UNKNOWN_COLLECTIVE
         label = f"{each.group} of {len(ranks)}" if ranks else each.group
         suffix = "" if each.state == COMPLETED else f" ({each.state})"
-        yield Operation(called, each.name + suffix, label, start, lasts, each.bytes, peer)
+        yield Operation(
+            called, each.name + suffix, label, start, lasts, each.bytes, _peer(each, members)
+        )

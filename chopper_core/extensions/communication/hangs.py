@@ -6,7 +6,7 @@ called it, and waits in no other collective either, is where the job hangs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,6 +16,7 @@ from chopper_core.render.info import numbers_text
 
 COMPLETED: Final = "completed"
 _NS_PER_S: Final = 1_000_000_000
+_MAX_TEXTS: Final = 3
 _SINCE: Final = range(_NS_PER_S, 2**62)
 
 
@@ -34,6 +35,17 @@ class Called(Struct, frozen=True):
     """When it was called, since 1970; 0 where that isn't known."""
 
 
+class Message(Struct, frozen=True):
+    """A send or receive that a rank has called and that has not ended."""
+
+    name: str
+    """`recv 3<-0`, by the ranks of its group."""
+    group: str
+    peer: int
+    """The rank at the other end."""
+    since_ns: int
+
+
 class _Stuck(Struct, frozen=True):
     """The first collective of a group that not all members have finished."""
 
@@ -48,21 +60,40 @@ class _Stuck(Struct, frozen=True):
 
 
 def hang_of(
-    calls: Mapping[int, Sequence[Called]], members: Mapping[str, Sequence[int]]
+    calls: Mapping[int, Sequence[Called]],
+    members: Mapping[str, Sequence[int]],
+    messages: Mapping[int, Sequence[Message]],
 ) -> tuple[str, int]:
     """A sentence on where a job hangs and the number of ranks that wait; '' and 0 if none does.
 
-    `calls` has the calls of each rank that left a dump, `members` the ranks of each group.
+    `calls` has the calls of each rank that left a dump, `members` the ranks of each group,
+    `messages` those of each rank that have not ended.
     """
-    stuck = [found for group in members if (found := _stuck(group, calls, members[group]))]
+    of_group: dict[str, dict[int, dict[int, Called]]] = {}
+    for rank, own in calls.items():
+        for call in own:
+            of_group.setdefault(call.group, {}).setdefault(rank, {})[call.number] = call
+    stuck = [
+        found
+        for group, ranks in members.items()
+        if (found := _stuck(group, of_group.get(group, {}), ranks, calls.keys()))
+    ]
     waiting = {rank for one in stuck for rank in one.waiting}
+    waiting |= {rank for rank, own in messages.items() if own}
     if not waiting:
         return "", 0
     by_start = sorted(stuck, key=lambda one: min(call.since_ns for call in one.waiting.values()))
-    for tell in (_different, _absent, _unseen, _together):
-        for one in by_start:
-            if text := tell(one, calls, waiting):
-                return text, len(waiting)
+    texts = [
+        *(_different(one) for one in by_start),
+        *(_absent(one, calls, waiting) for one in by_start),
+        _unmet(messages, calls, waiting),
+        *(_unseen(one) for one in by_start),
+        *(_together(one) for one in by_start),
+    ]
+    if text := next(filter(None, texts), ""):
+        return text, len(waiting)
+    if len(by_start) < 2:
+        return _in_messages(messages, by_start), len(waiting)
     first = by_start[0]
     others = "; ".join(
         f"{_ranks([*one.waiting])} in {_called(one)}, for {_ranks(one.missing)}"
@@ -72,13 +103,13 @@ def hang_of(
 
 
 def _stuck(
-    group: str, calls: Mapping[int, Sequence[Called]], members: Sequence[int]
+    group: str,
+    calls: Mapping[int, Mapping[int, Called]],
+    members: Sequence[int],
+    dumped: Collection[int],
 ) -> _Stuck | None:
-    own = {
-        rank: {call.number: call for call in calls[rank] if call.group == group}
-        for rank in members
-        if rank in calls
-    }
+    """`calls` has the calls of the group by rank and number."""
+    own = {rank: calls.get(rank, {}) for rank in members if rank in dumped}
     open_ = [
         number
         for of_rank in own.values()
@@ -95,11 +126,11 @@ def _stuck(
     }
     # What a rank's recorder has lost is before what it has.
     missing = [rank for rank, of_rank in own.items() if max(of_rank, default=-1) < number]
-    unseen = [rank for rank in members if rank not in calls]
+    unseen = [rank for rank in members if rank not in dumped]
     return _Stuck(group, number, waiting, tuple(missing), tuple(unseen))
 
 
-def _different(one: _Stuck, calls: Mapping[int, Sequence[Called]], _: set[int]) -> str:
+def _different(one: _Stuck) -> str:
     """Members that call another collective, or another size, at the same place."""
     kinds: dict[tuple[str, tuple[tuple[int, ...], ...]], list[int]] = {}
     for rank, call in sorted(one.waiting.items()):
@@ -132,7 +163,37 @@ def _absent(one: _Stuck, calls: Mapping[int, Sequence[Called]], waiting: set[int
     )
 
 
-def _unseen(one: _Stuck, _: Mapping[int, Sequence[Called]], __: set[int]) -> str:
+def _unmet(
+    messages: Mapping[int, Sequence[Message]],
+    calls: Mapping[int, Sequence[Called]],
+    waiting: set[int],
+) -> str:
+    """A message whose other end waits in nothing itself, or left no dump."""
+    open_ = [(each.since_ns, rank, each) for rank, own in messages.items() for each in own]
+    for _, rank, each in sorted(open_, key=lambda item: item[:2]):
+        where = f"{each.name} of group {each.group}"
+        since = _time_of(each.since_ns)
+        if each.peer not in calls:
+            return f"rank {rank} waits in {where}{since}; rank {each.peer} left no dump"
+        if each.peer not in waiting:
+            verb = "sent" if each.name.startswith("recv") else "received"
+            return f"rank {each.peer} never {verb} what rank {rank} waits for in {where}{since}"
+    return ""
+
+
+def _in_messages(messages: Mapping[int, Sequence[Message]], stuck: Sequence[_Stuck]) -> str:
+    """Ranks that all wait, some of them for messages."""
+    texts = [
+        f"rank {rank} in {own[0].name} of group {own[0].group}"
+        for rank, own in sorted(messages.items())
+        if own
+    ]
+    texts += [f"{_ranks([*one.waiting])} in {_called(one)}" for one in stuck]
+    more = "; …" * (len(texts) > _MAX_TEXTS)
+    return f"ranks wait for each other: {'; '.join(texts[:_MAX_TEXTS])}{more}"
+
+
+def _unseen(one: _Stuck) -> str:
     if not one.unseen or one.missing:
         return ""
     return (
@@ -141,7 +202,7 @@ def _unseen(one: _Stuck, _: Mapping[int, Sequence[Called]], __: set[int]) -> str
     )
 
 
-def _together(one: _Stuck, _: Mapping[int, Sequence[Called]], __: set[int]) -> str:
+def _together(one: _Stuck) -> str:
     if one.missing or one.unseen:
         return ""
     return (
@@ -159,11 +220,10 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _since(one: _Stuck) -> str:
-    first = min(call.since_ns for call in one.waiting.values())
-    if first not in _SINCE:
+    return _time_of(min(call.since_ns for call in one.waiting.values()))
+
+
+def _time_of(since_ns: int) -> str:
+    if since_ns not in _SINCE:
         return ""
-    return f" since {datetime.fromtimestamp(first // _NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def never_ended(calls: Mapping[int, Sequence[Called]]) -> Iterator[Called]:
-    yield from (call for own in calls.values() for call in own if call.state != COMPLETED)
+    return f" since {datetime.fromtimestamp(since_ns // _NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.analyses.step_times import replicas
 from chopper_core.analyses.time_parts import unknown_flops
+from chopper_core.analyses.training import training_of
 from chopper_core.columns import (
     METRICS,
     Metric,
@@ -33,6 +34,7 @@ from chopper_core.model.settings import KNOWN, Setting, Settings
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, NothingToShow
+from chopper_core.util.grouping import evenly
 from chopper_core.views import overheads, throughput
 from chopper_core.views.frame import Number
 from chopper_core.views.query import answer, check_fits, run_frame
@@ -139,6 +141,12 @@ _OWN: Final = (
              "The most that the framework allocated on a GPU."),
     _of_view("peak_vram_bytes", "B", "peak VRAM", LOWER, "power", "peak_vram_bytes", LARGEST,
              "The most memory in use on a GPU, by telemetry."),
+    _of_view("nvlink_step_bytes", "B", "NVLink step", 0, "power", "nvlink_in_step_bytes", TOTAL,
+             "Bytes that all GPUs receive over NVLink in a step."),
+    _of_view("xgmi_step_bytes", "B", "xGMI step", 0, "power", "xgmi_in_step_bytes", TOTAL,
+             "Bytes that all GPUs receive over xGMI in a step."),
+    _of_view("pcie_step_bytes", "B", "PCIe step", 0, "power", "pcie_in_step_bytes", TOTAL,
+             "Bytes that all GPUs receive over PCIe in a step."),
     _of_view("exposed_comm_pct", "%", "exposed", LOWER, "overheads", "exposed_comm_pct", TOTAL,
              "Exposed communication in % of the GPUs' time."),
     _of_view("idle_pct", "%", "idle", LOWER, "overheads", "idle_pct", TOTAL),
@@ -146,6 +154,8 @@ _OWN: Final = (
     _of_view("mfu_pct", "%", "MFU", HIGHER, "overheads", "theoretical_pct", TOTAL,
              "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the"
              " time. Recomputation is no FLOP of the model."),
+    _of_view("hfu_pct", "%", "HFU", HIGHER, "overheads", "hfu_pct", TOTAL,
+             "Hardware FLOPs utilization: as mfu_pct, with the FLOPs of recomputation."),
     _derived("straggler", "", "straggler", 0,
              "The GPU that the others wait for (see the view ranks).",
              "no GPU delays the others"),
@@ -164,7 +174,10 @@ STATUS: Final = column("""status | | status
 REASON: Final = column("""reason | | reason
     Why a run is short, partial or failed.
     missing: the run is ok""")  # fmt: skip
-SHOWN_ON_REQUEST: Final = ("tokens_per_s", "tokens_per_j", "j_per_sample", "lowest_mhz")
+SHOWN_ON_REQUEST: Final = (
+    *("tokens_per_s", "tokens_per_j", "j_per_sample", "lowest_mhz", "hfu_pct"),
+    *("nvlink_step_bytes", "xgmi_step_bytes", "pcie_step_bytes"),
+)
 """Those of them that are no default columns; nor are those that no run has."""
 
 
@@ -199,13 +212,22 @@ def known_column(name: str) -> Metric:
     return replace(metric, reduces=Reduces.NONE)
 
 
+HFU: Final = overheads.COLUMNS[overheads.HFU]
 _OF_WHOLE: Final = {
     "throughput": (throughput.SPEC, throughput.totals, [*throughput.COLUMNS.values()]),
-    "overheads": (overheads.SPEC, overheads.totals, [*overheads.SHARES.values()]),
+    "overheads": (
+        overheads.SPEC,
+        overheads.totals,
+        [*overheads.SHARES.values(), overheads.COLUMNS[overheads.HFU]],
+    ),
 }
 """Views whose totals take less time without their rows, and their columns."""
 _REDUCTIONS: Final[dict[str, Any]] = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
 _PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "j_per_sample", "samples_per_s_mj")
+_MOST_STEPS: Final = 1000
+"""Of a log, evenly chosen: they tell how times vary."""
+_LOG_ALONE: Final = "it has the log of a trainer alone, which lacks it"
+NO_TIMES_IN_LOG: Final = "the log states no step times, and has no stamps"
 _NO_TRACE: Final = "it has telemetry alone, without a trace"
 _NO_WINDOW: Final = "the samples have no times, or none of the power"
 _WINDOW: Final = {
@@ -224,6 +246,8 @@ def figures_of_run(run: Run) -> RunRow:
     figures: dict[str, float | str] = {GPUS.name: float(len(run.gpus))}
     steps_ns: tuple[float, ...] = ()
     places = {name: (each.view, each.name) for name, each in RUN_COLUMNS.items() if each.view}
+    if run.is_logged_only:
+        return _of_log(run)
     if run.is_sampled_only:
         missing = dict.fromkeys(RUN_COLUMNS, _NO_TRACE)
         places = {name: place for name, place in places.items() if place[0] == "power"}
@@ -239,8 +263,9 @@ def figures_of_run(run: Run) -> RunRow:
         if "mfu_pct" in figures:
             kernels = run.tree_of(View(run.name)).split((), ("operation", "kernel"))
             if unknown := unknown_flops(kernels):
-                del figures["mfu_pct"]
-                missing["mfu_pct"] = unknown
+                for name in ("mfu_pct", "hfu_pct"):
+                    figures.pop(name, None)
+                    missing[name] = unknown
         _take_straggler(run, figures, missing)
         if "step_time_ns" in figures:
             steps = step_parts_of(run, View(run.name))
@@ -253,6 +278,27 @@ def figures_of_run(run: Run) -> RunRow:
     settings: dict[str, Setting] = {WORLD: run.world} if run.world else {}
     settings |= {} if run.parallel is None else run.parallel.sizes
     return RunRow(run.name, run.name, settings, status, reason, figures, missing, steps_ns)
+
+
+def _of_log(run: Run) -> RunRow:
+    """The row of a run of a trainer's log alone."""
+    training = training_of(run)
+    figures: dict[str, float | str] = {}
+    if training is not None:
+        if len(training.ranks):
+            figures[GPUS.name] = float(len(training.ranks))
+        known = {
+            "step_time_ns": training.usual_ns,
+            "tokens_per_s": training.mean("tokens_per_s", training.steady),
+            "mfu_pct": training.mean("mfu_pct", training.steady),
+            "peak_bytes": training.mean("memory_bytes", training.steady),
+        }
+        figures |= {name: number for name, number in known.items() if isfinite(number)}
+    missing = {name: _LOG_ALONE for name in RUN_COLUMNS if name not in figures}
+    status, reason = (OK, "") if "step_time_ns" in figures else (SHORT, NO_TIMES_IN_LOG)
+    each_ns = [] if training is None else training.step_ns[training.steady].tolist()
+    times = evenly(each_ns, _MOST_STEPS)
+    return RunRow(run.name, run.name, {}, status, reason, figures, missing, times)
 
 
 def _take(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopper_core.columns import METRICS, Scope, columns, is_measured
+from chopper_core.columns import Scope, columns, is_measured, metric_named
 from chopper_core.columns.metric import Metric
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -49,7 +49,7 @@ _OWN: Final = columns("""
     host | | host
         Host of its rank; null where hosts aren't known.
     span_ns | ns | span
-        From the begin of its first to the end of its last step or activity: the sum of elapsed_ns.
+        From the start of its first to the end of its last step or activity: the sum of elapsed_ns.
     dp | | dp
         Data-parallel coordinate of its rank.
     pp | | pp
@@ -66,8 +66,8 @@ _OWN: Final = columns("""
 def _figures(run: Run, nodes: Groups) -> list[tuple[Metric, pa.Array]]:
     names = [*FIGURES, *(name for name in MEASURED if is_measured(name, run.table))]
     scope = Scope.of(run, nodes)
-    found = ((METRICS[name], METRICS[name].compute(scope)) for name in names if name in METRICS)
-    return [(each, values_array(values)) for each, values in found]
+    metrics = [metric_named(name, run.table, run.counter_info) for name in names]
+    return [(each, values_array(each.compute(scope))) for each in metrics]
 
 
 @table("iterations")
@@ -91,6 +91,7 @@ def iterations(run: Run, gpus: Sequence[int] | None) -> pa.Table:
         for index, text in zip(gpu.tolist(), texts, strict=True)
     ]
     origin = run.origin_ns
+    known = np.full(len(nodes), run.table.has_times or run.is_sampled_only)
 
     def flags(mask: np.ndarray) -> pa.Array:
         return pa.array(mask.tolist(), pa.bool_())
@@ -103,8 +104,8 @@ def iterations(run: Run, gpus: Sequence[int] | None) -> pa.Table:
         (_OWN["is_counted"], flags(~(truncated | warm_up | outside))),
         (_OWN["is_truncated"], flags(truncated)),
         (_OWN["is_warm_up"], flags(warm_up)),
-        (_OWN["start_ns"], array_of(nodes.min("start_ns") - origin)),
-        (_OWN["end_ns"], array_of(nodes.max("end_ns") - origin)),
+        (_OWN["start_ns"], array_of(nodes.min("start_ns") - origin, known)),
+        (_OWN["end_ns"], array_of(nodes.max("end_ns") - origin, known)),
         *_figures(run, nodes),
         (_OWN["address"], texts_of(places)),
     ]

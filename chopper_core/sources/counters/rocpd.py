@@ -13,7 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, Final
 
@@ -618,13 +618,27 @@ class _Reader:
             self._progress(f"read {self._path.name}", done, total)
         return found
 
+    def _events_of_samples(self) -> dict[int, Int64]:
+        """The events of samples of each process: their values are no counters of dispatches."""
+        found: dict[int, Int64] = {}
+        for process, (events,) in self._rows("rocpd_sample", ("event_id",), is_again=True):
+            known = found.get(id(process), np.empty(0, np.int64))
+            found[id(process)] = distinct(np.concatenate([known, int_column(events)]))
+        return found
+
     def _read_values(self) -> None:
-        stray = 0
+        stray, of_samples = 0, self._events_of_samples()
         columns = ("event_id", "pmc_id", "value", "sample_id", *_DIMENSIONS)
         seen: set[int] = set()
-        for process, (events, counters, values, samples, *dimensions) in self._rows(
-            "rocpd_pmc_event", columns
-        ):
+        for process, rows in self._rows("rocpd_pmc_event", columns):
+            sampled = of_samples.get(id(process))
+            if sampled is not None:
+                # A sample of a dispatch's counters may have its event.
+                is_own = ~isin(int_column(rows[0]), sampled[process.rows.of(sampled) < 0])
+                rows = [[*compress(each, is_own.tolist())] for each in rows]
+                if not rows[0]:
+                    continue
+            events, counters, values, samples, *dimensions = rows
             row, value = process.rows.of(int_column(events)), float_column(values)
             codes, sample = codes_of(counters, process.counter), int_column(samples)
             is_sampled, known = sample >= 0, row >= 0

@@ -73,6 +73,12 @@ FLOW_CATEGORIES: Final[Mapping[str, str]] = {
 SYNC_CATEGORY: Final = "cuda_sync"
 RECORD_CATEGORY: Final = "cuda_event"
 """Events that are recorded in streams."""
+CPU_FUNCTIONS, CUDA_FUNCTIONS = "CPU functions", "CUDA functions"
+"""The processes of `torch.autograd.profiler`'s own traces, whose events have no category."""
+NODE_CATEGORIES: Final = ("graph_event_node", "graph_host_node")
+"""Nodes of a graph that are no activities."""
+FIRST_ARROW: Final = 1 << 40
+"""The lowest id of arrows between nodes of a graph, by torch's CUPTI backend."""
 SYNC_KINDS: Final[Mapping[Any, int]] = {
     "Event Sync": int(SyncKind.EVENT),
     "Stream Wait Event": int(SyncKind.WAIT),
@@ -234,6 +240,8 @@ class Args(msgspec.Struct, gc=False):
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=nan)
     registers: Any = msgspec.field(name="registers per thread", default=nan)
     shared_memory: Any = msgspec.field(name="shared memory", default=nan)
+    hsa_queue: Any = nan
+    """On ROCm since Kineto of June 2026, whose `stream` is that of HIP; before, it is the queue."""
     kernel: msgspec.Raw = NOTHING
     """Of a launch on ROCm: the name of its kernel."""
     size: Number = msgspec.field(name="Bytes", default=ABSENT)
@@ -249,6 +257,7 @@ FIGURES: Final[Mapping[str, str]] = {
     "est_occupancy_pct": "occupancy",
     "registers": "registers",
     "lds_bytes": "shared_memory",
+    "hsa_queue": "hsa_queue",
 }
 """Column of the kernel table → the field of `Args` that has it. Any number of an activity can be
 one: nothing else between the file and the metric needs to know it."""
@@ -274,6 +283,22 @@ def name_copies(events: Sequence[Event]) -> None:
         if event.name == "Memcpy" and event.args is not None and event.args.copy_kind:
             kinds = str(event.args.source_kind).title(), str(event.args.target_kind).title()
             event.name = f"Memcpy {event.args.copy_kind} ({kinds[0]} -> {kinds[1]})"
+
+
+def number_functions(events: Sequence[Event], last: int) -> int:
+    """Give events of old autograd traces the categories and ids of later ones; the last id.
+
+    Kernels follow the operator that launched them, and have its id; their thread is the device.
+    """
+    for event in events:
+        if event.pid == CPU_FUNCTIONS:
+            last += 1
+            event.cat, event.args = Category("cpu_op"), Args(external_id=last)
+        else:
+            kinds = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
+            event.cat = Category(kinds.get(event.name[:6], "kernel"))
+            event.args = Args(external_id=last or ABSENT, device=event.tid, stream=0)
+    return last
 
 
 _RANK_IN_PID: Final = late(r"\[TP(\d{1,6})(?:-[A-Z]+\d+)*\] ?(.*)")

@@ -32,6 +32,7 @@ FOREIGN_KEYS: Final = {
     "nodes": "is an execution trace (operators without times on the GPU), not a profiler trace; "
     "give the Kineto trace of the same run",
     "rocprofiler-sdk-tool": "is rocprofv3 JSON, not a PyTorch profiler trace",
+    "meta_user": "is the timeline of a simulation, not a PyTorch profiler trace",
 }
 
 MAX_KEYS_BYTES: Final = 16 << 20

@@ -1,10 +1,13 @@
-"""Samples in profilers' databases: GPU metrics of Nsight Systems, and the monitor of RPD."""
+"""Samples in profilers' databases: GPU metrics of Nsight Systems, the monitor of RPD, and what
+rocprof-sys samples of GPUs into rocpd."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,6 +19,7 @@ from chopper_core.sources.signals import (
     SignalSamples,
     Telemetry,
 )
+from chopper_core.tables.columns import float_column, int_column
 from chopper_core.tables.losses import Losses
 from chopper_core.tables.text import FileHead
 from chopper_core.util.arrays import Float64, Int64
@@ -23,10 +27,14 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked, sums_of
 from chopper_core.util.progress import Progress, silent
 
-NAME: Final = "Nsight Systems, RPD (samples)"
+if TYPE_CHECKING:
+    from chopper_core.tables.database import Database
+
+NAME: Final = "Nsight Systems, RPD, rocprof-sys (samples)"
 FILES: Final = (
     "`GPU_METRICS` in an exported `.sqlite`: clock, activity of SMs, tensor cores and DRAM; "
-    "`rocpd_monitor` in `.rpd`: clock, power"
+    "`rocpd_monitor` in `.rpd`: clock, power; `device_*` in a rocpd database of rocprof-sys: use, "
+    "power, temperature, memory"
 )
 EXAMPLE: Final = "nsys profile --gpu-metrics-devices=all python train.py"
 SUFFIXES: Final = (".sqlite", ".sqlite3", ".db", ".rpd")
@@ -47,13 +55,25 @@ _MONITORS: Final = {
     "power": SignalName.POWER_W,
     "temp": SignalName.EDGE_C,
 }
+_DEVICE: Final = {
+    "device_busy_gfx": (SignalName.GFX_UTIL_PCT, 1.0),
+    "device_busy_umc": (SignalName.MEM_UTIL_PCT, 1.0),
+    "device_temp": (SignalName.EDGE_C, 1.0),
+    "device_temp_edge": (SignalName.EDGE_C, 1.0),
+    "device_temp_hotspot": (SignalName.HOTSPOT_C, 1.0),
+    "device_temp_mem": (SignalName.MEM_C, 1.0),
+    "device_power": (SignalName.POWER_W, 1.0),
+    "device_memory_usage": (SignalName.VRAM_BYTES, 1e6),
+}
+"""What rocprof-sys samples, and its unit in that of the signal."""
 _MHZ: Final = 1e6
 _HERTZ: Final = 1e5
 """A clock above is in Hz."""
-_MOST: Final = {"pct": 100.0, "mhz": _HERTZ, "w": 1e5, "c": 300.0}
+_MOST: Final = {"pct": 100.0, "mhz": _HERTZ, "w": 1e5, "c": 300.0, "bytes": 1e13}
 """Values beyond are none of a GPU's, by the unit of the signal."""
 _NSIGHT: Final = "Nsight Systems GPU metrics"
 _RPD: Final = "RPD monitor"
+_ROCPD: Final = "rocprof-sys samples"
 _TABLES: Final = {
     frozenset(("GPU_METRICS", "TARGET_INFO_GPU_METRICS")): _NSIGHT,
     frozenset(("rocpd_monitor", "rocpd_api")): _RPD,
@@ -61,6 +81,12 @@ _TABLES: Final = {
 _SAMPLES: Final = "SELECT timestamp, typeId & 255, metricId, value FROM GPU_METRICS"
 _CHANGES: Final = """SELECT start, "end", deviceId, CAST(value * 1000 AS INTEGER) FROM rocpd_monitor
     WHERE deviceType = 'gpu' AND monitorType = '{}'"""
+_OF_DEVICES: Final = """SELECT DISTINCT S.timestamp, P.name, A.absolute_index, E.value
+    FROM "rocpd_sample{0}" S
+    JOIN "rocpd_pmc_event{0}" E ON E.event_id = S.event_id AND E.guid IS S.guid
+    JOIN "rocpd_info_pmc{0}" P ON P.id = E.pmc_id AND P.guid IS E.guid
+    JOIN "rocpd_info_agent{0}" A ON A.id = P.agent_id AND A.guid IS P.guid AND A.type = 'GPU'"""
+"""The samples of several counters share an event: each value counts once, with its time."""
 _NAMES: Final = "SELECT metricId, metricName FROM TARGET_INFO_GPU_METRICS"
 _START: Final = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
 
@@ -69,19 +95,48 @@ def recognise(head: FileHead) -> Recognised | None:
     from chopper_core.tables.database import opened_database
 
     found = next((name for names, name in _TABLES.items() if names <= head.tables), "")
-    if not found:
+    suffixes = _suffixes(head.tables)
+    if not found and not suffixes:
         return None
     try:
         with opened_database(head.path, "a profiler's") as database:
+            if not found:
+                return Recognised(_ROCPD) if any(_known(database, suffixes)) else None
             filled = database.count("GPU_METRICS" if found == _NSIGHT else "rocpd_monitor")
     except DataError:
         return None
     return Recognised(found) if filled else None
 
 
+def _suffixes(tables: Collection[str]) -> list[str]:
+    """What follows `rocpd_sample` in the names of a rocpd database's tables, for each process."""
+    return [
+        suffix
+        for name in sorted(tables)
+        if name.startswith(_SAMPLE)
+        for suffix in [name.removeprefix(_SAMPLE)]
+        if all(f"{of}{suffix}" in tables for of in _WITH_SAMPLES)
+    ]
+
+
+_SAMPLE: Final = "rocpd_sample"
+_WITH_SAMPLES: Final = ("rocpd_pmc_event", "rocpd_info_pmc", "rocpd_info_agent")
+
+
+def _known(database: Database, suffixes: Sequence[str]) -> Iterator[str]:
+    """The counters of GPUs that rocprof-sys sampled and that are signals."""
+    for suffix in suffixes:
+        name, losses = f"rocpd_info_pmc{suffix}", Losses()
+        for (each,) in chain.from_iterable(
+            database.chunks(name, f'SELECT name FROM "{name}"', losses, 64)
+        ):
+            if each in _DEVICE:
+                yield each
+
+
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read the samples of a database; raises DataError if it can't be read, or has none."""
-    from chopper_core.tables.database import Database, opened_database
+    from chopper_core.tables.database import opened_database
 
     losses = Losses()
 
@@ -106,6 +161,29 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
             ends = np.where(end > start, end, start)
             add(signal, ends, start, gpu, value / 1000)
 
+    def devices(database: Database) -> None:
+        rows: defaultdict[str, list[tuple[int, int, float]]] = defaultdict(list)
+        for suffix in _suffixes(database.tables()):
+            query = _OF_DEVICES.format(suffix)
+            for time_ns, name, gpu, value in chain.from_iterable(
+                database.chunks(f"rocpd_sample{suffix}", query, losses, 1024)
+            ):
+                rows[str(name)].append((time_ns, gpu, value))
+        for name, given in rows.items():
+            if name not in _DEVICE:
+                unused[name] = len(given)
+                continue
+            signal, unit = _DEVICE[name]
+            # Two processes may sample one GPU at one moment.
+            once = {(time_ns, gpu): value for time_ns, gpu, value in given}
+            times, gpus = zip(*once, strict=True)
+            values = [*once.values()]
+            scaled = float_column(values) * unit
+            known = np.isfinite(scaled)
+            columns = int_column(times)[known], int_column(gpus)[known]
+            add(signal, columns[0], None, columns[1], scaled[known])
+
+    unused: dict[str, int] = {}
     found: dict[tuple[int, SignalName], SignalSamples] = {}
 
     def add(
@@ -130,21 +208,29 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
                 found[one, signal] = SignalSamples(times[kept], values[kept], "", begins)
 
     with opened_database(path, "a profiler's") as database:
-        is_nsight = "GPU_METRICS" in database.tables()
+        tables = database.tables()
+        is_nsight, is_rpd = "GPU_METRICS" in tables, "rocpd_monitor" in tables
         reads: Callable[[Database], None] = nsight if is_nsight else monitor
+        reads = reads if is_nsight or is_rpd else devices
         reads(database)
+    is_device = reads is devices
     if not found:
         raise DataError(f"{path} has no samples of the GPU's clock, activity or power.")
     gpus = sorted({gpu for gpu, _ in found})
     return Telemetry(
         path=path,
-        format=_NSIGHT if is_nsight else _RPD,
-        clock=ClockDomain.EPOCH if is_nsight else ClockDomain.MONOTONIC,
+        format=_ROCPD if is_device else _NSIGHT if is_nsight else _RPD,
+        clock=ClockDomain.BOOTTIME
+        if is_device
+        else ClockDomain.EPOCH
+        if is_nsight
+        else ClockDomain.MONOTONIC,
         resolution_ns=min(
             int(np.diff(own.time_ns).min(initial=1_000_000_000)) for own in found.values()
         ),
-        gpus=[GpuName(index=gpu) for gpu in gpus],
+        gpus=[GpuName(kfd_node=gpu) if is_device else GpuName(index=gpu) for gpu in gpus],
         signals={(gpus.index(gpu), signal): [own] for (gpu, signal), own in found.items()},
         notes=(),
         losses=losses,
+        unused=unused,
     )

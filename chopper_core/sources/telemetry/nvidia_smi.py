@@ -105,7 +105,9 @@ def _dmon_cells(line: str) -> list[str] | None:
     cells = line.lstrip("# ").replace(",", " ").split()
     if line.startswith("#"):
         return cells if "gpu" in map(str.casefold, cells) else None
-    return cells if any(map(str.isdigit, cells)) else [line]
+    # A row has no words: the lines of a trainer's log have those of the headings, too.
+    is_row = any(map(str.isdigit, cells)) and not any(map(str.isalpha, cells))
+    return cells if is_row else [line]
 
 
 def _gpu(cells: Cells) -> GpuName | None:

@@ -22,6 +22,7 @@ from chopper_core.analyses.leads import (
 from chopper_core.analyses.matched_kernels import Occurrences, sums_by
 from chopper_core.analyses.rank_figures import delays, rank_waits, waits_by
 from chopper_core.analyses.rows import LabelledRows, Own, Partition
+from chopper_core.analyses.step_traffic import traffic_columns
 from chopper_core.analyses.why_late import why_late
 from chopper_core.columns import METRICS, Scope, Values, heat_of, is_measured, numbered, worded
 from chopper_core.model.charts import LineChart
@@ -115,10 +116,13 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
     signals = [n for n in _SIGNALS if is_measured(n, run.table) and n not in heats]
     registered = [METRICS[name] for name in (*signals, *_ALWAYS)]
     own += [(metric, metric.compute(scope)) for metric in registered]
+    traffic = traffic_columns(run, view, stand.gpus)
+    own += traffic
     shown = (
         *("mean_lead_ns", "delay_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct", *signals),
         *("extra_host_ns", "starts_last_pct", "span_ns", "throughput_x", "lead_ns"),
         *("extra_work_ns", "extra_launch_ns", *_ALWAYS),
+        *(metric.name for metric, _ in traffic),
     )
     return table_view(
         view,

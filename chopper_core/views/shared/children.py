@@ -86,7 +86,7 @@ def signal_chart(
 
     `check` raises Cancelled once the result is no longer wanted: many GPUs are slow.
     """
-    signal = run.signal(view.signal)
+    signal = run.signals(view.signal)[0]
     scope = scope_of(run, view)
     start, end = scope
     if view.window:
@@ -223,6 +223,8 @@ class Columns:
             name: self._based_total(each, result.total.get(name))
             for name, (each, _) in chosen.items()
         }
+        self._extrapolated: set[str] = set()
+        """The columns whose total was computed and is extrapolated."""
         self.metrics = tuple(map(self.metric, names))
         self.totals = LazyMap(names, lambda name: self._total(self.metric(name)))
 
@@ -298,6 +300,8 @@ class Columns:
             return self._totals[metric.name]
         whole = self._activities.whole if self._is_labelled else self._whole
         found = metric.compute(Scope.of(self._run, whole))
+        if found.is_extrapolated(0):
+            self._extrapolated.add(metric.name)
         return None if found.words is not None else self._based_total(metric, found.at(0))
 
     @property
@@ -313,6 +317,16 @@ class Columns:
     def partial_totals(self) -> frozenset[str]:
         partial = self._coverage.partial_totals(self.metrics)
         return frozenset(name for name in partial if self.totals[name] is not None)
+
+    @property
+    def extrapolated_totals(self) -> frozenset[str]:
+        """Those of columns with rows that are extrapolated or missing: others have none."""
+        for metric in self.metrics:
+            values = self.values(metric.name)
+            masks = (each for each in (values.extrapolated, values.missing) if each is not None)
+            if any(each.any() for each in masks):
+                self.totals[metric.name]
+        return frozenset(self._extrapolated)
 
 
 def names_of(
@@ -344,7 +358,7 @@ def framed(
     run: Run, view: View, result: ViewResult, whole: Groups, counted: Mask | None = None
 ) -> tuple[Frame, Columns, Shown]:
     """A result's rows, sorted and filtered, as a frame without notes; its columns and its rows."""
-    own, nodes, signal = result.columns, result.nodes, run.signal(view.signal)
+    own, nodes, (signal, *others) = result.columns, result.nodes, run.signals(view.signal)
     base = result.base or base_of(run, view)
     columns = Columns(run, view, result, whole, base, counted)
     texts = list(result.labels)
@@ -377,6 +391,7 @@ def framed(
         else signal_means(
             signal, nodes, shown.at, lambda each: not view.name or each.name in run.measured
         ),
+        signals=tuple(others),
         sort=sort,
         hidden=shown.hidden,
         more=tuple(each for each, _ in own if each not in columns.metrics),
@@ -395,7 +410,7 @@ def framed(
         base=base.text if base.is_applied or columns.adds_up else "",
         total_title=result.total_title or base.total_title(result.level, result.labels),
         partial_total=columns.partial_totals,
-        extrapolated_total=result.extrapolated_total,
+        extrapolated_total=result.extrapolated_total | columns.extrapolated_totals | run.doubted,
         quality=run.doubts,
     )
     return frame, columns, shown
@@ -526,9 +541,19 @@ def _time_outside(run: Run) -> str:
     return f"{time_text(each)} per GPU"
 
 
+def _whole_run(run: Run) -> list[str]:
+    """How the traced steps compare with the whole run, by its trainer's log."""
+    from chopper_core.analyses.training import traced_steps  # most runs have no log
+
+    traced = traced_steps(run)
+    return [] if traced is None else [traced.sentence]
+
+
 def run_notes(run: Run, view: View) -> list[str]:
     notes = [doubt.note for doubt in run.doubts]
     notes += cut_note(run, view)
+    if run.logs and not view.name and not view.path:
+        notes += _whole_run(run)
     if run.is_sampled_only and not view.name:
         notes.append("no trace: rows are intervals between samples, and no activity is known")
     if run.generated:

@@ -43,7 +43,7 @@ def lanes_chart(
     run: Run, view: View, seen: Interval, lanes: Sequence[Lane], labels: Sequence[str]
 ) -> Lanes:
     begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
-    wanted = dict.fromkeys((view.signal, *STRIPS))
+    wanted = dict.fromkeys((*view.signal.split(","), *STRIPS))
     signals = [run.signal(name) for name in wanted if name in run.signal_names]
 
     def bands(row: int, bins: int) -> tuple[Band, ...]:

@@ -1,0 +1,226 @@
+"""Trainers' logs of a job as one table: restarts, ranks, lines that repeat, and times of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from chopper_core.model.side_table import SideTables, side_tables
+from chopper_core.model.training import FIGURES, LogSource, TrainedPhases, TrainedSteps
+from chopper_core.sources.trainer.steps import TrainerLog
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int64
+from chopper_core.util.grouping import distinct, run_starts
+
+_KEY: Final = ("file", "rank", "step", "time_ns")
+
+
+def training_of(logs: Sequence[TrainerLog]) -> tuple[SideTables, tuple[LogSource, ...]]:
+    """The steps of a job by its logs, and how each log was read.
+
+    Lines of one rank about one step that follow each other are one row; equal lines of two files
+    count once. A rank that comes to a step again, or to one before it, was started again.
+    """
+    rows = _merged(_together(logs))
+    rows = _taken(rows, _without_repeats(rows))
+    rows = _with_attempts(rows)
+    rows, is_stated = _with_times(rows, len(logs))
+    rows = _taken(rows, np.lexsort((rows["rank"], rows["step"], rows["attempt"])))
+    count = len(rows["step"])
+    unknown = np.full(count, np.nan)
+    steps = TrainedSteps(
+        (),
+        np.zeros(count, np.int32),
+        rows["rank"].astype(np.int32),
+        rows["attempt"].astype(np.int32),
+        rows["step"],
+        rows["steps"].astype(np.int32),
+        rows["time_ns"],
+        **{name: rows.get(name, unknown) for name in FIGURES},
+    )
+    names = [name for log in logs for name in log.phases]
+    phases = _phases(rows, [*dict.fromkeys(names)])
+    stated = dict(enumerate(is_stated))
+    sources = tuple(
+        LogSource(
+            str(log.path),
+            log.format,
+            log.clock.value,
+            len(log),
+            len(distinct(log.rank[log.rank >= 0])),
+            stated[place],
+            tuple(log.notes),
+            tuple(log.losses.notes),
+            dict(log.unused),
+        )
+        for place, log in enumerate(logs)
+    )
+    return side_tables(steps, phases), sources
+
+
+_Rows = dict[str, AnyArray]
+
+
+def _together(logs: Sequence[TrainerLog]) -> _Rows:
+    rows: _Rows = {
+        "file": np.repeat(np.arange(len(logs)), [len(log) for log in logs]),
+        "rank": np.concatenate([log.rank.astype(np.int64) for log in logs]),
+        "step": np.concatenate([log.step for log in logs]),
+        "time_ns": np.concatenate([log.time_ns for log in logs]),
+    }
+
+    def column(name: str, of: str) -> Float64:
+        parts = [getattr(log, of).get(name) for log in logs]
+        if len(logs) == 1 and parts[0] is not None:
+            return np.asarray(parts[0], np.float64)
+        return np.concatenate(
+            [np.full(len(log), np.nan) if part is None else part
+             for log, part in zip(logs, parts, strict=True)]
+        )  # fmt: skip
+
+    known = [name for name in FIGURES if any(name in log.figures for log in logs)]
+    rows |= {name: column(name, "figures") for name in known}
+    phases = dict.fromkeys(name for log in logs for name in log.phases)
+    return rows | {_phase(name): column(name, "phases") for name in phases}
+
+
+def _phase(name: str) -> str:
+    return f"phase {name}"
+
+
+def _taken(rows: _Rows, which: Index) -> _Rows:
+    """Some rows in an order, column by column: a million rows of a thousand ranks are large."""
+    count = len(rows["step"])
+    if len(which) != count or (which[1:] < which[:-1]).any():
+        for name in rows:
+            rows[name] = rows[name][which]
+    return rows
+
+
+def _figure(rows: _Rows, name: str) -> Float64:
+    return rows[name] if name in rows else np.full(len(rows["step"]), np.nan)
+
+
+def _merged(rows: _Rows) -> _Rows:
+    """Consecutive lines of one rank about one step as one row: some trainers write several."""
+    order = np.lexsort((rows["rank"], rows["file"]))
+    file, rank, step = (rows[name][order] for name in ("file", "rank", "step"))
+    first = run_starts(file, rank, step)
+    if len(first) == len(order):
+        return rows
+    found: _Rows = {}
+    for name, values in rows.items():
+        ordered = values[order]
+        if name in _KEY:
+            found[name] = ordered[first]
+            if name == "time_ns":
+                found[name] = np.maximum.reduceat(ordered, first)
+            continue
+        # The last known one: lines of one step differ in what they say.
+        known = np.where(np.isnan(ordered), -1, np.arange(len(ordered)))
+        last = np.maximum.reduceat(known, first)
+        found[name] = np.where(last >= first, ordered[np.maximum(last, 0)], np.nan)
+    return found
+
+
+def _without_repeats(rows: _Rows) -> Index:
+    """The rows that aren't in an earlier file, too: of the same rank, step, stamp and loss."""
+    if rows["file"].max(initial=0) == rows["file"].min(initial=0):
+        return np.arange(len(rows["step"]))
+    loss = np.nan_to_num(_figure(rows, "loss"), nan=-1.0)
+    speed = np.nan_to_num(_figure(rows, "tokens_per_s"), nan=-1.0)
+    keys = rows["step"], rows["time_ns"], loss, speed
+    order = np.lexsort((rows["file"], rows["rank"], *keys[::-1]))
+    ordered = [each[order] for each in keys]
+    rank, file = rows["rank"][order], rows["file"][order]
+    same = np.ones(len(order), np.bool_)
+    same[:1] = False
+    for each in ordered:
+        same[1:] &= each[1:] == each[:-1]
+    same[1:] &= (rank[1:] == rank[:-1]) & (file[1:] != file[:-1])
+    # Without a stamp and figures nothing shows that two lines are one.
+    same &= (ordered[1] >= 0) | (ordered[2] != -1.0)
+    kept = np.ones(len(order), np.bool_)
+    kept[order[same]] = False
+    return np.flatnonzero(kept)
+
+
+def _with_attempts(rows: _Rows) -> _Rows:
+    """The rows with how often the job was started before each: one count for all ranks."""
+    first_ns = _first_of(rows["file"], rows["time_ns"])
+    place = np.arange(len(rows["step"]))
+    # Files of one rank follow each other by their stamps; rows of a file keep their order.
+    order = np.lexsort((place, rows["file"], first_ns[rows["file"]], rows["rank"]))
+    rank, step = rows["rank"][order], rows["step"][order]
+    is_new = np.zeros(len(order), np.int64)
+    is_new[1:] = (rank[1:] == rank[:-1]) & (step[1:] <= step[:-1])
+    begins = run_starts(rank)
+    counted = np.cumsum(is_new)
+    own = counted - np.repeat(counted[begins], np.diff(begins, append=len(rank)))
+    attempt = np.empty(len(order), np.int64)
+    attempt[order] = own
+    return rows | {"attempt": attempt}
+
+
+def _first_of(owner: Int64, times_ns: Int64) -> Int64:
+    """The earliest stamp of each file; those without any keep the order of their names."""
+    found = np.full(int(owner.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    known = times_ns >= 0
+    np.minimum.at(found, owner[known], times_ns[known])
+    return found
+
+
+def _with_times(rows: _Rows, logs: int) -> tuple[_Rows, list[bool]]:
+    """The rows with the steps that each is about, and times between stamps where none is stated."""
+    order = np.lexsort((rows["step"], rows["attempt"], rows["rank"]))
+    rank, attempt, step = (rows[name][order] for name in ("rank", "attempt", "step"))
+    stamp = rows["time_ns"][order]
+    follows = np.zeros(len(order), np.bool_)
+    follows[1:] = (rank[1:] == rank[:-1]) & (attempt[1:] == attempt[:-1])
+    since = np.ones(len(order), np.int64)
+    since[1:] = np.where(follows[1:], step[1:] - step[:-1], 1)
+    # The first line of a start is about as many steps as the next one, where both are multiples.
+    begins = np.flatnonzero(~follows[:-1] & follows[1:]) if len(order) > 1 else np.empty(0, np.intp)
+    after = since[begins + 1]
+    is_multiple = (after > 1) & (step[begins] > 0) & (step[begins] % np.maximum(after, 1) == 0)
+    since[begins] = np.where(is_multiple, after, 1)
+    since = np.clip(since, 1, np.iinfo(np.int32).max)
+    took = np.full(len(order), np.nan)
+    known = follows[1:] & (stamp[1:] >= 0) & (stamp[:-1] >= 0)
+    elapsed = np.where(known, stamp[1:] - stamp[:-1], -1)
+    took[1:] = np.where(elapsed > 0, elapsed / since[1:], np.nan)
+    stated = _figure(rows, "step_ns")[order]
+    files = rows["file"][order]
+    has_stated = np.zeros(logs, np.bool_)
+    has_stated[distinct(files[np.isfinite(stated)])] = True
+    # A file that states some has no others: both kinds of time aren't the same.
+    stated = np.where(has_stated[files], stated, took)
+    found = dict(rows)
+    for name, values in (("steps", since), ("step_ns", stated)):
+        found[name] = np.empty(len(order), values.dtype)
+        found[name][order] = values
+    return found, has_stated.tolist()
+
+
+def _phases(rows: _Rows, names: Sequence[str]) -> TrainedPhases:
+    at, codes, times = [], [], []
+    for code, name in enumerate(names):
+        values = rows[_phase(name)]
+        own = np.flatnonzero(np.isfinite(values))
+        at.append(own)
+        codes.append(np.full(len(own), code, np.int32))
+        times.append(values[own])
+    if not names:
+        return TrainedPhases(
+            (), np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0)
+        )
+    row = np.concatenate(at).astype(np.int64)
+    order = np.argsort(row, kind="stable")
+    return TrainedPhases(
+        tuple(names),
+        np.zeros(len(row), np.int32),
+        row[order],
+        np.concatenate(codes)[order],
+        np.concatenate(times)[order],
+    )

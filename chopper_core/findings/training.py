@@ -1,0 +1,286 @@
+"""What a trainer's log shows of the whole run: profiled steps, data, ranks, periods, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from chopper_core.analyses.training import (
+    FEWEST,
+    Training,
+    periodic_steps,
+    restarts_of,
+    traced_steps,
+    training_of,
+)
+from chopper_core.findings.rule import (
+    Cost,
+    Finding,
+    FindingsContext,
+    low_interval,
+    rule,
+    threshold,
+)
+from chopper_core.model.phrases import by_number, count, percent, time
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.grouping import median_of, ratios, sums_of
+
+_LOG: Final = "a trainer's log"
+_COST: Final = "stated in the title, by the log: no replay of the trace tells it"
+LONGER: Final = threshold("""profiled steps longer | 3 | % of the run's median
+    step times vary by about as much; below it the profile shows the run as it is""")
+WAITS: Final = threshold("""waits for data | 5 | % of the run's time
+    a loader that keeps up costs less than 1 %""")
+BEHIND: Final = threshold("""rank slower | 3 | % of the median of the ranks
+    the ranks of a healthy job are closer together""")
+PRICE: Final = threshold("""price of periodic steps | 0.5 | % of the median step
+    checkpoints and evaluations of most jobs cost less""")
+DECAYS: Final = threshold("""throughput falls | 3 | % from the first tenth of the run to the last
+    more than the noise of means over many steps""")
+SPIKE: Final = threshold("""loss spike | 8 | x the usual change from line to line
+    the loss of a healthy job falls slowly""")
+_WINDOWS: Final = 64
+_MOST_RANKS: Final = 4
+_MOST_SPIKES: Final = 5
+_BEFORE: Final = 20
+"""Lines before a spike that tell the usual loss."""
+
+
+def _view(context: FindingsContext, by: str = "", *, sort: str = "") -> View:
+    return View(context.view.run, name="training", by=by, sort=sort)
+
+
+def _finding(
+    context: FindingsContext, title: str, detail: str, evidence: View, *, is_repeated: bool = True
+) -> Finding:
+    return context.finding(title, detail, evidence, Cost.UNKNOWN, None, is_repeated=is_repeated)
+
+
+@rule(
+    "profiled-steps", cost=_COST, needs=f"{_LOG} next to traces", thresholds=(LONGER,), of_logs=True
+)
+def profiled_steps(context: FindingsContext) -> Iterator[Finding]:
+    """Traced steps that take longer than the run's others by its log: the profiler slows them."""
+    traced = traced_steps(context.run)
+    if traced is None or abs(traced.longer) < LONGER.share:
+        return
+    title = traced.sentence[:1].upper() + traced.sentence[1:]
+    detail = "The job spends time that this profile doesn't show."
+    if traced.longer > 0:
+        detail = "The profiler slows them: the times here are longer than those of the job."
+    yield _finding(context, title, detail, _view(context))
+
+
+@rule(
+    "data-bound-run", cost=_COST, needs=f"{_LOG} with data times", thresholds=(WAITS,), of_logs=True
+)
+def data_bound(context: FindingsContext) -> Iterator[Finding]:
+    """Steps that wait for their batch, over the whole run."""
+    training = training_of(context.run)
+    if training is None or "data_ns" not in training.figures:
+        return
+    waits_ns = training.mean("data_ns", training.steady)
+    step_ns = training.mean("step_ns", training.steady)
+    if not step_ns > 0 or not waits_ns >= WAITS.share * step_ns:
+        return
+    share = ratios(training.figures["data_ns"], training.step_ns)
+    bound = training.steady & (share > 0.5)
+    steps = int(training.steps[bound].sum())
+    more = f" In {count(steps, 'step')} it is more than half of the time." if steps else ""
+    yield _finding(
+        context,
+        f"Waiting for data takes {percent(waits_ns / step_ns)} of the run's steps",
+        f"{time(waits_ns)} of {time(step_ns)} per step, over the whole run.{more} Use more loader "
+        "workers, or prefetch.",
+        _view(context, sort="-data_wait_pct"),
+    )
+
+
+@rule(
+    "slow-rank-run",
+    cost=_COST,
+    needs=f"{_LOG} of several ranks",
+    thresholds=(BEHIND,),
+    of_logs=True,
+)
+def slow_ranks(context: FindingsContext) -> Iterator[Finding]:
+    """Ranks that take longer than the others by the log, and since when."""
+    training = training_of(context.run)
+    if training is None or len(training.ranks) < 2:
+        return
+    for rank, first, last, slower in _slow_ranks(training):
+        when = f" since step {first:,}"
+        if last != int(training.step[-1]):
+            when = f" from step {first:,} to {last:,}"
+        if first <= int(training.step[training.steady][0]) and last == int(training.step[-1]):
+            when = ""
+        yield _finding(
+            context,
+            f"Rank {rank} takes {percent(slower)} longer than the median rank{when}",
+            f"By the log of {len(training.ranks):,} ranks. Check the clock and the temperature of "
+            "its GPU in that time.",
+            _view(context, "rank", sort="-slower_pct"),
+        )
+
+
+def _slow_ranks(training: Training) -> list[tuple[int, int, int, float]]:
+    """The ranks that are slow, the first and last step of that time, and by how much."""
+    rows, ranks = training.rows, training.ranks
+    own = np.flatnonzero((rows.rank >= 0) & training.steady[training.place])
+    own = own[np.isfinite(training.relative[own])]
+    if not len(own):
+        return []
+    whose = np.searchsorted(ranks, rows.rank[own])
+    place = training.place[own]
+    windows = min(_WINDOWS, max(len(training) // FEWEST, 1))
+    window = place * windows // len(training)
+    cell = whose * windows + window
+    shape = len(ranks), windows
+    sums = sums_of(training.relative[own], cell, len(ranks) * windows)
+    counts = sums_of(np.ones(len(own)), cell, len(ranks) * windows)
+    means = ratios(sums, counts).reshape(shape)
+    highest = np.nanmax(np.where(np.isfinite(means), means, 0.0), axis=1)
+    spread = 1.4826 * median_of(np.abs(highest - median_of(highest)))
+    limit = max(1 + BEHIND.share, median_of(highest) + 6 * spread)
+    found = []
+    for rank in np.argsort(-highest, kind="stable").tolist():
+        if highest[rank] < limit:
+            break
+        mine = own[whose == rank]
+        begin, end, drop = low_interval(1.0 / training.relative[mine])
+        relative = training.relative[mine][begin:end]
+        slower = float(relative.mean()) - 1.0 if len(relative) else 0.0
+        if drop <= 0 or slower < BEHIND.share:
+            continue
+        steps = training.step[training.place[mine]]
+        found.append((int(ranks[rank]), int(steps[begin]), int(steps[end - 1]), slower))
+        if len(found) == _MOST_RANKS:
+            break
+    return found
+
+
+@rule("periodic-steps", cost=_COST, needs=_LOG, thresholds=(PRICE,), of_logs=True)
+def periodic(context: FindingsContext) -> Iterator[Finding]:
+    """Steps at equal distances that take longer, such as a checkpoint, and their price per step."""
+    training = training_of(context.run)
+    if training is None:
+        return
+    for each in periodic_steps(training):
+        if each.each_ns < PRICE.share * training.usual_ns:
+            continue
+        yield _finding(
+            context,
+            f"Every {each.every:,} steps one takes {time(each.more_ns)} longer: "
+            f"{time(each.each_ns)} per step",
+            f"{each.count:,} times, first at step {each.first:,}; "
+            f"{percent(each.each_ns / training.usual_ns)} of the median step. A checkpoint, an "
+            "evaluation or logging may be the cause.",
+            _view(context, "step", sort="-logged_step_ns"),
+        )
+
+
+@rule("loss-spikes", cost=_COST, needs=f"{_LOG} with the loss", thresholds=(SPIKE,), of_logs=True)
+def loss_spikes(context: FindingsContext) -> Iterator[Finding]:
+    """Jumps of the loss, and whether steps next to them took longer."""
+    training = training_of(context.run)
+    if training is None or "loss" not in training.figures:
+        return
+    places = _spikes(training.figures["loss"])
+    if not len(places):
+        return
+    slow = [_slow_next_to(training, place) for place in places.tolist()]
+    shown = []
+    for place, more_ns in [*zip(places.tolist(), slow, strict=True)][:_MOST_SPIKES]:
+        loss = training.figures["loss"]
+        text = f"step {int(training.step[place]):,} ({loss[place - 1]:.4g} to {loss[place]:.4g}"
+        shown.append(f"{text}{f', a step takes {time(more_ns)} longer' if more_ns else ''})")
+    more = f" and {len(places) - len(shown)} more" if len(places) > len(shown) else ""
+    both = sum(each > 0 for each in slow)
+    yield _finding(
+        context,
+        f"The loss jumps {count(len(places), 'time')}, {both} of them next to a long step",
+        f"At {', '.join(shown)}{more}.",
+        _view(context, "step"),
+        is_repeated=len(places) > 1,
+    )
+
+
+def _spikes(loss: Float64) -> Index:
+    """The places at which the loss jumps above that of the lines before."""
+    known = np.flatnonzero(np.isfinite(loss))
+    if len(known) <= _BEFORE:
+        return np.empty(0, np.intp)
+    values = loss[known]
+    usual = median_of(np.abs(np.diff(values)))
+    change = np.append(0.0, np.diff(values))
+    limit = SPIKE.value * max(usual, 0.002 * median_of(np.abs(values)))
+    jumps = np.flatnonzero(change > limit)
+    return np.array(
+        [
+            known[at]
+            for at in jumps.tolist()
+            if at >= 1 and values[at] > values[max(at - _BEFORE, 0) : at].max()
+        ],
+        np.intp,
+    )
+
+
+def _slow_next_to(training: Training, place: int) -> float:
+    """How much longer than usual the longest step near a place takes; 0 if none does."""
+    near = training.step_ns[max(place - 1, 0) : place + 2]
+    near = near[np.isfinite(near)]
+    more = float(near.max()) - training.usual_ns if len(near) else 0.0
+    return more if more > 0.1 * training.usual_ns else 0.0
+
+
+@rule("falling-throughput", cost=_COST, needs=_LOG, thresholds=(DECAYS,), of_logs=True)
+def falling(context: FindingsContext) -> Iterator[Finding]:
+    """Steps that take ever longer, or tokens per second that fall, over the run."""
+    training = training_of(context.run)
+    if training is None:
+        return
+    own = np.flatnonzero(training.steady)
+    tenth = len(own) // 10
+    if tenth < FEWEST:
+        return
+    parts = [median_of(training.step_ns[own[at * tenth : (at + 1) * tenth]]) for at in range(10)]
+    longer = parts[-1] / parts[0] - 1.0
+    # One step up is a change, not a decay: most tenths take longer than the one before.
+    rises = sum(later > earlier for earlier, later in pairwise(parts))
+    if longer < DECAYS.share or rises < 7:
+        return
+    yield _finding(
+        context,
+        f"Steps take ever longer: {percent(longer)} more at the end of the run",
+        f"{time(parts[-1])} in the last tenth of the run, {time(parts[0])} in the first.",
+        _view(context),
+    )
+
+
+@rule("restarts", cost=_COST, needs=_LOG, of_logs=True)
+def restarts(context: FindingsContext) -> Iterator[Finding]:
+    """Starts of the job after the first, the steps that were run again, and the time away."""
+    training = training_of(context.run)
+    found = [] if training is None else restarts_of(training)
+    if training is None or not found:
+        return
+    again = sum(each.again for each in found)
+    away = sum(each.away_ns for each in found if each.away_ns > 0)
+    lost = again * training.usual_ns if training.usual_ns > 0 else 0.0
+    parts = [
+        f"{count(again, 'step')} run again" if again else "",
+        f"{time(lost + away)} lost" if lost + away > 0 else "",
+    ]
+    firsts = by_number("step", [each.first for each in found])
+    yield _finding(
+        context,
+        f"The job was started again {count(len(found), 'time')}: "
+        f"{', '.join(filter(None, parts)) or 'nothing was run again'}",
+        f"At {firsts}.",
+        _view(context, "attempt"),
+        is_repeated=len(found) > 1,
+    )

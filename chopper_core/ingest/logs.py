@@ -1,0 +1,82 @@
+"""Trainers' logs of a run: next to its traces or telemetry, or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from chopper_core.model.inputs import NO_DEVICE, Gpu
+from chopper_core.model.overrides import Overrides
+from chopper_core.model.run import Run
+from chopper_core.model.table import empty_table
+from chopper_core.model.training import TrainedSteps
+from chopper_core.sources.registry import Failures, Family, FoundFiles, ListedPaths
+from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct
+from chopper_core.util.progress import Progress
+
+if TYPE_CHECKING:
+    from chopper_core.sources.trainer.steps import TrainerLog
+
+ReadLogs = Callable[[FoundFiles, Progress], "tuple[list[TrainerLog], Failures]"]
+"""Reads trainers' logs, and says why others can't be read."""
+_NAMES: Final = "trainer logs"
+
+
+def read_logs(found: FoundFiles, progress: Progress) -> tuple[list[TrainerLog], Failures]:
+    """Read all of each file."""
+    return found.read(_NAMES, progress)
+
+
+def with_logs(run: Run, paths: ListedPaths, progress: Progress, read: ReadLogs = read_logs) -> Run:
+    """The run with the steps of the logs at its paths; what can't be read is in `Run.failed`."""
+    found = paths.found(Family.TRAINER)
+    if not found.files:
+        return _skipping(run, found, ())
+    # Most runs have no log.
+    from chopper_core.align.training import training_of
+
+    logs, failed = read(found, progress)
+    run = replace(run, failed=(*run.failed, *failed))
+    if logs:
+        tables, sources = training_of(logs)
+        run = replace(run, side_tables={**run.side_tables, **tables}, logs=sources)
+    return _skipping(run, found, [file.path for file in found.files])
+
+
+def _skipping(run: Run, found: FoundFiles, read: Sequence[Path]) -> Run:
+    used = {str(path) for path in read}
+    unused = {str(file.path): file.reason for file in found.skipped}
+    others = (item for item in run.skipped if item[0] not in {*used, *unused})
+    return replace(run, skipped=(*others, *unused.items()))
+
+
+def logged_run(
+    name: str,
+    paths: ListedPaths,
+    overrides: Overrides,
+    progress: Progress,
+    read: ReadLogs = read_logs,
+) -> Run | None:
+    """The run of trainers' logs alone; None without any. Raises DataError if none can be read."""
+    found = paths.found(Family.TRAINER)
+    if not found.files:
+        return None
+    base = Run(
+        name=name,
+        table=empty_table(),
+        gpus=(),
+        sources=(),
+        skipped=tuple(found.unread().items()),
+        overrides=overrides,
+    )
+    run = with_logs(base, paths, progress, read)
+    steps = run.side(TrainedSteps)
+    if not len(steps):
+        raise DataError(run.failed[0][1] if run.failed else "the logs have no steps")
+    ranks = distinct(steps.rank[steps.rank >= 0]).tolist() or [0]
+    gpus = tuple(Gpu(rank, rank, NO_DEVICE, "") for rank in ranks)
+    return replace(run, gpus=gpus)

@@ -1,0 +1,77 @@
+"""What a trainer's log says of the steps of a whole run, of which a trace shows a few."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from chopper_core.model.side_table import SideTable
+from chopper_core.util.arrays import Float64, Int32, Int64
+
+FIGURES: Final = (
+    *("step_ns", "tokens_per_s", "samples_per_s", "tflops", "mfu_pct", "loss", "grad_norm"),
+    *("learning_rate", "memory_bytes", "data_ns"),
+)
+"""The figures of a step in a log: times in ns per step, tokens and TFLOP per second and GPU,
+samples per second of the whole job."""
+UNKNOWN: Final = -1
+"""In place of a rank or time that isn't known."""
+
+
+class TrainedSteps(SideTable, frozen=True, eq=False):
+    """The steps of a job by its logs, a row per step and rank, in order of attempt and step."""
+
+    FILE = "training.arrow"
+
+    rank: Int32
+    """`UNKNOWN` where the log is of the whole job."""
+    attempt: Int32
+    """How often the job was started before."""
+    step: Int64
+    steps: Int32
+    """The steps that the row is about: as many as lie between two lines, up to this step."""
+    stamp_ns: Int64
+    """When the line was written, on the clock of the log; `UNKNOWN` without a stamp."""
+    step_ns: Float64
+    """The mean time of these steps: as the trainer states it, else between stamps; NaN without."""
+    tokens_per_s: Float64
+    samples_per_s: Float64
+    tflops: Float64
+    mfu_pct: Float64
+    loss: Float64
+    grad_norm: Float64
+    learning_rate: Float64
+    memory_bytes: Float64
+    data_ns: Float64
+
+
+class TrainedPhases(SideTable, frozen=True, eq=False):
+    """Parts of steps that logs time, such as forward; a row per row of `TrainedSteps` and part."""
+
+    FILE = "training_phases.arrow"
+    CODES = ("phase",)
+
+    row: Int64
+    """The row of `TrainedSteps`."""
+    phase: Int32
+    """Code of its name."""
+    time_ns_each: Float64
+    """Per step."""
+
+
+class LogSource(Struct, frozen=True):
+    """A trainer's log, and how it was read."""
+
+    path: str
+    format: str
+    clock: str
+    rows: int
+    ranks: int
+    """How many ranks it names; 0 where it names none."""
+    is_stated: bool = True
+    """Whether the trainer states step times; else they are those between stamps."""
+    notes: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    unused: dict[str, int] = {}
+    """The number of values of each field that no figure is read from."""

@@ -1,0 +1,245 @@
+"""Trainers that write a line per step: `key: value` pairs behind the number of the step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from chopper_core.sources.registry import Recognised
+from chopper_core.sources.trainer.steps import StepField, StepRows, TrainerLog
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.text import HEAD_BYTES, FileHead, FileText
+from chopper_core.util.atomic import FileState, state_of
+from chopper_core.util.errors import DataError
+from chopper_core.util.patterns import late
+from chopper_core.util.progress import Progress, silent
+
+_COLOURS: Final = late(r"\x1b\[[0-9;]*[A-Za-z]")
+_PROBED_BYTES: Final = 1 << 20
+"""Trainers print their settings, perhaps those of each rank, before the first step."""
+_JSON_LIST: Final = late(r'\s*\[\s*[{\["]')
+_VALUE: Final = r"([^\s|]+)"
+_BYTES_VALUE: Final = r"([^\s|]+(?: [KMGT]i?B(?=[\s|,]))?)"
+_GAP: Final = r"[\s,|-]*"
+_ONLY_GAP: Final = late(r"[\s,|-]*")
+_WRITTEN: Final = late(r"[^\s|]+(?: [KMGT]i?B(?=[\s|,]))?")
+_MOST_KEYS: Final = 1 << 10
+"""Of a line."""
+
+
+class StepLines(Struct, frozen=True, dict=True):
+    """The lines of a trainer."""
+
+    format: str
+    """For people: `Megatron log`."""
+    marker: str
+    """The text that a line about a step has, and before which the launcher's and logger's are."""
+    step: str
+    """A pattern of what the line has from there, with the group `step`; with `epoch` and `of`, the
+    steps of an epoch, a step counts from the first epoch on."""
+    proof: str
+    """A pattern of what only this trainer's lines have."""
+    fields: Mapping[str, StepField]
+    """The keys that are used."""
+    before: str = r"(?<![\w/@.-])"
+    key: str = r"[A-Za-z_][\w/@.-]*"
+    between: str = r"\s*:\s*"
+    phases: str = ""
+    """The prefix of the keys of phases, which are in seconds."""
+    ignored: frozenset[str] = frozenset()
+    """Keys that say nothing of a step, such as the time that is left."""
+
+    @cached_property
+    def patterns(self) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+        """Those of a step, of a pair's key, and of the proof."""
+        pair = f"{self.before}({self.key}){self.between}"
+        return re.compile(self.step), re.compile(pair), re.compile(self.proof)
+
+    def recognise(self, head: FileHead) -> Recognised | None:
+        text = start_of(head)
+        if self.marker not in text:
+            return None
+        step, _, proof = self.patterns
+        for line in lines_of(text):
+            at = line.find(self.marker)
+            while at >= 0:
+                if step.match(line, at) and proof.search(line, at):
+                    return Recognised(self.format)
+                at = line.find(self.marker, at + 1)
+        return None
+
+    def read(self, path: Path, progress: Progress = silent) -> TrainerLog:
+        """Raises DataError without any step."""
+        text = FileText(path)
+        rows = StepRows(path, text.losses)
+        reader = LineReader(self, rows)
+        for block in text.blocks():
+            reader.add(block)
+            progress(f"read {path.name}", text.position, text.size_bytes)
+        reader.finish()
+        return rows.finish(self.format)
+
+    def rank(self, key: str) -> int:
+        """The place of a key among those declared."""
+        return next((at for at, each in enumerate(self.fields) if each == key), len(self.fields))
+
+    def field_of(self, key: str) -> StepField | None:
+        if self.phases and key.startswith(self.phases) and key not in self.fields:
+            return StepField(key.removeprefix(self.phases), 1e9, is_phase=True)
+        return self.fields.get(key)
+
+
+class _Template:
+    """Lines with the same keys: one pattern takes all known values at once."""
+
+    def __init__(self, lines: StepLines, line: str, begin: int) -> None:
+        """Of a line whose keys begin at a place."""
+        found = [*islice(lines.patterns[1].finditer(line, begin), _MOST_KEYS)]
+        keys = [each[1] for each in found]
+        known = [lines.field_of(key) for key in keys]
+        self.unused = [
+            key
+            for key, field in zip(keys, known, strict=True)
+            if field is None and key not in lines.ignored
+        ]
+        parts = [lines.step]
+        fields: dict[StepField, None] = {}
+        # Of several keys of one figure the one that is declared first leads.
+        leading: dict[StepField, str] = {}
+        for key, field in sorted(
+            zip(keys, known, strict=True), key=lambda each: lines.rank(each[0])
+        ):
+            if field is not None:
+                leading.setdefault(field, key)
+        end = begin
+        for match, field in zip(found, known, strict=True):
+            # Most keys follow the value before them: a search from there takes twice as long.
+            gap = _GAP if _ONLY_GAP.fullmatch(line, end, match.start()) else ".*?"
+            parts.append(f"{gap}{lines.before}{re.escape(match[1])}{lines.between}")
+            end = match.end()
+            if field is not None and field not in fields and leading[field] == match[1]:
+                fields[field] = None
+                parts.append(_BYTES_VALUE if field.is_bytes else _VALUE)
+                if written := _WRITTEN.match(line, end):
+                    end = written.end()
+        self.fields = tuple(fields)
+        self.pattern = re.compile("".join(parts))
+        groups = self.pattern.groupindex
+        self.step, self.epoch, self.of = (groups.get(name) for name in ("step", "epoch", "of"))
+        self.first = self.pattern.groups - len(fields)
+        self.lines = 0
+        self.rows: list[tuple[str | None, ...]] = []
+        self.prefixes: list[str] = []
+
+    def steps(self) -> list[str]:
+        at = (self.step or 1) - 1
+        if self.epoch is None or self.of is None:
+            return [row[at] or "" for row in self.rows]
+        epoch, of = self.epoch - 1, self.of - 1
+        return [
+            str((int(row[epoch] or 1) - 1) * int(row[of] or 0) + int(row[at] or 0))
+            for row in self.rows
+        ]
+
+
+class LineReader:
+    """Reads the lines of one trainer into rows."""
+
+    def __init__(self, lines: StepLines, rows: StepRows) -> None:
+        self._lines, self._rows = lines, rows
+        self._templates: dict[tuple[str, ...], _Template] = {}
+        self._by_colons: dict[int, _Template] = {}
+        """The template of the last line with so many colons: it has keys between all of them."""
+
+    def add(self, block: str) -> None:
+        """Add the steps in some whole lines."""
+        marker, templates = self._lines.marker, self._by_colons
+        for line in lines_of(block):
+            at = line.find(marker)
+            if at < 0:
+                continue
+            template = templates.get(line.count(":", at))
+            match = template.pattern.match(line, at) if template is not None else None
+            if match is None:
+                at, template = self._template(line, at)
+                if template is None:
+                    continue
+                match = template.pattern.match(line, at)
+                if match is None:
+                    self._rows.unreadable += 1
+                    continue
+            assert template is not None
+            template.prefixes.append(line[:at])
+            template.rows.append(match.groups())
+        for each in self._templates.values():
+            if each.rows:
+                self._flush(each)
+
+    def finish(self) -> None:
+        for each in self._templates.values():
+            for key in each.unused:
+                self._rows.unused[key] += each.lines
+
+    def _flush(self, template: _Template) -> None:
+        columns = [*zip(*template.rows, strict=True)][template.first :]
+        values = {
+            field: [text or "" for text in texts]
+            for field, texts in zip(template.fields, columns, strict=True)
+        }
+        self._rows.add_lines(template.prefixes, template.steps(), values)
+        template.lines += len(template.rows)
+        template.rows, template.prefixes = [], []
+
+    def _template(self, line: str, at: int) -> tuple[int, _Template | None]:
+        """Where the step begins in a line, and the template of its keys; None for other lines."""
+        step, pair, _ = self._lines.patterns
+        found = step.match(line, at)
+        while found is None:
+            # What stands before the line may have the marker, too.
+            at = line.find(self._lines.marker, at + 1)
+            if at < 0:
+                return at, None
+            found = step.match(line, at)
+        keys = tuple(pair.findall(line, found.end())[:_MOST_KEYS])
+        if keys not in self._templates:
+            if not any(self._lines.field_of(key) for key in keys):
+                return at, None
+            self._templates[keys] = _Template(self._lines, line, found.end())
+        template = self._templates[keys]
+        self._by_colons[line.count(":", at)] = template
+        return at, template
+
+
+def lines_of(block: str) -> list[str]:
+    """The lines of a log, without colours; progress bars end theirs with a carriage return."""
+    if "\x1b" in block:
+        block = _COLOURS.sub("", block)
+    if "\r" in block:
+        block = block.replace("\r", "\n")
+    return block.split("\n")
+
+
+def start_of(head: FileHead) -> str:
+    """The text of a file in which a first step is looked for; '' of other files."""
+    text = head.text
+    # Of the formats of text only JSON begins so; a launcher's prefix is `[rank0]:`.
+    if text.lstrip()[:1] == "{" or _JSON_LIST.match(text):
+        return ""
+    if len(head.data) < HEAD_BYTES:
+        return text
+    return _start_of(head.path, state_of(head.path))
+
+
+@lru_cache(maxsize=2)
+def _start_of(path: Path, _state: FileState) -> str:
+    try:
+        with ByteSource(path, _PROBED_BYTES) as source:
+            return source.read().decode("utf-8", "replace")
+    except DataError:
+        return ""

@@ -1,0 +1,115 @@
+"""Training: the whole run by its trainer's log, of which a trace shows a few steps."""
+
+from __future__ import annotations
+
+from math import isfinite, nan
+from typing import Final
+
+import numpy as np
+
+from chopper_core.analyses.rows import LabelledRows
+from chopper_core.analyses.training import Training, phases_of
+from chopper_core.columns import Values, numbered
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.util.errors import NothingToShow
+from chopper_core.views.shared.log_rows import (
+    COLUMNS,
+    charts,
+    headline,
+    logged,
+    mean_known,
+    notes,
+    of_windows,
+)
+from chopper_core.views.shared.table_view import columns_of, known_columns, table_view
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="training",
+    title="Training",
+    question="How does the whole run go by its trainer's log, and where do the traced steps stand?",
+    by=("window", "step", "attempt", "rank", "stage"),
+    no_statistic="computes its figures from the log's lines",
+    takes_samples=True,
+    takes_logs=True,
+)
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    training = logged(run)
+    if view.by == "rank":
+        return _by_rank(run, view, training)
+    if view.by == "stage":
+        return _by_stage(run, view, training)
+    return of_windows(run, view)
+
+
+def _by_rank(run: Run, view: View, training: Training) -> ViewResult:
+    if not len(training.ranks):
+        raise NothingToShow("the log names no ranks: its lines are about the whole job")
+    times, slow = training.by_rank()
+    rows = training.rows
+    whose = np.searchsorted(training.ranks, np.maximum(rows.rank, 0))
+    whose = np.where(rows.rank >= 0, whose, len(training.ranks))
+    figures = {
+        "logged_step_ns": Values(times),
+        "slower_pct": Values(100.0 * (slow - 1.0)),
+        "logged_steps": Values(
+            np.bincount(whose, rows.steps, len(training.ranks) + 1)[:-1].astype(np.int64)
+        ),
+    }
+    for name, figure in (("logged_tokens_per_s", "tokens_per_s"), ("loss", "loss")):
+        values = getattr(rows, figure)
+        known = np.isfinite(values)
+        if known.any():
+            counts = np.bincount(whose[known], minlength=len(training.ranks) + 1)[:-1]
+            sums = np.bincount(whose[known], values[known], len(training.ranks) + 1)[:-1]
+            figures[name] = Values(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
+    own = columns_of(figures, COLUMNS)
+    return table_view(
+        view,
+        LabelledRows("rank", list(map(str, training.ranks.tolist()))),
+        own,
+        opens=lambda row: view,
+        sort="-slower_pct" if len(training.ranks) > 1 else "",
+        shown=known_columns(own),
+        headline=headline(run, training),
+        notes=notes(run, training),
+        charts=charts(run, training)[:1],
+    )
+
+
+def _by_stage(run: Run, view: View, training: Training) -> ViewResult:
+    phases = phases_of(run, training)
+    if not phases:
+        raise NothingToShow("the log times no stages of a step, such as forward")
+    step_ns = training.mean("step_ns", training.steady)
+    means = [mean_known(values[training.steady]) for values in phases.values()]
+    means = [
+        mean if isfinite(mean) else mean_known(values)
+        for mean, values in zip(means, phases.values(), strict=True)
+    ]
+    own = columns_of(
+        {
+            "stage_ns": numbered(means),
+            "stage_pct": numbered(
+                [100.0 * each / step_ns if step_ns > 0 else nan for each in means]
+            ),
+        },
+        COLUMNS,
+    )
+    return table_view(
+        view,
+        LabelledRows("stage", [*phases]),
+        own,
+        total={},
+        opens=lambda row: view,
+        sort="-stage_ns",
+        shown=known_columns(own),
+        headline=headline(run, training),
+        notes=(
+            *notes(run, training),
+            "stages may hold one another: their times don't add up to the step",
+        ),
+    )

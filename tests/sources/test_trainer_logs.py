@@ -1,0 +1,316 @@
+"""Logs of trainers: lines as each writes them, below what launchers and loggers put before them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chopper_core.sources.registry import Family, family_of, read_source
+from chopper_core.sources.signals import ClockDomain
+from chopper_core.sources.trainer.steps import TrainerLog, number_in
+from chopper_core.util.errors import DataError
+
+MEGATRON = (
+    " [2026-03-05 08:40:0{n}.250000] iteration       {n}/     100 | "
+    "consumed samples:         {c} | elapsed time per iteration (ms): 1234.{n} | "
+    "throughput per GPU (TFLOP/s/GPU): 410.2 | "
+    "learning rate: 1.000000E-04 | global batch size:   256 | lm loss: 3.20{n}000E+00 | "
+    "loss scale: 1.0 | grad norm: 1.25 | number of skipped iterations:   0 |\n"
+)
+PRIMUS = (
+    "[20260305 08:40:0{n}][rank-31/32][INFO ] [--------trainer.py:2488] :  iteration {n}/ 36000 | "
+    "consumed samples: 3104000 | elapsed time per iteration (ms): 2701.{n}/2712.7 | "
+    "hip mem usage/free/total/usage_ratio: 227.35GB/28.63GB/255.98GB/88.81% | "
+    "compute per GPU (TFLOP/s/GPU): 210.5 (avg 217.3) | "
+    "tokens/s/GPU inst/harmonic mean: 12130.4/12525.5 | lm loss: 2.352391E+00 | "
+    "grad norm: 0.132 |\n"
+)
+TITAN = (
+    "[rank3]:[titan] 2026-03-05 08:40:0{n},125 - root - INFO - step: {n:2}  loss:  8.166{n}  "
+    "grad_norm:  3.6855  memory:  2.50GiB(3.12%)  tps: 7,28{n}  tflops: 407.35  mfu: 41.19%\n"
+)
+VERL = (
+    "(TaskRunner pid=123) step:{n} - global_seqlen/mean:61520.2 - actor/pg_loss:0.01{n} - "
+    "actor/grad_norm:np.float64(0.5) - perf/mfu/actor:0.34 - perf/throughput:1234.5 - "
+    "timing_s/gen:12.5 - timing_s/update_actor:20.25 - timing_s/step:4{n}.5\n"
+)
+MAXTEXT = (
+    "I0305 08:40:0{n}.500000 140 metric_logger.py:99] completed step: {n}, seconds: 1.{n}5, "
+    "TFLOP/s/device: 123.456, Tokens/s/device: 4567.890, total_weights: 65536, loss: 2.{n}45\n"
+)
+MMENGINE = (
+    "2026/03/05 08:40:0{n} - mmengine - INFO - Iter(train) [  {n}/1000]  base_lr: 1.0e-04 "
+    "lr: 2.0e-04  eta: 0:20:33  time: 1.2{n}45  data_time: 0.0123  memory: 12345  loss: 2.3{n}\n"
+)
+EPOCHS = (
+    "03/05 08:40:0{n} - mmengine - INFO - Epoch(train)  [2][{n}/500]  lr: 2.0e-04  eta: 1 day, "
+    "0:20:33  time: 1.2{n}45  data_time: 0.0123  memory: 12345  loss: 2.3{n}\n"
+)
+XTUNER = (
+    "[XTuner][RANK 5][2026-03-05 08:40:0{n}][INFO] Epoch 1 Step {n}/200 data_time: 0.0125 "
+    "lr: 1.000000e-05 time: 3.2{n}00 text_tokens: 32768 reduced_consumed_tokens: 99 "
+    "total_loss: 1.5{n}000000 grad_norm: 0.75000000 max_memory: 60.50 GB "
+    "reserved_memory: 64.00 GB tgs: 10150.4 exp_tgs: 10000.0 eta: 0:10:00 \n"
+)
+DEEPSPEED = (
+    "[2026-03-05 08:40:0{n},500] [INFO] [logging.py:96:log_dist] [Rank 0] step={n}, skipped=0, "
+    "lr=[1e-05], mom=[(0.9, 0.999)]\n"
+    "[2026-03-05 08:40:0{n},510] [INFO] [timer.py:260:stop] epoch=0/micro_step={m}/"
+    "global_step={n}, RunningAvgSamplesPerSec=5.2, CurrSamplesPerSec=5.{n}, MemAllocated=1.2GB, "
+    "MaxMemAllocated=3.5GB\n"
+    "[2026-03-05 08:40:0{n},520] [INFO] [logging.py:96:log_dist] [Rank 0] time (ms) | "
+    "fwd: 12.5 | bwd: 20.25 | bwd_inner: 19.5 | step: 3.25\n"
+)
+_GIB = 2.0**30
+
+
+def log_of(folder: Path, text: str, name: str = "train.log") -> TrainerLog:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    assert family_of(path) is Family.TRAINER
+    found: TrainerLog = read_source(path, Family.TRAINER)
+    return found
+
+
+def lines(template: str, count: int = 3) -> str:
+    return "".join(template.format(n=n, c=256 * n, m=4 * n) for n in range(1, count + 1))
+
+
+Expected = dict[str, list[float]]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (
+            MEGATRON,
+            {"step_ns": [1234.1e6, 1234.2e6, 1234.3e6], "tflops": [410.2] * 3,
+             "loss": [3.201, 3.202, 3.203], "grad_norm": [1.25] * 3, "learning_rate": [1e-4] * 3},
+        ),
+        (
+            PRIMUS,
+            {"step_ns": [2701.1e6, 2701.2e6, 2701.3e6], "tflops": [210.5] * 3,
+             "tokens_per_s": [12130.4] * 3, "loss": [2.352391] * 3, "grad_norm": [0.132] * 3,
+             "memory_bytes": [227.35 * _GIB] * 3},
+        ),
+        (
+            TITAN,
+            {"tokens_per_s": [7281, 7282, 7283], "tflops": [407.35] * 3, "mfu_pct": [41.19] * 3,
+             "loss": [8.1661, 8.1662, 8.1663], "grad_norm": [3.6855] * 3,
+             "memory_bytes": [2.5 * _GIB] * 3},
+        ),
+        (
+            VERL,
+            {"step_ns": [41.5e9, 42.5e9, 43.5e9], "tokens_per_s": [1234.5] * 3,
+             "mfu_pct": [34.0] * 3, "loss": [0.011, 0.012, 0.013], "grad_norm": [0.5] * 3},
+        ),
+        (
+            MAXTEXT,
+            {"step_ns": [1.15e9, 1.25e9, 1.35e9], "tokens_per_s": [4567.89] * 3,
+             "tflops": [123.456] * 3, "loss": [2.145, 2.245, 2.345]},
+        ),
+        (
+            MMENGINE,
+            {"step_ns": [1.2145e9, 1.2245e9, 1.2345e9], "loss": [2.31, 2.32, 2.33],
+             "learning_rate": [2e-4] * 3, "memory_bytes": [12345 * 2.0**20] * 3,
+             "data_ns": [0.0123e9] * 3},
+        ),
+        (
+            XTUNER,
+            {"step_ns": [3.21e9, 3.22e9, 3.23e9], "tokens_per_s": [10150.4] * 3,
+             "loss": [1.51, 1.52, 1.53], "grad_norm": [0.75] * 3, "learning_rate": [1e-5] * 3,
+             "memory_bytes": [60.5 * _GIB] * 3, "data_ns": [0.0125e9] * 3},
+        ),
+    ],
+)  # fmt: skip
+def test_each_trainer_s_lines(tmp_path: Path, template: str, expected: Expected) -> None:
+    log = log_of(tmp_path, "setup: 1\n" + lines(template) + "done\n")
+    assert log.step.tolist() == [1, 2, 3] and not log.losses.notes
+    assert {name: values.tolist() for name, values in log.figures.items()} == {
+        name: pytest.approx(values, rel=1e-12) for name, values in expected.items()
+    }
+
+
+def test_stamps_and_ranks_before_a_line(tmp_path: Path) -> None:
+    second = int(datetime(2026, 3, 5, 8, 40, 1, tzinfo=UTC).timestamp()) * 10**9
+    log = log_of(tmp_path, lines(TITAN))
+    assert log.clock is ClockDomain.LOCAL and log.rank.tolist() == [3] * 3
+    assert log.time_ns.tolist() == [second + n * 10**9 + 125 * 10**6 for n in range(3)]
+    assert log_of(tmp_path, lines(PRIMUS)).rank.tolist() == [31] * 3
+    assert log_of(tmp_path, lines(XTUNER)).rank.tolist() == [5] * 3
+    plain = lines(TITAN).replace("[rank3]:", "")
+    assert log_of(tmp_path, plain).rank.tolist() == [-1] * 3
+    assert log_of(tmp_path, plain, "rank7.log").rank.tolist() == [7] * 3
+    assert log_of(tmp_path, plain, "attempt_0/2/stdout.log").rank.tolist() == [2] * 3
+    of_srun = "".join(f"{rank}: {line}\n" for rank in (0, 11) for line in plain.splitlines())
+    assert log_of(tmp_path, of_srun).rank.tolist() == [0] * 3 + [11] * 3
+    zoned = plain.replace("08:40:0", "09:40:0").replace(",125", ".125+01:00")
+    log = log_of(tmp_path, zoned)
+    assert log.clock is ClockDomain.EPOCH and log.time_ns[0] == second + 125 * 10**6
+    # Those of mmengine's epochs and of absl lack the year.
+    for text in (lines(EPOCHS), lines(MAXTEXT)):
+        log = log_of(tmp_path, text)
+        year = datetime.fromtimestamp((tmp_path / "train.log").stat().st_mtime, UTC).year
+        stamp = datetime(year, 3, 5, 8, 40, 1, tzinfo=UTC).timestamp() * 1e9
+        assert 0 <= log.time_ns[0] - stamp < 10**9
+        assert any("lack the year" in note for note in log.notes)
+
+
+def test_steps_of_epochs_count_from_the_first(tmp_path: Path) -> None:
+    assert log_of(tmp_path, lines(EPOCHS)).step.tolist() == [501, 502, 503]
+
+
+def test_phases_and_unused_keys(tmp_path: Path) -> None:
+    log = log_of(tmp_path, lines(VERL))
+    assert {name: values.tolist() for name, values in log.phases.items()} == {
+        "gen": [12.5e9] * 3,
+        "update_actor": [20.25e9] * 3,
+    }
+    assert log.unused == {"global_seqlen/mean": 3}
+    assert log_of(tmp_path, lines(MEGATRON)).unused == {
+        "consumed samples": 3,
+        "global batch size": 3,
+        "loss scale": 3,
+        "number of skipped iterations": 3,
+    }
+
+
+def test_timers_below_a_step_of_megatron(tmp_path: Path) -> None:
+    """The parts of a step as the slowest rank has them."""
+    text = "".join(
+        MEGATRON.format(n=n, c=n)
+        + "(min, max) time across ranks (ms):\n"
+        + f"    forward-backward ...............................: (900.50, 91{n}.25)\n"
+        + "    optimizer ......................................: (50.00, 51.25)\n"
+        for n in (1, 2)
+    )
+    log = log_of(tmp_path, text)
+    assert {name: values.tolist() for name, values in log.phases.items()} == {
+        "forward-backward": [911.25e6, 912.25e6],
+        "optimizer": [51.25e6] * 2,
+    }
+
+
+def test_deepspeed_says_a_step_in_three_lines(tmp_path: Path) -> None:
+    log = log_of(tmp_path, lines(DEEPSPEED))
+    assert log.step.tolist() == [1, 1, 1, 2, 2, 2, 3, 3, 3] and log.rank.tolist()[0] == 0
+    rates = log.figures["samples_per_s"]
+    assert rates[np.isfinite(rates)].tolist() == pytest.approx([5.1, 5.2, 5.3])
+    assert set(log.phases) == {"fwd", "bwd", "bwd_inner", "step"}
+    forward = log.phases["fwd"]
+    assert forward[np.isfinite(forward)].tolist() == [12.5e6] * 3
+
+
+def test_colours_carriage_returns_and_what_is_cut(tmp_path: Path) -> None:
+    coloured = lines(TITAN).replace("step:", "\x1b[31mstep:").replace("  loss", "\x1b[39m  loss")
+    log = log_of(tmp_path, coloured.replace("\n", "\r\n"))
+    assert log.step.tolist() == [1, 2, 3] and log.figures["loss"].tolist()[0] == 8.1661
+    text = lines(TITAN)
+    log = log_of(tmp_path, text[: text.rindex("tps")])
+    assert log.step.tolist() == [1, 2] and log.losses.truncated
+    # A key that comes later, or is gone, loses nothing.
+    mixed = lines(TITAN).splitlines(keepends=True)
+    mixed[0] = mixed[0].replace("grad_norm:  3.6855  ", "")
+    mixed[1] = mixed[1].replace("mfu: 41.19%", "mfu: 41.19%  lr: 0.5")
+    log = log_of(tmp_path, "".join(mixed))
+    assert np.isnan(log.figures["grad_norm"]).tolist() == [True, False, False]
+    assert log.figures["learning_rate"].tolist()[1] == 0.5
+    assert log.figures["tflops"].tolist() == [407.35] * 3
+
+
+def test_thousands_and_decimal_commas() -> None:
+    assert number_in("7,282")[0] == 7282 and number_in("1,234,567.5")[0] == 1234567.5
+    assert number_in("3,25")[0] == 3.25 and number_in("41.19%") == (41.19, "%")
+    assert number_in("5901.2/5905.3")[0] == 5901.2 and np.isnan(number_in("n/a")[0])
+
+
+def test_the_state_of_hugging_face_s_trainer(tmp_path: Path) -> None:
+    history = [
+        {"epoch": 0.1, "grad_norm": 1.5, "learning_rate": 5e-5, "loss": 2.5, "step": 10},
+        {"epoch": 0.1, "eval_loss": 2.4, "step": 10},
+        {"epoch": 0.2, "grad_norm": 1.25, "learning_rate": 4e-5, "loss": 2.25, "step": 20},
+        {"epoch": 0.2, "step": 20, "train_runtime": 50.0, "train_samples_per_second": 12.8},
+    ]
+    text = json.dumps({"best_metric": None, "global_step": 20, "log_history": history}, indent=2)
+    log = log_of(tmp_path, text, "trainer_state.json")
+    assert log.step.tolist() == [10, 20, 20]
+    assert log.figures["loss"].tolist()[:2] == [2.5, 2.25]
+    assert log.figures["step_ns"].tolist()[2] == 2.5e9
+    assert log.figures["samples_per_s"].tolist()[2] == 12.8
+    printed = "".join(
+        f"\r{n}%|#| {10 * n}/100 [00:{15 * n:02}<02:15,  1.50s/it]"
+        f"{{'loss': '{3 - n / 4}', 'grad_norm': '1.5', 'learning_rate': '5e-05', "
+        f"'epoch': '0.{n}'}}\n"
+        for n in range(1, 4)
+    )
+    log = log_of(tmp_path, printed)
+    assert log.step.tolist() == [10, 20, 30]
+    assert log.figures["loss"].tolist() == [2.75, 2.5, 2.25]
+    assert log.figures["step_ns"].tolist()[1:] == [1.5e9, 1.5e9]
+
+
+def test_mlperf_events(tmp_path: Path) -> None:
+    def event(key: str, value: object, time_ms: int, **metadata: object) -> str:
+        text = json.dumps({
+            "namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME", "key": key,
+            "value": value, "metadata": {"file": "train.py", "lineno": 5, **metadata},
+        })  # fmt: skip
+        return f"0: :::MLLOG {text}\n"
+
+    text = event("global_batch_size", 64, 1_772_700_000_000) + "".join(
+        event("tracked_stats", {"train_loss": 5.0 - n, "throughput": 100.0 + n},
+              1_772_700_000_000 + 1000 * n, samples_count=640 * n)
+        for n in range(1, 4)
+    )  # fmt: skip
+    log = log_of(tmp_path, text)
+    assert log.step.tolist() == [10, 20, 30] and log.clock is ClockDomain.EPOCH
+    assert log.figures["loss"].tolist() == [4.0, 3.0, 2.0]
+    assert log.figures["samples_per_s"].tolist() == [101, 102, 103]
+    assert log.time_ns[0] == 1_772_700_001_000 * 10**6
+
+
+def test_structured_events_of_torchtitan(tmp_path: Path) -> None:
+    """A step of 100 ms with 10 ms for its batch and 80 ms forward and backward; one of 150 ms."""
+    begin_us = 1_772_700_000_000_000
+    events = []
+    for step, begin, took in ((1, 0, 100), (2, 100, 150), (3, 250, 100)):
+        for name, at in (("fetching_batch_start", 0), ("fetching_batch_end", 10),
+                         ("fwd_bwd_start", 15), ("fwd_bwd_end", took - 5)):  # fmt: skip
+            events.append((step, begin + at, name, None, None))
+        events.append((step, begin + took - 4, "metric_value", "loss", 5.0 - step))
+    text = "".join(
+        json.dumps({
+            "tid": 7, "rank": 2, "global_rank": 2, "source": "training", "step": step,
+            "time_us": begin_us + 1000 * at_ms, "log_type_name": name, "event_name": event,
+            "value": value,
+        }) + "\n"
+        for step, at_ms, name, event, value in events
+    )  # fmt: skip
+    log = log_of(tmp_path, text, "structured_logs/training.global_rank_2.20260305-AB.jsonl")
+    assert log.step.tolist() == [1, 2, 3] and log.rank.tolist() == [2] * 3
+    # The last one ends with its last event.
+    assert log.figures["step_ns"].tolist() == [100e6, 150e6, 96e6]
+    assert log.figures["data_ns"].tolist() == [10e6] * 3
+    assert log.figures["loss"].tolist() == [4.0, 3.0, 2.0]
+    assert log.phases["fwd_bwd"].tolist() == [80e6, 130e6, 80e6]
+
+
+def test_other_text_is_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "notes.log"
+    for text in (
+        "step: 1 of the recipe\nstep: 2 stir\n",
+        "iteration 3/10 done\n",
+        "Step 1/12 : FROM ubuntu\n",
+        "global_step=3 is what we want\n",
+        "the train run: time: 3\n",
+    ):
+        path.write_text(text)
+        assert family_of(path) is None
+    path.write_text("step: 1  loss: x  tps: y\n")
+    with pytest.raises(DataError):
+        read_source(path, Family.TRAINER)
