@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
+from chopper_core.align.arrows import arrow_pairs, graph_edges
 from chopper_core.align.checks import doubts_of_launches, lost_launches
 from chopper_core.align.collectives import activity_attributes, read_collectives
 from chopper_core.align.gpu_clock import on_host_clock
@@ -85,6 +86,7 @@ def align_rank(trace: Trace) -> AlignedRank:
 
 
 def _in_order_of_file(trace: Trace) -> AlignedRank:
+    arrows = arrow_pairs(trace)
     host = Host(trace, captured_points)
     on_clock = on_host_clock(trace, host.links)
     if on_clock.trace is not trace:
@@ -190,7 +192,8 @@ def _in_order_of_file(trace: Trace) -> AlignedRank:
     table = with_outside(table, rank_account.outside)
     of_host = HostSteps.of(dict.fromkeys(range(len(devices)), spans))
     waits = read_stated_waits(trace, devices)
-    side = side_tables(idle, of_host, memory, launching, attributes, waits)
+    edges = graph_edges(trace, arrows, devices)
+    side = side_tables(idle, of_host, memory, launching, attributes, waits, edges)
     findings = {
         **_unlinked(table, bare),
         "collectives without arguments": collectives.without_arguments,

@@ -180,6 +180,11 @@ def _with_times(rows: _Rows, logs: int) -> tuple[_Rows, list[bool]]:
     follows[1:] = (rank[1:] == rank[:-1]) & (attempt[1:] == attempt[:-1])
     since = np.ones(len(order), np.int64)
     since[1:] = np.where(follows[1:], step[1:] - step[:-1], 1)
+    # The first line of a start is about as many steps as the next one, where both are multiples.
+    begins = np.flatnonzero(~follows[:-1] & follows[1:]) if len(order) > 1 else np.empty(0, np.intp)
+    after = since[begins + 1]
+    is_multiple = (after > 1) & (step[begins] > 0) & (step[begins] % np.maximum(after, 1) == 0)
+    since[begins] = np.where(is_multiple, after, 1)
     since = np.clip(since, 1, np.iinfo(np.int32).max)
     took = np.full(len(order), np.nan)
     known = follows[1:] & (stamp[1:] >= 0) & (stamp[:-1] >= 0)

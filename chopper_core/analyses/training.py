@@ -56,6 +56,8 @@ class Training(Struct, frozen=True, eq=False, dict=True):
     figures: Mapping[str, Float64]
     """Means over ranks; the largest memory of any."""
     stamp_ns: Int64
+    is_stated: bool
+    """Whether the trainer states step times; those between stamps are the same for all ranks."""
 
     def __len__(self) -> int:
         return len(self.step)
@@ -135,8 +137,16 @@ class Training(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def relative(self) -> Float64:
-        """The time of each row over that of its place: how slow its rank is there."""
-        return ratios(self.rows.step_ns, self.step_ns[self.place])
+        """The time of each row over that of its place: how slow its rank is there.
+
+        Without step times of its own a rank is as slow as its tokens per second are few.
+        """
+        rates = self.rows.tokens_per_s
+        if self.is_stated or not np.isfinite(rates).any():
+            return ratios(self.rows.step_ns, self.step_ns[self.place])
+        known = np.flatnonzero(np.isfinite(rates))
+        usual = quantiles_of(rates[known], self.place[known], len(self), (MEDIAN,))[:, 0]
+        return ratios(usual[self.place], rates)
 
     def by_rank(self) -> tuple[Float64, Float64]:
         """The median time of each rank, and the median of how slow it is."""
@@ -154,10 +164,11 @@ class Training(Struct, frozen=True, eq=False, dict=True):
 def training_of(run: Run) -> Training | None:
     """The steps of a run's logs, worked out once; None without any."""
     rows = run.side(TrainedSteps)
-    return run.memo(("training",), lambda: _training(rows)) if len(rows) else None
+    is_stated = any(log.is_stated for log in run.logs)
+    return run.memo(("training",), lambda: _training(rows, is_stated)) if len(rows) else None
 
 
-def _training(rows: TrainedSteps) -> Training:
+def _training(rows: TrainedSteps, is_stated: bool) -> Training:
     first = run_starts(rows.attempt, rows.step)
     count = len(first)
     place = np.repeat(np.arange(count), np.diff(first, append=len(rows)))
@@ -187,6 +198,7 @@ def _training(rows: TrainedSteps) -> Training:
         times[:, 2],
         figures,
         np.maximum.reduceat(rows.stamp_ns, first),
+        is_stated,
     )
 
 

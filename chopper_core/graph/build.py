@@ -29,7 +29,7 @@ from chopper_core.graph.step_graph import (
 )
 from chopper_core.graph.waits import inferred_waits
 from chopper_core.model.run import Run
-from chopper_core.model.side_table import StreamWaits
+from chopper_core.model.side_table import GraphEdges, StreamWaits
 from chopper_core.model.table import NO_LABEL, NO_TIME, Kind, activity_count, activity_rows
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64
 from chopper_core.util.grouping import (
@@ -156,7 +156,7 @@ def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None, St
     queued = queue_times(gpu, stream, start, launch)
     timed = TimedRows(rows, gpu, stream, table.kind[rows], start, end, launch, queued)
     timed = with_lost_launches(run, timed)
-    said = stated_waits(run.side(StreamWaits), timed)
+    said = stated_waits(run.side(StreamWaits), run.side(GraphEdges), timed)
     if found is not None:
         return timed, edges, found[1], said
     is_inferred = np.isin(edges.evidence, (Evidence.QUEUED, Evidence.UNKNOWN))
@@ -164,7 +164,8 @@ def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None, St
     kept = edges.take(~is_inferred & (edges.evidence != Evidence.HOST))
     launches = timed.launch[waits.source], timed.launch[waits.target]
     is_own_graph = (launches[0] == launches[1]) & (launches[0] != NO_TIME)
-    waits = waits.take(said.is_open[waits.target] | is_own_graph)
+    is_stated = is_own_graph & said.has_graph[waits.target]
+    waits = waits.take((said.is_open[waits.target] | is_own_graph) & ~is_stated)
     return timed, joined_edges([kept, waits, said.edges]), None, said
 
 

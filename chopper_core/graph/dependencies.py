@@ -62,7 +62,8 @@ class Evidence(IntEnum):
     """The host launches right after the activity ends, each time, though no call waits for it."""
 
     EVENT = 12
-    """The trace states that its stream waits for an event that was recorded after the other."""
+    """The trace states that its stream waits for an event that was recorded after the other, or
+    that it follows the other in a graph."""
 
     @property
     def text(self) -> str:
@@ -90,7 +91,7 @@ _TEXTS: Final = {
     Evidence.REPEATED: "as the same kernels wait for another stream elsewhere",
     Evidence.FOLLOWED: "the host launches right after it each time",
     Evidence.MEETING: "members of a collective wait for each other",
-    Evidence.EVENT: "stated by the trace: its stream waits for the other's event",
+    Evidence.EVENT: "stated by the trace: an event of the other's stream, or an edge of its graph",
 }
 
 

@@ -19,10 +19,10 @@ from msgspec import Struct, field
 from chopper_core.graph.dependencies import STAMP_NS, Evidence
 from chopper_core.graph.host_nodes import TimedRows
 from chopper_core.graph.step_graph import EdgeRows
-from chopper_core.model.side_table import NO_STREAM, StreamWaits, WaitKind
+from chopper_core.model.side_table import NO_STREAM, GraphEdges, StreamWaits, WaitKind
 from chopper_core.model.table import NO_TIME
 from chopper_core.util.arrays import Index, Mask
-from chopper_core.util.grouping import places_by, stable_order
+from chopper_core.util.grouping import isin, places_by, stable_order
 
 _Sources = dict[int, int]
 """Stream → the place of the last activity of it that is waited for."""
@@ -38,6 +38,8 @@ class StatedWaits(Struct, frozen=True, eq=False):
     """Rows of which the trace doesn't state what other streams they wait for."""
     of_calls: Mapping[tuple[int, int], list[int]]
     """GPU and begin of a call that waits → the places of the activities that it waits for."""
+    has_graph: Mask
+    """Rows of launches whose edges between activities are stated."""
     contradicted: int = 0
     """Stated waits for activities that end after what waits for them has started."""
 
@@ -51,7 +53,26 @@ class _Pending(Struct):
     is_known: list[bool] = field(default_factory=list)
 
 
-def stated_waits(waits: StreamWaits, timed: TimedRows) -> StatedWaits:
+def graph_pairs(edges: GraphEdges, timed: TimedRows) -> set[tuple[int, int]]:
+    """The places of some rows between which a trace states edges of graphs."""
+    place = {
+        key: at
+        for at, key in enumerate(
+            zip(timed.gpu.tolist(), timed.stream.tolist(), timed.start.tolist(), strict=True)
+        )
+    }
+    columns = (edges.gpu, edges.stream, edges.start_ns, edges.before, edges.before_ns)
+    pairs = set()
+    for gpu, stream, start, before, before_ns in zip(
+        *(each.tolist() for each in columns), strict=True
+    ):
+        target, source = place.get((gpu, stream, start)), place.get((gpu, before, before_ns))
+        if source is not None and target is not None and source < target:
+            pairs.add((source, target))
+    return pairs
+
+
+def stated_waits(waits: StreamWaits, edges: GraphEdges, timed: TimedRows) -> StatedWaits:
     """What a run's trace states of some rows, in `time_order`.
 
     A GPU without any wait of a stream whose awaited event is known states nothing; one with
@@ -70,12 +91,18 @@ def stated_waits(waits: StreamWaits, timed: TimedRows) -> StatedWaits:
             is_stated = (waits.kind[own] == WaitKind.STREAM) & (waits.awaited[own] != NO_STREAM)
             is_open[mine if is_stated.any() else list(of_gpu.known)] = False
             is_open[list(of_gpu.unknown)] = True
+    of_graphs = graph_pairs(edges, timed)
+    is_own_graph = np.zeros(len(timed.rows), np.bool_)
+    stated = timed.launch[[target for _, target in of_graphs]]
+    is_own_graph[isin(timed.launch, stated) & (timed.launch != NO_TIME)] = True
+    pairs |= of_graphs
     source, target = np.array(sorted(pairs), np.intp).reshape(-1, 2).T
     is_right = timed.end[source] <= timed.start[target] + STAMP_NS
-    edges = EdgeRows(
+    found = EdgeRows(
         source, target, np.full(len(source), Evidence.EVENT, np.int8), np.zeros_like(source)
     )
-    return StatedWaits(edges.take(is_right), is_open, of_calls, int(np.sum(~is_right)))
+    contradicted = int(np.sum(~is_right))
+    return StatedWaits(found.take(is_right), is_open, of_calls, is_own_graph, contradicted)
 
 
 class _OfGpu:

@@ -59,6 +59,10 @@ _GENERIC: Final = re.compile(
 """Names of directories that say nothing of the run whose files they hold."""
 
 
+_OF_JOB: Final = re.compile(r"\d+|checkpoint[-_]\d+", re.IGNORECASE)
+"""Names of the directories of one job that each have a log."""
+
+
 class FoundRun(Struct, frozen=True):
     """A run of a directory of runs."""
 
@@ -367,10 +371,10 @@ def _are_one(parts: Sequence[_Part]) -> bool:
         return False
     logs = [part for part in parts if part.families == {Family.TRAINER}]
     if len(logs) > 1:
-        # A launcher makes a directory per rank.
+        # A launcher makes a directory per rank, a trainer one per checkpoint.
         names = [part.path.name for part in parts]
         return len(logs) == len(parts) and all(
-            name.isdecimal() or rank_in_name(name) is not None for name in names
+            _OF_JOB.fullmatch(name) or rank_in_name(name) is not None for name in names
         )
     kinds = [family for part in parts for family in part.families]
     are_kinds = len(kinds) == len(set(kinds))

@@ -350,6 +350,22 @@ class StreamWaits(SideTable, frozen=True, eq=False):
     """Waited for is what was launched by then; `time_ns` where that isn't stated."""
 
 
+class GraphEdges(SideTable, frozen=True, eq=False):
+    """What the activities of replayed graphs wait for, as the trace states it: an activity and
+    another one by their streams and starts. In order of GPU and time."""
+
+    FILE = "arrows.arrow"
+    TIMES = ("start_ns", "before_ns")
+    ORDER = ("start_ns",)
+
+    stream: Int64
+    start_ns: Int64
+    before: Int64
+    """The stream of the other one."""
+    before_ns: Int64
+    """Its start."""
+
+
 class MemoryEvents(SideTable, frozen=True, eq=False):
     """Allocations and releases on the GPUs of a run, in order of GPU and time."""
 

@@ -92,6 +92,20 @@ class Allocations(Rows, frozen=True, eq=False):
     """Bytes that the framework's allocator holds of the device from then on, or ABSENT."""
 
 
+class Arrows(Rows, frozen=True, eq=False):
+    """One row per end of an arrow between nodes of a graph, and two per node that is no activity:
+    its begin as the end of an arrow, its end as the start of one, with an id below 0."""
+
+    id: Int64
+    is_start: Mask
+    device: Int32
+    lane: Int64
+    """The lane of the device, as it is drawn."""
+    time_ns: Int64
+    rank: Int32
+    """The rank in a file that merges several, else ABSENT."""
+
+
 class SyncKind(IntEnum):
     """What a stated synchronization is; numbered as CUPTI does, but for records."""
 
@@ -231,7 +245,9 @@ class Captured(Rows, frozen=True, eq=False):
     start_ns: Int64
 
 
-_Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows, Allocations, Captured, Syncs)
+_Table = TypeVar(
+    "_Table", Activities, Launches, HostRanges, Flows, Allocations, Captured, Syncs, Arrows
+)
 
 
 def blank(table: type[_Table], count: int = 0) -> _Table:
@@ -275,6 +291,7 @@ class Trace(Struct, frozen=True):
     """Measured column of the kernel table → its value for each activity; NaN without one."""
     captured: Captured = blank(Captured)
     syncs: Syncs = blank(Syncs)
+    arrows: Arrows = blank(Arrows)
     operators: Mapping[int, OperatorTexts] = {}
     """Row of `ranges` → its inputs and outputs, of a trace that a host trace completes."""
 
@@ -325,6 +342,7 @@ def by_rank(trace: Trace) -> list[Trace]:
         for name in ("launches", "ranges", "flows", "allocations")
     }
     owners |= {"activities": trace.activities.rank, "syncs": trace.syncs.rank}
+    owners["arrows"] = trace.arrows.rank
     found: list[Trace] = []
     for rank in ranks:
         is_own = trace.activities.rank == rank

@@ -28,6 +28,7 @@ SPEC: Final = ViewSpec(
     by_of_runs=SETTINGS,
     no_statistic="has a row per finding, which is one thing",
     takes_samples=True,
+    takes_logs=True,
 )
 COSTS: Final = column("""cost_ns | ns | costs
     Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about.

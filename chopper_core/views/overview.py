@@ -85,6 +85,7 @@ SPEC: Final = ViewSpec(
     has_preview=True,
     no_statistic="shows the mean over the complete iterations",
     takes_samples=True,
+    takes_logs=True,
 )
 
 _MAX_GPUS: Final = 64

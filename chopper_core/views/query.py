@@ -117,6 +117,12 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def check_fits(run: Run, view: View, spec: ViewSpec) -> None:
     """Raises NothingToShow or UsageError where a view has no answer for a run."""
+    if run.is_logged_only and not spec.takes_logs:
+        able = ", ".join(each.name for each in view_specs() if each.takes_logs)
+        raise NothingToShow(
+            f"the view {spec.name} needs a trace, and this run has a trainer's log alone, which "
+            f"{able} show"
+        )
     if run.is_sampled_only and not spec.takes_samples:
         able = ", ".join(each.name for each in view_specs() if each.takes_samples)
         raise NothingToShow(

@@ -59,6 +59,8 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """The rows of several runs, where they are always the same; or `SETTINGS`."""
     takes_samples: bool = False
     """Whether it answers for a run of telemetry alone."""
+    takes_logs: bool = False
+    """Whether it answers for a run of a trainer's log alone."""
     is_live: bool = False
     """Whether its answer changes while the run stays the same."""
     any_split: bool = False

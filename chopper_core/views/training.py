@@ -32,6 +32,7 @@ SPEC: Final = ViewSpec(
     by=("window", "step", "attempt", "rank", "stage"),
     no_statistic="computes its figures from the log's lines",
     takes_samples=True,
+    takes_logs=True,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -213,6 +214,30 @@ def test_traced_steps_are_placed_by_number_without_stamps(tmp_path: Path) -> Non
     found = traced_steps(open_run(str(tmp_path), jobs=1))
     assert found is not None and found.longer == pytest.approx(0.5, abs=0.01)
     assert (found.steps, found.how) == ((80, 82), "by their numbers")
+
+
+def test_lines_about_several_steps(tmp_path: Path) -> None:
+    """A line every 10 steps is about 10; after a start at 100 the first one, too."""
+    text = megatron(lambda *_: 1.0, range(10, 121, 10))
+    text += megatron(lambda *_: 1.0, range(110, 201, 10))
+    (tmp_path / "m.log").write_text(text)
+    run = open_run(str(tmp_path))
+    training = training_of(run)
+    assert training is not None and set(training.steps.tolist()) == {10}
+    assert [each.again for each in restarts_of(training)] == [20]
+    frame = query(run, parse("R?view=training"))
+    assert frame.labels[0] == "1-10" and frame.total["logged_steps"] == 220
+
+
+def test_checkpoints_of_one_job_are_one_run(tmp_path: Path) -> None:
+    for last in (20, 40):
+        history = [{"step": step, "loss": 3 - step / 100} for step in range(10, last + 1, 10)]
+        folder = tmp_path / f"checkpoint-{last}"
+        folder.mkdir()
+        text = json.dumps({"global_step": last, "log_history": history})
+        (folder / "trainer_state.json").write_text(text)
+    steps = open_run(str(tmp_path)).side(TrainedSteps)
+    assert steps.step.tolist() == [10, 20, 30, 40] and steps.steps.tolist() == [10] * 4
 
 
 def test_logs_fill_tables_of_runs(tmp_path: Path) -> None:

@@ -180,6 +180,22 @@ def test_phases_and_unused_keys(tmp_path: Path) -> None:
     }
 
 
+def test_timers_below_a_step_of_megatron(tmp_path: Path) -> None:
+    """The parts of a step as the slowest rank has them."""
+    text = "".join(
+        MEGATRON.format(n=n, c=n)
+        + "(min, max) time across ranks (ms):\n"
+        + f"    forward-backward ...............................: (900.50, 91{n}.25)\n"
+        + "    optimizer ......................................: (50.00, 51.25)\n"
+        for n in (1, 2)
+    )
+    log = log_of(tmp_path, text)
+    assert {name: values.tolist() for name, values in log.phases.items()} == {
+        "forward-backward": [911.25e6, 912.25e6],
+        "optimizer": [51.25e6] * 2,
+    }
+
+
 def test_deepspeed_says_a_step_in_three_lines(tmp_path: Path) -> None:
     log = log_of(tmp_path, lines(DEEPSPEED))
     assert log.step.tolist() == [1, 1, 1, 2, 2, 2, 3, 3, 3] and log.rank.tolist()[0] == 0

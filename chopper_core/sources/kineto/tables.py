@@ -22,7 +22,10 @@ from chopper_core.sources.kineto.events import (
     COUNTER_CATEGORY,
     COUNTERS,
     CPU,
+    CPU_FUNCTIONS,
+    CUDA_FUNCTIONS,
     FIGURES,
+    FIRST_ARROW,
     FLOW_CATEGORIES,
     FORWARD_BACKWARD,
     FRAME_CATEGORY,
@@ -30,6 +33,7 @@ from chopper_core.sources.kineto.events import (
     INSTANT_CATEGORY,
     LAUNCH_CATEGORIES,
     MEMORY_EVENT,
+    NODE_CATEGORIES,
     OLD_RANGE,
     RANGE_CATEGORIES,
     RECORD_CATEGORY,
@@ -44,12 +48,14 @@ from chopper_core.sources.kineto.events import (
     kept_inputs,
     mark_of,
     name_copies,
+    number_functions,
     old_category,
     split_ranks,
 )
 from chopper_core.sources.trace import (
     Activities,
     Allocations,
+    Arrows,
     Collective,
     Flows,
     HostCategory,
@@ -99,6 +105,7 @@ _TABLE_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys((INSTANT_CATEGORY, ""), "instants"),
     COUNTER_CATEGORY: "counters",
     **dict.fromkeys((SYNC_CATEGORY, RECORD_CATEGORY), "syncs"),
+    **dict.fromkeys(NODE_CATEGORIES, "nodes"),
 }
 """The table of the events of a category."""
 _IDS: Final = frozenset(
@@ -122,6 +129,7 @@ _TABLES: Final[Mapping[str, type[Rows]]] = {
     "flows": Flows,
     "allocations": Allocations,
     "syncs": Syncs,
+    "arrows": Arrows,
 }
 """The tables of a trace by their fields there."""
 
@@ -187,6 +195,10 @@ class TraceTables:
         """The kept inputs of operators (`KeptInputs`), by the code of their name."""
         self._input_codes = _InputCodes()
         self.has_text_ids = False
+        self._last_function = 0
+        """The last number of an operator in an old autograd trace."""
+        self._has_nodes = False
+        """Whether nodes of graphs are numbered, each by its place among the rows here."""
 
     def add(self, events: Sequence[Event]) -> None:
         if split_ranks(events[:_RANK_SAMPLE]):
@@ -202,6 +214,7 @@ class TraceTables:
             groups[category] = own[_TABLE_OF[category]] if category in _TABLE_OF else []
         # A loop without a step of the interpreter: half of the time.
         any(map(list.append, map(groups.__getitem__, categories), events))
+        own["instants"] = self._without_functions(own)
         self._add_activities(own["activities"])
         self._add_launches(own["launches"])
         self._add_ranges(self._tables["ranges"], own["ranges"])
@@ -216,7 +229,26 @@ class TraceTables:
         for kind in self._flow_ends:
             self._add_flows(kind, own[kind])
         self._add_syncs(own["syncs"])
+        self._add_arrows(own[HOST_DEVICE])
+        self._add_nodes(own["nodes"])
         self._add_allocations(self._without_counters(own["instants"]))
+
+    def _without_functions(self, own: Mapping[str, list[Event]]) -> list[Event]:
+        """Those without a category but the events of old autograd traces, which are put where
+        later ones are."""
+        is_old = [
+            event.ph == COMPLETE and event.pid in (CPU_FUNCTIONS, CUDA_FUNCTIONS)
+            for event in own["instants"]
+        ]
+        functions = [*compress(own["instants"], is_old)]
+        if not functions:
+            return own["instants"]
+        self._last_function = number_functions(functions, self._last_function)
+        for event in functions:
+            self.event_counts[str(event.cat)] += 1
+            own[_TABLE_OF[event.cat]].append(event)
+        self.event_counts[""] -= len(functions)
+        return [*compress(own["instants"], map(not_, is_old))]
 
     def _without_counters(self, events: list[Event]) -> list[Event]:
         """The events but those of counters without a category, which are counted as others are."""
@@ -235,7 +267,9 @@ class TraceTables:
 
     def is_joinable(self) -> bool:
         """Whether nothing but codes changes when these tables are joined to others."""
-        return not (self.has_text_ids or self._repeats.rows)
+        return not (
+            self.has_text_ids or self._has_nodes or self._last_function or self._repeats.rows
+        )
 
     def share(self) -> Share:
         """All that was added, which the tables no longer have."""
@@ -462,6 +496,38 @@ class TraceTables:
             "reserved": bounded(int_column([arg.reserved for arg in args]), MAX_BYTES),
         }
         self._tables["allocations"].add(columns)
+
+    def _add_arrows(self, events: Sequence[Event]) -> None:
+        """Add the ends of arrows between nodes of graphs, of those to activities of a device."""
+        own = [event for event in events if type(event.id) is int and event.id >= FIRST_ARROW]
+        if own:
+            ids = int_column([event.id for event in own])
+            is_start = np.array([event.ph == "s" for event in own], np.bool_)
+            self._add_ends(own, ids, is_start, [event.ts for event in own])
+
+    def _add_nodes(self, events: Sequence[Event]) -> None:
+        """Add the nodes of graphs that are no activities: arrows lead through them."""
+        timed, columns = self._timed(events) if events else ([], {})
+        if timed:
+            self._has_nodes = True
+            begin, took = columns["start_ns"], columns["duration_ns"]
+            number = -2 - np.arange(len(timed)) - len(self._tables["arrows"])
+            for is_start, at in ((False, begin), (True, begin + took)):
+                self._add_ends(timed, number, np.full(len(timed), is_start), at)
+
+    def _add_ends(
+        self, events: Sequence[Event], ids: Int64, is_start: Mask, times: Sequence[Any] | Int64
+    ) -> None:
+        at_ns = times if isinstance(times, np.ndarray) else nanoseconds(times)[0]
+        columns: Columns = {
+            "id": ids,
+            "is_start": is_start,
+            "device": bounded(int_column([event.pid for event in events]), _INT32_LIMIT),
+            "lane": int_column([event.tid for event in events]),
+            "time_ns": at_ns,
+            "rank": self._ranks(events),
+        }
+        self._tables["arrows"].add(columns)
 
     def _add_syncs(self, events: Sequence[Event]) -> None:
         """Add stated synchronizations, but for those with a whole GPU, which calls show."""

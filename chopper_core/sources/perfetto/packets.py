@@ -72,6 +72,9 @@ class Stage(Struct):
     """Grid, in workgroups, and workgroup of a launch."""
     arguments: dict[str, int]
     """Of a launch, by name."""
+    number: int
+    waits: tuple[int, ...]
+    """The numbers of those that it waits for."""
 
 
 class GpuCounterSample(Struct):
@@ -356,6 +359,8 @@ class PerfettoTrace:
                 or each.int_value
                 for each in (launch.args if launch else ())
             },
+            event.event_id,
+            tuple(event.event_wait_ids),
         )
 
     def _samples(self, sequence: _Sequence, event: Any, time_ns: int) -> Iterator[GpuCounterSample]:

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
-from chopper_core.sources.kineto.events import COUNTER_CATEGORY, Event, event_of
+from chopper_core.sources.kineto.events import (
+    COUNTER_CATEGORY,
+    FIRST_ARROW,
+    HOST_DEVICE,
+    Event,
+    event_of,
+)
 from chopper_core.sources.kineto.tables import TraceTables
 from chopper_core.sources.perfetto.packets import (
     NEEDED,
@@ -137,12 +143,19 @@ class _PacketReader:
         self._source = source
         self._slices: defaultdict[int, list[Slice]] = defaultdict(list)
         self._events: list[Event] = []
+        self._stages: dict[int, tuple[Any, Any, int, int]] = {}
+        """Number of an activity of a GPU → its device, lane, begin and end."""
+        self._waits: list[tuple[int, int]] = []
 
     def add(self, row: Slice | Stage | GpuCounterSample) -> None:
         if isinstance(row, Slice):
             self._slices[row.track].append(row)
         elif isinstance(row, Stage):
-            self._add(_event_of_stage(row), row.start_ns, row.duration_ns)
+            fields = _event_of_stage(row)
+            lane = fields["pid"], fields["tid"]
+            self._add(fields, row.start_ns, row.duration_ns)
+            self._stages[row.number] = *lane, row.start_ns, row.start_ns + row.duration_ns
+            self._waits += [(each, row.number) for each in row.waits]
         else:
             self.tables.event_counts[COUNTER_CATEGORY] += 1
 
@@ -155,6 +168,14 @@ class _PacketReader:
                 fields = self._translated(each, track, place)
                 begin, end = _own_times(each)
                 self._add(fields, begin, end - begin if end >= 0 else -1)
+        for number, (source, target) in enumerate(self._waits, FIRST_ARROW):
+            if source in self._stages and target in self._stages:
+                for ph, (pid, tid, *times) in zip(
+                    "sf", (self._stages[source], self._stages[target]), strict=True
+                ):
+                    ts = (times[ph == "s"] - self.base_ns) / 1000
+                    arrow = {"ph": ph, "cat": HOST_DEVICE, "pid": pid, "tid": tid, "ts": ts}
+                    self._events.append(event_of({**arrow, "id": number}))
         self._flush()
 
     def _add(self, fields: dict[str, Any], start_ns: int, duration_ns: int) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
-from chopper_core.sources.trainer.lines import StepLines
-from chopper_core.sources.trainer.steps import LOG_SUFFIXES, StepField
+from chopper_core.sources.trainer.lines import LineReader, StepLines, lines_of
+from chopper_core.sources.trainer.steps import LOG_SUFFIXES, StepField, StepRows, TrainerLog
+from chopper_core.tables.text import FileText
+from chopper_core.util.patterns import late
+from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Megatron, Primus"
 FILES: Final = "the output of a job with lines `iteration 10/ 100 | … | elapsed time …`"
@@ -50,4 +54,30 @@ _LINES: Final = StepLines(
         ),
     },
 )
-recognise, read = _LINES.recognise, _LINES.read
+recognise = _LINES.recognise
+_TIMER: Final = late(r"\s*([a-z][\w/-]{0,80}) \.*: \((\d+\.?\d*), (\d+\.?\d*)\)\s*")
+"""Below a step's line: the least and the most of the ranks, in ms."""
+
+
+def read(path: Path, progress: Progress = silent) -> TrainerLog:
+    """Read the lines of steps, and the timers of their parts below them.
+
+    Raises DataError without any step.
+    """
+    text = FileText(path)
+    rows = StepRows(path, text.losses)
+    reader = LineReader(_LINES, rows)
+    step, _, _ = _LINES.patterns
+    last: tuple[int, int] | None = None
+    for block in text.blocks():
+        reader.add(block)
+        if "..: (" in block or last is not None:
+            for line in lines_of(block):
+                if (at := line.find(_LINES.marker)) >= 0:
+                    found = step.match(line, at)
+                    last = (rows.origin(line[:at])[0], int(found["step"])) if found else last
+                elif last is not None and (timer := _TIMER.fullmatch(line)):
+                    rows.add_phase(*last, timer[1], 1e6 * float(timer[3]))
+        progress(f"read {path.name}", text.position, text.size_bytes)
+    reader.finish()
+    return rows.finish(_LINES.format)

@@ -148,6 +148,8 @@ class StepRows:
         self._time_ns = GrowingColumn(np.int64)
         self._figures: dict[str, GrowingColumn] = {}
         self._phases: dict[str, GrowingColumn] = {}
+        self._parts: dict[str, dict[tuple[int, int], float]] = {}
+        """Parts of steps by name, then by rank and step."""
         self._waiting: list[tuple[int, int, int, Mapping[StepField, float]]] = []
         """Rows that are added one by one."""
 
@@ -212,6 +214,24 @@ class StepRows:
             {field: np.array([own.get(field, nan) for own in values]) for field in fields},
         )
 
+    def add_phase(self, rank: int, step: int, name: str, took_ns: float) -> None:
+        """Add a part of a step that has a row already, or will have one."""
+        self._parts.setdefault(name, {})[rank, step] = took_ns
+
+    def _add_parts(self) -> None:
+        if not self._parts:
+            return
+        keys = zip(self._rank.whole().tolist(), self._step.whole().tolist(), strict=True)
+        # A step that is run again has its parts in its last row.
+        place = {key: at for at, key in enumerate(keys)}
+        for name, parts in self._parts.items():
+            values = np.full(len(self), np.nan)
+            for key, took_ns in parts.items():
+                if key in place:
+                    values[place[key]] = took_ns
+            self._phases[name] = GrowingColumn(np.float64)
+            self._phases[name].append(values)
+
     def set_stamp(self, time_ns: int | None, clock: ClockDomain) -> int:
         """A stamp that needs no parsing; -1 for one of another clock or of no run."""
         if self._stamps.clock is None:
@@ -248,6 +268,7 @@ class StepRows:
     def finish(self, format_name: str) -> TrainerLog:
         """The log of the file; raises DataError without any step."""
         self._flush()
+        self._add_parts()
         self.losses.note(self.unreadable, "line", "about a step that can't be parsed: skipped")
         self.losses.unreadable_events += self.unreadable
         if not len(self):

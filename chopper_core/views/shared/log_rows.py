@@ -25,7 +25,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import ratios
+from chopper_core.util.grouping import median_of, ratios
 from chopper_core.views.shared.table_view import columns_of, known_columns, table_view
 from chopper_core.views.spec import ViewResult
 
@@ -80,7 +80,8 @@ COLUMNS: Final = columns(
         From the last line before the start to the first one after it.
         missing: the first start, or no stamps
     slower_pct | % | vs ranks | signed
-        Median over the steps of the rank's time beyond the median of the ranks.
+        Median over the steps of the rank's time beyond the median of the ranks; where the trainer
+        states no step times, of the time that its tokens take.
         missing: {_NO_TIME}
     stage_ns | ns | time
         Mean time of the stage per step.
@@ -134,9 +135,11 @@ class _LogRows(Struct, frozen=True, eq=False):
 def window_size(training: Training) -> int:
     """The steps of a window: a round number of which few are needed."""
     span = int(training.step.max() - training.step.min()) + 1 if len(training) else 1
-    least = max(-(-span // _MOST_WINDOWS), 1)
+    # A line about several steps is in one window.
+    each = max(round(median_of(training.steps)), 1) if len(training) else 1
+    least = max(-(-span // (_MOST_WINDOWS * each)), 1)
     power: int = 10 ** (len(str(least)) - 1)
-    return next((each * power for each in (1, 2, 5) if each * power >= least), 10 * power)
+    return each * next((size * power for size in (1, 2, 5) if size * power >= least), 10 * power)
 
 
 def _rows(run: Run, training: Training, by: str) -> _LogRows:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.graph.build import step_graph
+from chopper_core.graph.dependencies import Evidence
 from chopper_core.ingest.open import open_run
 from chopper_core.model.table import Category, KernelTable
 from chopper_core.sources.perfetto import reader
@@ -107,6 +109,26 @@ def test_a_trace_of_rocprof_sys_groups_by_queue_or_stream(tmp_path: Path, by_str
     assert run.sources[0].clock == "boottime: since boot, without a date"
     notes = [each for each in run.sources[0].losses if "names no GPU" in each]
     assert len(notes) == by_stream
+
+
+def test_waits_of_a_graph_s_activities_are_stated(tmp_path: Path) -> None:
+    trace = TraceWriter()
+    trace.clocks((BOOTTIME, 1), time=1)
+    trace.interned(gpu_specifications={1: "Kernel"}, event_names={1: "a", 2: "b", 3: "c"})
+    waits: dict[int, list[int]] = {1: [], 2: [1], 3: [1]}
+    for number, at in ((1, 1_000), (2, 9_000), (3, 20_000)):
+        event = trace.stage(at, 5_000, 7, 1, number, device_id=0, stream_id=6 + number,
+                            correlation=4, graph_node_id=number)  # fmt: skip
+        event.event_id = number
+        event.event_wait_ids.extend(waits[number])
+    run = open_run(str(trace.write(tmp_path / "a.pftrace")), jobs=1)
+    graph = step_graph(run)
+    own = graph.evidence == Evidence.EVENT
+    name = [run.table.names[code] for code in run.table.kernel]
+    assert {(name[graph.row[s]], name[graph.row[t]])
+            for s, t in zip(graph.source[own], graph.target[own], strict=True)} == {
+        ("a", "b"), ("a", "c"),
+    }  # fmt: skip
 
 
 def test_slices_of_a_track_nest_by_time() -> None:
