@@ -94,12 +94,14 @@ def as_json(
         rows = rounded(rows)
         known = {name: each for name, each in document["total"].items() if each is not None}
         document["total"] = rounded(known)
-    if most_bytes is None and limit is None:
-        most_bytes = MAX_BYTES
+    fixed = len(json_text(document).encode())
     if most_bytes is not None:
-        rows = rows_within(rows, most_bytes - len(json_text(document).encode()))
+        rows = rows_within(rows, most_bytes - fixed, least=1)
+    elif limit is None:
+        rows = rows_within(rows, MAX_BYTES - fixed)
     document |= {"rows": rows, "rows_shown": len(rows)}
-    document["notes"] += limit_notes(frame, len(rows))
+    by = str(count) if len(rows) == count else f"{(most_bytes or MAX_BYTES) // 1000} kB"
+    document["notes"] += limit_notes(frame, len(rows), by)
     return json_text(document | _given(pictures=pictures))
 
 
@@ -136,13 +138,13 @@ def _unknown(frame: Frame, columns: Sequence[Metric]) -> dict[str, str]:
     }
 
 
-def rows_within(rows: Sequence[dict[str, Any]], size: int) -> list[dict[str, Any]]:
-    """The first rows, as many as have a size as JSON; one at least."""
+def rows_within(rows: Sequence[dict[str, Any]], size: int, least: int = 0) -> list[dict[str, Any]]:
+    """The first rows, as many as have a size as JSON; at least so many."""
     room = size - _NOTE_BYTES
     for place, row in enumerate(rows):
         room -= len(_ascii(row)) + _ROW_BYTES
         if room < 0:
-            return list(rows[: max(place, 1)])
+            return list(rows[: max(place, least)])
     return list(rows)
 
 
@@ -283,7 +285,8 @@ def csv_cell(value: object) -> object:
     return clean(f"'{value}" if value.startswith(_FORMULA) else value)
 
 
-def limit_notes(frame: Frame, shown: int) -> list[str]:
+def limit_notes(frame: Frame, shown: int, limit: str = "") -> list[str]:
     if shown == len(frame):
         return []
-    return [f"{len(frame) - shown} of {len(frame)} rows left out by the limit of {shown}"]
+    count = f"{len(frame) - shown} of {len(frame)}"
+    return [f"{count} rows left out by the limit of {limit or shown}"]

@@ -170,6 +170,15 @@ def test_an_address_without_a_run_needs_an_open_one() -> None:
         Toolbox().call("show", {"address": "?view=ranks"})
 
 
+def test_too_many_columns_are_asked_for_again(toolbox: Toolbox) -> None:
+    wide = ", ".join(f"{number} as a_column_of_some_length_{number}" for number in range(2_000))
+    answer = json.loads(toolbox.call("sql", {"query": f"select {wide}", "run": DEMO}))
+    assert "2000 columns is too long for an answer; ask for fewer" in answer["unknown"]
+    long = "select repeat('x', 300) as x from range(1000)"
+    text = toolbox.call("sql", {"query": long, "run": DEMO, "limit": 50})
+    assert len(text.encode()) <= MAX_ANSWER_BYTES and json.loads(text)["rows_shown"] == 50
+
+
 def test_sql_asks_one_run(toolbox: Toolbox) -> None:
     with pytest.raises(ChopperError, match="demo_data holds several runs: SQL asks one of them"):
         toolbox.call("sql", {"query": "select 1", "run": "demo_data"})
