@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ MAX_ROWS: Final = 200
 MAX_BYTES: Final = 100_000
 """Of a frame as JSON without a limit and pictures."""
 BRIEF_COLUMNS: Final = 8
+_MAX_SENTENCE: Final = 2_000
 _ROW_BYTES: Final = 4
 """Of what separates a row from the next."""
 _NOTE_BYTES: Final = 100
@@ -85,10 +86,10 @@ def as_json(
             partial_total=sorted(frame.partial_total.intersection(names)),
             held_total=sorted(frame.extrapolated_total.intersection(names)),
             unknown=_unknown(frame, columns),
-            headline=frame.headline,
+            headline=_sentences(frame.headline),
             quality=[doubt.as_json for doubt in frame.quality],
         ),
-        "notes": list(frame.notes),
+        "notes": _sentences(frame.notes),
     }
     if is_brief:
         rows = rounded(rows)
@@ -103,6 +104,11 @@ def as_json(
     by = str(count) if len(rows) == count else f"{(most_bytes or MAX_BYTES) // 1000} kB"
     document["notes"] += limit_notes(frame, len(rows), by)
     return json_text(document | _given(pictures=pictures))
+
+
+def _sentences(texts: Iterable[str]) -> list[str]:
+    """Sentences, cut where the names that they quote are of no use any more."""
+    return [t if len(t) <= _MAX_SENTENCE else f"{t[: _MAX_SENTENCE - 1]}…" for t in texts]
 
 
 def _row(frame: Frame, row: int, columns: Sequence[Metric]) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def test_a_link_that_leads_outside_is_no_way_out(tmp_path: Path) -> None:
         ("what_if", {"questions": [5]}, "what_if takes questions of type array"),
         ("what_if", {"questions": ["no contention"] * 9}, "what_if takes 8 questions at a time"),
         ("sql", {"query": "drop table gpus"}, "only SELECT is possible"),
-        ("show", {"address": "?view=ranks&columns=nope"}, "no column 'nope'"),
+        ("show", {"address": "?view=ranks&columns=nope"}, "column 'nope'"),
     ],
 )
 def test_a_wrong_call_is_a_sentence(
