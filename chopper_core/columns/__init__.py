@@ -7,9 +7,11 @@ from chopper_core.columns import (
     breakdown as breakdown,
     launches as launches,
     sequences as sequences,
+    inference as inference,
     counters as counters,
     counters_formulas as counters_formulas,
     counters_units as counters_units,
+    roofline as roofline,
 )
 from chopper_core.columns.counters import raw_counter as raw_counter
 from chopper_core.columns.lookup import (

@@ -267,11 +267,16 @@ def _possible_clock(mhz: Float64, chip: Chip) -> Float64:
     return np.where(mhz > _CLOCK_LIMIT * chip.number("clock_mhz"), nan, mhz)
 
 
+def _gap_to_nominal(share: Float64, _: Chip) -> Float64:
+    """Missing where the clock would be impossible: the counted cycles outlast a short kernel."""
+    return np.where(share > 100.0 * _CLOCK_LIMIT, nan, 100.0 - share)
+
+
 _THEN: Final[Mapping[str, Callable[[Float64, Chip], Float64]]] = {
     "counter_mhz": _possible_clock,
     "active_cus": _active_cus,
     "remote_read_pct": lambda share, _: np.maximum(share, 0.0),
-    "nominal_gap_pct": lambda share, _: 100.0 - share,
+    "nominal_gap_pct": _gap_to_nominal,
 }
 _WHOLES: Final[Mapping[str, tuple[str, str]]] = {
     "duration": ("", TIME),

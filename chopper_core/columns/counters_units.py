@@ -17,8 +17,9 @@ formulas("""\
 nominal_ns | ns | at nominal | UnaryLab/chopper Reported Duration
     Time of the GPU's cycles at its published clock: GRBM_GUI_ACTIVE / XCCs / clock.
     = 1e3 / xccs clock_mhz * GRBM_GUI_ACTIVE
-nominal_gap_pct | % | off nominal | UnaryLab/chopper Reported Duration Difference
-    Duration beyond nominal_ns, in % of the duration: 100 - 100 x nominal_ns / duration.
+nominal_gap_pct | % | clock gap% | UnaryLab/chopper Reported Duration Difference
+    Duration beyond nominal_ns, in % of the duration: 100 - 100 x nominal_ns / duration; missing
+    where the cycles would need 1.1 x the highest clock.
     = 1e5 / xccs clock_mhz * GRBM_GUI_ACTIVE / counter_duration_ns
 """)
 _MFMA = """
@@ -28,7 +29,7 @@ mfma_{name}_flop | FLOP | {type} FLOP | panel 1000
 """
 formulas("".join(_MFMA.format(name=each, type=each.upper()) for each in _TYPES))
 _ISSUED = """
-mfma_{name}_insts |  | MFMA {type} | panel 1000
+mfma_{name}_insts |  | {type} MFMAs | panel 1000
     Matrix instructions in {type}: SQ_INSTS_VALU_MFMA_{type}.
 """
 formulas(
@@ -68,12 +69,12 @@ branch_insts |  | branches | panel 1000
     Branches: SQ_INSTS_BRANCH.
 message_insts |  | messages | panel 1000
     Messages: SQ_INSTS_SENDMSG.
-lds_bytes_moved | B | LDS moved | panel 0200
+lds_moved_bytes | B | LDS moved | panel 0200
     Bytes of the LDS, if every access is full: 128 x (SQ_LDS_IDX_ACTIVE - SQ_LDS_BANK_CONFLICT).
     = 128 SQ_LDS_IDX_ACTIVE - 128 SQ_LDS_BANK_CONFLICT
 lds_peak_pct | % | LDS peak% | panel 0200
     lds_gbps in % of 128 B per cycle and CU at the published clock.
-    = 100 / clock_mhz 1e-3 compute_units 128 * lds_bytes_moved / counter_duration_ns
+    = 100 / clock_mhz 1e-3 compute_units 128 * lds_moved_bytes / counter_duration_ns
 lds_clean_pct | % | LDS clean% | UnaryLab/chopper LDS Bank Conflicts/Access
     Share of the LDS's cycles without a bank conflict: 100 x (SQ_LDS_IDX_ACTIVE -
     SQ_LDS_BANK_CONFLICT) / SQ_LDS_IDX_ACTIVE.

@@ -73,7 +73,7 @@ FEWEST: Final = threshold("""layers or iterations needed to tell one that differ
 IRREGULAR: Final = threshold("""irregular iteration | 2 | times the median
     warm-up, compilation, evaluation or a checkpoint: not a regular step. A note names them, and
     no other rule looks at them""")
-SMALLEST_SAVING: Final = threshold("""smallest potential saving | 0.1 | % of the iteration
+SMALLEST_SAVING: Final = threshold("""smallest cost or saving | 0.1 | % of the iteration
     iteration times of a steady run vary by about as much; a smaller saving is not worth a look""")
 ROBUST_Z: Final = threshold("""distance from the median | 6 | x 1.4826 x MAD
     the usual 3.5 (Iglewicz and Hoaglin) is for a single test; here every operation is tested""")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import with_places
+from chopper_core.align.node_cpu import cpu_of_nodes
 from chopper_core.align.sensors import believed, coverage
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, placed_together
@@ -158,6 +159,7 @@ def attach_telemetry(run: Run, opening: RunInputs) -> Run:
         run,
         sampled=figures,
         of_nodes=of_nodes,
+        cpu=(*run.cpu, *cpu_of_nodes(placed)),
         status=status_of(run.gpus, figures.get(SignalName.POWER_W, {}), found_files, read),
         table=run.table.with_measured(telemetry_columns(table, measured, steps)),
         measured={**measured, **run.measured},
@@ -206,7 +208,7 @@ def attach_cpu(run: Run, opening: RunInputs) -> Run:
     read = {str(file.path) for file in files.files}
     return replace(
         run,
-        cpu=tuple(found),
+        cpu=(*found, *run.cpu),
         failed=(*run.failed, *failed),
         skipped=tuple(item for item in run.skipped if item[0] not in read),
     )

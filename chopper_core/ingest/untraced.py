@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from chopper_core.align.checks import doubts_of_file, without_impossible
 from chopper_core.align.counters import counter_signals
 from chopper_core.align.identity import gpus_of_telemetry
+from chopper_core.align.node_cpu import cpu_of_nodes
 from chopper_core.align.rank import align_rank, used_names
 from chopper_core.align.sensors import believed
 from chopper_core.align.telemetry import interval_table, signals, summaries
@@ -44,6 +45,11 @@ _NUMBERED: Final = "its samples have no timestamps, so they are numbered: one a 
 _WHY_KNOWN: Final = "the run has no trace: its clock is that of the samples"
 _STOPPED: Final = "OOM or stopped"
 _REGION: Final = "code of the roctx range"
+_OTHER_RUN: Final = "belongs to another profiled run, with fewer dispatches than the one shown"
+_OTHER_GROUP: Final = (
+    "is another group of sampled counters, of an execution with other kernels than the one shown; "
+    "open it alone, or put a trace next to both: each is matched with it"
+)
 NO_CLOCK: Final = "none: dispatches have no times, only their order"
 
 
@@ -126,7 +132,7 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         gpus=gpus,
         sources=(source,),
         skipped=tuple(
-            (str(path), "belongs to another profiled run, with fewer dispatches than the one shown")
+            (str(path), _OTHER_GROUP if other.sampled and chosen.sampled else _OTHER_RUN)
             for other in dispatch_runs
             for path in other.paths
             if path not in chosen.paths
@@ -249,6 +255,7 @@ def telemetry_run(opening: RunInputs) -> Run | None:
         measured=measured,
         sampled=figures,
         of_nodes=of_nodes,
+        cpu=cpu_of_nodes(placed),
         status=status_of(gpus, figures.get(SignalName.POWER_W, {}), found, read),
         overrides=overrides,
     )

@@ -475,6 +475,13 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         if name in MEMORY_SIGNALS and len(memory):
             signals: Mapping[str, Signal] = self.memo(("memory signals",), memory.signals)
             return signals[name]
+        counted = any(each.startswith(COUNTS_PER_US) for each in self.measured)
+        if counted and name.startswith(f"{SAMPLED}."):
+            if self.hardware is None:
+                why = "the product of the GPUs, which the files lack: --hardware MI300X gives it"
+            else:
+                why = "counters that this run has no samples of at the same times"
+            raise UsageError(f"the signal {name!r} needs {why}")
         if name not in _RUNNING:
             raise UsageError(
                 f"unknown signal {name!r}; this run has {', '.join(self.signal_names)}"

@@ -69,7 +69,18 @@ _MODEL_IN_NAME: Final = late(
 )
 """A model is named with its billions of parameters: `llama3-70b`, `mixtral-8x7b`."""
 _FSDP_IN_NAME: Final = late(r"(?<![a-z])fsdp(?P<version>[12]?)(?![a-z0-9])", re.IGNORECASE)
-_CHARLLM_NAME: Final = late(r"(?P<model>[^/]+)_\d+_(?:(?P<bits>[01]{5})|mbs\d+)")
+_CHARLLM_NAME: Final = late(r"(?P<model>[^/]+)_(?P<index>\d+)_(?:(?P<bits>[01]{5})|mbs\d+)")
+_CHARLLM_H200: Final = late(r"(?<![a-z0-9])h200(?![a-z0-9])", re.IGNORECASE)
+_CHARLLM_LAYOUTS: Final = {
+    "gpt3-175b": ("tp2 pp16", "tp4 pp8", "tp8 pp4", "tp1 pp32"),
+    "llama3-70b": ("tp8 pp2", "tp4 pp4", "tp2 pp8", "tp1 pp16"),
+    "mixtral-8x22b": ("ep8 tp1 pp4", "ep8 tp2 pp2", "ep8 tp4 pp1"),
+    "mixtral-8x7b": ("ep8 tp1", "ep4 tp2"),
+}
+"""Model → the layouts that the indices in names stand for in CharLLM-PPT's sweeps on H200, from 1
+on, by their YAML; on other GPUs the indices mean others."""
+LAYOUT_FROM: Final = "layout_from"
+"""The setting that says that a layout is an assumption, and of what."""
 _CHARLLM_BITS: Final = {0: "cc", 1: "act", 4: "sync"}
 """Places of the options in the names of CharLLM-PPT's runs: overlap of communication, activation
 recomputation, synchronous."""
@@ -129,6 +140,21 @@ def in_name(name: str) -> dict[str, Setting]:
             words = [word for place, word in _CHARLLM_BITS.items() if bits[place] == "1"]
             found["options"] = "+".join(words) or "base"
     return found
+
+
+def in_sweep(names: Iterable[str]) -> dict[str, Setting]:
+    """The layout of a run of CharLLM-PPT by the index in its name, the last of its directories'.
+
+    Only below a directory that names the GPUs of the sweep, H200; marked by `LAYOUT_FROM`.
+    """
+    *above, name = names
+    match = _CHARLLM_NAME.fullmatch(name)
+    if match is None or not any(map(_CHARLLM_H200.search, above)):
+        return {}
+    layouts, place = _CHARLLM_LAYOUTS.get(match["model"].lower(), ()), int(match["index"]) - 1
+    if not 0 <= place < len(layouts):
+        return {}
+    return {**in_name(layouts[place]), LAYOUT_FROM: "index in the name"}
 
 
 class Given(Struct, frozen=True):

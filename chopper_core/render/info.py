@@ -326,6 +326,24 @@ def info_text(run: Run, width: int = 0) -> Escaped:
     return escape_each(lines, is_sentence=False)
 
 
+_MOST_NAMED: Final = 3
+"""Files of one kind with one reason that are named each."""
+
+
+def _by_reason(items: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """A line per file, or one for many files in a directory with the same ending and reason."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for item in items:
+        path = PurePath(item["path"])
+        key = str(path.parent), path.suffix, item["reason"]
+        alike.setdefault(key, []).append(item["path"])
+    for (_, _, reason), paths in alike.items():
+        if len(paths) <= _MOST_NAMED:
+            yield from (f"{path}: {reason}" for path in paths)
+        else:
+            yield f"{paths[0]} and {len(paths) - 1} more like it: {reason}"
+
+
 def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Iterable[str]]]:
     """Titles and lines; a section without lines isn't shown."""
     if not run.is_sampled_only:
@@ -341,8 +359,7 @@ def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Ite
     yield "files that could not be used", (item["reason"] for item in found["failed"])
     yield "collectives, over all GPUs", map(_collective_line, found["collectives"])
     yield "model FLOPs by data type, over all GPUs", _flops_lines(run, found["model_flops"])
-    skipped = (f"{item['path']}: {item['reason']}" for item in found["skipped"])
-    yield "files not read", skipped
+    yield "files not read", _by_reason(found["skipped"])
     of_what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
     coverage = () if run.is_sampled_only else _coverage_lines(found["coverage"])
     yield f"label coverage in % of {of_what}, by rule", coverage

@@ -45,9 +45,14 @@ _MAGIC_BYTES: Final = 64
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _PICKLE: Final = (
     "is a Python pickle, which can run any code, so Chopper never opens it; convert it where it "
-    'comes from: pandas.read_pickle("gpu.pkl").to_csv("gpu.csv", index=False) keeps ts '
-    "(CLOCK_MONOTONIC), gpu (the KFD node) and the columns of amdsmi_get_gpu_metrics_info"
+    'comes from: pandas.read_pickle("{name}").to_csv("{stem}.csv", index=False) keeps {columns}'
 )
+_PICKLED: Final = {
+    "cpu": "ts, cpu and percent; add the column core from lscpu -e=CPU,CORE",
+    "gpu": "ts (CLOCK_MONOTONIC), gpu (the KFD node) and the columns of "
+    "amdsmi_get_gpu_metrics_info",
+}
+"""What the original's pickles hold, by the stem of their names."""
 _SNAPSHOT: Final = (
     "is a memory snapshot of PyTorch, a Python pickle, which can run any code, so Chopper never "
     "opens it; profile with profile_memory=True instead: the JSON trace then has every allocation"
@@ -130,6 +135,9 @@ class ByteSource:
                 self._file.close()
                 if meaning is _PICKLE and any(key in magic for key in _SNAPSHOT_KEYS):
                     meaning = _SNAPSHOT
+                elif meaning is _PICKLE:
+                    columns = _PICKLED.get(path.stem, "its columns")
+                    meaning = meaning.format(name=path.name, stem=path.stem, columns=columns)
                 raise DataError(f"{path} {meaning}.")
         if magic.startswith(_GZIP_MAGIC):
             self._inflater = _INFLATE.decompressobj(_GZIP_WINDOW_BITS)

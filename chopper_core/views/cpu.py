@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.base import base_of
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.analyses.samples import even_places
 from chopper_core.columns import Values, columns, numbered
@@ -33,6 +34,7 @@ SPEC: Final = ViewSpec(
     by=("iteration", "cpu", "core"),
     of="above:PERCENT, file:NAME",
     no_statistic="shows means over samples of all processors",
+    takes_samples=True,
 )
 
 _NO_SAMPLES: Final = (
@@ -149,9 +151,11 @@ class _Use(Struct, frozen=True, eq=False):
 
 def answer(run: Run, view: View) -> ViewResult:
     level, samples = _chosen(run, view)
+    use = _Use.of(samples, level)
+    if run.is_sampled_only:
+        return _of_samples(run, view, use, level)
     by = view.by or "iteration"
     node = run.tree_of(view).node(view.path)
-    use = _Use.of(samples, level)
     use = use.between(int(node.min("start_ns")[0]), int(node.max("end_ns")[0]))
     is_along_time = by == "iteration"
     if is_along_time:
@@ -169,6 +173,26 @@ def answer(run: Run, view: View) -> ViewResult:
         notes=_notes(run, use, level),
         charts=_charts(run, use),
     )
+
+
+def _of_samples(run: Run, view: View, use: _Use, level: float) -> ViewResult:
+    """The processors of a run of telemetry alone, over all of its time."""
+    by = view.by or "cpu"
+    if by == "iteration":
+        raise NothingToShow("iterations need a trace; by=cpu has a row per processor")
+    labels, own = (_by_cpu if by == "cpu" else _by_core)(use)
+    found = table_view(
+        view,
+        LabelledRows(by, labels),
+        own,
+        opens=lambda row: view,
+        sort="-cpu_busy_pct",
+        headline=_headline(use, level),
+        notes=_notes(run, use, level),
+        charts=_charts(run, use),
+        base=base_of(run, view).applied,
+    )
+    return replace(found, by=by)
 
 
 def _chosen(run: Run, view: View) -> tuple[float, CpuSamples]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,7 @@ from chopper_core.columns.metric import Theme
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import (
     CYCLES,
+    RECOMPUTED,
 )
 from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import facts, percent
@@ -46,6 +47,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 _NOTED_PCT: Final = 1.0
 _MAX_BARS: Final = 200
+HFU: Final = "hfu_pct"
 
 COLUMNS: Final = columns(
     """
@@ -56,6 +58,11 @@ COLUMNS: Final = columns(
     largest_loss | | largest loss
         The largest part of lost_ns.
         missing: the row loses nothing
+    hfu_pct | % | HFU %
+        Hardware FLOPs utilization: the time that all FLOPs take at peak, those of recomputed
+        activations too, in % of elapsed_ns: theoretical_pct + recompute_pct. Without recomputation
+        it is theoretical_pct, the MFU.
+        missing: the FLOPs of the row are unknown
 """,
     source="overhead breakdown",
 )
@@ -123,7 +130,18 @@ def totals(run: Run, view: View) -> list[tuple[Metric, Values]]:
     names = [name for name, share in SHARES.items() if share.name in view.columns]
     node = tree.node(view.path)
     whole = _divided(run, tree, view, "", node, covered_parts(Coverage(run, view, "", node, node)))
-    return [(SHARES[name], whole.share(name)) for name in names]
+    found = [(SHARES[name], whole.share(name)) for name in names]
+    if HFU in view.columns:
+        found.append((COLUMNS[HFU], _hfu(whole)))
+    return found
+
+
+def _hfu(parts: TimeParts) -> Values:
+    """MFU, and the same of the FLOPs of recomputation."""
+    model, again = parts.share(THEORY), parts.share(RECOMPUTED)
+    marked = [each.extrapolated for each in (model, again) if each.extrapolated is not None]
+    either = np.any(marked, axis=0) if marked else None
+    return Values(model.known() + again.known(0.0), ~model.present(), either)
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -162,7 +180,7 @@ def answer(run: Run, view: View) -> ViewResult:
         columns_of(figures, declared),
         columns_of(of_whole, declared),
         sort="-lost_ns" if has_theory else "-elapsed_ns",
-        shown=("elapsed_ns", *COLUMNS, *(shares[name] for name in used), *used),
+        shown=("elapsed_ns", *_columns_of(used), *(shares[name] for name in used), *used),
         headline=(_headline(base, whole, words),),
         notes=(
             *_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
@@ -173,6 +191,11 @@ def answer(run: Run, view: View) -> ViewResult:
             BarChart(f"time by {by} and its parts", "ms", top, bars),
         ),
     )
+
+
+def _columns_of(used: Sequence[str]) -> tuple[str, ...]:
+    """The view's own columns: HFU is another figure than MFU in a run that recomputes."""
+    return tuple(name for name in COLUMNS if name != HFU or RECOMPUTED in used)
 
 
 def _figures(parts: TimeParts, of_matrix: Mask) -> dict[str, Values]:
@@ -187,6 +210,7 @@ def _figures(parts: TimeParts, of_matrix: Mask) -> dict[str, Values]:
         "elapsed_ns": Values(parts.elapsed_ns),
         "lost_ns": lost,
         "largest_loss": worded(largest),
+        HFU: _hfu(parts),
         **parts.values,
         **{SHARES[name].name: share for name, share in shares.items()},
     }

@@ -188,7 +188,10 @@ def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: f
         # The curves of the view lack the last sample's value, which the summaries have.
         every = (*_columns(run, view, found, options), *sampled)
         own = {metric.name: (metric, values) for metric, values in every}
-    known = [own[name] for name in known_columns([*own.values()])]
+    names = known_columns([*own.values()])
+    known = [own[name] for name in names]
+    # What the telemetry lacks is a column without figures, which has its reason.
+    unknown = [each for name, each in own.items() if name not in names]
     means = {
         signal: own[name][1].known()
         for signal, name in (("power_w", "mean_power_w"), ("gfx_mhz", "mean_gfx_mhz"))
@@ -208,7 +211,7 @@ def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: f
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in gpus_of(run)]),
-        known,
+        [*known, *unknown],
         total=totals_of(known),
         shown=known_columns(known, _SHOWN_ALONE),
         headline=headline,

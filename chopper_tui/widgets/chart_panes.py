@@ -14,7 +14,7 @@ from chopper_core.model.charts import Card, Cards, Chart, Composition
 from chopper_core.model.run import Run
 from chopper_core.model.units import scaled_text
 from chopper_core.model.view import ALL_TIME, View
-from chopper_core.render.cells import SENTENCES, column_texts, level_title
+from chopper_core.render.cells import SENTENCES, ColumnText, column_texts, level_title
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled
@@ -428,11 +428,7 @@ def cards_of(frame: Frame) -> Cards | None:
                 tuple(text for each in first if (text := _figure(frame, each.metric, row))),
                 "└ " * (owners is not None and owners.at(row) is not None) + frame.labels[row],
                 frame.addresses(row),
-                "  ".join(
-                    f"{each.metric.title} {text}"
-                    for each in rest
-                    if (text := _figure(frame, each.metric, row))
-                ),
+                _note(frame, rest, row),
                 float(shares.at(row) or 0.0) if shares is not None else 0.0,
                 level.get(str(sure.cell(row)), 0) if sure is not None else 0,
                 str(rules.cell(row)) if rules is not None else "",
@@ -442,6 +438,26 @@ def cards_of(frame: Frame) -> Cards | None:
         ),
         figures=title,
     )
+
+
+_NOTE: Final = 150
+"""Characters of a detail next to its line, at most; `?` has all of it, and what to do."""
+
+
+def _note(frame: Frame, columns: Sequence[ColumnText], row: int) -> str:
+    """The range of what a finding saves and the beginning of its detail; other sentences have their
+    other figures."""
+    if "detail" not in frame.values:
+        shown = ((each.metric.title, _figure(frame, each.metric, row)) for each in columns)
+        return "  ".join(f"{title} {text}" for title, text in shown if text)
+    ends = [
+        _figure(frame, each.metric, row)
+        for each in columns
+        if each.metric.name in ("saving_low_ns", "saving_high_ns")
+    ]
+    detail = str(frame.values["detail"].cell(row) or "")
+    short = detail if len(detail) <= _NOTE else f"{detail[: _NOTE - 1].rpartition(' ')[0]}…"
+    return f"{' to '.join(ends)}: {short}" if len(ends) == 2 and all(ends) else short
 
 
 def _headings(frame: Frame) -> list[str]:
@@ -458,7 +474,9 @@ def _figure(frame: Frame, metric: Metric, row: int) -> str:
     if values.words is not None:
         return str(values.cell(row) or "")
     number = values.at(row)
-    return "" if number is None else scaled_text(number, metric.unit)
+    if number is None:
+        return ""
+    return "≤" * values.is_bound(row) + scaled_text(number, metric.unit)
 
 
 def _place_of(chosen: Sequence[Card], cards: Sequence[Card]) -> int:

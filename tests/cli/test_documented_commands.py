@@ -18,11 +18,17 @@ from typing import Final
 
 import pytest
 
+from chopper_core.extensions.chakra.host_trace import SCHEMAS
+from chopper_core.extensions.chakra.synthetic import generate, pattern_settings
 from chopper_tui.cli import command_module
 from chopper_tui.commands import COMMANDS
+from tests.communication.test_flight_recorder import WORLD, dump, entry
+from tests.communication.test_inspector import written
 from tests.conftest import ROOT
 from tests.fuzz.seeds import SEEDS
+from tests.ingest.test_linked_traces import linked
 from tests.ingest.test_run_sets import trace
+from tests.oracles.astra_sim import ring_of, simulated_log
 
 PAGES: Final = [
     ROOT / "README.md",
@@ -48,7 +54,8 @@ NAMES: Final = {
     r"RUN\?order=pp": "demo_data/fsdp2?parallel=tp=2,pp=4&order=pp",
     r"RUN:pp=2\?": "demo_data/fsdp2:pp=2?parallel=tp=2,pp=4&",
     r"runs DIR --sweep": "runs sweep --sweep",
-    r"workload/sim\.log": "simulated/sim.log",
+    r"-o workload\b": "-o $(mktemp -d)",
+    r"\bDUMPS\b": "dumps",
     r"\bADDRESS\b": "demo_data/fsdp2:gpu=5/iteration=11",
     r"'select …'": "'select 1'",
     r"\bRUN\b": "demo_data/fsdp2",
@@ -169,9 +176,16 @@ def place(tmp_path: Path) -> Path:
         (run / "manifest.json").write_text(
             f'{{"model": "llama", "tp": {tp}, "microbatch": {tp}, "global_batch": 8}}'
         )
-    for name in ("simulated", "runs/chakra"):
+    for name in ("dumps", "runs/chakra"):
         (tmp_path / name).mkdir(parents=True)
-    SEEDS["astra-sim log"](tmp_path / "simulated")
+    dump(tmp_path / "dumps", 0, [entry(1), entry(2, "started")], {WORLD: [0, 1]})
+    written(tmp_path / "logs")
+    linked(tmp_path / "linked.0.json", SCHEMAS[-1])
+    workload = tmp_path / "workload"
+    generate("data_parallel", pattern_settings("data_parallel", ["ranks=4"]), workload)
+    for name in (".", "gb_s50", "gb_s200"):
+        (workload / name / "log").mkdir(parents=True)
+        (workload / name / "log" / "log.log").write_text(simulated_log(workload, ring_of(50)))
     SEEDS["chakra"](tmp_path / "runs" / "chakra")
     (tmp_path / "trace.0.et").symlink_to(next((tmp_path / "runs" / "chakra").glob("*.et")))
     (tools := tmp_path / "bin").mkdir()

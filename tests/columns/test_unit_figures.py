@@ -99,7 +99,7 @@ FORMULAS: dict[str, Callable[[Counters], float]] = {
     "vmem_insts": plain("SQ_INSTS_VMEM"),
     "branch_insts": plain("SQ_INSTS_BRANCH"),
     "message_insts": plain("SQ_INSTS_SENDMSG"),
-    "lds_bytes_moved": lds,
+    "lds_moved_bytes": lds,
     "lds_peak_pct": lambda c: 100 * lds(c) / ns(c) / (CLOCK * CUS * 0.128),
     "lds_clean_pct": lambda c: 100 * lds(c) / 128 / c["SQ_LDS_IDX_ACTIVE"],
     "lds_access_pct": of_cus("SQ_ACTIVE_INST_LDS", 200),

@@ -15,7 +15,8 @@ from chopper_core.model.address import parse
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.store.writer import write_store
-from chopper_core.util.errors import DataError
+from chopper_core.tables.bytes import ByteSource
+from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
 from tests.sources.counters.counter_writers import read_counters
 
@@ -245,3 +246,42 @@ def test_counters_of_other_samples_give_no_figure(tmp_path: Path) -> None:
     run = open_run(str(tmp_path), overrides=Overrides(hardware="MI300X"))
     assert "sampled.counter_mhz" in run.signal_names
     assert "sampled.mfma_util_pct" not in run.signal_names
+
+
+def test_a_figure_of_samples_without_hardware_says_what_it_needs(tmp_path: Path) -> None:
+    write(tmp_path, counters={"SQ_WAVES": WAVES, "GRBM_GUI_ACTIVE": CYCLES})
+    run = open_run(str(tmp_path))
+    assert run.hardware is None
+    with pytest.raises(UsageError, match="--hardware MI300X"):
+        run.signal("sampled.mfma_util_pct")
+    known = open_run(str(tmp_path), overrides=Overrides(hardware="MI300X"))
+    with pytest.raises(UsageError, match="needs counters"):
+        known.signal("sampled.mfma_util_pct")
+    with pytest.raises(UsageError, match="unknown signal"):
+        known.signal("nothing")
+
+
+def test_another_group_is_no_other_program(tmp_path: Path) -> None:
+    """One whose kernels are fewer is joined; one with other kernels can't be, and says why."""
+    write(tmp_path / "group_0", counters={"SQ_WAVES": WAVES})
+    write(tmp_path / "group_1", counters={"GRBM_GUI_ACTIVE": CYCLES})
+    path = tmp_path / "group_1" / "kernel_traces_rank0.csv"
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
+    run = open_run(str(tmp_path))
+    assert column(run, "GRBM_GUI_ACTIVE")["gemm"] == pytest.approx(5000)
+    heading, *rows = path.read_text().splitlines()
+    path.write_text(
+        "\n".join([heading, *(f"other_{number}{row}" for number, row in enumerate(rows))])
+    )
+    run = open_run(str(tmp_path))
+    reasons = [why for name, why in run.skipped if "group_1" in name]
+    assert reasons and all("another group of sampled counters" in why for why in reasons)
+
+
+@pytest.mark.parametrize("stem", ["cpu", "gpu", "metric_samples"])
+def test_the_advice_for_a_pickle_names_it(tmp_path: Path, stem: str) -> None:
+    path = tmp_path / f"{stem}.pkl"
+    path.write_bytes(b"\x80\x04.")
+    with pytest.raises(DataError, match=f'read_pickle."{stem}.pkl"..to_csv."{stem}.csv"') as error:
+        ByteSource(path)
+    assert ("lscpu" in str(error.value)) == (stem == "cpu")

@@ -10,6 +10,7 @@ import pytest
 
 from chopper_core.graph.build import step_graph
 from chopper_core.graph.dependencies import INFERRED, Evidence
+from chopper_core.ingest.open import open_run
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from tests.support import opened_events
@@ -85,3 +86,44 @@ def test_arrows_of_a_graph_are_what_its_kernels_wait_for(tmp_path: Path, through
     # Without them, that 4 starts right after 3 each time looks like a wait.
     bare = step_graph(opened_events(tmp_path, graph_trace(arrows=False)))
     assert np.isin(bare.evidence, INFERRED).any()
+
+
+def test_old_traces_of_autograd_have_kernels_and_operators(tmp_path: Path) -> None:
+    """`torch.autograd.profiler.profile(use_cuda=True)` up to torch 1.8: a list without categories,
+    in which each operator's kernels follow it."""
+    text = "["
+    flow = 0
+    for number, (name, kernels) in enumerate(
+        (("aten::mm", ["sgemm_128x64"]), ("aten::relu", ["relu_kernel", "copy_kernel"]),
+         ("aten::to", ["Memcpy HtoD (Pageable -> Device)"]))
+    ):  # fmt: skip
+        begin = 100.5 + 50 * number
+        text += (f'{{"name": "{name}", "ph": "X", "ts": {begin}, "dur": 40.25, "tid": 1, '
+                 '"pid": "CPU functions", "args": {}}, ')  # fmt: skip
+        for place, kernel in enumerate(kernels):
+            start = begin + 200 + 10 * place
+            for ph, ts, process in (("s", begin, "CPU"), ("f", start, "CUDA")):
+                text += (f'{{"name": "{kernel}", "ph": "{ph}", "ts": {ts}, "tid": 0, '
+                         f'"pid": "{process} functions", "id": {flow}, "cat": "cpu_to_cuda", '
+                         '"args": {}}, ')  # fmt: skip
+            text += (f'{{"name": "{kernel}", "ph": "X", "ts": {start}, "dur": 7.125, "tid": 0, '
+                     '"pid": "CUDA functions", "args": {}}, ')  # fmt: skip
+            flow += 1
+    path = tmp_path / "old.json"
+    path.write_text(text.removesuffix(", ") + "]")
+    run = open_run(str(path), jobs=1)
+    table = run.table
+    found = sorted(
+        zip(table.start_ns.tolist(), [table.names[code] for code in table.kernel],
+            [table.operations[code] for code in table.operation], strict=True)
+    )  # fmt: skip
+    assert found == [
+        (300_500, "sgemm_128x64", "mm"),
+        (350_500, "relu_kernel", "relu"),
+        (360_500, "copy_kernel", "relu"),
+        (400_500, "Memcpy HtoD (Pageable -> Device)", "to"),
+    ]
+    assert set(table.duration_ns.tolist()) == {7_125}
+    assert run.sources[0].events == {
+        "cpu_op": 3, "kernel": 3, "gpu_memcpy": 1, "cpu_to_cuda": 8,
+    }  # fmt: skip

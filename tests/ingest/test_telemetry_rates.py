@@ -85,7 +85,8 @@ def test_energy_is_that_of_the_counter(run: Run) -> None:
     assert energy["a"] == pytest.approx(500 * 0.01 + 300 * 0.01)
     # The row's time is charged with the gap before it: 30 to 40 ms and 40 to 60 ms.
     assert energy["c"] == pytest.approx(300 * 0.01 + 100 * 0.02)
-    assert energy["d"] is None
+    # 60 to 75 ms: after the last sample, by less than the 20 ms between samples.
+    assert energy["d"] == pytest.approx(100 * 0.015)
 
 
 def test_a_gpu_s_clock_is_that_of_its_xcds_and_each_is_a_column(run: Run) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from chopper_core.model.settings import given_settings, in_name, known_settings, setting_name
+from chopper_core.model.settings import (
+    LAYOUT_FROM,
+    given_settings,
+    in_name,
+    in_sweep,
+    known_settings,
+    setting_name,
+)
 from chopper_core.util.errors import UsageError
 
 
@@ -70,3 +77,26 @@ def test_patterns_and_assignments_the_last_one_counts() -> None:
 def test_invalid_settings_are_usage_errors(texts: list[str], patterns: list[str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         given_settings(texts, patterns)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("optimization-sweep-h200/gpt3-175b/gpt3-175b_1_00000", {"tp": 2, "pp": 16}),
+        ("optimization-sweep-h200/gpt3-175b/gpt3-175b_3_11000", {"tp": 8, "pp": 4}),
+        ("microbatch-sweep-h200/llama3-70b/llama3-70b_2_mbs4", {"tp": 4, "pp": 4}),
+        # By the YAML, not by the table of upstream's scripts.
+        ("x-h200/mixtral-8x7b_2_00000", {"ep": 4, "tp": 2}),
+        ("optimization-sweep-h100/gpt3-175b/gpt3-175b_1_00000", {}),
+        ("optimization-sweep-h200/gpt3-175b/gpt3-175b_9_00000", {}),
+        ("optimization-sweep-h200/other-7b/other-7b_1_00000", {}),
+        ("optimization-sweep-h200/gpt3-175b/gpt3-175b", {}),
+    ],
+)
+def test_an_index_of_a_known_sweep_is_a_layout_that_is_marked(
+    path: str, expected: dict[str, int]
+) -> None:
+    found = in_sweep(path.split("/"))
+    mark = found.pop(LAYOUT_FROM, None)
+    assert found == expected
+    assert (mark is None) == (not expected)

@@ -78,7 +78,7 @@ def table_of(run: Run, path: str = "", **options: str) -> dict[str, dict[str, An
     given = "&".join(f"{key}={value}" for key, value in {**options, "cut": "1"}.items())
     address = run.name + (f":{path}" if path else "") + f"?{given}"
     document = json.loads(as_json(frame_of(run, address)))
-    assert document["schema"] == "chopper.frame/1"
+    assert document["schema"] == "chopper.frame/2"
     return {row["name"]: row for row in document["rows"]}
 
 

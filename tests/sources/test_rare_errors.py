@@ -52,7 +52,7 @@ def test_two_traces_of_a_system_beside_its_log(tmp_path: Path) -> None:
         (tmp_path / f"{name}.0.et").write_bytes(b"")
     run = open_run(str(tmp_path / "sim.txt"), jobs=1)
     said = [loss for source in run.sources for loss in (*source.losses, *source.notes)]
-    assert any("a.0.et and b.0.et both lie next to the log" in each for each in said)
+    assert any("a.0.et and b.0.et both lie near the log" in each for each in said)
 
 
 def test_steps_of_a_pipeline_that_take_years(tmp_path: Path) -> None:

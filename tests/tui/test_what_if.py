@@ -63,7 +63,7 @@ async def test_a_finding_and_its_evidence_lead_to_the_step_without_it() -> None:
     async with explorer(run=run, view=View(run.name, name="overview")) as app:
         await app.press("down")
         card = app.explore.cards.card
-        assert card is not None and "GPU 5 runs at" in card.text
+        assert card is not None and "GPU 5 is hot" in card.text
         await app.press("X")
         assert app.explore.view.overrides.predicted == "gpu:5 compute as peers"
         assert app.explore.view.path == ("11",)

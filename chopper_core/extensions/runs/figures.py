@@ -154,6 +154,8 @@ _OWN: Final = (
     _of_view("mfu_pct", "%", "MFU", HIGHER, "overheads", "theoretical_pct", TOTAL,
              "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the"
              " time. Recomputation is no FLOP of the model."),
+    _of_view("hfu_pct", "%", "HFU", HIGHER, "overheads", "hfu_pct", TOTAL,
+             "Hardware FLOPs utilization: as mfu_pct, with the FLOPs of recomputation."),
     _derived("straggler", "", "straggler", 0,
              "The GPU that the others wait for (see the view ranks).",
              "no GPU delays the others"),
@@ -173,7 +175,7 @@ REASON: Final = column("""reason | | reason
     Why a run is short, partial or failed.
     missing: the run is ok""")  # fmt: skip
 SHOWN_ON_REQUEST: Final = (
-    *("tokens_per_s", "tokens_per_j", "j_per_sample", "lowest_mhz"),
+    *("tokens_per_s", "tokens_per_j", "j_per_sample", "lowest_mhz", "hfu_pct"),
     *("nvlink_step_bytes", "xgmi_step_bytes", "pcie_step_bytes"),
 )
 """Those of them that are no default columns; nor are those that no run has."""
@@ -210,9 +212,14 @@ def known_column(name: str) -> Metric:
     return replace(metric, reduces=Reduces.NONE)
 
 
+HFU: Final = overheads.COLUMNS[overheads.HFU]
 _OF_WHOLE: Final = {
     "throughput": (throughput.SPEC, throughput.totals, [*throughput.COLUMNS.values()]),
-    "overheads": (overheads.SPEC, overheads.totals, [*overheads.SHARES.values()]),
+    "overheads": (
+        overheads.SPEC,
+        overheads.totals,
+        [*overheads.SHARES.values(), overheads.COLUMNS[overheads.HFU]],
+    ),
 }
 """Views whose totals take less time without their rows, and their columns."""
 _REDUCTIONS: Final[dict[str, Any]] = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
@@ -256,8 +263,9 @@ def figures_of_run(run: Run) -> RunRow:
         if "mfu_pct" in figures:
             kernels = run.tree_of(View(run.name)).split((), ("operation", "kernel"))
             if unknown := unknown_flops(kernels):
-                del figures["mfu_pct"]
-                missing["mfu_pct"] = unknown
+                for name in ("mfu_pct", "hfu_pct"):
+                    figures.pop(name, None)
+                    missing[name] = unknown
         _take_straggler(run, figures, missing)
         if "step_time_ns" in figures:
             steps = step_parts_of(run, View(run.name))

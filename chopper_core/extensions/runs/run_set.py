@@ -21,8 +21,9 @@ from chopper_core.ingest.discovery import FoundRun, find_runs
 from chopper_core.ingest.watch import files_below
 from chopper_core.model.memo import LazyMap
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
+from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
-from chopper_core.model.settings import NOT_GIVEN, Given, Setting, in_name
+from chopper_core.model.settings import NOT_GIVEN, Given, Setting, in_name, in_sweep
 from chopper_core.model.table import empty_table
 from chopper_core.model.view import View
 from chopper_core.sources.settings import read_settings
@@ -125,8 +126,12 @@ def _settings(each: FoundRun, given: Given) -> dict[str, Setting]:
     named: dict[str, Setting] = {}
     for part in Path(each.name).parts:
         named |= in_name(part)
-    from_files = read_settings(path) if path.is_dir() else {}
-    return named | from_files | given.of(each.name)
+    stated = read_settings(path) if path.is_dir() else {}
+    stated |= given.of(each.name)
+    if not any(name in DIMENSIONS for name in (*named, *stated)):
+        # Its directories may be above that of the set.
+        named |= in_sweep(path.absolute().parts)
+    return named | stated
 
 
 class SetReader:

@@ -39,7 +39,7 @@ from chopper_core.extensions.runs.run_rows import (
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
-from chopper_core.model.settings import KNOWN
+from chopper_core.model.settings import KNOWN, LAYOUT_FROM
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.arrays import Index
@@ -361,6 +361,11 @@ def _notes(rows: Sequence[RunRow], base: str, waiting: int) -> list[str]:
         notes.append("figures are divided by the best of the group: 1 is the best")
     elif base:
         notes.append(f"figures are divided by those of {base}")
+    if assumed := sum(LAYOUT_FROM in row.settings for row in rows):
+        notes.append(
+            f"~ the parallelism of {count(assumed, 'run')} is assumed from the index in the name, "
+            "as in CharLLM-PPT's sweeps on H200; the job's YAML or --set tp=2,pp=16 states it"
+        )
     bad = [row for row in rows if row.status != OK]
     notes += [f"{row.name} is {row.status}: {row.reason}" for row in bad[:_MAX_REASONS]]
     if len(bad) > _MAX_REASONS:

@@ -15,7 +15,7 @@ from chopper_core.util.progress import Progress
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DESCRIPTION: Final = "the tables of `chopper sql` as Parquet files, a folder, for DuckDB, polars"
+DESCRIPTION: Final = "the tables of `chopper sql`, a folder of Parquet files"
 TAKES: Final = ()
 SCHEMA: Final = "schema.sql"
 ONE_FILE: Final = 1 << 20

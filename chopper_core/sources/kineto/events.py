@@ -73,6 +73,8 @@ FLOW_CATEGORIES: Final[Mapping[str, str]] = {
 SYNC_CATEGORY: Final = "cuda_sync"
 RECORD_CATEGORY: Final = "cuda_event"
 """Events that are recorded in streams."""
+CPU_FUNCTIONS, CUDA_FUNCTIONS = "CPU functions", "CUDA functions"
+"""The processes of `torch.autograd.profiler`'s own traces, whose events have no category."""
 NODE_CATEGORIES: Final = ("graph_event_node", "graph_host_node")
 """Nodes of a graph that are no activities."""
 FIRST_ARROW: Final = 1 << 40
@@ -281,6 +283,22 @@ def name_copies(events: Sequence[Event]) -> None:
         if event.name == "Memcpy" and event.args is not None and event.args.copy_kind:
             kinds = str(event.args.source_kind).title(), str(event.args.target_kind).title()
             event.name = f"Memcpy {event.args.copy_kind} ({kinds[0]} -> {kinds[1]})"
+
+
+def number_functions(events: Sequence[Event], last: int) -> int:
+    """Give events of old autograd traces the categories and ids of later ones; the last id.
+
+    Kernels follow the operator that launched them, and have its id; their thread is the device.
+    """
+    for event in events:
+        if event.pid == CPU_FUNCTIONS:
+            last += 1
+            event.cat, event.args = Category("cpu_op"), Args(external_id=last)
+        else:
+            kinds = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
+            event.cat = Category(kinds.get(event.name[:6], "kernel"))
+            event.args = Args(external_id=last or ABSENT, device=event.tid, stream=0)
+    return last
 
 
 _RANK_IN_PID: Final = late(r"\[TP(\d{1,6})(?:-[A-Z]+\d+)*\] ?(.*)")

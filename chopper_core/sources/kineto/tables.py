@@ -22,6 +22,8 @@ from chopper_core.sources.kineto.events import (
     COUNTER_CATEGORY,
     COUNTERS,
     CPU,
+    CPU_FUNCTIONS,
+    CUDA_FUNCTIONS,
     FIGURES,
     FIRST_ARROW,
     FLOW_CATEGORIES,
@@ -46,6 +48,7 @@ from chopper_core.sources.kineto.events import (
     kept_inputs,
     mark_of,
     name_copies,
+    number_functions,
     old_category,
     split_ranks,
 )
@@ -192,6 +195,8 @@ class TraceTables:
         """The kept inputs of operators (`KeptInputs`), by the code of their name."""
         self._input_codes = _InputCodes()
         self.has_text_ids = False
+        self._last_function = 0
+        """The last number of an operator in an old autograd trace."""
         self._has_nodes = False
         """Whether nodes of graphs are numbered, each by its place among the rows here."""
 
@@ -209,6 +214,7 @@ class TraceTables:
             groups[category] = own[_TABLE_OF[category]] if category in _TABLE_OF else []
         # A loop without a step of the interpreter: half of the time.
         any(map(list.append, map(groups.__getitem__, categories), events))
+        own["instants"] = self._without_functions(own)
         self._add_activities(own["activities"])
         self._add_launches(own["launches"])
         self._add_ranges(self._tables["ranges"], own["ranges"])
@@ -227,6 +233,23 @@ class TraceTables:
         self._add_nodes(own["nodes"])
         self._add_allocations(self._without_counters(own["instants"]))
 
+    def _without_functions(self, own: Mapping[str, list[Event]]) -> list[Event]:
+        """Those without a category but the events of old autograd traces, which are put where
+        later ones are."""
+        is_old = [
+            event.ph == COMPLETE and event.pid in (CPU_FUNCTIONS, CUDA_FUNCTIONS)
+            for event in own["instants"]
+        ]
+        functions = [*compress(own["instants"], is_old)]
+        if not functions:
+            return own["instants"]
+        self._last_function = number_functions(functions, self._last_function)
+        for event in functions:
+            self.event_counts[str(event.cat)] += 1
+            own[_TABLE_OF[event.cat]].append(event)
+        self.event_counts[""] -= len(functions)
+        return [*compress(own["instants"], map(not_, is_old))]
+
     def _without_counters(self, events: list[Event]) -> list[Event]:
         """The events but those of counters without a category, which are counted as others are."""
         rest = [
@@ -244,7 +267,9 @@ class TraceTables:
 
     def is_joinable(self) -> bool:
         """Whether nothing but codes changes when these tables are joined to others."""
-        return not (self.has_text_ids or self._has_nodes or self._repeats.rows)
+        return not (
+            self.has_text_ids or self._has_nodes or self._last_function or self._repeats.rows
+        )
 
     def share(self) -> Share:
         """All that was added, which the tables no longer have."""
