@@ -6,7 +6,9 @@ from random import Random
 
 import pytest
 
-from tests.bench.doubts import DEFECTS, SENSORS, generated, of_sensor, of_trace, report
+from chopper_core.model.address import parse
+from chopper_core.views.query import query
+from tests.bench.doubts import DEFECTS, SENSORS, generated, of_sensor, of_trace, report, written
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,18 @@ def test_a_defect_of_telemetry_is_doubted_and_touches_nothing_else(name: str) ->
 
 def test_a_generated_run_is_without_a_doubt() -> None:
     assert generated("annotated", 1000).run.doubts == ()
+
+
+@pytest.mark.parametrize("name", ["a buffer of kernels lost", "an impossibly long kernel"])
+def test_a_defect_of_one_rank_accuses_no_gpu(name: str) -> None:
+    """What was lost is no reason that the others wait for it."""
+    base = generated("annotated", 1000)
+    ranks = base.ranks()
+    assert DEFECTS[name].plant(ranks, Random(3)) is not None
+    run = written(base, ranks, None)
+    assert run.doubts
+    found = query(run, parse("R?view=findings"))
+    rules = [found.values["rule"].cell(row) for row in range(len(found))]
+    sure = [found.values["confidence"].cell(row) for row in range(len(found))]
+    accused = [rule for rule, each in zip(rules, sure, strict=True) if each != "low"]
+    assert [rule for rule in accused if rule != "missing"] == []

@@ -29,6 +29,7 @@ from chopper_core.graph.collectives import (
     delays_in,
 )
 from chopper_core.model.column_names import EDGE
+from chopper_core.model.doubts import DoubtKind
 from chopper_core.model.groups import Groups
 from chopper_core.model.memo import Memo
 from chopper_core.model.phrases import count
@@ -477,7 +478,7 @@ def _side_by_side(
         "kernels": unhindered,
         "work": summed("compute_ns", "overlap_ns") - plain,
         "host": summed("idle_host_ns"),
-        "launch": summed("idle_launch_ns", "idle_unknown_ns"),
+        "launch": summed(*launch_idle(run)),
         "copies": summed("exposed_copy_ns"),
     }
     delays = None
@@ -501,6 +502,14 @@ def _side_by_side(
         delays_ns=delays,
         each=each,
     )
+
+
+def launch_idle(run: Run) -> tuple[str, ...]:
+    """The idle time that is taken for one after launch calls: that before activities without a
+    call, too, unless activities were lost, after whose launch the reason of idle time is unknown.
+    """
+    is_lost = any(doubt.kind == DoubtKind.LOST for doubt in run.doubts)
+    return ("idle_launch_ns",) if is_lost else ("idle_launch_ns", "idle_unknown_ns")
 
 
 def of_all_gpus(view: View) -> View:

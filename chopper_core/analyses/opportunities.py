@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.call_figures import by_shape, modelled_figures
+from chopper_core.analyses.call_figures import by_shape, shape_figures
 from chopper_core.analyses.step_account import Step
+from chopper_core.columns import METRICS
 from chopper_core.columns.launches import rounds_of
 from chopper_core.model import address
 from chopper_core.model.charts import Card
@@ -60,8 +61,8 @@ def _below_roof(step: Step, *, has_products: bool) -> Iterator[Card]:
     if CALL_SHAPE not in run.table.measured:
         return
     rows = by_shape(run, view)
-    figures_of_shapes = modelled_figures(run, rows)[0]
-    roof = figures_of_shapes["model_roof_pct"].known()
+    figures_of_shapes = shape_figures(run, rows)
+    roof = METRICS["model_roof_pct"].compute(rows.scope(run)).known()
     runnable = figures_of_shapes["torch"].present() | figures_of_shapes["hipblaslt"].present()
     took_ns = rows.nodes.sum("duration_ns")
     lost_ns = took_ns / max(step.times.cells, 1) * (1 - roof / _ROOF_PCT)

@@ -58,8 +58,8 @@ EXTRA_HOST: Final = column("""extra_host_ns | ns | extra host | signed
     Idle time before launch calls (idle_host_ns) per iteration, minus its median over the other
     GPUs: how much later its host launches.""")
 EXTRA_LAUNCH: Final = column("""extra_launch_ns | ns | extra launch | signed
-    Idle time from launch calls on (idle_launch_ns) and before activities without a launch
-    record, per iteration, minus the median over the other GPUs.""")
+    Idle time from launch calls on (idle_launch_ns) and, unless activities were lost, before
+    those without a launch record, per iteration, minus the median over the other GPUs.""")
 CAUSE: Final = column("""apart_by | | cause
     Why the GPU lags: the largest of extra_work_ns (`clock` where the GPU's clock is more than
     1 % below the others' median, else `kernels`), compute that the others don't have (`work`),

@@ -10,6 +10,7 @@ from chopper_core.columns import (
     counters as counters,
     counters_formulas as counters_formulas,
     counters_units as counters_units,
+    roofline as roofline,
 )
 from chopper_core.columns.counters import raw_counter as raw_counter
 from chopper_core.columns.lookup import (

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.columns import Metric, Reduces, Scope, Values, computed_column, numbered
-from chopper_core.columns.time import INSTANCE_LEVELS, INSTANCES, SHARE
+from chopper_core.columns.time import INSTANCE_LEVELS, INSTANCES, KERNEL_SHARE, SHARE
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.units import Unit
@@ -26,7 +26,7 @@ from chopper_core.util.grouping import (
     sums_of,
 )
 
-_FIXED: Final = (Reduces.COMMON, Reduces.MIN, Reduces.MAX)
+_FIXED: Final = (Reduces.COMMON, Reduces.MIN, Reduces.MAX, Reduces.QUANTILE)
 """How figures reduce that a statistic leaves alone: points in time, extremes, identities."""
 _OVER: Final = ("gpu", "iteration")
 _NAMED: Final = ("operation", "kernel", ACTIVITY, "class", "kind")
@@ -58,7 +58,7 @@ class Statistic(Struct, frozen=True, dict=True):
         """A metric as this statistic; shares, points in time and identities are unchanged."""
         if metric.name == INSTANCES:
             return replace(metric, compute=self._counts)
-        if metric.reduces in _FIXED or metric.name == SHARE:
+        if metric.reduces in _FIXED or metric.name in (SHARE, KERNEL_SHARE):
             return metric
         return replace(statistic_column(metric, self.name), compute=partial(self._compute, metric))
 
@@ -129,6 +129,8 @@ def difference(metric: Metric, ours: Values, base: Values) -> Values:
     else:
         numbers = [side.numbers for side in (ours, base)]
         missing = ~(ours.present() & base.present())
+    if ours.words is not None:
+        missing = np.ones(len(ours), np.bool_)
     with np.errstate(invalid="ignore"):
         return Values(numbers[0] - numbers[1], missing)
 

@@ -39,6 +39,7 @@ class Reduces(StrEnum):
     MEAN = "time-weighted mean"
     MIN = "min"
     MAX = "max"
+    QUANTILE = "quantile"
     COMMON = "common value"
     """An identity, such as a stream: missing where children differ."""
     DISTINCT = "distinct count"

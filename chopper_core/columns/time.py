@@ -29,6 +29,7 @@ from chopper_core.model.column_names import (
     known_of,
     samples_in,
 )
+from chopper_core.model.groups import quantiles
 from chopper_core.model.signals import TRACKS
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import AnyUnit, Unit
@@ -36,6 +37,7 @@ from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.grouping import counts_of, places_by, ratios
 
 SHARE: Final = "share_pct"
+KERNEL_SHARE: Final = "kernel_pct"
 INSTANCES: Final = "instances"
 INSTANCE_LEVELS: Final = ("gpu", "iteration", "layer")
 _ACCOUNTING: Final = "time accounting (docs/accounting.md)"
@@ -45,6 +47,7 @@ _COLUMNS_OF: Final = {
     "compute_busy_ns": ("compute_ns", "overlap_ns"),
 }
 """The columns that a metric adds up, where it isn't the one of its name."""
+_NO_ACTIVITY: Final = "the row has no activity"
 _NOT_COMMON: Final = "the activities of the row differ in it, or the trace doesn't record it"
 
 
@@ -183,22 +186,51 @@ def count_instances(scope: Scope) -> Values:
     return Values(counts_of(node, len(scope.nodes)))
 
 
-@metric("mean_ns", Unit.NS, "mean", reduces=Reduces.RATIO)
+@metric("mean_ns", Unit.NS, "mean", reduces=Reduces.RATIO, missing=_NO_ACTIVITY)
 def mean_duration(scope: Scope) -> Values:
     """Mean duration of an activity."""
     return quotient(scope.nodes.sum("duration_ns"), scope.nodes.activities())
 
 
-@metric("min_ns", Unit.NS, "min", reduces=Reduces.MIN)
+@metric("median_ns", Unit.NS, "median", reduces=Reduces.QUANTILE, missing=_NO_ACTIVITY)
+def median_duration(scope: Scope) -> Values:
+    """Median duration of an activity."""
+    return Values(quantiles(scope.nodes, "duration_ns", (0.5,))[:, 0])
+
+
+@metric("p95_ns", Unit.NS, "p95", reduces=Reduces.QUANTILE, missing=_NO_ACTIVITY)
+def long_duration(scope: Scope) -> Values:
+    """95th percentile of the activities' durations."""
+    return Values(quantiles(scope.nodes, "duration_ns", (0.95,))[:, 0])
+
+
+@metric(
+    KERNEL_SHARE,
+    Unit.PERCENT,
+    "of kernels",
+    reduces=Reduces.RATIO,
+    missing="no activity of the scope has a duration",
+)
+def kernel_share(scope: Scope) -> Values:
+    """Share of the scope's kernel time (sum of durations)."""
+    return quotient(scope.nodes.sum("duration_ns"), scope.parent.sum("duration_ns")[:1], 100.0)
+
+
+@metric("min_ns", Unit.NS, "min", reduces=Reduces.MIN, missing=_NO_ACTIVITY)
 def shortest(scope: Scope) -> Values:
     """Shortest duration of an activity."""
-    return Values(scope.nodes.min("duration_ns"))
+    nodes = scope.nodes
+    if not nodes.sum("outside").any():
+        return Values(nodes.min("duration_ns"))
+    # Time outside steps has no duration, and stands for no activity.
+    least = quantiles(nodes, "duration_ns", (0.0,))[:, 0]
+    return Values(np.nan_to_num(least).astype(np.int64), np.isnan(least))
 
 
-@metric("max_ns", Unit.NS, "max", reduces=Reduces.MAX)
+@metric("max_ns", Unit.NS, "max", reduces=Reduces.MAX, missing=_NO_ACTIVITY)
 def longest_duration(scope: Scope) -> Values:
     """Longest duration of an activity."""
-    return Values(scope.nodes.max("duration_ns"))
+    return Values(scope.nodes.max("duration_ns"), scope.nodes.activities() == 0)
 
 
 @metric(

@@ -186,8 +186,13 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
 def _doubted(context: FindingsContext, rule: FindingRule, finding: Finding) -> Finding:
     """A finding that rests on data in doubt: of low confidence, and without a saving where much
     of the data is."""
-    doubt = next((each for each in context.run.doubts if rule.name in each.rules), None)
-    if doubt is None:
+    whose = None if finding.gpu is None else context.run.rank_of.get(finding.gpu)
+    touching = (
+        each
+        for each in context.run.doubts
+        if rule.name in each.rules and (whose is None or not each.ranks or whose in each.ranks)
+    )
+    if (doubt := next(touching, None)) is None:
         return finding
     is_lost = doubt.kind == DoubtKind.LOST and doubt.share > _MOSTLY_LOST
     saving = None if is_lost else finding.saving_ns

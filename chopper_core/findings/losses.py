@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.analyses.rows import grouped
 from chopper_core.analyses.time_parts import LOSSES, parts_of
 from chopper_core.columns import is_measured
 from chopper_core.findings.rule import (
@@ -23,7 +22,7 @@ from chopper_core.findings.rule import (
 )
 from chopper_core.findings.titles import one_line, shortened
 from chopper_core.model.column_names import AT_PEAK, RECOMPUTED
-from chopper_core.model.groups import Groups
+from chopper_core.model.groups import Groups, grouped
 from chopper_core.model.phrases import count, listed, percent, time
 from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Index

@@ -47,7 +47,9 @@ class _Check(Struct, frozen=True):
 
 MARGIN_NS: Final = 11_000
 """What launches and returns leave open of the clock of GPUs that nothing contradicts."""
-HOST_RULES: Final = ("host-bound", "launch-bound", "queue-bound", "late-host", "iteration")
+HOST_RULES: Final = (
+    *("host-bound", "launch-bound", "queue-bound", "late-host", "iteration", "straggler"),
+)
 _LEADER_RULES: Final = ("straggler", "slow-stage", "long-stage", "late-host")
 CHECKS: Final[Mapping[str, _Check]] = {
     "begin": _Check(

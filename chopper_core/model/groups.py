@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mas
 from chopper_core.util.grouping import (
     distinct,
     hashes,
+    places_by,
+    quantile_of,
+    quantiles_of,
     run_sizes,
     run_starts,
     sorted_run_mask,
@@ -57,6 +60,8 @@ class Groups:
         self._cache: dict[str, AnyArray] = {}
         self.means_of: dict[tuple[str, int], dict[int, Float64]] = {}
         """(signal, bins) → group → its means over the group's time, of groups that were shown."""
+        self.memo: dict[Hashable, Any] = {}
+        """What several columns of the same groups share."""
 
     @classmethod
     def single(cls, table: KernelTable, rows: Selection) -> Groups:
@@ -370,3 +375,73 @@ def work_of(table: KernelTable, rows: Selection) -> Int64:
         flops = np.nan_to_num(table.measured[FLOPS][rows], nan=-1.0).view(np.uint64)
         found = found + ((flops * _MIXER) >> np.uint64(1)).astype(np.int64)
     return (found & most) >> _SPARE_BITS
+
+
+_MAX_SORTED: Final = 1 << 20
+"""Values up to which quantiles are found by sorting all of them; more are brought together by
+group, piece by piece."""
+
+
+def grouped(parent: Groups, codes: Codes) -> tuple[Int64, Groups]:
+    """The different codes in rising order, and the rows of each in their order.
+
+    `codes` has one code per row of `parent.rows`.
+    """
+    if (codes[1:] >= codes[:-1]).all():
+        ordered, rows = codes, parent.rows
+    else:
+        order = stable_order(codes)
+        ordered, rows = codes[order], parent.rows[order]
+    first = run_starts(ordered)
+    return ordered[first].astype(np.int64), Groups(parent.table, rows, first)
+
+
+def by_kernel_codes(parent: Groups, kernels: Groups, codes_of: Codes) -> tuple[Int64, Groups]:
+    """As `grouped`, by a code of each kernel name, from the sums of the kernels where known.
+
+    `kernels` are the rows of `parent` by kernel.
+    """
+
+    def found() -> tuple[Int64, Groups]:
+        return grouped(parent, codes_of[parent.table.kernel[parent.selection]])
+
+    cells = kernels.cells
+    if cells is None:
+        return found()
+    codes = codes_of[cells.cube.codes["kernel"][cells.at]]
+    order = stable_order(codes)
+    codes = codes[order]
+    first = run_starts(codes)
+
+    def rows() -> tuple[Selection, Index]:
+        nodes = found()[1]
+        return nodes.selection, nodes.first
+
+    of_code = Cells(cells.cube, cells.at[order], first)
+    return codes[first].astype(np.int64), Groups(
+        parent.table, None, None, of_code, rows, kernels.around
+    )
+
+
+def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
+    """Quantiles of a column over the activities of each group, as groups x shares, by linear
+    interpolation; NaN where it has none, but time outside steps."""
+    has_outside = bool(groups.sum("outside").any())
+    if groups.sizes().sum() <= _MAX_SORTED:
+        values = groups.table.column(column)[groups.rows].astype(np.float64)
+        owner = np.repeat(np.arange(len(groups)), groups.sizes())
+        if has_outside:
+            is_activity = values_of(groups.table, "outside", groups.rows) == 0
+            values, owner = values[is_activity], owner[is_activity]
+        return quantiles_of(values, owner, len(groups), shares)
+    parts: list[list[AnyArray]] = [[] for _ in range(len(groups))]
+    for rows, group in groups.pieces():
+        values = values_of(groups.table, column, rows)
+        if has_outside:
+            is_activity = values_of(groups.table, "outside", rows) == 0
+            values, group = values[is_activity], group[is_activity]
+        for number, own in places_by(group).items():
+            parts[number].append(values[own])
+    found = [quantile_of(np.concatenate(own), shares) if own else None for own in parts]
+    none = np.full(len(shares), np.nan)
+    return np.array([none if each is None else each for each in found])

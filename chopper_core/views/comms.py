@@ -18,7 +18,7 @@ from chopper_core.analyses.collective_figures import (
     kind_text,
     known,
 )
-from chopper_core.analyses.rows import Own, Partition, grouped, quantiles
+from chopper_core.analyses.rows import Own, Partition
 from chopper_core.columns import METRICS, Values, numbered, worded_codes
 from chopper_core.graph.collectives import (
     Collectives,
@@ -28,7 +28,7 @@ from chopper_core.graph.collectives import (
 )
 from chopper_core.graph.process_groups import SPLITS, expert_note, split_groups, split_of
 from chopper_core.model.charts import BarChart, LineChart, Series
-from chopper_core.model.groups import Groups
+from chopper_core.model.groups import Groups, grouped, quantiles
 from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind

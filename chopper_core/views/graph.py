@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses import collective_figures
 from chopper_core.analyses.base import base_of
-from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition, grouped
+from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
 from chopper_core.columns import METRICS, Reduces, Values, column, worded
 from chopper_core.graph.build import build_graph, step_graph
 from chopper_core.graph.dependencies import INFERRED, MOST_STREAMS, Evidence
@@ -20,7 +20,7 @@ from chopper_core.graph.slack import MAX_ROWS
 from chopper_core.graph.step_graph import Replayed, StepGraph, replay
 from chopper_core.model.charts import Chart, Composition, LineChart, Series
 from chopper_core.model.column_names import NO_TIMES
-from chopper_core.model.groups import Groups
+from chopper_core.model.groups import Groups, grouped
 from chopper_core.model.phrases import amount, facts, percent
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Queue

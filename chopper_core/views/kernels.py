@@ -14,19 +14,20 @@ from chopper_core.analyses.call_figures import (
     kernels_of_shape,
     most_in,
     of_shape,
+    shape_figures,
     shape_notes,
 )
 from chopper_core.analyses.kernel_figures import (
-    _OF_SHAPES,
     COLUMNS,
-    _known,
+    OF_SHAPES,
     columns_of_kernels,
     is_collective,
-    kernel_figures,
+    known_figures,
 )
-from chopper_core.analyses.rows import Partition, by_kernel_codes, by_level, quantiles
+from chopper_core.analyses.rows import Partition, by_level
 from chopper_core.columns import Values, worded
 from chopper_core.model.charts import BarChart, Series
+from chopper_core.model.groups import by_kernel_codes
 from chopper_core.model.phrases import count, facts, percent
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
@@ -64,14 +65,11 @@ def answer(run: Run, view: View) -> ViewResult:
         words["operation"] = _operations(run, view, rows)
         words["class"] = worded([classes[code] for code in rows.nodes.codes("kernel").tolist()])
     base, labels = base_of(run, view), rows.labels
-    figures, whole = kernel_figures(run, rows)
-    spread = quantiles(rows.nodes, "duration_ns", (0.5, 0.95))
-    quantile = {"median_ns": Values(spread[:, 0]), "p95_ns": Values(spread[:, 1])}
-    figures = words | figures | quantile
-    shown = columns_of_kernels(run, figures)
+    shown = columns_of_kernels(run, rows, words, "p95_ns")
     notes = [f"only activities of the shape {view.of}"] if view.of else []
     if by == "shape":
-        shown = [*_OF_SHAPES, *_known(figures, ("roof_tflops", "roof_pct"))]
+        words |= shape_figures(run, rows)
+        shown = [*OF_SHAPES, *known_figures(rows.scope(run), ("roof_tflops", "roof_pct"))]
         notes += shape_notes(run, rows.whole, base)
     charts = _by_class(rows, classes, base) if by in ("gpu", *run.table.coordinates) else ()
     named = replace(view, by="name", sort="", columns=())
@@ -82,8 +80,7 @@ def answer(run: Run, view: View) -> ViewResult:
     return table_view(
         view,
         rows,
-        columns_of(figures, COLUMNS),
-        columns_of(whole, COLUMNS),
+        columns_of(words, COLUMNS),
         opens=opens.get(by),
         sort="-kernel_ns",
         shown=shown,

@@ -14,8 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE, base_of, base_of_steps, baseline_of
-from chopper_core.analyses.kernel_figures import COLUMNS as KERNEL_COLUMNS
-from chopper_core.analyses.kernel_figures import columns_of_kernels, kernel_figures
+from chopper_core.analyses.kernel_figures import columns_of_kernels
 from chopper_core.analyses.lane_cells import KIND_NAMES, cells_of, label_spans
 from chopper_core.analyses.lanes import CLASS_NAMES, EVERY_STREAM, Lane, edges, lane_of
 from chopper_core.analyses.power_samples import OF_SAMPLES
@@ -71,7 +70,6 @@ from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
 from chopper_core.util.grouping import stable_order, sums_of
 from chopper_core.views.shared.rows_of_samples import result_of_samples
-from chopper_core.views.shared.table_view import columns_of as columns_of_figures
 from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -192,16 +190,13 @@ def _of_operations(step: Step, base: Step | None, slow: _Slow | None) -> ViewRes
     nodes = step.tree.split(view.path, (OPERATION,), step.times.excluded)
     labels = nodes.labels(OPERATION)
     rows = Partition(OPERATION, labels, nodes, step.whole)
-    figures, whole = kernel_figures(run, rows)
-    shown = columns_of_kernels(run, figures)
-    gaps = METRICS["idle_ns"].compute(rows.scope(run))
+    shown = columns_of_kernels(run, rows, {})
     at = shown.index("mean_ns") + 1
     lanes = replace(_lanes(step, _gpu_rows(step)), has_own_rows=True)
     result = table_view(
         view,
         rows,
-        columns_of_figures({**figures, "idle_ns": gaps}, KERNEL_COLUMNS),
-        columns_of_figures(whole, KERNEL_COLUMNS),
+        (),
         opens=lambda row: replace(child_of(view, OPERATION, labels[row]), name="kernels"),
         sort="-kernel_ns",
         shown=(*shown[:at], "idle_ns", *shown[at:]),

@@ -11,11 +11,9 @@ from chopper_core.analyses.base import base_of
 from chopper_core.analyses.call_figures import (
     COLUMNS,
     LEVEL,
-    MEASURED_RATES,
     by_shape,
     kernels_of_shape,
-    measured_roofline,
-    modelled_figures,
+    shape_figures,
     shape_notes,
 )
 from chopper_core.analyses.rows import Partition
@@ -27,7 +25,6 @@ from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import distinct
 from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
@@ -47,49 +44,36 @@ _SHOWN: Final = (
     *("model_intensity", "calls", "peak_pct", "peak_at_clock_pct", "achievable_pct"),
 )
 _WITH_COUNTERS: Final = ("intensity", "measured_tflops", "roof_pct")
+_DRAWN: Final = (
+    *("kernel_pct", "model_tflops", "model_tbps", "model_intensity", "model_roof_pct", "bound"),
+    *("peak_pct", "intensity", "measured_tflops"),
+)
 
 
 def answer(run: Run, view: View) -> ViewResult:
     by = view.by or LEVEL
     rows = by_shape(run, view) if by == LEVEL else Partition.of(run.tree_of(view), view, by)
-    kernel_ns = rows.nodes.sum("duration_ns")
-    total_ns, base = max(int(rows.whole.sum("duration_ns")[0]), 1), base_of(run, view)
-    share = kernel_ns / total_ns
-    own, whole = ({"kernel_pct": Values(100.0 * each)} for each in (share, np.ones(1)))
-    modelled, of_all = modelled_figures(run, rows)
-    own |= modelled | _measured(run, rows.scope(run))
-    whole |= of_all | _measured(run, rows.whole_scope(run))
+    total_ns, base = int(rows.whole.sum("duration_ns")[0]), base_of(run, view)
+    own, whole = _figures(rows.scope(run)), _figures(rows.whole_scope(run))
     return table_view(
         view,
         rows,
-        columns_of(own, COLUMNS),
-        columns_of(whole, COLUMNS),
+        columns_of(shape_figures(run, rows) if by == LEVEL else {}, COLUMNS),
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort="-kernel_ns",
         shown=(*_SHOWN, *_WITH_COUNTERS),
         headline=(_headline(whole, time_text(base.each(total_ns)) + base.words),),
         notes=(*shape_notes(run, rows.whole, base), *(() if run.hardware else (_NO_ROOFS,))),
-        charts=_charts(run, rows, own, share),
+        charts=_charts(run, rows, own),
     )
 
 
-def _measured(run: Run, scope: Scope) -> dict[str, Values]:
-    matrix, vector = (METRICS[name].compute(scope) for name in MEASURED_RATES)
-    rate = matrix.known(0.0) + vector.known(0.0)
-    is_known = matrix.present() & (vector.present() | (matrix.known(0.0) > 0))
-    return {
-        **{
-            name: METRICS[name].compute(scope)
-            for name in ("model_tflops", "model_tbps", "peak_pct")
-        },
-        **measured_roofline(run, scope),
-        "measured_tflops": Values(np.where(is_known, rate, np.nan)),
-    }
+def _figures(scope: Scope) -> dict[str, Values]:
+    """The columns that the chart and the headline show."""
+    return {name: METRICS[name].compute(scope) for name in _DRAWN}
 
 
-def _charts(
-    run: Run, rows: Partition, figures: Mapping[str, Values], share: Float64
-) -> tuple[Roofline, ...]:
+def _charts(run: Run, rows: Partition, figures: Mapping[str, Values]) -> tuple[Roofline, ...]:
     if not any(figures[name].present().any() for name in ("model_tflops", "measured_tflops")):
         return ()
     chart = Roofline(
@@ -97,7 +81,7 @@ def _charts(
         tuple(rows.labels),
         figures["model_intensity"].known(),
         figures["model_tflops"].known(),
-        share,
+        figures["kernel_pct"].known() / 100,
         figures["intensity"].known(),
         figures["measured_tflops"].known(),
         tuple(f"{label}: {_sentence(figures, row)}" for row, label in enumerate(rows.labels)),

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.analyses import rows as reductions
 from chopper_core.model import groups as groups_module
+from chopper_core.model import groups as reductions
 from chopper_core.model import run as run_module
 from chopper_core.model import signals as signals
 from chopper_core.model import tree as tree_module

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.analyses import rows as reductions
+from chopper_core.model import groups as reductions
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category
@@ -31,7 +31,7 @@ def test_figures_are_those_of_a_plain_count(run: Run, scope: str, by: str) -> No
         run,
         parse(
             f"R{scope}?view=kernels&by={by}&base=total&columns=kernels,kernel_ns,"
-            "elapsed_ns,kernel_pct,mean_ns,median_ns,p95_ns,min_ns,max_ns"
+            "activities,elapsed_ns,kernel_pct,mean_ns,median_ns,p95_ns,min_ns,max_ns"
         ),
     )
     durations: dict[str, list[int]] = {}
@@ -53,6 +53,9 @@ def test_figures_are_those_of_a_plain_count(run: Run, scope: str, by: str) -> No
         assert row["kernels"] == kernels.get(label, 0)
         assert row["kernel_ns"] == sum(times)
         assert row["kernel_pct"] == pytest.approx(100 * sum(times) / whole)
+        if not row["activities"]:
+            assert {row[f"{name}_ns"] for name in ("mean", "median", "p95", "min", "max")} == {None}
+            continue
         assert row["mean_ns"] == pytest.approx(statistics.fmean(times))
         assert row["median_ns"] == pytest.approx(statistics.median(times))
         assert row["p95_ns"] == pytest.approx(np.quantile(times, 0.95))

@@ -34,7 +34,7 @@ from chopper_core.model.memo import LazyMap
 from chopper_core.model.phrases import by_number
 from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal, bounds_of
-from chopper_core.model.table import NO_LABEL
+from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
@@ -149,6 +149,35 @@ def _means(signal: Signal, nodes: Groups, chosen: Sequence[int], bins: int) -> F
     return ratios(total, count)
 
 
+class LabelledActivities(Struct, frozen=True, eq=False):
+    """The activities with the label of each row, of a view that computes its own figures of them.
+
+    Registered columns answer there as in the tree; `at` is the group of each row, -1 without any.
+    """
+
+    level: str
+    nodes: Groups
+    at: Index
+    whole: Groups
+    """Those of all rows as one group."""
+
+    @classmethod
+    def of(cls, run: Run, view: View, level: str, labels: Sequence[str]) -> LabelledActivities:
+        tree = run.tree_of(view)
+        nodes = tree.split(view.path, (level,))
+        place_of = {label: place for place, label in enumerate(nodes.labels(level))}
+        at = np.array([place_of.get(label, -1) for label in labels], np.intp)
+        left_out = np.delete(nodes.codes(level), at[at >= 0]).tolist()
+        whole = tree.split(view.path, (), {level: left_out} if left_out else {})
+        return cls(level, nodes, at, whole)
+
+    def values(self, run: Run, view: View, metric: Metric) -> Values:
+        found = metric.compute(Scope.of(run, self.nodes, self.whole))
+        found = Coverage(run, view, self.level, self.nodes, self.whole).marked(metric, found)
+        taken = found.take(np.maximum(self.at, 0))
+        return replace(taken, missing=~taken.present() | (self.at < 0))
+
+
 class Columns:
     """The columns of rows, each computed when it is first asked for.
 
@@ -172,7 +201,10 @@ class Columns:
         self._divisors: dict[Reduces, Int64] = {}
         self.own = {column.name: (column, values) for column, values in result.columns}
         nodes, level, default = result.nodes, result.level, result.shown or tuple(self.own)
-        names = names_of(view, default, self.own, has_nodes=nodes is not None)
+        self._labelled: LabelledActivities | None = None
+        self._is_labelled = nodes is None and has_activities(run, level)
+        has_nodes = nodes is not None or self._is_labelled
+        names = names_of(view, default, self.own, has_nodes=has_nodes)
         of_nodes = (name not in self.own or self._is_registered(name) for name in names)
         self.over = instance_levels(view, level) if nodes is not None and any(of_nodes) else ()
         self._statistic = Statistic(view.stat, self.over) if view.stat and self.over else None
@@ -202,7 +234,7 @@ class Columns:
     def metric(self, name: str) -> Metric:
         if name in self.own:
             found = self.own[name][0]
-        elif self._nodes is None:
+        elif self._nodes is None and not self._is_labelled:
             raise UsageError(
                 f"the view {self._view.name} has no column {name!r}; it has {', '.join(self.own)}"
             )
@@ -215,12 +247,21 @@ class Columns:
     def values(self, name: str) -> Values:
         if name not in self._values:
             metric = self.metric(name)
-            assert self._nodes is not None
-            found = metric.compute(Scope.of(self._run, self._nodes, self._whole))
+            if self._nodes is None:
+                found = self._activities.values(self._run, self._view, metric)
+            else:
+                found = metric.compute(Scope.of(self._run, self._nodes, self._whole))
             if name == SHARE and self._counted is not None:
                 found = replace(found, missing=~(found.present() & self._counted))
             self._values[name] = self._doubted(name, self._based(metric, found))
         return self._values[name]
+
+    @property
+    def _activities(self) -> LabelledActivities:
+        if self._labelled is None:
+            ((level, labels),) = self._labels.items()
+            self._labelled = LabelledActivities.of(self._run, self._view, level, labels)
+        return self._labelled
 
     def _doubted(self, name: str, values: Values) -> Values:
         """Values marked where a doubt touches the column's figures."""
@@ -241,7 +282,11 @@ class Columns:
     def _divisor(self, metric: Metric, labels: Mapping[str, Sequence[str]]) -> Int64:
         if not metric.adds_up:
             return np.ones(1, np.int64)
+        is_labelled = self._nodes is None and metric.name not in self.own
         gpus = None if self._nodes is None else self._coverage.covered(metric)
+        if is_labelled:
+            # The view's own figures may be on the base already; these aren't.
+            return replace(self._base, is_applied=False).of_rows(labels, None, metric.reduces)
         if gpus is not None or labels is not self._labels:
             return self._base.of_rows(labels, gpus, metric.reduces)
         # That of most columns is the same, and rows may be ten thousand.
@@ -253,10 +298,11 @@ class Columns:
     def _total(self, metric: Metric) -> Number | None:
         if metric.name in self._totals:
             return self._totals[metric.name]
-        found = metric.compute(Scope.of(self._run, self._whole))
+        whole = self._activities.whole if self._is_labelled else self._whole
+        found = metric.compute(Scope.of(self._run, whole))
         if found.is_extrapolated(0):
             self._extrapolated.add(metric.name)
-        return self._based_total(metric, found.at(0))
+        return None if found.words is not None else self._based_total(metric, found.at(0))
 
     @property
     def adds_up(self) -> bool:
@@ -293,6 +339,15 @@ def names_of(
         names = tuple(dict.fromkeys((*default, *chosen, *added)))
     is_known = sort in own or (has_nodes and not is_difference(sort))
     return (*names, sort) if is_known and sort not in ("", NAME, *names) else names
+
+
+def has_activities(run: Run, level: str) -> bool:
+    """Whether rows of a level are labels of activities, for which registered columns answer."""
+    return (
+        bool(len(run.table))
+        and not run.table.is_sampled
+        and (level in LEVELS or level in run.table.coordinates)
+    )
 
 
 def with_instances(names: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,93 @@
+"""Every registered column answers, or says why it is missing, where rows stand for activities."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from chopper_core.columns import METRICS
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.views.frame import Frame
+from chopper_core.views.query import query
+from tests.demo import demo_run
+
+VIEWS_OF_ACTIVITIES: Final = (
+    "kernels", "roofline", "overheads", "launch", "icicle", "heatmap", "grid", "ranks", "overlap",
+    "throughput", "determinism", "power", "comms", "graph", "overview", "cpu", "live",
+    "compare&base=gpu=0",
+)  # fmt: skip
+"""Those of the demo; the rows of others are findings, allocations, questions, lanes."""
+SUMS: Final = ("kernel_ns", "elapsed_ns", "idle_ns", "activities")
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return demo_run()
+
+
+def frame(run: Run, view: str, *columns: str, scope: str = "") -> Frame:
+    return query(run, parse(f"R{scope}?view={view}&columns={','.join(columns)}"))
+
+
+@pytest.mark.parametrize("view", VIEWS_OF_ACTIVITIES)
+def test_every_column_answers_or_says_why(run: Run, view: str) -> None:
+    scope = ":gpu=1" if view.startswith("compare") else ""
+    found = frame(run, view, *METRICS, scope=scope)
+    assert {column.name for column in found.columns} >= set(METRICS)
+    for column in found.columns:
+        values = found.values[column.name]
+        assert len(values) == len(found)
+        assert values.present().all() or column.missing_because, column.name
+
+
+@pytest.mark.parametrize("view", ["ranks", "throughput&by=gpu", "determinism", "kernels&by=gpu"])
+def test_a_figure_of_a_gpu_is_the_same_in_every_view(run: Run, view: str) -> None:
+    names = (*SUMS, "busy_pct", "mean_ns", "p95_ns", "kernel_pct", "model_roof_pct")
+    tree = query(run, View("R", columns=names))
+    found = frame(run, view, *names)
+    assert sorted(found.labels) == sorted(tree.labels)
+    for name in names:
+        if METRICS[name] not in found.columns:
+            continue
+        there = dict(zip(tree.labels, tree.values[name].known().tolist(), strict=True))
+        here = dict(zip(found.labels, found.values[name].known().tolist(), strict=True))
+        assert here == pytest.approx(there, nan_ok=True), name
+        assert found.total[name] == pytest.approx(tree.total[name]), name
+
+
+@pytest.mark.parametrize("view", ["overlap", "compare&base=gpu=0"])
+def test_the_total_is_that_of_the_rows_above_it(run: Run, view: str) -> None:
+    """By a loop over the activities with a row's label."""
+    found = frame(run, view, "kernel_ns", "mean_ns", scope=":gpu=1/iteration=11")
+    table, labels = run.table, set(found.labels)
+    durations = [
+        int(table.duration_ns[row])
+        for row in range(len(table))
+        if table.gpu[row] == 1
+        and table.iteration[row] == 11
+        and table.text_of("operation", int(table.operation[row])) in labels
+    ]
+    assert found.total["kernel_ns"] == sum(durations)
+    assert found.total["mean_ns"] == pytest.approx(sum(durations) / len(durations))
+
+
+def test_quantiles_are_columns_of_the_tree(run: Run) -> None:
+    import numpy as np
+
+    found = query(run, parse("R:gpu=2/iteration=11?columns=median_ns,p95_ns,kernel_pct"))
+    table = run.table
+    of_phase: dict[str, list[int]] = {}
+    for row in np.flatnonzero((table.gpu == 2) & (table.iteration == 11)).tolist():
+        label = table.text_of("phase", int(table.phase[row]))
+        of_phase.setdefault(label, []).append(int(table.duration_ns[row]))
+    whole = [took for own in of_phase.values() for took in own]
+    for number, label in enumerate(found.labels):
+        row, own = found.row(number), of_phase[label]
+        assert row["median_ns"] == pytest.approx(np.median(own))
+        assert row["p95_ns"] == pytest.approx(np.quantile(own, 0.95))
+        assert row["kernel_pct"] == pytest.approx(100 * sum(own) / sum(whole))
+    assert found.total["p95_ns"] == pytest.approx(np.quantile(whole, 0.95))
+    assert found.total["kernel_pct"] == pytest.approx(100)
