@@ -11,7 +11,7 @@ import pytest
 
 from chopper_core.sources.registry import Family, family_of, read_source
 from chopper_core.sources.signals import ClockDomain
-from chopper_core.sources.trainer.steps import TrainerLog, number_in
+from chopper_core.sources.trainer.steps import TrainerLog, leading_number
 from chopper_core.util.errors import DataError
 
 MEGATRON = (
@@ -235,9 +235,9 @@ def test_lines_that_no_trainer_writes(tmp_path: Path) -> None:
 
 
 def test_thousands_and_decimal_commas() -> None:
-    assert number_in("7,282")[0] == 7282 and number_in("1,234,567.5")[0] == 1234567.5
-    assert number_in("3,25")[0] == 3.25 and number_in("41.19%") == (41.19, "%")
-    assert number_in("5901.2/5905.3")[0] == 5901.2 and np.isnan(number_in("n/a")[0])
+    assert leading_number("7,282")[0] == 7282 and leading_number("1,234,567.5")[0] == 1234567.5
+    assert leading_number("3,25")[0] == 3.25 and leading_number("41.19%") == (41.19, "%")
+    assert leading_number("5901.2/5905.3")[0] == 5901.2 and np.isnan(leading_number("n/a")[0])
 
 
 def test_the_state_of_hugging_face_s_trainer(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class StepLines(Struct, frozen=True, dict=True):
         return re.compile(self.step), re.compile(pair), re.compile(self.proof)
 
     def recognise(self, head: FileHead) -> Recognised | None:
-        text = start_of(head)
+        text = log_start(head)
         if self.marker not in text:
             return None
         step, _, proof = self.patterns
@@ -232,7 +232,7 @@ def lines_of(block: str) -> list[str]:
     return block.split("\n")
 
 
-def start_of(head: FileHead) -> str:
+def log_start(head: FileHead) -> str:
     """The text of a file in which a first step is looked for; '' of other files."""
     text = head.text
     # Of the formats of text only JSON begins so; a launcher's prefix is `[rank0]:`.

@@ -101,7 +101,7 @@ class TrainerLog(Struct, frozen=True):
         return len(self.step)
 
 
-def number_in(text: str) -> tuple[float, str]:
+def leading_number(text: str) -> tuple[float, str]:
     """The number that a text begins with, and the unit behind it; NaN without one.
 
     A comma is between thousands where all groups behind it have three digits, else decimal.
@@ -121,11 +121,11 @@ def number_in(text: str) -> tuple[float, str]:
 
 @lru_cache(maxsize=1 << 14)
 def _value(text: str, field: StepField) -> float:
-    number, unit = number_in(text)
+    number, unit = leading_number(text)
     return number * (_BYTES.get(unit, field.factor) if field.is_bytes else field.factor)
 
 
-def values_of(texts: Sequence[str], field: StepField) -> Float64:
+def field_values(texts: Sequence[str], field: StepField) -> Float64:
     """The values of a field, in the unit of its figure; NaN for invalid numbers."""
     for plain in () if field.is_bytes else (texts, (each.strip(",%") for each in texts)):
         try:
@@ -166,7 +166,7 @@ class StepRows:
     ) -> None:
         """Add rows of text: what stands before each line, its step, and a text per field."""
         ranks, times_ns = zip(*map(self._origin, prefixes), strict=True)
-        figures = {field: values_of(texts, field) for field, texts in values.items()}
+        figures = {field: field_values(texts, field) for field, texts in values.items()}
         self.add(
             np.array(ranks, np.int32),
             np.array(list(map(int, steps)), np.int64),
