@@ -223,6 +223,17 @@ def test_colours_carriage_returns_and_what_is_cut(tmp_path: Path) -> None:
     assert log.figures["tflops"].tolist() == [407.35] * 3
 
 
+def test_lines_that_no_trainer_writes(tmp_path: Path) -> None:
+    """Many equal keys in a line, other keys in each line, and keys of any length."""
+    first = lines(TITAN, 1)
+    log = log_of(tmp_path, first + ("step: 2 " + "loss: x " * 3000 + "\n") * 20)
+    assert len(log) == 21 and np.isnan(log.figures["loss"][1:]).all()
+    others = "".join(f"step: {n} k{n}: 1 tps: 1\n" for n in range(2, 402))
+    log = log_of(tmp_path, first + others + "step: 9 " + "a" * 99_999 + ": 1 tps: 5\n")
+    assert any("can't be parsed: skipped" in note for note in log.losses.notes)
+    assert max(map(len, log.unused)) < 99_999 and len(log.unused) < 400
+
+
 def test_thousands_and_decimal_commas() -> None:
     assert number_in("7,282")[0] == 7282 and number_in("1,234,567.5")[0] == 1234567.5
     assert number_in("3,25")[0] == 3.25 and number_in("41.19%") == (41.19, "%")
