@@ -23,7 +23,7 @@ from chopper_core.model import address
 from chopper_core.model.hardware import is_file
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.view import View, with_view
-from chopper_core.render.exchange import as_json, json_text
+from chopper_core.render.exchange import as_json, json_text, rows_within
 from chopper_core.render.rows import rows_text
 from chopper_core.store.format import paths_of
 from chopper_core.util.errors import NothingToShow, UsageError
@@ -282,13 +282,23 @@ def _limited(limit: int) -> int:
 
 
 def _bounded(text: str) -> str:
-    """An answer whose texts are shortened where a row alone is too long."""
+    """An answer whose texts are shortened, and whose last rows are left out, where it is long."""
     if len(text.encode()) <= MAX_ANSWER_BYTES:
         return text
     import json
 
     found = _shortened(json.loads(text))
-    return json_text({**found, "shortened": f"texts of more than {_MAX_TEXT} characters"})
+    found["shortened"] = f"texts of more than {_MAX_TEXT} characters"
+    rows = found.get("rows", [])
+    found |= {"rows": [], "rows_shown": 0}
+    found["rows"] = rows_within(rows, MAX_ANSWER_BYTES - len(json_text(found).encode()))
+    found["rows_shown"] = len(found["rows"])
+    if rows and not found["rows"]:
+        columns = f"{len(found['columns'])} columns"
+        return json_text(
+            {"unknown": f"a row of {columns} is too long for an answer; ask for fewer"}
+        )
+    return json_text(found)
 
 
 def _shortened(value: Any) -> Any:

@@ -7,6 +7,7 @@ from chopper_core.columns import (
     breakdown as breakdown,
     launches as launches,
     sequences as sequences,
+    inference as inference,
     counters as counters,
     counters_formulas as counters_formulas,
     counters_units as counters_units,

@@ -108,7 +108,7 @@ power | W | analyses.samples.powers_of
     Mean power over the time in scope, idle time too: step energy over step time. Of a GPU whose
     telemetry covers only a part of that time, the mean of its samples.
     base: sum over the GPUs in scope; of a GPU in a row; of a run the mean of its GPUs
-    covers: GPUs with telemetry of power; no sum where one has none
+    covers: GPUs with telemetry of power, those without a trace too; no sum where one has none
     places: overview headline, overview mean_power_w, live headline, power headline,
         power mean_power_w, runs gpu_power_w
 
@@ -119,9 +119,11 @@ busy power | W | columns.METRICS (power_w)
     places: tree power_w
 
 step energy | J | columns.METRICS (energy_j)
-    Energy of the GPUs in a complete iteration: from the energy counter, else from power.
+    Energy of the GPUs in a complete iteration: from the energy counter, else from power. Of a GPU
+    that telemetry alone has, its mean power while the others are in it, for their mean time.
     base: per iteration, sum over the GPUs in scope
-    covers: {_ALL}; no sum where telemetry covers only a part of one
+    covers: {_ALL}, those without a trace too; no sum where telemetry covers only a part of one, but
+        for up to a sampling period at its ends, marked ~
     places: power headline, power iteration_energy_j, runs j_per_step
 
 clock while busy | MHz | columns.METRICS (gfx_mhz)

@@ -371,6 +371,34 @@ for _name, _track in TRACKS.items():
     )(partial(_mean_of, _name))
 
 
+def _most_of(name: str, scope: Scope) -> Values:
+    """The largest mean of a signal over any of the row's activities."""
+    table, size = scope.nodes.table, len(scope.nodes)
+    found = np.full(size, -np.inf)
+    columns = (integral_of(name), known_of(name))
+    if any(column not in table.measured for column in columns):
+        return absent(size)
+    for rows, group in scope.nodes.pieces():
+        integral, known = (table.measured[column][rows] for column in columns)
+        means = ratios(integral, known)
+        own = np.flatnonzero(np.isfinite(means))
+        np.maximum.at(found, group[own], means[own])
+    return Values(np.where(np.isfinite(found), found, np.nan))
+
+
+_PEAKS = {"power_w": "peak busy W", "hotspot_c": "peak hot °C", "edge_c": "peak edge °C"}
+for _name, _title in _PEAKS.items():
+    _telemetry(
+        f"most_{_name}",
+        TRACKS[_name].unit,
+        _title,
+        f"{TRACKS[_name].subject}: the largest mean over one of the activities; one that is "
+        "shorter than a sample has that sample's value.",
+        reduces=Reduces.MAX,
+        missing="the run has no telemetry of it at the times of the row",
+    )(partial(_most_of, _name))
+
+
 _POWERS = ("power_w", "energy_rate_w")
 _EDGES_OF_TWO = 4
 """Each sample has a beginning and an end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ MAX_ROWS: Final = 200
 MAX_BYTES: Final = 100_000
 """Of a frame as JSON without a limit and pictures."""
 BRIEF_COLUMNS: Final = 8
+_MAX_SENTENCE: Final = 2_000
 _ROW_BYTES: Final = 4
 """Of what separates a row from the next."""
 _NOTE_BYTES: Final = 100
@@ -85,22 +86,29 @@ def as_json(
             partial_total=sorted(frame.partial_total.intersection(names)),
             held_total=sorted(frame.extrapolated_total.intersection(names)),
             unknown=_unknown(frame, columns),
-            headline=frame.headline,
+            headline=_sentences(frame.headline),
             quality=[doubt.as_json for doubt in frame.quality],
         ),
-        "notes": list(frame.notes),
+        "notes": _sentences(frame.notes),
     }
     if is_brief:
         rows = rounded(rows)
         known = {name: each for name, each in document["total"].items() if each is not None}
         document["total"] = rounded(known)
-    if most_bytes is None and limit is None:
-        most_bytes = MAX_BYTES
+    fixed = len(json_text(document).encode())
     if most_bytes is not None:
-        rows = rows_within(rows, most_bytes - len(json_text(document).encode()))
+        rows = rows_within(rows, most_bytes - fixed, least=1)
+    elif limit is None:
+        rows = rows_within(rows, MAX_BYTES - fixed)
     document |= {"rows": rows, "rows_shown": len(rows)}
-    document["notes"] += limit_notes(frame, len(rows))
+    by = str(count) if len(rows) == count else f"{(most_bytes or MAX_BYTES) // 1000} kB"
+    document["notes"] += limit_notes(frame, len(rows), by)
     return json_text(document | _given(pictures=pictures))
+
+
+def _sentences(texts: Iterable[str]) -> list[str]:
+    """Sentences, cut where the names that they quote are of no use any more."""
+    return [t if len(t) <= _MAX_SENTENCE else f"{t[: _MAX_SENTENCE - 1]}…" for t in texts]
 
 
 def _row(frame: Frame, row: int, columns: Sequence[Metric]) -> dict[str, Any]:
@@ -136,13 +144,13 @@ def _unknown(frame: Frame, columns: Sequence[Metric]) -> dict[str, str]:
     }
 
 
-def rows_within(rows: Sequence[dict[str, Any]], size: int) -> list[dict[str, Any]]:
-    """The first rows, as many as have a size as JSON; one at least."""
+def rows_within(rows: Sequence[dict[str, Any]], size: int, least: int = 0) -> list[dict[str, Any]]:
+    """The first rows, as many as have a size as JSON; at least so many."""
     room = size - _NOTE_BYTES
     for place, row in enumerate(rows):
         room -= len(_ascii(row)) + _ROW_BYTES
         if room < 0:
-            return list(rows[: max(place, 1)])
+            return list(rows[: max(place, least)])
     return list(rows)
 
 
@@ -283,7 +291,8 @@ def csv_cell(value: object) -> object:
     return clean(f"'{value}" if value.startswith(_FORMULA) else value)
 
 
-def limit_notes(frame: Frame, shown: int) -> list[str]:
+def limit_notes(frame: Frame, shown: int, limit: str = "") -> list[str]:
     if shown == len(frame):
         return []
-    return [f"{len(frame) - shown} of {len(frame)} rows left out by the limit of {shown}"]
+    count = f"{len(frame) - shown} of {len(frame)}"
+    return [f"{count} rows left out by the limit of {limit or shown}"]

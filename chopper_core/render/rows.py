@@ -18,6 +18,7 @@ from chopper_core.render.exchange import (
     rounded,
     rows_within,
 )
+from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import Escaped, clean, escape_lines
 
 if TYPE_CHECKING:
@@ -103,7 +104,13 @@ def _json(
         "notes": list(notes),
     }
     if limit is None:
-        records = rows_within(records, MAX_BYTES - len(json_text(document).encode()))
+        fixed = len(json_text(document).encode())
+        if fixed > MAX_BYTES:
+            raise UsageError(
+                f"{len(names)} columns alone take more than {MAX_BYTES // 1000} kB of JSON; name "
+                "those that you need, or give a limit of rows"
+            )
+        records = rows_within(records, MAX_BYTES - fixed)
     document |= {"rows_shown": len(records), "rows": rounded(records) if is_brief else records}
     return json_text(document)
 

@@ -2,10 +2,11 @@
 
 A package in `extensions` declares tables of what it adds and of the modules that hold it; the core
 imports none of them by name. A plugin is another distribution with entry points in the groups
-`chopper.sources`, `chopper.views`, `chopper.metrics`, `chopper.findings`, `chopper.advice` and
-`chopper.exports`.
+`chopper.sources`, `chopper.views`, `chopper.metrics`, `chopper.findings`, `chopper.advice`,
+`chopper.exports` and `chopper.operators`.
 Listing entry points takes as long as opening a cached run, so it waits for a name or a file that
-nothing else knows, or for the findings of a run.
+nothing else knows, for the findings of
+a run, or for an operator of another namespace than PyTorch's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from chopper_core.util.progress import Cancelled
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-GROUPS: Final = ("sources", "views", "metrics", "findings", "advice", "exports")
+GROUPS: Final = ("sources", "views", "metrics", "findings", "advice", "exports", "operators")
 _FOLDER: Final = Path(__file__).parent.parent / "extensions"
 _problems: Final[dict[str, None]] = {}
 

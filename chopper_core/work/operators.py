@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from math import isfinite, isnan, nan, prod
 from typing import Any, Final
 
@@ -26,7 +26,9 @@ from chopper_core.model.hardware import ElementType
 from chopper_core.model.operator_inputs import Inputs, Shape, bytes_of, plain_shape, type_text
 from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Moved, Product
 from chopper_core.model.traffic import traffic_of
+from chopper_core.util import plugins
 from chopper_core.util.patterns import late
+from chopper_core.util.plugins import Plugin
 from chopper_core.work.kernel_classes import FUSED
 from chopper_core.work.memory import moved_elements
 
@@ -121,22 +123,129 @@ def _scored(sizes: Attention, ends_together: bool) -> float:
     return scores / (queries * keys) if queries and keys else 0.0
 
 
+class OperatorModel:
+    """The work of one kind of operator, from the recorded inputs of a call.
+
+    To add one, inherit from it, or from `ProductModel`, and name the class as an entry point of the
+    group `chopper.operators` (docs/plugins.md).
+    """
+
+    names: Sequence[str] = ()
+    """The operators, as a trace names them: `aten::mm`."""
+
+    def matches(self, name: str) -> bool:
+        return name in self.names
+
+    def work(self, name: str, inputs: Inputs) -> Work | None:
+        """The shape, FLOPs and bytes of a call; None where its inputs don't tell them."""
+        raise NotImplementedError
+
+
+class ProductModel(OperatorModel):
+    """A product of matrices: its sizes are enough, FLOPs and bytes follow."""
+
+    first: int = 0
+    """The position of the first operand; the second follows it."""
+
+    def sizes(self, inputs: Inputs) -> Product | None:
+        raise NotImplementedError
+
+    def work(self, name: str, inputs: Inputs) -> Work | None:
+        sizes = self.sizes(inputs)
+        return None if sizes is None else _product_call(name, inputs, sizes, self.first)
+
+
+class AttentionModel(OperatorModel):
+    """Attention of PyTorch, flash-attn and AITER, forward and backward."""
+
+    def matches(self, name: str) -> bool:
+        return ATTENTION.search(name) is not None
+
+    def work(self, name: str, inputs: Inputs) -> Work | None:
+        return _attention(name, inputs)
+
+
+class FusedModel(OperatorModel):
+    """Kernels that torch.compile fuses, by the operators in their names."""
+
+    def matches(self, name: str) -> bool:
+        return FUSED.match(name) is not None
+
+    def work(self, name: str, inputs: Inputs) -> Work | None:
+        fused = FUSED.match(name)
+        return fused and _fused(fused["kind"], fused["operators"], inputs)
+
+
+class CountedModel(OperatorModel):
+    """Products and convolutions, each with the places of its operands (`_COUNTS`)."""
+
+    def matches(self, name: str) -> bool:
+        return name in _COUNTS
+
+    def work(self, name: str, inputs: Inputs) -> Work | None:
+        return _COUNTS[name](name, inputs)
+
+
+class MemoryModel(OperatorModel):
+    """Operators that memory limits, by the tensors that they read and write."""
+
+    def matches(self, name: str) -> bool:
+        return traffic_of(name) is not None
+
+    def work(self, name: str, inputs: Inputs) -> Work | None:
+        found = moved_elements(name, inputs)
+        return Work(found[0], untyped=found[1]) if found else None
+
+
+MODELS: Final = (AttentionModel(), FusedModel(), CountedModel(), MemoryModel())
+"""The first one that matches counts."""
+_OWN_NAMESPACES: Final = (
+    *("aten", "autograd", "c10", "c10d", "distributeddataparallel", "fsdp", "inductor", "nccl"),
+    *("prim", "profiler", "torch"),
+)
+"""Operators of PyTorch itself; to look for plugins takes time that no other trace should take."""
+
+
+def model_of(name: str) -> OperatorModel | None:
+    """The model of an operator: Chopper's own, else that of a plugin."""
+    own = next((each for each in MODELS if each.matches(name)), None)
+    namespace, colons, _ = name.partition("::")
+    if own is not None or not colons or " " in namespace:
+        return own
+    if namespace.partition(".")[0].lower() in _OWN_NAMESPACES:
+        return None
+    return next((each for each in _plugin_models() if each.matches(name)), None)
+
+
+@cache
+def _plugin_models() -> tuple[OperatorModel, ...]:
+    """The models of plugins; one that fails tells no work, and is a problem to report."""
+    found = []
+    for plugin, made in plugins.loaded("operators", ("matches", "work")):
+        if (model := plugin.attempt(made, None)) is not None:
+            found.append(_GuardedModel(plugin, model))
+    return tuple(found)
+
+
+class _GuardedModel(OperatorModel):
+    def __init__(self, plugin: Plugin, model: OperatorModel) -> None:
+        self._plugin, self._model = plugin, model
+
+    def matches(self, name: str) -> bool:
+        return self._plugin.attempt(self._model.matches, False, name)
+
+    def work(self, name: str, inputs: Inputs) -> Work | None:
+        return self._plugin.attempt(self._model.work, None, name, inputs)
+
+
 def has_model(name: str) -> bool:
     """Whether the inputs of an operator of the name tell its work."""
-    is_matrix = name in _COUNTS or ATTENTION.search(name) or FUSED.match(name)
-    return bool(is_matrix) or traffic_of(name) is not None
+    return model_of(name) is not None
 
 
 def operator_work(name: str, inputs: Inputs) -> Work | None:
-    if ATTENTION.search(name):
-        return _attention(name, inputs)
-    if fused := FUSED.match(name):
-        return _fused(fused["kind"], fused["operators"], inputs)
-    if count := _COUNTS.get(name):
-        return count(name, inputs)
-    if found := moved_elements(name, inputs):
-        return Work(found[0], untyped=found[1])
-    return None
+    model = model_of(name)
+    return None if model is None else model.work(name, inputs)
 
 
 def _known(amount: float) -> float | None:

@@ -155,7 +155,7 @@ def test_a_link_that_leads_outside_is_no_way_out(tmp_path: Path) -> None:
         ("what_if", {"questions": [5]}, "what_if takes questions of type array"),
         ("what_if", {"questions": ["no contention"] * 9}, "what_if takes 8 questions at a time"),
         ("sql", {"query": "drop table gpus"}, "only SELECT is possible"),
-        ("show", {"address": "?view=ranks&columns=nope"}, "no column 'nope'"),
+        ("show", {"address": "?view=ranks&columns=nope"}, "column 'nope'"),
     ],
 )
 def test_a_wrong_call_is_a_sentence(
@@ -168,6 +168,15 @@ def test_a_wrong_call_is_a_sentence(
 def test_an_address_without_a_run_needs_an_open_one() -> None:
     with pytest.raises(ChopperError, match="the address names no run, and none is open"):
         Toolbox().call("show", {"address": "?view=ranks"})
+
+
+def test_too_many_columns_are_asked_for_again(toolbox: Toolbox) -> None:
+    wide = ", ".join(f"{number} as a_column_of_some_length_{number}" for number in range(2_000))
+    answer = json.loads(toolbox.call("sql", {"query": f"select {wide}", "run": DEMO}))
+    assert "2000 columns is too long for an answer; ask for fewer" in answer["unknown"]
+    long = "select repeat('x', 300) as x from range(1000)"
+    text = toolbox.call("sql", {"query": long, "run": DEMO, "limit": 50})
+    assert len(text.encode()) <= MAX_ANSWER_BYTES and json.loads(text)["rows_shown"] == 50
 
 
 def test_sql_asks_one_run(toolbox: Toolbox) -> None:

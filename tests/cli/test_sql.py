@@ -129,6 +129,9 @@ def test_the_command_prints_in_the_formats_of_show(
     assert main(["sql", DEMO, big, "--format", "json"]) == 0
     text = capsys.readouterr().out
     assert len(text) <= 100_000 and json.loads(text)["rows_total"] == 500
+    wide = ", ".join(f"{number} as a_column_{number}" for number in range(4_000))
+    assert main(["sql", DEMO, f"select {wide}", "--format", "json"]) == 2
+    assert "4000 columns alone take more than 100 kB of JSON" in capsys.readouterr().err
     assert main(["sql", DEMO, "select 1", "-o", str(tmp_path / "one.csv")]) == 0
     assert (tmp_path / "one.csv").read_text() == "1\n1\n"
 

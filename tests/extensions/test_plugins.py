@@ -92,7 +92,41 @@ def test_a_package_adds_one_of_each(tmp_path: Path) -> None:
 
 def test_the_page_shows_the_example() -> None:
     page = (ROOT / "docs" / "plugins.md").read_text("utf-8")
-    assert (PLUGIN / "chopper_wattlog" / "gaps.py").read_text("utf-8") in page
+    for name in ("gaps.py", "operators.py"):
+        assert (PLUGIN / "chopper_wattlog" / name).read_text("utf-8") in page
+
+
+def test_a_package_adds_the_model_of_an_operator(tmp_path: Path) -> None:
+    """2·m·k·n FLOPs of (3, 5, 64) x (64, 256), in bfloat16; one that fails tells no work."""
+    script = """
+import sys
+from chopper_core.model.operator_inputs import Inputs
+from chopper_core.util import plugins
+from chopper_core.work.operators import has_model, operator_work
+print("importlib.metadata" in sys.modules, has_model("aten::unheard_of"), has_model("no namespace"))
+for shapes in ("[[3, 5, 64], [256, 64], []]", "[[3, 5, 64], [256, 63]]", "[7]"):
+    types = '["c10::BFloat16", "c10::BFloat16", ""]'
+    work = operator_work("wattlog::gated_linear", Inputs.parsed(shapes, types))
+    print(work and (work.call.label, work.flops, work.bytes))
+print(has_model("wattlog::other"), len(plugins.problems()))
+"""
+    for site, gated in ((PLUGIN, True), (tmp_path, False)):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            env={"PATH": "", "HOME": str(tmp_path), "PYTHONPATH": str(site)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        first, known, other, odd, last = done.stdout.splitlines()
+        assert first.endswith("False False") and other == odd == "None" and last == "False 0"
+        if gated:
+            size = 2 * (3 * 5 * 64 + 256 * 64 + 3 * 5 * 256)
+            assert known.endswith(f", {2.0 * 15 * 64 * 256}, {float(size)})")
+            assert "15x256x64" in known
+        else:
+            assert known == "None"
 
 
 @pytest.mark.sweep

@@ -97,3 +97,6 @@ def test_a_cut_text_keeps_the_nodes_before_the_cut(tmp_path: Path) -> None:
     path.write_text('{"version": "1.0.0"}{"id": "x", "type": "COMP_NODE"}')
     with pytest.raises(DataError, match="has an invalid node"):
         open_run(str(path), jobs=1)
+    path.write_text('{"version": "1.0.0"}{"id": "99999999999999999999", "type": "COMP_NODE"}')
+    with pytest.raises(DataError, match="a number that is no id"):
+        open_run(str(path), jobs=1)

@@ -149,6 +149,9 @@ def test_damage_is_a_sentence(tmp_path: Path) -> None:
     path.write_bytes(whole[:-40])
     with pytest.raises(DataError, match=r"linked\.0\.json can't be read"):
         open_run(str(path), jobs=1)
+    path.write_bytes(whole.replace(b'"ctrl_deps": 4', b'"ctrl_deps": -4'))
+    with pytest.raises(DataError, match="a number that is no id"):
+        open_run(str(path), jobs=1)
     # A linker that found no kernel leaves a host trace.
     linked(path, SCHEMAS[-1], kernels=())
     with pytest.raises(DataError, match="give the Kineto trace"):

@@ -51,6 +51,10 @@ def test_a_name_of_many_bytes_is_cut_to_the_size_too() -> None:
     rows = [Row(100 * place, 50, kernel=name) for place, name in enumerate(names)]
     found, size = answer(run_of(rows), "R?order=kernel")
     assert 1 < found["rows_shown"] < found["rows_total"] == 60 and size <= 100_000
+    assert "rows left out by the limit of 100 kB" in found["notes"][-1]
+    longest = run_of([Row(0, 50, kernel="x" * 200_000)])
+    found, size = answer(longest, "R?order=kernel")
+    assert (found["rows_shown"], found["rows_total"]) == (0, 1) and size <= 100_000
 
 
 def test_brief_has_four_digits_the_known_columns_and_says_what_it_lacks(run: Run) -> None:

@@ -191,3 +191,14 @@ def test_traffic_of_a_step_and_of_a_token(run: Run, folder: Path) -> None:
     assert row_of_run.figures["nvlink_step_bytes"] == pytest.approx(8 * received, rel=0.01)
     stages = frame(run, f"view=power&by=pp&columns={columns}")
     assert stages.values["nvlink_in_step_bytes"].at(1) == pytest.approx(4 * received, rel=0.01)
+
+
+def test_the_tree_has_energy_heat_and_peaks_of_a_stage(run: Run) -> None:
+    columns = "energy_j,most_power_w,most_edge_c,edge_c,gfx_mhz"
+    found = query(run, parse(f"{run.name}?order=pp,gpu&columns={columns}"))
+    for stage, rank in enumerate((0, 4)):
+        at = {name: values.at(stage) for name, values in found.values.items()}
+        # Of the ranks that have a trace, per step; kernels are shorter than a sample.
+        assert at["energy_j"] == pytest.approx(step_energy(run, [rank]), rel=0.01)
+        assert at["most_power_w"] == watts(rank, 4)
+        assert at["most_edge_c"] == rank + 60

@@ -87,17 +87,24 @@ def _space(text: str, at: int) -> int:
 def _node(message: Mapping[str, Any]) -> Node:
     """A node; 64-bit numbers are text in protobuf's JSON, and defaults are left out."""
     return Node(
-        id=int(message.get("id", 0)),
+        id=_id(message.get("id", 0)),
         name=str(message.get("name", "")),
         type=_type(message.get("type", "INVALID_NODE")),
-        ctrl_deps=[int(each) for each in message.get("ctrlDeps", [])],
-        data_deps=[int(each) for each in message.get("dataDeps", [])],
+        ctrl_deps=[_id(each) for each in message.get("ctrlDeps", [])],
+        data_deps=[_id(each) for each in message.get("dataDeps", [])],
         start_us=int(message.get("startTimeMicros", 0)),
         duration_us=int(message.get("durationMicros", 0)),
         inputs={key: str(text) for key, text in message.get("inputs", {}).items()},
         outputs={key: str(text) for key, text in message.get("outputs", {}).items()},
         attributes=_attributes(message),
     )
+
+
+def _id(spelled: str | int) -> int:
+    number = int(spelled)
+    if not 0 <= number < 2**64:
+        raise ValueError("it has a number that is no id")
+    return number
 
 
 def _type(spelled: str | int) -> int:

@@ -30,6 +30,7 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.tables.columns import nanoseconds
 from chopper_core.tables.losses import number_of
 from chopper_core.tables.text import FileHead
+from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.work.kernel_classes import is_communication
 
@@ -42,6 +43,7 @@ SUFFIXES: Final = (".json", ".json.gz")
 FORMAT: Final = "Chakra linked trace"
 _CATEGORIES: Final = {"kernel": "", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 """Kineto's category of an activity → its attribute `category`, where that isn't a kernel."""
+_IDS: Final = range(2**64)
 _MAX_CALLERS: Final = 4
 """Ranges around the launch of a collective up to the one with its arguments."""
 
@@ -91,8 +93,11 @@ def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
     for node in nodes:
         if node.is_activity and node.id not in times:
             lost += 1
-        else:
-            builder.add(_node(node, times.get(node.id), calls))
+            continue
+        own = _node(node, times.get(node.id), calls)
+        if any(each not in _IDS for each in (own.id, *own.ctrl_deps)):
+            raise DataError(f"{path} has a node ({node.id}) with a number that is no id.")
+        builder.add(own)
     if lost:
         builder.losses.notes.append(f"{number_of(lost, 'GPU node')} without a valid time left out")
     return builder.graph("", {"schema": schema}, states_dependencies=False)
