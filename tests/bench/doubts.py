@@ -350,7 +350,7 @@ class Samples:
     @property
     def gpus(self) -> list[str]:
         rows = Counter(row["gpu"] for row in self.rows)
-        return [gpu for gpu, count in rows.items() if count > _FEW_ROWS]
+        return [gpu for gpu, count in rows.items() if gpu and count > _FEW_ROWS]
 
 
 class Sensor(Struct, frozen=True):
@@ -391,7 +391,7 @@ def _loaded(samples: Samples) -> list[str]:
         gpu: [float(row["power_w"]) for row in samples.of(gpu) if "power_w" in row]
         for gpu in samples.gpus
     }
-    return [gpu for gpu, each in drawn.items() if median(each) > 300.0]
+    return [gpu for gpu, each in drawn.items() if each and median(each) > 300.0]
 
 
 @_sensor("0 W under load")
