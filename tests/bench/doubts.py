@@ -115,7 +115,7 @@ class Rank:
         return self.kernels[at : at + count]
 
     def launched_alone(self, kernels: Iterable[Event]) -> list[Event]:
-        """Those of kernels whose call launched no other: a graph with a kernel less shows nothing."""
+        """Those whose call launched no other: a graph with a kernel less shows nothing."""
         launched = Counter(each["args"]["correlation"] for each in self.linked)
         return [each for each in kernels if launched[each["args"]["correlation"]] == 1]
 
