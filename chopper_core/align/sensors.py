@@ -16,6 +16,7 @@ from chopper_core.model.signals import Signal
 from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Mask
 
+_Signals = dict[tuple[int, SignalName], Sequence[SignalSamples]]
 _LOADED_PCT: Final = 20.0
 """A GPU that is used more isn't off."""
 _NO_POWER_W: Final = 1.0
@@ -66,22 +67,46 @@ _FIGURES: Final = {
 _OF_SOCKETS: Final = "repeats that of the socket they share: each has its part"
 _COVERED: Final = 0.9
 """The part of a run that telemetry has to cover."""
-_Signals = dict[tuple[int, SignalName], Sequence[SignalSamples]]
 
 
-def believed(telemetry: Telemetry, product: str = "") -> Telemetry:
+def all_believed(read: Sequence[Telemetry], product: str = "") -> list[Telemetry]:
+    """Files of telemetry without readings that can't be, also where the signal that contradicts
+    one is in another file of the same clock."""
+    return [believed(each, product, _of_others(each, read)) for each in read]
+
+
+def _of_others(telemetry: Telemetry, read: Sequence[Telemetry]) -> _Signals:
+    """Use and power of a file's GPUs, from other files of its clock."""
+    found: _Signals = {}
+    if len(read) == 1 or telemetry.is_of_node:
+        return found
+    number = {gpu.names[0]: place for place, gpu in enumerate(telemetry.gpus)}
+    for other in read:
+        if other is telemetry or other.is_of_node or other.clock != telemetry.clock:
+            continue
+        for (gpu, signal), parts in other.signals.items():
+            place = number.get(other.gpus[gpu].names[0])
+            if place is not None and signal in (SignalName.POWER_W, SignalName.GFX_UTIL_PCT):
+                found.setdefault((place, signal), parts)
+    return found
+
+
+def believed(
+    telemetry: Telemetry, product: str = "", of_others: _Signals | None = None
+) -> Telemetry:
     """The telemetry without readings that can't be, and with the doubts about them; `product` is
-    that of the run's GPUs, where the file doesn't name it."""
+    that of the run's GPUs, where the file doesn't name it, `of_others` signals of other files."""
     if telemetry.is_of_node:
         return telemetry
+    others = of_others or {}
     doubts = [*telemetry.doubts, *_jumps(telemetry)]
     for find, signal, what in (
         (_beyond, SignalName.POWER_W, "is beyond what they can draw"),
         (_beyond, SignalName.GFX_MHZ, "is beyond what they reach"),
         (_beyond, SignalName.MEM_MHZ, "is beyond what they reach"),
-        (_beyond, SignalName.HOTSPOT_C, "is beyond what they stand"),
-        (_beyond, SignalName.MEM_C, "is beyond what they stand"),
-        (_beyond, SignalName.EDGE_C, "is beyond what they stand"),
+        (_beyond, SignalName.HOTSPOT_C, "is beyond what they withstand"),
+        (_beyond, SignalName.MEM_C, "is beyond what they withstand"),
+        (_beyond, SignalName.EDGE_C, "is beyond what they withstand"),
         (_without_power, SignalName.POWER_W, "reads 0 W under load"),
         (
             _standing,
@@ -93,7 +118,9 @@ def believed(telemetry: Telemetry, product: str = "") -> Telemetry:
         (_repeated, SignalName.ENERGY_J, _OF_SOCKETS),
         (_contradicted, SignalName.ENERGY_RATE_W, "contradicts its power"),
     ):
-        if found := find(telemetry, signal, product):
+        known = replace(telemetry, signals={**others, **telemetry.signals})
+        every = find(known, signal, product)
+        if found := {key: parts for key, parts in every.items() if key in telemetry.signals}:
             gpus = sorted({gpu for gpu, _ in found})
             telemetry = replace(telemetry, signals={**telemetry.signals, **found})
             doubts.append(_doubt(telemetry, gpus, what, signal))
@@ -104,7 +131,7 @@ def _doubt(telemetry: Telemetry, gpus: list[int], what: str, signal: SignalName)
     names = [telemetry.gpus[gpu].names[0] for gpu in gpus]
     whose = f"GPU{'s' * (len(names) > 1)} {', '.join(names)}"
     what = what if len(names) > 1 else what.replace("they", "it").replace("it reach", "it reaches")
-    what = what.replace("it stand", "it stands")
+    what = what.replace("it withstand", "it withstands")
     text = f"{_WORDS[signal]} of {whose} {what}{': left out' * (what != _OF_SOCKETS)}"
     columns = _FIGURES.get(signal, (signal.value,))
     return Doubt(DoubtKind.SENSOR.value, len(gpus), len(telemetry.gpus), signals=columns, text=text)

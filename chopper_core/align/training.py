@@ -16,7 +16,7 @@ from chopper_core.util.grouping import distinct, run_starts
 _KEY: Final = ("file", "rank", "step", "time_ns")
 
 
-def training_of(logs: Sequence[TrainerLog]) -> tuple[SideTables, tuple[LogSource, ...]]:
+def joined_logs(logs: Sequence[TrainerLog]) -> tuple[SideTables, tuple[LogSource, ...]]:
     """The steps of a job by its logs, and how each log was read.
 
     Lines of one rank about one step that follow each other are one row; equal lines of two files

@@ -223,7 +223,9 @@ def _wholes(
         _add(context, found, one, worth)
     small = [each for each in found if context.share(each.worth_ns) < SMALLEST_SAVING.share]
     found = _fitting(context, [each for each in found if each not in small])
-    if worth is not None and found:
+    if not found:
+        return small
+    if worth is not None:
         _hide(context, found, small, worth)
     return found
 

@@ -411,15 +411,7 @@ class UnevenWork(Struct, frozen=True, eq=False):
     ) -> UnevenWork | None:
         """None where peers run all of the own compute."""
         computes = table.kind[rows] == Kind.COMPUTE
-        each = combined([same, who])[0]
-        runs = counts_of(each[:, 0], int(same.max(initial=-1)) + 1)
-        with_peers = runs[same] > 1
-        found = np.flatnonzero(own & computes & ~with_peers)
-        if not len(found):
-            return None
-        names = (
-            ("iteration", "phase", "layer") if axis != "iteration" else ("gpu", "phase", "layer")
-        )
+        names = ("gpu" if axis == "iteration" else "iteration", "phase", "layer")
         place = combined([table.column(name)[rows] for name in names])[1]
         cells, cell = combined([place, table.operation[rows]])
         spots, spot = combined([cell, who])
@@ -431,6 +423,12 @@ class UnevenWork(Struct, frozen=True, eq=False):
         of_cell = peers_of(cell, len(cells))
         of_place = peers_of(place, int(place.max()) + 1)[cells[:, 0]]
         is_extra = (2 * of_cell < of_place) & (of_place > 0)
+        # Most peers run the same; a few that have as much more to do are no measure.
+        with_peers = 2 * peers_of(same, int(same.max(initial=-1)) + 1)[same] > of_cell[cell]
+        with_peers &= ~is_extra[cell]
+        found = np.flatnonzero(own & computes & ~with_peers)
+        if not len(found):
+            return None
         is_known = (of_cell > 0) | is_extra
         kept = found[is_known[cell[found]]]
         if not len(kept):

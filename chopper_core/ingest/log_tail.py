@@ -80,7 +80,7 @@ class LogTails:
         if known is not None:
             is_again = not begin and log is not None and _repeats(known.log, log)
             if not is_again:
-                log = known.log if log is None else joined(known.log, log)
+                log = known.log if log is None else joined_parts(known.log, log)
         assert log is not None
         at, last = begin + len(lines), lines[-_CHECKED:]
         if known is not None and begin and len(last) < _CHECKED:
@@ -107,7 +107,7 @@ def _repeats(before: TrainerLog, after: TrainerLog) -> bool:
     return bool(same.any())
 
 
-def joined(one: TrainerLog, other: TrainerLog) -> TrainerLog:
+def joined_parts(one: TrainerLog, other: TrainerLog) -> TrainerLog:
     """Two parts of a log as one."""
 
     def both(which: str) -> dict[str, AnyArray]:

@@ -37,12 +37,12 @@ def with_logs(run: Run, paths: ListedPaths, progress: Progress, read: ReadLogs =
     if not found.files:
         return _skipping(run, found, ())
     # Most runs have no log.
-    from chopper_core.align.training import training_of
+    from chopper_core.align.training import joined_logs
 
     logs, failed = read(found, progress)
     run = replace(run, failed=(*run.failed, *failed))
     if logs:
-        tables, sources = training_of(logs)
+        tables, sources = joined_logs(logs)
         run = replace(run, side_tables={**run.side_tables, **tables}, logs=sources)
     return _skipping(run, found, [file.path for file in found.files])
 

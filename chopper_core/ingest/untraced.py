@@ -16,7 +16,7 @@ from chopper_core.align.counters import counter_signals
 from chopper_core.align.identity import gpus_of_telemetry
 from chopper_core.align.node_cpu import cpu_of_nodes
 from chopper_core.align.rank import align_rank, used_names
-from chopper_core.align.sensors import believed
+from chopper_core.align.sensors import all_believed
 from chopper_core.align.telemetry import interval_table, signals, summaries
 from chopper_core.align.telemetry_clock import placed_at
 from chopper_core.ingest.logs import ReadLogs, read_logs
@@ -79,7 +79,7 @@ class RunInputs(Struct, frozen=True):
         """Read the telemetry of some files, without readings that can't be."""
         read, failed = self.read_samples(found, run, self.progress)
         product = run.gpus[0].hardware if run is not None and run.gpus else ""
-        return [believed(each, self.overrides.hardware or product) for each in read], failed
+        return all_believed(read, self.overrides.hardware or product), failed
 
 
 def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware: str) -> Run:

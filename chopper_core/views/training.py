@@ -15,11 +15,11 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
 from chopper_core.views.shared.log_rows import (
     COLUMNS,
-    charts,
-    headline,
+    log_charts,
+    log_headline,
+    log_notes,
     logged,
     mean_known,
-    notes,
     of_windows,
 )
 from chopper_core.views.shared.table_view import columns_of, known_columns, table_view
@@ -74,9 +74,9 @@ def _by_rank(run: Run, view: View, training: Training) -> ViewResult:
         opens=lambda row: view,
         sort="-slower_pct" if len(training.ranks) > 1 else "",
         shown=known_columns(own),
-        headline=headline(run, training),
-        notes=notes(run, training),
-        charts=charts(run, training)[:1],
+        headline=log_headline(run, training),
+        notes=log_notes(run, training),
+        charts=log_charts(run, training)[:1],
     )
 
 
@@ -107,9 +107,9 @@ def _by_stage(run: Run, view: View, training: Training) -> ViewResult:
         opens=lambda row: view,
         sort="-stage_ns",
         shown=known_columns(own),
-        headline=headline(run, training),
+        headline=log_headline(run, training),
         notes=(
-            *notes(run, training),
+            *log_notes(run, training),
             "stages may hold one another: their times don't add up to the step",
         ),
     )

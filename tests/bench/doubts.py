@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -52,8 +53,8 @@ REAL: Final = (
     "vllm_decode_graph.json.gz",
 )
 """Traces of real runs."""
-SAMPLED: Final = ("mi300x_rocm_smi", "h100x8_nvidia_smi_no_index.csv")
-"""Telemetry of real runs."""
+SAMPLED: Final = "mi300x_rocm_smi"
+"""Telemetry of a real run, a file for each signal."""
 CLEAN: Final = (
     *REAL[:4],
     "v100_dlrm_8rank",
@@ -311,6 +312,17 @@ def _newer(rank: Rank, random: Random) -> Sequence[Event] | None:
     return []
 
 
+_OUR_NAMES: Final = {
+    "device": "gpu",
+    "power_watts": "power_w",
+    "gpu_use_percent": "gfx_util_pct",
+    "temp_junction_celsius": "hotspot_c",
+}
+"""Headings of real logs → the names that the defects go by."""
+_FEW_ROWS: Final = 20
+"""Of junk in a real log."""
+
+
 class Samples:
     """A log of telemetry: its rows as dictionaries, in order of the file."""
 
@@ -318,15 +330,18 @@ class Samples:
         self.name = name
         lines = text.splitlines(keepends=True)
         self.head = [line for line in lines if line.startswith("#")]
-        reader = csv.DictReader(lines[len(self.head) :], skipinitialspace=True)
-        self.rows = [row for row in reader if None not in row.values()]
-        self.columns = [*(reader.fieldnames or ())]
+        reader = csv.reader(lines[len(self.head) :])
+        self.headings = next(reader)
+        self.columns = [_OUR_NAMES.get(each, each) for each in self.headings]
+        self.rows = [dict(zip(self.columns, row, strict=False)) for row in reader]
+        self.rows = [row for row in self.rows if "gpu" in row]
 
     def text(self) -> str:
         out = io.StringIO()
-        writer = csv.DictWriter(out, self.columns, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.headings)
+        for row in self.rows:
+            writer.writerow([row[each] for each in self.columns if each in row])
         return "".join(self.head) + out.getvalue()
 
     def of(self, gpu: str) -> list[dict[str, Any]]:
@@ -334,7 +349,8 @@ class Samples:
 
     @property
     def gpus(self) -> list[str]:
-        return list(dict.fromkeys(row["gpu"] for row in self.rows))
+        rows = Counter(row["gpu"] for row in self.rows)
+        return [gpu for gpu, count in rows.items() if count > _FEW_ROWS]
 
 
 class Sensor(Struct, frozen=True):
@@ -367,16 +383,29 @@ def _set(samples: Samples, gpu: str, column: str, value: object, share: float = 
     return True
 
 
+def _loaded(samples: Samples) -> list[str]:
+    """The GPUs that work for most of a file."""
+    if "power_w" not in samples.columns:
+        return []
+    drawn = {
+        gpu: [float(row["power_w"]) for row in samples.of(gpu) if "power_w" in row]
+        for gpu in samples.gpus
+    }
+    return [gpu for gpu, each in drawn.items() if median(each) > 300.0]
+
+
 @_sensor("0 W under load")
 def _no_power(samples: Samples, random: Random) -> tuple[str, str] | None:
-    gpu = random.choice(samples.gpus)
-    return (gpu, "power_w") if _set(samples, gpu, "power_w", 0) else None
+    loaded = _loaded(samples)
+    gpu = random.choice(loaded) if loaded else ""
+    return (gpu, "power_w") if gpu and _set(samples, gpu, "power_w", 0) else None
 
 
 @_sensor("0 % at full power")
 def _no_use(samples: Samples, random: Random) -> tuple[str, str] | None:
-    gpu = random.choice(samples.gpus)
-    return (gpu, "gfx_util_pct") if _set(samples, gpu, "gfx_util_pct", 0) else None
+    loaded = _loaded(samples)
+    gpu = random.choice(loaded) if loaded else ""
+    return (gpu, "gfx_util_pct") if gpu and _set(samples, gpu, "gfx_util_pct", 0) else None
 
 
 @_sensor("power beyond the hardware")
@@ -437,7 +466,8 @@ def _energy(samples: Samples, random: Random) -> tuple[str, str] | None:
 def _jump(samples: Samples, random: Random) -> tuple[str, str] | None:
     at = random.randrange(len(samples.rows) // 3, 2 * len(samples.rows) // 3)
     column, per_s = ("time_ns", 10**9) if "time_ns" in samples.columns else ("timestamp", 1)
-    by = random.choice((-1, 1)) * 3600 * per_s
+    # A log since 1970 that leaves out an hour may have paused.
+    by = random.choice((-1, 1) if column == "time_ns" else (-1,)) * 3600 * per_s
     for row in samples.rows[at:]:
         row[column] = int(row[column]) + by
     return "", ""
@@ -519,6 +549,17 @@ def real(name: str) -> Base | None:
         traces[each.name.removesuffix(".gz")] = data
     base = Base(name, traces, {})
     return Base(name, traces, {}, written(base, None, None))
+
+
+@cache
+def real_samples() -> Base | None:
+    """The base of a real log; None where it isn't."""
+    path = REALDATA / SAMPLED
+    if not path.is_dir():
+        return None
+    samples = {each.name: each.read_text() for each in sorted(path.glob("*.csv"))}
+    base = Base(SAMPLED, {}, samples)
+    return Base(SAMPLED, {}, samples, written(base, None, None))
 
 
 @lru_cache(maxsize=12)
@@ -637,23 +678,24 @@ def of_sensor(name: str, sensor: Sensor, base: Base, random: Random) -> Outcome 
     """Plant a defect of telemetry; None where the base has no place for it."""
     if not base.samples:
         return None
-    file = random.choice(sorted(base.samples))
-    samples = Samples(file, base.samples[file])
-    touched = sensor.plant(samples, random)
-    if touched is None:
+    files = sorted(base.samples)
+    for file in random.sample(files, len(files)):
+        samples = Samples(file, base.samples[file])
+        if (touched := sensor.plant(samples, random)) is not None:
+            break
+    else:
         return None
     run = written(base, None, samples)
     gpu, column = touched
     clean, now = signals_of(base.run), signals_of(run)
-    places = samples.gpus
+    whose = gpu.replace("card", "").split()
     differing = [
         f"{label} {name}: {then} → {now.get((label, name))}"
         for (label, name), then in clean.items()
         if not _same(now.get((label, name)), then)
         and gpu
-        and not (label in gpu.split() and (not column or name in _TOUCHES.get(column, (column,))))
+        and not (label in whose and (not column or name in _TOUCHES.get(column, (column,))))
     ]
-    del places
     clean_cells, cells = cells_of(base.run), cells_of(run)
     differing += [f"{cell}" for cell in clean_cells if cells.get(cell) != clean_cells[cell]]
     found = tuple(each.sentence for each in run.doubts)
@@ -688,6 +730,10 @@ def outcomes(seed: int, count: int, names: Sequence[str] = ()) -> Iterator[Outco
         if names and not any(part in name for part in names):
             continue
         random, done_samples = Random(f"{seed} {name}"), 0
+        if (log := real_samples()) is not None:
+            for _ in range(count):
+                if (found := of_sensor(name, sensor, log, random)) is not None:
+                    yield found
         for _ in range(3 * count):
             base = generated(random.choice(with_samples), random.randrange(1000, 2000))
             if (found := of_sensor(name, sensor, base, random)) is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from chopper_core.sources.registry import Family, family_of, read_source
 from chopper_core.sources.signals import ClockDomain
-from chopper_core.sources.trainer.steps import TrainerLog, number_in
+from chopper_core.sources.trainer.steps import TrainerLog, leading_number
 from chopper_core.util.errors import DataError
 
 MEGATRON = (
@@ -223,10 +223,21 @@ def test_colours_carriage_returns_and_what_is_cut(tmp_path: Path) -> None:
     assert log.figures["tflops"].tolist() == [407.35] * 3
 
 
+def test_lines_that_no_trainer_writes(tmp_path: Path) -> None:
+    """Many equal keys in a line, other keys in each line, and keys of any length."""
+    first = lines(TITAN, 1)
+    log = log_of(tmp_path, first + ("step: 2 " + "loss: x " * 3000 + "\n") * 20)
+    assert len(log) == 21 and np.isnan(log.figures["loss"][1:]).all()
+    others = "".join(f"step: {n} k{n}: 1 tps: 1\n" for n in range(2, 402))
+    log = log_of(tmp_path, first + others + "step: 9 " + "a" * 99_999 + ": 1 tps: 5\n")
+    assert any("can't be parsed: skipped" in note for note in log.losses.notes)
+    assert max(map(len, log.unused)) < 99_999 and len(log.unused) < 400
+
+
 def test_thousands_and_decimal_commas() -> None:
-    assert number_in("7,282")[0] == 7282 and number_in("1,234,567.5")[0] == 1234567.5
-    assert number_in("3,25")[0] == 3.25 and number_in("41.19%") == (41.19, "%")
-    assert number_in("5901.2/5905.3")[0] == 5901.2 and np.isnan(number_in("n/a")[0])
+    assert leading_number("7,282")[0] == 7282 and leading_number("1,234,567.5")[0] == 1234567.5
+    assert leading_number("3,25")[0] == 3.25 and leading_number("41.19%") == (41.19, "%")
+    assert leading_number("5901.2/5905.3")[0] == 5901.2 and np.isnan(leading_number("n/a")[0])
 
 
 def test_the_state_of_hugging_face_s_trainer(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.trainer.lines import lines_of, start_of
+from chopper_core.sources.trainer.lines import lines_of, log_start
 from chopper_core.sources.trainer.steps import (
     LOG_SUFFIXES,
     StepField,
     StepRows,
     TrainerLog,
-    number_in,
+    leading_number,
 )
 from chopper_core.tables.text import FileHead, FileText
 from chopper_core.util.patterns import late
@@ -45,7 +45,7 @@ _IGNORED: Final = frozenset(
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    return Recognised(_FORMAT) if _PROOF.search(start_of(head)) else None
+    return Recognised(_FORMAT) if _PROOF.search(log_start(head)) else None
 
 
 def read(path: Path, progress: Progress = silent) -> TrainerLog:
@@ -83,7 +83,7 @@ def _pairs(rows: StepRows, line: str) -> dict[StepField, float]:
         if field is None:
             rows.unused[key] += key not in _IGNORED
             continue
-        number, unit = number_in(text.lstrip("["))
+        number, unit = leading_number(text.lstrip("["))
         factor = 2.0**20 if unit == "mb" else field.factor
         found[field] = number * factor
     return found

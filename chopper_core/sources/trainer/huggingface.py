@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.trainer.lines import lines_of, start_of
+from chopper_core.sources.trainer.lines import lines_of, log_start
 from chopper_core.sources.trainer.steps import (
     LOG_SUFFIXES,
     StepField,
     StepRows,
     TrainerLog,
-    number_in,
+    leading_number,
 )
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.losses import ABSENT, Losses
@@ -74,7 +74,7 @@ def recognise(head: FileHead) -> Recognised | None:
         return Recognised(_STATE) if is_state and '"traceEvents"' not in head.text else None
     if head.path.suffix == ".json":
         return None
-    return Recognised(_OUTPUT) if _PRINTED.search(start_of(head)) else None
+    return Recognised(_OUTPUT) if _PRINTED.search(log_start(head)) else None
 
 
 def read(path: Path, progress: Progress = silent) -> TrainerLog:
@@ -109,7 +109,7 @@ def _add(rows: StepRows, step: int, time_ns: int, entry: Mapping[str, Any]) -> l
     values: dict[StepField, float] = {}
     for key, given in entry.items():
         field = _FIELDS.get(key)
-        number = given if isinstance(given, int | float) else number_in(str(given))[0]
+        number = given if isinstance(given, int | float) else leading_number(str(given))[0]
         if field is not None:
             values.setdefault(field, field.factor * number)
         elif key not in _IGNORED and key not in (_WHOLE, _SECONDS):
@@ -134,7 +134,7 @@ def _output(path: Path, progress: Progress) -> TrainerLog:
             if (match := _PRINTED.search(line)) is None:
                 continue
             entry: dict[str, Any] = {
-                key: number_in(each)[0] for key, each in _PAIR.findall(match[0])
+                key: leading_number(each)[0] for key, each in _PAIR.findall(match[0])
             }
             if any(key.startswith(_EVALUATION) for key in entry):
                 continue

@@ -14,6 +14,7 @@ from msgspec import Struct
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.trainer.steps import StepField, StepRows, TrainerLog
 from chopper_core.tables.bytes import ByteSource
+from chopper_core.tables.columns import cut_name
 from chopper_core.tables.text import HEAD_BYTES, FileHead, FileText
 from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
@@ -24,11 +25,13 @@ _COLOURS: Final = late(r"\x1b\[[0-9;]*[A-Za-z]")
 _PROBED_BYTES: Final = 1 << 20
 """Trainers print their settings, perhaps those of each rank, before the first step."""
 _JSON_LIST: Final = late(r'\s*\[\s*[{\["]')
-_VALUE: Final = r"([^\s|]+)"
-_BYTES_VALUE: Final = r"([^\s|]+(?: [KMGT]i?B(?=[\s|,]))?)"
+_VALUE: Final = r"([^\s|]++)"
+_BYTES_VALUE: Final = r"([^\s|]++(?: [KMGT]i?B(?=[\s|,]))?+)"
 _GAP: Final = r"[\s,|-]*"
 _ONLY_GAP: Final = late(r"[\s,|-]*")
 _WRITTEN: Final = late(r"[^\s|]+(?: [KMGT]i?B(?=[\s|,]))?")
+_MOST_TEMPLATES: Final = 256
+"""The lines of a job have few sets of keys."""
 _MOST_KEYS: Final = 1 << 10
 """Of a line."""
 
@@ -62,7 +65,7 @@ class StepLines(Struct, frozen=True, dict=True):
         return re.compile(self.step), re.compile(pair), re.compile(self.proof)
 
     def recognise(self, head: FileHead) -> Recognised | None:
-        text = start_of(head)
+        text = log_start(head)
         if self.marker not in text:
             return None
         step, _, proof = self.patterns
@@ -121,7 +124,8 @@ class _Template:
         for match, field in zip(found, known, strict=True):
             # Most keys follow the value before them: a search from there takes twice as long.
             gap = _GAP if _ONLY_GAP.fullmatch(line, end, match.start()) else ".*?"
-            parts.append(f"{gap}{lines.before}{re.escape(match[1])}{lines.between}")
+            # Atomic: a line of many equal keys is searched once.
+            parts.append(f"(?>{gap}{lines.before}{re.escape(match[1])}{lines.between})")
             end = match.end()
             if field is not None and field not in fields and leading[field] == match[1]:
                 fields[field] = None
@@ -184,7 +188,7 @@ class LineReader:
     def finish(self) -> None:
         for each in self._templates.values():
             for key in each.unused:
-                self._rows.unused[key] += each.lines
+                self._rows.unused[cut_name(key)] += each.lines
 
     def _flush(self, template: _Template) -> None:
         columns = [*zip(*template.rows, strict=True)][template.first :]
@@ -210,6 +214,9 @@ class LineReader:
         if keys not in self._templates:
             if not any(self._lines.field_of(key) for key in keys):
                 return at, None
+            if len(self._templates) == _MOST_TEMPLATES:
+                self._rows.unreadable += 1
+                return at, None
             self._templates[keys] = _Template(self._lines, line, found.end())
         template = self._templates[keys]
         self._by_colons[line.count(":", at)] = template
@@ -225,7 +232,7 @@ def lines_of(block: str) -> list[str]:
     return block.split("\n")
 
 
-def start_of(head: FileHead) -> str:
+def log_start(head: FileHead) -> str:
     """The text of a file in which a first step is looked for; '' of other files."""
     text = head.text
     # Of the formats of text only JSON begins so; a launcher's prefix is `[rank0]:`.

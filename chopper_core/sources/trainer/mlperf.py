@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import ClockDomain
-from chopper_core.sources.trainer.lines import lines_of, start_of
+from chopper_core.sources.trainer.lines import lines_of, log_start
 from chopper_core.sources.trainer.steps import LOG_SUFFIXES, StepField, StepRows, TrainerLog
 from chopper_core.tables.text import FileHead, FileText
 from chopper_core.util.progress import Progress, silent
@@ -33,7 +33,7 @@ _OF_RUN: Final = ("global_batch_size", "run_start", "run_stop")
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    return Recognised(_FORMAT) if _MARKER in start_of(head) else None
+    return Recognised(_FORMAT) if _MARKER in log_start(head) else None
 
 
 def read(path: Path, progress: Progress = silent) -> TrainerLog:

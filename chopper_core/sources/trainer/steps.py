@@ -19,7 +19,7 @@ from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, Stamps
 from chopper_core.sources.telemetry.rows import on_one_clock
-from chopper_core.tables.columns import MAX_RANKS, GrowingColumn
+from chopper_core.tables.columns import MAX_RANKS, GrowingColumn, cut_name
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
@@ -29,6 +29,8 @@ LOG_SUFFIXES: Final = (".log", ".txt", ".out", ".err", ".gz", "stdout", "stderr"
 """Common endings of a job's output."""
 MAX_STEP: Final = 1 << 40
 _MOST_WAITING: Final = 1 << 13
+_MOST_PHASES: Final = 256
+"""Parts of a step that a trainer times, at most."""
 NO_YEAR: Final = "Its stamps lack the year: that in which the file was written last is used."
 _LOCAL_FOLDER: Final = late(r"\d{1,6}")
 _STREAMS: Final = ("stdout", "stderr", "stdout.log", "stderr.log")
@@ -99,7 +101,7 @@ class TrainerLog(Struct, frozen=True):
         return len(self.step)
 
 
-def number_in(text: str) -> tuple[float, str]:
+def leading_number(text: str) -> tuple[float, str]:
     """The number that a text begins with, and the unit behind it; NaN without one.
 
     A comma is between thousands where all groups behind it have three digits, else decimal.
@@ -119,11 +121,11 @@ def number_in(text: str) -> tuple[float, str]:
 
 @lru_cache(maxsize=1 << 14)
 def _value(text: str, field: StepField) -> float:
-    number, unit = number_in(text)
+    number, unit = leading_number(text)
     return number * (_BYTES.get(unit, field.factor) if field.is_bytes else field.factor)
 
 
-def values_of(texts: Sequence[str], field: StepField) -> Float64:
+def field_values(texts: Sequence[str], field: StepField) -> Float64:
     """The values of a field, in the unit of its figure; NaN for invalid numbers."""
     for plain in () if field.is_bytes else (texts, (each.strip(",%") for each in texts)):
         try:
@@ -164,7 +166,7 @@ class StepRows:
     ) -> None:
         """Add rows of text: what stands before each line, its step, and a text per field."""
         ranks, times_ns = zip(*map(self._origin, prefixes), strict=True)
-        figures = {field: values_of(texts, field) for field, texts in values.items()}
+        figures = {field: field_values(texts, field) for field, texts in values.items()}
         self.add(
             np.array(ranks, np.int32),
             np.array(list(map(int, steps)), np.int64),
@@ -189,6 +191,9 @@ class StepRows:
         for field, numbers in values.items():
             columns = self._phases if field.is_phase else self._figures
             if field.figure not in columns:
+                if len(columns) == _MOST_PHASES:
+                    self.unused[cut_name(field.figure)] += int(np.isfinite(numbers).sum())
+                    continue
                 columns[field.figure] = GrowingColumn(np.float64)
             column, begin = columns[field.figure], before
             column.append(np.full(begin - len(column), np.nan))
@@ -216,7 +221,8 @@ class StepRows:
 
     def add_phase(self, rank: int, step: int, name: str, took_ns: float) -> None:
         """Add a part of a step that has a row already, or will have one."""
-        self._parts.setdefault(name, {})[rank, step] = took_ns
+        if name in self._parts or len(self._parts) < _MOST_PHASES:
+            self._parts.setdefault(name, {})[rank, step] = took_ns
 
     def _add_parts(self) -> None:
         if not self._parts:

@@ -119,9 +119,9 @@ def of_windows(run: Run, view: View) -> ViewResult:
         whole,
         opens=lambda row: view,
         shown=known_columns(own),
-        headline=headline(run, training),
-        notes=notes(run, training),
-        charts=charts(run, training),
+        headline=log_headline(run, training),
+        notes=log_notes(run, training),
+        charts=log_charts(run, training),
     )
 
 
@@ -262,12 +262,12 @@ def _of_attempts(training: Training) -> dict[str, Values]:
     }
 
 
-def headline(run: Run, training: Training) -> tuple[str, ...]:
+def log_headline(run: Run, training: Training) -> tuple[str, ...]:
     traced = traced_steps(run)
     return (throughput_text(training), *([] if traced is None else [traced.sentence]))
 
 
-def notes(run: Run, training: Training) -> tuple[str, ...]:
+def log_notes(run: Run, training: Training) -> tuple[str, ...]:
     formats = listed(dict.fromkeys(log.format for log in run.logs))
     lines = sum(log.rows for log in run.logs)
     found = [f"{formats}: {count(lines, 'line')} of {count(len(run.logs), 'file')}"]
@@ -285,7 +285,7 @@ def notes(run: Run, training: Training) -> tuple[str, ...]:
     return tuple(found)
 
 
-def charts(run: Run, training: Training) -> tuple[Chart, ...]:
+def log_charts(run: Run, training: Training) -> tuple[Chart, ...]:
     """The step time, the throughput and the loss over the steps of the run."""
     x = training.step.astype(np.float64)
     found: list[Chart] = []
