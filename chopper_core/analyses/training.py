@@ -265,17 +265,29 @@ def _traced_steps(run: Run) -> TracedSteps | None:
 def _placed(
     run: Run, training: Training, iterations: list[int]
 ) -> tuple[int, tuple[int, int] | None, str]:
-    """The attempt and steps of the traced iterations: by stamps, else by their numbers."""
+    """The attempt and steps of the traced iterations: by stamps, else by their numbers.
+
+    Where a log in local time is long enough for several zones, the one that puts the iterations at
+    steps of about their numbers counts.
+    """
+    first, last = min(iterations), max(iterations)
     clocks = {ClockDomain(log.clock) for log in run.logs if log.clock}
     is_epoch = all(source.clock.startswith(ClockDomain.EPOCH) for source in run.sources)
+    zones = []
     if len(clocks) == 1 and is_epoch and run.sources:
         span = run.origin_ns, run.end_ns
-        zone_ns = zone_of(training.rows.stamp_ns, clocks.pop(), span)
-        if zone_ns is not None:
-            ends = [attempt_at(training.rows, at - zone_ns) for at in span]
-            if ends[0] is not None and ends[1] is not None and ends[0][0] == ends[1][0]:
-                return ends[0][0], (ends[0][1], ends[1][1]), "by the stamps of the log"
-    first, last = min(iterations), max(iterations)
+        zones = zones_of(training.stamp_ns, clocks.pop(), span)
+        found = []
+        for zone_ns in zones:
+            begin, end = (attempt_at(training, at - zone_ns) for at in span)
+            if begin is not None and end is not None and begin[0] == end[0]:
+                found.append((abs(begin[1] - first), begin[0], (begin[1], end[1])))
+        near = [each for each in found if each[0] <= _NEAR_STEPS] if len(zones) > 1 else found
+        if len(near) >= 1:
+            _, attempt, steps = min(near)
+            return attempt, steps, "by the stamps of the log"
+    if len(zones) > 1:
+        return UNKNOWN, None, ""
     last_attempt = int(training.attempt.max(initial=0))
     for attempt in range(last_attempt, -1, -1):
         own = training.step[training.attempt == attempt]
@@ -284,6 +296,8 @@ def _placed(
     return UNKNOWN, None, ""
 
 
+_NEAR_STEPS: Final = 3
+"""A profiler counts from 0 or 1, and a line is written at the end of its step."""
 _BACK_NS: Final = 60 * 10**9
 """Lines of several writers may be out of order by less."""
 _QUARTER_NS: Final = 15 * 60 * 10**9
@@ -291,32 +305,31 @@ _MOST_QUARTERS: Final = 14 * 4
 """Zones are at most 14 hours from UTC."""
 
 
-def zone_of(stamps_ns: Int64, clock: ClockDomain, traced_ns: tuple[int, int]) -> int | None:
-    """What to add to the stamps of a log to get the epoch, by the time that traces are about.
+def zones_of(stamps_ns: Int64, clock: ClockDomain, traced_ns: tuple[int, int]) -> list[int]:
+    """What may have to be added to the stamps of a log to get the epoch.
 
-    None where the log has no stamps, or where several zones put the traces into its time.
+    Those zones that put the time that traces are about into that of the log; none without stamps.
     """
     known = stamps_ns[stamps_ns != UNKNOWN]
     if not len(known) or clock is ClockDomain.UNKNOWN:
-        return None
+        return []
     if clock is ClockDomain.EPOCH:
-        return 0
+        return [0]
     begin, end = int(known.min()), int(known.max())
     zones = np.arange(-_MOST_QUARTERS, _MOST_QUARTERS + 1) * _QUARTER_NS
     fits = (begin + zones - _BACK_NS <= traced_ns[0]) & (traced_ns[1] <= end + zones + _BACK_NS)
-    return int(zones[fits][0]) if fits.sum() == 1 else None
+    found: list[int] = zones[fits].tolist()
+    return found
 
 
-def attempt_at(steps: TrainedSteps, stamp_ns: int) -> tuple[int, int] | None:
+def attempt_at(training: Training, stamp_ns: int) -> tuple[int, int] | None:
     """The attempt and the step in progress at a time of the logs' clock; None outside of it."""
-    known = np.flatnonzero(steps.stamp_ns != UNKNOWN)
-    if not len(known):
-        return None
-    later = known[steps.stamp_ns[known] >= stamp_ns]
+    known = np.flatnonzero(training.stamp_ns != UNKNOWN)
+    later = known[training.stamp_ns[known] >= stamp_ns]
     if not len(later) or len(later) == len(known):
         return None
-    at = later[np.argmin(steps.stamp_ns[later])]
-    return int(steps.attempt[at]), int(steps.step[at])
+    at = later[np.argmin(training.stamp_ns[later])]
+    return int(training.attempt[at]), int(training.step[at])
 
 
 class Restart(Struct, frozen=True):

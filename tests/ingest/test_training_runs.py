@@ -207,6 +207,23 @@ def test_how_much_the_profiler_slows_the_steps(tmp_path: Path, zone: str) -> Non
     assert (np.flatnonzero(rows.present()) + 1).tolist() == [50, 51, 52]
 
 
+@pytest.mark.parametrize(("number", "steps"), [(7_000, (7_001, 7_003)), (5, None)])
+def test_a_long_log_in_local_time(
+    tmp_path: Path, number: int, steps: tuple[int, int] | None
+) -> None:
+    """10,000 steps of 1 s, 9 hours ahead: several zones fit, and the numbers tell which.
+
+    A profiler that began to count during the job tells none, and nothing is marked.
+    """
+    text, _ = titan(lambda *_: 1.0, range(1, 10_001), at=START + timedelta(hours=9))
+    (tmp_path / "train.log").write_text(text)
+    traced(tmp_path, 1_100_000, range(number, number + 3), START + timedelta(seconds=7_000))
+    found = traced_steps(open_run(str(tmp_path), jobs=1))
+    assert found is not None and found.longer == pytest.approx(0.1, abs=0.01)
+    assert found.steps is None or abs(found.steps[1] - 7_003) <= 1
+    assert (found.steps is None) == (steps is None)
+
+
 def test_traced_steps_are_placed_by_number_without_stamps(tmp_path: Path) -> None:
     text = megatron(lambda *_: 1.0, range(1, 201)).replace("[2026-03-05 08:40:00.000000] ", "")
     (tmp_path / "train.log").write_text(text)
