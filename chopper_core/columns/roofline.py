@@ -6,7 +6,7 @@ defines FLOPs and bytes by operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -143,17 +143,24 @@ def _measured(scope: Scope) -> dict[str, Values]:
     }
 
 
-def _of_calls(name: str, scope: Scope) -> Values:
-    """A figure of the calls, whose sums all of them share."""
-    nodes, key = scope.nodes, ("calls", id(scope.hardware))
-    if key not in nodes.memo:
-        nodes.memo[key] = _call_figures(_call_sums(nodes, scope.hardware))
-    found: Values = nodes.memo[key][name]
+def _shared(kind: str, scope: Scope, make: Callable[[], dict[str, Values]]) -> dict[str, Values]:
+    """Figures that come from one pass over the nodes, which each of their columns would repeat."""
+    key = (kind, id(scope.hardware))
+    if key not in scope.nodes.memo:
+        scope.nodes.memo[key] = make()
+    found: dict[str, Values] = scope.nodes.memo[key]
     return found
 
 
+def _of_calls(name: str, scope: Scope) -> Values:
+    def made() -> dict[str, Values]:
+        return _call_figures(_call_sums(scope.nodes, scope.hardware))
+
+    return _shared("calls", scope, made)[name]
+
+
 def _by_counters(name: str, scope: Scope) -> Values:
-    return _measured(scope)[name]
+    return _shared("counters", scope, lambda: _measured(scope))[name]
 
 
 declare(
