@@ -114,6 +114,11 @@ class Rank:
         at = random.randrange(len(self.kernels) // 4, 3 * len(self.kernels) // 4 - count)
         return self.kernels[at : at + count]
 
+    def launched_alone(self, kernels: Iterable[Event]) -> list[Event]:
+        """Those whose call launched no other: a graph with a kernel less shows nothing."""
+        launched = Counter(each["args"]["correlation"] for each in self.linked)
+        return [each for each in kernels if launched[each["args"]["correlation"]] == 1]
+
     def lane(self, activity: Event) -> tuple[object, object]:
         return activity["args"].get("device"), activity["args"].get("stream")
 
@@ -148,14 +153,15 @@ def _plants(name: str, *kinds: DoubtKind, is_of_rank: bool = False) -> Callable[
 
 @_plants("a buffer of kernels lost", LOST)
 def _lost_window(rank: Rank, random: Random) -> Sequence[Event] | None:
-    return rank.drop(rank.in_middle(random.choice((0.01, 0.03, 0.1)), random)) or None
+    own = rank.in_middle(random.choice((0.01, 0.03, 0.1)), random)
+    return rank.drop(own) if own and rank.launched_alone(own) else None
 
 
 @_plants("scattered kernels lost", LOST)
 def _lost_scattered(rank: Rank, random: Random) -> Sequence[Event] | None:
-    inner = rank.kernels[len(rank.kernels) // 10 : -len(rank.kernels) // 10]
+    inner = rank.launched_alone(rank.kernels[len(rank.kernels) // 10 : -len(rank.kernels) // 10])
     count = int(random.choice((0.01, 0.02, 0.05)) * len(rank.kernels))
-    return rank.drop(random.sample(inner, count)) if count else None
+    return rank.drop(random.sample(inner, count)) if 0 < count <= len(inner) else None
 
 
 @_plants("a stream of kernels lost", LOST)
@@ -350,7 +356,7 @@ class Samples:
     @property
     def gpus(self) -> list[str]:
         rows = Counter(row["gpu"] for row in self.rows)
-        return [gpu for gpu, count in rows.items() if count > _FEW_ROWS]
+        return [gpu for gpu, count in rows.items() if gpu and count > _FEW_ROWS]
 
 
 class Sensor(Struct, frozen=True):
@@ -391,7 +397,7 @@ def _loaded(samples: Samples) -> list[str]:
         gpu: [float(row["power_w"]) for row in samples.of(gpu) if "power_w" in row]
         for gpu in samples.gpus
     }
-    return [gpu for gpu, each in drawn.items() if median(each) > 300.0]
+    return [gpu for gpu, each in drawn.items() if each and median(each) > 300.0]
 
 
 @_sensor("0 W under load")

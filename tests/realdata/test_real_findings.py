@@ -99,8 +99,9 @@ def test_waits_in_the_queue_are_a_finding_where_they_are_most_of_the_step(opened
     row = found(run)["queue-bound"]
     launch = query(run, parse("R?view=launch&by=phase&base=total"))
     waits = dict(zip(launch.labels, launch.values["idle_queued_ns"].numbers.tolist(), strict=True))
-    assert row["saving_ns"] == pytest.approx((waits["forward"] + waits["backward"]) / 5, abs=1)
-    assert row["saving_pct"] > 60
+    assert row["cost_ns"] == pytest.approx((waits["forward"] + waits["backward"]) / 5, abs=1)
+    # What they wait for isn't in the trace: no saving is claimed.
+    assert row["saving_ns"] is None and row["group"] == "not known"
 
 
 def test_the_slow_stage_of_a_public_schedule_comes_first(opened: Callable[[str], Run]) -> None:
