@@ -37,7 +37,7 @@ _MAX_SYSTEMS: Final = 1 << 20
 _MAX_BYTES: Final = 1 << 30
 
 
-class _Event(Struct):
+class _TimelineEvent(Struct):
     pid: int = -1
     ts: float = -1.0
     dur: float = -1.0
@@ -67,9 +67,9 @@ def read(path: Path, progress: Progress = silent) -> SimulatedRun:
     lost = 0
     for each in raw:
         try:
-            event = msgspec.convert(each, _Event)
+            event = msgspec.convert(each, _TimelineEvent)
         except msgspec.ValidationError:
-            event = _Event()
+            event = _TimelineEvent()
         is_time = 0 <= event.ts < _LATEST_MS and 0 <= event.dur < _LATEST_MS
         if not is_time or not 0 <= event.pid < _MAX_SYSTEMS:
             lost += 1
