@@ -288,7 +288,7 @@ class StepRows:
         self.losses.note(self.unreadable, "line", "about a step that can't be parsed: skipped")
         self.losses.unreadable_events += self.unreadable
         if not len(self):
-            raise DataError(f"{self.path} is {format_name}, but holds no step.")
+            raise DataError(f"{self.path} ({format_name}) holds no step of a training.")
         times_ns, count = self._time_ns.whole().copy(), len(self)
         clock = self._stamps.clock or ClockDomain.UNKNOWN
         notes = [*self.notes]
