@@ -261,14 +261,14 @@ _MEASURE: Final = """
 import resource, sys, time
 from chopper_core.ingest.open import open_run
 from chopper_core.util.errors import DataError
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 from chopper_core.model.table import COLUMNS
 import chopper_core.ingest.attach, pyarrow.csv, pyarrow.parquet
 base, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
 is_alone, result = len(sys.argv) > 2, 0
 try:
     run = open_run(sys.argv[1], jobs=1)
-    as_text(run)
+    info_text(run)
     table = run.table
     result = sum(table.column(name).nbytes for name in COLUMNS)
     result += sum(values.nbytes for values in table.measured.values())

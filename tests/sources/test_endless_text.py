@@ -116,13 +116,13 @@ def test_headings_without_an_end_are_refused(tmp_path: Path) -> None:
 
 _BEFORE = """
 from chopper_core.ingest.open import open_run
-from chopper_core.render.info import as_text
+from chopper_core.render.info import info_text
 import chopper_core.ingest.attach, pyarrow.csv, pyarrow.parquet
 """
 _CODE = """
 run = open_run(str(path), jobs=1)
 assert len(run.table) == 16, len(run.table)
-as_text(run)
+info_text(run)
 """
 
 
