@@ -200,7 +200,16 @@ class Toolbox:
             real = _real(place)
             if not any(real == root or root in real.parents for root in self._roots):
                 below = ", ".join(map(str, self._roots))
-                raise UsageError(f"{place} is not below {below}, where this server may read")
+                raise UsageError(
+                    f"{place} is not below {below}, where this server may read{self._meant(place)}"
+                )
+
+    def _meant(self, place: Path) -> str:
+        """The way to a run that is named as if the server's directory were the working one."""
+        if place.is_absolute() or os.pardir in place.parts:
+            return ""
+        there = [root / place for root in self._roots if (root / place).exists()]
+        return "".join(f"; open {os.path.relpath(each)}" for each in there)
 
     def _open(self, run: str = "") -> str:
         view = self._view(run)

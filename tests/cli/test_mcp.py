@@ -137,6 +137,12 @@ def test_no_path_outside_is_opened(toolbox: Toolbox, name: str, arguments: dict[
         toolbox.call(name, arguments)
 
 
+def test_a_run_named_from_the_server_s_directory_is_offered_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "run1").mkdir(parents=True)
+    with pytest.raises(ChopperError, match=r"may read; open .*runs/run1$"):
+        Toolbox([str(tmp_path / "runs")]).call("open", {"run": "run1"})
+
+
 def test_a_link_that_leads_outside_is_no_way_out(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "out").symlink_to(ROOT / "demo_data" / "fsdp2")

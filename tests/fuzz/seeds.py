@@ -50,6 +50,21 @@ from tests.sources.telemetry.telemetry_texts import (
 )
 from tests.sources.test_nsys import write as write_nsys
 from tests.sources.test_rpd import write as write_rpd
+from tests.sources.trainer_texts import (
+    DEEPSPEED,
+    EPOCHS,
+    MAXTEXT,
+    MEGATRON,
+    MLPERF,
+    MMENGINE,
+    PRIMUS,
+    STATE,
+    TITAN,
+    TITAN_EVENTS,
+    VERL,
+    XTUNER,
+    lines,
+)
 from tests.views.test_pipeline import dump
 
 Seed = Callable[[Path], Path]
@@ -285,6 +300,7 @@ run:
   global_batch_size: "64"   # samples
   sequence_length: ${trainer.devices}
 """
+_TRAINERS: Final = (MEGATRON, PRIMUS, TITAN, VERL, MAXTEXT, MMENGINE, EPOCHS, XTUNER, DEEPSPEED)
 
 SEEDS: Final[Mapping[str, Seed]] = {
     "chakra": _chakra,
@@ -327,6 +343,14 @@ SEEDS: Final[Mapping[str, Seed]] = {
     "own sampler": _beside("own.csv", OWN_CSV),
     "own sampler parquet": _beside("own.parquet", _parquet(OWN_CSV)),
     "charllm": _beside("power_0.csv", "".join(f"{START_S + n},{600 + n}\n" for n in range(9))),
+    **{
+        f"trainer log {number}": _beside("train.log", lines(template))
+        for number, template in enumerate(_TRAINERS)
+    },
+    "trainer log alone": _text("train.log", lines(PRIMUS) + lines(DEEPSPEED)),
+    "trainer state": _text("trainer_state.json", STATE),
+    "mlperf log": _text("result.log", MLPERF),
+    "trainer events": _text("training.global_rank_2.jsonl", TITAN_EVENTS),
     "cpu csv": _beside("cpu.csv", _CPU_CSV),
     "cpu parquet": _beside("cpu.parquet", _parquet(_CPU_CSV)),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.training import TrainedSteps
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
+from chopper_core.util.errors import DataError, NothingToShow
 from chopper_core.views.query import query
 from tests.align.traces import TinyTrace
 
@@ -304,3 +306,37 @@ def test_facts_of_a_log_in_info(tmp_path: Path) -> None:
     text = str(info_text(open_run(str(tmp_path))))
     assert "Megatron log, 20 lines about steps" in text
     assert "not used, with their number of values: 1 field: new key (20)" in text
+
+
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        ("training&by=rank", "the log names no ranks: its lines are about the whole job"),
+        ("training&by=stage", "the log times no stages of a step, such as forward"),
+        ("kernels", "the view kernels needs a trace, and this run has a trainer's log alone"),
+    ],
+)
+def test_what_a_log_has_no_answer_to(tmp_path: Path, view: str, said: str) -> None:
+    (tmp_path / "train.log").write_text(megatron(lambda step, rank: 1, range(1, 9)))
+    run = open_run(str(tmp_path / "train.log"))
+    with pytest.raises(NothingToShow, match=re.escape(said)):
+        query(run, parse(f"R?view={view}"))
+
+
+def test_a_trace_without_a_log_says_what_to_put_next_to_it(tmp_path: Path) -> None:
+    trace = TinyTrace()
+    trace.launch("gemm", 20)
+    trace.write(tmp_path / "rank0.json")
+    with pytest.raises(NothingToShow, match="the run has no log of a trainer; put the job's"):
+        query(open_run(str(tmp_path)), parse("R?view=training"))
+
+
+def test_logs_without_a_step_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "result.log"
+    path.write_text(':::MLLOG {"key": "run_start", "value": null, "time_ms": 1, "metadata": {}}\n')
+    with pytest.raises(DataError, match=r"\(MLPerf log\) holds no step of a training\."):
+        open_run(str(path))
+    path = tmp_path / "trainer_state.json"
+    path.write_text('{"best_metric": null, "global_step": 20, "log_history": [{"step": 1')
+    with pytest.raises(DataError, match=r"is a Trainer state, but can't be parsed; is it whole\?"):
+        open_run(str(path))

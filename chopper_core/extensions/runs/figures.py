@@ -393,7 +393,8 @@ def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str
 
 def root_figure(run: RunRows, row: RunRow, name: str) -> float | None:
     try:
-        return root_figures(run.others[row.path], View(row.path), (name,))[name].at(0)
+        found = root_figures(run.others[row.path], View(row.path), (name,))[name]
+        return None if found.words is not None else found.at(0)
     except ChopperError:
         return None
 

@@ -12,10 +12,12 @@ from chopper_core.sources.registry import Recognised
 from chopper_core.sources.trainer.lines import lines_of, log_start
 from chopper_core.sources.trainer.steps import (
     LOG_SUFFIXES,
+    MAX_STEP,
     StepField,
     StepRows,
     TrainerLog,
     leading_number,
+    number_of,
 )
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.losses import ABSENT, Losses
@@ -109,14 +111,14 @@ def _add(rows: StepRows, step: int, time_ns: int, entry: Mapping[str, Any]) -> l
     values: dict[StepField, float] = {}
     for key, given in entry.items():
         field = _FIELDS.get(key)
-        number = given if isinstance(given, int | float) else leading_number(str(given))[0]
-        if field is not None:
+        number = leading_number(given)[0] if isinstance(given, str) else number_of(given)
+        if field is not None and number is not None:
             values.setdefault(field, field.factor * number)
         elif key not in _IGNORED and key not in (_WHOLE, _SECONDS):
             rows.unused[key] += 1
-    if step > 0 and isinstance(took := entry.get(_WHOLE), int | float):
+    if 0 < step < MAX_STEP and (took := number_of(entry.get(_WHOLE))) is not None:
         values[_TIME] = 1e9 * took / step
-    if isinstance(took := entry.get(_SECONDS), int | float) and took > 0:
+    if (took := number_of(entry.get(_SECONDS))) is not None and took > 0:
         values[_TIME] = 1e9 * took
     rows.add_one(rows.rank_or(), step, time_ns, values)
     return [*entry]

@@ -101,6 +101,16 @@ class TrainerLog(Struct, frozen=True):
         return len(self.step)
 
 
+def number_of(value: object) -> float | None:
+    """A number of JSON, which may be NaN or infinite; None for one too long, and for others."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
 def leading_number(text: str) -> tuple[float, str]:
     """The number that a text begins with, and the unit behind it; NaN without one.
 
@@ -169,7 +179,7 @@ class StepRows:
         figures = {field: field_values(texts, field) for field, texts in values.items()}
         self.add(
             np.array(ranks, np.int32),
-            np.array(list(map(int, steps)), np.int64),
+            np.array([min(step, MAX_STEP) for step in map(int, steps)], np.int64),
             np.array(times_ns, np.int64),
             figures,
         )
@@ -202,7 +212,7 @@ class StepRows:
     def add_one(
         self, rank: int, step: int, time_ns: int, values: Mapping[StepField, float]
     ) -> None:
-        self._waiting.append((rank, step, time_ns, values))
+        self._waiting.append((rank, max(min(step, MAX_STEP), ABSENT), time_ns, values))
         if len(self._waiting) >= _MOST_WAITING:
             self._flush()
 
@@ -278,7 +288,7 @@ class StepRows:
         self.losses.note(self.unreadable, "line", "about a step that can't be parsed: skipped")
         self.losses.unreadable_events += self.unreadable
         if not len(self):
-            raise DataError(f"{self.path} is {format_name}, but holds no step.")
+            raise DataError(f"{self.path} ({format_name}) holds no step of a training.")
         times_ns, count = self._time_ns.whole().copy(), len(self)
         clock = self._stamps.clock or ClockDomain.UNKNOWN
         notes = [*self.notes]

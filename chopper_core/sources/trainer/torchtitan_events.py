@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import ClockDomain
+from chopper_core.sources.telemetry.cells import LATEST_NS
 from chopper_core.sources.trainer.lines import lines_of
-from chopper_core.sources.trainer.steps import StepField, StepRows, TrainerLog
+from chopper_core.sources.trainer.steps import MAX_STEP, StepField, StepRows, TrainerLog
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import FileHead, FileText
 from chopper_core.util.patterns import late
@@ -88,7 +89,8 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
             except msgspec.MsgspecError:
                 rows.unreadable += 1
                 continue
-            if event.step is None or event.step < 0 or event.time_us < 0:
+            is_placed = 0 <= event.time_us < LATEST_NS // 1000
+            if event.step is None or not 0 <= event.step < MAX_STEP or not is_placed:
                 continue
             _take(rows, ranks, open_spans, event)
         progress(f"read {path.name}", text.position, text.size_bytes)
