@@ -28,7 +28,7 @@ _FEW: Final = 3
 _NAMED: Final = 40
 _LEAVE_OUT: Final = ("untimed", "impossible", "far")
 """The checks that leave out what they find."""
-_IN_ROW: Final = 4
+_IN_ROW: Final = 8
 """Activities in a row of a stream without a call: single ones are usual."""
 _SCATTERED: Final = 0.05
 """The part of them that may lack one."""
