@@ -35,9 +35,14 @@ def trained(
 
 
 def said(run: Run) -> tuple[list[str], str]:
-    """The findings, and the headline of the ranks."""
+    """The findings, each with its title and its figures, and the headline of the ranks."""
     found = query(run, parse("R?view=findings"))
-    texts = [text for text, rule in zip(found.labels, rules(run), strict=True) if rule != "missing"]
+    details = [str(found.values["detail"].cell(row)) for row in range(len(found))]
+    texts = [
+        f"{title}\n{detail}"
+        for title, detail, rule in zip(found.labels, details, rules(run), strict=True)
+        if rule != "missing"
+    ]
     return texts, " ".join(query(run, parse("R?view=ranks")).headline)
 
 
