@@ -97,7 +97,8 @@ def exposed_communication(at: Driven) -> None:
         )
         exposed[place] += int(table.exposed_comm_ns[row])
     steps = len(run.gpus) * len(np.unique(table.iteration[inside]))
-    shown = re.search(r"Exposed communication takes ([\d.]+) % of the step: (?:\S+ [mµ]s )?(\w+)", finding)
+    said = r"Exposed communication takes ([\d.]+) % of the step: (?:\S+ [mµ]s )?(\w+)"
+    shown = re.search(said, finding)
     whole = float(query(run, View(run.name, name="overview")).total["step_ns"])
     assert shown and float(shown[1]) / 100 == pytest.approx(
         sum(exposed.values()) / steps / whole, rel=0.01
