@@ -67,7 +67,7 @@ def _without_launch(scope: Scope) -> Mask:
     """Whether a row has activities and none of them a launch record; time outside steps needs
     none, since all of it is the host's."""
     unlinked, activities = scope.nodes.sum("unlinked"), scope.nodes.activities()
-    return np.logical_and(activities > 0, unlinked == activities)
+    return np.equal(unlinked, activities) & np.greater(activities, 0)
 
 
 @metric("elapsed_ns", Unit.NS, "time", source=_ACCOUNTING)
