@@ -117,7 +117,8 @@ def handlers() -> dict[int, Any]:
 
 
 def take(handler: Callable[[int, Any], object]) -> dict[int, Any]:
-    """Handle all signals that end the program; returns the handlers before, to `give_back`.
+    """Handle all signals that end the program; returns the handlers before, for
+    `give_terminal_back`.
 
     One that is ignored, as by `nohup`, stays so.
     """

@@ -787,16 +787,21 @@ def _cells_of(table: str) -> list[list[str]]:
 ONE_FIGURE: Final = (
     {"gfx_mhz", "now_gfx_mhz"}, {"edge_c", "now_edge_c"}, {"mean_hotspot_c", "now_hotspot_c"},
     {"gfx_util_pct", "now_gfx_util_pct"}, {"gpu_mhz", "mean_gfx_mhz"},
-    {"delay_ns", "straggler_delay_ns"}, {"straggler", "behind"}, {"step_ns", "step_time_ns"},
+    {"delay_ns", "straggler_delay_ns"}, {"straggler", "behind"},
+    {"step_ns", "step_time_ns", "logged_step_ns"}, {"samples_per_s", "logged_samples_per_s"},
+    {"tokens_per_s", "logged_tokens_per_s"}, {"model_tflops", "logged_tflops"},
+    {"mfu_pct", "logged_mfu_pct"}, {"p95_ns", "logged_p95_ns"},
     {"low_clock_pct", "gpu_low_clock_pct"}, {"last_gpu", "times_last"},
     {"window_ns", "step_window_ns"},
-    {"throttled_pct", "gpu_throttled_pct", "now_throttle_pct"}, {"saving_pct", "part_pct"},
+    {"throttled_pct", "gpu_throttled_pct", "now_throttle_pct"},
+    {"saving_pct", "part_pct", "stage_pct"},
     {"saving_low_ns", "step_low_ns"}, {"saving_high_ns", "step_high_ns"},
     {"activities", "calls"}, {"slowdown", "slowdown_x"}, {"roof_pct", "model_roof_pct"},
     {"path_ns", "cause_ns"},
     {"intensity", "model_intensity"},
     {"energy_j", "window_energy_j", "sampled_energy_j"}, {"counters_matched", "occurrences"},
-    {"host_longest_ns", "longest_burst_ns"}, {"elapsed_ns", "part_ns", "collective_ns"},
+    {"host_longest_ns", "longest_burst_ns"},
+    {"elapsed_ns", "part_ns", "collective_ns", "stage_ns"},
 )  # fmt: skip
 """Columns of different tables with one title: the same figure, or of another thing of its row."""
 OF_PLACES: Final = ("lane_", "at_", "cpu_")

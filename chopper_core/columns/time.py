@@ -64,7 +64,10 @@ def _total(name: str, scope: Scope) -> Values:
 
 
 def _without_launch(scope: Scope) -> Mask:
-    return np.equal(scope.nodes.sum("unlinked"), scope.nodes.activities())
+    """Whether a row has activities and none of them a launch record; time outside steps needs
+    none, since all of it is the host's."""
+    unlinked, activities = scope.nodes.sum("unlinked"), scope.nodes.activities()
+    return np.equal(unlinked, activities) & np.greater(activities, 0)
 
 
 @metric("elapsed_ns", Unit.NS, "time", source=_ACCOUNTING)
@@ -278,7 +281,7 @@ def stream(scope: Scope) -> Values:
 
 
 @metric(
-    "hsa_queue", Unit.NONE, "queue", reduces=Reduces.COMMON, needs_times=False,
+    "hsa_queue", Unit.NONE, "HSA queue", reduces=Reduces.COMMON, needs_times=False,
     missing="the activities of the row differ in it, or the trace names streams alone",
 )  # fmt: skip
 def hsa_queue(scope: Scope) -> Values:

@@ -33,6 +33,7 @@ from chopper_core.tables.mmap_columns import (
 from chopper_core.util.arrays import AnyArray
 from chopper_core.util.atomic import stamp_of, state_of
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct
 from chopper_core.util.progress import Progress, silent
 
 _LARGE_BYTES: Final = 1 << 22
@@ -140,6 +141,8 @@ def _read_files(folder: Path, index: layout.StoreIndex, checked: Collection[str]
         if layout.OPERATIONS in checked:
             for cube in cubes.values():
                 _check(table, cube.codes, gpus)
+        if {layout.KERNELS, layout.OPERATIONS} <= set(checked):
+            _check_labels(table, cubes)
         own: dict[str, Any] = {
             "measured": _signals(series, stored.signals, is_checked=layout.SERIES in checked),
             "cpu": _cpu(cpu, stored.cpu),
@@ -185,6 +188,15 @@ def _check(table: KernelTable | SideTable, columns: Mapping[str, AnyArray], gpus
             values = values[values != NO_TIME]
         if len(values) and (np.fmin.reduce(values) < low or np.fmax.reduce(values) > high):
             raise ValueError(f"the column {name} has values without a meaning")
+
+
+def _check_labels(table: KernelTable, cubes: Mapping[frozenset[str], Cube]) -> None:
+    """Raise ValueError for cubes of other labels than the activities have."""
+    for level in frozenset[str]().union(*cubes):
+        known = distinct(table.column(level))
+        of_level = (cube.codes[level] for cube in cubes.values() if level in cube.codes)
+        if not all(np.array_equal(distinct(codes), known) for codes in of_level):
+            raise ValueError(f"sums by {level} of other labels than the activities have")
 
 
 def _content(path: Path, stamp: tuple[int, int], *, is_verified: bool) -> Content:

@@ -142,7 +142,7 @@ def test_a_signal_that_no_code_can_raise_comes_again(
         terminal.give_terminal_back(before)
 
 
-@pytest.mark.parametrize("name", ["take", "give_back"])
+@pytest.mark.parametrize("name", ["take", "give_terminal_back"])
 def test_a_signal_between_handlers_ends_in_a_sentence(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

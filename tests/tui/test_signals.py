@@ -192,7 +192,7 @@ def test_a_detail_tells_figures_then_zeros_then_reasons() -> None:
     assert all(figure.number for figures in seen.groups.values() for figure in figures)
     assert "compute_ns" in {metric.name for metric in seen.zeros}
     assert {"hotspot_c", "theoretical_ns"} <= {metric.name for metric in seen.missing}
-    lines = ["".join(text for text, _ in line) for line in full_detail(seen, 1_000, UNICODE)]
+    lines = ["".join(text for text, _ in line) for line in full_detail(seen, 10_000, UNICODE)]
     assert all(metric.missing_because for metric in seen.missing)
     told = {metric.name for metrics in seen.reasons.values() for metric in metrics}
     told |= {metric.name for metrics in seen.lacking.values() for metric in metrics}

@@ -19,7 +19,7 @@ from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import Baseline, View
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.views.query import query
 from tests.demo import ROOT, demo_run, generated_run
 from tests.realdata.conftest import FOLDER
@@ -36,6 +36,11 @@ def demo() -> Run:
     return replace(demo_run(), others={other.name: other})
 
 
+def in_steps(run: Run) -> Mask:
+    """The activities of complete iterations: what runs outside of iterations is in none."""
+    return ~np.isin(run.table.iteration, [NO_LABEL, *run.cut_iterations])
+
+
 def straggler(at: Driven) -> None:
     table = demo().table
     busy = {
@@ -43,23 +48,29 @@ def straggler(at: Driven) -> None:
         for gpu in range(8)
     }
     slow = max(busy, key=lambda gpu: busy[gpu])
-    cause = next(line for line in at.lines() if f"GPU {slow} runs at a" in line)
-    assert "lower clock" in cause and "hotter" in at.text()
+    said = " ".join(" ".join(at.lines()).replace("│", " ").split())
+    cause = re.search(rf"GPU {slow} is hot \((\d+) °C\) and ([\d.]+) % slower", said)
+    assert cause and "others wait" in said
+    usual = float(np.median([busy[gpu] for gpu in busy if gpu != slow]))
+    assert float(cause[2]) == pytest.approx(100 * (busy[slow] / usual - 1), rel=0.1)
+    heat = demo().signal("hotspot_c").curves
+    span = np.array([table.start_ns.min(), table.start_ns.max()], np.float64)
+    means = {gpu: heat[gpu].means(span)[0] for gpu in heat}
+    assert max(means, key=lambda gpu: means[gpu]) == slow
+    assert int(cause[1]) == pytest.approx(means[slow], abs=2)
 
 
-def compute_times(run: Run) -> Float64:
-    """The time of each kernel name in complete iterations, but that of communication."""
-    table = run.table
-    own = ~np.isin(table.iteration, sorted(run.cut_iterations)) & (table.kind != Kind.COMM)
+def kernel_times(run: Run) -> Float64:
+    """The time of each kernel name in complete iterations, with that of communication."""
+    table, own = run.table, in_steps(run)
     return np.bincount(table.kernel[own], weights=table.duration_ns[own])
 
 
 def costliest_kernel(at: Driven) -> None:
     table = demo().table
-    whole = ~np.isin(table.iteration, sorted(demo().cut_iterations))
-    kernel = int(compute_times(demo()).argmax())
+    kernel = int(kernel_times(demo()).argmax())
     assert at.path == (table.names[kernel],)
-    own = whole & (table.kernel == kernel) & (table.gpu == 1) & (table.layer != NO_LABEL)
+    own = in_steps(demo()) & (table.kernel == kernel) & (table.gpu == 1) & (table.layer != NO_LABEL)
     heat = at.explore.first_chart(HeatMap)
     assert heat is not None
     row = heat.numbers[1]
@@ -76,17 +87,18 @@ def costliest_kernel(at: Driven) -> None:
 
 
 def exposed_communication(at: Driven) -> None:
-    finding = " ".join(" ".join(at.lines()).replace("│", " ").split())
+    finding = " ".join(" ".join(line.split("││")[0].strip("│") for line in at.lines()).split())
     run = at.explore.run
-    table, cut = run.table, sorted(run.cut_iterations)
+    table, inside = run.table, in_steps(run)
     exposed: dict[tuple[str, str], int] = defaultdict(int)
-    for row in np.flatnonzero((table.exposed_comm_ns > 0) & ~np.isin(table.iteration, cut)):
+    for row in np.flatnonzero((table.exposed_comm_ns > 0) & inside):
         place = tuple(
             table.text_of(level, int(table.column(level)[row])) for level in ("operation", "phase")
         )
         exposed[place] += int(table.exposed_comm_ns[row])
-    steps = len(run.gpus) * len(np.setdiff1d(table.iteration, [*cut, NO_LABEL]))
-    shown = re.search(r"Exposed communication takes ([\d.]+) % of the step: (\w+)", finding)
+    steps = len(run.gpus) * len(np.unique(table.iteration[inside]))
+    said = r"Exposed communication takes ([\d.]+) % of the step: (?:\S+ [mµ]s )?(\w+)"
+    shown = re.search(said, finding)
     whole = float(query(run, View(run.name, name="overview")).total["step_ns"])
     assert shown and float(shown[1]) / 100 == pytest.approx(
         sum(exposed.values()) / steps / whole, rel=0.01
@@ -140,8 +152,8 @@ def matrix_utilisation(at: Driven) -> None:
 def waiting_operations(at: Driven) -> None:
     exposed = at.frame.values["exposed_comm_ns"].numbers.tolist()
     assert at.frame.level == "operation" and exposed == sorted(exposed, reverse=True)
-    whole = ~np.isin(demo().table.iteration, sorted(demo().cut_iterations))
-    steps = len(demo().gpus) * len(set(demo().table.iteration[whole].tolist()) - {NO_LABEL})
+    whole = in_steps(demo())
+    steps = len(demo().gpus) * len(np.unique(demo().table.iteration[whole]))
     assert sum(exposed) * steps == pytest.approx(demo().table.exposed_comm_ns[whole].sum())
 
 
@@ -249,7 +261,7 @@ async def test_the_same_keys_answer_them_of_a_real_run_with_another_cause() -> N
         said = " ".join(" ".join(at.lines()).replace("│", " ").split())
         assert "GPU 3's host is" in said and "The host launches too slowly" in said
         await at.press("3", "enter")
-        assert at.path == (run.table.names[int(compute_times(run).argmax())],)
+        assert at.path == (run.table.names[int(kernel_times(run).argmax())],)
         await at.press("Y")
         table_in_an_issue(at)
         await at.press("H", "H", "W")

@@ -206,6 +206,8 @@ async def test_a_view_offers_its_own_columns() -> None:
         before = [column.name for column in at.frame.columns]
         hidden = at.frame.more[0].name
         assert hidden not in before
+        # Registered columns answer in rows of activities, too.
+        assert "median_ns" in {column.name for column in at.frame.more}
         await at.press("C")
         assert at.frame.more[0].title in at.text()
         await at.press("escape")

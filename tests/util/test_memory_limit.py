@@ -172,7 +172,7 @@ def test_a_run_without_the_file_that_needs_more_is_no_run(jobs: int, tmp_path: P
         ("counters.files.read_found", "reading .*_counter_collection.csv"),
         ("run_counters", "joining the counters with kernels"),
         ("telemetry.sampler.read", "reading .*own.csv"),
-        ("together", "joining the telemetry with kernels"),
+        ("placed_together", "joining the telemetry with kernels"),
         ("placed_cpu", "joining the CPU samples with kernels"),
     ],
 )

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from chopper_core.model import address
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS
+from chopper_core.model.table import LEVELS, STATES
 from chopper_core.model.view import View
 from chopper_core.render.exchange import as_csv, as_json
 from chopper_core.render.text import as_markdown, as_text
@@ -31,6 +31,13 @@ SPLITS = [("", by) for by in ("gpu", "iteration", "phase", "layer", "operation",
     (name, by) for name in VIEWS for by in view_spec(name).by or ("",)
 ]
 SUMS = ("elapsed_ns", "kernel_ns", "kernels", "idle_ns", "exposed_comm_ns", "activities")
+
+PER_STEP = {
+    (name, by)
+    for name, by in SPLITS
+    if name in ("findings", "overview", "pipeline", "throughput", "whatif")
+} - {("overview", "operation")}
+"""Views that are per step and GPU whatever is asked for."""
 
 
 def truncated_run() -> Run:
@@ -114,6 +121,9 @@ def test_times_the_pairs_it_is_the_total(which: str, name: str, by: str) -> None
                 continue
             each, total = frames
             level = each.level
+            if (name, by) in PER_STEP:
+                assert each.base == total.base and each.base != "", address.render(view)
+                continue
             rows = {label: row for row, label in enumerate(total.labels)}
             outside = {"none"} - {*rows} if level == "iteration" else set()
             if name in ("heatmap", "ranks"):  # They compare all GPUs, whichever the path names.
@@ -138,6 +148,44 @@ def test_times_the_pairs_it_is_the_total(which: str, name: str, by: str) -> None
                 number, other = each.total[metric.name], total.total[metric.name]
                 assert (number is None) == (other is None), (address.render(view), metric.name)
                 assert number is None or isclose(number * whole, other, rel_tol=1e-9), metric.name
+
+
+def sums_in(run: Run, view: View, level: str, label: str) -> dict[str, int]:
+    """The sums of the table's rows in steps, in a scope and a row of it."""
+    table, names = run.table, dict(view.scope) | ({level: label} if label else {})
+    own = table.iteration >= 0
+    for key, text in names.items():
+        own &= table.column(key) == table.code_of(key, text)
+    if "iteration" not in names:
+        own &= ~np.isin(table.iteration, [*set().union(*run.partial_iterations.values())])
+    return {
+        "elapsed_ns": sum(int(table.column(state)[own].sum()) for state in STATES),
+        "idle_ns": int(table.idle_ns[own].sum()),
+        "exposed_comm_ns": int(table.exposed_comm_ns[own].sum()),
+        "activities": int(own.sum()),
+    }
+
+
+@pytest.mark.parametrize("is_total", [False, True])
+@pytest.mark.parametrize(
+    ("name", "by"), [("overview", "gpu"), ("throughput", "gpu"), ("throughput", "iteration")]
+)
+@pytest.mark.parametrize("which", RUNS)
+def test_columns_added_to_views_per_step_are_per_step(
+    which: str, name: str, by: str, is_total: bool
+) -> None:
+    run = RUNS[which]()
+    for path in scopes(run):
+        view = View("R", path, name=name, by=by, columns=SUMS, is_total=is_total)
+        frame, compared = query(run, view), 0
+        for row, label in enumerate(frame.labels):
+            for column, total in sums_in(run, view, by, label).items():
+                if (number := frame.values[column].at(row)) is not None:
+                    assert number * pairs(run, view, by, label) == pytest.approx(total)
+                    compared += 1
+        assert compared >= 4
+        for column, total in sums_in(run, view, "", "").items():
+            assert frame.total[column] * pairs(run, view, "", "") == pytest.approx(total)
 
 
 @pytest.mark.parametrize("by", ["phase", "operation", "kernel"])

@@ -103,7 +103,7 @@ def test_sums_and_spreads_of_each_split(run: Run, by: str) -> None:
     skews: dict[str, list[int]] = {}
     lasts: dict[str, list[int]] = {}
     caused: dict[str, int] = {}
-    for own in filter(partial(counts, run), slowly(run)):
+    for own in filter(partial(counts, run, is_total=True), slowly(run)):
         for r in own:
             durations.setdefault(label(r), []).append(int(table.duration_ns[r]))
         if len(own) < 8:

@@ -123,8 +123,9 @@ def test_rows_of_coordinates_are_sums_of_their_gpus(run: Run, dimension: str) ->
         # A lane stands for one GPU of a coordinate, and a pipeline shows means.
         if dimension not in splits_of(run, spec) or name in ("compare", "pipeline", "timeline"):
             continue
+        each = "gpu" if "gpu" in splits_of(run, spec) else "rank"
         split, whole = (
-            frame_of(run, at(run, f"?view={name}&by={by}&base=total")) for by in (dimension, "gpu")
+            frame_of(run, at(run, f"?view={name}&by={by}&base=total")) for by in (dimension, each)
         )
         for metric in whole.columns:
             theirs = split.values.get(metric.name)

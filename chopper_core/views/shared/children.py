@@ -203,8 +203,8 @@ class Columns:
         nodes, level, default = result.nodes, result.level, result.shown or tuple(self.own)
         self._labelled: LabelledActivities | None = None
         self._is_labelled = nodes is None and has_activities(run, level)
-        has_nodes = nodes is not None or self._is_labelled
-        names = names_of(view, default, self.own, has_nodes=has_nodes)
+        self._has_nodes = nodes is not None or self._is_labelled
+        names = names_of(view, default, self.own, has_nodes=self._has_nodes)
         of_nodes = (name not in self.own or self._is_registered(name) for name in names)
         self.over = instance_levels(view, level) if nodes is not None and any(of_nodes) else ()
         self._statistic = Statistic(view.stat, self.over) if view.stat and self.over else None
@@ -230,6 +230,14 @@ class Columns:
 
     def _is_registered(self, name: str) -> bool:
         return self._nodes is not None and METRICS.get(name) is self.own[name][0]
+
+    @property
+    def hidden(self) -> tuple[Metric, ...]:
+        """The columns that can be asked for and aren't shown: the view's own, then registered."""
+        own = [each for each, _ in self.own.values() if each not in self.metrics]
+        known = {*self.own, *(each.name for each in self.metrics)}
+        registered = METRICS.values() if self._has_nodes else ()
+        return (*own, *(each for each in registered if each.name not in known))
 
     def metric(self, name: str) -> Metric:
         if name in self.own:
@@ -394,7 +402,7 @@ def framed(
         signals=tuple(others),
         sort=sort,
         hidden=shown.hidden,
-        more=tuple(each for each, _ in own if each not in columns.metrics),
+        more=columns.hidden if view.name else (),
         headline=result.headline,
         charts=tuple(
             picked(each, places)

@@ -67,7 +67,7 @@ COLUMNS: Final = columns(
         Mean loss.
     grad_norm | | grad norm
         Mean norm of the gradient.
-    logged_memory_bytes | B | memory
+    logged_memory_bytes | B | peak memory
         The largest memory of a GPU.
     traced | | traced
         Whether the traced steps are among them.
