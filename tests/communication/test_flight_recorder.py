@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.extensions.communication import flight_recorder
+from chopper_core.extensions.communication.job_run import RankLog, run_of_logs
 from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
@@ -273,3 +275,29 @@ def test_damage_is_a_sentence(change: dict[str, Any], tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(whole, 2)[:-9])
     with pytest.raises(DataError, match="nccl_trace_rank_0"):
         open_run(str(path), jobs=1)
+
+
+def test_dumps_that_show_nothing_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "nccl_trace_rank_0.json"
+    for text, sentence in (
+        ('{"version": "2.10", "pg_config": {}, "entries": {}}', "no list of entries"),
+        ('{"version": "2.10", "pg_config": {}, "entries": [', "flight recorder's JSON"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=sentence):
+            flight_recorder.read(path)
+
+
+def test_two_dumps_of_one_rank_are_not_one_hang(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "b")]
+    for folder in paths:
+        folder.mkdir()
+        dump(folder, 1, [entry(1)], {WORLD: [0, 1]})
+    with pytest.raises(DataError, match="are dumps of rank 1; open those of one hang"):
+        open_run(str(tmp_path), jobs=1)
+
+
+def test_a_log_without_an_operation_is_refused(tmp_path: Path) -> None:
+    log = RankLog(tmp_path, 0, 0, "header", "flight recorder", "epoch", (), {})
+    with pytest.raises(DataError, match="has no collectives to show: none of them has any times"):
+        run_of_logs("job", [log])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.extensions.communication import inspector
 from chopper_core.graph.collectives import transfers
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
@@ -188,3 +189,13 @@ def test_damage_costs_lines_only(tmp_path: Path) -> None:
     path.write_text(json.dumps({"header": WORLD, "dump_stats": {}}) + "\n")
     with pytest.raises(DataError, match="has no collective or message"):
         open_run(str(path), jobs=1)
+
+
+def test_a_log_of_headers_alone_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path)[0]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line.pop("coll_perf", None)
+    path.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DataError, match="has no collective or message with a duration"):
+        inspector.read(path)

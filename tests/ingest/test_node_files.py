@@ -10,6 +10,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.render import info
+from chopper_core.util.errors import NothingToShow
 from chopper_core.views.query import query
 from tests.charllm import SAMPLE_NS, START_S, directory, experiment
 
@@ -44,6 +45,8 @@ def test_processors_of_telemetry_alone(tmp_path: Path) -> None:
     write_node(folder, 40, 0.05)
     run = open_run(str(folder), jobs=1)
     check(run, "view=cpu")
+    with pytest.raises(NothingToShow, match="iterations need a trace"):
+        query(run, parse(f"{run.name}?view=cpu&by=iteration"))
     # A known column that the telemetry lacks is empty, and says why.
     lacking = ("mean_hotspot_c", "limit_w", "r_gfx_hotspot")
     power = query(run, parse(f"{run.name}?view=power&columns={','.join(lacking)},mean_power_w"))

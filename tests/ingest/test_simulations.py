@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chopper_core.api import OpenRun, diff
-from chopper_core.extensions.chakra import simulation
+from chopper_core.extensions.chakra import simulation, timeline
 from chopper_core.graph.dependencies import time_order
 from chopper_core.ingest.open import open_run
 from chopper_core.model.inputs import SIMULATED, TIMES_NOTES
@@ -367,3 +367,14 @@ def test_statistics_with_units(tmp_path: Path) -> None:
     assert facts["Average operation intensity"] == "7.250"
     assert facts["Average network bandwidth"].startswith("31.004 GB/s across 2")
     assert facts["peak memory usage"] == "1.50 GB"
+
+
+@pytest.mark.parametrize(
+    ("events", "sentence"),
+    [("[{}]}", "without a usable event"), ('[{"pid": ', "can't be read as a Chakra timeline")],
+)
+def test_a_timeline_without_events_is_refused(tmp_path: Path, events: str, sentence: str) -> None:
+    path = tmp_path / "timeline.json"
+    path.write_text('{"meta_user": "aras", "traceEvents": ' + events)
+    with pytest.raises(DataError, match=sentence):
+        timeline.read(path)

@@ -19,6 +19,7 @@ from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
 from chopper_tui.draw.charts import draw
 from tests.demo import demo_run
+from tests.support import sample_run
 
 
 def at(run: Run, rest: str) -> Frame:
@@ -66,6 +67,8 @@ def test_the_scope_may_be_anything_and_gpus_without_counters_say_so() -> None:
     assert busy[0] is not None and busy[1] is not None and busy[1] > busy[0]
     with pytest.raises(NothingToShow, match="counters"):
         at(replace(run, name="x"), ":gpu=3?view=memchart")
+    with pytest.raises(NothingToShow, match="no hardware counters of rocprofv3"):
+        at(sample_run(), "?view=memchart")
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 8), (76, 14), (116, 20), (196, 40)])

@@ -27,8 +27,9 @@ from chopper_core.model.charts import BarChart, LineChart, SignalRows
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, TimeSpans, between
 from chopper_core.model.units import Unit
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.query import query
+from tests.tui.explorer import measured_run
 
 TRUTH = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2" / "truth.json"
 
@@ -419,3 +420,8 @@ def test_dies_and_stacks_of_memory_are_compared() -> None:
     frame = query(run, parse("R?view=power&columns=die_spread_mhz,die_spread_c"))
     assert frame.row(0) == {"die_spread_mhz": 40, "die_spread_c": 7}
     assert frame.row(1) == {"die_spread_mhz": None, "die_spread_c": None}
+
+
+def test_rows_of_nodes_need_nodes() -> None:
+    with pytest.raises(NothingToShow, match="nor the numbers of the devices give the nodes"):
+        query(measured_run(), parse("R?view=power&by=node"))
