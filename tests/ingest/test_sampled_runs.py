@@ -64,7 +64,8 @@ def figures(run: Run, gpu: int) -> dict[str, float]:
     """All figures of a GPU that the power view has, as JSON has them."""
     found = frame(run, "power")
     names = tuple(each.name for each in (*found.columns, *found.more))
-    document = json.loads(as_json(frame_of(run, View(run.name, name="power", columns=names))))
+    asked = frame_of(run, View(run.name, name="power", columns=names))
+    document = json.loads(as_json(asked, limit=len(asked)))
     return dict(document["rows"][gpu])
 
 
