@@ -288,7 +288,9 @@ def _contradicted(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
         took = (energy.time_ns - energy.begin_ns)[known]
         rises = float(np.average(energy.value[known], weights=np.maximum(took, 1)))
         at, drawn = power.time_ns[inside], power.value[inside]
-        mean = float(np.trapezoid(drawn, at) / max(int(at[-1] - at[0]), 1))
+        # By the trapezoidal rule, which NumPy before 2.0 has under another name.
+        steps = np.diff(at)
+        mean = float(((drawn[1:] + drawn[:-1]) / 2 * steps).sum() / max(int(steps.sum()), 1))
         most = _MOST_OFF if end - begin >= _LONG_NS else _MOST_OFF_SHORT
         if not (mean <= most * rises and rises <= most * mean):
             found |= _none_of(telemetry, gpu, *_ENERGY)
