@@ -101,7 +101,7 @@ class TrainerLog(Struct, frozen=True):
         return len(self.step)
 
 
-def number_of(value: object) -> float | None:
+def json_number(value: object) -> float | None:
     """A number of JSON, which may be NaN or infinite; None for one too long, and for others."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -175,7 +175,7 @@ class StepRows:
         values: Mapping[StepField, Sequence[str]],
     ) -> None:
         """Add rows of text: what stands before each line, its step, and a text per field."""
-        ranks, times_ns = zip(*map(self._origin, prefixes), strict=True)
+        ranks, times_ns = zip(*map(self.origin, prefixes), strict=True)
         figures = {field: field_values(texts, field) for field, texts in values.items()}
         self.add(
             np.array(ranks, np.int32),
@@ -261,9 +261,6 @@ class StepRows:
 
     def origin(self, prefix: str) -> tuple[int, int]:
         """The rank and the time that stand before a line; -1 where unknown."""
-        return self._origin(prefix)
-
-    def _origin(self, prefix: str) -> tuple[int, int]:
         stamp, year = _DATE.search(prefix), 0
         if stamp is None and (stamp := _WITHOUT_YEAR.search(prefix)) is not None:
             year = gmtime(self.path.stat().st_mtime).tm_year
