@@ -101,6 +101,21 @@ class TrainerLog(Struct, frozen=True):
         return len(self.step)
 
 
+def joined_columns(logs: Sequence[TrainerLog], which: str) -> dict[str, Float64]:
+    """The columns of `figures` or `phases` of logs, one log after the other; NaN where one lacks a
+    column. Those of a single log are its own."""
+    columns: list[Mapping[str, Float64]] = [getattr(log, which) for log in logs]
+    if len(logs) == 1:
+        return dict(columns[0])
+    blanks = [np.full(len(log), nan) for log in logs]
+    return {
+        name: np.concatenate(
+            [own.get(name, blank) for own, blank in zip(columns, blanks, strict=True)]
+        )
+        for name in dict.fromkeys(name for own in columns for name in own)
+    }
+
+
 def json_number(value: object) -> float | None:
     """A number of JSON, which may be NaN or infinite; None for one too long, and for others."""
     if isinstance(value, bool) or not isinstance(value, int | float):
