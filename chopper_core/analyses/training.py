@@ -24,12 +24,12 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     counted,
     distinct,
+    means_of,
     median_of,
     quantile_of,
     quantiles_of,
     ratios,
     run_starts,
-    sums_of,
 )
 
 FEWEST: Final = 10
@@ -66,6 +66,13 @@ class Training(Struct, frozen=True, eq=False, dict=True):
     def place(self) -> Index:
         """The place of each row."""
         return np.repeat(np.arange(len(self)), np.diff(self.first, append=len(self.rows)))
+
+    @cached_property
+    def spread_pct(self) -> Float64:
+        """How much longer the slowest rank of a place takes than the fastest; NaN for one row."""
+        is_shared = np.diff(self.first, append=len(self.rows)) > 1
+        spread = 100.0 * (ratios(self.slowest_ns, self.fastest_ns) - 1.0)
+        return np.where(is_shared, spread, np.nan)
 
     @cached_property
     def is_first(self) -> Mask:
@@ -182,9 +189,7 @@ def _training(rows: TrainedSteps, is_stated: bool) -> Training:
         values = getattr(rows, name)
         is_known = np.isfinite(values)
         if is_known.any():
-            sums = sums_of(np.where(is_known, values, 0.0), place, count)
-            figures[name] = ratios(sums, sums_of(is_known, place, count))
-            figures[name][sums_of(is_known, place, count) == 0] = np.nan
+            figures[name] = means_of(values[is_known], place[is_known], count)
     if np.isfinite(rows.memory_bytes).any():
         figures["memory_bytes"] = np.fmax.reduceat(rows.memory_bytes, first)
     return Training(
@@ -451,13 +456,8 @@ def phases_of(run: Run, training: Training) -> dict[str, Float64]:
     """The mean time of each phase per step, by place; NaN where a place lacks it."""
     phases = run.side(TrainedPhases)
     place = training.place[phases.row]
-    found = {}
-    for code, name in enumerate(phases.names):
-        own = phases.phase == code
-        count = len(training)
-        found[name] = ratios(
-            sums_of(phases.time_ns_each[own], place[own], count),
-            sums_of(np.ones(int(own.sum())), place[own], count),
-        )
-        found[name][np.bincount(place[own], minlength=count) == 0] = np.nan
-    return found
+    members = {name: phases.phase == code for code, name in enumerate(phases.names)}
+    return {
+        name: means_of(phases.time_ns_each[own], place[own], len(training))
+        for name, own in members.items()
+    }

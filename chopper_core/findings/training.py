@@ -17,17 +17,19 @@ from chopper_core.analyses.training import (
     training_of,
 )
 from chopper_core.findings.rule import (
+    ROBUST_Z,
     Cost,
     Finding,
     FindingsContext,
     low_interval,
     rule,
+    spread_of,
     threshold,
 )
 from chopper_core.model.phrases import by_number, count, percent, time
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.grouping import median_of, ratios, sums_of
+from chopper_core.util.grouping import means_of, median_of, ratios
 
 _LOG: Final = "a trainer's log"
 _COST: Final = "stated in the title, by the log: no replay of the trace tells it"
@@ -139,13 +141,10 @@ def _slow_ranks(training: Training) -> list[tuple[int, int, int, float]]:
     windows = min(_WINDOWS, max(len(training) // FEWEST, 1))
     window = place * windows // len(training)
     cell = whose * windows + window
-    shape = len(ranks), windows
-    sums = sums_of(training.relative[own], cell, len(ranks) * windows)
-    counts = sums_of(np.ones(len(own)), cell, len(ranks) * windows)
-    means = ratios(sums, counts).reshape(shape)
+    means = means_of(training.relative[own], cell, len(ranks) * windows)
+    means = means.reshape(len(ranks), windows)
     highest = np.nanmax(np.where(np.isfinite(means), means, 0.0), axis=1)
-    spread = 1.4826 * median_of(np.abs(highest - median_of(highest)))
-    limit = max(1 + BEHIND.share, median_of(highest) + 6 * spread)
+    limit = max(1 + BEHIND.share, median_of(highest) + ROBUST_Z.value * spread_of(highest))
     found = []
     for rank in np.argsort(-highest, kind="stable").tolist():
         if highest[rank] < limit:

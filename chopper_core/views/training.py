@@ -13,6 +13,7 @@ from chopper_core.columns import Values, numbered
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import means_of, sums_of
 from chopper_core.views.shared.log_rows import (
     COLUMNS,
     log_charts,
@@ -55,17 +56,14 @@ def _by_rank(run: Run, view: View, training: Training) -> ViewResult:
     figures = {
         "logged_step_ns": Values(times),
         "slower_pct": Values(100.0 * (slow - 1.0)),
-        "logged_steps": Values(
-            np.bincount(whose, rows.steps, len(training.ranks) + 1)[:-1].astype(np.int64)
-        ),
+        "logged_steps": Values(sums_of(rows.steps, whose, len(training.ranks) + 1)[:-1]),
     }
     for name, figure in (("logged_tokens_per_s", "tokens_per_s"), ("loss", "loss")):
         values = getattr(rows, figure)
         known = np.isfinite(values)
         if known.any():
-            counts = np.bincount(whose[known], minlength=len(training.ranks) + 1)[:-1]
-            sums = np.bincount(whose[known], values[known], len(training.ranks) + 1)[:-1]
-            figures[name] = Values(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
+            means = means_of(values[known], whose[known], len(training.ranks) + 1)
+            figures[name] = Values(means[:-1])
     own = columns_of(figures, COLUMNS)
     return table_view(
         view,

@@ -174,15 +174,13 @@ def _each_step(run: Run, training: Training) -> _LogRows:
         counts[step] = counts.get(step, 0) + 1
         again = counts[step]
         labels.append(f"{step:,}" if again == 1 else f"{step:,} (run {again})")
-    spread = 100.0 * (ratios(training.slowest_ns, training.fastest_ns) - 1.0)
-    spread[np.diff(training.first, append=len(training.rows)) < 2] = np.nan
     traced = traced_steps(run)
     is_traced = None if traced is None else traced.mask(training)
     found = {
         "logged_steps": Values(training.steps),
         "logged_step_ns": Values(training.step_ns),
         "logged_max_ns": Values(training.slowest_ns),
-        "rank_spread_pct": Values(spread),
+        "rank_spread_pct": Values(training.spread_pct),
         **{
             name: Values(training.figures[figure])
             for name, figure in _PLAIN.items()
@@ -214,14 +212,12 @@ def _figures(run: Run, training: Training, members: Sequence[Mask]) -> dict[str,
     # Alone the first line of a start tells a row's time.
     timed = [some if some.any() else own for some, own in zip(steady, members, strict=True)]
     quantiles = [training.quantiles(own, (0.5, 0.95)) for own in timed]
-    spread = 100.0 * (ratios(training.slowest_ns, training.fastest_ns) - 1.0)
-    is_shared = np.diff(training.first, append=len(training.rows)) > 1
     found = {
         "logged_steps": Values(np.array([training.steps[own].sum() for own in members], np.int64)),
         "logged_step_ns": numbered([each[0] for each in quantiles]),
         "logged_p95_ns": numbered([each[1] for each in quantiles]),
         "logged_max_ns": numbered([_largest(training.slowest_ns[own]) for own in timed]),
-        "rank_spread_pct": numbered([mean_known(spread[own & is_shared]) for own in timed]),
+        "rank_spread_pct": numbered([mean_known(training.spread_pct[own]) for own in timed]),
     }
     for name, figure in _PLAIN.items():
         if figure in training.figures:
