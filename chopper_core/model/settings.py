@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from math import isfinite
 from typing import Final
 
 from msgspec import Struct
@@ -79,6 +80,8 @@ _CHARLLM_LAYOUTS: Final = {
 }
 """Model → the layouts that the indices in names stand for in CharLLM-PPT's sweeps on H200, from 1
 on, by their YAML; on other GPUs the indices mean others."""
+_INT64: Final = 1 << 63
+"""Integers from here on are not of 64 bits."""
 LAYOUT_FROM: Final = "layout_from"
 """The setting that says that a layout is an assumption, and of what."""
 _CHARLLM_BITS: Final = {0: "cc", 1: "act", 4: "sync"}
@@ -103,8 +106,15 @@ def value_of(text: str) -> Setting:
     if re.fullmatch(r"-?\d{1,15}", text):
         return int(text)
     if re.fullmatch(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+", text, re.IGNORECASE):
-        return float(text)
+        return storable(float(text))
     return _WORDS.get(text.lower(), text)
+
+
+def storable(value: Setting) -> Setting:
+    """A value, as text where it is a number that a store can't hold: NaN, infinite, too large."""
+    if isinstance(value, int):
+        return value if -_INT64 <= value < _INT64 else str(value)
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def known_settings(keys: Iterable[tuple[str, Setting]]) -> dict[str, Setting]:

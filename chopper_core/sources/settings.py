@@ -13,7 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from chopper_core.model.settings import Setting, known_settings, setting_name, value_of
+from chopper_core.model.settings import (
+    Setting,
+    known_settings,
+    setting_name,
+    storable,
+    value_of,
+)
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.util.atomic import holds
 from chopper_core.util.errors import DataError
@@ -95,7 +101,7 @@ def _flat(prefix: str, value: object) -> Iterator[tuple[str, Setting]]:
     elif isinstance(value, bool):
         yield prefix, "yes" if value else "no"
     elif isinstance(value, int | float | str) and prefix:
-        yield prefix, value
+        yield prefix, storable(value)
 
 
 def _yaml_keys(text: str) -> Iterator[tuple[str, Setting]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from chopper_core.model.settings import value_of
 from chopper_core.sources.settings import read_settings, setting_keys
 
 JOB = """\
@@ -51,3 +52,11 @@ def test_what_can_t_be_read_has_no_settings(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"\xff\xfe\x00tp: 2")
     assert read_settings(tmp_path) == {}
     assert read_settings(tmp_path / "nowhere") == {}
+
+
+def test_numbers_that_no_store_holds_are_texts(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(f'{{"a": NaN, "b": 1e999, "c": {10**30}, "d": 1.5, "e": {2**62}}}')
+    expected = {"a": "nan", "b": "inf", "c": str(10**30), "d": 1.5, "e": 2**62}
+    assert dict(setting_keys(path)) == expected
+    assert value_of("-1e999") == "-inf"
