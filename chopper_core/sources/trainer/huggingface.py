@@ -87,8 +87,8 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
 
 def _state(path: Path) -> TrainerLog:
     rows = StepRows(path, Losses())
-    with ByteSource(path, _MAX_BYTES) as source:
-        data = source.read()
+    with ByteSource(path) as source:
+        data = source.read_all(_MAX_BYTES)
     try:
         history = json.loads(data)["log_history"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
