@@ -46,8 +46,7 @@ _LONGEST_NS: Final = 1_000_000
 def late_by(latest: int | None, beyond: Int64) -> int:
     """How late the stamps of a GPU are for its host, in ns, from the most that they can be and from
     what calls returned before; 0 where nothing contradicts them."""
-    # The second most: one call may have returned for another reason.
-    earliest = int(np.partition(beyond, -2)[-2]) if len(beyond) >= _FEWEST else None
+    earliest = _earliest(beyond)
     if earliest is not None and earliest > _MARGIN_NS:
         found = earliest + _MARGIN_NS
     elif latest is not None and latest < -2 * _MARGIN_NS:
@@ -59,6 +58,12 @@ def late_by(latest: int | None, beyond: Int64) -> int:
     else:
         return 0
     return found if abs(found) < _LONGEST_NS else 0
+
+
+def _earliest(beyond: Int64) -> int | None:
+    """The least that stamps must be late, by what calls returned before; None for few calls."""
+    # The second most: one call may have returned for another reason.
+    return int(np.partition(beyond, -2)[-2]) if len(beyond) >= _FEWEST else None
 
 
 def _latest(trace: Trace, links: Links, own: Index) -> int | None:
@@ -151,8 +156,9 @@ def on_host_clock(trace: Trace, links: Links) -> OnHostClock:
         doubts.append(Doubt("clock", int(np.count_nonzero(by)), len(by), detail))
         trace = replace(trace, activities=replace(activities, start_ns=activities.start_ns - by))
         beyond = [_beyond_returns(trace, links, own, is_only=is_only) for own in whose]
-    doubts += _contradictions(trace, links, np.concatenate([np.zeros(0, np.int64), *beyond]))
     far = _far_early(trace, links)
+    every = np.concatenate([np.zeros(0, np.int64), *beyond])
+    doubts += _contradictions(trace, links, every, far)
     if len(far):
         doubts.append(Doubt("far", len(far), int(np.count_nonzero(links.launch >= 0))))
         kept = np.ones(len(activities), np.bool_)
@@ -164,7 +170,7 @@ def on_host_clock(trace: Trace, links: Links) -> OnHostClock:
 
 def _remaining(latest: int | None, beyond: Int64, late_ns: int) -> ClockBounds:
     """What the bounds leave of a clock's error once it is corrected."""
-    earliest = int(np.partition(beyond, -2)[-2]) if len(beyond) >= _FEWEST else None
+    earliest = _earliest(beyond)
     return ClockBounds(
         early_ns=None if earliest is None else max(late_ns - earliest, 0),
         late_ns=None if latest is None else max(latest - late_ns, 0),
@@ -179,12 +185,12 @@ def _far_early(trace: Trace, links: Links) -> Index:
     return far if len(far) <= _OFTEN * len(linked) else far[:0]
 
 
-def _contradictions(trace: Trace, links: Links, beyond: Int64) -> Iterator[Doubt]:
-    """Activities that start before their launch, and calls that return before what they waited for
-    has ended, by far more than stamps are apart."""
+def _contradictions(trace: Trace, links: Links, beyond: Int64, far: Index) -> Iterator[Doubt]:
+    """Activities but the far ones that start before their launch, and calls that return before what
+    they waited for has ended, by far more than stamps are apart."""
     linked = np.flatnonzero(links.launch >= 0)
     start, launched = trace.activities.start_ns[linked], links.launch_ns[linked]
-    early = (start < launched - _MARGIN_NS) & ~isin(linked, _far_early(trace, links))
+    early = (start < launched - _MARGIN_NS) & ~isin(linked, far)
     if early.any():
         yield Doubt("early", int(np.count_nonzero(early)), len(linked))
     unfinished = int(np.count_nonzero(beyond > _FAR_BEYOND_NS))

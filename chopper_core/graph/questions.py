@@ -371,7 +371,7 @@ def like_transfers(run: Run, rows: Index, axis: str) -> Index | None:
     code = combined(codes)[1]
     count = int(code.max(initial=-1)) + 1
     if axis != "iteration":
-        groups = counts_of(combined([code, group])[0][:, 0].astype(np.intp), count)
+        groups = _numbers_of(group, code, count)
         code = np.where(groups[code] > 1, code, -1)
     like = np.full(len(rows), -1, np.intp)
     like[own] = code
@@ -395,8 +395,6 @@ class UnevenWork(Struct, frozen=True, eq=False):
     cell_of_spot: Index
     is_extra: Mask
     """By cell: whether most peers that run the layer don't run the operation."""
-    is_known: Mask
-    """By cell: whether peers run the operation, or the layer without it."""
 
     @classmethod
     def of(
@@ -416,26 +414,23 @@ class UnevenWork(Struct, frozen=True, eq=False):
         cells, cell = combined([place, table.operation[rows]])
         spots, spot = combined([cell, who])
 
+        peers = peers & computes
+
         def peers_of(code: Index, count: int) -> Int64:
-            pairs = combined([code[peers & computes], who[peers & computes]])[0]
-            return counts_of(pairs[:, 0].astype(np.intp), count)
+            return _numbers_of(who[peers], code[peers], count)
 
         of_cell = peers_of(cell, len(cells))
         of_place = peers_of(place, int(place.max()) + 1)[cells[:, 0]]
-        is_extra = (2 * of_cell < of_place) & (of_place > 0)
+        is_extra = 2 * of_cell < of_place
         # Most peers run the same; a few that have as much more to do are no measure.
         with_peers = 2 * peers_of(same, int(same.max(initial=-1)) + 1)[same] > of_cell[cell]
         with_peers &= ~is_extra[cell]
         found = np.flatnonzero(own & computes & ~with_peers)
-        if not len(found):
-            return None
-        is_known = (of_cell > 0) | is_extra
-        kept = found[is_known[cell[found]]]
+        # Of the others nothing is known: no peer runs the operation, or the layer without it.
+        kept = found[((of_cell > 0) | is_extra)[cell[found]]]
         if not len(kept):
             return None
-        return cls(
-            kept, own, peers & computes, cell, spot, spots[:, 0].astype(np.intp), is_extra, is_known
-        )
+        return cls(kept, own, peers, cell, spot, spots[:, 0].astype(np.intp), is_extra)
 
     def usual(self, time: Float64, matched: Float64) -> Float64:
         """The time of `rows`, so that each cell takes as long as the median of its peers'."""
@@ -450,6 +445,12 @@ class UnevenWork(Struct, frozen=True, eq=False):
         mine = sums_of(time[self.rows], self.spot[self.rows], count)
         factor = np.maximum(np.nan_to_num(rest), 0.0) / np.maximum(mine, 1.0)
         return np.asarray(time[self.rows] * factor[self.spot[self.rows]])
+
+
+def _numbers_of(values: Codes, owner: Index, count: int) -> Int64:
+    """How many different values each owner has."""
+    pairs = combined([owner, values])[0]
+    return counts_of(pairs[:, 0].astype(np.intp), count)
 
 
 def _spread(time: Float64, median: Float64, who: Int64, known: Mask) -> tuple[float, float]:
@@ -550,9 +551,7 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
     gpu, iteration = table.gpu[rows], table.iteration[rows]
     in_step = combined([code, iteration])[1]
     steps = int(in_step.max(initial=-1)) + 1
-    pairs = combined([in_step, gpu])[0]
-    runs = counts_of(pairs[:, 0].astype(np.intp), steps)
-    has_step = runs[in_step] > 1
+    has_step = _numbers_of(gpu, in_step, steps)[in_step] > 1
     block = combined([gpu, iteration, table.phase[rows]])[1]
     blocks = int(block.max(initial=-1)) + 1
 

@@ -15,7 +15,7 @@ from chopper_core.align.node_cpu import cpu_of_nodes
 from chopper_core.align.sensors import believed, coverage
 from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClocks, place, placed_cpu, placed_together
-from chopper_core.ingest.logs import with_logs
+from chopper_core.ingest.logs import with_logs, with_skipped
 from chopper_core.ingest.recorded import RecordedRun
 from chopper_core.ingest.untraced import (
     RunInputs,
@@ -32,7 +32,7 @@ from chopper_core.model.side_table import HostSteps
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.kineto.events import COUNTER_CATEGORY
-from chopper_core.sources.registry import Family, FoundFiles, discover
+from chopper_core.sources.registry import Family, discover
 from chopper_core.sources.signals import ClockDomain, SignalName, Telemetry
 from chopper_core.sources.telemetry import databases
 from chopper_core.sources.telemetry.trace_counters import read_counters
@@ -75,7 +75,7 @@ def attach_counters(run: Run, opening: RunInputs, ranges: Sequence[Path]) -> Run
 
     paths, progress = opening.paths, opening.progress
     found = find_counters(paths, ranges)
-    run = _skipping(run, found)
+    run = with_skipped(run, found)
     if not found.files:
         return run
     progress("read counters", 0, 1)
@@ -104,19 +104,13 @@ def attach_counters(run: Run, opening: RunInputs, ranges: Sequence[Path]) -> Run
     )
 
 
-def _skipping(run: Run, found: FoundFiles) -> Run:
-    unused = {str(file.path): file.reason for file in found.skipped}
-    others = (item for item in run.skipped if item[0] not in unused)
-    return replace(run, skipped=(*others, *unused.items()))
-
-
 def attach_telemetry(run: Run, opening: RunInputs) -> Run:
     recorded, progress = opening.recorded, opening.progress
     # A profiler's database can have samples too.
     own = [Path(each.path) for each in run.sources if each.path.endswith(databases.SUFFIXES)]
     own = [path for path in own if databases.recognise(FileHead(path))]
     found_files = discover([*opening.paths, *own] if own else opening.paths, Family.TELEMETRY)
-    run = _skipping(run, found_files)
+    run = with_skipped(run, found_files)
     read, failed = opening.telemetry(found_files, run)
     run = with_ranks(run, read)
     placed: list[tuple[Telemetry, TelemetrySource]] = []

@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -192,13 +193,18 @@ def _below(
     if links:
         real = {os.path.realpath(folder / name) for name in files if name not in links}
         files = [name for name in files if links.get(name) not in real]
+
+    @cache  # A directory is entered once.
+    def below() -> list[tuple[list[_Part], list[Path]]]:
+        return [_below(path, seen) for path in folders]
+
     parts: list[_Part] = []
     own = _families(folder, files)
-    if own == {Family.TRAINER} and folders:
+    if own == {Family.TRAINER}:
         # A launcher's log above the runs that it started is none of theirs.
-        below = [part for path in folders for part in _below(path, seen)[0]]
-        if len(below) > 1 and not _are_one(below):
-            return below, []
+        runs = [part for found, _ in below() for part in found]
+        if len(runs) > 1 and not _are_one(runs):
+            return runs, []
     if own:
         loose, one = _whole_jobs(folder, files), frozenset((Family.SCHEDULE,))
         if Family.TRACE in own:
@@ -212,8 +218,7 @@ def _below(
     without_data: list[Path] = []
     shapes: set[str] = set()
     """Of the names of directories with one run."""
-    for path in folders:
-        found, empty = _below(path, seen)
+    for path, (found, empty) in zip(folders, below(), strict=True):
         parts += found
         without_data += empty
         if not found:

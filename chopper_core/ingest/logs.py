@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,7 @@ def with_logs(run: Run, paths: ListedPaths, progress: Progress, read: ReadLogs =
     """The run with the steps of the logs at its paths; what can't be read is in `Run.failed`."""
     found = paths.found(Family.TRAINER)
     if not found.files:
-        return _skipping(run, found, ())
+        return with_skipped(run, found)
     # Most runs have no log.
     from chopper_core.align.training import joined_logs
 
@@ -44,13 +44,14 @@ def with_logs(run: Run, paths: ListedPaths, progress: Progress, read: ReadLogs =
     if logs:
         tables, sources = joined_logs(logs)
         run = replace(run, side_tables={**run.side_tables, **tables}, logs=sources)
-    return _skipping(run, found, [file.path for file in found.files])
+    return with_skipped(run, found, (file.path for file in found.files))
 
 
-def _skipping(run: Run, found: FoundFiles, read: Sequence[Path]) -> Run:
-    used = {str(path) for path in read}
+def with_skipped(run: Run, found: FoundFiles, read: Iterable[Path] = ()) -> Run:
+    """The run with why files of a family aren't read, and without those that are read."""
     unused = {str(file.path): file.reason for file in found.skipped}
-    others = (item for item in run.skipped if item[0] not in {*used, *unused})
+    known = {*map(str, read), *unused}
+    others = (item for item in run.skipped if item[0] not in known)
     return replace(run, skipped=(*others, *unused.items()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -382,13 +383,14 @@ def _with_shared_gpus(run: Run) -> Run:
     """
     host_of = {source.rank: source.host for source in run.sources}
     ranks: dict[tuple[str, int], dict[int, None]] = {}
+    devices: defaultdict[str, set[int]] = defaultdict(set)
     for gpu in run.gpus:
         if host := host_of.get(gpu.rank):
+            devices[host].add(gpu.device)
             ranks.setdefault((host, gpu.device), {})[gpu.rank] = None
     shared: dict[int, str] = {}
     for (host, device), own in ranks.items():
-        is_told = device > 0 or any(other != device for at, other in ranks if at == host)
-        if len(own) > 1 and is_told:
+        if len(own) > 1 and (device > 0 or len(devices[host]) > 1):
             listed = ", ".join(map(str, own))
             note = f"Ranks {listed} share device {device} of {host}: their work takes turns."
             shared |= dict.fromkeys(own, note)

@@ -179,7 +179,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         if len(ranks) < 2 or not self.sources:
             return
         every = range(world) if world > ranks[-1] else range(ranks[0], ranks[-1] + 1)
-        missing = [str(rank) for rank in every if rank not in {*ranks}]
+        there = frozenset(ranks)
+        missing = [str(rank) for rank in every if rank not in there]
         if 0 < len(missing) < len(ranks):
             more = f" and {len(missing) - _NAMED_RANKS}" if missing[_NAMED_RANKS:] else ""
             detail = ", ".join(missing[:_NAMED_RANKS]) + more

@@ -8,7 +8,6 @@ clean runs have to be without a doubt. What a defect doesn't touch has to stay e
 from __future__ import annotations
 
 import argparse
-import copy
 import csv
 import gzip
 import io
@@ -622,9 +621,7 @@ def is_found(clean: Sequence[Doubt], run: Run, kinds: Sequence[DoubtKind]) -> bo
 def of_trace(defect: Defect, base: Base, random: Random) -> Outcome | None:
     """Plant a defect of a trace; None where the base has no place for it."""
     ranks = base.ranks()
-    before = [copy.copy(rank.events) for rank in ranks]
     documents = [json.dumps(rank.document, sort_keys=True) for rank in ranks]
-    del before
     events = defect.plant(ranks, random)
     if events is None:
         return None
@@ -641,7 +638,6 @@ def of_trace(defect: Defect, base: Base, random: Random) -> Outcome | None:
         return Outcome(defect.name, base.name, (str(error),), said)
     touched = touched_by(own, events)
     clean, now = cells_of(base.run), cells_of(run)
-    numbers = {number for _, number in clean}
     differing = [
         f"rank {rank} iteration {number}: {then} → {now.get((rank, number))}"
         for (rank, number), then in clean.items()
@@ -650,7 +646,6 @@ def of_trace(defect: Defect, base: Base, random: Random) -> Outcome | None:
     ]
     if defect.is_of_rank and not events:
         differing += [f"{cell}" for cell in clean if now.get(cell) != clean[cell]]
-    del numbers
     found = tuple(each.sentence for each in run.doubts)
     found += tuple(reason for _, reason in run.failed)
     is_named = is_found(base.run.doubts, run, defect.kinds)

@@ -15,6 +15,7 @@ import pytest
 from chopper_core.analyses.training import restarts_of, traced_steps, training_of
 from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.findings import checked
+from chopper_core.ingest.discovery import find_runs
 from chopper_core.ingest.follow import Follower
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
@@ -257,6 +258,18 @@ def test_checkpoints_of_one_job_are_one_run(tmp_path: Path) -> None:
         (folder / "trainer_state.json").write_text(text)
     steps = open_run(str(tmp_path)).side(TrainedSteps)
     assert steps.step.tolist() == [10, 20, 30, 40] and steps.steps.tolist() == [10] * 4
+
+
+def test_logs_of_several_jobs_hide_no_run_below_them(tmp_path: Path) -> None:
+    text, _ = titan(lambda *_: 1.0, range(1, 11))
+    (tmp_path / "third").mkdir()
+    for name in ("first.log", "second.log", "third/third.log"):
+        (tmp_path / name).write_text(text)
+    assert [found.name for found in find_runs([str(tmp_path)])] == [
+        "first.log",
+        "second.log",
+        "third",
+    ]
 
 
 def test_logs_fill_tables_of_runs(tmp_path: Path) -> None:

@@ -181,8 +181,10 @@ def _notes(files: Sequence[_File]) -> Iterator[str]:
             f"the smallest all-gather has {smallest} B: ASTRA-sim never ends one of less "
             "bytes than preferred-dataset-splits of its system configuration"
         )
+    if len(files) < 2:
+        return
     free = [file.path.name for file in files if file.walk and not has_fixed_order(file.walk)]
-    if free and len(files) > 1:
+    if free:
         more = f" and {len(free) - 1} more" * (len(free) > 1)
         yield (
             f"{free[0]}{more}: dependencies don't fix the order of collectives; ASTRA-sim may stop "

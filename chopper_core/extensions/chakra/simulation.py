@@ -133,7 +133,7 @@ class SystemEvents(Struct):
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    if (newer := _newer(head.path)) is not None and _first_tick(head_of(newer)) != 0:
+    if (newer := _newer(head.path)) and _first_tick(head_of(newer)) not in (None, 0):
         return Unusable(f"is a part of {newer.name}, with which it is read")
     return None if _first_tick(head) is None else Recognised(FORMAT)
 
@@ -150,12 +150,12 @@ def _first_tick(head: FileHead) -> int | None:
 
 
 def _newer(path: Path) -> Path | None:
-    """The file whose name says that it continues a log, if there is one."""
+    """The file whose name says that it continues a log, if it is there."""
     if (match := _PART.fullmatch(path.name)) is None:
         return None
     number = int(match["number"]) - 1
     newer = path.with_name(f"{match['stem']}{f'.{number}' * (number > 0)}{match['suffix']}")
-    return newer if newer.is_file() and _first_tick(head_of(newer)) is not None else None
+    return newer if newer.is_file() else None
 
 
 def _parts_of(path: Path) -> list[Path]:
@@ -163,13 +163,15 @@ def _parts_of(path: Path) -> list[Path]:
     found = [path]
     match = _PART.fullmatch(path.name)
     stem, number = (match["stem"], int(match["number"])) if match else (path.stem, 0)
-    while _first_tick(head_of(found[0])) != 0:
+    first = _first_tick(head_of(path))
+    while first != 0:
         number += 1
         older = path.with_name(f"{stem}.{number}{path.suffix}")
         if not older.is_file():
             break
         found.insert(0, older)
-        if _first_tick(head_of(older)) is None:
+        first = _first_tick(head_of(older))
+        if first is None:
             # What the simulator says of itself before the first event.
             break
     return found

@@ -101,8 +101,8 @@ class FlightDump(Struct, frozen=True):
     entries: Sequence[_Entry]
     invalid: int
 
-    def run_of(self, name: str, parts: Sequence[Any]) -> Run:
-        return _run_of(name, [part for part in parts if isinstance(part, FlightDump)])
+    def run_of(self, name: str, parts: Sequence[FlightDump]) -> Run:
+        return _run_of(name, parts)
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:

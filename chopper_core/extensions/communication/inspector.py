@@ -128,8 +128,8 @@ class InspectorLog(Struct, frozen=True):
     operations: Sequence[_Logged]
     losses: Sequence[str]
 
-    def run_of(self, name: str, parts: Sequence[Any]) -> Run:
-        return _run_of(name, [part for part in parts if isinstance(part, InspectorLog)])
+    def run_of(self, name: str, parts: Sequence[InspectorLog]) -> Run:
+        return _run_of(name, parts)
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
@@ -302,13 +302,14 @@ def _label(header: _Header) -> str:
 def _operations(
     log: InspectorLog, members: Mapping[str, Mapping[int, int]], *, is_timed: bool
 ) -> Iterator[Operation]:
+    labels = {key: _label(header) for key, header in log.communicators.items()}
     starts = [each.start_ns for each in log.operations] if is_timed else _placed(log.operations)
     for each, start in zip(log.operations, starts, strict=True):
         called = PAIRWISE if each.is_message else collective_name(each.name) or UNKNOWN_COLLECTIVE
         kind = "COMM_SEND" if each.name.casefold().startswith("send") else "COMM_RECV"
         rank = members[each.communicator].get(each.peer)
         peer = (kind, rank) if each.is_message and rank is not None else None
-        label = _label(log.communicators[each.communicator])
+        label = labels[each.communicator]
         yield Operation(called, each.name, label, start, each.duration_ns, each.bytes, peer)
 
 

@@ -212,7 +212,6 @@ def known_column(name: str) -> Metric:
     return replace(metric, reduces=Reduces.NONE)
 
 
-HFU: Final = overheads.COLUMNS[overheads.HFU]
 _OF_WHOLE: Final = {
     "throughput": (throughput.SPEC, throughput.totals, [*throughput.COLUMNS.values()]),
     "overheads": (

@@ -287,11 +287,8 @@ def _failed(rows: Sequence[RunRow], view: View) -> Iterator[Finding]:
 
 def _title(text: str) -> str:
     """The beginning of a sentence as one line."""
-    return one_line(*text.replace("; ", ", ").split(",")[:1], *_tails(text))
-
-
-def _tails(text: str) -> list[str]:
-    return [f",{part}" for part in text.replace("; ", ", ").split(",")[1:]]
+    core, *more = text.replace("; ", ", ").split(",")
+    return one_line(core, *(f",{part}" for part in more))
 
 
 def _shown(view: View, sort: str, where: str, columns: tuple[str, ...]) -> View:

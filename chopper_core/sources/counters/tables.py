@@ -240,7 +240,8 @@ class DispatchTable:
 
         Returns which rows are usable.
         """
-        rest = (name for name, at in batch.header.items() if at not in {*wide.values()})
+        used = frozenset(wide.values())
+        rest = (name for name, at in batch.header.items() if at not in used)
         bases = (PASS_NUMBER.sub("", name) for name in rest)
         self.unused |= {name: None for name in bases if name and name not in _USED}
         usable = columns["name"] >= 0
