@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from msgspec.structs import replace
 
+from chopper_core.answers.opening import all_read
 from chopper_core.answers.runner import Runner, shown, what_if_view
 from chopper_core.model import address
-from chopper_core.model.column_names import is_counted
 from chopper_core.model.inputs import Gpu
 from chopper_core.model.overrides import Overrides, overrides_of, parse_clock, parse_gpu
 from chopper_core.model.run import Run
@@ -150,7 +150,9 @@ class OpenRun:
     @property
     def counters(self) -> tuple[str, ...]:
         """The hardware counters that `kernels` can add."""
-        return tuple(name for name in self.run.table.measured if is_counted(name))
+        from chopper_core.render.kernel_rows import measured_counters
+
+        return measured_counters(self.run)
 
     @property
     def origin_ns(self) -> int:
@@ -415,8 +417,6 @@ def runs(
     found: SeveralRuns = extension_part("runs", "a table of runs").open_runs(
         ",".join(names), names, given, jobs=jobs, use_cache=cache, overrides=overrides
     )
-    while found.waiting(wait=True):
-        pass
     asked = address.parse(f"runs?view={view or RUNS}")
     overrides = replace(overrides, settings=tuple(set), names=tuple(name))
     asked = replace(asked, run=found.name, overrides=overrides)
@@ -425,7 +425,7 @@ def runs(
         "baseline": Baseline(base) if base else None,
     }  # fmt: skip
     asked = replace(asked, **{key: value for key, value in given_too.items() if value})
-    return _result(query(found, asked))
+    return _result(query(all_read(found), asked))
 
 
 def _result(frame: Frame) -> ResultFrame:

@@ -154,7 +154,8 @@ def described_tables(run: Run, names: Sequence[str] = TABLE_NAMES) -> list[dict[
     """What the tables of a run are, with the unit and definition of each column."""
     found = []
     for name in names:
-        schema = table_rows(run, name).schema
+        # The rows of no GPU have the columns of all.
+        schema = table_rows(run, name, () if run_table(name).is_large else None).schema
         columns = [
             {"name": field.name, "type": str(field.type), "unit": about_field(field)[0],
              "definition": about_field(field)[1]}

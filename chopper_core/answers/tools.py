@@ -255,9 +255,6 @@ class Toolbox:
         opened = self._runner.run_of(View(view.run, overrides=view.overrides))
         if isinstance(opened, SeveralRuns):
             raise UsageError(f"{view.run} holds several runs: SQL asks one of them")
-        opened = self._runner.run_of(View(view.run, overrides=view.overrides))
-        if isinstance(opened, SeveralRuns):
-            raise UsageError(f"{view.run} holds several runs: SQL asks one of them")
         answer = sql(opened, query, limit=_limited(limit))
         text = rows_text(
             answer.rows,

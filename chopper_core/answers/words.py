@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -21,9 +21,11 @@ _OWN: Final = "chopper_core."
 def define(word: str, run: Run | None = None) -> dict[str, Any]:
     """What a word is; `{"unknown": …}` with the nearest ones for one that nothing is called."""
     wanted = word.strip()
-    known = {each.lower(): each for each in _words()}
+    own = _columns_of_views()
+    words = (*METRICS, *own, *TERMS, *OPERATIONS, *VIEWS, *TABLE_NAMES)
+    known = {each.lower(): each for each in words}
     name = known.get(wanted.lower(), wanted)
-    found = [*_meanings(name, run)]
+    found = [*_meanings(name, own, run)]
     if found:
         return {"word": name, "meanings": found}
     near = get_close_matches(wanted.lower(), known, _NEAREST, 0.5)
@@ -31,16 +33,12 @@ def define(word: str, run: Run | None = None) -> dict[str, Any]:
     return {"unknown": f"no metric, column, term, view or table is called {wanted}{hint}"}
 
 
-def _words() -> Iterator[str]:
-    yield from METRICS
-    yield from _columns_of_views()
-    yield from (*TERMS, *OPERATIONS, *VIEWS, *TABLE_NAMES)
-
-
-def _meanings(name: str, run: Run | None) -> Iterator[dict[str, str]]:
+def _meanings(
+    name: str, own: Mapping[str, Sequence[Metric]], run: Run | None
+) -> Iterator[dict[str, str]]:
     if name in METRICS:
         yield _of_metric("metric", METRICS[name])
-    elif name in (own := _columns_of_views()):
+    elif name in own:
         yield from (_of_metric("column of a view", metric) for metric in own[name])
     elif run is not None and (counter := _counter(name, run)):
         yield _of_metric("hardware counter", counter)

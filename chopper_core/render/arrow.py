@@ -62,6 +62,13 @@ def labels_array(codes: AnyArray) -> pa.Array:
     return array_of(codes.astype(np.int64), codes != NO_LABEL)
 
 
+def flags_array(flags: Mask) -> pa.Array:
+    """Whether something is so, as booleans."""
+    import pyarrow as pa
+
+    return pa.array(flags, pa.bool_())
+
+
 def table_of(columns: Iterable[tuple[Metric, pa.Array]]) -> pa.Table:
     """A table of columns as they are declared."""
     import pyarrow as pa

@@ -269,22 +269,27 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     """
     count = len(frame) if limit is None else min(limit, len(frame))
     names = [column.name for column in frame.columns]
-    text = io.StringIO()
-    import csv
-
-    writer = csv.writer(text, lineterminator="\n")
     mark = tuple(mark for mark, note in TIMES_NOTES.items() if note in frame.notes)
     more = ["base"] * bool(frame.base) + ["times"] * bool(mark)
     mark = (frame.base, *mark) if frame.base else mark
-    writer.writerow(["name", *names, "address", *more])
-    for row in range(count):
-        figures = frame.row(row)
-        cells = ["" if figures[name] is None else figures[name] for name in names]
-        writer.writerow(map(csv_cell, [frame.labels[row], *cells, frame.addresses(row), *mark]))
+    cells = (
+        [frame.labels[row], *(figures[name] for name in names), frame.addresses(row), *mark]
+        for row, figures in enumerate(map(frame.row, range(count)))
+    )
+    return csv_text(["name", *names, "address", *more], cells)
+
+
+def csv_text(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows as CSV with a header; None is empty, and no text is a formula of a spreadsheet."""
+    import csv
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows(map(_csv_cell, row) for row in (names, *rows))
     return text.getvalue()
 
 
-def csv_cell(value: object) -> object:
+def _csv_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     # Printed on a terminal, control characters would act.

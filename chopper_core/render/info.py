@@ -332,16 +332,16 @@ _MOST_NAMED: Final = 3
 
 def _by_reason(items: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """A line per file, or one for many files in a directory with the same ending and reason."""
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for item in items:
+
+    def kind_of(item: Mapping[str, str]) -> tuple[PurePath, str, str]:
         path = PurePath(item["path"])
-        key = str(path.parent), path.suffix, item["reason"]
-        alike.setdefault(key, []).append(item["path"])
-    for (_, _, reason), paths in alike.items():
-        if len(paths) <= _MOST_NAMED:
-            yield from (f"{path}: {reason}" for path in paths)
+        return path.parent, path.suffix, item["reason"]
+
+    for (_, _, reason), alike in grouped_by(items, kind_of).items():
+        if len(alike) <= _MOST_NAMED:
+            yield from (f"{item['path']}: {reason}" for item in alike)
         else:
-            yield f"{paths[0]} and {len(paths) - 1} more like it: {reason}"
+            yield f"{alike[0]['path']} and {len(alike) - 1} more like it: {reason}"
 
 
 def _sections(run: Run, found: _Document, width: int) -> Iterator[tuple[str, Iterable[str]]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from chopper_core.model.attributes import NO_NODE, Attributes, attributes_json, nodes_at
-from chopper_core.model.column_names import integral_of, known_of
+from chopper_core.model.column_names import integral_of, is_counted, known_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind, Selection
 from chopper_core.render.arrow import words_array
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 KERNELS_SCHEMA: Final = "chopper.kernels/1"
 """Version of the columns, also in the metadata of their Arrow schema."""
+
+
+def measured_counters(run: Run) -> tuple[str, ...]:
+    return tuple(name for name in run.table.measured if is_counted(name))
 
 
 def measured_signals(run: Run) -> tuple[str, ...]:

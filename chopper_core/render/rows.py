@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import math
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +10,7 @@ from chopper_core.render.arrow import about_field
 from chopper_core.render.exchange import (
     MAX_BYTES,
     MAX_ROWS,
-    csv_cell,
+    csv_text,
     finite,
     json_text,
     rounded,
@@ -50,7 +48,7 @@ def rows_text(
     if format_name == "json":
         return _json(rows, names, cells, total, limit, about or {}, notes, is_brief=is_brief)
     if format_name == "csv":
-        return escape_lines(_csv(names, cells))
+        return escape_lines(csv_text(names, zip(*cells, strict=True)))
     if len(rows) < total:
         notes = [*notes, f"{total - len(rows)} of {total} rows left out"]
     lines = _markdown(names, cells) if format_name == "markdown" else _text(rows, names, cells)
@@ -115,17 +113,6 @@ def _json(
     return json_text(document)
 
 
-def _csv(names: Sequence[str], cells: Sequence[Sequence[Any]]) -> str:
-    import csv
-
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(csv_cell, names))
-    for row in zip(*cells, strict=True):
-        writer.writerow("" if cell is None else csv_cell(cell) for cell in row)
-    return text.getvalue()
-
-
 def _text(rows: pa.Table, names: Sequence[str], cells: Sequence[Sequence[Any]]) -> list[str]:
     columns = []
     for name, field, column in zip(names, rows.schema, cells, strict=True):
@@ -166,8 +153,6 @@ def _plain(value: Any) -> Any:
     """A value of Arrow as one of JSON."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -91,7 +91,7 @@ class MemoryChartDrawer(Drawer[MemoryChart]):
         return max(own, min(lines, own - _WANTED + most))
 
     def body(self, chart: MemoryChart, on: Canvas) -> None:
-        height = max(min(on.left, max(_WANTED, on.left)), 1)
+        height = max(on.left, 1)
         sheet = Sheet(max(on.width, 1), height, on.glyphs)
         lefts, widths = _columns(sheet.width)
         tops: dict[int, tuple[int, int]] = {}

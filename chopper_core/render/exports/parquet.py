@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from chopper_core.model.column_names import is_counted
 from chopper_core.model.run import Run
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
-from chopper_core.render.kernel_rows import kernel_rows, measured_signals
+from chopper_core.render.kernel_rows import kernel_rows, measured_counters, measured_signals
 from chopper_core.util.arrays import encodable
 from chopper_core.util.progress import Progress
-
-if TYPE_CHECKING:
-    pass
 
 DESCRIPTION: Final = "the kernel table, a row per activity, for pandas, DuckDB, polars"
 TAKES: Final = ("iteration",)
@@ -31,7 +27,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
     import pyarrow.parquet as pq
 
     rows = chosen_rows(run, options, has_outside=True)
-    counters = tuple(name for name in run.table.measured if is_counted(name))
+    counters = measured_counters(run)
     signals = measured_signals(run)
     facts = {
         "run": encodable(run.name),

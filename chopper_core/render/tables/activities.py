@@ -9,11 +9,10 @@ import numpy as np
 
 from chopper_core.columns import columns, metric_named
 from chopper_core.columns.metric import Metric
-from chopper_core.model.column_names import is_counted
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, activity_rows
 from chopper_core.render.arrow import field_of, labels_array, table_of, words_array
-from chopper_core.render.kernel_rows import kernel_rows, measured_signals
+from chopper_core.render.kernel_rows import kernel_rows, measured_counters, measured_signals
 from chopper_core.render.tables import table
 from chopper_core.util.arrays import Index
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 COLUMNS: Final = columns("""
     gpu | | GPU
         Number of the GPU in the run.
+    rank | | rank
+        Rank of the process that the GPU works for.
     iteration | | iteration
         Profiler step; null outside of steps.
     phase | | phase
@@ -88,14 +89,16 @@ _OF_LAUNCHES: Final = columns("""
 @table("activities", is_large=True)
 def activities(run: Run, gpus: Sequence[int] | None) -> pa.Table:
     """A kernel, copy or memset on a GPU; its counters and the means of signals over it follow."""
-    counters = tuple(name for name in run.table.measured if is_counted(name))
-    rows = rows_of_gpus(run, gpus)
-    made = kernel_rows(run, rows, counters=counters, signals=measured_signals(run))
+    import pyarrow as pa
+
+    made = kernel_rows(
+        run,
+        rows_of_gpus(run, gpus),
+        counters=measured_counters(run),
+        signals=measured_signals(run),
+    )
     fields = [_field(run, field) for field in made.schema]
-    schema = made.schema.empty_table().schema.with_metadata(made.schema.metadata)
-    for place, field in enumerate(fields):
-        schema = schema.set(place, field)
-    return made.cast(schema)
+    return made.cast(pa.schema(fields, made.schema.metadata))
 
 
 def _field(run: Run, field: pa.Field) -> pa.Field:
@@ -110,6 +113,14 @@ def rows_of_gpus(run: Run, gpus: Sequence[int] | None) -> Index:
     """The rows of the kernel table of some GPUs, in its order; None: of all."""
     every = np.arange(len(run.table))
     return every if gpus is None else every[np.isin(run.table.gpu, gpus)]
+
+
+def ranks_array(run: Run, gpus: Index) -> pa.Array:
+    """The rank of the process that each of some GPUs works for."""
+    import pyarrow as pa
+
+    rank_of = run.rank_of
+    return pa.array([rank_of[index] for index in gpus.tolist()], pa.int64())
 
 
 @table("launches", is_large=True)

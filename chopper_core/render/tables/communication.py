@@ -13,9 +13,9 @@ from chopper_core.graph.process_groups import split_groups
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import PHASES, KernelTable
-from chopper_core.render.arrow import labels_array, table_of, words_array
+from chopper_core.render.arrow import flags_array, labels_array, table_of, words_array
 from chopper_core.render.tables import table
-from chopper_core.render.tables.activities import COLUMNS
+from chopper_core.render.tables.activities import COLUMNS, ranks_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +51,6 @@ _OWN: Final = columns("""
 @table("collectives", is_large=True)
 def collectives(run: Run, gpus: Sequence[int] | None) -> pa.Table:
     """A collective on one rank: its kernel, matched with those of the other ranks."""
-    import pyarrow as pa
-
     from chopper_core.tables.arrow_files import array_of
 
     every = run.table
@@ -64,13 +62,12 @@ def collectives(run: Run, gpus: Sequence[int] | None) -> pa.Table:
     sent, size, complete = found.bytes[owner], found.size[owner], found.complete[owner]
     gpu, origin = every.gpu[rows].astype(np.int64), run.origin_ns
     start, end = every.start_ns[rows], every.start_ns[rows] + every.duration_ns[rows]
-    rank_of = run.rank_of
     made = [
         (_OWN["collective"], array_of(found.number[owner].astype(np.int64))),
         (_OWN["operation"], words_array(found.kind[owner], every.operations)),
         (_OWN["process_group"], words_array(found.group[owner], split_groups(run).names)),
         (COLUMNS["gpu"], array_of(gpu)),
-        (_RANK, pa.array([rank_of[index] for index in gpu.tolist()], pa.int64())),
+        (COLUMNS["rank"], ranks_array(run, gpu)),
         (COLUMNS["iteration"], labels_array(every.iteration[rows])),
         (COLUMNS["phase"], words_array(every.phase[rows], PHASES)),
         (COLUMNS["layer"], labels_array(every.layer[rows])),
@@ -81,8 +78,8 @@ def collectives(run: Run, gpus: Sequence[int] | None) -> pa.Table:
         (_OWN["exposed_wait_ns"], array_of(found.member_exposed_ns[own], complete)),
         (_OWN["bytes"], array_of(sent, sent >= 0)),
         (_OWN["ranks"], array_of(size, size > 0)),
-        (_OWN["is_complete"], pa.array(complete.tolist(), pa.bool_())),
-        (_OWN["is_last"], pa.array((gpu == found.last_gpu[owner]).tolist(), pa.bool_())),
+        (_OWN["is_complete"], flags_array(complete)),
+        (_OWN["is_last"], flags_array(gpu == found.last_gpu[owner])),
     ]
     return table_of(made)
 
@@ -98,7 +95,3 @@ def _none(every: KernelTable) -> Collectives:
         shared_labels=(),
         is_scheduled=False,
     )
-
-
-_RANK: Final = columns("""rank | | rank
-    Rank of the process that the GPU works for.""")["rank"]

@@ -13,9 +13,9 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
-from chopper_core.render.arrow import labels_array, table_of, values_array
+from chopper_core.render.arrow import flags_array, labels_array, table_of, values_array
 from chopper_core.render.tables import table
-from chopper_core.render.tables.activities import COLUMNS, rows_of_gpus
+from chopper_core.render.tables.activities import COLUMNS, ranks_array, rows_of_gpus
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +28,6 @@ FIGURES: Final = (
 MEASURED: Final = ("gfx_mhz", "power_w", "energy_j", "hotspot_c", "edge_c", "throttle_pct")
 """Of these, those that the run has telemetry of."""
 _OWN: Final = columns("""
-    rank | | rank
-        Rank of the process that the GPU works for.
     is_counted | | counted
         Whether the iteration takes part in means: whole on every GPU, and no warm-up.
     is_truncated | | truncated
@@ -73,7 +71,6 @@ def _figures(run: Run, nodes: Groups) -> list[tuple[Metric, pa.Array]]:
 @table("iterations")
 def iterations(run: Run, gpus: Sequence[int] | None) -> pa.Table:
     """An iteration on a GPU, also a truncated one; iteration is null for time outside of steps."""
-    import pyarrow as pa
 
     from chopper_core.model import address
     from chopper_core.tables.arrow_files import array_of, texts_of
@@ -92,18 +89,13 @@ def iterations(run: Run, gpus: Sequence[int] | None) -> pa.Table:
     ]
     origin = run.origin_ns
     known = np.full(len(nodes), run.table.has_times or run.is_sampled_only)
-
-    def flags(mask: np.ndarray) -> pa.Array:
-        return pa.array(mask.tolist(), pa.bool_())
-
-    rank_of = run.rank_of
     made = [
         (COLUMNS["gpu"], array_of(gpu)),
-        (_OWN["rank"], pa.array([rank_of[index] for index in gpu.tolist()], pa.int64())),
+        (COLUMNS["rank"], ranks_array(run, gpu)),
         (COLUMNS["iteration"], labels_array(number)),
-        (_OWN["is_counted"], flags(~(truncated | warm_up | outside))),
-        (_OWN["is_truncated"], flags(truncated)),
-        (_OWN["is_warm_up"], flags(warm_up)),
+        (_OWN["is_counted"], flags_array(~(truncated | warm_up | outside))),
+        (_OWN["is_truncated"], flags_array(truncated)),
+        (_OWN["is_warm_up"], flags_array(warm_up)),
         (_OWN["start_ns"], array_of(nodes.min("start_ns") - origin, known)),
         (_OWN["end_ns"], array_of(nodes.max("end_ns") - origin, known)),
         *_figures(run, nodes),
@@ -125,7 +117,7 @@ def gpus(run: Run, gpus: Sequence[int] | None) -> pa.Table:
     has_hosts = not all(clock.name.startswith("clock ") for clock in run.hosts)
     made: list[tuple[Metric, pa.Array]] = [
         (COLUMNS["gpu"], pa.array(numbers, pa.int64())),
-        (_OWN["rank"], pa.array([each.rank for each in chosen], pa.int64())),
+        (COLUMNS["rank"], pa.array([each.rank for each in chosen], pa.int64())),
         (_OWN["device"], pa.array([each.device for each in chosen], pa.int64())),
         (_OWN["product"], pa.array([each.hardware or None for each in chosen], pa.string())),
         (
