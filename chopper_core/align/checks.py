@@ -16,7 +16,7 @@ from chopper_core.model.step_spans import NO_STEP, StepSpans
 from chopper_core.model.table import Category
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import distinct, isin, numbered_rows, ranked
+from chopper_core.util.grouping import distinct, isin, numbered_rows, ranked, run_mask
 
 _CONTAINED: Final = 2
 """Whole later kernels of its stream that no kernel contains: short overlaps are legal, such as of
@@ -98,7 +98,7 @@ def _without_call(host: Host) -> tuple[Index, int]:
     lane, has_call = lane[order], launch[order] >= 0
     if not has_call.any():
         return order[:0], 0
-    begins = np.append(True, lane[1:] != lane[:-1])[: len(lane)]
+    begins = run_mask(lane)
     before: Int64 = np.cumsum(has_call) - has_call
     follows = before > np.maximum.accumulate(np.where(begins, before, 0))
     lacks = follows & ~has_call

@@ -9,9 +9,9 @@ import numpy as np
 
 from chopper_core.model.side_table import SideTables, side_tables
 from chopper_core.model.training import FIGURES, LogSource, TrainedPhases, TrainedSteps
-from chopper_core.sources.trainer.steps import TrainerLog
+from chopper_core.sources.trainer.steps import TrainerLog, joined_columns
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64
-from chopper_core.util.grouping import distinct, run_starts
+from chopper_core.util.grouping import distinct, run_mask, run_starts
 
 _KEY: Final = ("file", "rank", "step", "time_ns")
 
@@ -69,20 +69,9 @@ def _together(logs: Sequence[TrainerLog]) -> _Rows:
         "step": np.concatenate([log.step for log in logs]),
         "time_ns": np.concatenate([log.time_ns for log in logs]),
     }
-
-    def column(name: str, of: str) -> Float64:
-        parts = [getattr(log, of).get(name) for log in logs]
-        if len(logs) == 1 and parts[0] is not None:
-            return np.asarray(parts[0], np.float64)
-        return np.concatenate(
-            [np.full(len(log), np.nan) if part is None else part
-             for log, part in zip(logs, parts, strict=True)]
-        )  # fmt: skip
-
-    known = [name for name in FIGURES if any(name in log.figures for log in logs)]
-    rows |= {name: column(name, "figures") for name in known}
-    phases = dict.fromkeys(name for log in logs for name in log.phases)
-    return rows | {_phase(name): column(name, "phases") for name in phases}
+    phases = joined_columns(logs, "phases")
+    rows |= joined_columns(logs, "figures")
+    return rows | {_phase(name): values for name, values in phases.items()}
 
 
 def _phase(name: str) -> str:
@@ -134,11 +123,7 @@ def _without_repeats(rows: _Rows) -> Index:
     order = np.lexsort((rows["file"], rows["rank"], *keys[::-1]))
     ordered = [each[order] for each in keys]
     rank, file = rows["rank"][order], rows["file"][order]
-    same = np.ones(len(order), np.bool_)
-    same[:1] = False
-    for each in ordered:
-        same[1:] &= each[1:] == each[:-1]
-    same[1:] &= (rank[1:] == rank[:-1]) & (file[1:] != file[:-1])
+    same = ~run_mask(*ordered, rank) & run_mask(file)
     # Without a stamp and figures nothing shows that two lines are one.
     same &= (ordered[1] >= 0) | (ordered[2] != -1.0)
     kept = np.ones(len(order), np.bool_)
@@ -176,8 +161,7 @@ def _with_times(rows: _Rows, logs: int) -> tuple[_Rows, list[bool]]:
     order = np.lexsort((rows["step"], rows["attempt"], rows["rank"]))
     rank, attempt, step = (rows[name][order] for name in ("rank", "attempt", "step"))
     stamp = rows["time_ns"][order]
-    follows = np.zeros(len(order), np.bool_)
-    follows[1:] = (rank[1:] == rank[:-1]) & (attempt[1:] == attempt[:-1])
+    follows = ~run_mask(rank, attempt)
     since = np.ones(len(order), np.int64)
     since[1:] = np.where(follows[1:], step[1:] - step[:-1], 1)
     # The first line of a start is about as many steps as the next one, where both are multiples.

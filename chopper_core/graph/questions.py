@@ -294,8 +294,7 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     operation counts, else its time is that of peers per FLOP, or per byte. If everything is chosen,
     its peers are all that run the same, itself too. A copy that most peers don't make takes no
     time. An operation of a schedule has no shape: its peers are all of its kind, and their mean
-    keeps the sum of the work
-    (Lin et al., OSDI 2025).
+    keeps the sum of the work (Lin et al., OSDI 2025).
     """
     table, nodes = run.table, graph.activities
     rows = graph.row[nodes].astype(np.intp)
@@ -311,7 +310,7 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
     if not peers.any():
         peers = np.ones(len(rows), np.bool_)
     who = table.column(axis)[rows]
-    extra = own & (table.kind[rows] == Kind.COPY) & _is_extra(table, rows, axis, peers)
+    extra = own & (kind == Kind.COPY) & _is_extra(table, rows, axis, peers)
     transfers = like_transfers(run, rows, axis)
     uneven = None
     if axis != "layer":
@@ -327,21 +326,19 @@ def as_peers(run: Run, graph: StepGraph, chosen: Mask, axis: str) -> Change:
             count = int(code.max(initial=-1)) + 1
             median = quantiles_of(value[known], code[known], count, (0.5,))[:, 0][code]
             lacks = own & ~np.isfinite(usual)
-            if place == 1 and uneven is not None:
-                usual[uneven.rows] = uneven.usual(time, usual)
-                lacks = own & ~np.isfinite(usual)
             usual[lacks] = (median * unit if place == len(keys) - 1 else median)[lacks]
             if not place:
                 low, high = _spread(time, median, who, known & np.isin(code, code[own]))
             if not place and uneven is not None:
                 usual[uneven.rows] = np.nan
+                usual[uneven.rows] = uneven.usual(time, usual)
             if np.isfinite(usual[own]).all():
                 break
         if transfers is not None:
             known = peers & (transfers >= 0)
             count = int(transfers.max(initial=-1)) + 1
             like = quantiles_of(time[known], transfers[known], count, (0.5,))[:, 0]
-            like = np.where(transfers >= 0, np.append(like, np.nan)[transfers], np.nan)
+            like = np.append(like, np.nan)[transfers]
             usual = np.where(np.isfinite(like), like, usual)
         usual = np.where(np.isfinite(usual), usual, time)
         usual = np.where(extra, 0.0, usual)[own]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -11,9 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Failures, FoundFiles, SourceFile
-from chopper_core.sources.trainer.steps import TrainerLog
+from chopper_core.sources.trainer.steps import TrainerLog, joined_columns
 from chopper_core.tables.losses import merged_losses
-from chopper_core.util.arrays import AnyArray
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 
@@ -109,22 +109,8 @@ def _repeats(before: TrainerLog, after: TrainerLog) -> bool:
 
 def joined_parts(one: TrainerLog, other: TrainerLog) -> TrainerLog:
     """Two parts of a log as one."""
-
-    def both(which: str) -> dict[str, AnyArray]:
-        mine, theirs = getattr(one, which), getattr(other, which)
-        return {
-            name: np.concatenate(
-                [
-                    mine.get(name, np.full(len(one), np.nan)),
-                    theirs.get(name, np.full(len(other), np.nan)),
-                ]
-            )
-            for name in {**mine, **theirs}
-        }
-
-    unused = dict(one.unused)
-    for name, number in other.unused.items():
-        unused[name] = unused.get(name, 0) + number
+    unused = Counter(one.unused)
+    unused.update(other.unused)
     return TrainerLog(
         one.path,
         one.format,
@@ -132,9 +118,9 @@ def joined_parts(one: TrainerLog, other: TrainerLog) -> TrainerLog:
         np.concatenate([one.rank, other.rank]),
         np.concatenate([one.step, other.step]),
         np.concatenate([one.time_ns, other.time_ns]),
-        both("figures"),
-        both("phases"),
+        joined_columns((one, other), "figures"),
+        joined_columns((one, other), "phases"),
         [*dict.fromkeys((*one.notes, *other.notes))],
         merged_losses(one.losses, other.losses),
-        unused,
+        dict(unused),
     )

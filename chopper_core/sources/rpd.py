@@ -175,8 +175,10 @@ class _RpdReader:
         kinds = ops[6].tolist()
         category = codes_of(kinds, lambda code: _category(texts.get(code, "")))
         is_timed = are_timed(ops[3], ops[4])
-        bad = int((~timed).sum()) + int(((category >= 0) & ~is_timed).sum())
+        bad_calls = int((~timed).sum())
+        bad = bad_calls + int(((category >= 0) & ~is_timed).sum())
         self._losses.bad_times += bad
+        self._losses.bad_host_times += bad_calls
         self._losses.note(bad, "event", "without a valid time left out")
         kept = (category >= 0) & is_timed
         activities, shapes = self._activities(

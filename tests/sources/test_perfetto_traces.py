@@ -61,6 +61,13 @@ def test_a_trace_of_torch_is_that_of_its_json(tmp_path: Path) -> None:
     assert run.sources[0].unused == {"gpu_user_annotation": 1}
 
 
+def test_a_call_without_an_end_is_no_activity_without_a_time(tmp_path: Path) -> None:
+    path = torch_trace(tmp_path, BASE, lambda trace: trace.begin(BASE + 95_000, 2, "op", "cpu_op"))
+    (source,) = open_run(str(path), jobs=1).sources
+    assert source.losses == ("1 event without a valid time left out.",)
+    assert "untimed" not in [doubt.code for doubt in source.doubts]
+
+
 def test_a_trace_of_rocprofv3_has_kernels_copies_and_calls(tmp_path: Path) -> None:
     rows = [
         ("gemm", 10_000, 40_000, 1, 7),

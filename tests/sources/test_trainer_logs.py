@@ -140,10 +140,12 @@ def test_phases_and_unused_keys(tmp_path: Path) -> None:
     }
 
 
-def test_timers_below_a_step_of_megatron(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["", "/iterations "])
+def test_timers_below_a_step_of_megatron(tmp_path: Path, before: str) -> None:
     """The parts of a step as the slowest rank has them."""
     text = "".join(
-        MEGATRON.format(n=n, c=n)
+        before
+        + MEGATRON.format(n=n, c=n)
         + "(min, max) time across ranks (ms):\n"
         + f"    forward-backward ...............................: (900.50, 91{n}.25)\n"
         + "    optimizer ......................................: (50.00, 51.25)\n"

@@ -105,7 +105,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         raise DataError(f"{path} is a Perfetto trace without slices or activities of GPUs.")
     offset = source.epoch_offset_ns
     base_ns = reader.base_ns + (offset or 0)
-    losses.bad_times = tables.bad_times
+    losses.bad_times, losses.bad_host_times = tables.bad_times, tables.bad_host_times
     losses.note(losses.bad_times, "event", "without a valid time left out")
     losses.note(losses.unreadable_events, "packet", "could not be read")
     losses.note(reader.without_gpu, "activity", "names no GPU: they count as those of one")

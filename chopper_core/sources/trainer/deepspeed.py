@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.trainer.lines import lines_of, log_start
+from chopper_core.sources.trainer.lines import line_blocks, log_start
 from chopper_core.sources.trainer.steps import (
     LOG_SUFFIXES,
     StepField,
@@ -54,8 +54,8 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
     rows = StepRows(path, text.losses)
     last: dict[int, int] = {}
     """The step of the last line of each rank, which times behind it are about."""
-    for block in text.blocks():
-        for line in lines_of(block):
+    for lines in line_blocks(text, progress):
+        for line in lines:
             if (at := line.find(_TIMES)) >= 0:
                 rank, time_ns = rows.origin(line[:at])
                 if rank in last:
@@ -64,7 +64,6 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
                 rank, time_ns = rows.origin(line[: match.start()])
                 last[rank] = int(match[1])
                 rows.add_one(rank, last[rank], time_ns, _pairs(rows, line))
-        progress(f"read {path.name}", text.position, text.size_bytes)
     return rows.finish(_FORMAT)
 
 

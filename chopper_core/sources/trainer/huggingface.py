@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.trainer.lines import lines_of, log_start
+from chopper_core.sources.trainer.lines import line_blocks, log_start
 from chopper_core.sources.trainer.steps import (
     LOG_SUFFIXES,
     MAX_STEP,
     StepField,
     StepRows,
     TrainerLog,
+    json_number,
     leading_number,
-    number_of,
 )
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.losses import ABSENT, Losses
@@ -111,14 +111,14 @@ def _add(rows: StepRows, step: int, time_ns: int, entry: Mapping[str, Any]) -> l
     values: dict[StepField, float] = {}
     for key, given in entry.items():
         field = _FIELDS.get(key)
-        number = leading_number(given)[0] if isinstance(given, str) else number_of(given)
+        number = leading_number(given)[0] if isinstance(given, str) else json_number(given)
         if field is not None and number is not None:
             values.setdefault(field, field.factor * number)
         elif key not in _IGNORED and key not in (_WHOLE, _SECONDS):
             rows.unused[key] += 1
-    if 0 < step < MAX_STEP and (took := number_of(entry.get(_WHOLE))) is not None:
+    if 0 < step < MAX_STEP and (took := json_number(entry.get(_WHOLE))) is not None:
         values[_TIME] = 1e9 * took / step
-    if (took := number_of(entry.get(_SECONDS))) is not None and took > 0:
+    if (took := json_number(entry.get(_SECONDS))) is not None and took > 0:
         values[_TIME] = 1e9 * took
     rows.add_one(rows.rank_or(), step, time_ns, values)
     return [*entry]
@@ -129,8 +129,8 @@ def _output(path: Path, progress: Progress) -> TrainerLog:
     text = FileText(path)
     rows = StepRows(path, text.losses)
     step, elapsed, count, before = ABSENT, 0, 0, (0, 0)
-    for block in text.blocks():
-        for line in lines_of(block):
+    for lines in line_blocks(text, progress):
+        for line in lines:
             for bar in _BAR.finditer(line):
                 step, elapsed = int(bar[1]), _seconds(bar[2])
             if (match := _PRINTED.search(line)) is None:
@@ -147,7 +147,6 @@ def _output(path: Path, progress: Progress) -> TrainerLog:
                     entry[_SECONDS] = (elapsed - before[1]) / (step - before[0])
                 before = step, elapsed
             _add(rows, at, rows.origin(line[: match.start()])[1], entry)
-        progress(f"read {path.name}", text.position, text.size_bytes)
     if step < 0:
         rows.notes[
             "Its lines don't have their step, and no progress bar does: they are numbered."

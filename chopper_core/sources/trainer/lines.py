@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -68,23 +68,28 @@ class StepLines(Struct, frozen=True, dict=True):
         text = log_start(head)
         if self.marker not in text:
             return None
-        step, _, proof = self.patterns
+        proof = self.patterns[2]
         for line in lines_of(text):
-            at = line.find(self.marker)
-            while at >= 0:
-                if step.match(line, at) and proof.search(line, at):
-                    return Recognised(self.format)
-                at = line.find(self.marker, at + 1)
+            if any(proof.search(line, step.start()) for step in self.steps_in(line)):
+                return Recognised(self.format)
         return None
+
+    def steps_in(self, line: str) -> Iterator[re.Match[str]]:
+        """The places of a line where a step may begin: what stands before it may have the marker,
+        too."""
+        at = line.find(self.marker)
+        while at >= 0:
+            if found := self.patterns[0].match(line, at):
+                yield found
+            at = line.find(self.marker, at + 1)
 
     def read(self, path: Path, progress: Progress = silent) -> TrainerLog:
         """Raises DataError without any step."""
         text = FileText(path)
         rows = StepRows(path, text.losses)
         reader = LineReader(self, rows)
-        for block in text.blocks():
-            reader.add(block)
-            progress(f"read {path.name}", text.position, text.size_bytes)
+        for lines in line_blocks(text, progress):
+            reader.add(lines)
         reader.finish()
         return rows.finish(self.format)
 
@@ -161,19 +166,21 @@ class LineReader:
         self._by_colons: dict[int, _Template] = {}
         """The template of the last line with so many colons: it has keys between all of them."""
 
-    def add(self, block: str) -> None:
+    def add(self, lines: Sequence[str]) -> None:
         """Add the steps in some whole lines."""
         marker, templates = self._lines.marker, self._by_colons
-        for line in lines_of(block):
+        for line in lines:
             at = line.find(marker)
             if at < 0:
                 continue
             template = templates.get(line.count(":", at))
             match = template.pattern.match(line, at) if template is not None else None
             if match is None:
-                at, template = self._template(line, at)
-                if template is None:
+                step = next(self._lines.steps_in(line), None)
+                template = None if step is None else self._template(step)
+                if step is None or template is None:
                     continue
+                at = step.start()
                 match = template.pattern.match(line, at)
                 if match is None:
                     self._rows.unreadable += 1
@@ -200,27 +207,20 @@ class LineReader:
         template.lines += len(template.rows)
         template.rows, template.prefixes = [], []
 
-    def _template(self, line: str, at: int) -> tuple[int, _Template | None]:
-        """Where the step begins in a line, and the template of its keys; None for other lines."""
-        step, pair, _ = self._lines.patterns
-        found = step.match(line, at)
-        while found is None:
-            # What stands before the line may have the marker, too.
-            at = line.find(self._lines.marker, at + 1)
-            if at < 0:
-                return at, None
-            found = step.match(line, at)
-        keys = tuple(pair.findall(line, found.end())[:_MOST_KEYS])
+    def _template(self, step: re.Match[str]) -> _Template | None:
+        """The template of the keys behind a step; None for other lines."""
+        line, begin = step.string, step.end()
+        keys = tuple(self._lines.patterns[1].findall(line, begin)[:_MOST_KEYS])
         if keys not in self._templates:
             if not any(self._lines.field_of(key) for key in keys):
-                return at, None
+                return None
             if len(self._templates) == _MOST_TEMPLATES:
                 self._rows.unreadable += 1
-                return at, None
-            self._templates[keys] = _Template(self._lines, line, found.end())
+                return None
+            self._templates[keys] = _Template(self._lines, line, begin)
         template = self._templates[keys]
-        self._by_colons[line.count(":", at)] = template
-        return at, template
+        self._by_colons[line.count(":", step.start())] = template
+        return template
 
 
 def lines_of(block: str) -> list[str]:
@@ -230,6 +230,13 @@ def lines_of(block: str) -> list[str]:
     if "\r" in block:
         block = block.replace("\r", "\n")
     return block.split("\n")
+
+
+def line_blocks(text: FileText, progress: Progress) -> Iterator[list[str]]:
+    """The lines of a whole log, piece by piece."""
+    for block in text.blocks():
+        yield lines_of(block)
+        progress(f"read {text.path.name}", text.position, text.size_bytes)
 
 
 def log_start(head: FileHead) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from chopper_core.sources.trainer.lines import LineReader, StepLines, lines_of
+from chopper_core.sources.trainer.lines import LineReader, StepLines, line_blocks
 from chopper_core.sources.trainer.steps import LOG_SUFFIXES, StepField, StepRows, TrainerLog
 from chopper_core.tables.text import FileText
 from chopper_core.util.patterns import late
@@ -67,17 +67,16 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
     text = FileText(path)
     rows = StepRows(path, text.losses)
     reader = LineReader(_LINES, rows)
-    step, _, _ = _LINES.patterns
     last: tuple[int, int] | None = None
-    for block in text.blocks():
-        reader.add(block)
-        if "..: (" in block or last is not None:
-            for line in lines_of(block):
-                if (at := line.find(_LINES.marker)) >= 0:
-                    found = step.match(line, at)
-                    last = (rows.origin(line[:at])[0], int(found["step"])) if found else last
-                elif last is not None and (timer := _TIMER.fullmatch(line)):
-                    rows.add_phase(*last, timer[1], 1e6 * float(timer[3]))
-        progress(f"read {path.name}", text.position, text.size_bytes)
+    for lines in line_blocks(text, progress):
+        reader.add(lines)
+        if last is None and not any("..: (" in line for line in lines):
+            continue
+        for line in lines:
+            if _LINES.marker in line:
+                if step := next(_LINES.steps_in(line), None):
+                    last = rows.origin(line[: step.start()])[0], int(step["step"])
+            elif last is not None and (timer := _TIMER.fullmatch(line)):
+                rows.add_phase(*last, timer[1], 1e6 * float(timer[3]))
     reader.finish()
     return rows.finish(_LINES.format)

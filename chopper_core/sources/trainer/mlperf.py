@@ -9,13 +9,13 @@ from typing import Any, Final
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS
-from chopper_core.sources.trainer.lines import lines_of, log_start
+from chopper_core.sources.trainer.lines import line_blocks, log_start
 from chopper_core.sources.trainer.steps import (
     LOG_SUFFIXES,
     StepField,
     StepRows,
     TrainerLog,
-    number_of,
+    json_number,
 )
 from chopper_core.tables.text import FileHead, FileText
 from chopper_core.util.progress import Progress, silent
@@ -51,8 +51,8 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
     text = FileText(path)
     rows = StepRows(path, text.losses)
     batch = 0
-    for block in text.blocks():
-        for line in lines_of(block):
+    for lines in line_blocks(text, progress):
+        for line in lines:
             at = line.find(_MARKER)
             if at < 0:
                 continue
@@ -72,17 +72,16 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
                     rows.unused[str(key)] += 1
                 continue
             rank, _ = rows.origin(line[:at])
-            stamp = number_of(event.get("time_ms"))
+            stamp = json_number(event.get("time_ms"))
             is_stamp = stamp is not None and 0 <= stamp < LATEST_NS / 1e6
             time_ns = round(stamp * 1e6) if stamp is not None and is_stamp else None
             rows.add_one(rank, step, rows.set_stamp(time_ns, ClockDomain.EPOCH), values)
-        progress(f"read {path.name}", text.position, text.size_bytes)
     return rows.finish(_FORMAT)
 
 
 def _step_of(metadata: dict[str, Any], batch: int) -> int | None:
     step = next((metadata[name] for name in _STEPS if type(metadata.get(name)) is int), None)
-    samples = number_of(metadata.get("samples_count"))
+    samples = json_number(metadata.get("samples_count"))
     if step is None and batch and samples is not None and 0 <= samples < LATEST_NS:
         step = int(samples) // batch
     return step
@@ -93,7 +92,7 @@ def _values(rows: StepRows, key: object, value: object) -> dict[StepField, float
     given = value if key == "tracked_stats" and isinstance(value, dict) else {key: value}
     found: dict[StepField, float] = {}
     for name, number in given.items():
-        field, known = _FIELDS.get(str(name)), number_of(number)
+        field, known = _FIELDS.get(str(name)), json_number(number)
         if field is not None and known is not None:
             found[field] = field.factor * known
         elif field is None and key == "tracked_stats":

@@ -101,7 +101,22 @@ class TrainerLog(Struct, frozen=True):
         return len(self.step)
 
 
-def number_of(value: object) -> float | None:
+def joined_columns(logs: Sequence[TrainerLog], which: str) -> dict[str, Float64]:
+    """The columns of `figures` or `phases` of logs, one log after the other; NaN where one lacks a
+    column. Those of a single log are its own."""
+    columns: list[Mapping[str, Float64]] = [getattr(log, which) for log in logs]
+    if len(logs) == 1:
+        return dict(columns[0])
+    blanks = [np.full(len(log), nan) for log in logs]
+    return {
+        name: np.concatenate(
+            [own.get(name, blank) for own, blank in zip(columns, blanks, strict=True)]
+        )
+        for name in dict.fromkeys(name for own in columns for name in own)
+    }
+
+
+def json_number(value: object) -> float | None:
     """A number of JSON, which may be NaN or infinite; None for one too long, and for others."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -175,7 +190,7 @@ class StepRows:
         values: Mapping[StepField, Sequence[str]],
     ) -> None:
         """Add rows of text: what stands before each line, its step, and a text per field."""
-        ranks, times_ns = zip(*map(self._origin, prefixes), strict=True)
+        ranks, times_ns = zip(*map(self.origin, prefixes), strict=True)
         figures = {field: field_values(texts, field) for field, texts in values.items()}
         self.add(
             np.array(ranks, np.int32),
@@ -261,9 +276,6 @@ class StepRows:
 
     def origin(self, prefix: str) -> tuple[int, int]:
         """The rank and the time that stand before a line; -1 where unknown."""
-        return self._origin(prefix)
-
-    def _origin(self, prefix: str) -> tuple[int, int]:
         stamp, year = _DATE.search(prefix), 0
         if stamp is None and (stamp := _WITHOUT_YEAR.search(prefix)) is not None:
             year = gmtime(self.path.stat().st_mtime).tm_year

@@ -12,7 +12,7 @@ from msgspec import Struct
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS
-from chopper_core.sources.trainer.lines import lines_of
+from chopper_core.sources.trainer.lines import line_blocks
 from chopper_core.sources.trainer.steps import MAX_STEP, StepField, StepRows, TrainerLog
 from chopper_core.tables.losses import ABSENT
 from chopper_core.tables.text import FileHead, FileText
@@ -59,7 +59,7 @@ _DECODER: Final = msgspec.json.Decoder(_TitanEvent)
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    first = head.text[: head.text.find("\n")] if "\n" in head.text else head.text
+    first = head.text.partition("\n")[0]
     is_own = '"time_us"' in first and '"rank"' in first and _KEYS.search(first)
     return Recognised(_FORMAT) if is_own else None
 
@@ -82,8 +82,8 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
     rows = StepRows(path, text.losses)
     ranks: dict[int, dict[int, _OfStep]] = {}
     open_spans: dict[tuple[Any, ...], int] = {}
-    for block in text.blocks():
-        for line in filter(None, lines_of(block)):
+    for lines in line_blocks(text, progress):
+        for line in filter(None, lines):
             try:
                 event = _DECODER.decode(line)
             except msgspec.MsgspecError:
@@ -93,7 +93,6 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
             if event.step is None or not 0 <= event.step < MAX_STEP or not is_placed:
                 continue
             _take(rows, ranks, open_spans, event)
-        progress(f"read {path.name}", text.position, text.size_bytes)
     for rank, steps in ranks.items():
         _add(rows, rank, [*steps.items()])
     return rows.finish(_FORMAT)
