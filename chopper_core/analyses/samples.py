@@ -234,22 +234,27 @@ def energy_of_windows(run: Run, view: View, gpus: Sequence[int]) -> tuple[Float6
     telemetry doesn't cover it.
     """
     windows = step_windows(run, view)
-    begins, ends = windows.begins_ns, windows.ends_ns
-    found = np.full((len(gpus), len(begins)), np.nan)
+    found = np.full((len(gpus), len(windows.begins_ns)), np.nan)
     is_held = np.zeros(found.shape, np.bool_)
     powers = [run.measured[name] for name in POWERS if name in run.measured]
     for place, gpu in enumerate(gpus):
         if not any(gpu in power.curves for power in powers):
             continue
-        curve = power_of(powers, gpu)
-        _, covered = curve.integrals(np.stack([begins, ends]))
-        is_held[place] = covered[1] - covered[0] < ends - begins
-        longer = curve.held_for_a_period()
-        area, covered = longer.integrals(np.stack([begins, ends]))
-        known = covered[1] - covered[0]
-        watts = np.where(known >= ends - begins, ratios(area[1] - area[0], known), np.nan)
-        found[place] = 1e-9 * watts * windows.mean_ns
+        area, known, is_held[place] = amounts_in(power_of(powers, gpu), windows)
+        found[place] = 1e-9 * ratios(area, known) * windows.mean_ns
     return found, is_held & np.isfinite(found)
+
+
+def amounts_in(curve: IntegralCurve, windows: StepWindows) -> tuple[Float64, Float64, Mask]:
+    """A curve's integral over each step, NaN where it isn't known for all of it; for which time it
+    is known, and whether only since a sample counts for up to a period beyond the samples."""
+    bounds = np.stack([windows.begins_ns, windows.ends_ns])
+    length = bounds[1] - bounds[0]
+    is_held = np.diff(curve.integrals(bounds)[1], axis=0)[0] < length
+    amount, known = (
+        np.diff(each, axis=0)[0] for each in curve.held_for_a_period().integrals(bounds)
+    )
+    return np.where(known >= length, amount, np.nan), known, is_held
 
 
 def mean_powers(run: Run, view: View) -> Float64:

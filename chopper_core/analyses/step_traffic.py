@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.rows import Own
+from chopper_core.analyses.samples import amounts_in
 from chopper_core.analyses.step_times import step_windows, tokens_in
 from chopper_core.columns import Metric, Values, column
 from chopper_core.model.run import Run
@@ -71,16 +72,10 @@ def traffic_columns(run: Run, view: View, gpus: Sequence[int], given: float | No
 def _bytes_in(run: Run, view: View, gpus: Sequence[int], signal: str) -> tuple[Float64, Mask]:
     """The bytes of each step as GPUs x steps, NaN where unknown, and where one is extrapolated."""
     windows = step_windows(run, view)
-    bounds = np.stack([windows.begins_ns, windows.ends_ns])
-    found = np.full((len(gpus), bounds.shape[1]), np.nan)
+    found = np.full((len(gpus), len(windows.begins_ns)), np.nan)
     is_held = np.zeros(found.shape, np.bool_)
-    length = bounds[1] - bounds[0]
     for place, gpu in enumerate(gpus):
-        if (curve := run.curve(signal, gpu)) is None or not len(curve.edges_ns):
-            continue
-        is_held[place] = np.diff(curve.integrals(bounds)[1], axis=0)[0] < length
-        amount, known = (
-            np.diff(each, axis=0)[0] for each in curve.held_for_a_period().integrals(bounds)
-        )
-        found[place] = np.where(known >= length, amount, np.nan)
+        curve = run.curve(signal, gpu)
+        if curve is not None and len(curve.edges_ns):
+            found[place], _, is_held[place] = amounts_in(curve, windows)
     return found, is_held & np.isfinite(found)

@@ -59,14 +59,8 @@ def metric_named(
     """
     if name in METRICS:
         known = METRICS[name]
-        if table is None:
-            return known
-        if table.is_sampled:
-            # Intervals between samples have telemetry and nothing else.
-            is_there = known.theme is Theme.TELEMETRY or name == "start_ns"
-            return known if is_there else _missing(known, NO_TRACE)
-        # Without times there are counts and counters.
-        return known if table.has_times or not known.needs_times else _missing(known, NO_TIMES)
+        reason = "" if table is None else missing_throughout(known, table)
+        return _missing(known, reason) if reason else known
     if table is not None and name in table.measured and is_counted(name):
         return counters.raw_counter(name, infos.get(name))
     if is_counter(name):
@@ -79,6 +73,15 @@ def metric_named(
     if plugin := plugins("metrics").get(name):
         return _of_plugin(name, plugin)
     raise UsageError(f"unknown column {name!r}{nearest_names(name)}")
+
+
+def missing_throughout(known: Metric, table: KernelTable) -> str:
+    """Why no row of a run has a registered metric, by what its activities are; empty: one may."""
+    if table.is_sampled:
+        # Intervals between samples have telemetry and nothing else.
+        return "" if known.theme is Theme.TELEMETRY or known.name == "start_ns" else NO_TRACE
+    # Without times there are counts and counters.
+    return NO_TIMES if known.needs_times and not table.has_times else ""
 
 
 def _of_plugin(name: str, plugin: Plugin) -> Metric:

@@ -88,8 +88,7 @@ def _programs(context: FindingsContext) -> Gaps:
 def _recordings(context: FindingsContext) -> Gaps:
     for recording in context.run.recordings:
         for problem in recording.problems:
-            # Not in front: the name of a host stays as it is.
-            yield f"recording of {problem}", problem, context.with_view("tree")
+            yield problem, problem, context.with_view("tree")
 
 
 def _ranks(context: FindingsContext) -> Gaps:

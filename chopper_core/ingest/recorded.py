@@ -229,7 +229,7 @@ def _problems(folder: Path, manifest: Manifest) -> Iterator[str]:
         yield f"the recorded command ended with exit code {manifest.returncode}"
     yield from recording_problems(folder, manifest.processes)
     for node in manifest.nodes:
-        yield from (f"{node.host}: {step}" for step in clock_steps(node.anchors))
+        yield from (f"node {node.host}: {step}" for step in clock_steps(node.anchors))
     for name, each in manifest.passes.items():
         if each.state == "failed":
             yield f"{name} of the counters failed: {each.reason}"

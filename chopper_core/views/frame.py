@@ -82,7 +82,6 @@ class Frame(Struct, frozen=True, eq=False):
     """Iterations of the scope that are truncated or warm up."""
     warm_up: tuple[int, ...] = ()
     """Iterations of the run that warm up."""
-    """The iterations of the node that the profiling window cuts."""
     left_out: tuple[int, ...] = ()
     """Those of them that take no part in the figures of other rows and in the total, and NO_LABEL
     where what runs outside of iterations doesn't."""

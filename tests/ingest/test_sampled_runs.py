@@ -120,6 +120,13 @@ def test_every_view_of_samples_prints(reference: Run) -> None:
         frame(reference, "", path=("99",))
 
 
+def test_views_offer_no_columns_of_activities(reference: Run) -> None:
+    for name in ("overview", "power", "heatmap"):
+        offered = {each.name for each in frame(reference, name).more}
+        assert not offered & {"elapsed_ns", "kernels", "busy_pct", "idle_ns", "compute_ns"}
+        assert "start_ns" in offered
+
+
 def test_figures_of_activities_are_missing_never_0(reference: Run) -> None:
     asked = ("elapsed_ns", "kernels", "busy_pct", "idle_ns", "compute_ns")
     for name in ("", "overview", "power", "heatmap"):

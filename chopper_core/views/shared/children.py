@@ -24,7 +24,7 @@ from chopper_core.columns import (
 )
 from chopper_core.columns.derived import Statistic, instance_levels, is_difference
 from chopper_core.columns.filter import LONGEST_FIRST, NAME, FilterRows, Shown, shown_of
-from chopper_core.columns.lookup import reasons
+from chopper_core.columns.lookup import missing_throughout, reasons
 from chopper_core.columns.time import INSTANCES, SHARE
 from chopper_core.model.attributes import attributes_at
 from chopper_core.model.charts import LineChart, picked
@@ -236,8 +236,12 @@ class Columns:
         """The columns that can be asked for and aren't shown: the view's own, then registered."""
         own = [each for each, _ in self.own.values() if each not in self.metrics]
         known = {*self.own, *(each.name for each in self.metrics)}
-        registered = METRICS.values() if self._has_nodes else ()
-        return (*own, *(each for each in registered if each.name not in known))
+        registered = [
+            each
+            for each in (METRICS.values() if self._has_nodes else ())
+            if each.name not in known and not missing_throughout(each, self._run.table)
+        ]
+        return (*own, *registered)
 
     def metric(self, name: str) -> Metric:
         if name in self.own:
