@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.analyses.lanes import classes_of
+from chopper_core.answers.opening import as_asked
 from chopper_core.columns import METRICS
 from chopper_core.model.charts import BarChart, Composition, Lanes, Series
 from chopper_core.model.column_names import is_part
@@ -307,27 +308,18 @@ def run_shown(home: Run, view: View) -> Run:
     any other run.
     """
     if view.run == home.name:
-        return _as_asked(home, view)
+        return as_asked(home, view)
     if not isinstance(home, SeveralRuns):
-        return _as_asked(home.others.get(view.run, home), view)
+        return as_asked(home.others.get(view.run, home), view)
     if view.run not in home.others:
         raise UsageError(f"{view.run} is none of the runs of {home.name}")
     run = home.others[view.run]
     base = view.base_run
     if base not in home.others:
-        return _as_asked(run, view)
+        return as_asked(run, view)
     return home.memo(
         ("with baseline", view.run, base), lambda: replace(run, others={base: home.others[base]})
     )
-
-
-def _as_asked(run: Run, view: View) -> Run:
-    """A run as measured, or as the questions of a view predict it."""
-    if view.overrides.predicted == run.overrides.predicted or isinstance(run, SeveralRuns):
-        return run
-    from chopper_core.views.whatif import run_with_changes as predicted_of
-
-    return predicted_of(run, view)
 
 
 def second_signal(run: Run, chosen: str) -> str:

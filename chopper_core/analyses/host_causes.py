@@ -24,6 +24,7 @@ from chopper_core.model.side_table import HostStack, HostState, HostSteps, HostT
 from chopper_core.model.table import ACTIVITY, Selection, values_of
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Rows
+from chopper_core.util.escape import cut_text
 from chopper_core.util.grouping import (
     beyond_others,
     distinct,
@@ -101,7 +102,7 @@ class HostCause(Struct, frozen=True):
     def text(self) -> str:
         if not self.name:
             return self.what
-        name = self.name if len(self.name) <= _DETAIL else f"{self.name[: _DETAIL - 1]}…"
+        name = cut_text(self.name, _DETAIL)
         return f"{self.what} ({name})"
 
 

@@ -10,6 +10,7 @@ from chopper_core.model.table import LABELLED, activity_count
 from chopper_core.model.view import View, with_view
 from chopper_core.render.exchange import finite, json_text, rounded
 from chopper_core.render.info import coverage_of, missing_of, numbers_text
+from chopper_core.util.escape import cut_text
 from chopper_core.views import OVERVIEW, RUNS, VIEWS
 from chopper_core.views.spec import SeveralRuns
 
@@ -96,7 +97,7 @@ def _below(address: str, run: str) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
+    return cut_text(text, _MAX_TEXT)
 
 
 def _fitting(found: dict[str, Any]) -> dict[str, Any]:

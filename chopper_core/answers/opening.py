@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -48,7 +47,11 @@ def open_view(
     def opened(name: str, overrides: Overrides) -> Run:
         return opened_run(name, overrides, how, progress, is_verified=is_verified)
 
-    return with_others(opened(view.run, view.overrides), view, opened)
+    run, base = opened(view.run, view.overrides), base_of_view(view)
+    # The baseline of a set is one of its runs.
+    if base and not isinstance(run, SeveralRuns) and base not in run.others:
+        run = replace(run, others={**run.others, base: opened(base, view.overrides.of_base)})
+    return as_asked(run, view)
 
 
 def open_one(view: View, how: ReadOptions | None = None, progress: Progress = silent) -> Run:
@@ -61,19 +64,13 @@ def open_one(view: View, how: ReadOptions | None = None, progress: Progress = si
     return open_view(view, how, progress)
 
 
-def with_others(run: Run, view: View, opened: Callable[[str, Overrides], Run]) -> Run:
-    """A run with its view's baseline among its `others`, and as the view's questions predict it."""
-    # The baseline of a set is one of its runs.
-    if isinstance(run, SeveralRuns):
+def as_asked(run: Run, view: View) -> Run:
+    """A run as measured, or as the questions of a view predict it; several as they are."""
+    if view.overrides.predicted == run.overrides.predicted or isinstance(run, SeveralRuns):
         return run
-    name = base_of_view(view)
-    if name and name not in run.others:
-        run = replace(run, others={**run.others, name: opened(name, view.overrides.of_base)})
-    if view.overrides.predicted != run.overrides.predicted:
-        from chopper_core.views.whatif import run_with_changes
+    from chopper_core.views.whatif import run_with_changes
 
-        run = run_with_changes(run, view)
-    return run
+    return run_with_changes(run, view)
 
 
 def base_of_view(view: View) -> str:

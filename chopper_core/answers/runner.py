@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from chopper_core.answers.opening import (
     ReadOptions,
     all_read,
+    as_asked,
     base_of_view,
     opened_run,
-    with_others,
 )
 from chopper_core.ingest.watch import RunFiles
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
@@ -67,7 +67,7 @@ class Runner:
                 others = {**known.run.others, base: other}
                 known.joined[key] = replace(known.run, others=others)
             joined = known.joined[key]
-        return with_others(joined, view, lambda name, overrides: joined.others[name])
+        return as_asked(joined, view)
 
     def _opened(self, name: str, overrides: Overrides) -> _Opened:
         self._check(name, overrides)

@@ -27,6 +27,7 @@ from chopper_core.render.exchange import as_json, json_text, rows_within
 from chopper_core.render.rows import rows_text
 from chopper_core.store.format import paths_of
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.escape import cut_text
 from chopper_core.util.progress import Progress, silent
 from chopper_core.views.spec import SeveralRuns
 
@@ -309,7 +310,7 @@ def _bounded(text: str) -> str:
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, str):
-        return value if len(value) <= _MAX_TEXT else f"{value[: _MAX_TEXT - 1]}…"
+        return cut_text(value, _MAX_TEXT)
     if isinstance(value, list):
         return [_shortened(each) for each in value]
     if isinstance(value, dict):

@@ -16,7 +16,7 @@ from chopper_core.model.charts import Lanes
 from chopper_core.model.inputs import TIMES_NOTES
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.units import DIGITS
-from chopper_core.util.escape import Escaped, clean, is_seen
+from chopper_core.util.escape import Escaped, clean, cut_text, is_seen
 from chopper_core.views.frame import Frame
 
 FRAME_SCHEMA: Final = "chopper.frame/2"
@@ -108,7 +108,7 @@ def as_json(
 
 def _sentences(texts: Iterable[str]) -> list[str]:
     """Sentences, cut where the names that they quote are of no use any more."""
-    return [t if len(t) <= _MAX_SENTENCE else f"{t[: _MAX_SENTENCE - 1]}…" for t in texts]
+    return [cut_text(text, _MAX_SENTENCE) for text in texts]
 
 
 def _row(frame: Frame, row: int, columns: Sequence[Metric]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Final
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.text import HEADING_LINES, FileHead
 from chopper_core.util.errors import DataError
+from chopper_core.util.escape import cut_text
 from chopper_core.util.patterns import late
 
 CUPTI_RANGE: Final = "cuda_profiler_range"
@@ -194,5 +195,5 @@ def _listed(names: Sequence[str]) -> str:
 
 def _shortened(text: str) -> str:
     """Return the start of a text from the file, without what could act on a terminal."""
-    short = text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+    short = cut_text(text, _MAX_SHOWN)
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in short)

@@ -49,6 +49,7 @@ from chopper_core.tables.mmap_columns import ColumnPlace
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
 from chopper_core.util.demo import DEMO, demo_path
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.escape import cut_text
 
 STORE_INDEX: Final = "store.json"
 """The file that makes a directory a store."""
@@ -160,7 +161,7 @@ def _looked_up(name: str) -> Path:
         if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
             raise OSError(EACCES, os.strerror(EACCES))
     except OSError as error:
-        short = name if len(name) <= _MAX_SHOWN else f"{name[: _MAX_SHOWN - 1]}…"
+        short = cut_text(name, _MAX_SHOWN)
         raise DataError(f"{short} can't be read: {getattr(error, 'strerror', error)}.") from error
     return path
 

@@ -54,6 +54,11 @@ def clean(text: str, *, is_sentence: bool = False) -> str:
     return "".join(made)
 
 
+def cut_text(text: str, most: int) -> str:
+    """A text of at most so many characters, the last of them an ellipsis where it is longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def printable(text: str) -> str:
     """Text of the same length: `?` in place of characters that a terminal acts on."""
     if text.isprintable():

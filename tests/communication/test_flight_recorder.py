@@ -301,3 +301,15 @@ def test_a_log_without_an_operation_is_refused(tmp_path: Path) -> None:
     log = RankLog(tmp_path, 0, 0, "header", "flight recorder", "epoch", (), {})
     with pytest.raises(DataError, match="has no collectives to show: none of them has any times"):
         run_of_logs("job", [log])
+
+
+def test_entries_without_a_group_are_of_an_unnamed_one(tmp_path: Path) -> None:
+    for rank in range(2):
+        calls = [entry(1), entry(2), *[entry(3, "started")] * (rank == 0)]
+        for each in calls:
+            del each["process_group"]
+        dump(tmp_path, rank, calls, {WORLD: [0, 1]})
+    run = open_run(str(tmp_path), jobs=1)
+    labels = {run.table.names[code] for code in run.table.group.tolist()}
+    assert labels == {"unnamed group of 2"}
+    assert "of group unnamed group" in hang_of(run)

@@ -10,6 +10,7 @@ from chopper_core.extensions.chakra.drawing import TAKES as TAKES
 from chopper_core.extensions.chakra.drawing import Drawing, Fields, drawing
 from chopper_core.model.run import Run
 from chopper_core.render.exports import ExportOptions, new_file
+from chopper_core.util.escape import cut_text
 from chopper_core.util.progress import Progress
 
 DESCRIPTION: Final = "the graph of activities for Graphviz, one .dot file"
@@ -47,7 +48,7 @@ def _lines(found: Drawing, run: Run) -> Iterator[str]:
 
 def _shown(fields: Fields) -> Fields:
     text, lasts_us = str(fields["name"]), int(fields["duration_ns"]) / 1e3
-    short = text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 1]}…"
+    short = cut_text(text, _MAX_LABEL)
     shown = {"label": f"{short}\n{lasts_us:,.1f} µs", "fillcolor": _COLOURS[str(fields["type"])]}
     # Graphviz shows the whole name at the mouse; `name` is not an attribute that readers expect.
     return {

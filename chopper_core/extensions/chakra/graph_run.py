@@ -16,6 +16,7 @@ from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, G
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_TIME, Kind
+from chopper_core.util.escape import cut_text
 from chopper_core.util.grouping import distinct
 
 TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
@@ -154,5 +155,4 @@ def _unread(attributes: Mapping[str, AttributeColumn]) -> list[str]:
 
 
 def _shortened(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+    return cut_text(repr(value), _MAX_SHOWN)

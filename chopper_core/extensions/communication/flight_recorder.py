@@ -38,7 +38,7 @@ from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
-from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE, collective_name
+from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, collective_name
 
 NAME: Final = "PyTorch flight recorder"
 FILES: Final = "[dumps of all ranks](communication.md), `nccl_trace_rank_<rank>` (pickle) or JSON"
@@ -202,7 +202,7 @@ def _entry(raw: Any) -> _Entry | None:
     types = [raw.get(f"{side}_dtypes") for side in ("input", "output")]
     return _Entry(
         name=name,
-        group=_label(*pair),
+        group=_label(*pair) or UNNAMED,
         number=number,
         state=str(raw.get("state", ""))[:20],
         created_ns=_whole(raw, "time_created_ns"),
