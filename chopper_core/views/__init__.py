@@ -55,6 +55,7 @@ VIEWS: Final = {
     "kernels": Tab("3", "by name"),
     "roofline": Tab("3", "shapes"),
     "memchart": Tab("3", "memory chart"),
+    "losses": Tab("4", "step"),
     "overheads": Tab("4", "compute"),
     "launch": Tab("4", "launch"),
     "comms": Tab("4", "communication"),
