@@ -54,6 +54,7 @@ VIEWS: Final = {
     "graph": Tab("2", "critical path"),
     "kernels": Tab("3", "by name"),
     "roofline": Tab("3", "shapes"),
+    "lost": Tab("3", "lost"),
     "memchart": Tab("3", "memory chart"),
     "losses": Tab("4", "step"),
     "overheads": Tab("4", "compute"),
