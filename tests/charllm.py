@@ -61,6 +61,21 @@ def directory(folder: Path, ranks: int = 32, samples: int = 200, only: Iterable[
 
 
 SAMPLE_NS = 5_000_000
+IB_STEPS = {"ib0": {"rx": 100_003, "tx": 80_001}, "ib1": {"rx": 30_007, "tx": 20_011}}
+"""Device of a node → direction → the step of its counter between two samples."""
+
+
+def write_ib(folder: Path, rank: int, samples: int, period_ns: int = SAMPLE_NS) -> None:
+    """The InfiniBand counters of a node, which the process of one of its ranks samples."""
+    for device, steps in IB_STEPS.items():
+        for way, step in steps.items():
+            lines = []
+            for sample in range(samples):
+                us = sample * period_ns // 1000
+                at = f"{START_S + us // 10**6}.{us % 10**6:06d}"
+                lines.append(f"{at},{10**9 + sample * step}\n")
+            path = folder / f"system_ib_{way}_bytes_rank_{rank}_id_{device}.csv"
+            path.write_text("".join(lines))
 
 
 def watts(rank: int, sample: int) -> int:
