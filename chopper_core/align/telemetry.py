@@ -79,8 +79,8 @@ def signals(
     for signal in _OF_NODES:
         devices = [own for (of, part), own in found.items() if of is signal and part]
         for gpu in {gpu for own in devices for gpu in own}:
-            curves = [own[gpu] for own in devices if gpu in own]
-            found.setdefault((signal, ""), {})[gpu] = summed(curves)
+            of_gpu = [own[gpu] for own in devices if gpu in own]
+            found.setdefault((signal, ""), {})[gpu] = summed(of_gpu)
     order = {signal: place for place, signal in enumerate(TRACKS)}
     return {
         name: Signal(

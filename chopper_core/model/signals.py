@@ -305,7 +305,9 @@ def _reach(curves: Sequence[IntegralCurve]) -> Float64:
     if not all(len(each.reach) for each in curves):
         return np.empty(0)
     reaches = np.array([each.reach for each in curves])
-    return np.where([True, False] * 2, reaches.sum(axis=0), reaches.min(axis=0))
+    first, _, last, _ = reaches.sum(axis=0)
+    _, before, _, after = reaches.min(axis=0)
+    return np.array([first, before, last, after], np.float64)
 
 
 def share_running(

@@ -23,10 +23,10 @@ from chopper_core.views.query import query
 from tests.charllm import (
     IB_STEPS,
     SAMPLE_NS,
-    START_S,
     STEPS,
     directory,
     experiment,
+    joules,
     watts,
     write_ib,
 )
@@ -61,16 +61,6 @@ def spans_ns(run: Run) -> list[tuple[int, int]]:
         for number in sorted({*table.iteration.tolist()} - {-1})
     ]
     return [*zip([int(table.start_ns.min()), *ends], ends, strict=False)]
-
-
-def joules(rank: int, begin: int, end: int) -> float:
-    """The energy of a rank: each sample holds until the next one, the last one for a period."""
-    found, last = 0.0, -(-(end - START_S * 10**9) // SAMPLE_NS)
-    for sample in range(last + 1):
-        since = START_S * 10**9 + sample * SAMPLE_NS
-        held = min(end, since + SAMPLE_NS) - max(begin, since)
-        found += max(held, 0) * 1e-9 * watts(rank, sample)
-    return found
 
 
 def step_energy(run: Run, ranks: Sequence[int]) -> float:
