@@ -110,6 +110,35 @@ def loaded(group: str, needs: Iterable[str]) -> list[tuple[Plugin, Any]]:
     return [(each, module) for each, module in found if module is not None]
 
 
+def code_files() -> list[str]:
+    """The files and folders of the packages that plugins are in."""
+    from importlib.util import find_spec
+
+    found: dict[str, None] = {}
+    entries = [each.entry for group in GROUPS for each in plugins(group).values()]
+    for package in dict.fromkeys(entry.module.partition(".")[0] for entry in entries):
+        try:
+            spec = find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for path, _, names in os.walk(folder):
+                files = (os.path.join(path, name) for name in names if name.endswith(".py"))
+                found |= dict.fromkeys((path, *sorted(files)))
+        if spec is not None and spec.origin and os.path.isfile(spec.origin):
+            found[spec.origin] = None
+    return [*found]
+
+
+def versions() -> list[str]:
+    """Each plugin with the version of its distribution."""
+    entries = [each.entry for group in GROUPS for each in plugins(group).values()]
+    return [
+        f"{entry.group} {entry.name} {entry.value} {entry.dist.version if entry.dist else ''}"
+        for entry in entries
+    ]
+
+
 def problems() -> tuple[str, ...]:
     """A sentence for each plugin that failed without ending what it was asked for."""
     return tuple(_problems)
