@@ -159,7 +159,7 @@ def _index_of(store: Path) -> str:
         return ""
 
 
-class Program(Struct, frozen=True):
+class ProgramVersion(Struct, frozen=True):
     """What answers depend on beside the files of runs."""
 
     digest: str
@@ -174,13 +174,13 @@ def program() -> str:
     """The version of all that works out answers, the same on any machine."""
     stamp = digest([_code_stamp(), *map(_stamp, sys.path)])
     place = Kept(directory().parent / "program" / digest([str(PACKAGE), sys.executable]), stamp)
-    known = place.recall(Program)
+    known = place.recall(ProgramVersion)
     if known is None or known.stamp != digest([*map(_stamp, known.files)]):
         files = plugins.code_files()
         read = (path for path in (*code_files(), *files) if os.path.isfile(path))
         texts = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in read]
         whole = digest([*texts, *plugins.versions()])
-        known = Program(whole, tuple(files), digest([*map(_stamp, files)]))
+        known = ProgramVersion(whole, tuple(files), digest([*map(_stamp, files)]))
         place.keep(known)
     return known.digest
 
