@@ -33,7 +33,7 @@ _KINDS: Final = "biuf"
 _UNREADABLE: Final = (OSError, ValueError, TypeError, RecursionError, msgspec.MsgspecError)
 
 
-_LATER: Final = "worked out anew"
+_LATER: Final = "worked out again"
 
 
 def later(*_: object) -> Any:

@@ -1,6 +1,6 @@
 """Answers of views as they are kept with a run: plain values and arrays.
 
-Functions of an answer, such as the view that a cell opens, are asked of the answer worked out anew,
+Functions of an answer, such as the view that a cell opens, are asked of the answer worked out again,
 once they are needed.
 """
 
@@ -184,12 +184,12 @@ class StoredAnswer(Struct, frozen=True):
         return cls(**plain | own)
 
 
-def restored_answer(run: Run, anew: Callable[[], ViewResult], stored: StoredAnswer) -> ViewResult:
-    """An answer that was kept; `anew` works it out, for what can't be kept of it.
+def restored_answer(run: Run, again: Callable[[], ViewResult], stored: StoredAnswer) -> ViewResult:
+    """An answer that was kept; `again` works it out, for what can't be kept of it.
 
     Raises ValueError where it isn't one of the run.
     """
-    count, anew, opened = len(stored.labels), cache(anew), stored.opened
+    count, again, opened = len(stored.labels), cache(again), stored.opened
     if any(len(each.numbers) != count for each in stored.columns):
         raise ValueError("columns of another length")
     own: dict[str, Any] = {
@@ -197,10 +197,10 @@ def restored_answer(run: Run, anew: Callable[[], ViewResult], stored: StoredAnsw
         "nodes": None if stored.nodes is None else stored.nodes.groups(run),
         "whole": None if stored.whole is None else stored.whole.groups(run),
         "charts": tuple(
-            _restored_chart(place, each, anew) for place, each in enumerate(stored.charts)
+            _restored_chart(place, each, again) for place, each in enumerate(stored.charts)
         ),
         "base": None if stored.base is None else stored.base.base(run),
-        "opens": lambda row: opened[row] if opened else anew().opens(row),
+        "opens": lambda row: opened[row] if opened else again().opens(row),
     }
     plain = {
         name: getattr(stored, name) for name in ViewResult.__struct_fields__ if name not in own
@@ -215,14 +215,14 @@ def _stored_chart(chart: Chart) -> StoredChart:
     return StoredChart(kind, encoded(chart))
 
 
-def _restored_chart(place: int, stored: StoredChart, anew: Callable[[], ViewResult]) -> Chart:
+def _restored_chart(place: int, stored: StoredChart, again: Callable[[], ViewResult]) -> Chart:
     kind = _CHARTS.get(stored.kind)
     if kind is None:
         raise ValueError(f"a chart of {stored.kind}")
     chart: Any = decoded(stored.content, kind)
 
     def asked(name: str) -> Callable[..., Any]:
-        return lambda *at: getattr(anew().charts[place], name)(*at)
+        return lambda *at: getattr(again().charts[place], name)(*at)
 
     names = (name for name in chart.__struct_fields__ if getattr(chart, name) is later)
     found: Chart = replace(chart, **{name: asked(name) for name in names})
