@@ -1,7 +1,7 @@
 """Answers of views as they are kept with a run: plain values and arrays.
 
-Functions of an answer, such as the view that a cell opens, are asked of the answer worked out again,
-once they are needed.
+Functions of an answer, such as the view that a cell opens, are asked of the answer worked out
+again, once they are needed.
 """
 
 from __future__ import annotations
