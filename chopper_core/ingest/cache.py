@@ -179,8 +179,7 @@ def program() -> str:
         files = plugins.code_files()
         read = (path for path in (*code_files(), *files) if os.path.isfile(path))
         texts = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in read]
-        whole = digest([*texts, *plugins.versions()])
-        known = ProgramVersion(whole, tuple(files), digest([*map(_stamp, files)]))
+        known = ProgramVersion(digest(texts), tuple(files), digest([*map(_stamp, files)]))
         place.keep(known)
     return known.digest
 
