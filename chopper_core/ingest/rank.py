@@ -31,6 +31,7 @@ from chopper_core.sources.ranks import HostFile, rank_in_name
 from chopper_core.sources.registry import Family, OwnRun, read_source
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.trace import TIMES_SINCE, Trace, by_rank, without_far
+from chopper_core.tables.columns import MAX_BYTES
 from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of
@@ -202,7 +203,14 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
         gpu_clock=aligned.gpu_clock,
     )
     gpus = tuple(
-        Gpu(number, source.rank, device, _hardware(trace), _process(trace))
+        Gpu(
+            number,
+            source.rank,
+            device,
+            _hardware(trace),
+            _process(trace),
+            memory_bytes=_memory_bytes(trace),
+        )
         for number, device in enumerate(aligned.devices)
     )
     return Run(
@@ -361,7 +369,17 @@ def _host(trace: Trace) -> str:
 
 
 def _hardware(trace: Trace) -> str:
+    return str(_properties(trace).get("name", ""))
+
+
+def _memory_bytes(trace: Trace) -> int:
+    size = _properties(trace).get("totalGlobalMem")
+    return size if type(size) is int and 0 < size < MAX_BYTES else 0
+
+
+def _properties(trace: Trace) -> dict[str, Any]:
+    """Those of the first device, which are those of the others."""
     properties = trace.metadata.get("deviceProperties")
     if isinstance(properties, list) and properties and isinstance(properties[0], dict):
-        return str(properties[0].get("name", ""))
-    return ""
+        return properties[0]
+    return {}

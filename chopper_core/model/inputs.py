@@ -51,6 +51,8 @@ class Gpu(Struct, frozen=True):
     """The id of the process that launched its work, -1 if the trace lacks it."""
     pci: str = ""
     """Its PCI address, if a profiler's device table has it."""
+    memory_bytes: int = 0
+    """Its memory; 0 if no file states it."""
 
 
 REPEATED_STEPS: Final = "step annotations with the number of an earlier one"
