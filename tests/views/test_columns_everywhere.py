@@ -146,5 +146,5 @@ def test_waits_and_bandwidths_are_columns_of_the_tree(run: Run, order: str) -> N
             assert row["bus_gbps"] is row["last_gpu"] is row["exposed_pct"] is None
     assert found.total["wait_ns"] == sum(waits.values())
     assert found.total["bus_gbps"] == pytest.approx(
-        query(run, parse("R?view=comms&columns=bus_gbps")).total["bus_gbps"]
+        query(run, parse("R?view=comms&base=total&columns=bus_gbps")).total["bus_gbps"]
     )
