@@ -1,4 +1,4 @@
-"""Actions on Chopper itself: the command line, help, colours, leaving; copies, files, the tour."""
+"""Actions on Chopper itself: the command line, help, colours, leaving; copies, snapshots, tour."""
 
 from __future__ import annotations
 
@@ -171,6 +171,8 @@ def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
 
 CLIPBOARD_BYTES: Final = 70_000
 """The most that terminals accept over OSC 52."""
+_FORMS: Final = {"markdown": "Markdown", "csv": "CSV", "json": "JSON", "svg": "a picture (SVG)"}
+"""How messages name the formats of snapshots."""
 
 
 @action(EXPORT, "y", title="Copy the row")
@@ -179,13 +181,13 @@ def copy_row(screen: Explorer, _: str) -> None:
     and their units, address."""
     if not len(screen.frame):
         raise UsageError("there is no row to copy")
-    _copy(screen, row_text(screen.frame, screen.table.cursor), "the row")
+    _copy(screen, row_text(screen.frame, screen.table.cursor), "the row", "text with tabs")
 
 
 @action(EXPORT, "Y", title="Copy the view")
 async def copy_view(screen: Explorer, _: str) -> None:
     """Copy the whole table as markdown to the terminal's clipboard."""
-    _copy(screen, await run_in_thread(printed, screen.frame, "markdown"), "the view")
+    _copy(screen, await run_in_thread(printed, screen.frame, "markdown"), "the view", "Markdown")
 
 
 @action(EXPORT, "B", title="Copy a benchmark", takes="[hipblaslt|torch]")
@@ -195,7 +197,7 @@ async def bench(screen: Explorer, argument: str) -> None:
     """
     row = screen.table.cursor
     line = await run_in_thread(benchmark_line, screen.run, screen.frame, row, argument)
-    _copy(screen, line, f"the benchmark of {screen.frame.labels[row]}")
+    _copy(screen, line, f"the benchmark of {screen.frame.labels[row]}", "a command")
 
 
 @action(EXPORT, title="Copy for an issue")
@@ -204,7 +206,12 @@ async def issue(screen: Explorer, _: str) -> None:
     sources, and the addresses that show them.
     """
     refuse_of_set(screen)
-    _copy(screen, await run_in_thread(issue_text, screen.run, screen.frame), "the text")
+    _copy(
+        screen,
+        await run_in_thread(issue_text, screen.run, screen.frame),
+        "the text for an issue",
+        "Markdown",
+    )
 
 
 @action(EXPORT, "P", title="Snapshot", takes="[text|md|csv|json|svg] [PATH]", hint="snap")
@@ -215,18 +222,18 @@ async def snapshot(screen: Explorer, argument: str) -> None:
     from chopper_tui.textual_internals import screen_picture
 
     picture = screen_picture(screen.app) if is_picture(argument) else ""
-    path = await run_in_thread(write_snapshot, screen.run, screen.frame, argument, picture)
-    screen.say(f"wrote {path}")
+    path, form = await run_in_thread(write_snapshot, screen.run, screen.frame, argument, picture)
+    screen.say(f"wrote the view as {_FORMS.get(form, form)}: {path}")
 
 
-def _copy(screen: Explorer, text: Escaped, name: str) -> None:
+def _copy(screen: Explorer, text: Escaped, name: str, form: str) -> None:
     if not has_clipboard():
         raise UsageError(f"this terminal has no clipboard for {name}; P writes a file")
     size = len(text.encode())
     if size > CLIPBOARD_BYTES:
         raise UsageError(f"{name} is too large for the clipboard ({size} bytes); P writes a file")
     screen.app.copy_to_clipboard(text)
-    screen.say(f"copied {name} ({size} bytes) through the terminal")
+    screen.say(f"copied {name} as {form} ({size} bytes) through the terminal")
 
 
 class Stop(Struct, frozen=True):

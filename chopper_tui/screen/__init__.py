@@ -70,6 +70,14 @@ class Explorer(ScreenParts):
     ) -> None:
         super().__init__(run, data, actions, config)
         self._bindings = BindingsMap(bindings_of(actions))
+        self.notice = ""
+        self._begin(run, data, columns)
+        self.is_paused = False
+        """Whether a run that is followed stays as it is on the screen."""
+        self._rest: asyncio.TimerHandle | None = None
+
+    def _begin(self, run: Run, data: ScreenData, columns: Columns) -> None:
+        """Be at the first view of a run that was opened, with no place before it."""
         self.columns = dict(columns)
         self.trail: Trail = with_columns_of(trail_to(data.frame.view), self.columns)
         self.landing = data.frame.view
@@ -78,7 +86,6 @@ class Explorer(ScreenParts):
         """Where a person was before, the latest last."""
         self.future: list[Trail] = []
         """Where they came back from, the next last."""
-        self.notice = ""
         self.marks: Marks = ()
         self.searched = ""
         self.left: dict[object, Visit] = {}
@@ -92,9 +99,6 @@ class Explorer(ScreenParts):
         self.home = run
         """The run that was opened, or the set that the run on the screen is of."""
         self._was_complete = False
-        self.is_paused = False
-        """Whether a run that is followed stays as it is on the screen."""
-        self._rest: asyncio.TimerHandle | None = None
         self._marks_of: dict[str, Marks] = {}
         """The marks in runs that aren't on the screen."""
 
@@ -210,6 +214,14 @@ class Explorer(ScreenParts):
         self.run = run or self.run
         self.show(data)
         self.say(message)
+
+    def take(self, run: Run, data: ScreenData, columns: Columns, message: str) -> None:
+        """Show a run that was opened in place of the one before, of which nothing stays."""
+        self.is_paused = False
+        self.tell("")
+        self.arrive(trail_to(data.frame.view), data, message, run)
+        self._begin(run, data, columns)
+        self.show(data)
 
     async def reload(self, load: Callable[[], Run]) -> None:
         """Read the run again and show the same place of it, or the nearest above that it has."""
