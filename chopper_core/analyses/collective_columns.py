@@ -187,7 +187,7 @@ def _last_share(own: GroupedCollectives) -> Values:
 
 
 def _outliers(own: GroupedCollectives) -> Values:
-    from chopper_core.analyses.collective_figures import outlying
+    from chopper_core.analyses.collective_outliers import outlying
 
     _, words = outlying(own.run, own.found)
     return own.added(words.present()[own.found.member_set].astype(np.int64))

@@ -9,21 +9,17 @@ import numpy as np
 
 from chopper_core.analyses.base import Base
 from chopper_core.analyses.collective_columns import UNSEEN
-from chopper_core.analyses.outliers import FACTOR, MAD_TO_SIGMA, MIN_VALUES
-from chopper_core.columns import Metric, Values, column, numbered
+from chopper_core.columns import Metric, Values, column
 from chopper_core.graph.collectives import PAIRWISE, Collectives, collectives_of
 from chopper_core.model.phrases import amount, facts
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import (
-    combined,
     counted,
     counts_of,
     first_equal,
-    quantiles_of,
-    ratios,
     sums_of,
 )
 from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE
@@ -81,31 +77,6 @@ def known(found: Collectives, values: Int64) -> Values:
 
 def kind_text(found: Collectives, code: int) -> str:
     return UNKNOWN_COLLECTIVE if code == NO_LABEL else found.table.operations[code]
-
-
-def outlying(run: Run, found: Collectives) -> tuple[Values, Values]:
-    """Transfer over its median among the run's like collectives, and which are outliers."""
-    times, words = run.memo(("outlying collectives",), lambda: _outlying(run))
-    return times.take(found.number), words.take(found.number)
-
-
-def _outlying(run: Run) -> tuple[Values, Values]:
-    whole = collectives_of(run)
-    assert whole is not None
-    names, code = combined([whole.kind, whole.group, whole.bytes])
-    own = whole.complete
-    transfer = whole.transfer_ns.astype(np.float64)
-
-    def medians(values: Float64) -> Float64:
-        return quantiles_of(values[own], code[own], len(names), (0.5,))[:, 0][code]
-
-    median = medians(transfer)
-    distance = transfer - median
-    spread = medians(np.abs(distance))
-    enough = own & (counts_of(code[own], len(names))[code] >= MIN_VALUES) & (spread > 0)
-    is_outlier = enough & (np.abs(distance) > FACTOR * MAD_TO_SIGMA * spread)
-    words = Values((distance > 0).astype(np.int64), ~is_outlier, words=("fast", "slow"))
-    return numbered(ratios(np.where(own, transfer, np.nan), median)), words
 
 
 def collectives_headline(

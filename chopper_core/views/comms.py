@@ -18,6 +18,7 @@ from chopper_core.analyses.collective_figures import (
     kind_text,
     known,
 )
+from chopper_core.analyses.collective_outliers import outlying
 from chopper_core.analyses.rows import Own, Partition
 from chopper_core.columns import METRICS, Values, numbered, worded_codes
 from chopper_core.graph.collectives import (
@@ -119,7 +120,7 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
     numbers, names = found.number.tolist(), split_groups(run).names
     kinds = worded_codes(found.kind, partial(kind_text, found))
     layer, iteration = (table.column(name)[one].astype(np.int64) for name in ("layer", "iteration"))
-    times, outlying = columns.outlying(run, found)
+    times, outlying = outlying(run, found)
     own: Own = [
         (columns.TIME, Values(found.end_ns - found.first_start_ns)),
         (columns.SKEW, known(found, found.skew_ns)),
