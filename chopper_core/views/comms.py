@@ -120,7 +120,7 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
     numbers, names = found.number.tolist(), split_groups(run).names
     kinds = worded_codes(found.kind, partial(kind_text, found))
     layer, iteration = (table.column(name)[one].astype(np.int64) for name in ("layer", "iteration"))
-    times, outlying = outlying(run, found)
+    times, strange = outlying(run, found)
     own: Own = [
         (columns.TIME, Values(found.end_ns - found.first_start_ns)),
         (columns.SKEW, known(found, found.skew_ns)),
@@ -131,7 +131,7 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
         (columns.LAYER, Values(layer, layer < 0)),
         (columns.ITERATION, Values(iteration, iteration < 0)),
         (columns.TIMES, times),
-        (columns.OUTLIER, outlying),
+        (columns.OUTLIER, strange),
         (columns.SEEN, Values(whole.members.sizes()[found.number])),
         (columns.GROUP, worded_codes(found.group, lambda code: names[code] if code >= 0 else None)),
         (columns.STARTS, Values(found.first_start_ns - run.origin_ns)),
