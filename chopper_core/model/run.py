@@ -298,6 +298,12 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """Whether it has the logs of a trainer alone: no activity of any GPU, and no samples."""
         return not len(self.table) and not self.measured and len(self.side(TrainedSteps)) > 0
 
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it has snapshots of the framework's allocator alone: no activity of any GPU."""
+        is_alone = not len(self.table) and not self.measured and not len(self.side(TrainedSteps))
+        return is_alone and len(self.side(MemoryEvents)) > 0
+
     @cached_property
     def traced(self) -> frozenset[int]:
         if self.is_sampled_only:

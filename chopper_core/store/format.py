@@ -43,7 +43,7 @@ from chopper_core.model.side_table import (
 )
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import COLUMNS
-from chopper_core.model.training import TrainedPhases, TrainedSteps
+from chopper_core.model.training import FailedAllocations, TrainedPhases, TrainedSteps
 from chopper_core.model.units import Unit
 from chopper_core.tables.mmap_columns import ColumnPlace
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
@@ -71,6 +71,7 @@ SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (
     StreamWaits,
     TrainedSteps,
     TrainedPhases,
+    FailedAllocations,
 )
 """The side tables that a store keeps."""
 FILES: Final = frozenset(

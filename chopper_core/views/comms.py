@@ -50,7 +50,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="comms",
-    title="Comms",
+    title="Losses · communication",
     question="How fast are the collectives, which ranks wait in them, and for whom?",
     by=(
         *any_level("kind", "operation", "collective", "phase", "layer", "iteration"),

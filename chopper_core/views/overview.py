@@ -76,7 +76,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 OPERATION: Final = "operation"
 SPEC: Final = ViewSpec(
     name="overview",
-    title="Overview",
+    title="Summary",
     question="How fast is the run, where does its step go, and what stands out?",
     by=("gpu", "node", OPERATION),
     compares=True,

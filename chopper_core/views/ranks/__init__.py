@@ -41,7 +41,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="ranks",
-    title="Ranks",
+    title="GPUs · ranks",
     question="Which GPU is the straggler, from which point in the step, and why?",
     by=any_level("gpu", "node"),
     needs_starts=True,
