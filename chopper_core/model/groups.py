@@ -111,6 +111,13 @@ class Groups:
         near[near] = inside[rows[near] - low]
         return near
 
+    def numbers_of(self, rows: Index) -> Index:
+        """The group that each of some rows of the table is in; -1: none."""
+        numbers = np.full(len(self.table), -1, np.int32)
+        for own, group in self.pieces():
+            numbers[own] = group
+        return numbers[rows].astype(np.intp)
+
     def pieces(self) -> Iterator[tuple[Selection, Codes]]:
         """Chunks of rows, in any order, with the group number of each row."""
         if self._selection is None and self.cells is not None and self.around is not None:
