@@ -56,7 +56,7 @@ from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, any_level, o
 
 SPEC: Final = ViewSpec(
     name="power",
-    title="Power",
+    title="GPUs · power",
     question="How much power do the GPUs draw, how fast and how hot do they run, what limits them?",
     by=(*any_level("gpu"), NODE),
     of="window:MS, burst:W, tokens:N or samples:N",

@@ -53,7 +53,7 @@ from chopper_core.views.spec import BEST, SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name=RUNS,
-    title="Runs",
+    title="Compare · runs",
     question="Which of the runs are the best in speed, power and heat, and which failed?",
     by_of_runs=SETTINGS,
     no_statistic="shows one figure of each run",

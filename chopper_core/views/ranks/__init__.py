@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from chopper_core.analyses import rank_figures
 from chopper_core.analyses.base import NODE, Base, base_of
-from chopper_core.analyses.collective_figures import ends_within, gpu_words
+from chopper_core.analyses.collective_columns import gpu_words
+from chopper_core.analyses.collective_figures import ends_within
 from chopper_core.analyses.leads import (
     MIN_CAUSE_SHARE,
     RankLeads,
@@ -45,7 +46,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="ranks",
-    title="Ranks",
+    title="GPUs · ranks",
     question="Which GPU is the straggler, from which point in the step, and why?",
     by=any_level("gpu", "node"),
     needs_starts=True,
