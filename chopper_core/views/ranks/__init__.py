@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from chopper_core.analyses import rank_figures
 from chopper_core.analyses.base import NODE, Base, base_of
-from chopper_core.analyses.collective_figures import ends_within, gpu_words
+from chopper_core.analyses.collective_columns import gpu_words
+from chopper_core.analyses.collective_figures import ends_within
 from chopper_core.analyses.leads import (
     MIN_CAUSE_SHARE,
     RankLeads,
