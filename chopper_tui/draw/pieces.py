@@ -87,11 +87,13 @@ def series_fills(inks: Sequence[str], glyphs: Glyphs) -> str:
     fills, before = _FILLS[glyphs.name], Counter[str]()
     chosen: list[str] = []
     if not glyphs.in_colour:
+        owned = {fills[_PLACES[ink]] for ink in inks if ink in _PLACES}
         for n, ink in enumerate(inks):
-            own = fills[_PLACES.get(ink, n % len(fills))]
-            # Parts of one meaning differ, too.
-            free = next((fill for fill in fills[::-1] if fill not in chosen), own)
-            chosen.append(free if own in chosen or ink.endswith(AGAIN) else own)
+            own = fills[_PLACES.get(ink.removesuffix(AGAIN), n % len(fills))]
+            # Parts of one meaning differ, too, as far as there are patterns.
+            is_free = own not in chosen and not ink.endswith(AGAIN)
+            others = (fill for fill in fills[::-1] if fill not in owned and fill not in chosen)
+            chosen.append(own if is_free else next(others, own))
         return "".join(chosen)
     for ink in inks:
         if glyphs.has_few:
