@@ -55,6 +55,8 @@ _KNOWN: Final = (
     ("range", re.compile(r"^gc$|\bgc\.|garbage|^<built-in \w+ collect>|Python GC", re.I),
      "garbage collection"),
     ("range", re.compile(r"\blogg(?:ing|er)\b|wandb|tensorboard|SummaryWriter", re.I), "logging"),
+    ("range", re.compile(r"_dynamo/convert_frame|compile_fx|_compile_inner|\btorch\.compile\b"
+                         r"|_inductor/\w+\.py.*compile"), "compiling"),
     ("call", re.compile(r"Free|Malloc|MemPool|MemAddress|MemMap|MemUnmap"), "memory allocation"),
     ("operator", re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$"),
      "reading a value back"),
@@ -67,7 +69,7 @@ LAUNCH_CALLS: Final = "launch calls"
 WAITING: Final = ("memory allocation", "reading a value back", "synchronisation", "copy calls")
 """Causes in which a host waits for its GPU or its driver."""
 NEEDLESS: Final = frozenset(
-    (*WAITING, "data loading", "saving a checkpoint", "garbage collection", "logging")
+    (*WAITING, "data loading", "saving a checkpoint", "garbage collection", "logging", "compiling")
 )
 """Causes that are no part of a step's own work."""
 OTHER_CALLS: Final = "other runtime calls"

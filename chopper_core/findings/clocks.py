@@ -201,8 +201,7 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
 
 def _drift(context: FindingsContext, name: str) -> tuple[float, float] | None:
     """From where to where the clock of the GPUs drifts over the steps; None where it doesn't."""
-    each = np.nanmean(context.by_step(name), axis=0) if context.spots else np.empty(0)
-    return drift_of(each, DROP.share)
+    return drift_of(context.by_step(name).mean(axis=0), DROP.share)
 
 
 def _mean(context: FindingsContext, name: str) -> float:

@@ -87,7 +87,7 @@ def _two_layers(found: planted.Planted, _: Run) -> tuple[str, ...]:
 
 def _last_stage(found: planted.Planted) -> str:
     config = found.run.config
-    return rf"stage {config.stages - 1}|the \d GPUs of|GPUs? [\d, and]*{config.ranks - 1}"
+    return rf"stage {config.stages - 1}\b"
 
 
 def _capped(found: planted.Planted, _: Run) -> tuple[str, ...]:
@@ -312,8 +312,9 @@ def _gpus_in(sentence: str) -> set[int]:
 def _rightness(sentence: str, truth: planted.Planted, run: Run) -> int:
     expected, gpus = EXPECTED[truth.name], truth.cause.gpus
     named = _gpus_in(sentence.partition(";")[0])
-    is_link = truth.cause.kind == "link"
-    if gpus and not is_link and not named & set(gpus):
+    # The place of these is a link, or a stage.
+    is_placed = truth.cause.kind in ("link", "head")
+    if gpus and not is_placed and not named & set(gpus):
         return 0
     if not gpus and truth.run.config.ranks > 1 and len(named) == 1:
         return 0
