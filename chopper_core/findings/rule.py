@@ -707,6 +707,10 @@ class FindingRule(Struct, frozen=True):
     """Whether it is of telemetry without a trace, and only of that."""
     of_logs: bool = False
     """Whether it is of a trainer's log, alone or next to other files."""
+    of_memory: bool = False
+    """Whether it is of the framework's allocator, which logs, traces and snapshots may show."""
+    stops_job: bool = False
+    """Whether its findings say why a job ended: they come first."""
     find: Find = lambda context: ()
     looks_for: str = ""
     """The first paragraph of the function's docstring."""

@@ -88,7 +88,7 @@ def _share_of(name: str) -> Metric:
 SHARES: Final = {name: _share_of(name) for name in TERMS}
 SPEC: Final = ViewSpec(
     name="overheads",
-    title="Overheads",
+    title="Losses · compute",
     question="Where is time lost between theoretical peak and measured?",
     by=any_level("operation", "phase", "layer", "gpu"),
     parts=tuple(each.name for each in SHARES.values()),

@@ -310,7 +310,13 @@ def test_what_cannot_be_compared_is_said() -> None:
         query(run_of([Row(0, 5)]), parse("R?view=ranks"))
     apart = [Row(0, 5, operation="a"), Row(0, 5, gpu=1, operation="b")]
     with pytest.raises(UsageError, match="no compute kernel of the scope runs on all GPUs"):
-        query(run_of(apart), parse("R?view=ranks"))
+        query(run_of(apart), parse("R?view=ranks&by=layer"))
+    found = query(run_of(apart), parse("R?view=ranks"))
+    assert found.headline == (
+        "no compute kernel of the scope runs on all GPUs, so they can't be compared",
+    )
+    assert found.labels == ["0", "1"]
+    assert found.values["span_ns"].known().tolist() == [5, 5]
 
 
 @pytest.mark.few(2)

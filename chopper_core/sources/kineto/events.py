@@ -325,6 +325,31 @@ def mark_of(args: Args) -> str:
     )
 
 
+_READ_FIELDS: Final = frozenset(
+    field.encode_name for field in (*msgspec.structs.fields(Event), *msgspec.structs.fields(Args))
+)
+_OF_DRAWING: Final = frozenset(("bp", "s", "tts", "tdur", "cname", "sf", "esf"))
+"""Fields of an event of which viewers of traces alone make use."""
+
+
+class UnreadFields(dict[str, set[str]]):
+    """The names of fields that nothing is read from, by the category of their events."""
+
+    def look_at(self, text: bytes) -> None:
+        """Look at the events of a JSON array."""
+        with suppress(*DECODE_ERRORS):
+            for event in msgspec.json.decode(text):
+                category, args = event.get("cat", ""), event.get("args")
+                # Those without a category name processes, or are counters and memory.
+                if isinstance(category, str) and category and event.get("ph") == COMPLETE:
+                    unread = {*event, *(args if isinstance(args, dict) else ())}
+                    self.setdefault(category, set()).update(unread - _READ_FIELDS - _OF_DRAWING)
+
+    def join(self, other: Mapping[str, set[str]]) -> None:
+        for category, names in other.items():
+            self.setdefault(category, set()).update(names)
+
+
 class EventDecoder:
     """Decodes events; switches to exact decimals once a file needs them."""
 
