@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -111,6 +111,8 @@ class Source(Struct, frozen=True):
     """The first and the last one; None without labels."""
     doubts: tuple[Doubt, ...] = ()
     """What of its data is missing or contradicts itself."""
+    unread: Mapping[str, Sequence[str]] = {}
+    """The names of fields that nothing is read from, by the category or table of their rows."""
     gpu_clock: ClockBounds | None = None
     """What remains unknown of its GPUs' clock; None without a host."""
 

@@ -23,7 +23,7 @@ from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="findings",
-    title="Findings",
+    title="Summary · findings",
     question="What stands out, how much time would fixing it save, and where is the evidence?",
     by_of_runs=SETTINGS,
     no_statistic="has a row per finding, which is one thing",

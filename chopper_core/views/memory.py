@@ -11,7 +11,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="memory",
-    title="Memory",
+    title="GPUs · memory",
     question="What holds the GPU's memory at its peak, and which operators allocate it?",
     by=("operation", "operator", "phase", "layer", "iteration", "gpu", "frame"),
     no_statistic="counts the allocations of each row as a whole",

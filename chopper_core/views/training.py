@@ -28,7 +28,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="training",
-    title="Training",
+    title="Compare · training",
     question="How does the whole run go by its trainer's log, and where do the traced steps stand?",
     by=("window", "step", "attempt", "rank", "stage"),
     no_statistic="computes its figures from the log's lines",

@@ -23,6 +23,7 @@ from chopper_tui.export import (
     write_snapshot,
 )
 from chopper_tui.keymap import CHOPPER, EXPORT, PALETTE_KEY, action, find_command
+from chopper_tui.places import question_of
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
 
@@ -132,11 +133,22 @@ def quit_(screen: Explorer, _: str) -> None:
     screen.app.exit()
 
 
+_SOUGHT: Final = ("open", "export", "report", "snapshot", "issue", "compare", "limits", "theme")
+"""What the palette offers first, next to the places."""
+
+
 @action(CHOPPER, PALETTE_KEY, title="Search all of these")
 def palette(screen: Explorer, _: str) -> None:
-    """Search actions, views, columns, signals and recent places by name."""
-    actions = [(each.title, each.help, each.id, "") for each in screen.actions.values()]
-    offered = [*actions, *_offers(screen)]
+    """Search places, actions, columns, signals and recent places by name."""
+    tabs = [
+        (f"{tab.place}  {tab.name}", question_of(name), "view", name)
+        for name, tab in screen.tabs.items()
+    ]
+    known = screen.actions
+    first = [known[name] for name in _SOUGHT if name in known]
+    actions = [each for each in known.values() if each not in first]
+    titled = [(each.title, each.help, each.id, "") for each in (*first, *actions)]
+    offered = [*tabs, *titled, *_offers(screen)]
     options = [(str(place), title, text) for place, (title, text, _, _) in enumerate(offered)]
 
     def perform(key: str) -> None:
@@ -147,14 +159,11 @@ def palette(screen: Explorer, _: str) -> None:
 
 
 def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
-    """Entries of the palette next to actions: (title, explanation, action, its argument)."""
+    """More entries of the palette: (title, explanation, action, its argument)."""
     from chopper_core.columns import METRICS
     from chopper_core.model import address
-    from chopper_core.views import view_specs
     from chopper_tui.draw.theme import THEMES
 
-    for spec in view_specs():
-        yield f"View: {spec.title}", spec.question, "view", spec.name
     for name in THEMES:
         yield f"Theme: {name}", "Choose these colours.", "theme", name
     for name in screen.run.signal_names:
@@ -257,11 +266,11 @@ def _stops(text: str) -> Iterator[Stop]:
 
 STOPS: Final = tuple(
     _stops("""
-    overview | overview
+    0  summary | overview
         This is the run: its speed, one bar of what a step is made of, every GPU on one
         time axis, and the findings below, the costliest first. j and k move, Enter opens a
         finding's evidence, esc comes back. W explains why a GPU is late.
-    1  the tree |
+    1  tree |
         Where the time goes, level by level: GPU, iteration, phase, layer, operation,
         kernel. Enter goes into a row, esc up again; [ ] go to its neighbours, { } to the
         same place on another GPU. Tinted cells stand out from their peers.
@@ -269,21 +278,21 @@ STOPS: Final = tuple(
         o sorts, / filters while you type (time>1ms, gpu:0-3), p splits by another level, C
         chooses columns, m the signal of the chart. i shows everything known about a row. +
         and - zoom the chart; ( and ) move the line below it.
-    1 again: the icicle | icicle | 2
+    1 again: blocks | icicle | 2
         All levels at once: width is time, colour a figure (m changes it). Arrow keys move,
         Enter goes into a block.
-    2  the timeline | timeline | 2
+    2  timeline | timeline | 2
         What runs when: + - zoom, a d pan, c goes to the next collective, v or a drag of
         the mouse measures. With a baseline its lanes are beneath, dim.
-    4  overheads | overheads
+    4  losses | overheads
         From the time at the hardware's peak to the time measured: each loss is a step of
         the waterfall.
-    5  the straggler | ranks
-        Which GPU the others wait for, since which layer, and how it differs. The heat
-        map is one more 5 away.
-    8  comparing |
+    5  GPUs | ranks
+        Which GPU the others wait for, since which layer, and how it differs. The
+        other tabs are one more 5 away each: grid, heat map, power, memory.
+    6  compare |
         b makes a scope the baseline of others; space marks two rows and = compares them;
-        `chopper A B` opens two runs. Then every table has differences, and 8 lists what
+        `chopper A B` opens two runs. Then every table has differences, and 6 lists what
         changed.
     taking it with you | overview
         y copies the row, Y the table, P writes a file, :issue copies a whole report. Each
