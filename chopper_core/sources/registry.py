@@ -71,6 +71,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     Family.HOST: (),
     Family.CPU: ("cpu",),
     Family.TRAINER: (
+        "trainer.step_ring",
         "trainer.torchtitan_events",
         "trainer.mlperf",
         "trainer.megatron",

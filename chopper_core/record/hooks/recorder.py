@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 
 from .markers import Roctx
 from .ranges import Ranges
-from .step_ring import FREE, NEAR, TRACED
 from .state import (
     EXPORTS,
     LOCAL_RANKS,
@@ -34,6 +33,7 @@ from .state import (
     start_sampler,
     write_json,
 )
+from .step_ring import FREE, NEAR, TRACED
 from .steps import StepLog
 from .term import TermSignal
 
@@ -187,8 +187,8 @@ class Recorder:
                     times.append(now_ns - self._last_ns)
             if not self.is_down:
                 self._advance()
-            inside = {True: TRACED, False: FREE, None: NEAR}
-            self.steps.mark(inside[self._is_inside])
+            near = NEAR if self._is_inside is None else FREE
+            self.steps.mark(TRACED if self._is_inside else near)
             if time.monotonic() - self._published_s > _STATE_S:
                 self.publish()
         self._last_ns = time.perf_counter_ns()
@@ -243,7 +243,7 @@ class Recorder:
     def _prepare(self, first: int) -> None:
         """Let the profiler warm up in the step before a window."""
         steps = self.options["steps"] or _TRIGGERED_STEPS
-        window = {"first": first, "last": first + steps - 1}
+        window: Window = {"first": first, "last": first + steps - 1}
         self.windows.append(window)
         with suppress(OSError):
             if os.path.getmtime(self._folder(window)) < self._born_s:

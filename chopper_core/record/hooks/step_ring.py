@@ -18,7 +18,8 @@ HEADER: Final = struct.Struct("<16s8q")
 began; then what it does now, since when, and in which step. Times are ns since the epoch."""
 ENTRY: Final = struct.Struct("<8q")
 """Number, begin, duration, tokens or -1; the parts of it that were evaluations and checkpoints, in
-ns; whether the profiler recorded it (`TRACED`) or was near (`NEAR`); 0. In the slot of its count."""
+ns; whether the profiler recorded it (`TRACED`) or was near (`NEAR`); 0. Its slot is its count
+modulo the slots."""
 SLOTS: Final = 1024
 FREE, TRACED, NEAR = 0, 1, 2
 FORWARD, BACKWARD, BETWEEN, EVALUATION, CHECKPOINT, WRITING, ENDED = range(7)

@@ -75,7 +75,7 @@ class StepLog:
         self._note(FORWARD)
 
     def mark(self, how: int) -> None:
-        """Say how near the profiler is to the step, which goes on."""
+        """Say how near the profiler is to the step, whose forward begins."""
         self._how = how
         self._note(FORWARD)
 
@@ -194,7 +194,7 @@ def _number(value: int | None) -> int:
 
 def _tokens_in(given: Any, least: int) -> int:
     """The tokens of a batch: integers in so many dimensions at least."""
-    batch = given[0] if given else None
+    batch: Any = given[0] if given else None
     if str(getattr(batch, "dtype", "")) not in ("torch.int64", "torch.int32"):
         return 0
     return int(batch.numel()) if batch.dim() >= least else 0
