@@ -80,7 +80,7 @@ class ResultFrame(Frame, frozen=True, eq=False):
         Raises UsageError where the view has no charts, or for another theme.
         """
         from chopper_core.render.drawing import GROUNDS, alone
-        from chopper_tui.commands.report import LOOK
+        from chopper_tui.draw.page import LOOK
 
         if theme not in GROUNDS:
             raise UsageError(f"no theme {theme!r}; the themes are {', '.join(GROUNDS)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections import deque
@@ -30,16 +31,18 @@ from textual.timer import Timer
 from textual.widgets import Input
 from textual.worker import WorkerFailed
 
+from chopper_core.answers.opening import ReadOptions, open_view
 from chopper_core.model import address
 from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
+from chopper_core.model.view import View, with_view
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util import debug
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.escape import printable
 from chopper_core.util.memory import internal_error, is_out_of_memory, out_of_memory
 from chopper_core.util.progress import Cancelled, Progress
+from chopper_core.views import OVERVIEW
 from chopper_tui.actions import ACTIONS
 from chopper_tui.config import DEFAULTS, Config, typed_setting, write_crash
 from chopper_tui.draw.theme import THEMES, AsciiFilter, Inks, inks, textual_theme
@@ -122,6 +125,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._checked: Callable[[Progress], None] | None = None
         self.follower: Follower | None = None
         """Follows the run while it is written."""
+        self.reading = ReadOptions()
+        """How runs are read that `:open` opens."""
         self.exits_on_alarm = False
         self.alarm = ""
         """The alarm that the app was left with."""
@@ -415,7 +420,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             news = "no counters and telemetry · R reloads"
             self.call_later(self._announce, whole, str(error), news, is_error=True)
             return
-        if run is shown:
+        if run is shown or self._opening.whole is not whole:
             return
         for screen in self._explorers:  # All of it, so that no part is empty again.
             with suppress(ChopperError):
@@ -437,6 +442,24 @@ class ChopperApp(App[None], inherit_bindings=False):
 
         for screen in self._explorers:
             screen.steps.add(partial(tell, screen))
+
+    async def open_run(self, name: str) -> None:
+        """Open another run, or a view of one, in place of this one; where that fails, stay."""
+        path = os.path.expanduser(name)
+        asked = View(path) if os.path.exists(path) else address.parse(path)
+        start = with_view(asked, OVERVIEW) if asked == View(asked.run) else asked
+        opening = Opening(partial(open_view, start, self.reading), start, self.config.columns)
+        opening.begin()
+        try:
+            run, data, columns = await run_in_thread(opening.result)
+        except asyncio.CancelledError:
+            opening.cancel()
+            raise
+        # What follows, verifies or completes the run before sees that it is another's turn.
+        self._opening, self._start = opening, start
+        self._newest = self.follower = self.check = self._checked = None
+        for screen in self._explorers:
+            screen.take(run, data, columns, opening.notice or f"opened {run.name}")
 
     def load(self) -> Run:
         """Read the run again; it is verified again."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 from urllib.parse import unquote
 
@@ -15,6 +17,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS, SPLITS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.render.cells import column_texts
+from chopper_core.render.exports import EXPORTS
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.util.patterns import late
 from chopper_core.views import SET_VIEWS, VIEWS, view_spec, views_of_one_run
@@ -29,6 +32,8 @@ Arguments = Mapping[str, Sequence[str]]
 Addresses = Callable[[str], Sequence[str]]
 MORE: Final = "…"
 ADDRESSED: Final = "go"
+FILED: Final = ("open", "report")
+"""Actions whose argument is a file or a directory."""
 _PARTS: Final = late(r"(.*[ ,?&])([^ ,?&]*)", re.DOTALL)
 _ORDER_OPTION: Final = late(r"[?&](order=[^&]*)")
 _PATH_STEP: Final = late(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?P<label>.*)")
@@ -38,6 +43,8 @@ _READ_OPTIONS: Final = ("clock", "gpu", "hardware", "parallel")
 _PLAIN: Final = late(r"(?:\w+:)?[\w.-]+")
 _SHARES: Final = ("0.1%", "0.5%", "1%", "5%")
 _MAX_OFFERED: Final = 500
+_MAX_LISTED: Final = 10_000
+"""Entries of a directory that are looked at: one on a network may hold millions."""
 
 
 def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
@@ -75,6 +82,9 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         "baseline": (*run.others, *_baseline_paths(run, frame)),
         "metric": run.signal_names,
         "snapshot": SNAPSHOTS,
+        "export": tuple(EXPORTS),
+        "report": (),
+        "open": (),
         "theme": THEMES,
         "limits": ("default", *(f"{name} {a:g} {b:g}" for name, (a, b) in asdict(limits).items())),
     }
@@ -93,12 +103,30 @@ def completions(
         return []
     if action.id == ADDRESSED:
         return [f"{verb} {each}" for each in addresses(rest)]
+    if action.id in FILED:
+        return [f"{verb} {each}" for each in _file_completions(rest)]
     whole = [f"{verb} {word}" for word in arguments.get(action.id, ()) if word.startswith(rest)]
     parts = _PARTS.fullmatch(rest)
     if parts is None or whole:
         return whole
     more = arguments.get(f"{action.id}{MORE}", ())
     return [f"{verb} {parts[1]}{word}" for word in more if word.startswith(parts[2])]
+
+
+def _file_completions(text: str) -> list[str]:
+    """The names in a directory that begin as typed; those of directories end in a slash."""
+    folder, name = os.path.split(text)
+    try:
+        with os.scandir(os.path.expanduser(folder) or ".") as entries:
+            found = sorted(
+                f"{each.name}{os.sep * each.is_dir()}"
+                for each in islice(entries, _MAX_LISTED)
+                if each.name.startswith(name) and (name or not each.name.startswith("."))
+            )
+    except OSError:
+        return []
+    known = filter(str.isprintable, found)
+    return [os.path.join(folder, each) for each in islice(known, _MAX_OFFERED)]
 
 
 def filter_terms(frame: Frame) -> tuple[str, ...]:

@@ -165,13 +165,13 @@ def is_picture(arguments: str) -> bool:
     return _parse(arguments)[0] == PICTURE
 
 
-def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "") -> Path:
-    """Write a frame; the arguments are `[format] [path]`. Returns the path of the file.
+def write_snapshot(
+    run: Run, frame: Frame, arguments: str = "", picture: str = ""
+) -> tuple[Path, str]:
+    """Write a frame; the arguments are `[format] [path]`. Returns the file's path and format.
 
     `picture` is the screen as SVG, written where the format asks for it.
     """
-    from chopper_tui.config import state_directory
-
     format_name, path = _parse(arguments)
     content = (
         escape_lines(picture)
@@ -179,8 +179,15 @@ def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "
         else printed(frame, format_name, charted=run)
     )
     if path is not None:
-        return _write_new(Path(os.path.expanduser(path)), content)
-    stem, ending = _stem(frame), _ENDINGS.get(format_name, format_name)
+        return write_new(Path(os.path.expanduser(path)), content), format_name
+    ending = _ENDINGS.get(format_name, format_name)
+    return write_numbered(snapshot_stem(frame.view), ending, content), format_name
+
+
+def write_numbered(stem: str, ending: str, content: Escaped) -> Path:
+    """Write a new file with the next free number in the folder for snapshots; returns its path."""
+    from chopper_tui.config import state_directory
+
     for folder in (Path(FOLDER), state_directory() / FOLDER):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -205,12 +212,14 @@ def _parse(arguments: str) -> tuple[str, Path | None]:
     return by_ending.get(path.suffix[1:], "text") if path else "text", path
 
 
-def _stem(frame: Frame) -> str:
-    parts = [Path(frame.view.run).name or "run", *(f"{a}{b}" for a, b in frame.view.scope)]
+def snapshot_stem(view: View) -> str:
+    """The name of a scope's file without number and ending."""
+    parts = [Path(view.run).name or "run", *(f"{a}{b}" for a, b in view.scope)]
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts))[:80].strip("._-") or "run"
 
 
-def _write_new(path: Path, content: Escaped) -> Path:
+def write_new(path: Path, content: Escaped) -> Path:
+    """Write a file that doesn't exist; raises UsageError if it does, DataError if it can't be."""
     try:
         publish(path, content.encode(), is_new=True)
     except FileExistsError as error:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
 from chopper_core.util.patterns import listed_entries
-from chopper_core.views import SET_VIEWS, VIEWS
-
-if TYPE_CHECKING:
-    from chopper_core.model.run import Run
+from chopper_core.views import PLACES, TABS, TREE, VIEWS
 
 MOVE: Final = "Move"
 WALK: Final = "Walk the tree"
@@ -31,30 +28,18 @@ GROUPS: Final = (MOVE, WALK, ASK, TIME, FIND, TABLE, COMPARE, EXPORT, CHOPPER)
 PALETTE_KEY: Final = "ctrl+p"
 FIXED_KEYS: Final = ("ctrl+c", "ctrl+z", PALETTE_KEY)
 
-EXPLORE: Final = "explore"
+EXPLORE: Final = TREE
 INFO: Final = "info"
 LIVE: Final = "live"
 """The view whose figures change while the run stays the same."""
 ALL: Final = "all"
 """The argument of `:of` that takes the choice back."""
-_OPENED: Final = ((EXPLORE, "1"), *VIEWS.items())
 SCREENS: Final = {
-    digit: tuple(name for name, opens in _OPENED if opens == digit)
-    for digit in ("1", "0", *sorted(set(VIEWS.values()) - {"0", "1"}))
+    place: tuple(name for name, tab in TABS.items() if tab.place == place) for place in PLACES
 }
-SET_SCREENS: Final = {
-    **{digit: names for digit, names in SCREENS.items() if digit != "0"},
-    "1": SET_VIEWS[:1],
-    "2": SET_VIEWS[1:],
-}
-
-
-def screens_of(run: Run, current: str) -> Mapping[str, tuple[str, ...]]:
-    """The views that each digit opens in turn; `live` only of a run that is followed."""
-    if run.recent is not None or current == LIVE:
-        return SCREENS
-    return SCREENS | {VIEWS[LIVE]: tuple(each for each in SCREENS[VIEWS[LIVE]] if each != LIVE)}
-
+"""Key of each place → the views that it opens in turn."""
+MOVED: Final = {"7": "power", "8": "compare", "9": "findings"}
+"""Keys that opened a view before there were places, and the view that they still open."""
 
 Handler = Callable[[Any, str], Awaitable[None] | None]
 """Performs an action on the explorer's screen, with the argument of the command or ""."""

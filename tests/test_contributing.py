@@ -16,7 +16,7 @@ from chopper_core.model.view import View
 from chopper_core.sources import registry
 from chopper_core.sources.registry import FORMATS, Family, read_source
 from chopper_core.sources.signals import SignalName, Telemetry
-from chopper_core.views import VIEWS
+from chopper_core.views import VIEWS, Tab
 from chopper_core.views.query import query
 from chopper_tui import keymap
 from tests.demo import demo_run
@@ -59,7 +59,7 @@ def test_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
     module(monkeypatch, "chopper_core.views.copies", "A view")
-    monkeypatch.setitem(VIEWS, "copies", "6")
+    monkeypatch.setitem(VIEWS, "copies", Tab("4", "copies"))
     frame = query(demo_run(), address.parse("R?view=copies&by=phase"))
     exposed, each, copies = (
         frame.values[name] for name in ("exposed_copy_ns", "each_copy_ns", "copies")

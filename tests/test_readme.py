@@ -33,7 +33,7 @@ from chopper_tui.config import read_config
 from chopper_tui.keymap import key_name
 from chopper_tui.play import keys_of, play
 from chopper_tui.textual_internals import screen_looks, screen_picture
-from chopper_tui.widgets.reader import help_text, screen_table
+from chopper_tui.widgets.reader import help_text, tab_rows
 from tests.demo import as_kept, demo_run
 from tests.tour_picture import SECONDS, animated
 from tests.tui.explorer import explorer, sample_run
@@ -79,12 +79,14 @@ def test_the_table_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_table_of_screens() -> None:
     rows = [
-        f"| `{digit}` | `{name}` | {asks} | {splits} |"
-        for digit, name, asks, splits in screen_table()
+        f"| `{key}` | {title} | `{name}` | {asks} | {splits} |"
+        for key, title, name, asks, splits in tab_rows()
     ]
     check(
         "screens",
-        "\n".join(["| key | `view=` | asks | `by=` |", "| :-- | :-- | :-- | :-- |", *rows]),
+        "\n".join(
+            ["| key | tab | `view=` | asks | `by=` |", "| :-- | :-- | :-- | :-- | :-- |", *rows]
+        ),
         KEYS_PAGE,
     )
 

@@ -28,6 +28,9 @@ _REPEATED: Final = 0.9
 """The part of the changes of a reading that another one shares where both are of one socket."""
 _PARTITIONS: Final = 8
 """A socket has no more partitions, one after the other."""
+_WHOLE_GPUS: Final = ("dcgm", "nvidia", "nsight")
+"""How tools of NVIDIA's GPUs are called: each of these is a socket of its own, and the instances of
+one (MIG) have its number."""
 _LONG_NS: Final = 3 * 10**9
 _MOST_OFF: Final = 1.5
 """Energy over the integral of power, in a file that is long."""
@@ -108,6 +111,8 @@ def believed(
         (_beyond, SignalName.MEM_C, "is beyond what they withstand"),
         (_beyond, SignalName.EDGE_C, "is beyond what they withstand"),
         (_without_power, SignalName.POWER_W, "reads 0 W under load"),
+        (_without_heat, SignalName.MEM_C, "reads 0 °C throughout"),
+        (_without_heat, SignalName.HOTSPOT_C, "reads 0 °C throughout"),
         (
             _standing,
             SignalName.ENERGY_RATE_W,
@@ -209,6 +214,17 @@ def _without_power(telemetry: Telemetry, _: SignalName, _product: str) -> _Signa
     return found
 
 
+def _without_heat(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """Temperatures that are exactly 0 all the time, as drivers give them of a sensor that a GPU
+    lacks."""
+    found: _Signals = {}
+    for gpu in range(len(telemetry.gpus)):
+        own = _own(telemetry, gpu, signal)
+        if own is not None and not own.value.any():
+            found |= _none_of(telemetry, gpu, signal)
+    return found
+
+
 def _standing(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
     """Energy counters that hardly rise while their GPU works."""
     found: _Signals = {}
@@ -239,6 +255,8 @@ def _repeated(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
     """A reading that GPUs repeat from one another, change by change, is that of their socket: each
     has its part of it, so that a socket counts once in every sum."""
     sockets: list[list[int]] = []
+    if telemetry.format.casefold().startswith(_WHOLE_GPUS):
+        return {}
     for gpu in range(len(telemetry.gpus)):
         own = _own(telemetry, gpu, signal)
         if own is None or len(own) < _FEWEST:

@@ -6,14 +6,22 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from chopper_core.model.side_table import SideTables, side_tables
-from chopper_core.model.training import FIGURES, LogSource, TrainedPhases, TrainedSteps
+from chopper_core.model.training import (
+    FIGURES,
+    UNKNOWN,
+    FailedAllocations,
+    LogSource,
+    TrainedPhases,
+    TrainedSteps,
+)
 from chopper_core.sources.trainer.steps import TrainerLog, joined_columns
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64
 from chopper_core.util.grouping import distinct, run_mask, run_starts
 
-_KEY: Final = ("file", "rank", "step", "time_ns")
+_KEY: Final = ("file", "line", "rank", "step", "time_ns")
 
 
 def joined_logs(logs: Sequence[TrainerLog]) -> tuple[SideTables, tuple[LogSource, ...]]:
@@ -41,6 +49,7 @@ def joined_logs(logs: Sequence[TrainerLog]) -> tuple[SideTables, tuple[LogSource
     )
     names = [name for log in logs for name in log.phases]
     phases = _phases(rows, [*dict.fromkeys(names)])
+    failed = _out_of_memory(rows, logs)
     stated = dict(enumerate(is_stated))
     sources = tuple(
         LogSource(
@@ -56,7 +65,7 @@ def joined_logs(logs: Sequence[TrainerLog]) -> tuple[SideTables, tuple[LogSource
         )
         for place, log in enumerate(logs)
     )
-    return side_tables(steps, phases), sources
+    return side_tables(steps, phases, failed), sources
 
 
 _Rows = dict[str, AnyArray]
@@ -65,6 +74,7 @@ _Rows = dict[str, AnyArray]
 def _together(logs: Sequence[TrainerLog]) -> _Rows:
     rows: _Rows = {
         "file": np.repeat(np.arange(len(logs)), [len(log) for log in logs]),
+        "line": np.concatenate([np.arange(len(log)) for log in logs]),
         "rank": np.concatenate([log.rank.astype(np.int64) for log in logs]),
         "step": np.concatenate([log.step for log in logs]),
         "time_ns": np.concatenate([log.time_ns for log in logs]),
@@ -185,6 +195,37 @@ def _with_times(rows: _Rows, logs: int) -> tuple[_Rows, list[bool]]:
         found[name] = np.empty(len(order), values.dtype)
         found[name][order] = values
     return found, has_stated.tolist()
+
+
+def _out_of_memory(rows: _Rows, logs: Sequence[TrainerLog]) -> FailedAllocations:
+    """The allocations that failed, each behind the last step that its rank logged before it, else
+    that any rank did. A message that is printed again, with its rank or without, counts once."""
+    found: dict[tuple[int, ...], dict[str, int]] = {}
+    for file, log in enumerate(logs):
+        own = np.flatnonzero(rows["file"] == file) if log.failed else np.empty(0, np.intp)
+        for each in log.failed:
+            before = own[rows["line"][own] < each.rows]
+            of_rank = before[rows["rank"][before] == each.rank]
+            before = of_rank if len(of_rank) else before
+            attempt, step = 0, UNKNOWN
+            if len(before):
+                last = before[rows["line"][before].argmax()]
+                attempt, step = int(rows["attempt"][last]), int(rows["step"][last])
+            sizes = structs.asdict(each.failed)
+            del sizes["before"]
+            key = (attempt, *sizes.values())
+            if each.rank == UNKNOWN and any(known[1:] == key for known in found):
+                continue
+            found.pop((UNKNOWN, *key), None)
+            unknown = {"largest_bytes": UNKNOWN}
+            found[each.rank, *key] = {
+                "rank": each.rank, "attempt": attempt, "step": step, **sizes, **unknown
+            }  # fmt: skip
+    columns: dict[str, AnyArray] = {}
+    for name in FailedAllocations.column_names()[1:]:
+        kind = np.int64 if name.endswith("_bytes") or name == "step" else np.int32
+        columns[name] = np.array([each[name] for each in found.values()], kind)
+    return FailedAllocations((), np.zeros(len(found), np.int32), **columns)
 
 
 def _phases(rows: _Rows, names: Sequence[str]) -> TrainedPhases:

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.analyses import collective_figures as columns
+from chopper_core.analyses import collective_columns as collective_columns
 from chopper_core.analyses.leads import RankLeads
 from chopper_core.analyses.rows import Own
-from chopper_core.columns import Metric, Values, column
+from chopper_core.columns import METRICS, Metric, Values, column
 from chopper_core.columns.metric import absent
 from chopper_core.util.arrays import Int64, Numbers
 from chopper_core.util.grouping import counts_of, sums_of
@@ -94,7 +94,9 @@ CAUSES: Final = column("""apart_gpus | | causes
 def rank_waits(stand: RankLeads) -> Own:
     """Per GPU: own wait and caused wait in collectives, whole and exposed."""
     chosen, count = stand.collectives, len(stand.gpus)
-    heads = (columns.WAIT, columns.CAUSED, columns.EXPOSED_WAIT, columns.CAUSED_EXPOSED)
+    heads = [
+        METRICS[name] for name in ("wait_ns", "caused_ns", "exposed_wait_ns", "caused_exposed_ns")
+    ]
     if chosen is None or not chosen.complete.any():
         return [(head, absent(count, 0)) for head in heads]
     each = [
@@ -127,11 +129,14 @@ def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
     """Waits within the rows: of all GPUs, and those that the scope's straggler causes."""
     chosen, count = stand.collectives, len(codes)
     if chosen is None or not chosen.complete.any():
-        return [(columns.WAIT, absent(count, 0)), (columns.CAUSED, absent(count, 0))]
+        return [(METRICS["wait_ns"], absent(count, 0)), (METRICS["caused_ns"], absent(count, 0))]
     place = np.searchsorted(codes, np.asarray(codes_of_rows)[chosen.rows])
     mine = _who(stand)[1] == stand.behind
     unseen = counts_of(place[chosen.complete[chosen.member_set]], count) == 0
     return [
-        (columns.WAIT, Values(sums_of(chosen.member_wait_ns, place, count), unseen)),
-        (columns.CAUSED, Values(sums_of(chosen.member_wait_ns[mine], place[mine], count), unseen)),
+        (METRICS["wait_ns"], Values(sums_of(chosen.member_wait_ns, place, count), unseen)),
+        (
+            METRICS["caused_ns"],
+            Values(sums_of(chosen.member_wait_ns[mine], place[mine], count), unseen),
+        ),
     ]

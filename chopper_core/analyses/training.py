@@ -23,6 +23,7 @@ from chopper_core.sources.signals import ClockDomain
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     counted,
+    counts_of,
     distinct,
     means_of,
     median_of,
@@ -35,6 +36,8 @@ from chopper_core.util.grouping import (
 FEWEST: Final = 10
 """Logged steps that tell what is usual."""
 MEANS: Final = ("tokens_per_s", "samples_per_s", "tflops", "mfu_pct", "loss", "grad_norm")
+MEMORY: Final = ("memory_bytes", "reserved_bytes", "capacity_bytes")
+"""The figures of which the largest of any rank and step counts."""
 _OWN_MEANS: Final = (*MEANS, "learning_rate", "data_ns")
 MEDIAN: Final = 0.5
 
@@ -70,7 +73,8 @@ class Training(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def spread_pct(self) -> Float64:
         """How much longer the slowest rank of a place takes than the fastest; NaN for one row."""
-        is_shared = np.diff(self.first, append=len(self.rows)) > 1
+        timed = counts_of(self.place[np.isfinite(self.rows.step_ns)], len(self))
+        is_shared = timed > 1
         spread = 100.0 * (ratios(self.slowest_ns, self.fastest_ns) - 1.0)
         return np.where(is_shared, spread, np.nan)
 
@@ -127,7 +131,7 @@ class Training(Struct, frozen=True, eq=False, dict=True):
         if values is None:
             return nan
         own = own & np.isfinite(values)
-        if name == "memory_bytes":
+        if name in MEMORY:
             return float(values[own].max()) if own.any() else nan
         weights = self.steps[own].astype(np.float64)
         if name in ("tokens_per_s", "samples_per_s", "tflops", "mfu_pct"):
@@ -141,6 +145,26 @@ class Training(Struct, frozen=True, eq=False, dict=True):
     def ranks(self) -> Int64:
         """The ranks that lines name."""
         return distinct(self.rows.rank[self.rows.rank >= 0]).astype(np.int64)
+
+    @cached_property
+    def timed_ranks(self) -> Int64:
+        """Those of `ranks` whose lines have the time of a step."""
+        own = (self.rows.rank >= 0) & np.isfinite(self.rows.step_ns)
+        return distinct(self.rows.rank[own]).astype(np.int64)
+
+    @cached_property
+    def capacity_bytes(self) -> float:
+        """The GPU's memory: the median of what is logged; NaN where it isn't."""
+        known = self.figures.get("capacity_bytes", np.empty(0))
+        return median_of(known[np.isfinite(known)]) if np.isfinite(known).any() else nan
+
+    @cached_property
+    def free_bytes(self) -> Float64:
+        """The GPU's memory without what is in use or reserved, by place; NaN if unknown."""
+        used = np.full(len(self), nan)
+        for name in ("memory_bytes", "reserved_bytes"):
+            used = np.fmax(used, self.figures.get(name, used))
+        return np.maximum(self.capacity_bytes - used, 0.0)
 
     @cached_property
     def relative(self) -> Float64:
@@ -190,8 +214,9 @@ def _training(rows: TrainedSteps, is_stated: bool) -> Training:
         is_known = np.isfinite(values)
         if is_known.any():
             figures[name] = means_of(values[is_known], place[is_known], count)
-    if np.isfinite(rows.memory_bytes).any():
-        figures["memory_bytes"] = np.fmax.reduceat(rows.memory_bytes, first)
+    for name in MEMORY:
+        if np.isfinite(getattr(rows, name)).any():
+            figures[name] = np.fmax.reduceat(getattr(rows, name), first)
     return Training(
         rows,
         first,
@@ -461,3 +486,19 @@ def phases_of(run: Run, training: Training) -> dict[str, Float64]:
         name: means_of(phases.time_ns_each[own], place[own], len(training))
         for name, own in members.items()
     }
+
+
+def slowest_rank(run: Run, training: Training, name: str) -> tuple[int, float] | None:
+    """The rank with the longest mean time of a phase, and by which share it is beyond the median
+    of the ranks; None for fewer than two. The first line of a start doesn't count."""
+    phases = run.side(TrainedPhases)
+    own = phases.phase == phases.names.index(name)
+    own &= (training.rows.rank[phases.row] >= 0) & ~training.is_first[training.place[phases.row]]
+    whose = np.searchsorted(training.ranks, training.rows.rank[phases.row[own]])
+    means = means_of(phases.time_ns_each[own], whose, len(training.ranks))
+    known = means[np.isfinite(means)]
+    middle = median_of(known) if len(known) > 1 else 0.0
+    if not middle > 0:
+        return None
+    rank = int(np.nanargmax(means))
+    return int(training.ranks[rank]), float(means[rank]) / middle - 1.0

@@ -180,7 +180,7 @@ kernel time | s | columns.METRICS (kernel_ns)
     Sum of the durations of activities, however many run at a time.
     places: tree kernel_ns, kernels kernel_ns, roofline kernel_ns
 
-bus bandwidth | GB/s | analyses.collective_figures.BUS
+bus bandwidth | GB/s | columns.METRICS (bus_gbps)
     Message size over transfer time, times nccl-tests' factor of the collective; waiting is no part.
     base: a ratio of sums
     covers: collectives of which the traces have all ranks and the size

@@ -32,6 +32,7 @@ from chopper_core.model.doubts import HOST_RULES, MARGIN_NS, DoubtKind
 from chopper_core.model.inputs import ClockBounds
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
+from chopper_core.model.side_table import MemoryEvents
 from chopper_core.model.training import TrainedSteps
 from chopper_core.model.view import View
 from chopper_core.util import plugins
@@ -48,6 +49,7 @@ MODULES: Final = (
     "beside",
     "missing",
     "training",
+    "memory",
 )
 RULES: Final[tuple[FindingRule, ...]] = tuple(
     each
@@ -139,15 +141,16 @@ def checked(run: Run, view: View) -> Checked:
 
 def rules_of(run: Run) -> tuple[FindingRule, ...]:
     """The rules that a run can be checked by: where times are reconstructed, those of durations."""
-    rules = (*RULES, *_plugin_rules())
     is_logged = len(run.side(TrainedSteps)) > 0
-    rules = tuple(
-        rule
-        for rule in rules
-        if (is_logged if rule.of_logs else rule.of_samples == run.is_sampled_only)
-    )
-    if run.is_logged_only:
-        return tuple(rule for rule in rules if rule.of_logs)
+    has_memory = is_logged or len(run.side(MemoryEvents)) > 0
+    is_alone = run.is_logged_only or run.is_snapshot
+
+    def applies(rule: FindingRule) -> bool:
+        if rule.of_logs:
+            return has_memory if rule.of_memory else is_logged
+        return rule.of_samples == run.is_sampled_only and not is_alone
+
+    rules = tuple(rule for rule in (*RULES, *_plugin_rules()) if applies(rule))
     return tuple(rule for rule in rules if rule.of_durations or not run.is_reconstructed)
 
 
@@ -173,7 +176,7 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
         for finding in _largest(context, rule, has_replay=worth is not None)
     ]
     if context.run.is_sampled_only:
-        return [(each, None) for each in sorted(found, key=lambda each: -each[1].confidence)]
+        return [(each, None) for each in sorted(found, key=_rank_of_samples)]
     if worth is not None:
         found = [(rule, worth.of_finding(each)) for rule, each in found]
     found = [(rule, _doubted(context, rule, each)) for rule, each in found]
@@ -181,6 +184,12 @@ def _find(context: FindingsContext, worth: Worth | None) -> list[tuple[Found, in
         ((rule, replace(each, advice=advice_for(context, rule, each, worth))), whose)
         for (rule, each), whose in in_groups(context, found, worth)
     ]
+
+
+def _rank_of_samples(found: Found) -> tuple[bool, float, int]:
+    """What ended the job comes first, then what costs most, then what is surest."""
+    rule, finding = found
+    return not rule.stops_job, -(finding.cost_ns or 0.0), -finding.confidence
 
 
 def _doubted(context: FindingsContext, rule: FindingRule, finding: Finding) -> Finding:
@@ -208,7 +217,9 @@ def _largest(context: FindingsContext, rule: FindingRule, *, has_replay: bool) -
     def large() -> Iterator[tuple[int, Finding]]:
         nonlocal number
         for each in rule.find(context):
-            share = np.inf if each.cost_ns is None else context.share(each.cost_ns)
+            share = np.inf
+            if each.cost_ns is not None and not context.run.is_sampled_only:
+                share = context.share(each.cost_ns)
             if share >= SMALLEST_SAVING.share and (has_replay or not each.needs_replay):
                 number += 1
                 yield number, each

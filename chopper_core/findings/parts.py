@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.asked import Answer, Steady, answer_of, change_of, questions_of
 from chopper_core.analyses.time_parts import THEORY, parts_of
-from chopper_core.findings.remedies import question_of
+from chopper_core.findings.remedies import is_bound, question_of
 from chopper_core.findings.rule import (
     COMPUTES,
     EXPLAINED,
@@ -194,7 +194,8 @@ def in_groups(
     """
     # Of equal savings, that of the later rule comes first.
     found = found[::-1]
-    known = [_placed(context, each, worth) for each in found if each[1].worth_ns is not None]
+    placed = [each for each in found if not each[0].of_logs]
+    known = [_placed(context, each, worth) for each in placed if each[1].worth_ns is not None]
     known.sort(key=lambda each: -each.worth_ns)
     listed: list[tuple[Found, int | None]] = []
 
@@ -207,9 +208,18 @@ def in_groups(
             walk(each.parts, len(listed) - 1, finding.saving_ns or most_ns)
 
     for group in Group:
+        of_group = [each for each in found if group_of(*each) == group]
+        listed += [(each, None) for each in of_group if each[0].stops_job]
+        # Those of a log are about other steps: they share no cells with those of the trace.
+        logged = [
+            PlacedFinding(*each, at=np.empty(0, np.intp), costs_ns=np.empty(0), about_ns=1.0,
+                          removed_ns=None)
+            for each in of_group
+            if each[0].of_logs and each[1].cost_ns is not None
+        ]  # fmt: skip
         own = [each for each in known if each.group == group]
-        walk(_wholes(context, own, worth), None, context.step_ns)
-        rest = (each for each in found if each[1].worth_ns is None and group_of(*each) == group)
+        walk([*_wholes(context, own, worth), *logged], None, context.step_ns)
+        rest = (each for each in of_group if each[1].worth_ns is None and not each[0].stops_job)
         listed += [(each, None) for each in rest]
     return listed
 
@@ -271,6 +281,9 @@ def _add(
     is_surer = one.finding.is_replayed > whole.finding.is_replayed
     is_surer &= one.finding.kind.may_be(whole.finding.kind)
     is_surer &= context.share(one.worth_ns) >= SMALLEST_SAVING.share
+    # A change that can be made comes before a bound of the same time.
+    is_attained = is_most and is_bound(whole.finding.remedy) > is_bound(one.finding.remedy)
+    is_surer |= is_attained and is_like and one.finding.kind.may_be(whole.finding.kind)
     is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
     if is_surer or (is_most and (is_cause or is_narrower)):
         level[number] = one

@@ -86,6 +86,8 @@ _MAX_ENDS: Final = 1_000
 """Places between iterations that are compared pair by pair."""
 _FEW_GPUS: Final = 3
 """Fewer are named one by one, whatever they have in common."""
+_MANY_STEPS: Final = 10
+"""Fewer show no steady change."""
 _WORK_BITS: Final = (1 << 40) - 1
 CELL: Final = LEVELS[:5]
 """The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
@@ -534,6 +536,20 @@ def _lowest(sums: Float64, firsts: Index, ends: Index) -> tuple[int, int, float]
     return int(firsts[first]), int(ends[end]), float(drop[first, end])
 
 
+def drift_of(each: Float64, least: float) -> tuple[float, float] | None:
+    """The ends of the line through values that rise or fall steadily, by a share at least; None
+    where they don't, or are few."""
+    if len(each) < _MANY_STEPS or not np.isfinite(each).all():
+        return None
+    at = np.arange(len(each))
+    slope, begin = np.polyfit(at, each, 1).tolist()
+    residual = float((each - begin - slope * at).std())
+    grown = slope * (len(each) - 1)
+    if abs(grown) < max(least * abs(begin), ROBUST_Z.value * residual):
+        return None
+    return begin, begin + grown
+
+
 def weighted_medians(values: Float64, weights: Float64) -> Float64:
     """The median of each column by weight, of its known values; 1 without any."""
     if not len(values):
@@ -691,6 +707,10 @@ class FindingRule(Struct, frozen=True):
     """Whether it is of telemetry without a trace, and only of that."""
     of_logs: bool = False
     """Whether it is of a trainer's log, alone or next to other files."""
+    of_memory: bool = False
+    """Whether it is of the framework's allocator, which logs, traces and snapshots may show."""
+    stops_job: bool = False
+    """Whether its findings say why a job ended: they come first."""
     find: Find = lambda context: ()
     looks_for: str = ""
     """The first paragraph of the function's docstring."""

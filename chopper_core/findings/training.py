@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.analyses.training import (
     FEWEST,
@@ -32,7 +33,7 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.grouping import means_of, median_of, ratios
 
 _LOG: Final = "a trainer's log"
-_COST: Final = "stated in the title, by the log: no replay of the trace tells it"
+_UNKNOWN: Final = "unknown: it is of another kind than time"
 LONGER: Final = threshold("""profiled steps longer | 3 | % of the run's median
     step times vary by about as much; below it the profile shows the run as it is""")
 WAITS: Final = threshold("""waits for data | 5 | % of the run's time
@@ -57,13 +58,27 @@ def _view(context: FindingsContext, by: str = "", *, sort: str = "") -> View:
 
 
 def _finding(
-    context: FindingsContext, title: str, detail: str, evidence: View, *, is_repeated: bool = True
+    context: FindingsContext,
+    title: str,
+    detail: str,
+    evidence: View,
+    *,
+    cost_ns: float | None = None,
+    is_repeated: bool = True,
 ) -> Finding:
-    return context.finding(title, detail, evidence, Cost.UNKNOWN, None, is_repeated=is_repeated)
+    """A finding about all steps of the run; `cost_ns` is per step. No replay predicts it."""
+    found = context.finding(
+        title, detail, evidence, Cost.UNKNOWN, cost_ns, total_ns=0.0, is_repeated=is_repeated
+    )
+    return replace(found, total_ns=None)
 
 
 @rule(
-    "profiled-steps", cost=_COST, needs=f"{_LOG} next to traces", thresholds=(LONGER,), of_logs=True
+    "profiled-steps",
+    cost="the traced steps' time beyond the median of the run's others",
+    needs=f"{_LOG} next to traces",
+    thresholds=(LONGER,),
+    of_logs=True,
 )
 def profiled_steps(context: FindingsContext) -> Iterator[Finding]:
     """Traced steps that take longer than the run's others by its log: the profiler slows them."""
@@ -74,11 +89,16 @@ def profiled_steps(context: FindingsContext) -> Iterator[Finding]:
     detail = "The job spends time that this profile doesn't show."
     if traced.longer > 0:
         detail = "The profiler slows them: the times here are longer than those of the job."
-    yield _finding(context, title, detail, _view(context))
+    more = max(traced.step_ns - traced.usual_ns, 0.0) or None
+    yield _finding(context, title, detail, _view(context), cost_ns=more)
 
 
 @rule(
-    "data-bound-run", cost=_COST, needs=f"{_LOG} with data times", thresholds=(WAITS,), of_logs=True
+    "data-bound-run",
+    cost="mean time in which a step waits for its batch",
+    needs=f"{_LOG} with data times",
+    thresholds=(WAITS,),
+    of_logs=True,
 )
 def data_bound(context: FindingsContext) -> Iterator[Finding]:
     """Steps that wait for their batch, over the whole run."""
@@ -99,12 +119,13 @@ def data_bound(context: FindingsContext) -> Iterator[Finding]:
         f"{time(waits_ns)} of {time(step_ns)} per step, over the whole run.{more} Use more loader "
         "workers, or prefetch.",
         _view(context, sort="-data_wait_pct"),
+        cost_ns=waits_ns,
     )
 
 
 @rule(
     "slow-rank-run",
-    cost=_COST,
+    cost="time of the rank beyond the median rank while it is slow, per step of the run",
     needs=f"{_LOG} of several ranks",
     thresholds=(BEHIND,),
     of_logs=True,
@@ -114,7 +135,7 @@ def slow_ranks(context: FindingsContext) -> Iterator[Finding]:
     training = training_of(context.run)
     if training is None or len(training.ranks) < 2:
         return
-    for rank, first, last, slower in _slow_ranks(training):
+    for rank, first, last, slower, share in _slow_ranks(training):
         when = f" since step {first:,}"
         if last != int(training.step[-1]):
             when = f" from step {first:,} to {last:,}"
@@ -126,11 +147,13 @@ def slow_ranks(context: FindingsContext) -> Iterator[Finding]:
             f"By the log of {len(training.ranks):,} ranks. Check the clock and the temperature of "
             "its GPU in that time.",
             _view(context, "rank", sort="-slower_pct"),
+            cost_ns=slower * share * training.usual_ns if training.usual_ns > 0 else None,
         )
 
 
-def _slow_ranks(training: Training) -> list[tuple[int, int, int, float]]:
-    """The ranks that are slow, the first and last step of that time, and by how much."""
+def _slow_ranks(training: Training) -> list[tuple[int, int, int, float, float]]:
+    """The ranks that are slow, the first and last step of that time, by how much, and which share
+    of the run's lines that is."""
     rows, ranks = training.rows, training.ranks
     own = np.flatnonzero((rows.rank >= 0) & training.steady[training.place])
     own = own[np.isfinite(training.relative[own])]
@@ -156,13 +179,20 @@ def _slow_ranks(training: Training) -> list[tuple[int, int, int, float]]:
         if drop <= 0 or slower < BEHIND.share:
             continue
         steps = training.step[training.place[mine]]
-        found.append((int(ranks[rank]), int(steps[begin]), int(steps[end - 1]), slower))
+        share = (end - begin) / len(steps)
+        found.append((int(ranks[rank]), int(steps[begin]), int(steps[end - 1]), slower, share))
         if len(found) == _MOST_RANKS:
             break
     return found
 
 
-@rule("periodic-steps", cost=_COST, needs=_LOG, thresholds=(PRICE,), of_logs=True)
+@rule(
+    "periodic-steps",
+    cost="what such a step takes longer, over the steps between two of them",
+    needs=_LOG,
+    thresholds=(PRICE,),
+    of_logs=True,
+)
 def periodic(context: FindingsContext) -> Iterator[Finding]:
     """Steps at equal distances that take longer, such as a checkpoint, and their price per step."""
     training = training_of(context.run)
@@ -179,10 +209,13 @@ def periodic(context: FindingsContext) -> Iterator[Finding]:
             f"{percent(each.each_ns / training.usual_ns)} of the median step. A checkpoint, an "
             "evaluation or logging may be the cause.",
             _view(context, "step", sort="-logged_step_ns"),
+            cost_ns=each.each_ns,
         )
 
 
-@rule("loss-spikes", cost=_COST, needs=f"{_LOG} with the loss", thresholds=(SPIKE,), of_logs=True)
+@rule(
+    "loss-spikes", cost=_UNKNOWN, needs=f"{_LOG} with the loss", thresholds=(SPIKE,), of_logs=True
+)
 def loss_spikes(context: FindingsContext) -> Iterator[Finding]:
     """Jumps of the loss, and whether steps next to them took longer."""
     training = training_of(context.run)
@@ -236,7 +269,13 @@ def _slow_next_to(training: Training, place: int) -> float:
     return more if more > 0.1 * training.usual_ns else 0.0
 
 
-@rule("falling-throughput", cost=_COST, needs=_LOG, thresholds=(DECAYS,), of_logs=True)
+@rule(
+    "falling-throughput",
+    cost="mean time of a step beyond that of the first tenth of the run",
+    needs=_LOG,
+    thresholds=(DECAYS,),
+    of_logs=True,
+)
 def falling(context: FindingsContext) -> Iterator[Finding]:
     """Steps that take ever longer, or tokens per second that fall, over the run."""
     training = training_of(context.run)
@@ -257,10 +296,16 @@ def falling(context: FindingsContext) -> Iterator[Finding]:
         f"Steps take ever longer: {percent(longer)} more at the end of the run",
         f"{time(parts[-1])} in the last tenth of the run, {time(parts[0])} in the first.",
         _view(context),
+        cost_ns=max(float(np.mean(parts)) - parts[0], 0.0),
     )
 
 
-@rule("restarts", cost=_COST, needs=_LOG, of_logs=True)
+@rule(
+    "restarts",
+    cost="the time of the steps that were run again, and of being away, over all logged steps",
+    needs=_LOG,
+    of_logs=True,
+)
 def restarts(context: FindingsContext) -> Iterator[Finding]:
     """Starts of the job after the first, the steps that were run again, and the time away."""
     training = training_of(context.run)
@@ -281,5 +326,6 @@ def restarts(context: FindingsContext) -> Iterator[Finding]:
         f"{', '.join(filter(None, parts)) or 'nothing was run again'}",
         f"At {firsts}.",
         _view(context, "attempt"),
+        cost_ns=(lost + away) / max(training.logged, 1) or None,
         is_repeated=len(found) > 1,
     )

@@ -102,6 +102,8 @@ class LogTails:
 
 def _repeats(before: TrainerLog, after: TrainerLog) -> bool:
     """Whether a file that starts over has its earlier lines: it was rewritten, not rotated."""
+    if not len(after):
+        return False
     if after.time_ns[0] >= 0 and (before.time_ns >= 0).any():
         return bool(after.time_ns[0] <= before.time_ns.max())
     same = (before.step == after.step[0]) & (before.rank == after.rank[0])
@@ -124,4 +126,5 @@ def joined_parts(one: TrainerLog, other: TrainerLog) -> TrainerLog:
         [*dict.fromkeys((*one.notes, *other.notes))],
         merged_losses(one.losses, other.losses),
         dict(unused),
+        (*one.failed, *(replace(each, rows=each.rows + len(one)) for each in other.failed)),
     )

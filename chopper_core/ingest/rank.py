@@ -31,6 +31,7 @@ from chopper_core.sources.ranks import HostFile, rank_in_name
 from chopper_core.sources.registry import Family, OwnRun, read_source
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.trace import TIMES_SINCE, Trace, by_rank, without_far
+from chopper_core.tables.columns import MAX_BYTES
 from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import state_of
@@ -53,6 +54,14 @@ _MAX_WORLD: Final = 1 << 20
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
 _WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
 """File names of torch.profiler.tensorboard_trace_handler: host, process, time."""
+_DEVICES: Final = ("deviceProperties", "computeProperties")
+"""The list of GPUs; the latter until torch 1.8."""
+_READ_KEYS: Final = frozenset(
+    ("schemaVersion", "baseTimeNanoseconds", *_DEVICES, "distributedInfo", "ERROR", "WARNING",
+     "chopper", "chopper_generated", TIMES_SINCE, *_HOST_KEYS)
+)  # fmt: skip
+"""Keys of a trace that something is read from, with `_VERSIONS`."""
+_OF_DRAWING: Final = frozenset(("displayTimeUnit", "traceName", "trace_id"))
 _HIP: Final = re.compile(r"hip(?:Ext|Module)*Launch|hipMemcpy|hipGraphLaunch")
 """A call of HIP's runtime."""
 _OF_JOB: Final = ("backend", "world_size", "nccl_version")
@@ -192,10 +201,18 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
         span_ns=(int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max())),
         iterations=(int(labelled.min()), int(labelled.max())) if len(labelled) else None,
         doubts=(*explained(doubts, aligned.doubts), *doubts_of_file(trace)),
+        unread=_unread(trace),
         gpu_clock=aligned.gpu_clock,
     )
     gpus = tuple(
-        Gpu(number, source.rank, device, _hardware(trace), _process(trace))
+        Gpu(
+            number,
+            source.rank,
+            device,
+            _hardware(trace),
+            _process(trace),
+            memory_bytes=_memory_bytes(trace),
+        )
         for number, device in enumerate(aligned.devices)
     )
     return Run(
@@ -303,6 +320,12 @@ def _facts(trace: Trace) -> dict[str, str]:
     return found
 
 
+def _unread(trace: Trace) -> dict[str, Sequence[str]]:
+    """The names of fields that nothing is read from, those of the file itself first."""
+    keys = trace.metadata.keys() - _READ_KEYS - _OF_DRAWING - {*_VERSIONS}
+    return {**({"the file": sorted(keys)} if keys else {}), **trace.unread_fields}
+
+
 def process_groups(trace: Trace) -> list[ProcessGroup]:
     """The groups of several ranks that a trace names; that of all ranks shows no layout."""
     listed = _distributed(trace).get("pg_config")
@@ -348,7 +371,18 @@ def _host(trace: Trace) -> str:
 
 
 def _hardware(trace: Trace) -> str:
-    properties = trace.metadata.get("deviceProperties")
+    return str(_properties(trace).get("name", ""))
+
+
+def _memory_bytes(trace: Trace) -> int:
+    size = _properties(trace).get("totalGlobalMem")
+    return size if type(size) is int and 0 < size < MAX_BYTES else 0
+
+
+def _properties(trace: Trace) -> dict[str, Any]:
+    """Those of the first device, which are those of the others."""
+    found = (trace.metadata.get(key) for key in _DEVICES)
+    properties = next(filter(None, found), None)
     if isinstance(properties, list) and properties and isinstance(properties[0], dict):
-        return str(properties[0].get("name", ""))
-    return ""
+        return properties[0]
+    return {}

@@ -34,7 +34,14 @@ from chopper_core.sources.registry import Failures, Family, FoundFiles, ListedPa
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS
 from chopper_core.sources.telemetry.charllm import metric_of_file
-from chopper_core.sources.trace import Activities, ActivityCategory, LaunchShape, Trace, blank
+from chopper_core.sources.trace import (
+    Activities,
+    ActivityCategory,
+    Launches,
+    LaunchShape,
+    Trace,
+    blank,
+)
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import DataError
@@ -88,13 +95,14 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
     if not len(chosen.dispatches):
         raise DataError(f"{chosen.paths[0]} has no kernel dispatches")
     dispatches = chosen.dispatches
-    if not (dispatches.start_ns >= 0).any():
+    is_timed = bool((dispatches.start_ns >= 0).any())
+    if not is_timed:
         # They keep their order, 1 ns after each other, with a duration of 0 ns.
         order = np.arange(len(dispatches), dtype=np.int64)
         dispatches = replace(dispatches, start_ns=order, end_ns=order)
     timed = np.flatnonzero((dispatches.start_ns >= 0) & (dispatches.end_ns >= dispatches.start_ns))
     without_times = len(dispatches) - len(timed)
-    trace, doubts = without_impossible(_trace(chosen, dispatches, timed))
+    trace, doubts = without_impossible(_trace(chosen, dispatches, timed, is_timed))
     aligned = align_rank(trace)
     table = _named_by_ranges(aligned.table, chosen.names)
     if dispatches.counters and table.has_times:
@@ -113,7 +121,7 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
         size_bytes=sum(path.stat().st_size for path in chosen.paths),
         rank=0,
         rank_from="the only profiled run",
-        events={"dispatch": len(dispatches)},
+        events={name: count for name, count in trace.event_counts.items() if count},
         unused={"dispatch": without_times},
         findings={
             "dispatches without times": without_times if table.has_times else len(table),
@@ -144,11 +152,18 @@ def run_of_dispatches(name: str, dispatch_runs: Sequence[DispatchRun], hardware:
     )
 
 
-def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index) -> Trace:
-    """The dispatches as activities, their streams the queues; counters are columns of theirs."""
+def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index, is_timed: bool) -> Trace:
+    """The dispatches, then the copies, as activities, their streams the queues; counters are
+    columns of theirs. Without times of dispatches there is nothing to put next to them."""
     count = len(rows)
     figures = {name: values[rows] for name, values in dispatches.counters.items()}
     figures |= _launch_sizes(dispatches, rows)
+    figures[_REGION] = dispatches.region[rows].astype(np.float64)
+    copies = run.copies if is_timed else blank(Activities)
+    calls = run.calls if is_timed else blank(Launches)
+    none = np.full(len(copies), np.nan)
+    figures = {name: np.concatenate([values, none]) for name, values in figures.items()}
+    figures[_REGION][count:] = ABSENT
     return Trace(
         path=run.paths[0],
         size_bytes=sum(path.stat().st_size for path in run.paths),
@@ -161,13 +176,16 @@ def _trace(run: DispatchRun, dispatches: Dispatches, rows: Index) -> Trace:
             stream=dispatches.queue[rows],
             start_ns=dispatches.start_ns[rows],
             duration_ns=(dispatches.end_ns - dispatches.start_ns)[rows],
+            correlation=dispatches.correlation[rows],
             launch_shape=np.zeros(count, np.int32),
-        ),
+        ).joined(copies),
         launch_shapes=(LaunchShape(ABSENT, ABSENT),),
+        launches=calls,
+        threads=[(process, thread, ABSENT) for process, thread in run.threads],
         syncs=run.syncs,
-        event_counts={"dispatch": len(dispatches)},
+        event_counts={"dispatch": len(dispatches), "copy": len(copies), "call": len(calls)},
         losses=Losses(newer=run.losses.newer),
-        figures={**figures, _REGION: dispatches.region[rows].astype(np.float64)},
+        figures=figures,
     )
 
 

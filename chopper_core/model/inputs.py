@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -51,6 +51,8 @@ class Gpu(Struct, frozen=True):
     """The id of the process that launched its work, -1 if the trace lacks it."""
     pci: str = ""
     """Its PCI address, if a profiler's device table has it."""
+    memory_bytes: int = 0
+    """Its memory; 0 if no file states it."""
 
 
 REPEATED_STEPS: Final = "step annotations with the number of an earlier one"
@@ -109,6 +111,8 @@ class Source(Struct, frozen=True):
     """The first and the last one; None without labels."""
     doubts: tuple[Doubt, ...] = ()
     """What of its data is missing or contradicts itself."""
+    unread: Mapping[str, Sequence[str]] = {}
+    """The names of fields that nothing is read from, by the category or table of their rows."""
     gpu_clock: ClockBounds | None = None
     """What remains unknown of its GPUs' clock; None without a host."""
 

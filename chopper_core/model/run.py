@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from contextlib import suppress
 from functools import cached_property
 from pathlib import PurePath
-from typing import Final
+from time import monotonic
+from typing import Final, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -29,7 +31,7 @@ from chopper_core.model.inputs import (
     Source,
     TelemetrySource,
 )
-from chopper_core.model.memo import LazyMap, Memo
+from chopper_core.model.memo import WORTH_KEEPING_S, DerivedValues, LazyMap, Memo
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import (
     DIMENSIONS,
@@ -94,6 +96,8 @@ _RUNNING: Final = {
 _FEWEST_OTHERS: Final = 3
 """Complete iterations, beyond the first of each window, that tell how long one takes."""
 _NAMED_RANKS: Final = 8
+Value = TypeVar("Value")
+Stored = TypeVar("Stored")
 _WARM_UP: Final = 1.5
 """A first iteration of a window that takes more times as long as the others warms up."""
 
@@ -159,6 +163,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """How `chopper record` made it, if it did."""
     awaits_telemetry: bool = False
     """Whether telemetry joins it later: tables that will have its columns keep their place."""
+    derived: DerivedValues | None = None
+    """What was worked out of it before; None: nothing of it is kept."""
 
     @cached_property
     def doubts(self) -> tuple[Doubt, ...]:
@@ -298,6 +304,12 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """Whether it has the logs of a trainer alone: no activity of any GPU, and no samples."""
         return not len(self.table) and not self.measured and len(self.side(TrainedSteps)) > 0
 
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it has snapshots of the framework's allocator alone: no activity of any GPU."""
+        is_alone = not len(self.table) and not self.measured and not len(self.side(TrainedSteps))
+        return is_alone and len(self.side(MemoryEvents)) > 0
+
     @cached_property
     def traced(self) -> frozenset[int]:
         if self.is_sampled_only:
@@ -315,6 +327,29 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         columns = [getattr(table, name) for name in table.__struct_fields__]
         measured = (*table.measured.values(), *self.measured.values())
         return Memo((self, table, self.cubes, self.sources, *columns, *measured))
+
+    def kept(
+        self,
+        key: tuple[Hashable, ...],
+        kind: type[Stored],
+        make: Callable[[], Value],
+        stored: Callable[[Value], Stored],
+        restored: Callable[[Stored], Value],
+    ) -> Value:
+        """A value that is worked out once for the run's files, whatever process asks for it.
+
+        It is kept as `kind`, which `stored` makes of it, and `restored` takes back; ValueError of
+        either: it isn't kept, or isn't used. What takes no time isn't kept.
+        """
+        place = self.derived if self.derived is not None and self.derived.is_of(self) else None
+        if place is not None and (known := place.recall(key, kind)) is not None:
+            with suppress(ValueError):
+                return restored(known)
+        begun_s = monotonic()
+        value = make()
+        if place is not None and monotonic() - begun_s >= WORTH_KEEPING_S:
+            place.keep(key, lambda: stored(value))
+        return value
 
     def tree(self, order: tuple[str, ...] = LEVELS, left_out: tuple[int, ...] = ()) -> Tree:
         """The tree in an order of the levels, without some iterations, made once.
@@ -577,7 +612,7 @@ def located(run: Run, layout: str = "") -> Run:
     Raises UsageError if the layout doesn't fit the ranks.
     """
     if layout:
-        run = replace(run, overrides=replace(run.overrides, parallel=layout))
+        run = replace(run, overrides=replace(run.overrides, parallel=layout), derived=None)
     try:
         if run.parallel is None:
             return run

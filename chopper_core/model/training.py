@@ -11,12 +11,13 @@ from chopper_core.util.arrays import Float64, Int32, Int64
 
 FIGURES: Final = (
     *("step_ns", "tokens_per_s", "samples_per_s", "tflops", "mfu_pct", "loss", "grad_norm"),
-    *("learning_rate", "memory_bytes", "data_ns"),
+    *("learning_rate", "memory_bytes", "reserved_bytes", "capacity_bytes", "data_ns"),
 )
 """The figures of a step in a log: times in ns per step, tokens and TFLOP per second and GPU,
-samples per second of the whole job."""
+samples per second of the whole job. Memory is the most of a GPU: allocated where the log has that,
+else what it calls memory."""
 UNKNOWN: Final = -1
-"""In place of a rank or time that isn't known."""
+"""In place of a rank, time or size that isn't known."""
 
 
 class TrainedSteps(SideTable, frozen=True, eq=False):
@@ -43,6 +44,10 @@ class TrainedSteps(SideTable, frozen=True, eq=False):
     grad_norm: Float64
     learning_rate: Float64
     memory_bytes: Float64
+    reserved_bytes: Float64
+    """What the framework's allocator holds at most."""
+    capacity_bytes: Float64
+    """The memory of the GPU."""
     data_ns: Float64
 
 
@@ -58,6 +63,31 @@ class TrainedPhases(SideTable, frozen=True, eq=False):
     """Code of its name."""
     time_ns_each: Float64
     """Per step."""
+
+
+class FailedAllocations(SideTable, frozen=True, eq=False):
+    """Allocations that failed, by the framework's messages in logs or by memory snapshots.
+
+    Sizes are `UNKNOWN` where the message lacks them.
+    """
+
+    FILE = "out_of_memory.arrow"
+
+    rank: Int32
+    attempt: Int32
+    step: Int64
+    """The last step that was logged before; `UNKNOWN` without one."""
+    device: Int32
+    """As the process numbers it."""
+    asked_bytes: Int64
+    capacity_bytes: Int64
+    free_bytes: Int64
+    """Of the GPU, for any process."""
+    allocated_bytes: Int64
+    unallocated_bytes: Int64
+    """What the framework's allocator holds and hasn't handed out."""
+    largest_bytes: Int64
+    """The largest piece of that."""
 
 
 class LogSource(Struct, frozen=True):

@@ -59,11 +59,16 @@ from chopper_core.work.kernel_classes import OTHER_CLASS, kernel_class
 INFO_SCHEMA: Final = "chopper.info/1"
 _OF_SOURCE: Final = (
     *("path", "size_bytes", "rank", "rank_from", "clock", "facts", "events", "unused"),
-    *("findings", "losses", "notes", "gpu_clock"),
+    *("findings", "losses", "notes", "gpu_clock", "unread"),
 )
 _OF_IDENTITY: Final = ("source", "format", "device", "gpu", "by")
 _OF_PARALLEL: Final = ("sizes", "origin", "coordinates", "notes")
-_RENAMED: Final = {"unused": "unused_events", "origin": "from", "coordinates": "ranks"}
+_RENAMED: Final = {
+    "unused": "unused_events",
+    "unread": "unused_fields",
+    "origin": "from",
+    "coordinates": "ranks",
+}
 """Fields that the schema calls by another name."""
 _MAX_LISTED_NAMES: Final = 60
 _MAX_UNKNOWN: Final = 10
@@ -607,12 +612,24 @@ def _source_lines(sources: Sequence[_Document], width: int) -> list[str]:
     for title, key in (("not used", "unused_events"), ("found", "findings")):
         if counts := _counts(sources, key):
             lines += [f"{title}{several}", *(f"  {line}" for line in counts)]
+    lines += _unread_lines(sources)
     for source in sources:
         paths = source["path"].split(", ")
         short = paths[0] if len(paths) == 1 else PurePath(paths[0]).parent
         lines += source["notes"]
         lines += [f"LOST in {short}: {note}" for note in source["losses"]]
     return lines
+
+
+def _unread_lines(sources: Sequence[_Document]) -> list[str]:
+    """The fields that nothing is read from, of all files together."""
+    found: dict[str, dict[str, None]] = {}
+    for source in sources:
+        for category, names in source["unused_fields"].items():
+            found.setdefault(category, {}).update(dict.fromkeys(names))
+    texts = [f"{category}: {', '.join(sorted(names))}" for category, names in found.items()]
+    count = number_of(sum(map(len, found.values())), "field")
+    return wrap(f"not used: {count}: {'; '.join(texts)}", _LINE_WIDTH) if found else []
 
 
 def _counts(sources: Sequence[_Document], key: str) -> list[str]:

@@ -285,6 +285,8 @@ class Trace(Struct, frozen=True):
     inputs: Sequence[InputTexts] = ()
     unused_events: Mapping[str, int] = {}
     """The part of `event_counts` that is in no table above."""
+    unread_fields: Mapping[str, Sequence[str]] = {}
+    """The names of fields that nothing is read from, by the category or table of their rows."""
     one_ended_flows: Mapping[str, int] = {}
     """Flow ids with one end only, by category (`ac2g`, `fwdbwd`)."""
     figures: Mapping[str, Float64] = {}

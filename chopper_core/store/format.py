@@ -43,7 +43,7 @@ from chopper_core.model.side_table import (
 )
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import COLUMNS
-from chopper_core.model.training import TrainedPhases, TrainedSteps
+from chopper_core.model.training import FailedAllocations, TrainedPhases, TrainedSteps
 from chopper_core.model.units import Unit
 from chopper_core.tables.mmap_columns import ColumnPlace
 from chopper_core.util.atomic import make_private, publish, read_small, user_folder
@@ -71,6 +71,7 @@ SIDE_TABLES: Final[tuple[type[SideTable], ...]] = (
     StreamWaits,
     TrainedSteps,
     TrainedPhases,
+    FailedAllocations,
 )
 """The side tables that a store keeps."""
 FILES: Final = frozenset(
@@ -80,7 +81,12 @@ CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(SampledFile.__struct_fields
 SIGN: Final = "@"
 """Begins the name of a baseline."""
 _NAME: Final = re.compile(r"[A-Z]\w+")
-_NOT_IN_JSON: Final = ("table", "measured", "cpu", "side_tables", "others", "cubes", "recent")
+_WORKED_OUT: Final = ("derived",)
+"""Fields of a run that say nothing of what a store holds."""
+_NOT_IN_JSON: Final = (
+    *("table", "measured", "cpu", "side_tables", "others", "cubes", "recent"),
+    *_WORKED_OUT,
+)
 """Fields of a run that have their own files or are computed."""
 
 
@@ -236,6 +242,8 @@ def fingerprint() -> str:
             for base in kind.__mro__[: kind.__mro__.index(Struct)]:
                 known = vars(sys.modules[base.__module__])
                 for name, text in base.__annotations__.items():
+                    if name in _WORKED_OUT:
+                        continue
                     parts.append(f"{name}: {text}")
                     waiting += [known[word] for word in _NAME.findall(text) if word in known]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

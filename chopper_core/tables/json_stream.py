@@ -159,12 +159,11 @@ class JsonStream:
         self._position = end
         return text
 
-    def skip_value(self) -> None:
-        """Pass the next value; an object or a list may have any length."""
+    def skip_value(self) -> bool:
+        """Pass the next value; an object or a list may have any length. Whether it holds any."""
         if self._next_mark() not in _OPENING:
-            self.value()
-            return
-        depth = 0
+            return self.value() not in (b"null", b'""')
+        depth, has_any = 0, False
         while True:
             match = _BRACKET.match(self._text, self._position)
             mark = match.group(1) if match else b""
@@ -172,9 +171,11 @@ class JsonStream:
                 self._read_more()
                 continue
             self._position = match.end()
+            if depth and not has_any:
+                has_any = depth > 1 or bool(match.group()[:-1].strip())
             depth += 1 if mark in _OPENING else -1
             if depth == 0:
-                return
+                return has_any
             if depth > _MAX_DEPTH:
                 raise TextEnded
 

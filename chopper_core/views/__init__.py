@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from chopper_core.util import plugins
 from chopper_core.util.errors import UsageError
@@ -16,50 +16,85 @@ OVERVIEW: Final = "overview"
 """The view that a run opens with."""
 WHATIF: Final = "whatif"
 """The view that replays the steps with something changed."""
-VIEWS: Final = {
-    OVERVIEW: "0",
-    "icicle": "1",
-    "timeline": "2",
-    "graph": "2",
-    "kernels": "3",
-    "roofline": "3",
-    "memchart": "3",
-    "overheads": "4",
-    "launch": "4",
-    "throughput": "4",
-    "training": "4",
-    "ranks": "5",
-    "heatmap": "5",
-    "grid": "5",
-    "comms": "6",
-    "overlap": "6",
-    "pipeline": "6",
-    "power": "7",
-    "cpu": "7",
-    "determinism": "7",
-    "memory": "7",
-    "compare": "8",
-    "findings": "9",
-    WHATIF: "9",
-    "live": "0",
+TREE: Final = "explore"
+"""The name of the tree where views are chosen; in addresses it has none."""
+PLACES: Final = {
+    "0": "Summary",
+    "1": "Tree",
+    "2": "Timeline",
+    "3": "Kernels",
+    "4": "Losses",
+    "5": "GPUs",
+    "6": "Compare",
 }
-"""Name of each view's module → the digit that opens it; a digit of several opens them in turn.
+"""Key of each place → its name; keys, positions and names are the same at every size."""
 
-Names and digits suffice for key bindings and completion; the modules cost 5 to 20 ms each to
+
+class Tab(NamedTuple):
+    """Where a view is: a sub-tab of a place."""
+
+    place: str
+    """The key of the place."""
+    title: str
+    """Its name there: in the header, in choosers, help and docs."""
+
+    @property
+    def name(self) -> str:
+        """`Kernels · shapes`; `Tree` where it is all of the place's name."""
+        place = PLACES[self.place]
+        return place if self.title == place.lower() else f"{place} · {self.title}"
+
+
+VIEWS: Final = {
+    OVERVIEW: Tab("0", "summary"),
+    "findings": Tab("0", "findings"),
+    "live": Tab("0", "live"),
+    "icicle": Tab("1", "blocks"),
+    "timeline": Tab("2", "timeline"),
+    "graph": Tab("2", "critical path"),
+    "kernels": Tab("3", "by name"),
+    "roofline": Tab("3", "shapes"),
+    "lost": Tab("3", "lost"),
+    "memchart": Tab("3", "memory chart"),
+    "losses": Tab("4", "step"),
+    "overheads": Tab("4", "compute"),
+    "launch": Tab("4", "launch"),
+    "comms": Tab("4", "communication"),
+    "overlap": Tab("4", "overlap"),
+    "pipeline": Tab("4", "pipeline"),
+    "ranks": Tab("5", "ranks"),
+    "grid": Tab("5", "grid"),
+    "heatmap": Tab("5", "heat map"),
+    "power": Tab("5", "power"),
+    "memory": Tab("5", "memory"),
+    "cpu": Tab("5", "CPU"),
+    "determinism": Tab("5", "steadiness"),
+    "compare": Tab("6", "compare"),
+    WHATIF: Tab("6", "what if"),
+    "throughput": Tab("6", "throughput"),
+    "training": Tab("6", "training"),
+}
+"""Name of each view's module → its place, in the order in which the key opens them in turn.
+
+Names and places suffice for key bindings and completion; the modules cost 5 to 20 ms each to
 import, so that each is imported when its specification or its rows are needed.
 """
+TABS: Final = dict(
+    sorted({TREE: Tab("1", "tree"), **VIEWS}.items(), key=lambda item: item[1].place)
+)
+"""The tabs of one run, place by place: the tree is a view without a module."""
 RUNS: Final = "runs"
 """The view that a set of runs opens with."""
 _OF_SETS: Final = plugins.declared("SET_VIEWS")
 SET_VIEWS: Final = tuple(_OF_SETS)
-"""The views of several runs alone; the others show each run of a set in a row."""
+"""The views of several runs alone, under Compare; the others show each run of a set in a row."""
 
 
 def view_module(name: str) -> ViewModule:
     """The module of a view; raises UsageError for an unknown name, DataError where one fails."""
     if name == "info":
         raise UsageError(
-            "info isn't a table: `chopper info RUN` prints it, 0 in the explorer shows it"
+            "info isn't a table: `chopper info RUN` prints it, ! in the explorer shows it"
         )
     if name in VIEWS:
         return cast("ViewModule", import_module(f"{__name__}.{name}"))

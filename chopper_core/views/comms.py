@@ -18,6 +18,7 @@ from chopper_core.analyses.collective_figures import (
     kind_text,
     known,
 )
+from chopper_core.analyses.collective_outliers import outlying
 from chopper_core.analyses.rows import Own, Partition
 from chopper_core.columns import METRICS, Values, numbered, worded_codes
 from chopper_core.graph.collectives import (
@@ -28,15 +29,14 @@ from chopper_core.graph.collectives import (
 )
 from chopper_core.graph.process_groups import SPLITS, expert_note, split_groups, split_of
 from chopper_core.model.charts import BarChart, LineChart, Series
-from chopper_core.model.groups import Groups, grouped, quantiles
+from chopper_core.model.groups import Groups, grouped
 from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View, child_of
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import NoSuchNode, NothingToShow
 from chopper_core.util.grouping import (
-    counts_of,
     distinct,
     quantiles_along,
     quantiles_of,
@@ -50,7 +50,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="comms",
-    title="Comms",
+    title="Losses · communication",
     question="How fast are the collectives, which ranks wait in them, and for whom?",
     by=(
         *any_level("kind", "operation", "collective", "phase", "layer", "iteration"),
@@ -120,23 +120,18 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
     numbers, names = found.number.tolist(), split_groups(run).names
     kinds = worded_codes(found.kind, partial(kind_text, found))
     layer, iteration = (table.column(name)[one].astype(np.int64) for name in ("layer", "iteration"))
-    times, outlying = columns.outlying(run, found)
-    owner, count = found.member_set, len(found)
+    times, strange = outlying(run, found)
     own: Own = [
         (columns.TIME, Values(found.end_ns - found.first_start_ns)),
         (columns.SKEW, known(found, found.skew_ns)),
         (columns.TRANSFER, known(found, found.transfer_ns)),
-        (columns.LAST, columns.gpu_words(found.last_gpu, found.complete)),
-        *columns.collective_waits(found, owner, count),
-        *columns.rates(found, np.arange(count), count, owner),
-        *columns.collective_shares(found, owner, count),
         (columns.SIZE, Values(found.bytes, found.bytes < 0)),
         (columns.KIND, kinds),
         (columns.PHASE, worded_codes(table.phase[one], partial(table.text_of, "phase"))),
         (columns.LAYER, Values(layer, layer < 0)),
         (columns.ITERATION, Values(iteration, iteration < 0)),
         (columns.TIMES, times),
-        (columns.OUTLIER, outlying),
+        (columns.OUTLIER, strange),
         (columns.SEEN, Values(whole.members.sizes()[found.number])),
         (columns.GROUP, worded_codes(found.group, lambda code: names[code] if code >= 0 else None)),
         (columns.STARTS, Values(found.first_start_ns - run.origin_ns)),
@@ -152,7 +147,7 @@ def _one_by_one(run: Run, found: Collectives, view: View) -> ViewResult:
             view, by="gpu", of=str(numbers[row]), path=(), sort="", filter="", columns=()
         ),
         shown=_OF_ONE,
-        base=replace(base_of(run, view).itself, on_gpus=count < len(found.rows)),
+        base=replace(base_of(run, view).itself, on_gpus=len(found) < len(found.rows)),
     )
 
 
@@ -172,47 +167,10 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
         codes_of_rows = table.column(level)[rows].astype(np.int64)
     whole = Groups.single(run.table, rows)
     codes, nodes = grouped(whole, codes_of_rows)
-    count = len(codes)
     labels = [texts[code] if texts else table.text_of(level, code) for code in codes.tolist()]
-    member_owner = np.searchsorted(codes, codes_of_rows)
-    # A collective belongs to the row of its first kernel in the scope; to those of all its GPUs.
-    pairs = found.member_set if is_gpu else np.arange(len(found))
-    owner = member_owner if is_gpu else member_owner[found.members.first]
-    complete = found.complete[pairs]
-    unmet = counts_of(owner[complete], count) == 0
-    durations = quantiles(nodes, "duration_ns", (0.5, 0.95))
-
-    def over(values: Int64, *shares: float) -> Float64:
-        return quantiles_of(values[pairs][complete], owner[complete], count, shares)
-
-    skew, transfer = over(found.skew_ns, 0.5, 1.0), over(found.transfer_ns, 0.5, 0.95)
-    _, outlying = columns.outlying(run, found)
-    strange = outlying.present()[found.member_set]
-    own: Own = [
-        (columns.CALLS, Values(counts_of(member_owner, count))),
-        *columns.collective_waits(found, member_owner, count),
-        *(columns.blame(run, found, codes, member_owner, unmet) if is_gpu else ()),
-        (columns.MEDIAN_TRANSFER, numbered(transfer[:, 0])),
-        (columns.P95_TRANSFER, numbered(transfer[:, 1])),
-        (columns.MEDIAN_SKEW, numbered(skew[:, 0])),
-        (columns.LARGEST_SKEW, numbered(skew[:, 1])),
-        *columns.collective_shares(found, member_owner, count),
-    ]
-    if not is_gpu:
-        size = found.bytes[found.member_set]
-        sized = size >= 0
-        moved = sums_of(size[sized], member_owner[sized], count)
-        own += [
-            *columns.rates(found, owner, count, member_owner),
-            (columns.MOVED, Values(moved, counts_of(member_owner[sized], count) == 0)),
-            *columns.latest(found, owner, count),
-        ]
-    own += [
-        (columns.MEDIAN, Values(durations[:, 0])),
-        (columns.P95, Values(durations[:, 1])),
-        (columns.LONGEST, Values(nodes.max("duration_ns"))),
-        (columns.OUTLIERS, Values(counts_of(member_owner[strange], count), unmet)),
-    ]
+    own: Own = [(columns.CALLS, Values(nodes.sizes()))]
+    if is_gpu:
+        own.append((columns.LAG, _lags(found, nodes)))
 
     def opens(row: int) -> View:
         if by in (PAIR, *SPLITS):
@@ -224,14 +182,14 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
         name = re.escape(labels[row]).replace("\\ ", r"\s")
         return replace(view, by=COLLECTIVE, filter=name, sort="", columns=())
 
-    shown: tuple[str, ...] = _OF_RANKS if complete.any() else _UNMATCHED
+    shown: tuple[str, ...] = _OF_RANKS if found.complete.any() else _UNMATCHED
     sort = ""
     if by == OPERATION:
         shown, sort = _OF_OPERATIONS, "-exposed_comm_ns"
     elif is_gpu:
         shown = _OF_GPU
     elif by in ("kind", "group"):
-        sort = "-wait_ns" if complete.any() else "-exposed_comm_ns"
+        sort = "-wait_ns" if found.complete.any() else "-exposed_comm_ns"
     return table_view(
         view,
         Partition(by, labels, nodes, whole),
@@ -241,6 +199,14 @@ def _together(run: Run, found: Collectives, view: View, by: str) -> ViewResult:
         shown=shown,
         notes=expert_note(run, rows),
     )
+
+
+def _lags(found: Collectives, nodes: Groups) -> Values:
+    """The median of how late the kernels of each row arrive at whole collectives."""
+    own = found.complete[found.member_set]
+    lag = found.table.start_ns[found.rows] - found.first_start_ns[found.member_set]
+    owner = nodes.numbers_of(found.rows[own])
+    return numbered(quantiles_of(lag[own], owner, len(nodes), (0.5,))[:, 0])
 
 
 def _members(run: Run, view: View) -> ViewResult:
@@ -258,10 +224,6 @@ def _members(run: Run, view: View) -> ViewResult:
     own: Own = [
         (METRICS["start_ns"], Values(table.start_ns[rows] - run.origin_ns)),
         (columns.LAG, Values(table.start_ns[rows] - one.first_start_ns, is_unknown)),
-        (columns.WAIT, Values(one.member_wait_ns[order], is_unknown)),
-        (METRICS["kernel_ns"], Values(nodes.sum("duration_ns"))),
-        (METRICS["exposed_comm_ns"], Values(nodes.sum("exposed_comm_ns"))),
-        (METRICS["hidden_ns"], Values(nodes.sum("hidden_ns"))),
     ]
     skew = (
         facts(
@@ -276,6 +238,7 @@ def _members(run: Run, view: View) -> ViewResult:
         Partition("gpu", list(map(str, table.gpu[rows])), nodes, Groups.single(table, rows)),
         own,
         opens=lambda row: activity_view(run, view, int(rows[row])),
+        shown=("start_ns", "lag_ns", "wait_ns", "kernel_ns", "exposed_comm_ns", "hidden_ns"),
         headline=(f"{kind_text(one, int(one.kind[0]))} {number}: {skew}",),
         base=base_of(run, view).itself,
         notes=collective_notes(run, one),

@@ -29,7 +29,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, options_of
 
 SPEC: Final = ViewSpec(
     name="cpu",
-    title="CPU",
+    title="GPUs · CPU",
     question="How many of the host's processors are busy, logical and physical, and which?",
     by=("iteration", "cpu", "core"),
     of="above:PERCENT, file:NAME",

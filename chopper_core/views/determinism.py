@@ -38,7 +38,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="determinism",
-    title="Determinism",
+    title="GPUs · steadiness",
     question="How steady are clocks, power and durations? Does the baseline differ beyond noise?",
     by=("gpu", "figure"),
     compares=True,

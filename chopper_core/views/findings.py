@@ -13,7 +13,7 @@ from chopper_core.columns import Values, column, numbered, worded
 from chopper_core.findings import Checked, checked, count_findings, rules_of
 from chopper_core.findings.parts import Found, Worth, group_of
 from chopper_core.findings.remedies import is_bound
-from chopper_core.findings.rule import CONFIDENCE, DETAIL, IRREGULAR, FindingsContext
+from chopper_core.findings.rule import CONFIDENCE, DETAIL, IRREGULAR, Finding, FindingsContext
 from chopper_core.findings.sentences import detail_of
 from chopper_core.model.phrases import by_number, count, facts, percent, time
 from chopper_core.model.run import Run
@@ -23,7 +23,7 @@ from chopper_core.views.spec import SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="findings",
-    title="Findings",
+    title="Summary · findings",
     question="What stands out, how much time would fixing it save, and where is the evidence?",
     by_of_runs=SETTINGS,
     no_statistic="has a row per finding, which is one thing",
@@ -104,12 +104,20 @@ def answer(run: Run, view: View) -> ViewResult:
             (DOUBT, worded([each.doubt or None for each in findings])),
             (REMEDY, worded([each.remedy if each.is_replayed else None for each in findings])),
         ),
-        shown=(CONFIDENCE.name, RULE.name, DETAIL.name) if run.is_sampled_only else (),
+        shown=_shown(run, findings),
         opens=lambda row: _with_baseline(findings[row].evidence, view),
         headline=(_headline(known),),
         base=base_of_steps(run, view),
         notes=(*_together(context, worth, placed), *_notes(context, worth)),
     )
+
+
+def _shown(run: Run, findings: Sequence[Finding]) -> tuple[str, ...]:
+    """The columns without a trace: nothing is replayed, and few findings have a cost."""
+    if not run.is_sampled_only:
+        return ()
+    costs = (COSTS.name,) if any(each.cost_ns is not None for each in findings) else ()
+    return (*costs, CONFIDENCE.name, RULE.name, DETAIL.name)
 
 
 def _with_baseline(evidence: View, view: View) -> View:

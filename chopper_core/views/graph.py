@@ -49,7 +49,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="graph",
-    title="Graph",
+    title="Timeline · critical path",
     question="Which chain of dependencies is the longest, and how much could run at the same time?",
     by=(
         *any_level("operation", "kernel", "phase", "layer", "iteration"),

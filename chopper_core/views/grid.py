@@ -41,7 +41,7 @@ from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="grid",
-    title="Grid",
+    title="GPUs · grid",
     question="Where in the parallel layout, and in which node and slot, does a figure stand out?",
     of=FIGURE,
     by_of_runs="gpu",

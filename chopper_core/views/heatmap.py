@@ -51,7 +51,7 @@ from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="heatmap",
-    title="Heat map",
+    title="GPUs · heat map",
     question="Where does a figure of one GPU differ from that of the others?",
     by=any_level("layer", "iteration", "operation", "phase", but=("gpu",)),
     of=FIGURE,

@@ -25,7 +25,7 @@ from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="icicle",
-    title="Icicle",
+    title="Tree · blocks",
     question="Which phases, layers, operations and kernels make up the scope's time?",
     by=any_level("phase", "layer", "operation", "kernel", "iteration"),
     of=FIGURE,

@@ -39,7 +39,7 @@ from chopper_core.work.kernel_classes import kernel_class
 
 SPEC: Final = ViewSpec(
     name="kernels",
-    title="Kernels",
+    title="Kernels · by name",
     question="Which kernels take the scope's time, wherever they run?",
     by=("name", "class", "operation", "shape", "gpu"),
     of="a shape of by=shape, of which to show the kernels",

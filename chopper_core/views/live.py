@@ -38,7 +38,7 @@ from chopper_core.views.spec import POSITIVE, ViewResult, ViewSpec, options_of
 
 SPEC: Final = ViewSpec(
     name="live",
-    title="Live",
+    title="Summary · live",
     question="What are the GPUs doing now, and how long did the last step take?",
     of="window:SECONDS",
     no_statistic="shows the latest samples",

@@ -28,7 +28,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="memchart",
-    title="Memory chart",
+    title="Kernels · memory chart",
     question="How busy are the GPU's units, caches, fabric and memory, and how much flows between?",
     by=("figure",),
     no_statistic="shows the figures of the scope as a whole",

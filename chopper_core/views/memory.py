@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.lanes import edges
+from chopper_core.analyses.memory import MemoryPeak, memory_peak, size_text
 from chopper_core.analyses.rows import LabelledRows, Partition
 from chopper_core.columns import METRICS, Values, columns, numbered
 from chopper_core.model import phrases
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.column_names import ALLOC_BYTES, PEAK_BYTES
-from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import ALLOCATED, NEVER, MemoryEvents, largest_between
-from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, NO_TIME
-from chopper_core.model.units import Unit, scaled_text, time_text
+from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT
+from chopper_core.model.units import time_text
 from chopper_core.model.view import View, Window, child_of, with_view
-from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import counts_of, maxima_of, means_of, ranked, sums_of
 from chopper_core.views.shared.table_view import columns_of, table_view
@@ -30,7 +28,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="memory",
-    title="Memory",
+    title="GPUs · memory",
     question="What holds the GPU's memory at its peak, and which operators allocate it?",
     by=("operation", "operator", "phase", "layer", "iteration", "gpu"),
     no_statistic="counts the allocations of each row as a whole",
@@ -86,17 +84,6 @@ _SHOWN: Final[tuple[str, ...]] = (
 )
 
 
-class _MemoryPeak(Struct, frozen=True, eq=False):
-    """The moment at which the most is allocated in a scope."""
-
-    event: int = -1
-    """The event that reaches it; -1 where it is unknown."""
-    alive: Index = np.empty(0, np.intp)
-    """The allocations that are not released by then."""
-    earlier_bytes: int = 0
-    """Bytes allocated before the first event of its GPU."""
-
-
 def answer(run: Run, view: View) -> ViewResult:
     memory = run.side(MemoryEvents)
     if not len(memory):
@@ -105,7 +92,7 @@ def answer(run: Run, view: View) -> ViewResult:
         raise UsageError("memory is known by operation; leave the kernel out of the path")
     by = view.by or "operation"
     own = np.flatnonzero(_inside(run, view))
-    peak = _peak_of(run, run.tree_of(view).node(view.path))
+    peak = memory_peak(run, run.tree_of(view).node(view.path))
     if not len(own) and peak.event < 0:
         raise NothingToShow("nothing is allocated or released in the scope")
     held = peak.alive
@@ -199,24 +186,7 @@ def _peaks(run: Run, view: View, by: str, labels: Sequence[str]) -> Values:
     return numbered([of_label.get(label) for label in labels])
 
 
-def _peak_of(run: Run, node: Groups) -> _MemoryPeak:
-    """When the most is allocated up to a launch of a node's activities."""
-    memory, table = run.side(MemoryEvents), run.table
-    peaks: Float64 = table.measured[PEAK_BYTES][node.rows]
-    if not np.isfinite(peaks).any():
-        return _MemoryPeak()
-    row, most = int(node.rows[np.nanargmax(peaks)]), int(np.nanmax(peaks))
-    own = memory.of_gpu(int(table.gpu[row]))
-    reached = np.flatnonzero(memory.allocated[own] == most)
-    launched = int(table.launch_ns[row])
-    until = int(table.start_ns[row]) if launched == NO_TIME else launched
-    before = reached[memory.time_ns[own][reached] <= until]
-    event = own.start + int(before[-1] if len(before) else reached[0])
-    alive = memory.alive(event)
-    return _MemoryPeak(event, alive, most - int(memory.bytes[alive].sum()))
-
-
-def _opens(run: Run, view: View, by: str, label: str, peak: _MemoryPeak) -> View:
+def _opens(run: Run, view: View, by: str, label: str, peak: MemoryPeak) -> View:
     """A row's part of the tree; of operators and of earlier memory, the peak in the timeline."""
     if by != _OPERATOR and label != _EARLIER:
         tree = run.tree_of(view)
@@ -238,11 +208,8 @@ def _opens(run: Run, view: View, by: str, label: str, peak: _MemoryPeak) -> View
     )
 
 
-size_text: Final = partial(scaled_text, unit=Unit.BYTES)
-
-
 def _headline(
-    run: Run, peak: _MemoryPeak, by: str, labels: Sequence[str], held: Int64
+    run: Run, peak: MemoryPeak, by: str, labels: Sequence[str], held: Int64
 ) -> tuple[str, ...]:
     if peak.event < 0:
         return ("the peak is unknown: no activity of the scope has a launch record",)
@@ -272,7 +239,7 @@ def _holder(by: str, label: str) -> str:
     return f"of {_BY_ROW.get(by, '')}{label}"
 
 
-def _over_time(run: Run, own: Index, peak: _MemoryPeak) -> LineChart:
+def _over_time(run: Run, own: Index, peak: MemoryPeak) -> LineChart:
     """The most that is allocated and reserved in equal parts of the scope's time on one GPU."""
     memory = run.side(MemoryEvents)
     gpu = int(memory.gpu[own[0] if peak.event < 0 else peak.event])

@@ -38,7 +38,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="overlap",
-    title="Overlap",
+    title="Losses · overlap",
     question="How much communication overlaps with the operations, and how much does it slow them?",
     by=any_level("operation", "instance", "phase", "layer", "iteration"),
     needs_starts=True,

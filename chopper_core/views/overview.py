@@ -76,7 +76,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 OPERATION: Final = "operation"
 SPEC: Final = ViewSpec(
     name="overview",
-    title="Overview",
+    title="Summary",
     question="How fast is the run, where does its step go, and what stands out?",
     by=("gpu", "node", OPERATION),
     compares=True,
@@ -131,8 +131,23 @@ def answer(run: Run, view: View) -> ViewResult:
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
     step = step_of(run, view)
-    found = run.memo(_slow_key(view), lambda: _Slow(_lag_ns(step), _cards(step)))
-    return _result(step, found)
+    return _result(step, run.memo(_slow_key(view), lambda: _slow_of(step)))
+
+
+def _slow_of(step: Step) -> _Slow:
+    run, view = step.run, step.view
+
+    def made() -> _Slow:
+        return _Slow(_lag_ns(step), _cards(step))
+
+    def checked(found: _Slow) -> _Slow:
+        if len(found.lag_ns) != len(step.gpus):
+            raise ValueError("the lags of other GPUs")
+        return found
+
+    if view.base_run:
+        return made()
+    return run.kept(_slow_key(view), _Slow, made, lambda found: found, checked)
 
 
 def preview(run: Run, view: View) -> ViewResult | None:

@@ -38,7 +38,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="pipeline",
-    title="Pipeline",
+    title="Losses · pipeline",
     question="How large is the pipeline's bubble, and which stage is too long?",
     by=("stage", "rank", "iteration", "microbatch", "chunk"),
     no_statistic="shows means over microbatches and iterations",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from chopper_core.views.shared.children import (
     run_notes,
     with_column_names,
 )
+from chopper_core.views.shared.kept_answers import StoredAnswer, restored_answer
 from chopper_core.views.spec import Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
 
 
@@ -154,7 +156,7 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
 
     def asked() -> ViewResult | NothingToShow:
         try:
-            return ask(plain)
+            return _kept(run, plain, partial(ask, plain))
         except NothingToShow as reason:
             # Finding it out may have taken long, too; its traceback holds all that was looked at.
             return NothingToShow(*reason.args)
@@ -172,6 +174,16 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
         return replace(view, filter=view.filter or only(known.level, [known.labels[row]]))
 
     return replace(known, opens=opens)
+
+
+def _kept(run: Run, view: View, ask: Callable[[], ViewResult]) -> ViewResult:
+    """The answer to a view as it was kept with the run's files, else asked."""
+    if view.base_run:
+        return ask()
+    key = view.name, view
+    stored = partial(StoredAnswer.of, run)
+    found: ViewResult = run.kept(key, StoredAnswer, ask, stored, partial(restored_answer, run, ask))
+    return found
 
 
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:

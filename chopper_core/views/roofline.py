@@ -31,7 +31,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="roofline",
-    title="Roofline",
+    title="Kernels · shapes",
     question="How close does each shape come to its roof, of compute or memory?",
     by=any_level("shape", "operation", "phase", "layer", but=("iteration", "kernel")),
     any_split=True,

@@ -92,7 +92,7 @@ _OVER: Final = {"iteration": ("gpu",), "gpu": ("iteration",), "part": ("gpu", "i
 
 SPEC: Final = ViewSpec(
     name="throughput",
-    title="Throughput",
+    title="Compare · throughput",
     question="Step time, tokens per second, cost per token",
     by=("iteration", "gpu", "part"),
     of="tokens:N, of a GPU and iteration",

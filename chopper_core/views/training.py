@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from chopper_core.analyses.rows import LabelledRows
-from chopper_core.analyses.training import Training, phases_of
-from chopper_core.columns import Values, numbered
+from chopper_core.analyses.training import Training, phases_of, slowest_rank
+from chopper_core.columns import Values, numbered, worded
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
@@ -28,7 +28,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="training",
-    title="Training",
+    title="Compare · training",
     question="How does the whole run go by its trainer's log, and where do the traced steps stand?",
     by=("window", "step", "attempt", "rank", "stage"),
     no_statistic="computes its figures from the log's lines",
@@ -88,15 +88,15 @@ def _by_stage(run: Run, view: View, training: Training) -> ViewResult:
         mean if isfinite(mean) else mean_known(values)
         for mean, values in zip(means, phases.values(), strict=True)
     ]
-    own = columns_of(
-        {
-            "stage_ns": numbered(means),
-            "stage_pct": numbered(
-                [100.0 * each / step_ns if step_ns > 0 else nan for each in means]
-            ),
-        },
-        COLUMNS,
-    )
+    slowest = [slowest_rank(run, training, name) for name in phases]
+    figures = {
+        "stage_ns": numbered(means),
+        "stage_pct": numbered([100.0 * each / step_ns if step_ns > 0 else nan for each in means]),
+    }
+    if any(each is not None for each in slowest):
+        figures["slowest_rank"] = worded([each and str(each[0]) for each in slowest])
+        figures["stage_behind_pct"] = numbered([each and 100.0 * each[1] for each in slowest])
+    own = columns_of(figures, COLUMNS)
     return table_view(
         view,
         LabelledRows("stage", [*phases]),

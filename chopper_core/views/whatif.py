@@ -44,7 +44,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 QUESTION: Final = "question"
 SPEC: Final = ViewSpec(
     name=WHATIF,
-    title="What if",
+    title="Compare · what if",
     question="How long would a step take without a cause?",
     by=(QUESTION, "operation", "phase", "layer", "gpu", "iteration"),
     of=f"questions with {SEPARATOR} between them, such as gpu:5 as peers{SEPARATOR}no contention",

@@ -11,6 +11,7 @@ from typing import Final
 from chopper_tui.actions import (  # noqa: F401 (importing a module declares its actions)
     ask,
     compare,
+    files,
     program,
     shape,
     time,

@@ -25,9 +25,9 @@ from chopper_core.render.cells import (
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
 from chopper_core.util.errors import UsageError
-from chopper_core.views import WHATIF, view_spec, view_specs
+from chopper_core.views import RUNS, WHATIF, view_spec
 from chopper_core.views.spec import SeveralRuns, splits_of
-from chopper_tui.actions.compare import refuse_of_set, runs_filter, view_of_set
+from chopper_tui.actions.compare import leave_run, refuse_of_set, runs_filter, view_of_set
 from chopper_tui.actions.program import open_command
 from chopper_tui.actions.time import find_along_time
 from chopper_tui.draw.figures import Figure
@@ -38,63 +38,100 @@ from chopper_tui.keymap import (
     EXPLORE,
     FIND,
     INFO,
+    MOVED,
     SCREENS,
     TABLE,
     action,
     actions,
-    screens_of,
 )
+from chopper_tui.places import question_of, tabs_at, view_named
 from chopper_tui.steps import run_in_thread
 
 if TYPE_CHECKING:
     from chopper_core.views.find import Found
     from chopper_tui.screen import Explorer
 
-_TREE: Final = (EXPLORE, "Explore", "the scope's children")
 _key_of: Final = attrgetter("name", "order", "path", "overrides")
 
 
-@action(ASK, *SCREENS, title="View", takes="NAME", hint="views", gives=tuple(SCREENS))
+@action(
+    *(ASK, *SCREENS, *MOVED),
+    title="Place",
+    takes="NAME",
+    hint="places",
+    gives=(*SCREENS, *MOVED),
+)
 async def view(screen: Explorer, argument: str) -> None:
-    """Show another view of the scope: a screen by its digit (again: its next view, named below the
-    table; 1 is always the tree), or a view by name."""
-    current = screen.view.name or EXPLORE
-    if isinstance(screen.run, SeveralRuns):
-        await view_of_set(screen, argument)
-        return
+    """Go to a place by its digit: Summary, Tree, Timeline, Kernels, Losses, GPUs, Compare; again:
+    its next tab, named in the second line. By name: any tab. 7, 8 and 9 still open power, compare
+    and findings.
+    """
+    tabs = screen.tabs
     if not argument:
-        options = [_TREE] + [(each.name, each.title, each.question) for each in view_specs()]
-        screen.choose("View", options, current, lambda name: view(screen, name))
+        options = [(name, tab.name, question_of(name)) for name, tab in tabs.items()]
+        current = screen.view.name or EXPLORE
+        screen.choose("Go to", options, current, lambda name: view(screen, name))
+    elif argument in SCREENS:
+        await _turn_tabs(screen, argument, 1)
+    elif argument in MOVED:
+        name = MOVED[argument]
+        await _show_tab(screen, name)
+        if argument not in screen.told_moved and not screen.status.is_error:
+            screen.told_moved.add(argument)
+            screen.say(f"{argument} moved: {tabs[name].name} is under {tabs[name].place} now")
+    else:
+        await _show_tab(screen, view_named(argument, tabs))
+
+
+@action(ASK, "shift+tab", title="Previous tab")
+async def previous_tab(screen: Explorer, _: str) -> None:
+    """Go to the tab before this one, of the same place."""
+    tabs, name = screen.tabs, screen.view.name or EXPLORE
+    if name not in tabs:
+        raise UsageError("this view has no place with tabs")
+    await _turn_tabs(screen, tabs[name].place, -1)
+
+
+async def _turn_tabs(screen: Explorer, place: str, step: int) -> None:
+    """Show a place, or its next tab: one that can't be shown says why and is skipped after that."""
+    names, current = tabs_at(screen.tabs, place), screen.view.name or EXPLORE
+    last = screen.failed_view if screen.failed_view in names else current
+    if last in names:
+        at = names.index(last)
+        turn = [names[(at + step * by) % len(names)] for by in range(1, len(names))]
+    else:
+        turn = [*names]
+    able = [name for name in turn if not screen.reason_against(name)]
+    if able and able[0] != current:
+        await _show_tab(screen, able[0])
         return
-    names = screens_of(screen.run, current).get(argument, (argument,))
-    if names[0] == EXPLORE:
-        if current == EXPLORE:
-            screen.say("this is the tree; T draws it as blocks")
-            return
-        names = names[:1]
-    failed = screen.failed_view if screen.failed_view in names else current
-    # Pressed again: the next one, also after one that this scope doesn't have.
-    name = names[(names.index(failed) + 1) % len(names)] if failed in names else names[0]
+    reasons = [screen.reason_against(name) for name in turn if name != current]
+    screen.failed_view = ""
+    raise UsageError(next(iter(reasons), "this place has no other tab"))
+
+
+async def _show_tab(screen: Explorer, name: str) -> None:
+    """Show a view; one that can't be shown is in brackets from then on."""
     screen.failed_view = ""
     if name == INFO:
         await notes(screen, "")
-        return
-    asked = "" if name == EXPLORE else view_spec(name).name
-    await _show_view(screen, asked)
-    if screen.view.name != asked and argument in SCREENS:
-        screen.failed_view = name
-    elif names == (current,):
-        screen.say(f"this is {name} already")
-    elif failed in names and len(names) > 1:
-        turn = "  ".join(f"[{each}]" if each == name else each for each in names)
-        screen.say(f"{argument}  {turn}  {argument} again: the next")
+    elif name == RUNS and isinstance(screen.home, SeveralRuns) and screen.run is not screen.home:
+        await leave_run(screen)
+    elif reason := screen.reason_against(name):
+        raise UsageError(reason)
+    elif isinstance(screen.run, SeveralRuns):
+        await view_of_set(screen, name)
+    else:
+        asked = "" if name == EXPLORE else view_spec(name).name
+        await _show_view(screen, asked)
+        if screen.view.name != asked:
+            screen.lack(name)
 
 
 @action(ASK, "T", title="Tree as blocks")
 async def icicle(screen: Explorer, _: str) -> None:
     """Draw the tree as blocks (icicle), level below level; again: back to the tree."""
-    refuse_of_set(screen)
-    await _show_view(screen, "" if screen.view.name == "icicle" else "icicle")
+    await _show_tab(screen, EXPLORE if screen.view.name == "icicle" else "icicle")
 
 
 @action(ASK, title="Split the view by", takes="WORD")

@@ -12,10 +12,10 @@ from chopper_core.model.view import RUN_LEVEL, Baseline, View, with_view
 from chopper_core.render.cells import baseline_title
 from chopper_core.util.errors import UsageError
 from chopper_core.util.escape import clean
-from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
+from chopper_core.views import OVERVIEW, RUNS, view_spec
 from chopper_core.views.spec import BEST, SeveralRuns
 from chopper_tui.history import Mark, Visit, changed, comparison, mark_of, toggled, with_baseline
-from chopper_tui.keymap import COMPARE, EXPLORE, INFO, SET_SCREENS, action
+from chopper_tui.keymap import COMPARE, action
 
 if TYPE_CHECKING:
     from chopper_tui.history import Marks
@@ -92,7 +92,7 @@ async def normalise(screen: Explorer, argument: str, *, has_best: bool = False) 
     With `has_best`, which runs in between by the best of the group.
     """
     if screen.view.name != RUNS:
-        raise UsageError("the table of runs has a baseline; 1 shows it")
+        raise UsageError("the table of runs has a baseline; 6 shows it")
     before, name = screen.view.baseline, argument or screen.table.label
     if before is not None and not argument:
         name = BEST if has_best and before.run != BEST else ""
@@ -101,26 +101,12 @@ async def normalise(screen: Explorer, argument: str, *, has_best: bool = False) 
     await screen.change(replace(screen.view, baseline=Baseline(name) if name else None, sort=""))
 
 
-async def view_of_set(screen: Explorer, argument: str) -> None:
+async def view_of_set(screen: Explorer, name: str) -> None:
     """Show a view of the marked runs, or of those that are shown."""
-    if not argument:
-        names = (*SET_VIEWS, *(name for name in VIEWS if name not in (OVERVIEW, "compare")))
-        options = [
-            (name, spec.title, spec.question) for name in names for spec in [view_spec(name)]
-        ]
-        screen.choose("View", options, screen.view.name, lambda name: view_of_set(screen, name))
-        return
-    names = SET_SCREENS.get(argument, (argument,))
-    current = screen.view.name
-    name = names[(names.index(current) + 1) % len(names)] if current in names else names[0]
-    if name == INFO:
-        refuse_of_set(screen)
-    if name == "0":
-        raise UsageError("this view shows a single run; Enter opens the run under the cursor")
     if name == "compare":
         await compare_runs(screen)
         return
-    asked = with_view(screen.view, RUNS if name in (EXPLORE, OVERVIEW) else view_spec(name).name)
+    asked = with_view(screen.view, view_spec(name).name)
     marked = marked_runs(screen.marks)
     kept = only(RUN_LEVEL, marked) if marked else runs_filter(screen.view)
     if asked.name == RUNS:
@@ -157,7 +143,7 @@ def mark(screen: Explorer, _: str) -> None:
     label = screen.table.label
     if isinstance(screen.run, SeveralRuns):
         if label is None or screen.frame.level != RUN_LEVEL:
-            raise UsageError("only runs can be marked here; 1 shows them")
+            raise UsageError("only runs can be marked here; 6 shows them")
         marked = Mark((RUN_LEVEL,), (label,))
     elif screen.view.name:
         raise UsageError("only rows of the tree can be marked; 1 shows it")

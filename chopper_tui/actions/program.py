@@ -1,4 +1,4 @@
-"""Actions on Chopper itself: the command line, help, colours, leaving; copies, files, the tour."""
+"""Actions on Chopper itself: the command line, help, colours, leaving; copies, snapshots, tour."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from chopper_tui.export import (
     write_snapshot,
 )
 from chopper_tui.keymap import CHOPPER, EXPORT, PALETTE_KEY, action, find_command
+from chopper_tui.places import question_of
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
 
@@ -132,11 +133,22 @@ def quit_(screen: Explorer, _: str) -> None:
     screen.app.exit()
 
 
+_SOUGHT: Final = ("open", "export", "report", "snapshot", "issue", "compare", "limits", "theme")
+"""What the palette offers first, next to the places."""
+
+
 @action(CHOPPER, PALETTE_KEY, title="Search all of these")
 def palette(screen: Explorer, _: str) -> None:
-    """Search actions, views, columns, signals and recent places by name."""
-    actions = [(each.title, each.help, each.id, "") for each in screen.actions.values()]
-    offered = [*actions, *_offers(screen)]
+    """Search places, actions, columns, signals and recent places by name."""
+    tabs = [
+        (f"{tab.place}  {tab.name}", question_of(name), "view", name)
+        for name, tab in screen.tabs.items()
+    ]
+    known = screen.actions
+    first = [known[name] for name in _SOUGHT if name in known]
+    actions = [each for each in known.values() if each not in first]
+    titled = [(each.title, each.help, each.id, "") for each in (*first, *actions)]
+    offered = [*tabs, *titled, *_offers(screen)]
     options = [(str(place), title, text) for place, (title, text, _, _) in enumerate(offered)]
 
     def perform(key: str) -> None:
@@ -147,14 +159,11 @@ def palette(screen: Explorer, _: str) -> None:
 
 
 def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
-    """Entries of the palette next to actions: (title, explanation, action, its argument)."""
+    """More entries of the palette: (title, explanation, action, its argument)."""
     from chopper_core.columns import METRICS
     from chopper_core.model import address
-    from chopper_core.views import view_specs
     from chopper_tui.draw.theme import THEMES
 
-    for spec in view_specs():
-        yield f"View: {spec.title}", spec.question, "view", spec.name
     for name in THEMES:
         yield f"Theme: {name}", "Choose these colours.", "theme", name
     for name in screen.run.signal_names:
@@ -171,6 +180,8 @@ def _offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
 
 CLIPBOARD_BYTES: Final = 70_000
 """The most that terminals accept over OSC 52."""
+_FORMS: Final = {"markdown": "Markdown", "csv": "CSV", "json": "JSON", "svg": "a picture (SVG)"}
+"""How messages name the formats of snapshots."""
 
 
 @action(EXPORT, "y", title="Copy the row")
@@ -179,13 +190,13 @@ def copy_row(screen: Explorer, _: str) -> None:
     and their units, address."""
     if not len(screen.frame):
         raise UsageError("there is no row to copy")
-    _copy(screen, row_text(screen.frame, screen.table.cursor), "the row")
+    _copy(screen, row_text(screen.frame, screen.table.cursor), "the row", "text with tabs")
 
 
 @action(EXPORT, "Y", title="Copy the view")
 async def copy_view(screen: Explorer, _: str) -> None:
     """Copy the whole table as markdown to the terminal's clipboard."""
-    _copy(screen, await run_in_thread(printed, screen.frame, "markdown"), "the view")
+    _copy(screen, await run_in_thread(printed, screen.frame, "markdown"), "the view", "Markdown")
 
 
 @action(EXPORT, "B", title="Copy a benchmark", takes="[hipblaslt|torch]")
@@ -195,7 +206,7 @@ async def bench(screen: Explorer, argument: str) -> None:
     """
     row = screen.table.cursor
     line = await run_in_thread(benchmark_line, screen.run, screen.frame, row, argument)
-    _copy(screen, line, f"the benchmark of {screen.frame.labels[row]}")
+    _copy(screen, line, f"the benchmark of {screen.frame.labels[row]}", "a command")
 
 
 @action(EXPORT, title="Copy for an issue")
@@ -204,7 +215,12 @@ async def issue(screen: Explorer, _: str) -> None:
     sources, and the addresses that show them.
     """
     refuse_of_set(screen)
-    _copy(screen, await run_in_thread(issue_text, screen.run, screen.frame), "the text")
+    _copy(
+        screen,
+        await run_in_thread(issue_text, screen.run, screen.frame),
+        "the text for an issue",
+        "Markdown",
+    )
 
 
 @action(EXPORT, "P", title="Snapshot", takes="[text|md|csv|json|svg] [PATH]", hint="snap")
@@ -215,18 +231,18 @@ async def snapshot(screen: Explorer, argument: str) -> None:
     from chopper_tui.textual_internals import screen_picture
 
     picture = screen_picture(screen.app) if is_picture(argument) else ""
-    path = await run_in_thread(write_snapshot, screen.run, screen.frame, argument, picture)
-    screen.say(f"wrote {path}")
+    path, form = await run_in_thread(write_snapshot, screen.run, screen.frame, argument, picture)
+    screen.say(f"wrote the view as {_FORMS.get(form, form)}: {path}")
 
 
-def _copy(screen: Explorer, text: Escaped, name: str) -> None:
+def _copy(screen: Explorer, text: Escaped, name: str, form: str) -> None:
     if not has_clipboard():
         raise UsageError(f"this terminal has no clipboard for {name}; P writes a file")
     size = len(text.encode())
     if size > CLIPBOARD_BYTES:
         raise UsageError(f"{name} is too large for the clipboard ({size} bytes); P writes a file")
     screen.app.copy_to_clipboard(text)
-    screen.say(f"copied {name} ({size} bytes) through the terminal")
+    screen.say(f"copied {name} as {form} ({size} bytes) through the terminal")
 
 
 class Stop(Struct, frozen=True):
@@ -250,11 +266,11 @@ def _stops(text: str) -> Iterator[Stop]:
 
 STOPS: Final = tuple(
     _stops("""
-    overview | overview
+    0  summary | overview
         This is the run: its speed, one bar of what a step is made of, every GPU on one
         time axis, and the findings below, the costliest first. j and k move, Enter opens a
         finding's evidence, esc comes back. W explains why a GPU is late.
-    1  the tree |
+    1  tree |
         Where the time goes, level by level: GPU, iteration, phase, layer, operation,
         kernel. Enter goes into a row, esc up again; [ ] go to its neighbours, { } to the
         same place on another GPU. Tinted cells stand out from their peers.
@@ -262,21 +278,21 @@ STOPS: Final = tuple(
         o sorts, / filters while you type (time>1ms, gpu:0-3), p splits by another level, C
         chooses columns, m the signal of the chart. i shows everything known about a row. +
         and - zoom the chart; ( and ) move the line below it.
-    1 again: the icicle | icicle | 2
+    1 again: blocks | icicle | 2
         All levels at once: width is time, colour a figure (m changes it). Arrow keys move,
         Enter goes into a block.
-    2  the timeline | timeline | 2
+    2  timeline | timeline | 2
         What runs when: + - zoom, a d pan, c goes to the next collective, v or a drag of
         the mouse measures. With a baseline its lanes are beneath, dim.
-    4  overheads | overheads
+    4  losses | overheads
         From the time at the hardware's peak to the time measured: each loss is a step of
         the waterfall.
-    5  the straggler | ranks
-        Which GPU the others wait for, since which layer, and how it differs. The heat
-        map is one more 5 away.
-    8  comparing |
+    5  GPUs | ranks
+        Which GPU the others wait for, since which layer, and how it differs. The
+        other tabs are one more 5 away each: grid, heat map, power, memory.
+    6  compare |
         b makes a scope the baseline of others; space marks two rows and = compares them;
-        `chopper A B` opens two runs. Then every table has differences, and 8 lists what
+        `chopper A B` opens two runs. Then every table has differences, and 6 lists what
         changed.
     taking it with you | overview
         y copies the row, Y the table, P writes a file, :issue copies a whole report. Each

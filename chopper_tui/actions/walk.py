@@ -73,7 +73,7 @@ def _go_to_end(screen: Explorer, is_last: int) -> None:
     next_pane: 1 | tab | Next panel | panel
         Give the keys to the next panel of the screen: findings, parts of the bar, detail, the tree
         at the left; the focused one has a bright border.
-    previous_pane: -1 | shift+tab | Previous panel
+    previous_pane: -1 |  | Previous panel
         Give the keys to the previous panel.
     """)
 def _go_to_panel(screen: Explorer, step: int) -> None:

@@ -24,12 +24,14 @@ from chopper_tui.commands.options import (
     open_with_progress,
     opened_run_with,
     progress_line,
+    read_options,
     view_of,
 )
 from chopper_tui.commands.output import glyphs, settings, tell, width, write
 from chopper_tui.terminal import can_draw, glyphs_of
 
 if TYPE_CHECKING:
+    from chopper_core.answers.opening import ReadOptions
     from chopper_core.ingest.follow import Follower
     from chopper_core.model.run import Run
     from chopper_core.util.progress import Progress
@@ -74,6 +76,7 @@ def explore(address: str, options: Namespace) -> int:
         check=None if options.no_cache else partial(verify_view, view),
         is_ascii=options.ascii,
         mouse=not options.no_mouse,
+        reading=read_options(options),
     )
 
 
@@ -109,6 +112,7 @@ def _watch(view: View, options: Namespace) -> int:
         exits_on_alarm=options.exit_on_alarm,
         is_ascii=options.ascii,
         mouse=not options.no_mouse,
+        reading=read_options(options),
     )
 
 
@@ -157,8 +161,12 @@ def show_run(
     exits_on_alarm: bool = False,
     is_ascii: bool = False,
     mouse: bool = True,
+    reading: ReadOptions | None = None,
 ) -> int:
-    """Show a view in the explorer; `check` then verifies what its run was read from."""
+    """Show a view in the explorer; `check` then verifies what its run was read from.
+
+    `reading` is how `:open` reads other runs.
+    """
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_core.util.memory import share_one_heap
     from chopper_tui.config import is_first_start, saved_columns, saved_splits
@@ -190,6 +198,7 @@ def show_run(
 
             app = ChopperApp(opening, view, glyphs=glyphs, config=config)
             app.check, app.follower, app.exits_on_alarm = check, follower, exits_on_alarm
+            app.reading = reading or app.reading
             code = run_app(app, mouse=config.mouse and mouse)
             if app.alarm:
                 tell(app.alarm)

@@ -39,14 +39,15 @@ from chopper_tui.history import (
     trail_to,
     with_columns_of,
 )
-from chopper_tui.keymap import LIVE, SET_SCREENS, Action, screens_of
+from chopper_tui.keymap import EXPLORE, LIVE, Action
+from chopper_tui.places import Tabs, reason_against, tabs_at, tabs_of
 from chopper_tui.screen.parts import ScreenParts
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.textual_internals import key_of_character, resume
 from chopper_tui.widgets.chart_panes import PicturePane, cards_of
 from chopper_tui.widgets.footer import KeyLine, Question
-from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
+from chopper_tui.widgets.header import Crumbs, KeyFigures, PlaceLine, Position
 
 if TYPE_CHECKING:
     from chopper_tui.widgets.dialogs import Dialog, Options
@@ -70,6 +71,14 @@ class Explorer(ScreenParts):
     ) -> None:
         super().__init__(run, data, actions, config)
         self._bindings = BindingsMap(bindings_of(actions))
+        self.notice = ""
+        self._begin(run, data, columns)
+        self.is_paused = False
+        """Whether a run that is followed stays as it is on the screen."""
+        self._rest: asyncio.TimerHandle | None = None
+
+    def _begin(self, run: Run, data: ScreenData, columns: Columns) -> None:
+        """Be at the first view of a run that was opened, with no place before it."""
         self.columns = dict(columns)
         self.trail: Trail = with_columns_of(trail_to(data.frame.view), self.columns)
         self.landing = data.frame.view
@@ -78,13 +87,16 @@ class Explorer(ScreenParts):
         """Where a person was before, the latest last."""
         self.future: list[Trail] = []
         """Where they came back from, the next last."""
-        self.notice = ""
         self.marks: Marks = ()
         self.searched = ""
         self.left: dict[object, Visit] = {}
         """Views that were left for another view of the same scope, as they were."""
         self.failed_view = ""
         """The view that the last digit asked for and that this scope doesn't have."""
+        self.lacking: dict[tuple[str, tuple[str, ...], str], str] = {}
+        """Run, path and view that were asked for in vain → the reason."""
+        self.told_moved: set[str] = set()
+        """Keys of views that moved, which said so."""
         self.entries: list[tuple[View, Trail]] = []
         """The evidence that rows of views led to, and the trail to come back on."""
         self.finding = (data.frame.view, "")
@@ -92,9 +104,6 @@ class Explorer(ScreenParts):
         self.home = run
         """The run that was opened, or the set that the run on the screen is of."""
         self._was_complete = False
-        self.is_paused = False
-        """Whether a run that is followed stays as it is on the screen."""
-        self._rest: asyncio.TimerHandle | None = None
         self._marks_of: dict[str, Marks] = {}
         """The marks in runs that aren't on the screen."""
 
@@ -211,10 +220,19 @@ class Explorer(ScreenParts):
         self.show(data)
         self.say(message)
 
+    def take(self, run: Run, data: ScreenData, columns: Columns, message: str) -> None:
+        """Show a run that was opened in place of the one before, of which nothing stays."""
+        self.is_paused = False
+        self.tell("")
+        self.arrive(trail_to(data.frame.view), data, message, run)
+        self._begin(run, data, columns)
+        self.show(data)
+
     async def reload(self, load: Callable[[], Run]) -> None:
         """Read the run again and show the same place of it, or the nearest above that it has."""
         self.home = await run_in_thread(load)
         self._was_complete = False
+        self.lacking.clear()
         self.tell("")
         trail = self.here
         await self.go(trail)
@@ -258,6 +276,30 @@ class Explorer(ScreenParts):
         self.show(data)
         self.give_keys(holder)
 
+    @property
+    def tabs(self) -> Tabs:
+        return tabs_of(self.run)
+
+    def reason_against(self, name: str) -> str:
+        """Why the scope can't have a view, as far as is known; empty: it may."""
+        known = self.lacking.get((self.run.name, self.view.path, name), "")
+        return known or reason_against(self.home, self.run, name)
+
+    def lack(self, name: str) -> None:
+        """Remember why a view that was just asked for can't be shown, as the message says."""
+        self.failed_view = name
+        self.lacking[self.run.name, self.view.path, name] = self.status.message
+        self._show_place(self.frame)
+
+    def _show_place(self, frame: Frame) -> None:
+        tabs, name = self.tabs, frame.view.name or EXPLORE
+        place = tabs[name].place if name in tabs else ""
+        shown = [
+            (each, tabs[each].title, not self.reason_against(each)) for each in tabs_at(tabs, place)
+        ]
+        self.query_one(PlaceLine).put(place=place)
+        self.query_one(Crumbs).put(frame=frame, marks=self.run.marks, tabs=shown)
+
     def trail_to(self, view: View) -> Trail:
         return with_columns_of(trail_to(view), self.columns)
 
@@ -274,12 +316,11 @@ class Explorer(ScreenParts):
         self.query_one(KeyFigures).put(data=data)
         self.fit_parts()
         is_set = isinstance(self.run, SeveralRuns)
-        screens = SET_SCREENS if is_set else screens_of(self.run, frame.view.name)
-        self.query_one(Crumbs).put(frame=frame, marks=self.run.marks, screens=screens)
+        self._show_place(frame)
         self.status.put(frame=frame, pointed="")
         self.query_one(KeyLine).put(view=frame.view.name)
         self.table.show(data, row, place.offset)
-        self.query_one(Position).put(row=self.table.cursor, rows=len(frame))
+        self.query_one(Position).count(self.table.cursor, len(frame))
         self.show_marks()
         self.show_charts()
         self.mark_panels()

@@ -45,7 +45,7 @@ from chopper_tui.widgets.chart_panes import (
 from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.footer import KeyLine, Prompt, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
-from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
+from chopper_tui.widgets.header import Crumbs, KeyFigures, PlaceLine, Position
 from chopper_tui.widgets.pane import (
     Listing,
     PaneColumn,
@@ -146,6 +146,7 @@ class ScreenParts(SteadyScreen[None]):
         self._sizes = size_classes(*self.app.size)
         self.update_classes(self._sizes, update=False)
         yield TooSmall()
+        yield PlaceLine()
         with PaneRow(id="top"):
             yield Crumbs()
             yield Position()
@@ -362,7 +363,6 @@ class ScreenParts(SteadyScreen[None]):
             part.styles.height = lines
         marked = bool(self.run.marks) and sizes["-fits"]
         self.query_one("#top").display = marked or self.has_lines
-        self.query_one(Position).styles.width = 18 if self.has_lines else 12
         self.status.display = sizes["-fits"] and (self.has_lines or bool(self.status.message))
         self.query_one(KeyLine).display = self.has_lines and not self.prompt.display
         self.mark_panels()  # Keys are never for what isn't shown.
@@ -390,7 +390,7 @@ class ScreenParts(SteadyScreen[None]):
             headline = max(headline, 2 if sizes["-panels"] else 3)
         headline = min(max(headline, 1), _MAX_HEADLINE[sizes["-tall"]]) * self.has_lines
         headline *= is_open or is_timeline
-        body, frame = self._fitted_to.height - (3 + headline) * self.has_lines, 2 * sizes["-panels"]
+        body, frame = self._fitted_to.height - (4 + headline) * self.has_lines, 2 * sizes["-panels"]
         if is_open and (self.has_lines or self._has_cards):
             lines = self._divided(body, frame, sizes)
         else:
@@ -411,6 +411,7 @@ class ScreenParts(SteadyScreen[None]):
             table = 0
         return {
             "TooSmall": int(not sizes["-fits"]),
+            "PlaceLine": int(self.has_lines),
             "KeyFigures": headline,
             "#body": _REST if sizes["-fits"] else 0,
             "ScopeTree": _WHOLE if has_tree else 0,

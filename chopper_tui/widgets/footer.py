@@ -124,7 +124,7 @@ def other_notes(frame: Frame) -> list[str]:
 
 
 _PAIRS: Final = {
-    "1": "1-9",
+    "0": "0-6",
     "]": "[ ]",
     "}": "{ }",
     "space": "spc",

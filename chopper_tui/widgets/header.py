@@ -22,13 +22,13 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.escape import clean
+from chopper_core.views import PLACES
 from chopper_core.views.frame import Frame
 from chopper_tui.draw.pieces import Line, Pieces, cut_line, fit, lead, width_of
-from chopper_tui.keymap import EXPLORE, SCREENS
+from chopper_tui.keymap import EXPLORE
 from chopper_tui.screen_data import ScreenData, key_line
 from chopper_tui.widgets.pane import Pane
 
-Screens = Mapping[str, tuple[str, ...]]
 _LONG_MARKS: Final = {
     "generated": "generated data",
     "reconstructed": "reconstructed times",
@@ -36,11 +36,9 @@ _LONG_MARKS: Final = {
     "predicted": "predicted times",
 }
 _WIDE: Final = 80
-_SHORT: Final = {"explore": "tree", "overheads": "loss", "power": "powr", "compare": "diff"}
-"""Short names that aren't the first four letters."""
-_FEWEST_NAMED: Final = 5
-"""Other digits with a name, where the current one names all that it opens."""
-_HELP_HINT: Final = "  ? help "
+_HELP_HINT: Final = "? help"
+_SHORT: Final = 4
+"""Letters of a place's name on a narrow screen."""
 _MIN_STEP_CELLS: Final = 24
 """Cells that a long step keeps before the first steps give way to it."""
 
@@ -51,7 +49,8 @@ class Crumbs(Pane):
     frame: Frame | None = None
     marks: tuple[str, ...] = ()
     """Marks that set the run's figures except for measured ones: keys of `_LONG_MARKS`."""
-    screens: Screens = SCREENS
+    tabs: Sequence[tuple[str, str, bool]] = ()
+    """View, title, and whether it can be shown, of each tab of the place."""
     news = ""
     """What changed in the run's files since they were read."""
 
@@ -75,7 +74,7 @@ class Crumbs(Pane):
             right = [(f"  base {base} ", "strong"), *right]
         totals = clean(self.frame.base) if self.frame.view.is_total else ""
         cut = cut_title(self.frame)
-        # On a narrow screen the next views are worth more than the words of the chip.
+        # On a narrow screen the tabs are worth more than the words of the chip.
         cut = cut if width >= _WIDE else cut.removesuffix(", left out")
         steps = self._names(self.frame)
         widths = [cell_width(step) for step in steps]
@@ -91,9 +90,7 @@ class Crumbs(Pane):
         # A long step gives way to the strip: the file's name, as a rule.
         short = [min(each, _MIN_STEP_CELLS) for each in widths]
         strips = (
-            strip_of_views(
-                self.frame.view.name, room - sum(each) - 3 * (len(each) - 1), self.screens
-            )
+            strip_of_tabs(self.frame.view.name, room - sum(each) - 3 * (len(each) - 1), self.tabs)
             for each in (widths, short)
         )
         strip = next(filter(None, strips), [])
@@ -113,46 +110,57 @@ class Crumbs(Pane):
         return [run, *(crumb(level, label) for level, label in view.scope)]
 
 
-def strip_of_views(current: str, room: int, screens: Screens = SCREENS) -> Pieces:
-    """The views by their digits, the current one lit, in as many words as there is room for.
+def strip_of_tabs(current: str, room: int, tabs: Sequence[tuple[str, str, bool]]) -> Pieces:
+    """The tabs of a place, the current one lit, those that can't be shown in brackets.
 
-    The current digit names all that it opens in turn, else where the view is among these, as `2/3`.
-    The others have their whole names, or four letters; where not all have room, those that come
-    next are named. Without room the current view is alone, or there is none.
+    Where not all have room, those next to the current one are named, the next ones first.
     """
-    digits, current = sorted(screens), current or EXPLORE
-    digit = next((digit for digit in digits if current in screens[digit]), "")
-    if not digit:
+    current = current or EXPLORE
+    names = [name for name, _, _ in tabs]
+    if current not in names:
         return []
-    here, names, opens = digits.index(digit), screens[digit], f"@view {digit}"
-    number = f" {names.index(current) + 1}/{len(names)}" if len(names) > 1 else ""
-    turns: list[tuple[str, str]] = [(f"{digit} ", f"dim{opens}")]
-    for name in names:
-        ink = "chosen" if name == current else "dim"
-        turns += [(name, f"{ink}@view {name}"), (" ", "text")]
-    own = [(f"{digit} {current}", f"chosen{opens}")]
-    numbered, most = [*own, (number, f"dim{opens}")], len(digits) - 1
-    whole = {each: screens[each][0] for each in digits}
-    short = {each: _SHORT.get(name, name[:4]) for each, name in whole.items()}
-    forms = [(turns[:-1], whole, most)]
-    forms += [(turns[:-1], short, shown) for shown in range(most, _FEWEST_NAMED, -1)]
-    forms += [(numbered, short, shown) for shown in range(most, -1, -1)] + [(own, short, 0)]
-    strips = (_strip(digits, here, *form) for form in forms)
-    return next((strip for strip in strips if width_of(strip) + 3 <= room), [])
+    titles = [title if can else f"({title})" for _, title, can in tabs]
+    at, count = names.index(current), len(names)
+    forms = [(0, count, " · "), (0, count, "  ")]
+    for shown in range(count - 1, 0, -1):
+        last = min(at + shown, count)
+        forms.append((max(last - shown, 0), last, "  "))
+    for first, last, gap in forms:
+        strip: list[tuple[str, str]] = [("‹ ", "dim")] * (first > 0)
+        for place in range(first, last):
+            strip += [(gap, "dim")] * (place > first)
+            ink = "chosen" if place == at else "dim"
+            strip.append((titles[place], f"{ink}@view {names[place]}"))
+        strip += [(" ›", "dim")] * (last < count)
+        if width_of(strip) + 3 <= room:
+            return strip
+    return []
 
 
-def _strip(
-    digits: Sequence[str], here: int, current: Pieces, names: Mapping[str, str], shown: int
-) -> Pieces:
-    """What is shown of the current digit, and as many others by name: first those that follow."""
-    last = min(here + shown, len(digits) - 1)
-    first = max(last - shown, 0)
-    strip: list[tuple[str, str]] = []
-    for digit in digits[first : last + 1]:
-        is_here = digit == digits[here]
-        strip += current if is_here else [(f"{digit} {names[digit]}", f"dim@view {digit}")]
-        strip.append((" ", "text"))
-    return strip[:-1]
+class PlaceLine(Pane):
+    """The places by their keys, the current one lit: in the same order at every width."""
+
+    place = ""
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        forms = (
+            (PLACES, "  "),
+            (PLACES, " "),
+            ({key: name[:_SHORT] for key, name in PLACES.items()}, " "),
+        )
+        lines = (self._line(names, gap) for names, gap in forms)
+        line = next((each for each in lines if width_of(each) <= width), [])
+        room = width - width_of(line) - len(_HELP_HINT) - 1
+        if room > 0:
+            line += [(" " * room, "text"), (_HELP_HINT, "dim@help")]
+        return [line]
+
+    def _line(self, names: Mapping[str, str], gap: str) -> Line:
+        line: Line = []
+        for key, name in names.items():
+            line.append((gap if line else " ", "text"))
+            line.append((f"{key} {name}", f"{'chosen' if key == self.place else 'dim'}@view {key}"))
+        return line
 
 
 class Position(Pane):
@@ -161,10 +169,16 @@ class Position(Pane):
     row = 0
     rows = 0
 
+    def count(self, row: int, rows: int) -> None:
+        """Show another table's rows, in as many cells as they need."""
+        cells = 2 * len(str(rows)) + 3
+        if self.styles.width is None or self.styles.width.cells != cells:
+            self.styles.width = cells
+        self.put(row=row, rows=rows)
+
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         position = f"{min(self.row + 1, self.rows)}/{self.rows}"
-        hint = _HELP_HINT if width >= len(position) + len(_HELP_HINT) + 1 else " "
-        return [[(f"{position:>{max(width - len(hint), 0)}}", "dim"), (hint, "dim@help")]]
+        return [[(f"{position:>{max(width - 1, 0)}} ", "dim")]]
 
 
 class KeyFigures(Pane):

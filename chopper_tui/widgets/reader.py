@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from textwrap import wrap
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rich.style import Style
 from rich.text import Text
@@ -19,10 +19,10 @@ from textual.widgets import Static
 from chopper_core.columns.quantities import QUANTITIES
 from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.render.cells import level_title
-from chopper_core.views import VIEWS, view_spec, view_specs
+from chopper_core.views import TABS, TREE, view_spec
 from chopper_core.views.frame import Frame
 from chopper_core.views.spec import FIGURE, SUMS
-from chopper_tui.keymap import EXPLORE, GROUPS, INFO, Action
+from chopper_tui.keymap import GROUPS, INFO, Action
 from chopper_tui.widgets.dialogs import Sought
 
 
@@ -149,10 +149,10 @@ def help_text(
     own = [each for each in actions if each.view and each.view == frame.view.name]
     for action in own:
         help_.action(action)
-    help_.section("Screens: views of the scope, by digit or by :view NAME")
-    for keys, name, asks, splits in screen_table():
+    help_.section("Places and their tabs: a digit opens a place, again its next tab")
+    for key, title, name, asks, splits in tab_rows():
         body = f"{asks} Split by {splits}." if splits else asks
-        help_.entry(f"{keys}  {name}", body, performs=("view", name))
+        help_.entry(f"{key}  {title}", body, f":view {name}", performs=("view", name))
     for group in GROUPS:
         help_.section(group)
         for action in actions:
@@ -215,14 +215,29 @@ class _Help:
         text.append("\n")
 
 
-def screen_table() -> list[tuple[str, str, str, str]]:
-    """(digit, name, question, splits) of every screen, for the help and the README."""
-    rows = [("1", EXPLORE, "Where does the scope's time go, level by level?", "")]
-    rows += [
-        (VIEWS[each.name], each.name, each.question, ", ".join(each.by)) for each in view_specs()
-    ]
-    rows.sort(key=lambda row: row[0])
-    return [*rows, ("!", INFO, "Which sources were read, aligned, labelled or left out?", "")]
+class TabRow(NamedTuple):
+    """A view as the help and the docs list it."""
+
+    key: str
+    title: str
+    """Its place and its tab there."""
+    name: str
+    question: str
+    splits: str = ""
+
+
+def tab_rows() -> list[TabRow]:
+    """Every view, in the order of the places and their tabs; last what `!` opens."""
+    rows = []
+    for name, tab in TABS.items():
+        if name == TREE:
+            rows.append(TabRow(tab.place, tab.name, name, "Where does the scope's time go?"))
+        else:
+            spec = view_spec(name)
+            rows.append(TabRow(tab.place, tab.name, name, spec.question, ", ".join(spec.by)))
+    rows.sort(key=lambda row: row.key)
+    asks = "Which sources were read, aligned, labelled or left out?"
+    return [*rows, TabRow("!", "Notes and sources", INFO, asks)]
 
 
 def _here(frame: Frame) -> tuple[str, list[tuple[str, str]]]:

@@ -344,7 +344,7 @@ def test_show_with_the_chart_is_what_a_snapshot_holds(
     *_, command = charted.splitlines()
     assert shown(capsys, *shlex.split(command)[1:], "--width", "0") == charted
     run = open_cached(str(trace))
-    path = write_snapshot(run, query(run, parse(f"{trace}:gpu=0")), f"text {tmp_path / 's.txt'}")
+    path, _ = write_snapshot(run, query(run, parse(f"{trace}:gpu=0")), f"text {tmp_path / 's.txt'}")
     assert path.read_text(encoding="utf-8") == charted
 
 

@@ -40,7 +40,7 @@ from chopper_core.util.atomic import stamp_of
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
-from chopper_tui.commands.report import LOOK
+from chopper_tui.draw.page import LOOK
 from tests.allocating import allocating_run
 from tests.demo import demo_run
 from tests.fuzz.seeds import small_trace

@@ -310,4 +310,4 @@ def test_rocpd_states_waits(tmp_path: Path, all_waits: bool) -> None:
         assert found[15] == set() and made.behind[15]
         found = {**found, 15: made.behind[15]}
     assert found == made.behind
-    assert not any("hip_event" in note for note in run.sources[0].notes)
+    assert not any("rocpd_hip_event (" in note for note in run.sources[0].notes)

@@ -18,7 +18,7 @@ from chopper_core.render.drawing import picture
 from chopper_core.render.report import report
 from chopper_core.views.query import query
 from chopper_tui.cli import main
-from chopper_tui.commands.report import LOOK
+from chopper_tui.draw.page import LOOK
 from tests.demo import demo_run
 from tests.tui.explorer import sample_run
 

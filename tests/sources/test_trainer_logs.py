@@ -56,13 +56,13 @@ Expected = dict[str, list[float]]
             PRIMUS,
             {"step_ns": [2701.1e6, 2701.2e6, 2701.3e6], "tflops": [210.5] * 3,
              "tokens_per_s": [12130.4] * 3, "loss": [2.352391] * 3, "grad_norm": [0.132] * 3,
-             "memory_bytes": [227.35 * _GIB] * 3},
+             "memory_bytes": [227.35 * _GIB] * 3, "capacity_bytes": [255.98 * _GIB] * 3},
         ),
         (
             TITAN,
             {"tokens_per_s": [7281, 7282, 7283], "tflops": [407.35] * 3, "mfu_pct": [41.19] * 3,
              "loss": [8.1661, 8.1662, 8.1663], "grad_norm": [3.6855] * 3,
-             "memory_bytes": [2.5 * _GIB] * 3},
+             "memory_bytes": [2.5 * _GIB] * 3, "capacity_bytes": [2.5 / 0.0312 * _GIB] * 3},
         ),
         (
             VERL,
@@ -84,7 +84,8 @@ Expected = dict[str, list[float]]
             XTUNER,
             {"step_ns": [3.21e9, 3.22e9, 3.23e9], "tokens_per_s": [10150.4] * 3,
              "loss": [1.51, 1.52, 1.53], "grad_norm": [0.75] * 3, "learning_rate": [1e-5] * 3,
-             "memory_bytes": [60.5 * _GIB] * 3, "data_ns": [0.0125e9] * 3},
+             "memory_bytes": [60.5 * _GIB] * 3, "reserved_bytes": [64.0 * _GIB] * 3,
+             "data_ns": [0.0125e9] * 3},
         ),
     ],
 )  # fmt: skip

@@ -105,9 +105,13 @@ async def test_the_palette_offers_all() -> None:
         await at.press("ctrl+p")
         assert isinstance(at.app.screen, Chooser)
         offered = [title for _, title, _ in at.app.screen._options]
-        assert offered[: len(ACTIONS)] == [action.title for action in ACTIONS]
-        for kind in ("View: Overview", "Theme: ", "Column: ", "Signal: "):
-            assert any(title.startswith(kind) for title in offered[len(ACTIONS) :]), kind
+        # What people look for comes first: the places and their tabs, then files and comparing.
+        places = [f"{tab.place}  {tab.name}" for tab in at.explore.tabs.values()]
+        assert offered[: len(places)] == places and places[0] == "0  Summary"
+        assert "Snapshot" in offered[len(places) :][:6]
+        assert {action.title for action in ACTIONS} <= {*offered}
+        for kind in ("Theme: ", "Column: ", "Signal: "):
+            assert any(title.startswith(kind) for title in offered[len(places) :]), kind
 
 
 @pytest.mark.few(1)

@@ -186,7 +186,7 @@ async def test_keys_while_an_address_is_edited_are_its_own() -> None:
 
 async def test_a_click_on_the_breadcrumb_edits_it() -> None:
     async with explorer(view=View(RUN, ("0",))) as at:
-        step = at.text().splitlines()[0].index("GPU 0")
+        step = at.text().splitlines()[1].index("GPU 0")
         await at.pilot.click(Crumbs, offset=(step, 0))
         await at.settle()
         assert is_open(at)

@@ -85,20 +85,20 @@ async def test_what_comes_is_shown_and_the_row_keeps_its_name(folder: Path) -> N
 async def test_live_shows_samples_as_they_come_and_pauses(folder: Path) -> None:
     async with following(folder, "?view=live") as driven:
         await until(driven, "1697")
-        assert "step ms" in driven.text() and "live" in driven.lines()[0]
+        assert "step ms" in driven.text() and "live" in driven.lines()[1]
         driven.explore.table.move_to_label("1")
         with (folder / "power.csv").open("a") as log:
             log.write(row(44, 0) + row(44, 1))
         await until(driven, "1656")
         assert driven.label == "1"
         await driven.press("space")
-        assert "paused" in driven.lines()[0]
-        before = driven.lines()[2:-3]
+        assert "paused" in driven.lines()[1]
+        before = driven.lines()[3:-3]
         with (folder / "power.csv").open("a") as log:
             log.write(row(45, 0) + row(45, 1))
         await asyncio.sleep(0.1)
         await driven.settle()
-        assert driven.lines()[2:-3] == before
+        assert driven.lines()[3:-3] == before
         await driven.press("space")
         await until(driven, "1655")
 
@@ -204,13 +204,13 @@ def test_lanes_end_with_their_own_samples_where_another_source_goes_on() -> None
 async def test_the_digit_of_live_opens_it_only_while_the_run_is_followed(folder: Path) -> None:
     # At 80 columns the line has that word for fresh samples only, which a slow machine may lack.
     async with following(folder, "?view=overview", size=(120, 36)) as driven:
-        await until(driven, "overview live")
-        await driven.press("0")
+        await until(driven, "live · summary · findings")
+        await driven.press("0", "0")
         assert driven.frame.view.name == "live"
         await driven.press("0")
         assert driven.frame.view.name == "overview"
     async with explorer(run=open_run(str(folder), jobs=1)) as at:
-        await at.press("0", "0")
+        await at.press("0")
         assert at.frame.view.name == "overview"
         await at.command("view live")
-        assert at.frame.view.name == "live" and "0 live" in at.lines()[0]
+        assert at.frame.view.name == "live" and "live" in at.lines()[1]

@@ -48,7 +48,7 @@ async def test_tab_walks_the_panels_in_reading_order(
             assert focused(at) == [name]
             await at.press("tab")
         assert focused(at) == walk[:1]
-        await at.press("shift+tab")
+        await at.command("previous-pane")
         assert focused(at) == walk[-1:]
         assert len(walk) > 1 or "no other part" in at.status
 
@@ -57,7 +57,9 @@ async def test_the_tree_at_the_left_is_a_second_cursor_at_another_level() -> Non
     """The tree's keys make its node the scope, while the table has the rows of that scope."""
     async with explorer((200, 60), demo_run(), View(demo_run().name, ("5", "11"))) as at:
         tree, table = at.explore.scope_tree, at.explore.table
-        await at.press("j", "shift+tab", "shift+tab")
+        await at.press("j")
+        await at.command("previous-pane")
+        await at.command("previous-pane")
         assert focused(at) == ["ScopeTree"] and tree.place == View(demo_run().name, ("5", "11"))
         assert table.cursor == 1 and "▌" in at.text()
         await at.press("j", "j", "enter")
@@ -76,7 +78,9 @@ async def test_places_of_the_tree_are_opened_and_closed_with_the_scope_as_it_is(
         def names() -> list[str]:
             return [line.split("│")[1][:24].strip() for line in at.lines() if "│" in line]
 
-        await at.press("shift+tab", "shift+tab", "g", "j")
+        await at.command("previous-pane")
+        await at.command("previous-pane")
+        await at.press("g", "j")
         assert tree.place is not None and tree.place.path == ("0",)
         closed = names()
         await at.press("right")
@@ -106,7 +110,7 @@ async def test_the_states_of_a_node_add_up_and_sort_its_rows() -> None:
         elapsed = query(demo_run(), View(demo_run().name)).values["elapsed_ns"].at(5)
         assert [each.name for each in bar.series] == [*STATE_TITLES.values()]
         assert elapsed is not None and total == pytest.approx(elapsed / 1e6)
-        await at.press("shift+tab")
+        await at.command("previous-pane")
         assert focused(at) == ["PicturePane"]
         await at.press("j", "j", "?")
         assert "exposed communication" in at.text() and "[exposed_comm_ns]" in at.text()
@@ -157,11 +161,13 @@ async def test_a_click_on_a_part_of_the_states_sorts() -> None:
 
 async def test_the_cursor_stays_on_a_bar_of_fewer_parts() -> None:
     async with explorer((120, 36), demo_run(), View(demo_run().name)) as at:
-        await at.press("shift+tab", "j", "j", "tab")
+        await at.command("previous-pane")
+        await at.press("j", "j", "tab")
         assert focused(at) == ["FrameTable"]
         (bar,) = at.explore.data.states
         at.explore.query_one(PicturePane).show([replace(bar, series=bar.series[:1])])
-        await at.press("shift+tab", "enter")
+        await at.command("previous-pane")
+        await at.press("enter")
         assert at.frame.sort == "-" + next(iter(STATE_TITLES))
 
 

@@ -95,6 +95,11 @@ async def test_a_snapshot_as_picture_and_as_md(
         assert "| " in (tmp_path / "here.md").read_text(encoding="utf-8")
 
 
+NO_WORDS = ("at", "by", "of", "measure", "bench", "open", "report")
+ELSEWHERE = ("view", "snapshot", "export")
+"""Views and files are opened by other tests."""
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("path", "name"),
@@ -109,9 +114,8 @@ async def test_every_argument_completes_to_what_is_taken(path: tuple[str, ...], 
         assert {name.removesuffix(MORE) for name in words} | {"go"} == set(taking)
         del taking["go"]
         for name, action in taking.items():
-            assert words[name] or name in ("at", "by", "of", "measure", "bench"), name
-            # Views and files are opened elsewhere.
-            offered = words[name][:2] if name not in ("view", "snapshot") else ()
+            assert words[name] or name in NO_WORDS, name
+            offered = words[name][:2] if name not in ELSEWHERE else ()
             for word in offered:
                 await at.command(f"{action.verb} {word}{'0' * word.endswith('>')}")
                 if not isinstance(at.app.screen, Explorer):

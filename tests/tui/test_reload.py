@@ -21,7 +21,7 @@ async def news_of(driven: Driven) -> str:
     """The first line of the screen once changes were looked for."""
     driven.app._tell(driven.app._opening.files.news())
     await driven.settle()
-    return driven.lines()[0]
+    return driven.lines()[1]
 
 
 def test_news_of_files(tmp_path: Path) -> None:

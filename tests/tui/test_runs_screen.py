@@ -82,7 +82,8 @@ async def test_a_failed_run_says_why() -> None:
 @pytest.mark.sweep
 async def test_the_cards_of_a_set_have_no_outliers_and_no_columns_of_its_table() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
-        await at.press("9", "e")
+        await at.command("view findings")
+        await at.press("e")
         assert "no column here has numbers" in at.status
         await at.press("C")
         assert "Columns of tables" in at.text() and "step time" not in at.text()
@@ -135,7 +136,7 @@ async def test_figures_are_divided_by_a_row_then_the_best() -> None:
 @pytest.mark.sweep
 async def test_sweep_and_front() -> None:
     async with explorer((120, 40), set_of_runs()) as at:
-        await at.press("2")
+        await at.press("6")
         assert at.frame.view.name == "sweep" and list(at.frame.labels) == ["2", "4", "8", "16"]
         await at.command("of exposed_comm_pct")
         assert at.frame.view.of == "exposed_comm_pct"

@@ -228,7 +228,7 @@ async def test_the_row_on_every_gpu_says_so_after_a_long_name() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 async def test_key_figures_give_way(width: int) -> None:
     async with explorer((width, 24), measured_run(), View("sample.json", DEEP)) as at:
-        line = at.lines()[1]
+        line = at.lines()[2]
         values = figures_shown(
             at.explore.run, at.frame.view, ("gfx_mhz", "gfx_util_pct", "power_w")
         )

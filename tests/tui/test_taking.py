@@ -55,7 +55,7 @@ def text_of(picture: str) -> str:
 async def taken(at: Driven, format_name: str) -> str:
     path = Path(f"taken.{format_name}")
     await at.command(f"snapshot {format_name} {path}")
-    assert at.status == f"wrote {path}"
+    assert at.status.endswith(f": {path}")
     return path.read_text(encoding="utf-8")
 
 

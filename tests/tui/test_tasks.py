@@ -177,10 +177,10 @@ class Task:
 
 
 TASKS = (
-    Task("Which GPU is the straggler, and why?", (), 1, straggler, "findings of the overview"),
+    Task("Which GPU is the straggler, and why?", (), 1, straggler, "findings of the summary"),
     Task(
         "Which kernel costs most, and in which layer?",
-        ("3", "enter", "5", "5"),
+        ("3", "enter", "5", "5", "5"),
         4,
         costliest_kernel,
         "kernels, then the heat map of the first one",
@@ -190,7 +190,7 @@ TASKS = (
         (),
         2,
         exposed_communication,
-        "findings of the overview; `6` has all of it",
+        "findings of the summary; Losses · communication has all of it",
     ),
     Task(
         "What clock has a GPU in backward, against the others?",
@@ -199,8 +199,8 @@ TASKS = (
         clock_in_backward,
         "the row on every GPU, beside the tree",
     ),
-    Task("Is the run host-bound?", ("9",), 2, host_bound, "findings"),
-    Task("What got slower in B?", ("8",), 1, slower_in_b, "compare, of `chopper A B`"),
+    Task("Is the run host-bound?", ("0",), 2, host_bound, "findings"),
+    Task("What got slower in B?", ("6",), 1, slower_in_b, "compare, of `chopper A B`"),
     Task(
         "How well do the MLP's GEMMs use the matrix units?",
         ("3", "p", "o", "enter"),
@@ -210,7 +210,7 @@ TASKS = (
     ),
     Task(
         "Which operations wait for communication?",
-        ("6", "p", "down", "enter"),
+        ("4", "4", "4", "4", "p", "down", "enter"),
         6,
         waiting_operations,
         "comms by the operation that follows",

@@ -19,10 +19,10 @@ async def test_the_key_switches_to_totals_and_back(size: tuple[int, int]) -> Non
         gpus = len(run.gpus)
         assert at.frame.address.endswith("?base=total")
         assert at.frame.total["elapsed_ns"] == pytest.approx(each * gpus * steps)
-        where = at.text() if size[0] < 120 else at.text().splitlines()[0]
+        where = at.text() if size[0] < 120 else at.text().splitlines()[1]
         assert f"total of {gpus} GPUs × {steps} steps" in where
         await at.press("enter")
         assert at.frame.base == f"total of {steps} steps"
         await at.press("escape", "U")
         assert at.frame.total["elapsed_ns"] == each
-        assert "total of" not in at.text().splitlines()[0]
+        assert "total of" not in at.text().splitlines()[1]

@@ -19,7 +19,7 @@ from chopper_core.model.table import NO_LABEL, STATES
 from chopper_core.model.view import View
 from chopper_core.render.report import report
 from chopper_core.views.query import query
-from chopper_tui.commands.report import LOOK
+from chopper_tui.draw.page import LOOK
 from tests.align.loops import Launch, Loop, Op, Wait, Work, loop_of, shifted
 from tests.align.traces import MAIN, Event
 from tests.support import details, opened_events, rows_of

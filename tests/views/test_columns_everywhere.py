@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
+import numpy as np
 import pytest
 
 from chopper_core.columns import METRICS
+from chopper_core.graph.collectives import collectives_of
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -75,8 +78,6 @@ def test_the_total_is_that_of_the_rows_above_it(run: Run, view: str) -> None:
 
 
 def test_quantiles_are_columns_of_the_tree(run: Run) -> None:
-    import numpy as np
-
     found = query(run, parse("R:gpu=2/iteration=11?columns=median_ns,p95_ns,kernel_pct"))
     table = run.table
     of_phase: dict[str, list[int]] = {}
@@ -91,3 +92,59 @@ def test_quantiles_are_columns_of_the_tree(run: Run) -> None:
         assert row["kernel_pct"] == pytest.approx(100 * sum(own) / sum(whole))
     assert found.total["p95_ns"] == pytest.approx(np.quantile(whole, 0.95))
     assert found.total["kernel_pct"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("order", ["layer", "phase", "gpu", "operation"])
+def test_waits_and_bandwidths_are_columns_of_the_tree(run: Run, order: str) -> None:
+    """By a loop over the matched collectives: a row has those of which it has a kernel."""
+    names = ("wait_ns", "caused_ns", "times_last", "bus_gbps", "last_gpu", "exposed_pct")
+    found = query(run, parse(f"R?order={order}&base=total&columns={','.join(names)}"))
+    table, whole = run.table, collectives_of(run)
+    assert whole is not None
+    counted = set(run.tree_of(found.view).node(()).rows.tolist())
+    waits, caused, times, last = Counter[str](), Counter[str](), Counter[str](), {}
+    moved, took, exposed, lasted = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    for number in range(len(whole)):
+        place = np.flatnonzero(whole.member_set == number)
+        rows = whole.rows[place].tolist()
+        labels = [table.text_of(order, int(table.column(order)[row])) for row in rows]
+        for row, label, wait in zip(rows, labels, whole.member_wait_ns[place], strict=True):
+            if row not in counted:
+                continue
+            waits[label] += int(wait)
+            exposed[label] += int(table.exposed_comm_ns[row])
+            lasted[label] += int(table.duration_ns[row])
+            if whole.complete[number] and table.gpu[row] == whole.last_gpu[number]:
+                caused[label] += int(whole.member_wait_ns[place].sum())
+                times[label] += 1
+        if not whole.complete[number]:
+            continue
+        ranks = int(whole.size[number])
+        kind = table.operations[int(whole.kind[number])]
+        factor = (2 if kind == "all_reduce" else 1) * (ranks - 1) / ranks
+        for label in {label for row, label in zip(rows, labels, strict=True) if row in counted}:
+            if whole.bytes[number] >= 0:
+                moved[label] += factor * int(whole.bytes[number])  # type: ignore[assignment]
+                took[label] += int(whole.transfer_ns[number])
+            last.setdefault(label, Counter())[f"GPU {whole.last_gpu[number]}"] += 1
+    assert last and took
+    for number, label in enumerate(found.labels):
+        row = found.row(number)
+        assert (row["wait_ns"], row["caused_ns"], row["times_last"]) == (
+            waits[label],
+            caused[label],
+            times[label],
+        )
+        if took[label]:
+            assert row["bus_gbps"] == pytest.approx(moved[label] / took[label])
+        if label in last:
+            most = last[label][str(row["last_gpu"])]
+            assert most == max(last[label].values())
+        if lasted[label]:
+            assert row["exposed_pct"] == pytest.approx(100 * exposed[label] / lasted[label])
+        else:
+            assert row["bus_gbps"] is row["last_gpu"] is row["exposed_pct"] is None
+    assert found.total["wait_ns"] == sum(waits.values())
+    assert found.total["bus_gbps"] == pytest.approx(
+        query(run, parse("R?view=comms&base=total&columns=bus_gbps")).total["bus_gbps"]
+    )

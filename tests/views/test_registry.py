@@ -41,7 +41,7 @@ def test_each_module_offers_what_the_protocol_names() -> None:
         if spec.has_preview:
             hints = get_type_hints(Previewed.preview)
             assert get_type_hints(getattr(module, "preview")) == hints  # noqa: B009
-        assert spec.title and spec.question and spec.no_statistic
+        assert spec.title == VIEWS[spec.name].name and spec.question and spec.no_statistic
         assert len(set(spec.by)) == len(spec.by)
     assert [view_spec(name).name for name in SET_VIEWS] == list(SET_VIEWS)
 

@@ -27,7 +27,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="pareto",
-    title="Pareto front",
+    title="Compare · Pareto front",
     question="Which runs does no other run beat in two figures at once?",
     of="two figures of a run with a comma between, such as run_tokens_per_s,j_per_token",
     by_of_runs=RUN_LEVEL,

@@ -25,7 +25,7 @@ from chopper_core.views.spec import RUN_FIGURE, SETTINGS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="sweep",
-    title="Sweep",
+    title="Compare · sweep",
     question="How does a figure of the runs change with one of their settings?",
     of=RUN_FIGURE,
     by_of_runs=SETTINGS,

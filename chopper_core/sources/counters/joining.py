@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from chopper_core.sources.counters.references import fuller_agent, same_agent
 from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
+from chopper_core.sources.trace import Activities, Launches
 from chopper_core.tables.columns import Interner
 from chopper_core.tables.losses import ABSENT, merged_losses
 from chopper_core.util.arrays import Index, Int64
@@ -46,6 +47,9 @@ DIFFERS_BY: Final = 0.01
 """Relative difference above which the values of one counter in two passes are noted."""
 _SIZES: Final = ("grid", "workgroup")
 _TIMES: Final = ("start_ns", "end_ns")
+_PROCESS_IDS, _PROGRAM_IDS = 40, 52
+"""The bits of correlation ids of one process, and of those of one program."""
+_Linked = TypeVar("_Linked", Dispatches, Launches, Activities)
 _Number = TypeVar("_Number", np.int32, np.int64, np.float64)
 
 
@@ -94,8 +98,8 @@ def joined_dispatches(parts: Sequence[DispatchRun]) -> DispatchRun:
     On a GPU that several processes used, dispatches are ordered by process.
     """
     joined, *others = parts
-    for other in others:
-        there = _in_terms_of(joined, other)
+    for number, other in enumerate(others, 1):
+        there = _with_own_ids(_in_terms_of(joined, other), number << _PROCESS_IDS)
         ours = distinct(joined.dispatches.gpu)
         shared = ours[np.isin(ours, there.dispatches.gpu)]
         rows = _in_order(_merged(joined.dispatches, there.dispatches))
@@ -114,8 +118,8 @@ def one_after_another(programs: Sequence[DispatchRun]) -> DispatchRun:
     """
     in_order = sorted(programs, key=_first_start)
     joined, *others = in_order
-    for other in others:
-        there = _in_terms_of(joined, other)
+    for number, other in enumerate(others, 1):
+        there = _with_own_ids(_in_terms_of(joined, other), number << _PROGRAM_IDS)
         rows = _merged(joined.dispatches, there.dispatches)
         joined = _with_new_rows(joined, there, _taken(rows, stable_order(rows.gpu)), [])
     if not others:
@@ -136,7 +140,15 @@ def _with_new_rows(
     """The run of both, whose times are on one clock."""
     joined = _with_rows(base, there, rows, notes)
     passes = max(base.passes, there.passes)
-    return replace(joined, passes=passes, sampled=_sampled(base, there))
+    calls = replace(there.calls, thread=there.calls.thread + np.int32(len(base.threads)))
+    return replace(
+        joined,
+        passes=passes,
+        sampled=_sampled(base, there),
+        calls=base.calls.joined(calls),
+        threads=[*base.threads, *there.threads],
+        copies=base.copies.joined(there.copies),
+    )
 
 
 def _first_start(run: DispatchRun) -> int:
@@ -243,6 +255,29 @@ def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
         dispatches=_taken(rows, by_gpu),
         sampled=[replace(each, gpu=int(gpu_code[each.gpu])) for each in other.sampled],
         syncs=replace(other.syncs, device=gpu_code[other.syncs.device]),
+        calls=replace(other.calls, name=name_code[other.calls.name]),
+        copies=replace(
+            other.copies,
+            name=name_code[other.copies.name],
+            device=gpu_code[other.copies.device],
+        ),
+    )
+
+
+def _with_own_ids(run: DispatchRun, number: int) -> DispatchRun:
+    """The run whose correlation ids are none of those of runs with other numbers."""
+
+    def shifted(ids: Int64) -> Int64:
+        return np.where(ids > 0, ids + number, ids)
+
+    def with_ids(rows: _Linked) -> _Linked:
+        return replace(rows, correlation=shifted(rows.correlation))
+
+    return replace(
+        run,
+        dispatches=with_ids(run.dispatches),
+        calls=with_ids(run.calls),
+        copies=with_ids(run.copies),
     )
 
 
@@ -371,6 +406,9 @@ def _with_rows(
         losses=merged_losses(base.losses, other.losses),
         sampled=base.sampled,
         syncs=base.syncs,
+        calls=base.calls,
+        threads=base.threads,
+        copies=base.copies,
     )
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.hardware import Agent
+from chopper_core.sources.trace import Launches
 from chopper_core.tables.columns import Columns, GrowingColumns
 from chopper_core.tables.losses import ABSENT
 from chopper_core.util.arrays import Int32, Int64
-from chopper_core.util.grouping import distinct, first_equal, stable_order
+from chopper_core.util.grouping import distinct, first_equal, ranked, stable_order
 from chopper_core.util.patterns import late
 
 _REFERENCE: Final = late(
@@ -125,6 +127,9 @@ def _text(row: Mapping[str, Any], key: str) -> str:
     return "" if value is None else str(value).strip()
 
 
+_CALL: Final = ("correlation", "thread", "start_ns", "end_ns", "name")
+
+
 class HostSide:
     """The host's roctx ranges and launch calls of one profiled process."""
 
@@ -132,7 +137,7 @@ class HostSide:
         self._ranges = GrowingColumns(
             dict.fromkeys(("thread", "start_ns", "end_ns", "name"), np.int64)
         )
-        self._calls = GrowingColumns(dict.fromkeys(("correlation", "thread", "start_ns"), np.int64))
+        self._calls = GrowingColumns(dict.fromkeys(_CALL, np.int64))
 
     def add_ranges(self, ranges: Columns) -> None:
         """Append ranges; those without a duration are marks, which contain nothing."""
@@ -140,8 +145,31 @@ class HostSide:
         self._ranges.add({name: column[is_range] for name, column in ranges.items()})
 
     def add_calls(self, calls: Columns) -> None:
-        known = (calls["correlation"] > 0) & (calls["start_ns"] >= 0)
-        self._calls.add({name: column[known] for name, column in calls.items()})
+        """Append calls; those without the code of a name show only what they launched."""
+        names = calls.get("name", np.full(len(calls["start_ns"]), ABSENT))
+        known = (calls["start_ns"] >= 0) & ((calls["correlation"] > 0) | (names >= 0))
+        columns = {**{name: calls[name] for name in _CALL if name != "name"}, "name": names}
+        self._calls.add({name: column[known] for name, column in columns.items()})
+
+    @cached_property
+    def _all_calls(self) -> Columns:
+        """The calls, once all of them are there."""
+        return self._calls.joined()
+
+    def calls(self, process: int) -> tuple[Launches, list[tuple[int, int]]]:
+        """The calls with names and valid times, and process and thread of each thread code."""
+        rows = self._all_calls
+        kept = (rows["name"] >= 0) & (rows["end_ns"] >= rows["start_ns"])
+        rows = {name: column[kept] for name, column in rows.items()}
+        threads, code = ranked(rows["thread"])
+        found = Launches(
+            name=rows["name"].astype(np.int32),
+            thread=code.astype(np.int32),
+            start_ns=rows["start_ns"],
+            duration_ns=rows["end_ns"] - rows["start_ns"],
+            correlation=np.where(rows["correlation"] > 0, rows["correlation"], ABSENT),
+        )
+        return found, [(process, thread) for thread in threads.tolist()]
 
     def regions(self, dispatches: Columns) -> tuple[Int32, bool]:
         """Return the name of the innermost range around each dispatch, or ABSENT.
@@ -149,13 +177,13 @@ class HostSide:
         The time of a dispatch is that of the call with its correlation id, else its start on the
         GPU; the second value is whether any range was found by the latter.
         """
-        ranges, calls = self._ranges.joined(), self._calls.joined()
+        ranges, calls = self._ranges.joined(), self._all_calls
         thread, time_ns = dispatches["thread"].copy(), dispatches["start_ns"].copy()
         found = np.full(len(time_ns), ABSENT, np.int32)
         if not len(ranges["thread"]):
             return found, False
         call = first_equal(calls["correlation"], dispatches["correlation"])
-        was_launched = call >= 0
+        was_launched = (call >= 0) & (dispatches["correlation"] > 0)
         thread[was_launched] = calls["thread"][call[was_launched]]
         time_ns[was_launched] = calls["start_ns"][call[was_launched]]
         for one in distinct(thread).tolist():

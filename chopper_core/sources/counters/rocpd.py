@@ -52,6 +52,7 @@ from chopper_core.util.grouping import (
     stable_order,
     sums_of,
 )
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocprofv3 (rocpd)"
@@ -69,7 +70,7 @@ _FIRST_REPLAYS: Final = (3, 0, 2)
 """Before, no profiler that writes these databases replayed kernels."""
 _READ: Final = (DISPATCHES, *(f"rocpd_{name}" for name in (
     "metadata", "string", "event", "region", "pmc_event", "sample", "track", "timestamp",
-    "hip_event", "graph_launch",
+    "hip_event", "graph_launch", "memory_copy",
 )))  # fmt: skip
 """The relations that something is read from, besides those of `_INFO`."""
 _INFO: Final = "rocpd_info_"
@@ -78,6 +79,8 @@ _OF_TRACK: Final = frozenset(("nid", "pid", "tid", "agent_id", "queue_id", "stre
 _DIMENSIONS: Final = ("xcc", "shader_engine", "instance")
 _GAP: Final = 8
 """Of so many usual distances between samples, the counter was off."""
+_LZ4: Final = b"\x04\x22\x4d\x18"
+_MOST_UNPACKED_BYTES: Final = 1 << 20
 _SUFFIX: Final = r"_?[0-9a-fA-F][0-9a-fA-F_-]{7,}"
 _FOREIGN: Final = (
     (
@@ -116,9 +119,18 @@ _AGENT_COLUMNS: Final = (
     "id", "type", "absolute_index", "logical_index", "type_index", "name", "product_name",
     "model_name", "extdata",
 )  # fmt: skip
+_KEYS: Final = frozenset(("id", "guid", "nid"))
+"""Columns by which rows are found."""
 _TIMES: Final = ("start", "end", "timestamp")
 _REGION_COLUMNS: Final = ("tid", "start", "end", "name_id", "event_id")
 _MARKER: Final = "MARKER"
+_CALLS: Final = "HIP"
+_CALL_OF_HIP: Final = late(r"_{0,2}hip[A-Z]")
+_COPY: Final = late(r"(?:MEMORY_COPY_)?(host|device)_?to_?(host|device)", re.IGNORECASE)
+_COPY_COLUMNS: Final = {
+    "start_ns": "start", "end_ns": "end", "queue": "queue_id", "bytes": "size", "event": "event_id",
+}  # fmt: skip
+_COPY_ENDS: Final = ("dst_agent_id", "src_agent_id", "name_id")
 _REGISTERS: Final = {"vgprs": "arch_vgpr_count", "accumulators": "accum_vgpr_count"}
 _LOOKED_UP: Final[Mapping[str, tuple[str, ...]]] = {
     "strings": ("rocpd_string", "string"),
@@ -246,6 +258,8 @@ class _RocpdProcess:
         """Code of a counter → how often each dispatch was replayed to measure it."""
         self.samples = GrowingColumns(_SAMPLE_COLUMNS)
         self.barriers = GrowingColumns(dict.fromkeys(_BARRIER_COLUMNS, np.int64))
+        self.copied = GrowingColumn(np.int64)
+        """The events of copies."""
 
     def of(self, name: str, number: Any) -> Any:
         return self.known[name].get(number, (None,))[0]
@@ -311,7 +325,34 @@ class _RocpdProcess:
             ]
         )
         table.host.add_ranges(marks)
+        columns["name"] = codes_of(name_ids, self._call_name)
         table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
+
+    def _call_name(self, name_id: Any) -> int:
+        """The code of the name of a call of HIP; ABSENT for any other region."""
+        text = str(self.of("strings", name_id) or "")
+        return self.table.names[text] if _CALL_OF_HIP.match(text) else ABSENT
+
+    def add_copies(self, given: Mapping[str, Sequence[Any]]) -> None:
+        """Add copies of memory: of the GPU that they are to, else of that which they are from."""
+        table, gpus = self.table, self.gpus
+
+        def gpu_of(agent: Any) -> int:
+            return table.agents.of_id(gpus, agent) if agent in gpus else ABSENT
+
+        def name(name_id: Any) -> int:
+            text = str(self.of("strings", name_id) or "copy")
+            if match := _COPY.fullmatch(text):
+                (source, target) = (each.title() for each in match.groups())
+                text = f"Memcpy {source[0]}to{target[0]} ({source} -> {target})"
+            return table.names[text]
+
+        columns = {name: int_column(given[column]) for name, column in _COPY_COLUMNS.items()}
+        to_gpu, from_gpu = (codes_of(given[f"{end}_agent_id"], gpu_of) for end in ("dst", "src"))
+        columns["gpu"] = np.where(to_gpu >= 0, to_gpu, from_gpu)
+        columns["name"] = codes_of(given["name_id"], name)
+        columns["correlation"] = self.stacks.of(columns.pop("event"))
+        table.add_copies(columns)
 
     def counter(self, counter_id: Any) -> int:
         name, units, description = self.known["counters"].get(counter_id, (None,) * 4)[:3]
@@ -477,6 +518,8 @@ class _Reader:
         self._losses = Losses(notes=unwritten(path))
         self._version = _schema(database)
         self._notes: list[str] = []
+        self._columns_read: defaultdict[str, set[str]] = defaultdict(set)
+        """Of each relation."""
         self._losses.newer = _newer(self._version)
         self._processes: defaultdict[str, _RocpdProcess] = defaultdict(_RocpdProcess)
 
@@ -487,14 +530,19 @@ class _Reader:
         profiled = self._read_dispatches()
         for process, given in self._rows("rocpd_hip_event", [*_BARRIER_COLUMNS.values()]):
             process.add_barriers(dict(zip(_BARRIER_COLUMNS.values(), given, strict=True)))
+        for process, (events,) in self._rows("rocpd_memory_copy", ("event_id",), is_again=True):
+            process.copied.append(int_column(events))
         self._read_events()
         barriers = {id(each): each.stacks for each in profiled if len(each.barriers)}
         for process in profiled:
             process.table.explain("correlation", process.stacks.of)
-        if any(process.marks for process in self._processes.values()):
-            for process, given in self._rows("rocpd_region", _REGION_COLUMNS):
-                if process in profiled:
-                    process.add_regions(given)
+        for process, given in self._rows("rocpd_region", _REGION_COLUMNS):
+            if process in profiled:
+                process.add_regions(given)
+        of_copies = (*_COPY_COLUMNS.values(), *_COPY_ENDS)
+        for process, given in self._rows("rocpd_memory_copy", of_copies):
+            if process in profiled:
+                process.add_copies(dict(zip(of_copies, given, strict=True)))
         for process in self._processes.values():
             process.stacks = Lookup()
         self._read_values()
@@ -512,10 +560,27 @@ class _Reader:
             losses.truncated |= self._losses.truncated
             losses.newer = self._losses.newer
             losses.notes += [f"{folder}: {note}" for note in self._losses.notes]
-            own = (*self._notes, *self._graph_launches(), *_unread(self._database))
+            own = (
+                *self._notes,
+                *self._graph_launches(),
+                *self._unread_columns(),
+                *_unread(self._database),
+            )
             notes = [*runs[0].join_notes, *(f"{folder}: {note}" for note in own)]
             runs[0] = replace(runs[0], join_notes=notes)
         return runs
+
+    def _unread_columns(self) -> list[str]:
+        """A note on the columns of relations that nothing is read from."""
+        found: dict[str, None] = {}
+        for relation, columns in self._columns_read.items():
+            joined = {f"{name}_id" for name in (*_TIMES, "track")}
+            for name in _of_relation(relation, self._tables):
+                if self._database.count(name):
+                    own = (column.lower() for column in self._database.columns(name))
+                    unread = (each for each in own if each not in columns | joined | _KEYS)
+                    found |= dict.fromkeys(f"{relation}.{each}" for each in unread)
+        return [f"columns not used: {', '.join(found)}."] if found else []
 
     def _graph_launches(self) -> list[str]:
         """A note on the dispatches of graphs: those of one launch share its correlation id."""
@@ -538,6 +603,7 @@ class _Reader:
         losses = Losses() if is_again else self._losses
         for name in _of_relation(relation, self._tables):
             there = {column.lower() for column in self._database.columns(name)}
+            self._columns_read[relation].update(columns)
             wanted, joins = self._columns(name, relation, there, columns)
             # Making a string of a guid takes longer than the rest of its row.
             guid = 'R."guid"' if "guid" in there else "NULL"
@@ -585,10 +651,12 @@ class _Reader:
         columns = ("id", "category_id", "stack_id", "correlation_id")
         for process, (ids, categories, *numbers) in self._rows("rocpd_event", columns):
             events = int_column(ids)
-            marks = codes_of(categories, partial(_is_marker, process)) > 0
+            marks = codes_of(categories, partial(_is_of, process, _MARKER)) > 0
             process.marks |= dict.fromkeys(events[marks].tolist(), "")
             matters = marks | (process.rows.of(events) >= 0)
             matters |= isin(events, process.barriers.column("event"))
+            matters |= isin(events, process.copied.whole())
+            matters |= codes_of(categories, partial(_is_of, process, _CALLS)) > 0
             process.stacks.add(events[matters], _first(*numbers)[matters])
         if not any(process.marks for process in self._processes.values()):
             return  # Launches are needed only to find the roctx range of a dispatch.
@@ -680,9 +748,9 @@ def _newer(version: tuple[int, ...]) -> str:
     return _dotted(version) if version and version > _NEWEST[version[0]] else ""
 
 
-def _is_marker(process: _RocpdProcess, category: Any) -> bool:
+def _is_of(process: _RocpdProcess, kind: str, category: Any) -> bool:
     names = "categories" if process.known["categories"] else "strings"
-    return str(process.of(names, category) or "").startswith(_MARKER)
+    return str(process.of(names, category) or "").startswith(kind)
 
 
 def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
@@ -691,5 +759,19 @@ def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
 
 
 def _object(text: Any) -> dict[str, Any]:
+    """An object of JSON, which a database with `compression` in its metadata holds in an LZ4 frame;
+    {} for anything else."""
+    if isinstance(text, bytes):
+        text = (_unpacked(text) if text.startswith(_LZ4) else text).decode("utf-8", "replace")
     value = json_in(str(text))
     return value if isinstance(value, dict) else {}
+
+
+def _unpacked(frame: bytes) -> bytes:
+    import pyarrow as pa
+
+    try:
+        with pa.input_stream(pa.BufferReader(frame), compression="lz4") as stream:
+            return bytes(stream.read(_MOST_UNPACKED_BYTES))
+    except (OSError, pa.ArrowInvalid):
+        return b""

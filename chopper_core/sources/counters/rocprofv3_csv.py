@@ -7,6 +7,7 @@ first. Counter values are sums over all instances of a counter.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,10 @@ API_TRACE: Final = "API trace"
 _CALL_COLUMNS: Final = {
     name: CSV_COLUMNS[name] for name in ("thread", "start_ns", "end_ns", "correlation")
 }
+_USED_OF_CALLS: Final = frozenset(
+    (*chain.from_iterable(_CALL_COLUMNS.values()), "domain", "kind", "function", "operation",
+     "name", "process_id")
+)  # fmt: skip
 _MARKER: Final = "MARKER"
 _LAUNCHES: Final = "HIP"
 _NOT_USED: Final = (
@@ -131,12 +136,13 @@ def _domain(path: Path) -> str:
 def _read_host_side(path: Path, table: DispatchTable) -> None:
     losses = Losses()
     for batch in CsvFile(path, losses).batches():
+        table.unused |= dict.fromkeys(name for name in batch.header if name not in _USED_OF_CALLS)
         domains = batch.column("domain", "kind")
         is_marker = domains.mapped_codes(lambda one: one.upper().startswith(_MARKER)) > 0
-        functions = batch.column("function", "operation", "name").take(is_marker)
+        functions = batch.column("function", "operation", "name")
         columns = batch.read(_CALL_COLUMNS)
+        columns["name"] = functions.mapped_codes(table.names.__getitem__)
         marks = {name: column[is_marker] for name, column in columns.items()}
-        marks["name"] = functions.mapped_codes(table.names.__getitem__)
         table.host.add_ranges(marks)
         table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
     lost = losses.unreadable_events

@@ -26,6 +26,7 @@ from chopper_core.tables.columns import Columns, GrowingColumns, Interner, int_c
 from chopper_core.tables.json_stream import JsonStream, TextEnded
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.tables.text import FileHead
+from chopper_core.tables.unread import UnreadNames, fields_of
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked
@@ -115,6 +116,9 @@ _DECODERS: Final = {
     name: msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
     for name, kind in _RECORD_TYPES.items()
 }
+_FIELDS: Final = {
+    name: fields_of(kind) for name, kind in _RECORD_TYPES.items() if kind != dict[str, Any]
+}
 _OBJECTS: Final = frozenset(name.partition("/")[0] for name in _RECORD_TYPES if "/" in name)
 
 
@@ -168,6 +172,10 @@ class _JsonProcess:
         """The ids that dispatches have in these columns."""
         self._counters = Interner()
         self._ranges = GrowingColumns(dict.fromkeys(_CALL_COLUMNS, np.int64))
+        self._unread = {name: UnreadNames(fields) for name, fields in _FIELDS.items()}
+        self._skipped: dict[str, None] = {}
+        """The keys of values that nothing is read from."""
+        self._looked_at: set[str] = set()
 
     def read(self, stream: JsonStream, prefix: str = "") -> None:
         """Read the lists needed of the next object."""
@@ -177,15 +185,15 @@ class _JsonProcess:
         while (key := stream.key()) is not None:
             name = prefix + key
             if name in _RECORD_TYPES and stream.enter(b"["):
-                decode, repair = _DECODERS[name].decode, partial(self._repaired, name)
+                decode, repair = partial(self._decoded, name), partial(self._repaired, name)
                 while (records := stream.records(decode, repair)) is not None:
                     self._take(name, records)
             elif name in _OBJECTS:
                 self.read(stream, f"{name}/")
             elif name == "metadata":
                 self._take_metadata(stream.value())
-            else:
-                stream.skip_value()
+            elif stream.skip_value():
+                self._skipped[name] = None
 
     def finish(self, path: Path) -> DispatchRun:
         table, known = self.table, self._known
@@ -224,7 +232,19 @@ class _JsonProcess:
         ranges = {name: column[has_text] for name, column in ranges.items()}
         ranges["name"] = int_column([table.names[text] for text in found if text is not None])
         table.host.add_ranges(ranges)
+        fields = (
+            f"{name}.{field}" for name, unread in self._unread.items() for field in unread.names
+        )
+        table.unused |= dict.fromkeys((*self._skipped, *fields))
         return table.finish(path, FORMAT, infos, counters)
+
+    def _decoded(self, name: str, text: bytes) -> list[Any]:
+        """The records of a text; the fields of the first ones are looked at."""
+        if (unread := self._unread.get(name)) and name not in self._looked_at:
+            self._looked_at.add(name)
+            unread.look_at_text(text)
+        found: list[Any] = _DECODERS[name].decode(text)
+        return found
 
     def _repaired(self, name: str, element: bytes) -> list[Any]:
         """Return a record with control characters or invalid UTF-8 in its names; [] if damaged.

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import DTypeLike
 
 from chopper_core.model.hardware import Agent, CounterInfo, counter_infos
 from chopper_core.sources.counters.references import BY_GPU_TIME, AgentTable, HostSide
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.sources.kernel_names import clean_kernel_name
+from chopper_core.sources.trace import Activities, ActivityCategory, blank
 from chopper_core.tables.columns import (
+    MAX_BYTES,
     Columns,
     GrowingColumn,
     GrowingColumns,
@@ -41,6 +44,7 @@ _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
     **dict.fromkeys(_NUMBERS, np.int64),
     **dict.fromkeys(("name", "gpu", "region", *_RESOURCES, *_GRID, *_WORKGROUP), np.int32),
 }
+_COPY_COLUMNS: Final = ("name", "gpu", "queue", "start_ns", "end_ns", "bytes", "correlation")
 STARTS: Final = ("start_timestamp", "beginns")
 KERNEL: Final = ("kernel_name", "kernelname")
 _GPU: Final = ("gpu_id", "node_id", "agent_id")
@@ -183,9 +187,10 @@ class DispatchTable:
         self.host = HostSide()
         self.losses = losses
         self.unused: dict[str, None] = {}
-        """Columns of CSV that nothing is read from."""
+        """Columns of CSV, or fields of JSON, that nothing is read from."""
         self._sums = sums_instances
         self._rows = GrowingColumns(_DISPATCH_COLUMNS)
+        self._copies = GrowingColumns(dict.fromkeys(_COPY_COLUMNS, np.int64))
         self._values = CounterValues(losses, sums_instances)
 
     def __len__(self) -> int:
@@ -216,6 +221,29 @@ class DispatchTable:
 
     def add_values(self, row: Int64, counter: Int64, value: Float64) -> None:
         self._values.add(row, counter, value)
+
+    def add_copies(self, columns: Columns) -> None:
+        """Append copies of memory; those without a GPU or valid times are counted."""
+        timed = are_timed(columns["start_ns"], columns["end_ns"])
+        self.losses.note(int((~timed).sum()), "copy", "without valid times left out")
+        kept = timed & (columns["gpu"] >= 0)
+        self._copies.add({name: columns[name][kept] for name in _COPY_COLUMNS})
+
+    def copies(self) -> Activities:
+        rows = self._copies.joined()
+        count = len(rows["name"])
+        return replace(
+            blank(Activities, count),
+            name=rows["name"].astype(np.int32),
+            category=np.full(count, ActivityCategory.MEMCPY, np.int8),
+            device=rows["gpu"].astype(np.int32),
+            stream=rows["queue"],
+            start_ns=rows["start_ns"],
+            duration_ns=rows["end_ns"] - rows["start_ns"],
+            correlation=np.where(rows["correlation"] > 0, rows["correlation"], ABSENT),
+            bytes=bounded(rows["bytes"], MAX_BYTES),
+            launch_shape=np.zeros(count, np.int32),
+        )
 
     def gpu_of(self, rows: Int64) -> Int64:
         """The number of the agent of each row that was added."""
@@ -289,6 +317,8 @@ class DispatchTable:
         columns = self._dense(path, named, row_of[place], len(order))
         region, by_gpu_time = self.host.regions(rows)
         rows["region"] = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
+        process = int(rows["process"][0]) if len(rows["process"]) else ABSENT
+        calls, threads = self.host.calls(process)
         del rows["thread"]
         vgprs, more = rows.pop("vgprs"), rows.pop("accumulators")
         rows["registers"] = np.where(vgprs < 0, ABSENT, vgprs + np.maximum(more, 0))
@@ -299,7 +329,8 @@ class DispatchTable:
         losses.note(losses.unreadable_events, "row", "could not be read")
         losses.note(losses.bad_times, "dispatch", "without valid times")
         losses.notes[:] = [f"{name}: {note}" for note in losses.notes]
-        unused = [f"columns not used: {', '.join(self.unused)}."] if self.unused else []
+        kind = "fields" if any("." in name for name in self.unused) else "columns"
+        unused = [f"{kind} not used: {', '.join(self.unused)}."] if self.unused else []
         described = {name: info for name, info in (infos or {}).items() if name in columns}
         return DispatchRun(
             paths=(path,),
@@ -311,6 +342,9 @@ class DispatchTable:
             passes=1,
             join_notes=[*([BY_GPU_TIME] if by_gpu_time else []), *unused],
             losses=self.losses,
+            calls=calls,
+            threads=threads,
+            copies=self.copies(),
         )
 
     def _dense(

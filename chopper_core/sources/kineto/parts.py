@@ -196,6 +196,7 @@ class _PartReader:
         for events in self._text.batches(stop):
             self.tables.add(events)
             self._progress(f"read {source.path.name}", source.file_position, source.size_bytes)
+        self.tables.unread.join(self._text.unread)
 
     def _end(self, state: TextState) -> int:
         """Where the text that was read ends, if what follows is read as that after the state."""

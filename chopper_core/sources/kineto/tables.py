@@ -42,6 +42,7 @@ from chopper_core.sources.kineto.events import (
     Args,
     Event,
     FrameKinds,
+    UnreadFields,
     collective_of,
     count_of,
     external_ids,
@@ -163,6 +164,7 @@ class Share(Struct):
     """In the order of their codes, by the column of these."""
     counts: Counter[str]
     unused_counts: Counter[str]
+    unread: UnreadFields
     bad_times: int
     bad_host_times: int
     columns: Sequence[Columns]
@@ -183,6 +185,7 @@ class TraceTables:
         self._launch_shapes: dict[bytes, int] = Interner()
         self.event_counts: Counter[str] = Counter()
         self._unused_counts: Counter[str] = Counter()
+        self.unread = UnreadFields()
         self.bad_times = self.bad_host_times = 0
         self._tables = {name: GrowingColumns(column_types(kind)) for name, kind in _TABLES.items()}
         self._frames = GrowingColumns(column_types(HostRanges))
@@ -277,6 +280,7 @@ class TraceTables:
             {column: list(keys) for column, keys in self._keys().items()},
             self.event_counts,
             self._unused_counts,
+            self.unread,
             self.bad_times,
             self.bad_host_times,
             [table.joined() for table in self._growing()],
@@ -310,6 +314,7 @@ class TraceTables:
         for share in shares:
             self.event_counts.update(share.counts)
             self._unused_counts.update(share.unused_counts)
+            self.unread.join(share.unread)
             self.bad_times += share.bad_times
             self.bad_host_times += share.bad_host_times
 
@@ -363,6 +368,11 @@ class TraceTables:
             "inputs": list(self._input_codes.texts),
             "event_counts": {name: count for name, count in self.event_counts.items() if count},
             "unused_events": self._unused_events(),
+            "unread_fields": {
+                category: sorted(names)
+                for category, names in sorted(self.unread.items())
+                if names and category in _TABLE_OF
+            },
             "one_ended_flows": self._one_ended_flows(),
         }
 

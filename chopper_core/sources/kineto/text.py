@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.sources.kineto.events import Event, EventDecoder
+from chopper_core.sources.kineto.events import Event, EventDecoder, UnreadFields
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.json_stream import (
     DECODE_ERRORS,
@@ -45,6 +45,10 @@ _MAX_OPEN_BYTES: Final = 16 << 20
 """Text without the end of an event and without the start of another, from which it is lost."""
 _KEPT_BYTES: Final = 1 << 12
 """Of lost text its end is kept, in which an event may begin."""
+
+_ALL_LOOKED_AT_BYTES: Final = 2 << 20
+_LOOKED_AT_BYTES: Final = 1 << 13
+"""Of each later piece: exporters write the same fields of all events of a category."""
 
 _EVENTS_START: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST: Final = re.compile(rb'[\s,]*+\{\s*("\w[^"\\]*")\s*:')
@@ -77,6 +81,7 @@ class TraceText:
     def __init__(self, source: ByteSource, losses: Losses) -> None:
         self.members: dict[str, bytes] = {}
         """The JSON text of each top-level key except the events."""
+        self.unread = UnreadFields()
         self._source = source
         self._losses = losses
         self._decoder = EventDecoder()
@@ -203,11 +208,22 @@ class TraceText:
                 cut = last.start() + 1 if last else 0
                 whole = b"".join((b"[", self._buffer, memoryview(piece)[:cut], b"]"))
                 if last and (events := self._decoder.decode_many(whole)):
+                    self._look_at(whole, first[1])
                     self._buffer = piece[last.end() :]
                     self._patience_bytes, self._is_lost = 0, False
                     return events + self._walk(at_end) if at_end else events
         self._buffer += piece
         return self._walk(at_end)
+
+    def _look_at(self, whole: bytes, key: bytes) -> None:
+        """Look at the fields of the events in an array: of all near the start, then of some."""
+        if self._source.bytes_given <= _ALL_LOOKED_AT_BYTES:
+            self.unread.look_at(whole)
+            return
+        if first := _BOUNDARY.search(whole, len(whole) // 2):
+            some = whole[first.end() : first.end() + _LOOKED_AT_BYTES]
+            if last := _last_boundary(some, key):
+                self.unread.look_at(b"[" + some[: last.start() + 1] + b"]")
 
     def _walk(self, at_end: bool) -> list[Event]:
         """Pass the elements of the buffer one by one, up to one that continues beyond it.

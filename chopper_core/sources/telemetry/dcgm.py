@@ -80,9 +80,18 @@ _BOARD: Final = (
     ("DVCCTR DEV_CLOCK_THROTTLE_REASONS DEV_CLOCKS_EVENT_REASONS",
      replace(LIMITED_PCT, convert=_limited)),
     *(
-        (f"- DEV_GPU_{limiter}_THROTTLE_SECONDS",
-         Field(SignalName.THROTTLE_PCT, "", limiter.lower(), FieldKind.SECONDS))
-        for limiter in ("POWER", "THERMAL", "LIMIT", "RELIABILITY")
+        meaning
+        for limiter, short, old in (
+            ("POWER", "PVIOL", "POWER"),
+            ("THERMAL", "TVIOL", "THERMAL"),
+            ("LIMIT", "BLVIO", "BOARD_LIMIT"),
+            ("RELIABILITY", "RVIOL", "RELIABILITY"),
+        )
+        for seconds in [Field(SignalName.THROTTLE_PCT, "s", limiter.lower(), FieldKind.SECONDS)]
+        for meaning in (
+            (f"- DEV_GPU_{limiter}_THROTTLE_SECONDS", seconds),
+            (f"{short} DEV_{old}_VIOLATION", replace(seconds, unit="ns")),
+        )
     ),
 )  # fmt: skip
 """The short name in `dmon`, and the names of the field less `DCGM_FI_` and `_TOTAL`, the newer ones
@@ -194,6 +203,8 @@ _OMNISTAT_FIELDS: Final = {
     "rocm_xgmi_total_write_kilobytes": Field(SignalName.XGMI_WRITE_BYTES, "kb"),
 }
 """The metrics of omnistat, those of temperatures with their location."""
+_OMNISTAT_MODEL: Final = "rocm_version_info"
+"""The metric whose label `type` is the product of a card."""
 _SCRAPED_FIELDS: Final = {**_LONG, **_AMD_FIELDS, **_OMNISTAT_FIELDS}
 _OLD_CLOCK: Final = "gpu_clock_type_"
 """Before a type of clock up to 1.4.1."""
@@ -285,7 +296,8 @@ def _heading(name: str, labels: str | None) -> str:
 def scraped_lines(text: str, time_ms: int) -> list[str]:
     """The lines of a scrape that are of use, each with a time after its value."""
     found = filter(None, map(_SAMPLE.fullmatch, map(str.strip, text.splitlines())))
-    known = [each for each in found if _heading(each["name"], each["labels"]) in _SCRAPED_FIELDS]
+    own = {*_SCRAPED_FIELDS, _OMNISTAT_MODEL}
+    known = [each for each in found if _heading(each["name"], each["labels"]) in own]
     return [each[0] if each["time"] else f"{each[0]} {time_ms}" for each in known]
 
 
@@ -293,6 +305,7 @@ def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
     """The values of each GPU: a scrape begins where a GPU's metric comes again, or at a time."""
     scrape: dict[tuple[str, ...], dict[str, str]] = {}
     seen: set[tuple[str, ...]] = set()
+    models: dict[str, str] = {}
     at = ""
     for line in map(str.strip, text.lines()):
         sample = _SAMPLE.fullmatch(line)
@@ -301,11 +314,14 @@ def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
                 is_time = rows.stamps.read(line.lstrip("# ")) is not None
                 rows.row_losses[RowLoss.FOREIGN] += not is_time
                 if is_time:
-                    yield from scrape.values()
+                    yield from _named(scrape, models)
                     scrape, seen, at = {}, set(), line.lstrip("# ")
             continue
         heading, labels = _heading(sample["name"], sample["labels"]), _labels(sample["labels"])
         instance = labels.get("GPU_I_ID", "")
+        if heading == _OMNISTAT_MODEL:
+            models[labels.get("card", "")] = labels.get("type", "")
+            continue
         if heading not in _SCRAPED_FIELDS or (instance and heading not in _OF_BOARD):
             if not _OWN_METRICS.match(heading):
                 name = heading if heading.startswith("gpu_clock_") else sample["name"]
@@ -324,7 +340,7 @@ def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
             if time:
                 rows.unused[f"{sample['name']} given twice"] += 1
                 continue
-            yield from scrape.values()
+            yield from _named(scrape, models)
             scrape, seen = {}, set()
         seen.add(place)
         stamp = {"time": time} if time else {}
@@ -334,7 +350,16 @@ def _scraped(text: FileText, rows: RowCollector) -> Iterator[dict[str, str]]:
             own.setdefault(heading, sample["value"])
         else:
             own[heading] = sample["value"]
-    yield from scrape.values()
+    yield from _named(scrape, models)
+
+
+def _named(
+    scrape: Mapping[tuple[str, ...], dict[str, str]], models: Mapping[str, str]
+) -> Iterator[dict[str, str]]:
+    """The values of each GPU, with the product that another metric names."""
+    for (gpu, *_), own in scrape.items():
+        own["model"] = own["model"] or models.get(gpu, "")
+        yield own
 
 
 def _scraped_gpu(cells: Cells) -> GpuName | None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from chopper_core.sources.signals import GpuName, SignalName
 from chopper_core.sources.telemetry.cells import whole_number
-from chopper_core.sources.telemetry.rows import Field
+from chopper_core.sources.telemetry.rows import Field, FieldKind
 from chopper_core.sources.telemetry.table import TelemetryFormat, TelemetryTable, field_columns
 from chopper_core.tables.text import TEXT_SUFFIXES
 
@@ -79,6 +79,13 @@ _QUERY: Final = field_columns(
         (
             f"clocks_event_reasons.{reason} clocks_throttle_reasons.{reason}",
             replace(LIMITED_PCT, part=reason, convert=_active_pct),
+        )
+        for reason in _LIMITERS
+    ),
+    *(
+        (
+            f"clocks_event_reasons_counters.{reason}",
+            Field(SignalName.THROTTLE_PCT, "us", reason, FieldKind.SECONDS),
         )
         for reason in _LIMITERS
     ),

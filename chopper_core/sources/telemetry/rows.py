@@ -43,7 +43,7 @@ class FieldKind(Enum):
     TICKS = "ticks"
     """Accumulated ticks of the clock that residencies are counted in."""
     SECONDS = "seconds"
-    """Accumulated seconds under a limiter, the part."""
+    """Accumulated time under a limiter, the part."""
 
 
 class Field(Struct, frozen=True, cache_hash=True):
@@ -100,6 +100,7 @@ class RowLoss(Enum):
     BROKEN_ROUND = "of rounds without a row for each GPU: skipped"
 
 
+_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _KEPT: Final = (RowLoss.SHORT, RowLoss.REPEATED_HEADER)
 """Oddities of rows of which everything is used that they hold."""
 FLAW_TEXTS: Final = {
@@ -283,7 +284,9 @@ def _read(column: Field, cells: TableColumn) -> tuple[AnyArray, Int8, Float64]:
     if column.convert:
         cells = cells.mapped(column.convert)
     dimension = DIMENSIONS[column.signal]
-    factors = dimension.factors if column.kind is FieldKind.VALUE else {"": 1.0}
+    factors = {FieldKind.VALUE: dimension.factors, FieldKind.SECONDS: _SECONDS}.get(
+        column.kind, {"": 1.0}
+    )
     numbers, factor, flaws = quantities(cells, factors, column.unit)
     with np.errstate(over="ignore"):
         values = (numbers * factor).astype(np.float64)

@@ -240,8 +240,8 @@ def _residencies(fields: Mapping[Field, Readings]) -> dict[str, SignalSamples]:
     shares: dict[str, SignalSamples] = {}
     for column, series in fields.items():
         if column.kind is FieldKind.SECONDS:
-            times_ns, seconds = _last_of_ties(series)
-            under_ns = 1e9 * seconds
+            times_ns, counted = _last_of_ties(series)
+            under_ns = 1e9 * series.factor * counted
             share = _shares_under(times_ns, under_ns, times_ns, column.part)
             shares |= {column.part: share} if share else {}
     return shares | _shares_of_ticks(fields)

@@ -22,6 +22,7 @@ from chopper_core.sources.signals import (
 from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.table import ColumnPositions, read_table, stamps_at
 from chopper_core.tables.text import TEXT_SUFFIXES, FileHead, FileText
+from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -36,6 +37,8 @@ _WINDOW: Final = re.compile(
     r"start_time,window_name,elapsed_time(?=.*,gpu\d)((?:,\w{1,40}){1,999})", re.I
 )
 _ENERGY: Final = re.compile(r"gpu(\d{1,6})_energy", re.I)
+_OF_NODE: Final = re.compile(r"(cpu|dram|soc)_?(\d{0,6})_energy", re.I)
+"""The energy of a processor, or of its memory: of the node, not of a GPU."""
 _NESTED: Final = "windows overlap later ones, whose power is shown instead."
 _NS: Final = 1e9
 _MOST_WATTS: Final = 1e5
@@ -93,6 +96,9 @@ def _windows(path: Path) -> Telemetry:
     if not signals:
         raise DataError(f"{path} is {_WINDOWS}, but holds no usable sample.")
     nested = int((~alone).sum())
+    of_node = {place: name for place, name in enumerate(headings) if _OF_NODE.fullmatch(name)}
+    of_windows = (_of_node(name, columns[1:, alone], place) for place, name in of_node.items())
+    notes = [*filter(None, of_windows), *([f"{nested:,} {_NESTED}"] if nested else [])]
     return Telemetry(
         path=path,
         format=_WINDOWS,
@@ -100,14 +106,26 @@ def _windows(path: Path) -> Telemetry:
         resolution_ns=int((end - begin)[alone].min()),
         gpus=[GpuName(index=number) for number in gpus.values()],
         signals=signals,
-        notes=[f"{nested:,} {_NESTED}"] if nested else [],
+        notes=notes,
         losses=text.losses,
         unused={
             name: int(np.isfinite(columns[2 + place]).sum())
             for place, name in enumerate(headings)
-            if place not in gpus
+            if place not in gpus and place not in of_node
         },
     )
+
+
+def _of_node(name: str, columns: Float64, place: int) -> str:
+    """A sentence on the energy of a processor over windows: rows of seconds, then of energies."""
+    seconds, joules = columns[0], columns[1 + place]
+    known = joules >= 0
+    if not known.any():
+        return ""
+    kind, number = _OF_NODE.fullmatch(name).groups()  # type: ignore[union-attr]
+    total, span = float(joules[known].sum()), float(seconds[known].sum())
+    what = f"{kind.upper()} {number}".strip()
+    return f"{what}: {total:,.6g} J in {span:,.6g} s of windows, {total / span:,.4g} W."
 
 
 def _layout(headings: Sequence[str]) -> ColumnPositions | None:

@@ -54,7 +54,7 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
     rows = StepRows(path, text.losses)
     last: dict[int, int] = {}
     """The step of the last line of each rank, which times behind it are about."""
-    for lines in line_blocks(text, progress):
+    for lines in line_blocks(text, progress, rows):
         for line in lines:
             if (at := line.find(_TIMES)) >= 0:
                 rank, time_ns = rows.origin(line[:at])

@@ -54,6 +54,8 @@ _FIELDS: Final = {
     "tokens/train_per_sec_per_gpu": StepField("tokens_per_s"),
     "memory/max_allocated (GiB)": StepField("memory_bytes", 2.0**30),
     "memory/max_mem_allocated(gib)": StepField("memory_bytes", 2.0**30),
+    "memory/device_reserved (GiB)": StepField("reserved_bytes", 2.0**30),
+    "memory/device_mem_reserved(gib)": StepField("reserved_bytes", 2.0**30),
 }
 _TIME: Final = StepField("step_ns", 1e9)
 _IGNORED: Final = frozenset(("epoch", "step"))
@@ -129,7 +131,7 @@ def _output(path: Path, progress: Progress) -> TrainerLog:
     text = FileText(path)
     rows = StepRows(path, text.losses)
     step, elapsed, count, before = ABSENT, 0, 0, (0, 0)
-    for lines in line_blocks(text, progress):
+    for lines in line_blocks(text, progress, rows):
         for line in lines:
             for bar in _BAR.finditer(line):
                 step, elapsed = int(bar[1]), _seconds(bar[2])

@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from chopper_core.sources.registry import Recognised
+from chopper_core.sources.trainer.out_of_memory import failed_in
 from chopper_core.sources.trainer.steps import StepField, StepRows, TrainerLog
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.columns import cut_name
@@ -88,7 +89,7 @@ class StepLines(Struct, frozen=True, dict=True):
         text = FileText(path)
         rows = StepRows(path, text.losses)
         reader = LineReader(self, rows)
-        for lines in line_blocks(text, progress):
+        for lines in line_blocks(text, progress, rows):
             reader.add(lines)
         reader.finish()
         return rows.finish(self.format)
@@ -232,10 +233,16 @@ def lines_of(block: str) -> list[str]:
     return block.split("\n")
 
 
-def line_blocks(text: FileText, progress: Progress) -> Iterator[list[str]]:
-    """The lines of a whole log, piece by piece."""
+def line_blocks(text: FileText, progress: Progress, rows: StepRows) -> Iterator[list[str]]:
+    """The lines of a whole log, piece by piece; `rows` get the allocations that failed, each
+    behind the lines before it."""
     for block in text.blocks():
-        yield lines_of(block)
+        lines, begin = lines_of(block), 0
+        for at, failed in failed_in(block, lines):
+            yield lines[begin:at]
+            rows.add_failed(failed)
+            begin = at
+        yield lines[begin:]
         progress(f"read {text.path.name}", text.position, text.size_bytes)
 
 

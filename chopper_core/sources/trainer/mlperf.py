@@ -51,7 +51,7 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
     text = FileText(path)
     rows = StepRows(path, text.losses)
     batch = 0
-    for lines in line_blocks(text, progress):
+    for lines in line_blocks(text, progress, rows):
         for line in lines:
             at = line.find(_MARKER)
             if at < 0:

@@ -23,6 +23,7 @@ _FIELDS: Final = {
     "data_time": StepField("data_ns", 1e9),
     "memory": StepField("memory_bytes", 2.0**20),
     "max_memory": StepField("memory_bytes", 2.0**30, is_bytes=True),
+    "reserved_memory": StepField("reserved_bytes", 2.0**30, is_bytes=True),
     "grad_norm": StepField("grad_norm"),
     **dict.fromkeys(("loss", "total_loss", "reduced_llm_loss"), StepField("loss")),
     **dict.fromkeys(("tgs", "tokens_per_sec"), StepField("tokens_per_s")),

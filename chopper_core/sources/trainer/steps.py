@@ -13,12 +13,14 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.training import FIGURES
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, Stamps
 from chopper_core.sources.telemetry.rows import on_one_clock
+from chopper_core.sources.trainer.out_of_memory import MOST_FAILED, AllocationMessage, FailedLine
 from chopper_core.tables.columns import MAX_RANKS, GrowingColumn, cut_name
 from chopper_core.tables.losses import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64
@@ -74,6 +76,8 @@ class StepField(Struct, frozen=True):
     is_phase: bool = False
     is_bytes: bool = False
     """Whether a written unit of bytes wins over the factor."""
+    is_of_whole: bool = False
+    """Whether the text has the GPU's memory, too: `63.8GiB(45.6%)`, or `used/free/total`."""
 
 
 class TrainerLog(Struct, frozen=True):
@@ -96,6 +100,8 @@ class TrainerLog(Struct, frozen=True):
     losses: Losses
     unused: Mapping[str, int] = {}
     """The number of values of each field that no figure is read from."""
+    failed: Sequence[FailedLine] = ()
+    """Allocations that failed."""
 
     def __len__(self) -> int:
         return len(self.step)
@@ -144,6 +150,20 @@ def leading_number(text: str) -> tuple[float, str]:
         return nan, ""
 
 
+_CAPACITY: Final = StepField("capacity_bytes")
+_OF_WHOLE: Final = late(r"\(([\d.]{1,12})\s*%\)")
+
+
+@lru_cache(maxsize=1 << 14)
+def _whole(text: str, field: StepField) -> float:
+    """The GPU's memory by what a field's text has behind the memory in use; NaN without."""
+    if share := _OF_WHOLE.search(text):
+        of_whole = leading_number(share[1])[0]
+        return 100.0 * _value(text, field) / of_whole if of_whole > 0 else nan
+    parts = text.split("/")
+    return _value(parts[2], field) if len(parts) > 2 else nan
+
+
 @lru_cache(maxsize=1 << 14)
 def _value(text: str, field: StepField) -> float:
     number, unit = leading_number(text)
@@ -179,6 +199,7 @@ class StepRows:
         """Parts of steps by name, then by rank and step."""
         self._waiting: list[tuple[int, int, int, Mapping[StepField, float]]] = []
         """Rows that are added one by one."""
+        self._failed: list[FailedLine] = []
 
     def __len__(self) -> int:
         return len(self._step)
@@ -192,6 +213,9 @@ class StepRows:
         """Add rows of text: what stands before each line, its step, and a text per field."""
         ranks, times_ns = zip(*map(self.origin, prefixes), strict=True)
         figures = {field: field_values(texts, field) for field, texts in values.items()}
+        for field, texts in values.items():
+            if field.is_of_whole:
+                figures[_CAPACITY] = np.array([_whole(text, field) for text in texts])
         self.add(
             np.array(ranks, np.int32),
             np.array([min(step, MAX_STEP) for step in map(int, steps)], np.int64),
@@ -243,6 +267,14 @@ class StepRows:
             np.array(times_ns, np.int64),
             {field: np.array([own.get(field, nan) for own in values]) for field in fields},
         )
+
+    def add_failed(self, failed: AllocationMessage) -> None:
+        """Add an allocation that failed behind the rows so far; a message that is printed twice
+        counts once."""
+        rank, time_ns = self.origin(failed.before)
+        own = FailedLine(rank, time_ns, len(self) + len(self._waiting), replace(failed, before=""))
+        if len(self._failed) < MOST_FAILED:
+            self._failed.append(own)
 
     def add_phase(self, rank: int, step: int, name: str, took_ns: float) -> None:
         """Add a part of a step that has a row already, or will have one."""
@@ -299,7 +331,7 @@ class StepRows:
         self._add_parts()
         self.losses.note(self.unreadable, "line", "about a step that can't be parsed: skipped")
         self.losses.unreadable_events += self.unreadable
-        if not len(self):
+        if not len(self) and not self._failed:
             raise DataError(f"{self.path} ({format_name}) holds no step of a training.")
         times_ns, count = self._time_ns.whole().copy(), len(self)
         clock = self._stamps.clock or ClockDomain.UNKNOWN
@@ -321,6 +353,7 @@ class StepRows:
             notes,
             self.losses,
             dict(self.unused),
+            self._failed,
         )
 
 

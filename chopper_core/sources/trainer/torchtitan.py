@@ -20,7 +20,10 @@ _LINES: Final = StepLines(
     fields={
         "loss": StepField("loss"),
         "grad_norm": StepField("grad_norm"),
-        **dict.fromkeys(("memory", "mmemory"), StepField("memory_bytes", 2.0**30, is_bytes=True)),
+        **dict.fromkeys(
+            ("memory", "mmemory"),
+            StepField("memory_bytes", 2.0**30, is_bytes=True, is_of_whole=True),
+        ),
         **dict.fromkeys(("tps", "wps"), StepField("tokens_per_s")),
         "tflops": StepField("tflops"),
         "mfu": StepField("mfu_pct"),

@@ -28,6 +28,10 @@ _FORMAT: Final = "torchtitan structured log"
 _KEYS: Final = late(r'"(?:log_type_name|event_name)"\s*:')
 _TIME: Final = StepField("step_ns", 1.0)
 _DATA: Final = StepField("data_ns", 1.0)
+_RESERVED: Final = StepField("reserved_bytes", 2.0**30)
+_RESERVED_SHARE: Final = StepField("reserved share", 0.01)
+"""Of the GPU's memory, which follows from it."""
+_CAPACITY: Final = StepField("capacity_bytes")
 _SCALARS: Final = {
     "loss": StepField("loss"),
     "global_avg_loss": StepField("loss"),
@@ -38,6 +42,8 @@ _SCALARS: Final = {
     "tflops": StepField("tflops"),
     **dict.fromkeys(("mfu", "mfu(%)"), StepField("mfu_pct")),
     "memory/max_active(GiB)": StepField("memory_bytes", 2.0**30),
+    "memory/max_reserved(GiB)": _RESERVED,
+    "memory/max_reserved(%)": _RESERVED_SHARE,
 }
 _FETCH: Final = late(r"(?:fetch\w*_?batch|data_?load\w*|next_batch|batch_fetch)", 2)
 """The spans in which a batch is waited for."""
@@ -82,7 +88,7 @@ def read(path: Path, progress: Progress = silent) -> TrainerLog:
     rows = StepRows(path, text.losses)
     ranks: dict[int, dict[int, _OfStep]] = {}
     open_spans: dict[tuple[Any, ...], int] = {}
-    for lines in line_blocks(text, progress):
+    for lines in line_blocks(text, progress, rows):
         for line in filter(None, lines):
             try:
                 event = _DECODER.decode(line)
@@ -135,6 +141,9 @@ def _add(rows: StepRows, rank: int, steps: Sequence[tuple[int, _OfStep]]) -> Non
         values = dict(step.values)
         if end_ns > step.begin_ns:
             values[_TIME] = float(end_ns - step.begin_ns)
+        share = values.pop(_RESERVED_SHARE, 0.0)
+        if share > 0 and _RESERVED in values:
+            values[_CAPACITY] = values[_RESERVED] / share
         for name, took_ns in step.spans.items():
             values[StepField(name, is_phase=True)] = float(took_ns)
             if _FETCH.fullmatch(name):

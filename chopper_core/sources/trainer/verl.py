@@ -25,6 +25,7 @@ _LINES: Final = StepLines(
         "perf/throughput": StepField("tokens_per_s"),
         "perf/mfu/actor": StepField("mfu_pct", 100.0),
         "perf/max_memory_allocated_gb": StepField("memory_bytes", 2.0**30),
+        "perf/max_memory_reserved_gb": StepField("reserved_bytes", 2.0**30),
         **dict.fromkeys(("actor/pg_loss", "train/loss"), StepField("loss")),
         **dict.fromkeys(("actor/grad_norm", "train/grad_norm"), StepField("grad_norm")),
         **dict.fromkeys(("actor/lr", "train/lr"), StepField("learning_rate")),

@@ -36,7 +36,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
     name="launch",
-    title="Launch",
+    title="Losses · launch",
     question="What does compute wait for before it starts, and why is the GPU idle?",
     by=(*any_level("operation", "phase", "layer", "gpu"), by_host.LEVEL),
     needs_starts=True,

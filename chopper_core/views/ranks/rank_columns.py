@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import NODE, Base
-from chopper_core.analyses.collective_figures import gpu_words
+from chopper_core.analyses.collective_columns import gpu_words
 from chopper_core.analyses.leads import RankLeads
 from chopper_core.analyses.rank_figures import BEHIND, CAUSES, GPUS, LEAST, _who
 from chopper_core.analyses.rows import GpuRows

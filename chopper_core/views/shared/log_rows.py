@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.analyses.memory import failed_allocations
 from chopper_core.analyses.rows import LabelledRows
 from chopper_core.analyses.training import (
     Restart,
@@ -68,7 +69,12 @@ COLUMNS: Final = columns(
     grad_norm | | grad norm
         Mean norm of the gradient.
     logged_memory_bytes | B | peak memory
-        The largest memory of a GPU.
+        The largest memory of a GPU: allocated where the log has that, else what it calls memory.
+    logged_reserved_bytes | B | reserved
+        The most that the framework's allocator holds of a GPU.
+    free_memory_bytes | B | headroom
+        A GPU's memory without the most that is in use or reserved.
+        missing: the log doesn't have the GPU's memory
     traced | | traced
         Whether the traced steps are among them.
         missing: the run has no trace, or nothing places its steps in the log
@@ -88,6 +94,12 @@ COLUMNS: Final = columns(
     stage_pct | % | of step
         The same in % of the mean step.
         missing: {_NO_TIME}
+    slowest_rank | | slowest
+        The rank whose mean time of the stage is the longest.
+        missing: the log has the stage of one rank, or of the whole job
+    stage_behind_pct | % | vs ranks | signed
+        Its time beyond the median of the ranks.
+        missing: the log has the stage of one rank, or of the whole job
 """,
     missing=_NO_FIGURE,
     source="trainer's log",
@@ -187,6 +199,8 @@ def _each_step(run: Run, training: Training) -> _LogRows:
             if figure in training.figures
         },
     }
+    if "capacity_bytes" in training.figures:
+        found["free_memory_bytes"] = Values(training.free_bytes)
     if "data_ns" in training.figures:
         share = 100.0 * ratios(training.figures["data_ns"], training.step_ns)
         found["data_wait_pct"] = Values(share)
@@ -203,6 +217,7 @@ _PLAIN: Final = {
     "loss": "loss",
     "grad_norm": "grad_norm",
     "logged_memory_bytes": "memory_bytes",
+    "logged_reserved_bytes": "reserved_bytes",
 }
 
 
@@ -222,6 +237,9 @@ def _figures(run: Run, training: Training, members: Sequence[Mask]) -> dict[str,
     for name, figure in _PLAIN.items():
         if figure in training.figures:
             found[name] = numbered([training.mean(figure, own) for own in members])
+    if "capacity_bytes" in training.figures:
+        free = [training.free_bytes[own] for own in members]
+        found["free_memory_bytes"] = numbered([-_largest(-each) for each in free])
     if "data_ns" in training.figures:
         shares = [
             100.0 * training.mean("data_ns", own) / training.mean("step_ns", own)
@@ -260,15 +278,19 @@ def _of_attempts(training: Training) -> dict[str, Values]:
 
 def log_headline(run: Run, training: Training) -> tuple[str, ...]:
     traced = traced_steps(run)
-    return (throughput_text(training), *([] if traced is None else [traced.sentence]))
+    return (
+        throughput_text(training),
+        *([] if traced is None else [traced.sentence]),
+        *(each.sentence for each in failed_allocations(run)[:1]),
+    )
 
 
 def log_notes(run: Run, training: Training) -> tuple[str, ...]:
     formats = listed(dict.fromkeys(log.format for log in run.logs))
     lines = sum(log.rows for log in run.logs)
     found = [f"{formats}: {count(lines, 'line')} of {count(len(run.logs), 'file')}"]
-    if len(training.ranks) > 1:
-        found.append(f"{len(training.ranks):,} ranks: times are the median over them")
+    if (timed := len(training.timed_ranks)) > 1:
+        found.append(f"{timed:,} ranks: times are the median over them")
     if run.logs and not any(log.is_stated for log in run.logs):
         found.append("the log states no step times: they are those between the stamps of its lines")
     traced = traced_steps(run)
@@ -305,6 +327,13 @@ def log_charts(run: Run, training: Training) -> tuple[Chart, ...]:
             values = training.figures[name]
             own = np.isfinite(values)
             found.append(_lines(title, unit, {name: _thinned(x[own], values[own])}))
+    sizes: dict[str, tuple[Float64, Float64]] = {}
+    for name, figure in (("reserved", "reserved_bytes"), ("used", "memory_bytes")):
+        values = training.figures.get(figure, np.empty(0))
+        if len(own := np.flatnonzero(np.isfinite(values))):
+            sizes[name] = _thinned(x[own], values[own] / 1e9)
+    if sizes:
+        found.append(_lines("memory of the GPU that needs most, over the run", "GB", sizes))
     return tuple(found)
 
 

@@ -198,7 +198,7 @@ def test_rocpd_processes_of_one_run(tmp_path: Path) -> None:
     minimal_rocpd(tmp_path / "merged.db")
     (run,) = read_counters([tmp_path])
     assert len(run.dispatches) == 12 and run.passes == 1
-    assert "Several processes used the same GPU" in run.join_notes[0]
+    assert any("Several processes used the same GPU" in note for note in run.join_notes)
 
 
 def test_other_files_are_left_out(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.table import NO_TIME
 from chopper_core.sources.counters.rocpd import read as read_rocpd
 from chopper_core.sources.telemetry.databases import read as read_samples
 from chopper_core.util.errors import DataError
@@ -314,7 +316,70 @@ DELETE FROM "rocpd_string{u}" WHERE string LIKE '%API%';
 """
     (run,) = read_rocpd(changed(tmp_path / "v4.db", "4.1.0", tables))
     assert table_of(run) == plain
-    assert run.join_notes == []
+    assert [note for note in run.join_notes if "columns not used" not in note] == []
+
+
+CALLS = """
+CREATE TABLE "rocpd_memory_copy{u}" (id INTEGER PRIMARY KEY, guid TEXT, nid INT, pid INT, tid INT,
+  start INT, end INT, name_id INT, dst_agent_id INT, src_agent_id INT, size INT, queue_id INT,
+  stream_id INT, event_id INT, brand_new INT);
+INSERT INTO "rocpd_string{u}" VALUES (20, '{g}', 'MEMORY_COPY_HOST_TO_DEVICE'),
+  (21, '{g}', 'hipMemcpyAsync'), (22, '{g}', 'hsa_queue_create'), (23, '{g}', 'HSA_CORE_API');
+INSERT INTO "rocpd_event{u}" (id, guid, category_id, stack_id) VALUES (200, '{g}', 3, 77),
+  (201, '{g}', 20, 77), (202, '{g}', 23, 78);
+INSERT INTO "rocpd_region{u}" (id, guid, tid, start, end, name_id, event_id) VALUES
+  (20, '{g}', 1, 8000, 8005, 21, 200), (21, '{g}', 1, 8001, 8002, 22, 202);
+INSERT INTO "rocpd_memory_copy{u}" VALUES
+  (1, '{g}', 1, 1, 1, 8100, 8900, 20, 3, 1, 4096, 1, 1, 201, 9),
+  (2, '{g}', 1, 1, 1, 8950, 8990, 20, 1, 2, 64, 1, 1, NULL, 9),
+  (3, '{g}', 1, 1, 1, 8950, 8990, 20, 1, 1, 64, 1, 1, NULL, 9);
+"""
+
+
+def test_calls_of_hip_and_copies_are_in_the_run(tmp_path: Path) -> None:
+    """Dispatches 1 to 5 are launched at 2000, 4000 … 10000; the sixth has no event, as the second
+    copy. A copy from the host to itself is of no GPU, and calls of HSA launch nothing."""
+    plain = table_of(read_rocpd(minimal_rocpd(tmp_path / "plain.db", 1))[0])
+    path = changed(tmp_path / "copies.db", "3.0.3", CALLS)
+    (read,) = read_rocpd(path)
+    assert table_of(read) == plain
+    assert any("rocpd_memory_copy.brand_new" in note for note in read.join_notes)
+    run = open_run(str(path), jobs=1)
+    table = run.table
+    names = [run.table.names[code] for code in table.kernel.tolist()]
+    found = sorted(
+        (start, took, name, gpu, launch, size)
+        for start, took, name, gpu, launch, size in zip(
+            table.start_ns.tolist(), table.duration_ns.tolist(), names, table.gpu.tolist(),
+            table.launch_ns.tolist(), table.bytes.tolist(), strict=True,
+        )
+    )  # fmt: skip
+    copy = "Memcpy HtoD (Host -> Device)"
+    assert found[:2] == [(8100, 800, copy, 1, 8000, 4096), (8950, 40, copy, 0, NO_TIME, 64)]
+    launches = [launch for *_, launch, _ in found[2:]]
+    assert launches == [2000, 4000, 6000, 8000, 10000, NO_TIME]
+    assert run.sources[0].events == {"dispatch": 6, "copy": 2, "call": 6}
+
+
+def test_extra_data_in_a_frame_of_lz4_is_read(tmp_path: Path) -> None:
+    """As rocprofv3 writes it with compression: texts of ranges, and what agents are."""
+    packed = {
+        table: pa.compress(text.encode(), codec="lz4", asbytes=True).hex()
+        for table, text in (
+            ("rocpd_info_agent", '{"cu_count": 304, "num_xcc": 8, "simd_per_cu": 4}'),
+            ("rocpd_event", '{"message": "layer 7"}'),
+        )
+    }
+    statements = [
+        f"UPDATE \"{table}{{u}}\" SET extdata = X'{text}';" for table, text in packed.items()
+    ]
+    (run,) = read_rocpd(changed(tmp_path / "lz4.db", "4", *statements))
+    assert (run.agents[0].compute_units, run.agents[0].xccs) == (304, 8)
+    regions = {row[4]: row[-2] for row in table_of(run)}
+    assert regions == {1: "layer 7", 2: "layer 7", 3: None, 4: None, 5: None, 6: None}
+    broken = [f"{each[: each.index(chr(39)) + 21]}';" for each in statements]
+    (run,) = read_rocpd(changed(tmp_path / "bad.db", "4", *broken))
+    assert len(run.dispatches) == 6 and run.agents[0].compute_units == 0
 
 
 def test_samples_of_rocprof_sys_are_telemetry(tmp_path: Path) -> None:
@@ -388,7 +453,7 @@ INSERT INTO "rocpd_graph_launch{u}" VALUES (1, '{g}', 5), (2, '{g}', 5);
     (run,) = read_rocpd(changed(tmp_path / "graphs.db", "3.0.2", tables))
     assert table_of(run) == plain
     count = len(run.dispatches) - 2
-    assert [note for note in run.join_notes if "graph" in note] == [
+    assert [note for note in run.join_notes if "graph launches" in note] == [
         f"{run.paths[0].parent.name}/graphs.db: {count} dispatches of 2 graph launches."
     ]
 

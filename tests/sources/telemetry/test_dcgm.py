@@ -296,3 +296,20 @@ def test_dmon_of_fields_without_a_signal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         read(tmp_path, "#Entity   XIDER   EDVTL\nID\nGPU 0   0   0\n", "dcgm.txt")
     assert SECOND_NS == 10**9
+
+
+@pytest.mark.parametrize("name", ["DEV_POWER_VIOLATION", "PVIOL"])
+def test_violations_are_nanoseconds_under_a_limiter(tmp_path: Path, name: str) -> None:
+    """0.5 s of 2 s, then all of 2 s; limits of use and of synchronization are no limiters."""
+    under_ns = (7_000_000_000, 7_500_000_000, 9_500_000_000)
+    if name.startswith("DEV"):
+        lines = (
+            scraped({f"DCGM_FI_{name}": each, "DCGM_FI_DEV_LOW_UTIL_VIOLATION": 1}, at=2 * at)
+            for at, each in enumerate(under_ns)
+        )
+        found = read(tmp_path, "".join(lines), "a.prom")
+        assert found.unused == {"DCGM_FI_DEV_LOW_UTIL_VIOLATION": 3}
+    else:
+        rows = (f"{START_S + 2 * at} GPU 0 61 {each}\n" for at, each in enumerate(under_ns))
+        found = read(tmp_path, "time #Entity TMPTR PVIOL\n" + "".join(rows), "a.txt")
+    assert values(found, SignalName.THROTTLE_PCT, part="power") == [25, 100]

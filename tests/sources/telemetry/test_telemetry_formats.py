@@ -238,6 +238,26 @@ def test_reasons_of_nvml_that_limit_the_clock(tmp_path: Path, mask: int, share: 
     assert values(found, SignalName.THROTTLE_PCT) == [share] * 2
 
 
+@pytest.mark.parametrize("written", ["{} us", "{}"])
+def test_time_under_each_reason_is_a_share(tmp_path: Path, written: str) -> None:
+    """Of 2 s the GPU is limited 0.5 s by power; the driver counts in µs, with or without saying."""
+    head = (
+        "timestamp, index, power.draw [W], clocks_event_reasons_counters.sw_power_cap [us], "
+        "clocks_event_reasons_counters.hw_thermal_slowdown [us], "
+        "clocks_event_reasons_counters.sync_boost [us]"
+    )
+    counted = (written.format(711_320_000 + each) for each in (0, 500_000, 500_000))
+    rows = (
+        f"2026/03/05 08:40:0{2 * at}.000, 0, 600 W, {each}, {written.format(9)}, 3"
+        for at, each in enumerate(counted)
+    )
+    found = read(tmp_path, "\n".join([head, *rows, ""]))
+    assert values(found, SignalName.THROTTLE_PCT, part="sw_power_cap") == [25, 0]
+    assert values(found, SignalName.THROTTLE_PCT, part="hw_thermal_slowdown") == [0, 0]
+    assert values(found, SignalName.THROTTLE_PCT) == [25, 0]
+    assert [*found.unused] == ["clocks_event_reasons_counters.sync_boost [us]"]
+
+
 def test_nvidia_smi_falls_back_where_a_column_has_no_values(tmp_path: Path) -> None:
     text = "timestamp, power.draw [W], power.draw.instant [W]\n2025/08/07 16:58:23, [N/A], 131 W\n"
     telemetry = read(tmp_path, text)
@@ -441,6 +461,21 @@ def test_windows_of_zeus_have_their_mean_power(tmp_path: Path) -> None:
     assert telemetry.losses.unreadable_events == 1
 
 
+def test_energy_of_processors_is_that_of_the_node(tmp_path: Path) -> None:
+    """Of windows that hold no other one, where there is a reading."""
+    path = tmp_path / "zeus.csv"
+    path.write_text(
+        "start_time,window_name,elapsed_time,gpu0_energy,cpu0_energy,dram0_energy,new\n"
+        "1000,a,2,300,100,None,1\n1002,b,3,300,150,15,2\n1000,both,5,600,250,20,3\n"
+    )
+    telemetry = read_source(path, Family.TELEMETRY)
+    assert telemetry.notes[:2] == [
+        "CPU 0: 250 J in 5 s of windows, 50 W.",
+        "DRAM 0: 15 J in 3 s of windows, 5 W.",
+    ]
+    assert telemetry.unused == {"new": 3}
+
+
 def test_windows_of_zeus_without_a_reading_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "zeus.csv"
     path.write_text("start_time,window_name,elapsed_time,gpu0_energy\n1000,step,0.5,None\n")
@@ -510,6 +545,8 @@ def test_the_hour_that_repeats_at_the_end_of_summer_time(tmp_path: Path) -> None
 def test_scrapes_of_omnistat(tmp_path: Path) -> None:
     text = "".join(
         f"rocm_num_gpus 2.0 {1000 * (START_S + at)}\n"
+        + f'rocm_version_info{{card="1",driver_ver="6.14",type="AMD Instinct MI300X"}} 1.0 '
+        f"{1000 * (START_S + at)}\n"
         + "".join(
             f"{name} {value} {1000 * (START_S + at)}\n"
             for card in (0, 1)
@@ -526,6 +563,7 @@ def test_scrapes_of_omnistat(tmp_path: Path) -> None:
     )
     found = read(tmp_path, text, "omnistat.prom")
     assert found.format == "omnistat scrapes"
+    assert [gpu.model for gpu in found.gpus] == ["", "AMD Instinct MI300X"]
     assert values(found, SignalName.POWER_W, 1) == [401, 401]
     assert values(found, SignalName.HOTSPOT_C) == [61, 61]
     assert values(found, SignalName.MEM_C) == [46, 46]
