@@ -23,6 +23,7 @@ _DOING: Final[Mapping[int, tuple[str, bool]]] = {
     step_ring.ENDED: ("", False),
 }
 """What a process does by its state, and whether that is part of a step."""
+_TICK_S: Final = 1.0
 _UNKNOWN: Final = ("an unknown state", False)
 
 
@@ -31,7 +32,8 @@ class StepTails:
 
     def __init__(self) -> None:
         self._rings: dict[str, RingReader] = {}
-        self._states: dict[str, FileState] = {}
+        self._looks: dict[str, tuple[FileState, float]] = {}
+        """The state of each ring when it was read last, and when that was."""
 
     def read(self, files: Mapping[str, FileState], recent: RecentSteps, now_s: float) -> bool:
         """Add the steps of rings that changed; False where nothing came."""
@@ -41,9 +43,11 @@ class StepTails:
         came = False
         for path, state in rings.items():
             ring = self._rings.setdefault(path, RingReader(Path(path)))
-            if ring.head is not None and self._states.get(path) == state:
+            before, looked_s = self._looks.get(path, (None, 0.0))
+            # A change within a tick of the file system's clock has the stamp of the one before.
+            if before == state and ring.head is not None and state[1] * 1e-9 < looked_s - _TICK_S:
                 continue
-            self._states[path] = state
+            self._looks[path] = state, now_s
             try:
                 rows = ring.new_steps()
             except DataError:  # Of a process that has just begun it.
