@@ -392,6 +392,8 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     classes: tuple[str, ...] = ()
     hosts: Callable[[int, int], LaneCells | None] | None = None
     """The work of the threads that launch on a lane's GPU: operators, and other runtime calls."""
+    late: str = ""
+    """The lane of the GPU that the others wait for, which is shown where not all have room."""
     ghosts: Callable[[int, int], Ghost | None] | None = None
     """The baseline's lane beneath each lane, where there is a baseline."""
     has_own_rows: bool = False
