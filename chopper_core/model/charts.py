@@ -112,6 +112,8 @@ class GpuLanes(Struct, frozen=True, eq=False):
     """A figure without a lane."""
     steps: SignalRows | None = None
     """The time of each step, above the rows; those that stand out are `outliers`."""
+    profiled: tuple[int, ...] = ()
+    """The steps among them that the profiler recorded, or was near."""
 
 
 class Roofline(Struct, frozen=True, eq=False):

@@ -278,7 +278,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
         gap = on.width - width_of(above) - cell_width(about) - 1
         on.add([*above, (" " * gap + about, "dim")] if gap > 0 else above)
         if chart.steps is not None:
-            _add_steps(chart.steps, on, max(on.left - count * tall - _ROWS_AROUND, 0))
+            _add_steps(chart, on, max(on.left - count * tall - _ROWS_AROUND, 0))
         header: Line = [(pad(" ", columns.label), "header")]
         for signal, limit in zip(chart.signals, chart.limits, strict=True):
             text, room = f"{signal.title.removeprefix('gfx ')} {signal.unit}", columns.each
@@ -416,8 +416,10 @@ def _steps_ends(steps: SignalRows) -> tuple[float, float]:
     return axes.area_ends(*axes.around(*_scale(steps)[2:]))
 
 
-def _add_steps(steps: SignalRows, on: Canvas, lines: int) -> None:
+def _add_steps(chart: GpuLanes, on: Canvas, lines: int) -> None:
     """The time of each step as a column, with its axes, in so many lines."""
+    steps = chart.steps
+    assert steps is not None
     numbers, lines = steps.numbers[0], max(lines - 1, 1)
     axis = axes.Axis.over(*_steps_ends(steps), max(lines // 2, 2))
     width = axis.label_width + 1
@@ -425,7 +427,11 @@ def _add_steps(steps: SignalRows, on: Canvas, lines: int) -> None:
     numbers = numbers[-cells:]
     places = np.arange(cells) * len(numbers) // cells
     first = steps.numbers.shape[1] - len(numbers)
-    inks = ["alarm" if first + at in steps.outliers else "accent" for at in range(len(numbers))]
+    inks = ["accent"] * len(numbers)
+    for own, ink in ((chart.profiled, "third"), (steps.outliers, "alarm")):
+        for at in own:
+            if at >= first:
+                inks[at - first] = ink
     shares = axes.axis_shares(numbers[None], axis)[:, places]
     drawn = area(shares, lines, [inks[place] for place in places], on.glyphs)
     on.lines += axes.framed_lines(drawn, axis, width, on.glyphs.is_ascii)
