@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,9 +18,17 @@ from chopper_core.ingest.spelling import absolute, is_spelled_out, respelled
 from chopper_core.model.hardware import is_file, own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
-from chopper_core.store.format import FILES, is_store, paths_of, read_index, read_label
+from chopper_core.store.format import (
+    FILES,
+    STORE_INDEX,
+    is_store,
+    paths_of,
+    read_index,
+    read_label,
+)
+from chopper_core.store.kept import Derived, Kept
 from chopper_core.store.reader import large_files, read_store, verify
-from chopper_core.util import atomic, debug
+from chopper_core.util import atomic, debug, plugins
 from chopper_core.util.arrays import json_of
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.memory import shortages
@@ -31,11 +38,10 @@ PACKAGE: Final = Path(__file__).resolve().parents[1]
 _DIGEST_LENGTH: Final = 24
 _MAPPED_FROM_ROWS: Final = 1 << 15
 """A run of so many activities takes less memory once it is mapped from its store."""
-KINDS: Final = ("rows", "sets", "found", "verified")
+KINDS: Final = ("rows", "sets", "found", "verified", "program", "derived")
 """Kinds of figures that are kept with the cached runs: rows of tables of runs; whether directories
-hold several runs, and which; which stores are intact."""
-
-T = TypeVar("T")
+hold several runs, and which; which stores are intact; digests of the program; what was derived from
+stores that can't be written."""
 
 
 class CacheEntry(Struct, frozen=True):
@@ -79,7 +85,8 @@ def open_cached(
         return located(run, layout)
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]) and not overrides:
-        return _opened(paths[0], progress, is_verified)
+        index = _index_of(paths[0])
+        return _with_derived(_opened(paths[0], progress, is_verified), paths[0], index)
     if not all(path.exists() for path in paths):
         return _read(name, progress, jobs, overrides)
     origin = _origin(paths, overrides)
@@ -88,13 +95,14 @@ def open_cached(
     cached = folder / state
     if is_store(cached) and atomic.is_private(folder):
         try:
+            index = _index_of(cached)
             run = _kept_run(cached, progress, is_verified)
             os.utime(cached)
-            return respelled(run, name)
+            return _with_derived(respelled(run, name), cached, index)
         except (ChopperError, OSError) as error:
             debug.note(f"{cached} can't be used: {error}")
             atomic.remove_folder(cached)
-    before = shortages()
+    before, index = shortages(), ""
     run = _read(name, progress, jobs, overrides)
     is_foreign = folder.exists() and not atomic.is_own(folder)
     # With more memory the run would be another.
@@ -119,11 +127,61 @@ def open_cached(
                 write_store(
                     whole, cached, origin=origin, private=True, is_synced=False, progress=progress
                 )
+            index = _index_of(cached)
             if len(run.table) >= _MAPPED_FROM_ROWS:
                 run = _kept_run(cached, progress, False)
     except (ChopperError, OSError) as error:
         debug.note(f"{name} is not cached: {error}")
-    return respelled(run, name)
+    return _with_derived(respelled(run, name), cached, index)
+
+
+def _with_derived(run: Run, store: Path, index: str) -> Run:
+    """A run as it was opened from a store with an index, or written to it, with what was derived
+    from it: in the store, or in the cache where it can't be written."""
+    if not index or _index_of(store) != index:
+        return run  # Another process replaced it meanwhile.
+
+    def state() -> str:
+        options = json_of(run.overrides).decode()
+        return "\n".join([index, options, *_specifications(run.overrides), program()])
+
+    folder, is_cached = store / atomic.DERIVED, store.parent == directory()
+    if not (is_cached or os.access(store, os.W_OK)):
+        folder, is_cached = directory().parent / "derived" / digest([os.path.realpath(store)]), True
+    return replace(run, derived=Derived(folder, run, state, is_private=is_cached))
+
+
+def _index_of(store: Path) -> str:
+    """A digest of a store's index, which has the checksums of all its files; '' without one."""
+    try:
+        return hashlib.sha256(atomic.read_small(store / STORE_INDEX)).hexdigest()
+    except OSError:
+        return ""
+
+
+class ProgramVersion(Struct, frozen=True):
+    """What answers depend on beside the files of runs."""
+
+    digest: str
+    """Of the content of Chopper's own code and of its plugins'."""
+    files: tuple[str, ...]
+    """Those of plugins."""
+    stamp: str
+    """Their states."""
+
+
+def program() -> str:
+    """The version of all that works out answers, the same on any machine."""
+    stamp = digest([_code_stamp(), *map(_stamp, sys.path)])
+    place = Kept(directory().parent / "program" / digest([str(PACKAGE), sys.executable]), stamp)
+    known = place.recall(ProgramVersion)
+    if known is None or known.stamp != digest([*map(_stamp, known.files)]):
+        files = plugins.code_files()
+        read = (path for path in (*code_files(), *files) if os.path.isfile(path))
+        texts = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in read]
+        known = ProgramVersion(digest(texts), tuple(files), digest([*map(_stamp, files)]))
+        place.keep(known)
+    return known.digest
 
 
 def _opened(folder: Path, progress: Progress, is_verified: bool) -> Run:
@@ -161,7 +219,7 @@ def _verify(folder: Path, progress: Progress, *, again: bool = False) -> None:
     names = FILES if again else large_files(folder)
     if not names:
         return
-    place = directory().parent / "verified" / f"{digest([os.path.realpath(folder)])}.json"
+    place = directory().parent / "verified" / digest([os.path.realpath(folder)])
     kept = Kept(place, digest([_stamp(folder / name) for name in sorted(FILES)]))
     if not again and kept.recall(bool):
         return
@@ -202,43 +260,11 @@ def entries() -> list[CacheEntry]:
     return sorted(found, key=lambda entry: -entry.used_s)
 
 
-class Kept(Struct, frozen=True):
-    """Figures of a run in one state of its files, kept next to the cached runs."""
-
-    file: Path
-    """The same for every state of the run: later figures replace older ones."""
-    state: str
-
-    def recall(self, kind: type[T]) -> T | None:
-        """The figures that were kept in this state; None without, or where others can write."""
-        try:
-            if not atomic.is_private(self.file.parent) or self.file.lstat().st_uid != os.geteuid():
-                return None
-            known, _, text = self.file.read_bytes().partition(b"\n")
-            is_whole = known == self._digest(text)
-            return msgspec.json.decode(text, type=kind) if is_whole else None
-        except (OSError, ValueError, TypeError, RecursionError, msgspec.MsgspecError):
-            return None
-
-    def keep(self, figures: object) -> None:
-        """Keep figures, unless the cache can't be written or belongs to another user."""
-        text = json_of(figures)
-        with suppress(OSError):
-            atomic.make_private(self.file.parent)
-            # A torn file isn't of its digest, and costs reading the run again.
-            whole = self._digest(text) + b"\n" + text
-            atomic.publish(self.file, whole, mode=0o600, is_synced=False)
-
-    def _digest(self, text: bytes) -> bytes:
-        state = self.state.encode("utf-8", "surrogateescape")
-        return hashlib.sha256(state + b"\n" + text).hexdigest().encode()
-
-
 def kept(kind: str, name: str, overrides: Overrides = NO_OVERRIDES) -> Kept:
     """The place of figures of a run, of one of `KINDS`; ask before its files are read or searched,
     which may change then.
     """
-    file = f"{digest([name, _origin(paths_of(name), overrides)])}.json"
+    file = digest([name, _origin(paths_of(name), overrides)])
     # A layout changes a row, not what is read.
     state = key_of(name, overrides) + overrides.parallel
     return Kept(directory().parent / kind / file, state)

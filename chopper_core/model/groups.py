@@ -35,6 +35,12 @@ _SPARE_BITS: Final = 15
 """Of 63, so that 32 thousand of them can be added."""
 
 
+GroupsOrigin = tuple[
+    tuple[str, ...], tuple[int, ...], tuple[str, ...], tuple[str, ...], dict[str, tuple[int, ...]]
+]
+"""Where groups are in a tree: its order and what it leaves out; path, levels and codes left out."""
+
+
 class Groups:
     """One or more groups of rows of a kernel table, none of them empty.
 
@@ -57,6 +63,7 @@ class Groups:
         self._first = first
         self._find = find
         self.around = around
+        self.origin: GroupsOrigin | None = None
         self._cache: dict[str, AnyArray] = {}
         self.means_of: dict[tuple[str, int], dict[int, Float64]] = {}
         """(signal, bins) → group → its means over the group's time, of groups that were shown."""

@@ -1,4 +1,5 @@
-"""Values that are computed once and shared by all threads: by any key, or of known keys."""
+"""Values that are computed once and shared by all threads: by any key, or of known keys; and what
+keeps them for later processes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from threading import Lock
 from time import monotonic
 from types import FunctionType, ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -116,6 +117,23 @@ def _bytes_held(value: object, seen: set[int]) -> int:
         else:
             left += gc.get_referents(each)
     return total
+
+
+WORTH_KEEPING_S: Final = 0.02
+"""What takes less is worked out again as fast as it is read and verified."""
+
+
+class DerivedValues(Protocol):
+    """Values that were worked out of a run's files, for later processes (`store.kept`)."""
+
+    def is_of(self, run: Any) -> bool:
+        """Whether a run is the one that was opened, with nothing of it replaced."""
+
+    def recall(self, key: tuple[Hashable, ...], kind: type[T]) -> T | None:
+        """A value that was kept; None without."""
+
+    def keep(self, key: tuple[Hashable, ...], value: Callable[[], object]) -> None:
+        """Keep a value, in the background."""
 
 
 class LazyMap(Mapping[Key, T]):

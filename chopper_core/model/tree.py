@@ -119,7 +119,17 @@ class Tree:
         Rows with one of the codes in `without` (by level) are excluded, also where it names an
         iteration; raises NoSuchNode where none remain.
         """
-        path = tuple(path)
+        made = self._split(tuple(path), levels, without)
+        excluded = {level: tuple(codes) for level, codes in (without or {}).items()}
+        made.origin = self.order, self._left_out, tuple(path), tuple(levels), excluded
+        return made
+
+    def _split(
+        self,
+        path: tuple[str, ...],
+        levels: Sequence[str],
+        without: Mapping[str, Sequence[int]] | None,
+    ) -> Groups:
         wanted = self._codes(path)
         more = without or {}
 

@@ -81,7 +81,12 @@ CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(SampledFile.__struct_fields
 SIGN: Final = "@"
 """Begins the name of a baseline."""
 _NAME: Final = re.compile(r"[A-Z]\w+")
-_NOT_IN_JSON: Final = ("table", "measured", "cpu", "side_tables", "others", "cubes", "recent")
+_WORKED_OUT: Final = ("derived",)
+"""Fields of a run that say nothing of what a store holds."""
+_NOT_IN_JSON: Final = (
+    *("table", "measured", "cpu", "side_tables", "others", "cubes", "recent"),
+    *_WORKED_OUT,
+)
 """Fields of a run that have their own files or are computed."""
 
 
@@ -237,6 +242,8 @@ def fingerprint() -> str:
             for base in kind.__mro__[: kind.__mro__.index(Struct)]:
                 known = vars(sys.modules[base.__module__])
                 for name, text in base.__annotations__.items():
+                    if name in _WORKED_OUT:
+                        continue
                     parts.append(f"{name}: {text}")
                     waiting += [known[word] for word in _NAME.findall(text) if word in known]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

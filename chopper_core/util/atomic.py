@@ -46,12 +46,15 @@ def state_of(path: str | Path) -> FileState:
 
 
 MOST_FOLDERS_DEEP: Final = 100
+DERIVED: Final = ".derived"
+"""The folder in a store of what was derived from it, which is no part of the run's files."""
 
 
 def walk_once(path: str | Path) -> Iterator[tuple[str, list[str], list[str]]]:
     """`os.walk` that follows links, into each directory once: links may lead back.
 
     Folders more than `MOST_FOLDERS_DEEP` below are left out: os.walk calls itself for each level.
+    So is what was derived from stores.
     """
     seen: set[tuple[int, int]] = set()
     deepest = os.fspath(path).count(os.sep) + MOST_FOLDERS_DEEP
@@ -66,6 +69,7 @@ def walk_once(path: str | Path) -> Iterator[tuple[str, list[str], list[str]]]:
         seen.add((status.st_dev, status.st_ino))
         if folder.count(os.sep) >= deepest:
             folders.clear()
+        folders[:] = [each for each in folders if each != DERIVED]
         yield folder, folders, files
 
 

@@ -12,6 +12,7 @@ a run, or for an operator of another namespace than PyTorch's.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
@@ -20,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from chopper_core.util.errors import ChopperError, DataError, UsageError
+from chopper_core.util.patterns import late
 from chopper_core.util.progress import Cancelled
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 GROUPS: Final = ("sources", "views", "metrics", "findings", "advice", "exports", "operators")
 _FOLDER: Final = Path(__file__).parent.parent / "extensions"
+_MODULE: Final = late(r"(?m)^[^\[=\n]+=\s*(\w+)")
+"""The package of an entry point."""
 _problems: Final[dict[str, None]] = {}
 
 R = TypeVar("R")
@@ -108,6 +112,39 @@ def loaded(group: str, needs: Iterable[str]) -> list[tuple[Plugin, Any]]:
     needs = tuple(needs)
     found = ((each, each.attempt(each.load, None, *needs)) for each in plugins(group).values())
     return [(each, module) for each, module in found if module is not None]
+
+
+def code_files() -> list[str]:
+    """The files that plugins are declared in, and the files and folders of their packages.
+
+    Without `importlib.metadata`, whose import takes longer than opening a cached run.
+    """
+    from importlib.util import find_spec
+
+    found: dict[str, None] = {}
+    packages: dict[str, None] = {}
+    for path in filter(os.path.isdir, sys.path):
+        for name in os.listdir(path):
+            declared = Path(path, name, "entry_points.txt")
+            if not name.endswith(("-info", ".egg")) or not declared.is_file():
+                continue
+            text = declared.read_text("utf-8", "replace")
+            if "[chopper." in text:
+                found[str(declared)] = None
+                packages |= dict.fromkeys(_MODULE.findall(text))
+    for package in packages:
+        try:
+            spec = find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for path, folders, names in os.walk(folder):
+                folders[:] = [name for name in folders if name != "__pycache__"]
+                files = (os.path.join(path, name) for name in names if name.endswith(".py"))
+                found |= dict.fromkeys((path, *sorted(files)))
+        if spec is not None and spec.origin and os.path.isfile(spec.origin):
+            found[spec.origin] = None
+    return [*found]
 
 
 def problems() -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from chopper_core.views.shared.children import (
     run_notes,
     with_column_names,
 )
+from chopper_core.views.shared.kept_answers import StoredAnswer, restored_answer
 from chopper_core.views.spec import Previewed, SeveralRuns, ViewResult, ViewSpec, splits_of
 
 
@@ -117,13 +119,20 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def check_fits(run: Run, view: View, spec: ViewSpec) -> None:
     """Raises NothingToShow or UsageError where a view has no answer for a run."""
-    if run.is_logged_only and not spec.takes_logs:
+    is_of_memory = run.is_snapshot and spec.takes_snapshots
+    if run.is_logged_only and not (spec.takes_logs or is_of_memory):
         able = ", ".join(each.name for each in view_specs() if each.takes_logs)
         raise NothingToShow(
             f"the view {spec.name} needs a trace, and this run has a trainer's log alone, which "
             f"{able} show"
         )
-    if run.is_sampled_only and not spec.takes_samples:
+    if run.is_snapshot and not (is_of_memory or run.is_logged_only):
+        able = ", ".join(each.name for each in view_specs() if each.takes_snapshots)
+        raise NothingToShow(
+            f"the view {spec.name} needs a trace, and this run has memory snapshots alone, which "
+            f"{able} show"
+        )
+    if run.is_sampled_only and not (spec.takes_samples or is_of_memory):
         able = ", ".join(each.name for each in view_specs() if each.takes_samples)
         raise NothingToShow(
             f"the view {spec.name} needs a trace, and this run has telemetry alone, which {able} "
@@ -154,7 +163,7 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
 
     def asked() -> ViewResult | NothingToShow:
         try:
-            return ask(plain)
+            return _kept(run, plain, partial(ask, plain))
         except NothingToShow as reason:
             # Finding it out may have taken long, too; its traceback holds all that was looked at.
             return NothingToShow(*reason.args)
@@ -172,6 +181,16 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
         return replace(view, filter=view.filter or only(known.level, [known.labels[row]]))
 
     return replace(known, opens=opens)
+
+
+def _kept(run: Run, view: View, ask: Callable[[], ViewResult]) -> ViewResult:
+    """The answer to a view as it was kept with the run's files, else asked."""
+    if view.base_run:
+        return ask()
+    key = view.name, view
+    stored = partial(StoredAnswer.of, run)
+    found: ViewResult = run.kept(key, StoredAnswer, ask, stored, partial(restored_answer, run, ask))
+    return found
 
 
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:

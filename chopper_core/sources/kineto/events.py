@@ -35,6 +35,7 @@ from chopper_core.tables.columns import (
 )
 from chopper_core.tables.json_stream import DECODE_ERRORS
 from chopper_core.tables.losses import ABSENT
+from chopper_core.tables.unread import MOST_LETTERS, MOST_NAMES
 from chopper_core.util.arrays import Int64
 from chopper_core.util.patterns import late
 
@@ -240,6 +241,10 @@ class Args(msgspec.Struct, gc=False):
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=nan)
     registers: Any = msgspec.field(name="registers per thread", default=nan)
     shared_memory: Any = msgspec.field(name="shared memory", default=nan)
+    real_stream: Number = msgspec.field(name="original_stream", default=None)
+    """Of a graph's kernel that torch's CUPTI backend draws in a lane, whose number is `stream`."""
+    lane: Any = msgspec.field(name="(drawn in)", default=nan)
+    """That lane, once `stream` is the real one (`undraw_lanes`)."""
     hsa_queue: Any = nan
     """On ROCm since Kineto of June 2026, whose `stream` is that of HIP; before, it is the queue."""
     kernel: msgspec.Raw = NOTHING
@@ -258,6 +263,7 @@ FIGURES: Final[Mapping[str, str]] = {
     "registers": "registers",
     "lds_bytes": "shared_memory",
     "hsa_queue": "hsa_queue",
+    "logical_lane": "lane",
 }
 """Column of the kernel table → the field of `Args` that has it. Any number of an activity can be
 one: nothing else between the file and the metric needs to know it."""
@@ -283,6 +289,15 @@ def name_copies(events: Sequence[Event]) -> None:
         if event.name == "Memcpy" and event.args is not None and event.args.copy_kind:
             kinds = str(event.args.source_kind).title(), str(event.args.target_kind).title()
             event.name = f"Memcpy {event.args.copy_kind} ({kinds[0]} -> {kinds[1]})"
+
+
+def undraw_lanes(events: Sequence[Event]) -> None:
+    """Put activities that are drawn in a lane of their own into the stream that they ran in: only
+    there one waits for the one before it."""
+    for event in events:
+        args = event.args
+        if args is not None and args.real_stream is not None:
+            args.lane, args.stream = args.stream, args.real_stream
 
 
 def number_functions(events: Sequence[Event], last: int) -> int:
@@ -339,11 +354,17 @@ class UnreadFields(dict[str, set[str]]):
         """Look at the events of a JSON array."""
         with suppress(*DECODE_ERRORS):
             for event in msgspec.json.decode(text):
-                category, args = event.get("cat", ""), event.get("args")
-                # Those without a category name processes, or are counters and memory.
-                if isinstance(category, str) and category and event.get("ph") == COMPLETE:
-                    unread = {*event, *(args if isinstance(args, dict) else ())}
-                    self.setdefault(category, set()).update(unread - _READ_FIELDS - _OF_DRAWING)
+                self.see(event)
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        category, args = event.get("cat", ""), event.get("args")
+        # Those without a category name processes, or are counters and memory.
+        if isinstance(category, str) and category and event.get("ph") == COMPLETE:
+            unread = {*event, *(args if isinstance(args, dict) else ())}
+            names = unread - _READ_FIELDS - _OF_DRAWING
+            if names and len(self) < MOST_NAMES:
+                known = self.setdefault(category, set())
+                known.update([name[:MOST_LETTERS] for name in names][: MOST_NAMES - len(known)])
 
     def join(self, other: Mapping[str, set[str]]) -> None:
         for category, names in other.items():

@@ -1,0 +1,193 @@
+"""What was worked out once, in files: verified when it is read, worked out again where it can't be.
+
+A file holds one value: the first line is a digest of the state that the value was worked out in and
+of the value itself, as msgpack, follows. A value of another state, a torn one or one of another
+type is none. Values are decoded as the types that they are asked for; nothing in a file is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Lock, Thread
+from types import FunctionType
+from typing import Any, Final, TypeVar, get_args, get_origin
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.model.run import Run
+from chopper_core.util import atomic, debug
+
+T = TypeVar("T")
+_MOST_FILES: Final = 256
+_MOST_BYTES: Final = 1 << 26
+"""Of what is derived from one run; what was written the longest ago goes."""
+_KINDS: Final = "biuf"
+"""The kinds of numbers in arrays."""
+_UNREADABLE: Final = (OSError, ValueError, TypeError, RecursionError, msgspec.MsgspecError)
+
+
+_LATER: Final = "worked out again"
+
+
+def later(*_: object) -> Any:
+    """Stands in a value that was read for a function, which no file holds."""
+    raise NotImplementedError
+
+
+class Kept(Struct, frozen=True):
+    """A value in one state of what it was worked out from."""
+
+    file: Path
+    """The same for every state: a later value replaces an older one."""
+    state: str
+    is_private: bool = True
+    """Whether it is of no use in a folder that others can write to."""
+
+    def recall(self, kind: type[T]) -> T | None:
+        """The value that was kept in this state; None without."""
+        try:
+            if self.is_private and not self._is_own():
+                return None
+            known, _, content = self.file.read_bytes().partition(b"\n")
+            if known != self._digest(content):
+                return None
+            return decoded(content, kind)
+        except _UNREADABLE:
+            return None
+
+    def keep(self, value: object) -> None:
+        """Keep a value, unless its folder can't be written or belongs to another user."""
+        content = encoded(value)
+        with suppress(OSError):
+            if self.is_private:
+                atomic.make_private(self.file.parent)
+            else:
+                self.file.parent.mkdir(exist_ok=True)
+            # A torn file isn't of its digest, and costs working it out again.
+            whole = self._digest(content) + b"\n" + content
+            mode = 0o600 if self.is_private else 0o666
+            atomic.publish(self.file, whole, mode=mode, is_synced=False)
+
+    def _is_own(self) -> bool:
+        return atomic.is_private(self.file.parent) and self.file.lstat().st_uid == os.geteuid()
+
+    def _digest(self, content: bytes) -> bytes:
+        state = self.state.encode("utf-8", "surrogateescape")
+        return hashlib.sha256(state + b"\n" + content).hexdigest().encode()
+
+
+def encoded(value: object) -> bytes:
+    """A value as msgpack; raises TypeError where it can't be kept."""
+    return msgspec.msgpack.encode(value, enc_hook=_encodable)
+
+
+def decoded(content: bytes, kind: type[T]) -> T:
+    """A value of a type; raises ValueError, TypeError or a MsgspecError where it isn't one."""
+    return msgspec.msgpack.decode(content, type=kind, dec_hook=_decoded)
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS:
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, FunctionType | partial):
+        return _LATER
+    raise TypeError(f"{type(value)} can't be kept")
+
+
+def _decoded(kind: Any, value: Any) -> Any:
+    if get_origin(kind) is not np.ndarray:
+        if value == _LATER:
+            return later
+        raise ValueError(f"{kind} can't be kept")
+    element, shape, content = value
+    found = np.dtype(element)
+    declared = get_args(get_args(kind)[1])[0]
+    is_declared = isinstance(declared, type) and np.issubdtype(found, declared)
+    if found.kind not in _KINDS or not (is_declared or declared is Any):
+        raise ValueError(f"an array of {found} for one of {declared}")
+    # A copy, since some add to what they worked out.
+    return np.frombuffer(content, found).reshape(shape).copy()
+
+
+class Derived:
+    """What was derived from a run as it was opened, kept in its store or cached run.
+
+    Values are keyed by what they are, the checksums of the run's files, its options and the version
+    of the program and its plugins.
+    """
+
+    def __init__(
+        self, folder: Path, whose: Run, state: Callable[[], str], *, is_private: bool
+    ) -> None:
+        """Keep it in a folder; `state` tells what it depends on, once something is needed."""
+        self._folder, self._is_private = folder, is_private
+        self._whose = whose
+        self._state_of = state
+        self._state = ""
+        self._lock = Lock()
+        self._writers: list[Thread] = []
+
+    def is_of(self, run: Run) -> bool:
+        """Whether a run is the one that was opened: not one with other times, say."""
+        return all(
+            getattr(run, name) is getattr(self._whose, name)
+            for name in Run.__struct_fields__
+            if name not in ("others", "derived")
+        )
+
+    def recall(self, key: tuple[object, ...], kind: type[T]) -> T | None:
+        found = self._at(key).recall(kind)
+        debug.note(f"{key[0]}: {'kept' if found is not None else 'worked out'}")
+        return found
+
+    def keep(self, key: tuple[object, ...], value: Callable[[], object]) -> None:
+        """Keep a value, in a thread: the answer doesn't wait for it. The process does, at its end.
+
+        What can't be kept is worked out again.
+        """
+
+        def write() -> None:
+            with self._lock:
+                try:
+                    self._at(key).keep(value())
+                    self._forget()
+                except (*_UNREADABLE, OverflowError) as error:
+                    debug.note(f"{key[0]} is not kept: {error}")
+
+        writer = Thread(target=write)
+        self._writers = [*(each for each in self._writers if each.is_alive()), writer]
+        writer.start()
+
+    def wait(self) -> None:
+        """Wait until what was derived is written."""
+        for each in self._writers:
+            each.join()
+
+    def _at(self, key: tuple[object, ...]) -> Kept:
+        self._state = self._state or self._state_of()
+        text = repr((self._whose.name, *key))
+        name = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+        place = self._folder / f"{key[0]}-{name}"
+        return Kept(place, f"{self._state}\n{text}", self._is_private)
+
+    def _forget(self) -> None:
+        """Remove what was written the longest ago, where there is more than a run may have."""
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            files = sorted(((each.stat().st_mtime, each.stat().st_size, each.path)
+                            for each in entries if each.name[0] != "."), reverse=True)  # fmt: skip
+            size = 0
+            for number, (_, own, path) in enumerate(files):
+                size += own
+                if number >= _MOST_FILES or (number and size > _MOST_BYTES):
+                    os.unlink(path)

@@ -1,0 +1,229 @@
+"""Answers of views as they are kept with a run: plain values and arrays.
+
+Functions of an answer, such as the view that a cell opens, are asked of the answer worked out
+again, once they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from chopper_core.analyses.base import Base
+from chopper_core.columns import METRICS, Metric, Reduces, Values, computed_column
+from chopper_core.model.charts import (
+    BarChart,
+    Cards,
+    Chart,
+    Composition,
+    HeatMap,
+    LineChart,
+    MemoryChart,
+    Roofline,
+    SignalRows,
+)
+from chopper_core.model.groups import Groups
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.store.kept import decoded, encoded, later
+from chopper_core.util.arrays import AnyArray, Index, Mask
+from chopper_core.views.spec import ViewResult
+
+_CHARTS: Final = {
+    each.__name__: each
+    for each in (
+        BarChart, Cards, Composition, HeatMap, LineChart, MemoryChart, Roofline, SignalRows,
+    )
+}  # fmt: skip
+"""The kinds of charts that can be kept: lanes are drawn from the activities."""
+_MOST_OPENED: Final = 512
+"""Rows whose views are kept."""
+_MOST_ROWS: Final = 1 << 21
+"""Activities of rows that are no part of the tree."""
+
+
+class StoredColumn(Struct, frozen=True):
+    """A column of a view without its function, and its values."""
+
+    name: str
+    unit: str
+    title: str
+    reduces: Reduces
+    definition: str
+    source: str
+    missing_because: str
+    signed: bool
+    numbers: AnyArray
+    missing: Mask | None
+    extrapolated: Mask | None
+    words: tuple[str, ...] | None
+    partial: Mask | None
+    bound: Mask | None
+
+    @classmethod
+    def of(cls, metric: Metric, values: Values) -> StoredColumn:
+        plain = {name: getattr(metric, name) for name in cls.__struct_fields__[:8]}
+        return cls(**plain | {"unit": str(metric.unit)}, **asdict(values))
+
+    @property
+    def metric(self) -> Metric:
+        known = METRICS.get(self.name)
+        plain = {name: getattr(self, name) for name in self.__struct_fields__[:8]}
+        if known is not None and all(getattr(known, name) == own for name, own in plain.items()):
+            return known
+        return computed_column(**plain)
+
+    @property
+    def values(self) -> Values:
+        return Values(**{name: getattr(self, name) for name in Values.__struct_fields__})
+
+
+class StoredGroups(Struct, frozen=True):
+    """Groups of activities: where in a tree they are, else their rows."""
+
+    order: tuple[str, ...]
+    left_out: tuple[int, ...] = ()
+    path: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
+    without: Mapping[str, tuple[int, ...]] = {}
+    rows: Index | None = None
+    first: Index | None = None
+
+    @classmethod
+    def of(cls, groups: Groups) -> StoredGroups:
+        """Raises ValueError for many rows."""
+        if groups.origin is not None:
+            return cls(*groups.origin)
+        if len(groups.rows) > _MOST_ROWS:
+            raise ValueError("groups of too many rows")
+        return cls((), rows=groups.rows, first=groups.first)
+
+    def groups(self, run: Run) -> Groups:
+        """Raises ValueError for rows that the run hasn't."""
+        rows, first, count = self.rows, self.first, len(run.table)
+        if rows is None or first is None:
+            return run.tree(self.order, self.left_out).split(self.path, self.levels, self.without)
+        is_first = len(first) and first[0] == 0 and (np.diff(first) > 0).all()
+        if not (is_first and first[-1] < len(rows) and rows.min() >= 0 and rows.max() < count):
+            raise ValueError("rows of another run")
+        return Groups(run.table, rows, first)
+
+
+class StoredBase(Struct, frozen=True):
+    """The base of a view's figures without its run."""
+
+    within: Mask
+    others: Mask
+    complete: Mask
+    is_total: bool
+    is_itself: bool
+    on_gpus: bool
+    is_applied: bool
+
+    @classmethod
+    def of(cls, run: Run, base: Base) -> StoredBase:
+        if base.run is not run or base.cells is not run.pairs:
+            raise ValueError("a base of another run")
+        return cls(*(getattr(base, name) for name in cls.__struct_fields__))
+
+    def base(self, run: Run) -> Base:
+        if {len(each) for each in (self.within, self.others, self.complete)} != {len(run.pairs)}:
+            raise ValueError("a base of other steps")
+        return Base(run, run.pairs, **asdict(self))
+
+
+class StoredChart(Struct, frozen=True):
+    """A chart of one of `_CHARTS`."""
+
+    kind: str
+    content: bytes
+
+
+class StoredAnswer(Struct, frozen=True):
+    """A `ViewResult` as it is kept."""
+
+    level: str
+    labels: tuple[str, ...]
+    columns: tuple[StoredColumn, ...]
+    opened: tuple[View, ...]
+    """The views that the rows open; none where there are many."""
+    total: Mapping[str, int | float]
+    sort: str
+    shown: tuple[str, ...]
+    nodes: StoredGroups | None
+    whole: StoredGroups | None
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+    charts: tuple[StoredChart, ...]
+    over: tuple[str, ...]
+    by: str
+    base: StoredBase | None
+    total_title: str
+    extrapolated_total: frozenset[str]
+
+    @classmethod
+    def of(cls, run: Run, answer: ViewResult) -> StoredAnswer:
+        """Raises ValueError or TypeError for an answer that can't be kept."""
+        plain = {name: getattr(answer, name) for name in cls.__struct_fields__ if name != "opened"}
+        count = len(answer.labels)
+        opened = range(count) if count <= _MOST_OPENED else ()
+        own = {
+            "labels": tuple(answer.labels),
+            "columns": tuple(StoredColumn.of(*each) for each in answer.columns),
+            "opened": tuple(map(answer.opens, opened)),
+            "nodes": None if answer.nodes is None else StoredGroups.of(answer.nodes),
+            "whole": None if answer.whole is None else StoredGroups.of(answer.whole),
+            "charts": tuple(map(_stored_chart, answer.charts)),
+            "base": None if answer.base is None else StoredBase.of(run, answer.base),
+        }
+        return cls(**plain | own)
+
+
+def restored_answer(run: Run, again: Callable[[], ViewResult], stored: StoredAnswer) -> ViewResult:
+    """An answer that was kept; `again` works it out, for what can't be kept of it.
+
+    Raises ValueError where it isn't one of the run.
+    """
+    count, again, opened = len(stored.labels), cache(again), stored.opened
+    if any(len(each.numbers) != count for each in stored.columns):
+        raise ValueError("columns of another length")
+    own: dict[str, Any] = {
+        "columns": tuple((each.metric, each.values) for each in stored.columns),
+        "nodes": None if stored.nodes is None else stored.nodes.groups(run),
+        "whole": None if stored.whole is None else stored.whole.groups(run),
+        "charts": tuple(
+            _restored_chart(place, each, again) for place, each in enumerate(stored.charts)
+        ),
+        "base": None if stored.base is None else stored.base.base(run),
+        "opens": lambda row: opened[row] if opened else again().opens(row),
+    }
+    plain = {
+        name: getattr(stored, name) for name in ViewResult.__struct_fields__ if name not in own
+    }
+    return ViewResult(**plain, **own)
+
+
+def _stored_chart(chart: Chart) -> StoredChart:
+    kind = type(chart).__name__
+    if kind not in _CHARTS:
+        raise ValueError(f"a chart of {kind}")
+    return StoredChart(kind, encoded(chart))
+
+
+def _restored_chart(place: int, stored: StoredChart, again: Callable[[], ViewResult]) -> Chart:
+    kind = _CHARTS.get(stored.kind)
+    if kind is None:
+        raise ValueError(f"a chart of {stored.kind}")
+    chart: Any = decoded(stored.content, kind)
+
+    def asked(name: str) -> Callable[..., Any]:
+        return lambda *at: getattr(again().charts[place], name)(*at)
+
+    names = (name for name in chart.__struct_fields__ if getattr(chart, name) is later)
+    found: Chart = replace(chart, **{name: asked(name) for name in names})
+    return found

@@ -1,0 +1,276 @@
+"""What was worked out of a run is kept with it: the same answers, and never a damaged one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import chopper_core
+from chopper_core.ingest import cache
+from chopper_core.ingest.open import open_run
+from chopper_core.model import run as run_module
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.render import render_frame
+from chopper_core.store import kept
+from chopper_core.store.kept import Derived
+from chopper_core.store.writer import write_store
+from chopper_core.util import atomic, plugins
+from chopper_core.util.arrays import Float64
+from chopper_core.views import VIEWS, view_module
+from chopper_core.views.query import frame_of, query
+from chopper_core.views.shared.kept_answers import StoredAnswer
+from tests.conftest import ROOT
+from tests.demo import generated_files
+
+ALL = ("?view=findings", "?view=ranks", "?view=overview", "?view=comms", "?view=whatif")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = generated_files("derived", ranks=2, iterations=3, layers=2)
+    folder = tmp_path_factory.mktemp("derived") / "run.chopper"
+    write_store(open_run(str(made), jobs=1), folder)
+    return folder
+
+
+@pytest.fixture
+def copy(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of which everything that is worked out is kept."""
+    monkeypatch.setattr(run_module, "WORTH_KEEPING_S", 0.0)
+    return shutil.copytree(store, tmp_path / "run.chopper")
+
+
+def _json(name: Path, address: str, opened: Callable[[str], Run] = cache.open_cached) -> str:
+    run = opened(str(name))
+    frame = frame_of(run, parse(f"{name}{address}"))
+    text = render_frame(frame, "json")
+    opens = [frame.addresses(row) for row in range(len(frame))]
+    if isinstance(run.derived, Derived):
+        run.derived.wait()
+    return "\n".join([text, *opens])
+
+
+def _files(store: Path) -> list[Path]:
+    return sorted((store / atomic.DERIVED).iterdir())
+
+
+class Asked:
+    """Which views were worked out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        for name in ("findings", "ranks", "comms", "whatif"):
+            module = view_module(name)
+            monkeypatch.setattr(module, "answer", partial(self._ask, name, module.answer))
+
+    def _ask(self, name: str, answer: Any, *asked: object) -> object:
+        self.names.append(name)
+        return answer(*asked)
+
+    def take(self) -> list[str]:
+        found, self.names = self.names, []
+        return found
+
+
+def test_every_view_of_a_run_opened_again_is_the_same(copy: Path) -> None:
+    """Rows, totals, notes, charts and what rows open, as with nothing kept."""
+    addresses = [f"?view={name}" for name in VIEWS if name != "live"] + [":gpu=1?view=kernels"]
+    plain = {each: _json(copy, each, lambda name: open_run(name, jobs=1)) for each in addresses}
+    assert not (copy / atomic.DERIVED).exists()
+    for _ in range(2):
+        assert {each: _json(copy, each) for each in addresses} == plain
+    names = {path.name.partition("-")[0] for path in _files(copy)}
+    assert {"findings", "ranks", "comms", "overview", "overlap", "roofline", "launch"} <= names
+
+
+def test_what_was_worked_out_is_not_worked_out_again(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked(monkeypatch)
+    for expected in (["findings", "ranks", "comms", "whatif"], []):
+        for address in ALL:
+            _json(copy, address)
+        assert asked.take() == expected
+    chopper_core.open(str(copy), cache=False).frame("?view=ranks")
+    assert asked.take() == ["ranks"]
+
+
+def test_a_damaged_value_is_worked_out_anew(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed bit, a torn, an empty and a longer file, and a link: each is none."""
+    whole = {address: _json(copy, address) for address in ALL}
+    for number, path in enumerate(_files(copy)):
+        content = path.read_bytes()
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        damaged = (flipped, content[:-3], b"", content + b" ", None)[number % 5]
+        if damaged is not None:
+            path.write_bytes(damaged)
+            continue
+        path.unlink()
+        path.symlink_to("/nowhere")
+    asked = Asked(monkeypatch)
+    assert {address: _json(copy, address) for address in ALL} == whole
+    assert asked.take() == ["findings", "ranks", "comms", "whatif"]
+    assert {address: _json(copy, address) for address in ALL} == whole
+    assert not asked.take()
+
+
+def test_values_of_another_shape_are_not_used(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole files of the right key, by a hand that knows the digest, are no way to wrong rows."""
+    whole = _json(copy, "?view=comms")
+    decoded = kept.decoded
+
+    def changed(content: bytes, kind: type) -> object:
+        found = decoded(content, kind)
+        if not isinstance(found, StoredAnswer) or found.nodes is None:
+            return found
+        rows = np.array([10**9, 10**9 + 1], np.intp)
+        return replace(found, nodes=replace(found.nodes, rows=rows, first=np.zeros(1, np.intp)))
+
+    monkeypatch.setattr(kept, "decoded", changed)
+    assert _json(copy, "?view=comms") == whole
+    for hostile in (
+        ("|O", [1], b"12345678"),
+        ("<f8", [99], b"12345678"),
+        ("<i8", [1], b"12345678"),
+    ):
+        with pytest.raises((ValueError, TypeError, msgspec.MsgspecError)):
+            decoded(msgspec.msgpack.encode([hostile]), tuple[Float64, ...])
+
+
+@pytest.mark.parametrize("change", ["program", "hardware", "name", "store"])
+def test_another_rule_option_or_run_is_worked_out_anew(
+    change: str, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = "?view=findings"
+    _json(copy, address)
+    asked = Asked(monkeypatch)
+    name = copy
+    if change == "program":
+        monkeypatch.setattr(cache, "program", lambda: "a threshold is another")
+    elif change == "hardware":
+        own = tmp_path / "config" / "chopper" / "hardware.toml"
+        own.parent.mkdir(parents=True)
+        own.write_text('["My GPU"]\nclock_mhz = 1000\n')
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(own.parent.parent))
+    elif change == "name":
+        name = copy.rename(tmp_path / "elsewhere.chopper")
+    else:
+        run = cache.open_cached(str(copy))
+        write_store(replace(run, generated="otherwise", derived=None), copy)
+    _json(name, address)
+    assert asked.take() == ["findings"]
+
+
+def test_the_version_of_the_program_follows_the_code_of_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = cache.program()
+    assert cache.program() == before
+    own = tmp_path / "rule.py"
+    own.write_text("LIMIT = 1\n")
+    monkeypatch.setattr(plugins, "code_files", lambda: [str(own)])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with_plugin = cache.program()
+    assert with_plugin != before and cache.program() == with_plugin
+    own.write_text("LIMIT = 2\n")
+    assert cache.program() not in (before, with_plugin)
+
+
+def test_a_run_with_something_replaced_uses_nothing_of_what_was_opened(copy: Path) -> None:
+    run = cache.open_cached(str(copy))
+    assert run.derived is not None and run.derived.is_of(run)
+    assert run.derived.is_of(replace(run, others={"another": run}))
+    faster = replace(run.table, duration_ns=run.table.duration_ns // 2)
+    assert not run.derived.is_of(replace(run, table=faster))
+    assert not run.derived.is_of(replace(run, measured={}))
+    assert (
+        cache.open_cached(str(copy), overrides=replace(run.overrides, parallel="dp=2")).derived
+        is None
+    )
+
+
+def test_a_store_that_cannot_be_written_keeps_it_in_the_cache(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    asked = Asked(monkeypatch)
+    whole = _json(copy, "?view=ranks")
+    assert asked.take() == ["ranks"] and not (copy / atomic.DERIVED).exists()
+    assert _json(copy, "?view=ranks") == whole and not asked.take()
+    (kept,) = (cache.directory().parent / "derived").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_derived_is_no_file_of_the_run(copy: Path) -> None:
+    before = cache.key_of(str(copy))
+    _json(copy, "?view=ranks")
+    assert _files(copy) and cache.key_of(str(copy)) == before
+    cache.verify_run(str(copy), cache.NO_OVERRIDES, again=True)
+
+
+def test_the_oldest_values_go_where_there_are_too_many(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "_MOST_FILES", 2)
+    for name in ("ranks", "comms", "findings"):
+        _json(copy, f"?view={name}")
+    names = [path.name.partition("-")[0] for path in _files(copy)]
+    assert len(names) == 2 and "findings" in names
+
+
+def test_the_first_answer_does_not_wait_for_the_writing(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let = threading.Event()
+    publish = atomic.publish
+
+    def slow(path: Path, *args: object, **options: object) -> None:
+        assert path.parent != copy / atomic.DERIVED or let.wait(20)
+        publish(path, *args, **options)  # type: ignore[arg-type]
+
+    run = cache.open_cached(str(copy))
+    monkeypatch.setattr(atomic, "publish", slow)
+    assert len(query(run, parse(f"{copy}?view=ranks")).labels) == 2
+    assert isinstance(run.derived, Derived) and not list(copy.glob(f"{atomic.DERIVED}/*"))
+    let.set()
+    run.derived.wait()
+    assert len(_files(copy)) == 1
+
+
+def test_a_kill_while_it_is_written_leaves_nothing_half(copy: Path) -> None:
+    """Killed before the rename, the next process works it out, and clears what was left."""
+    code = (
+        "import os, signal, sys\n"
+        "import chopper_core.model.run as run\n"
+        "run.WORTH_KEEPING_S = 0.0\n"
+        "replace = os.replace\n"
+        "def killed(old, new):\n"
+        "    if '.derived' in str(new):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    replace(old, new)\n"
+        "os.replace = killed\n"
+        "import chopper_core\n"
+        "chopper_core.open(sys.argv[1]).frame('?view=ranks')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(copy)], cwd=ROOT, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    left = _files(copy)
+    assert left and all(path.name.startswith(".") for path in left)
+    whole = _json(copy, "?view=ranks", lambda name: open_run(name, jobs=1))
+    assert _json(copy, "?view=ranks") == whole
+    assert [path.name.partition("-")[0] for path in _files(copy)] == ["ranks"]
