@@ -89,7 +89,10 @@ def _of_all_gpus(stand: RankLeads, view: View) -> ViewResult:
     by, base = view.by or "gpu", base_of(stand.run, view).of_iterations(stand.iterations)
     if by == NODE or by in stand.table.coordinates:
         return by_part(stand.run, view, by, stand.gpus, _by_gpu(stand, view, base))
-    return _by_gpu(stand, view, base) if by == "gpu" else _by_label(stand, view, by, base)
+    if by == "gpu":
+        # Who holds the others back comes first.
+        return replace(_by_gpu(stand, view, base), sort="-delay_ns")
+    return _by_label(stand, view, by, base)
 
 
 def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
