@@ -39,6 +39,8 @@ class Config:
     in an FSDP2 run a late host and a slow layer, in an FSDP1 run memory without determinism."""
     clean: bool = False
     """Plants nothing."""
+    memory: bool = False
+    """Records what the allocator does, and plants logits that the loop keeps."""
     lost_share: float = 0.0
     """The share of each rank's activities whose launch the profiler loses, in stretches."""
     lost_stretches: int = 6
@@ -139,6 +141,11 @@ class Config:
     def chance(self) -> float:
         """How far a kernel's cycles differ from iteration to iteration, at most."""
         return UNSTEADY_CHANCE if self.is_unsteady else CHANCE
+
+    @property
+    def gpu_late_ns(self) -> list[int]:
+        """By how much the stamps of each rank's GPU are late against its host's."""
+        return [0] * self.ranks
 
     @property
     def lost_launches(self) -> int:
