@@ -30,7 +30,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="experts",
-    title="Experts",
+    title="GPUs · experts",
     question="Which experts and ranks get more tokens than others, and what would balancing bring?",
     by=("rank", "expert", "layer"),
     no_statistic="computes its figures over all complete steps",
