@@ -253,6 +253,8 @@ async def reverse(screen: Explorer, _: str) -> None:
 
 async def _sort_by(screen: Explorer, sort: str) -> None:
     await screen.change(replace(screen.view, sort=sort))
+    if not screen.status.is_error:
+        screen.table.show_first()
 
 
 def _can_split(screen: Explorer) -> bool:

@@ -128,6 +128,15 @@ class FrameTable(ScrollView, Listing, can_focus=False):
             self._fill_sparks()
         self.post_message(self.Moved(row))
 
+    def show_first(self) -> None:
+        """Show the first row; the cursor stays on its row where that is on the first page."""
+        if self.cursor >= self.page:
+            self.move_to(0)
+        if self.scroll_offset.y:
+            self._scroll_to_row(0)
+            self.refresh()
+            self._fill_sparks()
+
     def move_to_label(self, label: str | None) -> None:
         if self.frame is not None and label is not None and label in self.frame.labels:
             self.move_to(list(self.frame.labels).index(label))
