@@ -54,10 +54,10 @@ PARTS: Final = (THEORY, *LOSSES)
 """The parts of a step's time where the FLOPs of the model are known; else its states, since all
 compute would be unattributed."""
 TITLES: Final = {
-    THEORY: "theoretical",
+    THEORY: "ideal",
     **_COMPUTE,
     **{name: title for name, title in LOSSES.items() if name not in _OUTSIDE},
-    OTHER: "other compute",
+    OTHER: "not explained",
     **{name: LOSSES[name] for name in _OUTSIDE},
 }
 """The titles of all parts, in the order of a bar."""

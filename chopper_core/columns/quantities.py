@@ -100,7 +100,7 @@ idle | s | columns.METRICS (idle_ns)
     places: overview bar, tree idle_ns, overheads idle_ns, launch idle_ns, throughput launch_ns
 
 low clock | s | columns.METRICS (frequency_ns)
-    Compute time that a clock below the nominal one costs; "frequency" among the losses.
+    Compute time that a clock below the nominal one costs; "low clock" among the losses.
     covers: the GPUs whose clock is known
     places: overview bar, overheads frequency_ns, findings sentence
 

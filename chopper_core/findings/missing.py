@@ -119,7 +119,7 @@ def _sources(context: FindingsContext) -> Gaps:
     unknown = "compute can't be split"
     if unattributed.present()[0]:
         share = float(unattributed.numbers[0]) / max(int(whole.elapsed_ns.sum()), 1)
-        unknown = f"{percent(share)} of the time is unattributed compute"
+        unknown = f"{percent(share)} of the time is compute that is not explained"
     if "telemetry" in lacks:
         unknown += ", and clocks, power and temperatures are unknown"
     evidence = context.with_view("overheads", sort="-unmodelled_pct")

@@ -42,7 +42,7 @@ _CRUMBS: Final = {
 
 
 def level_title(level: str) -> str:
-    return "GPU" if level == "gpu" else level
+    return {"gpu": "GPU", "iteration": "step"}.get(level, level)
 
 
 _TWO_NAMES: Final = 15
@@ -272,7 +272,7 @@ def title_of(view: View) -> str:
 
 
 def crumb(level: str, label: str) -> str:
-    """A step of a path as a breadcrumb: `GPU 3`, `it 12`, `backward`, `L17`, `attn_fa`."""
+    """A step of a path as a breadcrumb: `GPU 3`, `step 12`, `backward`, `L17`, `attn_fa`."""
     name = display_name(label, level)
     if name == UNLABELLED:
         return f"{level_title(level)} {UNLABELLED}"

@@ -344,7 +344,7 @@ def _lanes_chart(
     def bands(row: int, bins: int) -> tuple[Band, ...]:
         return (_phases(step, lane(row), edges(begin, end, bins)),)
 
-    number = f"iteration {step.times.iterations[at]}" if step.times.iterations else "the scope"
+    number = f"step {step.times.iterations[at]}" if step.times.iterations else "the scope"
     seen = Interval(
         begin - run.origin_ns,
         end - run.origin_ns,

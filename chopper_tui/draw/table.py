@@ -453,7 +453,7 @@ def _with_longer_bar(column: DrawnColumn, spare: int) -> DrawnColumn:
 
 def _plain(column: DrawnColumn) -> DrawnColumn:
     """A column without its bar; the heading of a share is then as short as its figures."""
-    header = column.header.replace("% of scope", "%")
+    header = column.header.replace("% of parent", "%")
     wide = max(column.width, cell_width(header))
     return replace(column, header=header, bar=0, width=wide, parts=None)
 
