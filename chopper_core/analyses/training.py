@@ -297,7 +297,7 @@ def _placed(
 ) -> tuple[int, tuple[int, int] | None, str]:
     """The attempt and steps of the traced iterations: by stamps, else by their numbers.
 
-    Where a log in local time is long enough for several zones, the one that puts the iterations at
+    Where a log in local time is long enough for several zones, the one that puts the steps at
     steps of about their numbers counts.
     """
     first, last = min(iterations), max(iterations)

@@ -66,7 +66,7 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
 def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
     """What a straggler does, as the end of a sentence, and how much longer it takes in all.
 
-    Both are means of the iterations with its cause; empty and 0 without a cause.
+    Both are means of the steps with its cause; empty and 0 without a cause.
     """
     if late.cause is None:
         return "", 0.0

@@ -148,7 +148,7 @@ declare(
         Idle time before an activity that has no launch record in the trace.
         source: time accounting (docs/accounting.md)
     launch_overhead_ns | ns | start delay | sum
-        Chopper's launch overhead: gaps between neighbouring compute activities of an iteration.
+        Chopper's launch overhead: gaps between neighbouring compute activities of a step.
     prep_overhead_ns | ns | before launch | sum
         Chopper's prep overhead: the part of the launch overhead before the launch call.
         missing: no activity of the row has a launch record
@@ -183,7 +183,7 @@ declare(
 
 @metric(INSTANCES, Unit.NONE, "instances", reduces=Reduces.DISTINCT)
 def count_instances(scope: Scope) -> Values:
-    """Number of layers of iterations of GPUs in which the row occurs; with a statistic, the number
+    """Number of layers of steps of GPUs in which the row occurs; with a statistic, the number
     of instances that it covers."""
     _, node = scope.nodes.split(INSTANCE_LEVELS)
     return Values(counts_of(node, len(scope.nodes)))

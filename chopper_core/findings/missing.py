@@ -48,7 +48,7 @@ UNLINKED: Final = threshold("""activities without a launch record | 5 | %
     activities launched before the profiler started, and a few lost ones, never have a record""")
 
 _HIDDEN: Final = {
-    "iteration": "differences between iterations are hidden there",
+    "iteration": "differences between steps are hidden there",
     "phase": "forward and backward can't be told apart there",
     "layer": "differences between layers are hidden there",
 }

@@ -48,7 +48,7 @@ TERMS: Final = {
     "allocated": "GPU memory that the framework gave out to tensors and buffers",
     "arithmetic intensity": "FLOPs per byte moved",
     "baseline": "the run or node that a view is compared with",
-    "borrowed": "counters of the same place in another iteration",
+    "borrowed": "counters of the same place in another step",
     "bound": "the roof over a row: compute or memory, whichever takes longer",
     "busy": "share of time in which anything runs on the GPU",
     "caused wait": "time that other GPUs spend in collectives waiting for this one",

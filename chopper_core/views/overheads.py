@@ -213,9 +213,7 @@ def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:
     notes: list[str] = []
     counted = CYCLES in run.table.measured
     if run.hardware is None:
-        notes.append(
-            "the GPU is not in hardware.toml: without its peak no compute is explained"
-        )
+        notes.append("the GPU is not in hardware.toml: without its peak no compute is explained")
     elif not whole.values[THEORY].present()[0]:
         notes.append(
             "the ideal time is unknown: no kernel has FLOPs and a data type "
@@ -235,9 +233,7 @@ def _notes(run: Run, kernels: Groups, whole: TimeParts) -> tuple[str, ...]:
         lies = LOSSES["unseparated_ns"] if counted and run.hardware else LOSSES[UNKNOWN]
         notes.append(f"the GPUs' clock is unknown in the scope: its loss is in {lies}")
     if counted and run.hardware and whole.numbers(UNKNOWN)[0] > 0:
-        notes.append(
-            "not explained: kernels without counters, and matrix kernels without FLOPs"
-        )
+        notes.append("not explained: kernels without counters, and matrix kernels without FLOPs")
     return tuple(notes)
 
 

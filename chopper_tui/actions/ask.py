@@ -214,7 +214,7 @@ async def why(screen: Explorer, _: str) -> None:
 @action(ASK, "I", title="What if", takes="QUESTION;…", hint="what if", can=_has_question)
 async def what_if(screen: Explorer, argument: str) -> None:
     """Replay the steps without the row: the finding's cause, or its GPU, layer, operation or
-    iteration as its peers; or with what the questions change (`gpu:5 as peers`, `no contention`,
+    step as its peers; or with what the questions change (`gpu:5 as peers`, `no contention`,
     `clock=2100`).
     """
     refuse_of_set(screen)

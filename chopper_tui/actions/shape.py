@@ -297,7 +297,7 @@ async def pivot(screen: Explorer, argument: str) -> None:
 @action(TABLE, "s", title="Statistic", takes="NAME [LEVEL,…]")
 async def stat(screen: Explorer, argument: str) -> None:
     """Show figures as sum, mean, median, p95, max, min or spread over each row's instances: its
-    GPUs, iterations and, for names, layers."""
+    GPUs, steps and, for names, layers."""
     if not screen.frame.over and argument != SUM:
         raise UsageError(
             f"the view {screen.view.name} computes its figures for each row as a whole: "
@@ -319,13 +319,13 @@ async def stat(screen: Explorer, argument: str) -> None:
     screen.choose(title, options, screen.view.stat or SUM, lambda name: stat(screen, name))
 
 
-@action(TABLE, "t", verb="cut", title="Truncated iterations")
+@action(TABLE, "t", verb="cut", title="Truncated steps")
 async def truncated(screen: Explorer, _: str) -> None:
-    """Include truncated iterations and warm-up in the figures; press again to leave them out."""
+    """Include truncated steps and warm-up in the figures; press again to leave them out."""
     cut = not screen.view.cut
     counted = replace(screen.view, cut=False)
     if cut and not screen.run.cut_iterations and not screen.run.uncounted(counted):
-        raise UsageError("no iteration of this run is truncated or warm-up")
+        raise UsageError("no step of this run is truncated or warm-up")
     await screen.go(everywhere(screen.here, lambda view: replace(view, cut=cut)))
     if not screen.status.is_error:
         outside = "time outside steps is included" if cut else "nothing here is truncated"

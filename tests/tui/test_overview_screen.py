@@ -369,7 +369,7 @@ async def test_a_click_on_the_strip_or_on_a_step_goes_there() -> None:
         await at.settle()
         assert at.frame.view.name == "kernels" and at.path == view.path
         await at.press("1")
-        await at.pilot.click(Crumbs, offset=(at.text().splitlines()[1].index("it 11"), 0))
+        await at.pilot.click(Crumbs, offset=(at.text().splitlines()[1].index("step 11"), 0))
         await at.settle()
         assert at.path == ("3", "11") and crumbs.display
 
@@ -538,7 +538,7 @@ async def test_a_low_terminal_shows_gpus_and_a_finding() -> None:
     async with explorer((60, 16), demo(), replace(VIEW, run=demo().name)) as at:
         lines = at.lines()
         assert sum(line.split()[:1] == [str(gpu)] for line in lines for gpu in range(8)) >= 2
-        assert "theoretical" in at.text() and "Clocks run at" in at.text()
+        assert "ideal" in at.text() and "Clocks run at" in at.text()
 
 
 async def test_charts_take_the_lines_that_the_findings_leave() -> None:
@@ -568,7 +568,7 @@ async def test_a_part_of_the_bar_explains_itself_and_opens_its_operations() -> N
         await at.press("tab")
         assert METRICS["theoretical_ns"].definition.split(".")[0] in " ".join(at.text().split())
         await at.press("j", "j", "?")
-        assert " MFMA utilisation " in at.text() and "[mfma_loss_ns]" in at.text()
+        assert " idle matrix units " in at.text() and "[mfma_loss_ns]" in at.text()
         await at.press("escape", "enter")
         assert at.frame.view.name == "overheads" and at.frame.sort == "-mfma_loss_ns"
         figures = at.frame.values["mfma_loss_ns"].known(0.0).tolist()

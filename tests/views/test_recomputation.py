@@ -25,7 +25,7 @@ def twins() -> tuple[Run, Run]:
 
 
 def flops(run: Run, *, again: bool) -> float:
-    """The FLOPs of recomputed activities in the complete iteration, or those of the others."""
+    """The FLOPs of recomputed activities in the complete step, or those of the others."""
     table = run.table
     names = np.array([name.endswith("(recompute)") for name in [*table.operations, ""]])
     whole = ~np.isin(table.iteration, [-1, *run.cut_iterations])
