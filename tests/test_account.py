@@ -193,7 +193,7 @@ def of_newest_step(words: str) -> Place:
 WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "step time": {
         "overview headline": r"^(?:iteration|step) #",
-        "live headline": r"^(?:iteration \d+: (?:step )?|iteration |step )#",
+        "live headline": r"^(?:step \d+: (?:step )?|step )#",
         "throughput headline": "step #",
         "findings headline": "· # per step",
         "whatif headline": "instead of #,",

@@ -447,7 +447,7 @@ def _late_at(context: FindingsContext, late: list[LatePlace]) -> Finding:
         more = f"; and {len(late) - _MAX_LISTED} more" if len(late) > _MAX_LISTED else ""
         title = one_line(f"hosts are late at {len(late)} places {where}", doing.partition(" (")[0])
         sentence = (
-            f"hosts are late at {len(late)} places {where}{' of iterations' * at_end}{doing}, but "
+            f"hosts are late at {len(late)} places {where}{' of steps' * at_end}{doing}, but "
             f"not elsewhere; GPUs are idle there for {time(sum(each.idle_ns for each in late))} "
             f"before launch calls: {'; '.join(each[:_MAX_LISTED])}{more}"
         )

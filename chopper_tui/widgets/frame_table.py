@@ -23,6 +23,8 @@ from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Listing, strip_of
 
 _AROUND_TITLE: Final = 4
+_TURNED: Final = 8
+"""Columns that come into sight at once."""
 
 
 class FrameTable(ScrollView, Listing, can_focus=False):
@@ -182,14 +184,17 @@ class FrameTable(ScrollView, Listing, can_focus=False):
         elif y > 0 and row < self.rows:
             self.move_to(row)
 
-    def scroll_columns(self, columns: int) -> None:
-        if self.layout_plan is None or self.frame is None:
+    def turn_columns(self, way: int) -> None:
+        """Show the columns after those on the screen, or those before."""
+        plan_ = self.layout_plan
+        if plan_ is None or self.frame is None:
             return
-        if columns > 0 and (not self.layout_plan.after or self._lanes is not None):
-            raise UsageError("these are the last columns")
-        if columns < 0 and not self.first_column:
+        if way > 0 and (not plan_.after or self._lanes is not None):
+            raise UsageError("these are the last columns; i shows all figures of a row, C chooses")
+        if way < 0 and not self.first_column:
             raise UsageError("these are the first columns")
-        self.first_column += columns
+        turned = max(min(len(plan_.columns), _TURNED), 1)
+        self.first_column = max(self.first_column + way * turned, 0)
         self._draw_again()
 
     def show_cursor(self) -> None:
