@@ -29,10 +29,10 @@ LAST: Final = column(f"""starts_last_pct | % | starts last
     Share of the matched kernels that start last on this GPU.
     missing: {_UNMATCHED}""")
 ITERATION_TIME: Final = column("""span_ns | ns | span
-    From the first start to the last end of the scope's activities of an iteration: of a GPU
+    From the first start to the last end of the scope's activities of a step: of a GPU
     the median over the steps, of a step the largest over the GPUs.""")
 WORK: Final = column(f"""work_ns | ns | work/it
-    Durations of the matched compute, per iteration: the same kernels on every GPU, of equal
+    Durations of the matched compute, per step: the same kernels on every GPU, of equal
     shapes and FLOPs. Of an
     step the largest of the GPUs.
     missing: {_UNMATCHED}""")
@@ -42,7 +42,7 @@ THROUGHPUT: Final = column(f"""throughput_x | x | throughput
     missing: {_UNMATCHED}
     source: UnaryLab/chopper lead_and_throughput""")
 DELAY: Final = column("""delay_ns | ns | delay
-    How much the GPU delays the others per iteration: how much later than the usual GPU it
+    How much the GPU delays the others per step: how much later than the usual GPU it
     arrives at the collectives of the same GPUs, where the others wait without compute, minus
     the exposed communication it had with other GPUs, and minus the same for the usual GPU.
     missing: the scope has no collectives with all their ranks""")

@@ -143,7 +143,7 @@ class StepParts(Struct, frozen=True, eq=False):
 
     @property
     def each_ns(self) -> Float64:
-        """The step time of each iteration: its mean over the GPUs that have it."""
+        """The step time of each step: its mean over the GPUs that have it."""
         return np.asarray(self.times_ns.sum(axis=0) / np.maximum(self.there.sum(axis=0), 1))
 
     @property

@@ -101,7 +101,7 @@ class StepTimes(Struct, frozen=True, eq=False):
     times_ns: Int64
     """GPUs x steps; 0 where a GPU lacks one."""
     pairs: Mask
-    """The GPUs of the scope, those with activities first, x iterations: which figures are per."""
+    """The GPUs of the scope, those with activities first, x steps: which figures are per."""
 
     @property
     def mean_ns(self) -> float:
@@ -115,7 +115,7 @@ class StepTimes(Struct, frozen=True, eq=False):
 
     @property
     def each_ns(self) -> Float64:
-        """The step time of each iteration: its mean over the GPUs that have it."""
+        """The step time of each step: its mean over the GPUs that have it."""
         return ratios(self.times_ns.sum(axis=0), self.pairs.sum(axis=0))
 
     @property

@@ -113,7 +113,7 @@ def _also_copied(stand: RankLeads, late: Straggler) -> float:
 
 
 def slower_ns(stand: RankLeads, late: Straggler) -> float:
-    """How much longer a straggler takes for its cause, mean over all iterations: as `why_late`
+    """How much longer a straggler takes for its cause, mean over all steps: as `why_late`
     says it."""
     if late.cause is None:
         return 0.0

@@ -119,7 +119,7 @@ busy power | W | columns.METRICS (power_w)
     places: tree power_w
 
 step energy | J | columns.METRICS (energy_j)
-    Energy of the GPUs in a complete iteration: from the energy counter, else from power. Of a GPU
+    Energy of the GPUs in a complete step: from the energy counter, else from power. Of a GPU
     that telemetry alone has, its mean power while the others are in it, for their mean time.
     base: per step, sum over the GPUs in scope
     covers: {_ALL}, those without a trace too; no sum where telemetry covers only a part of one, but

@@ -266,7 +266,7 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         which = numbers[long].tolist()
         factor, many = each[long].mean() / usual_ns, len(each) > len(which) + 1
         text = (
-            f"{by_number('iteration', which)} {'takes' if len(which) == 1 else 'take'} "
+            f"{by_number('step', which)} {'takes' if len(which) == 1 else 'take'} "
             f"{factor:.1f} times as long as the other{'s' if many else ''}"
         )
         if found.is_interval:

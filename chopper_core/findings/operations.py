@@ -371,7 +371,8 @@ def _slower(
         gpus = np.array(context.gpus)[context.stage == stage].tolist()
         is_one_of = level == "layer" and len(gpus) < len(context.gpus)
         of_stage = f" of stage {stage}" if is_one_of else ""
-        text = _longer(context, own, f"in {level} {where}{of_stage} than in the other {level}s")
+        word = "step" if level == "iteration" else level
+        text = _longer(context, own, f"in {word} {where}{of_stage} than in the other {word}s")
         pairs = [context.cells_of(phase=part.phase, operation=part.operation) for part in own]
         cells = np.logical_or.reduce(pairs) & context.cells_of(**{level: where})
         cells &= context.cells_of(gpu=gpus) if is_one_of else cells

@@ -288,7 +288,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def usual_ns(self) -> float:
-        """The mean over the analysed iterations: the step time, unless some are irregular."""
+        """The mean over the analysed steps: the step time, unless some are irregular."""
         if not self.irregular:
             return max(self.step_ns, 1.0)
         times = step_times(self.run, self.view)

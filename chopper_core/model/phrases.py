@@ -137,5 +137,5 @@ def recurrence(when: Sequence[int], iterations: Sequence[int]) -> str:
     if len(numbers) > _MOST_NAMED:
         named = ", ".join(map(str, numbers[:_MOST_NAMED]))
         more = len(numbers) - _MOST_NAMED
-        return f" in {len(numbers)} of {count} iterations: {named} and {more} more"
+        return f" in {len(numbers)} of {count} steps: {named} and {more} more"
     return f" in steps {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -198,7 +198,7 @@ def _compared(ours: Steadiness, base: Steadiness) -> list[Compared]:
         if figure not in base_medians:
             continue
         name = figure.metric.name
-        # GPUs that wait for each other share the times of iterations: no separate samples.
+        # GPUs that wait for each other share the times of steps: no separate samples.
         is_shared = name.startswith("iteration")
         own, theirs = ours.values[name], _aligned(base, name, ours.gpus)
         p, of = np.nan, "1 and 1 run"

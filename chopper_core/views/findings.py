@@ -168,7 +168,7 @@ def _together(
 def _notes(context: FindingsContext, worth: Worth | None) -> tuple[str, ...]:
     notes = [] if worth is None or not worth.steady.replays.note else [worth.steady.replays.note]
     if context.irregular:
-        which = by_number("iteration", context.irregular)
+        which = by_number("step", context.irregular)
         them = "it" if len(context.irregular) == 1 else "them"
         notes.append(
             f"{which} took over {IRREGULAR.value:g} times the median: left out of figures per "

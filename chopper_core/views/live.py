@@ -162,7 +162,7 @@ def _headline(run: Run, view: View, steps: StepTimes | None) -> tuple[str, ...]:
     if number is None:
         return (headline_of(step_of(run, whole)),)
     last = headline_of(step_of(run, child_of(whole, "iteration", str(number))))
-    return (f"step {number}: {last.removeprefix('iteration ')}",)
+    return (f"step {number}: {last.removeprefix('step ')}",)
 
 
 def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -> tuple[Card, ...]:
@@ -265,7 +265,7 @@ def _step_row(steps: StepTimes | None) -> tuple[SignalRows | None, tuple[int, ..
     with suppress(UsageError):  # of few steps
         standing_out = outliers(numbered(row[0].tolist())).rows
     drawn = ("step ms",), row, row[:, -1], standing_out
-    return SignalRows("step ms", "", "iteration", "", span, *drawn), ()
+    return SignalRows("step ms", "", "step", "", span, *drawn), ()
 
 
 def _lanes(

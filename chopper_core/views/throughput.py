@@ -57,7 +57,7 @@ COLUMNS: Final = columns(
         the idle time before the step and where steps overlap too long.
         source: UnaryLab/chopper lead_and_throughput.py (use_elapsed)
     tokens | | tokens
-        Tokens per GPU and iteration: given in the address, global_batch x sequence of the settings
+        Tokens per GPU and step: given in the address, global_batch x sequence of the settings
         over the ranks, or from the trace's shapes. GPUs of one data-parallel replica (tensor,
         context and pipeline parallelism) share its tokens.
         missing: {_NO_TOKENS}
@@ -258,7 +258,7 @@ def _states(run: Run, steps: StepParts, counted: Mask) -> list[str]:
 
 def _headline(steps: StepParts) -> tuple[str, ...]:
     if not steps.steady.any():
-        return ("the scope has no complete iteration: throughput is unknown",)
+        return ("the scope has no complete step: throughput is unknown",)
     tokens, took = steps.step_tokens, f"step {time_text(steps.step_ns)}"
     if not np.isfinite(tokens) or not steps.step_ns:
         over = count(int(steps.steady.sum()), "steady step")
@@ -293,7 +293,7 @@ def _notes(run: Run, view: View, steps: StepParts) -> tuple[str, ...]:
         )
     deeper = [level for level, _ in view.scope if level not in ("gpu", "iteration")]
     if deeper:
-        notes.append(f"figures are of whole iterations: the scope's {', '.join(deeper)} is ignored")
+        notes.append(f"figures are of whole steps: the scope's {', '.join(deeper)} is ignored")
     return tuple(notes)
 
 

@@ -37,7 +37,7 @@ def demo() -> Run:
 
 
 def in_steps(run: Run) -> Mask:
-    """The activities of complete iterations: what runs outside of steps is in none."""
+    """The activities of complete steps: what runs outside of steps is in none."""
     return ~np.isin(run.table.iteration, [NO_LABEL, *run.cut_iterations])
 
 

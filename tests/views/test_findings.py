@@ -537,7 +537,7 @@ def test_a_phase_in_which_launched_work_waits() -> None:
     ]
     run = run_of(late)
     row = only(run, "queue-bound")
-    assert row["said"].startswith("forward is queue-bound: 3.533 ms of idle time per GPU and i")
+    assert row["said"].startswith("forward is queue-bound: 3.533 ms of idle time per GPU and s")
     # Before the very first kernel of a GPU there is no time that could be idle.
     assert row["gpu_time_ns"] == 2 * (3 * 18 - 1) * 200_000
     assert row["at"] == "R:phase=forward?view=launch&order=phase&sort=-idle_queued_ns"
@@ -592,7 +592,7 @@ def test_an_operation_that_is_slow_in_one_iteration() -> None:
     run = run_of(stretched(rows(iterations=5), extra))
     row = only(run, "operation")
     assert row["said"].startswith(
-        "mlp_up takes longer in step 3 than in the other iterations: 12.0 % longer in "
+        "mlp_up takes longer in step 3 than in the other steps: 12.0 % longer in "
     )
     assert row["gpu_time_ns"] == 2 * 12 * 120_000
     assert row["cost_ns"] == 12 * 120_000 / 5

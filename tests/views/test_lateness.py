@@ -259,7 +259,7 @@ def test_when(when: list[int], text: str) -> None:
 def test_of_many_iterations_some_are_named() -> None:
     numbers = [*range(10, 30, 3), 29]
     found = recurrence([number - 10 for number in numbers], list(range(10, 40)))
-    assert found == " in 8 of 30 iterations: 10, 13, 16, 19, 22 and 3 more"
+    assert found == " in 8 of 30 steps: 10, 13, 16, 19, 22 and 3 more"
 
 
 def pipeline(stages: int, took: Callable[[int], int], host_ns: Callable[[int], int]) -> Run:

@@ -150,7 +150,7 @@ def test_a_gpu_that_lacks_an_iteration_makes_it_no_steady_one() -> None:
     assert states == ["steady", "steady", "cut"]
     cut = replace(run_of(rows), partial_iterations={0: frozenset({0, 1, 2})})
     nothing = query(cut, parse("R?view=throughput&of=tokens:10"))
-    assert nothing.headline == ("the scope has no complete iteration: throughput is unknown",)
+    assert nothing.headline == ("the scope has no complete step: throughput is unknown",)
     for by in ("gpu", "part"):
         frame = query(cut, parse(f"R?view=throughput&by={by}"))
         assert all(value is None for value in frame.total.values())

@@ -175,7 +175,7 @@ _OWN: Final = (
              "The GPU that the others wait for (see the view ranks).",
              "no GPU delays the others"),
     _derived("straggler_delay_ns", "ns", "delay", LOWER,
-             "How long the straggler delays an iteration: its `delay_ns` of the view ranks.",
+             "How long the straggler delays a step: its `delay_ns` of the view ranks.",
              "no GPU delays the others, or no collective is complete"),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""GPUs, and their iterations: sums of the kernel table by both, and metrics of each."""
+"""GPUs, and their steps: sums of the kernel table by both, and metrics of each."""
 
 from __future__ import annotations
 
