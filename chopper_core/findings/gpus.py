@@ -489,7 +489,8 @@ def _why_long(context: FindingsContext, known: LongStage) -> str:
     reasons = [f"{which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
     reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
     reasons += _where_long(context, known)
-    return f": {listed(reasons)}" if reasons else ""
+    *more, last = reasons or [""]
+    return f": {', '.join(more)}{' and ' * bool(more)}{last}" if last else ""
 
 
 def _where_long(context: FindingsContext, known: LongStage) -> list[str]:
