@@ -488,7 +488,8 @@ def _why_long(context: FindingsContext, known: LongStage) -> str:
     which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
     reasons = [f"{which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
     reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
-    reasons += _where_long(context, known)
+    if not longer >= CAUSE.share:
+        reasons += _where_long(context, known)
     *more, last = reasons or [""]
     return f": {', '.join(more)}{' and ' * bool(more)}{last}" if last else ""
 
