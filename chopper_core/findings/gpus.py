@@ -490,8 +490,8 @@ def _why_long(context: FindingsContext, known: LongStage) -> str:
     reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
     if not longer >= CAUSE.share:
         reasons += _where_long(context, known)
-    *more, last = reasons or [""]
-    return f": {', '.join(more)}{' and ' * bool(more)}{last}" if last else ""
+    *first, last = reasons or [""]
+    return f": {', '.join(first)}{' and ' * bool(first)}{last}" if last else ""
 
 
 def _where_long(context: FindingsContext, known: LongStage) -> list[str]:
