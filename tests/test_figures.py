@@ -62,8 +62,8 @@ def rows() -> list[tuple[str, tuple[str, ...]]]:
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)]
         address = cells[3].strip().strip("`") if len(cells) == 6 else ""
-        if address.startswith(("demo_data", "RUN")):
-            found.append((address, tuple(re.findall(r"`(\w+)`", cells[4]))))
+        if address.startswith(("demo_data", "RUN", "SWEEP")):
+            found.append((address, tuple(re.findall(r"`([\w-]+)`", cells[4]))))
     return found
 
 
@@ -115,7 +115,8 @@ def check(frame: Frame, columns: tuple[str, ...]) -> None:
         assert frame.values[name].present().any(), name
 
 
-ADDRESSES = list(dict.fromkeys(rows()))
+ADDRESSES = [each for each in dict.fromkeys(rows()) if not each[0].startswith("SWEEP")]
+"""Those of a sweep are in tests/views/test_documented_sweeps.py."""
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,8 @@ def believed(
         (_beyond, SignalName.MEM_C, "is beyond what they withstand"),
         (_beyond, SignalName.EDGE_C, "is beyond what they withstand"),
         (_without_power, SignalName.POWER_W, "reads 0 W under load"),
+        (_without_heat, SignalName.MEM_C, "reads 0 °C throughout"),
+        (_without_heat, SignalName.HOTSPOT_C, "reads 0 °C throughout"),
         (
             _standing,
             SignalName.ENERGY_RATE_W,
@@ -209,6 +211,17 @@ def _without_power(telemetry: Telemetry, _: SignalName, _product: str) -> _Signa
             energy = _own(telemetry, gpu, SignalName.ENERGY_RATE_W)
             if energy is not None and np.nanmax(energy.value, initial=0.0) < _NO_POWER_W:
                 found |= _none_of(telemetry, gpu, *_ENERGY)
+    return found
+
+
+def _without_heat(telemetry: Telemetry, signal: SignalName, _: str) -> _Signals:
+    """Temperatures that are exactly 0 all the time, as drivers give them of a sensor that a GPU
+    lacks."""
+    found: _Signals = {}
+    for gpu in range(len(telemetry.gpus)):
+        own = _own(telemetry, gpu, signal)
+        if own is not None and not own.value.any():
+            found |= _none_of(telemetry, gpu, signal)
     return found
 
 

@@ -33,6 +33,7 @@ from chopper_core.model.signals import (
     nearest_values,
     reach_of,
     summary_of,
+    summed,
     while_busy,
 )
 from chopper_core.model.step_spans import NO_SPANS, StepSpans
@@ -43,6 +44,8 @@ from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Tel
 from chopper_core.util.arrays import Float64, Index, Int64, column_types
 from chopper_core.util.grouping import distinct, median_of, places_by
 
+_OF_NODES: Final = (SignalName.IB_READ_GBPS, SignalName.IB_WRITE_GBPS)
+"""Signals of a node's devices, which add up."""
 _LONGEST_PERIOD_NS: Final = 86_400 * 10**9
 """A larger gap between stamps is that of a clock that was set, not of a tool that rests."""
 
@@ -53,7 +56,8 @@ def signals(
     """The signals of all aligned files; of two files, the one with finer timestamps wins.
 
     Their scale is their range within the span of the run, else overall. Signals of parts, such as
-    the clock of an XCD, come last, as `gfx_mhz.xcd3`.
+    the clock of an XCD, come last, as `gfx_mhz.xcd3`. A node's is at the GPU whose process samples
+    it: that of all its devices, and that of each.
     """
     found: dict[tuple[SignalName, str], dict[int, IntegralCurve]] = {}
     ranges: dict[SignalName, list[float]] = {}
@@ -72,6 +76,11 @@ def signals(
             if known.any():
                 reached = each.samples.value[inside if inside.any() else known]
                 ranges.setdefault(each.signal, []).extend((reached.min(), reached.max()))
+    for signal in _OF_NODES:
+        devices = [own for (of, part), own in found.items() if of is signal and part]
+        for gpu in {gpu for own in devices for gpu in own}:
+            of_gpu = [own[gpu] for own in devices if gpu in own]
+            found.setdefault((signal, ""), {})[gpu] = summed(of_gpu)
     order = {signal: place for place, signal in enumerate(TRACKS)}
     return {
         name: Signal(

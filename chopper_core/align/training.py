@@ -221,11 +221,7 @@ def _out_of_memory(rows: _Rows, logs: Sequence[TrainerLog]) -> FailedAllocations
             found[each.rank, *key] = {
                 "rank": each.rank, "attempt": attempt, "step": step, **sizes, **unknown
             }  # fmt: skip
-    columns: dict[str, AnyArray] = {}
-    for name in FailedAllocations.column_names()[1:]:
-        kind = np.int64 if name.endswith("_bytes") or name == "step" else np.int32
-        columns[name] = np.array([each[name] for each in found.values()], kind)
-    return FailedAllocations((), np.zeros(len(found), np.int32), **columns)
+    return FailedAllocations.of([*found.values()])
 
 
 def _phases(rows: _Rows, names: Sequence[str]) -> TrainedPhases:

@@ -217,7 +217,7 @@ def selected(run: Run, text: str, question: str) -> Selection:
             rows &= table.kind == _KINDS[word.lower()]
             continue
         if word.lower() == _MEMORY:
-            rows &= questions.bound_by_memory(table)
+            rows &= questions.bound_by_memory(run)
             continue
         if word.lower() in (HOST, _LAUNCH):
             continue

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostStack, HostState, HostSteps, HostTime, axis_of
-from chopper_core.model.table import ACTIVITY, Selection, values_of
+from chopper_core.model.table import ACTIVITY, NO_LABEL, Selection, values_of
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask, Rows
 from chopper_core.util.escape import cut_text
@@ -55,6 +55,8 @@ _KNOWN: Final = (
     ("range", re.compile(r"^gc$|\bgc\.|garbage|^<built-in \w+ collect>|Python GC", re.I),
      "garbage collection"),
     ("range", re.compile(r"\blogg(?:ing|er)\b|wandb|tensorboard|SummaryWriter", re.I), "logging"),
+    ("range", re.compile(r"_dynamo/convert_frame|compile_fx|_compile_inner|\btorch\.compile\b"
+                         r"|_inductor/\w+\.py.*compile"), "compiling"),
     ("call", re.compile(r"Free|Malloc|MemPool|MemAddress|MemMap|MemUnmap"), "memory allocation"),
     ("operator", re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$"),
      "reading a value back"),
@@ -67,7 +69,7 @@ LAUNCH_CALLS: Final = "launch calls"
 WAITING: Final = ("memory allocation", "reading a value back", "synchronisation", "copy calls")
 """Causes in which a host waits for its GPU or its driver."""
 NEEDLESS: Final = frozenset(
-    (*WAITING, "data loading", "saving a checkpoint", "garbage collection", "logging")
+    (*WAITING, "data loading", "saving a checkpoint", "garbage collection", "logging", "compiling")
 )
 """Causes that are no part of a step's own work."""
 OTHER_CALLS: Final = "other runtime calls"
@@ -83,6 +85,10 @@ _WAITS: Final = re.compile(r"Synchronize|Memcpy(?!.*Async)|EventQuery|Free|Mallo
 AFTERMATH_NS: Final = 200_000
 """How long after such a call the launches that follow it are its doing."""
 _DETAIL: Final = 48
+_ONE_PLACE: Final = 0.6
+"""Of the time of a cause, from which on a place that has it is named."""
+_FEW_LAYERS: Final = 2
+"""With fewer a layer, and what is outside of all, is no place."""
 UNSEEN: Final = "untraced code"
 
 
@@ -259,6 +265,44 @@ def cause_beyond(
     inside = isin(run.table.iteration[charges.row], iterations)
     sums = charges.sums(np.where(inside, place, -1), len(gpus), states)
     return charges.doing(beyond_others(sums)[list(gpus).index(gpu)])
+
+
+def place_beyond(run: Run, gpu: int, gpus: Sequence[int], iterations: Steps) -> str:
+    """Where in the step a GPU's host is late beyond other GPUs' hosts, if most of it is at one
+    place: ` in layer 3`, ` at the end of the step`."""
+    charges = host_charges(run)
+    at_gpu = first_equal(np.array(gpus, np.int64), run.table.gpu[charges.row])
+    own = (at_gpu >= 0) & isin(run.table.iteration[charges.row], iterations)
+    own &= charges.state == HostState.LATE
+    code = _places_in_step(run, charges.take(own))
+    count = int(code.max(initial=0)) + 1
+    sums = sums_of(charges.ns[own], at_gpu[own] * count + code, len(gpus) * count)
+    beyond = beyond_others(sums.reshape(len(gpus), count).astype(np.float64))
+    return _place_text(run, np.maximum(beyond[list(gpus).index(gpu)], 0.0))
+
+
+def place_of_most(run: Run, charges: HostCharges) -> str:
+    """The same for some charges: where most of their time is."""
+    return _place_text(run, sums_of(charges.ns, _places_in_step(run, charges)).astype(np.float64))
+
+
+def _places_in_step(run: Run, charges: HostCharges) -> Int64:
+    """Where in the step each charge is: 0 at its end, after its last activity, 1 outside layers,
+    else the layer and 2."""
+    begins = run.side(HostTime).start_ns[charges.piece]
+    is_after = begins >= values_of(run.table, "end_ns", charges.row)
+    layer = run.table.layer[charges.row].astype(np.int64)
+    return np.where(is_after, 0, np.maximum(layer, NO_LABEL) + 2)
+
+
+def _place_text(run: Run, ns: Float64) -> str:
+    most = int(ns.argmax()) if len(ns) else 1
+    if most == 1 or ns[most] <= 0 or ns[most] < _ONE_PLACE * ns.sum():
+        return ""
+    if most == 0:
+        return " at the end of the step" if (run.table.iteration != NO_LABEL).any() else ""
+    has_others = len(distinct(run.table.layer)) > _FEW_LAYERS
+    return f" in layer {most - 2}" if has_others else ""
 
 
 def within_scope(run: Run, view: View, rows: Index) -> Mask:

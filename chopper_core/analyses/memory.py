@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from chopper_core.analyses.training import FEWEST, Training
 from chopper_core.model.column_names import PEAK_BYTES
-from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import facts
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import MemoryEvents
@@ -39,11 +38,12 @@ class MemoryPeak(Struct, frozen=True, eq=False):
     """Bytes allocated before the first event of its GPU."""
 
 
-def memory_peak(run: Run, node: Groups) -> MemoryPeak:
-    """When the most is allocated up to a launch of a node's activities; without any, ever."""
+def memory_peak(run: Run, view: View) -> MemoryPeak:
+    """When the most is allocated up to a launch of a scope's activities; without any, ever."""
     memory, table = run.side(MemoryEvents), run.table
     if not len(table):
         return _peak_at(memory, int(memory.allocated.argmax()))
+    node = run.tree_of(view).node(view.path)
     peaks: Float64 = table.measured[PEAK_BYTES][node.rows]
     if not np.isfinite(peaks).any():
         return MemoryPeak()
@@ -159,7 +159,9 @@ def failed_allocations(run: Run) -> list[OutOfMemoryCase]:
             values = np.where(values == UNKNOWN, nan, values.astype(np.float64))
         columns[name] = values.tolist()
     found = [OutOfMemoryCase(*each) for each in zip(*columns.values(), strict=True)]
-    return sorted(found, key=lambda each: (each.attempt, each.step, each.rank))
+    return sorted(
+        found, key=lambda each: (each.attempt, each.step == UNKNOWN, each.step, each.rank)
+    )
 
 
 class MemoryGrowth(Struct, frozen=True):

@@ -12,6 +12,8 @@ from chopper_core.analyses.base import NODE
 from chopper_core.analyses.power_samples import OF_STEPS
 from chopper_core.analyses.rows import GpuRows, LabelledRows, Own
 from chopper_core.analyses.step_energy import StepEnergy
+from chopper_core.analyses.step_traffic import COLUMNS as TRAFFIC
+from chopper_core.analyses.step_traffic import traffic_together
 from chopper_core.columns import Values, columns, numbered
 from chopper_core.graph.process_groups import nodes_of
 from chopper_core.model.phrases import differs, facts
@@ -47,7 +49,6 @@ COLUMNS: Final = columns(
     source="telemetry",
 )
 _SUMS: Final = ("mean_power_w", "bursts")
-_SUMMED: Final = "_step_bytes"
 _LARGEST: Final = ("peak", "hottest", "max", "longest")
 _SMALLEST: Final = ("lowest",)
 _TOGETHER: Final = " Of the GPUs of the row together: {}."
@@ -90,9 +91,12 @@ def of_groups(
     for metric, values in own:
         if metric.name in OF_STEPS or values.words is not None:
             continue
-        how = _how(metric.name)
+        how, known = _how(metric.name), values.known()
+        if metric.name in TRAFFIC:
+            sums = traffic_together(run, gpus, metric.name, known, rows.members)
+            found.append((metric, numbered(sums)))
+            continue
         together = replace(metric, definition=metric.definition + _TOGETHER.format(_TEXTS[how]))
-        known = values.known()
         numbers = [how(known[at]) if np.isfinite(known[at]).all() else None for at in rows.members]
         found.append((together, numbered(numbers)))
     for name, of in _SPREAD.items():
@@ -104,7 +108,7 @@ def of_groups(
 
 
 def _how(name: str) -> Callable[[Float64], float]:
-    if name in _SUMS or name.endswith(_SUMMED):
+    if name in _SUMS:
         return np.sum
     if name.startswith(_LARGEST):
         return np.max

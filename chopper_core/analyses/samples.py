@@ -17,6 +17,7 @@ from chopper_core.align.telemetry import POWERS, power_of
 from chopper_core.analyses.rows import Own
 from chopper_core.analyses.step_times import StepWindows, step_windows, untraced_in
 from chopper_core.columns import METRICS, Metric, Scope, computed_column, numbered
+from chopper_core.graph.process_groups import nodes_of
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, TimeSpans, while_busy
 from chopper_core.model.units import Unit
@@ -296,6 +297,13 @@ class SampledFigure(Struct, frozen=True):
     signals: Sequence[str]
 
 
+def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> Metric:
+    missing = "no such telemetry of the GPU"
+    return computed_column(
+        name, unit, title, text, reduces=reduces, source="telemetry", missing_because=missing
+    )
+
+
 _DECLARED: Final = """
 mean_power_w | W | mean power | mean | power_w | power of the socket
 peak_power_w | W | peak | high | power_w | power
@@ -327,17 +335,21 @@ _DEFINITIONS: Final = {
     "amount": "{} from the first to the last sample, by the device's counter.",
     "span_ns": "From the first to the last sample of the power.",
 }
+NODE_FIGURES: Final = {
+    f"ib_{way}_bytes": _column(
+        f"ib_{way}_bytes",
+        "B",
+        f"InfiniBand {way}",
+        f"Bytes {done} over InfiniBand by the GPU's node, from the first to the last sample.",
+    )
+    for way, done in (("in", "received"), ("out", "sent"))
+}
+"""Figures of nodes, the same on each of their GPUs: no total adds them up."""
+_NODE_SIGNALS: Final = {"ib_in_bytes": "ib_read_bytes", "ib_out_bytes": "ib_write_bytes"}
 _OF_SPANS: Final = ("area", "amount", "span_ns")
 """Fields that a single sample doesn't give."""
 _OF_TIMES: Final = ("area", "span_ns")
 """Fields that samples without times don't give."""
-
-
-def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> Metric:
-    missing = "no such telemetry of the GPU"
-    return computed_column(
-        name, unit, title, text, reduces=reduces, source="telemetry", missing_because=missing
-    )
 
 
 def _declared() -> Iterator[tuple[str, SampledFigure]]:
@@ -374,6 +386,22 @@ def figure(run: Run, name: str) -> Float64:
     return np.array(found)
 
 
+def node_amounts(run: Run, name: str) -> dict[str, float]:
+    """A figure of `NODE_FIGURES` of each node that counts it."""
+    of_rank = {gpu.rank: gpu.index for gpu in run.gpus}
+    found: dict[str, float] = {}
+    for each in run.of_nodes:
+        if each.signal == _NODE_SIGNALS[name] and each.rank in of_rank:
+            (node,) = nodes_of(run, [of_rank[each.rank]])[0]
+            found[node] = found.get(node, 0.0) + each.summary.amount
+    return found
+
+
+def _node_figure(run: Run, name: str) -> Float64:
+    known = node_amounts(run, name)
+    return np.array([known.get(node, np.nan) for node in nodes_of(run, gpus_of(run))[0]])
+
+
 def low_clock_pct(run: Run) -> Float64:
     """The share of each GPU's time with a low clock though it is used; NaN where unknown."""
     shares = []
@@ -391,6 +419,7 @@ def low_clock_pct(run: Run) -> Float64:
 
 def sampled_columns(run: Run) -> Own:
     own = [(each.metric, numbered(figure(run, name))) for name, each in FIGURES.items()]
+    own += [(each, numbered(_node_figure(run, name))) for name, each in NODE_FIGURES.items()]
     if "throttle_pct" not in run.sampled:
         own.append((THROTTLED, numbered(low_clock_pct(run))))
     return [(metric, values) for metric, values in own if values.present().any()]
@@ -401,7 +430,7 @@ def totals_of(own: Own) -> dict[str, int | float]:
     total: dict[str, int | float] = {}
     for metric, values in own:
         known = values.numbers[values.present()]
-        if not len(known):
+        if not len(known) or metric.name in NODE_FIGURES:
             continue
         if metric.reduces == "sum":
             if values.present().all():

@@ -180,8 +180,9 @@ def _step_windows(run: Run, view: View) -> StepWindows:
     if iterations:
         place = first_equal(np.array(iterations, np.int64), cells.codes("iteration"))
     own, size = np.flatnonzero(place >= 0), max(len(iterations), 1)
-    ends = cells.max("end_ns")[own]
-    begins = ends - (cells.elapsed_ns - cells.sum("idle_after_ns"))[own]
+    # Idle time after the last activity, in which others are still at work, is in the step.
+    ends = (cells.max("end_ns") + cells.sum("idle_after_ns"))[own]
+    begins = ends - cells.elapsed_ns[own]
     place = place[own]
     return StepWindows(
         iterations,

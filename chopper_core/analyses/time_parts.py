@@ -24,6 +24,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATE_TITLES
 from chopper_core.model.tree import Tree
+from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import isin, ratios
 from chopper_core.work.kernel_classes import ATTENTION_CLASS, kernel_class
@@ -119,6 +120,35 @@ def covered_parts(coverage: Coverage, names: Sequence[str] = TERMS) -> dict[str,
 def without_gpus(tree: Tree, gpus: Collection[int]) -> Mapping[str, list[int]]:
     """The codes that `Tree.split` leaves out so that only some GPUs remain."""
     return {"gpu": [code for code in tree.codes_of("gpu").tolist() if code not in gpus]}
+
+
+def parts_of_rows(
+    run: Run, tree: Tree, view: View, by: str, rows: Groups, covered: Mapping[str, frozenset[int]]
+) -> TimeParts:
+    """The parts of the time of a node's rows, or without `by` of all of it; those that only some of
+    their GPUs distinguish are divided as on these."""
+    parts = parts_of(run, rows)
+    gpus, partial = with_all_parts(covered)
+    if not partial:
+        return parts
+    nodes = tree.split(view.path, (by,) if by else (), without_gpus(tree, gpus))
+    place = np.searchsorted(rows.codes(by), nodes.codes(by)) if by else slice(None)
+    of_some = parts_of(run, nodes)
+
+    def laid_out(values: Int64) -> Float64:
+        found = np.zeros(len(rows))
+        found[place] = values
+        return found
+
+    found = divided_as(
+        {name: parts.numbers(name).astype(np.float64) for name in TERMS},
+        {name: laid_out(of_some.numbers(name)) for name in TERMS},
+        partial,
+    )
+    is_part = laid_out(of_some.elapsed_ns) != parts.elapsed_ns
+    return replace(
+        parts, divided_ns={name: np.where(is_part, each, np.nan) for name, each in found.items()}
+    )
 
 
 def with_parts(run: Run) -> Run:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
-from chopper_core.analyses.host_causes import cause_beyond
+from chopper_core.analyses.host_causes import cause_beyond, place_beyond
 from chopper_core.analyses.leads import CAUSES, LOW_CLOCK_RATIO, RankLeads, Straggler
 from chopper_core.columns import heat_of
 from chopper_core.model.groups import knows_sizes
-from chopper_core.model.phrases import by_number, percent, time, with_article
+from chopper_core.model.phrases import by_number, listed, percent, time, with_article
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.grouping import beyond_others, combined, isin, sums_of
 
 ONE_PLACE_SHARE: Final = 0.6
 """The share of the longer time from which on the place that has it is named."""
+_MAX_OPERATIONS: Final = 3
+_ALSO: Final = 0.25
+"""Of the host's time, from which on copies are named with it."""
 _SAME_EXTRA: Final = 0.3
 """Of the largest excess of a layer; layers with as much are named."""
 _ODDS: Final = 4.0
@@ -51,6 +55,8 @@ def late_in_short(stand: RankLeads, late: Straggler) -> str:
     if late.cause == "host":
         when = [stand.iterations[step] for step in at]
         where = cause_beyond(stand.run, stand.gpus[place], stand.peers_of(place).gpus, when)
+        extra = float(np.nan_to_num(stand.extra("host", at)[place]))
+        taken = time(extra + _also_copied(stand, late))
         return f"'s host is {taken} late{where.partition(' (')[0]}"
     if late.cause == "copies":
         return f" copies for {taken} more than its peers"
@@ -76,7 +82,7 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
         what = stand.more_of(place, at)
         return (
             f"has more work{what and f', {what}'}: its compute takes {longer}{each} longer"
-            f"{_where_more(stand, late)}",
+            f"{more_work_at(stand, late).text}",
             total,
         )
     peers = stand.peers_of(place).gpus
@@ -84,16 +90,71 @@ def why_late(stand: RankLeads, late: Straggler, each: str) -> tuple[str, float]:
     if late.cause == "host":
         when = [stand.iterations[step] for step in at]
         where = cause_beyond(stand.run, stand.gpus[place], peers, when)
+        where += place_late(stand, late)
     taken = f"{time(float(stand.mean(late.cause, at)[place]))}{each}"
     text = _WAITS[late.cause].format(where=where, taken=taken)
     than = "the other GPU" if len(peers) == 2 else "the others' median"
     which = _copies(stand, late) if late.cause == "copies" else ""
+    if copied := _also_copied(stand, late):
+        which = f", and it copies for {time(copied)} more"
     return f"{text}, {longer} more than {than}{which}", total
 
 
-def _where_more(stand: RankLeads, late: Straggler) -> str:
-    """The operation, and its layers, that most of the additional compute is in, as the end of a
-    phrase; empty where it is everywhere."""
+def _also_copied(stand: RankLeads, late: Straggler) -> float:
+    """How much longer than its peers a GPU copies whose host is late, where it is much: as while
+    it saves a checkpoint. 0 elsewhere."""
+    if late.cause != "host":
+        return 0.0
+    host, copied = (
+        float(np.nan_to_num(stand.extra(word, late.when)[late.place]))
+        for word in ("host", "copies")
+    )
+    return copied if copied > _ALSO * host else 0.0
+
+
+def slower_ns(stand: RankLeads, late: Straggler) -> float:
+    """How much longer a straggler takes for its cause, mean over all iterations: as `why_late`
+    says it."""
+    if late.cause is None:
+        return 0.0
+    word = "same" if late.cause in ("clock", "kernels") else late.cause
+    longer = float(np.nan_to_num(stand.extra(word, late.when)[late.place]))
+    return longer * len(late.when) / len(stand.iterations)
+
+
+def place_late(stand: RankLeads, late: Straggler) -> str:
+    """Where in the step the host of a straggler is late, if at one place: ` in layer 3`."""
+    if late.cause != "host":
+        return ""
+    when = [stand.iterations[step] for step in late.when]
+    return place_beyond(stand.run, stand.gpus[late.place], stand.peers_of(late.place).gpus, when)
+
+
+class MoreWorkAt(Struct, frozen=True):
+    """Where most of a straggler's additional compute is."""
+
+    operations: tuple[str, ...] = ()
+    """The one that has most of it, else those of the layers, the largest first; none: it is
+    everywhere."""
+    layers: tuple[int, ...] = ()
+    """None: in all layers, or outside of them."""
+
+    @property
+    def text(self) -> str:
+        """The end of a phrase; empty where it is everywhere."""
+        if not self.operations:
+            return ""
+        if not self.layers:
+            return f", mostly {listed(self.operations)}"
+        layers = by_number("layer", self.layers)
+        if len(self.operations) == 1:
+            return f", mostly {self.operations[0]} in {layers}"
+        return f", mostly in {layers} ({listed(self.operations)})"
+
+
+def more_work_at(stand: RankLeads, late: Straggler) -> MoreWorkAt:
+    """The operation, and its layers, that most of the additional compute is in, or the layers and
+    their operations."""
     table, peers = stand.table, stand.peers_of(late.place).gpus
     rows = stand.node.rows
     rows = rows[table.kind[rows] == Kind.COMPUTE]
@@ -104,19 +165,28 @@ def _where_more(stand: RankLeads, late: Straggler) -> str:
     sums = sums_of(table.duration_ns[rows], gpu * len(names) + name, len(peers) * len(names))
     beyond = beyond_others(sums.reshape(len(peers), -1).astype(np.float64))
     extra = np.maximum(beyond[peers.index(stand.gpus[late.place])], 0.0)
-    operations, of_operation = combined([names[:, 0]])
+    whole = float(extra.sum())
+    if whole <= 0:
+        return MoreWorkAt()
+    (operations, of_operation), (layers, of_layer) = (combined([each]) for each in names.T)
     by_operation = sums_of(extra, of_operation, len(operations))
     most = int(by_operation.argmax())
-    whole = float(extra.sum())
-    if whole <= 0 or by_operation[most] < ONE_PLACE_SHARE * whole:
-        return ""
-    own = np.flatnonzero(of_operation == most)
-    large = own[extra[own] > _SAME_EXTRA * extra[own].max()]
-    text = f", mostly {table.text_of('operation', int(operations[most, 0]))}"
-    layers = [layer for layer in names[large, 1].tolist() if layer != NO_LABEL]
-    if not layers or len(large) == len(own):
-        return text
-    return f"{text} in {by_number('layer', layers)}"
+    if by_operation[most] >= ONE_PLACE_SHARE * whole:
+        own = np.flatnonzero(of_operation == most)
+        large = own[extra[own] > _SAME_EXTRA * extra[own].max()]
+        known = [layer for layer in names[large, 1].tolist() if layer != NO_LABEL]
+        name_of = table.text_of("operation", int(operations[most, 0]))
+        return MoreWorkAt((name_of,), () if len(large) == len(own) else tuple(known))
+    by_layer = sums_of(extra, of_layer, len(layers))
+    large = np.flatnonzero(by_layer > _SAME_EXTRA * by_layer.max())
+    numbers = layers[large, 0].tolist()
+    is_most = by_layer[large].sum() >= ONE_PLACE_SHARE * whole
+    if not is_most or NO_LABEL in numbers or 2 * len(large) > len(layers):
+        return MoreWorkAt()
+    there = sums_of(extra * isin(of_layer, large), of_operation, len(operations))
+    first = [at for at in np.argsort(-there)[:_MAX_OPERATIONS].tolist() if there[at] > 0]
+    named = tuple(table.text_of("operation", int(operations[at, 0])) for at in first)
+    return MoreWorkAt(named, tuple(numbers))
 
 
 def _copies(stand: RankLeads, late: Straggler) -> str:

@@ -114,6 +114,9 @@ def _call_figures(sums: Mapping[str, Float64]) -> dict[str, Values]:
         "model_intensity": quotient(_above_0(sums["both_flops"]), sums["both_bytes"]),
         "bound": worded(bound),
         "model_roof_pct": quotient(_above_0(needed), sums["roof_ns"], 100.0),
+        "roof_lost_ns": Values(
+            np.rint(sums["roof_ns"] - needed).astype(np.int64), ~(sums["roof_ns"] > 0)
+        ),
         "achievable_pct": quotient(sums["achievable_ns"], sums["achievable_of_ns"], 100.0),
     }
 
@@ -182,6 +185,12 @@ declare(
         The time that the roofline's limit needs for the modelled work, in % of the durations of
         all kernels of its calls: for each call the longer of its FLOPs at peak and its bytes at the
         memory's bandwidth.
+        missing: {_NO_ROOF}
+        source: {_WITH_HARDWARE}
+    roof_lost_ns | ns | lost to roof | sum
+        The durations of the kernels of calls whose roof is known, less the time that the roofline's
+        limit needs for their work (model_roof_pct). Below 0: faster than the memory's bandwidth,
+        from caches.
         missing: {_NO_ROOF}
         source: {_WITH_HARDWARE}
     achievable_pct | % | achiev. %

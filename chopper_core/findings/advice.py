@@ -16,11 +16,12 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.analyses.host_causes import HostCharges, host_charges
+from chopper_core.analyses.why_late import MoreWorkAt, more_work_at
 from chopper_core.findings.parts import Worth, group_of
 from chopper_core.findings.rule import Cost, Finding, FindingRule, FindingsContext, Group
 from chopper_core.findings.titles import shortened
 from chopper_core.graph.collectives import comm_rows
-from chopper_core.model.phrases import time
+from chopper_core.model.phrases import by_number, time
 from chopper_core.model.side_table import HostState
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.util import plugins
@@ -78,6 +79,17 @@ class AdviceCase(Struct, frozen=True, eq=False, dict=True):
         main = self.charges.main(self.charges.by_cause)
         named = "" if main is None else main.what
         return named, "" if main is None else shortened(main.name)
+
+    @cached_property
+    def more_work(self) -> MoreWorkAt | None:
+        """Where the one GPU of the finding has more work than its peers; None for others."""
+        leads = self.context.leads
+        if self.finding.kind != Cost.WORK or self.rule.name != "straggler" or leads is None:
+            return None
+        late = (*leads.stragglers, *leads.hidden_stragglers)
+        own = [each for each in late if leads.gpus[each.place] == self.finding.gpu]
+        # Of several GPUs, each in its turn, it is everywhere.
+        return more_work_at(leads, own[0]) if own else MoreWorkAt()
 
     @cached_property
     def launches(self) -> float:
@@ -229,9 +241,13 @@ def pageable_copies(case: AdviceCase) -> Mapping[str, str] | None:
         return None
     table, rows = case.context.table, case.rows
     own = rows[(table.kind[rows] == Kind.COPY) & (table.exposed_copy_ns[rows] > 0)]
-    every = (table.names[code] for code in distinct(table.kernel[own]).tolist())
-    names = [name for name in every if re.search(r"HtoD(?!.*pinned)", name, re.I)]
-    return {"name": shortened(names[0])} if names else None
+    codes, code = combined([table.kernel[own]])
+    if not len(codes):
+        return None
+    # Copies of another kind may be most of it.
+    most = int(sums_of(table.exposed_copy_ns[own], code, len(codes)).argmax())
+    name = table.names[int(codes[most, 0])]
+    return {"name": shortened(name)} if re.search(r"HtoD(?!.*pinned)", name, re.I) else None
 
 
 def one_gpu(case: AdviceCase) -> Mapping[str, str] | None:
@@ -300,19 +316,25 @@ def _microsteps(case: AdviceCase) -> bool:
 
 
 def advise_more_work(case: AdviceCase) -> Mapping[str, str] | None:
-    """One GPU has more to do."""
-    if case.finding.kind != Cost.WORK or case.rule.name != "straggler":
+    """One GPU has more to do in all of its layers."""
+    known = case.more_work
+    return None if known is None or known.operations else {}
+
+
+def more_in_layers(case: AdviceCase) -> Mapping[str, str] | None:
+    """One GPU has more to do in some layers, as longer sequences have in none."""
+    known = case.more_work
+    if known is None or not known.layers:
         return None
-    has_experts = any(
-        re.search(r"expert|moe", name, re.I) for name in case.context.table.operations
-    )
-    return {"what": "experts" if has_experts else "sequences"}
+    return {"gpu": str(case.finding.gpu), "layers": by_number("layer", known.layers)}
 
 
-def of_experts(case: AdviceCase) -> Mapping[str, str] | None:
-    """One GPU has more to do, and the run has experts."""
-    known = advise_more_work(case)
-    return known if known and known["what"] == "experts" else None
+def more_of_one_operation(case: AdviceCase) -> Mapping[str, str] | None:
+    """One GPU runs more of one operation, in no layer alone."""
+    known = case.more_work
+    if known is None or len(known.operations) != 1 or known.layers:
+        return None
+    return {"gpu": str(case.finding.gpu), "name": shortened(known.operations[0])}
 
 
 def compiles(case: AdviceCase) -> Mapping[str, str] | None:
@@ -434,15 +456,20 @@ ADVICE: Final = (
         lambda case: at_power_limit(case) if case.finding.kind == Cost.CLOCK else None,
     ),
     Advice(
-        ("straggler", "iteration"),
+        ("straggler",),
         "Pack or balance sequences by length, so that all GPUs get as many tokens.",
-        lambda case: None if of_experts(case) else advise_more_work(case),
+        advise_more_work,
     ),
     Advice(
         ("straggler",),
-        "Lower the router's capacity factor, or raise its auxiliary loss: one GPU's experts get "
-        "more tokens.",
-        of_experts,
+        "If layers have experts, lower the router's capacity factor or raise its auxiliary loss: "
+        "GPU {gpu} gets more tokens in {layers}.",
+        more_in_layers,
+    ),
+    Advice(
+        ("straggler",),
+        "Look for work that only GPU {gpu} does, such as checks or logging of one rank: {name}.",
+        more_of_one_operation,
     ),
     Advice(
         ("exposed",),

@@ -16,6 +16,7 @@ from chopper_core.findings.rule import (
     Cost,
     Finding,
     FindingsContext,
+    drift_of,
     low_interval,
     rule,
     threshold,
@@ -62,6 +63,8 @@ def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
             continue
         deviation, mean, lost_ns = _deviations(context, name)
         # One that drops, or that is low in some iterations, is another finding.
+        if name == "gfx_mhz" and _drift(context, name) is not None:
+            continue  # So is one that drifts.
         drops = _drops(context) if name == "gfx_mhz" else {}
         deviation[[place for own in drops.values() for place, _ in own]] = 0.0
         unsteady = np.flatnonzero(deviation > UNSTEADY.share * mean)
@@ -179,16 +182,26 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
         if lower > limit.share:
             gpus = "the GPUs" if len(context.gpus) > 1 else "the GPU"
             name = "clocks" if signal == "gfx_mhz" else "memory clocks"
+            sinks, when = "", ""
+            if drift := _drift(context, signal):
+                sinks = f", and it drifts from {drift[0]:,.0f} to {drift[1]:,.0f} MHz"
+                sinks += f" over {len(context.iterations)} steps"
+                when = ", drifting down" if drift[1] < drift[0] else ", drifting up"
             yield context.finding(
-                one_line(f"{name} run at {mhz:,.0f} of {nominal:,.0f} MHz"),
+                one_line(f"{name} run at {mhz:,.0f} of {nominal:,.0f} MHz", when),
                 f"the clock of the {_CLOCKS[signal]} is {percent(lower)} below nominal on {gpus} "
-                f"({mhz:,.0f} vs {nominal:,.0f} MHz), {why} {time(saving)}{context.each}",
+                f"({mhz:,.0f} vs {nominal:,.0f} MHz){sinks}, {why} {time(saving)}{context.each}",
                 context.with_signal(signal, f"mean_{signal}"),
                 Cost.CLOCK if signal == "gfx_mhz" else Cost.KERNELS,
                 saving,
                 is_measured=False,
                 changes=(change,),
             )
+
+
+def _drift(context: FindingsContext, name: str) -> tuple[float, float] | None:
+    """From where to where the clock of the GPUs drifts over the steps; None where it doesn't."""
+    return drift_of(context.by_step(name).mean(axis=0), DROP.share)
 
 
 def _mean(context: FindingsContext, name: str) -> float:

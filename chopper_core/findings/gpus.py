@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.host_causes import cause_beyond
@@ -20,7 +21,13 @@ from chopper_core.analyses.leads import (
 )
 from chopper_core.analyses.matched_kernels import compared_iterations, occurrences_of
 from chopper_core.analyses.pipeline import LONG, Pipeline, bubble_of, longest_stage, pipeline_of
-from chopper_core.analyses.why_late import ONE_PLACE_SHARE, late_in_short, why_late
+from chopper_core.analyses.why_late import (
+    ONE_PLACE_SHARE,
+    late_in_short,
+    place_late,
+    slower_ns,
+    why_late,
+)
 from chopper_core.findings.communication import slow_links
 from chopper_core.findings.remedies import changes_of
 from chopper_core.findings.rule import (
@@ -33,7 +40,7 @@ from chopper_core.findings.rule import (
     threshold,
     weighted_medians,
 )
-from chopper_core.findings.titles import MAX_NAME, gpus_in_short, one_line, shortened
+from chopper_core.findings.titles import MAX_NAME, MAX_TITLE, gpus_in_short, one_line, shortened
 from chopper_core.graph.process_groups import places_of
 from chopper_core.model.column_names import MICROBATCH
 from chopper_core.model.groups import knows_sizes, work_of
@@ -47,7 +54,7 @@ from chopper_core.model.phrases import (
     time,
     with_article,
 )
-from chopper_core.model.table import Kind
+from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import pivot
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import ChopperError
@@ -57,6 +64,7 @@ from chopper_core.util.grouping import (
     counts_of,
     distinct,
     grouped_by,
+    median_of,
     others_median,
     ranked,
     sums_of,
@@ -74,6 +82,9 @@ ONE_PLACE: Final = threshold(
 )
 
 _MAX_LISTED: Final = 4
+_ROUNDED: Final = 0.001
+_FURTHER: Final = 0.1
+"""Of what a straggler takes longer for its cause: with as much more in all, that is named."""
 _COSTS: Final = {
     "clock": (Cost.CLOCK, "-slower_pct"),
     "kernels": (Cost.COMPUTE, "-slower_pct"),
@@ -120,7 +131,8 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
         # It comes last because its link is slow, which is a finding.
         if late.cause is not None or leads.gpus[late.place] not in behind_links:
             each = _straggler(context, leads, late)
-            what = each.detail.partition(": ")[0].partition(" host ")[2]
+            what = each.detail.partition(": ")[0].partition(" host")[2]
+            what = what.removesuffix(place_late(leads, late))
             found.setdefault((late.cause, what), []).append((late, each))
     for (cause, _), turns in found.items():
         when = [at for late, _ in turns for at in late.when]
@@ -220,6 +232,9 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         lost_ns, sort = max(own, late.delay_ns), "-delay_ns"
     if leads.delays_ns is not None and late.delayed:
         wait = f"; it delays {_delayed(leads, late)} by {time(late.once_ns)}{each}"
+    said = slower_ns(leads, late)
+    if own > lost_ns * (1 - _ROUNDED) and own > (1 + _FURTHER) * said > 0:
+        wait = f"; without waits it takes {time(own)}{context.each} longer than its peers{wait}"
     where = places_of(context.run, [gpu]).text(0) if context.table.coordinates else ""
     labels = {"iteration": str(leads.iterations[late.when[0]])} if is_once else {}
     evidence = context.with_view("ranks", sort=sort, **labels)
@@ -229,7 +244,13 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
     when, short = recurrence(late.when, leads.iterations), late_in_short(leads, late)
     return context.finding(
         one_line(
-            f"GPU {gpu}{short or ' comes last, for no reason of its own'}{when}", *_waits(late)
+            _that_fits(
+                f"GPU {gpu}{short or ' comes last, for no reason of its own'}",
+                when,
+                f" in {len(late.when)} of {len(leads.iterations)} steps",
+            ),
+            place_late(leads, late),
+            *_waits(late),
         ),
         f"GPU {gpu}{f' ({where})' if where else ''} "
         f"{text or 'comes last, but nothing in its own work explains the lag'}"
@@ -243,6 +264,12 @@ def _straggler(context: FindingsContext, leads: RankLeads, late: Straggler) -> F
         cells=context.cells_of(iteration=[leads.iterations[at] for at in late.when]),
         changes=_changes(leads, late),
     )
+
+
+def _that_fits(core: str, when: str, shorter: str) -> str:
+    """The core of a title with when, as long as it fits."""
+    texts = (f"{core}{when}", f"{core}{shorter if when else ''}", core)
+    return next((text for text in texts if len(text) <= MAX_TITLE), core)
 
 
 def _waits(late: Straggler) -> tuple[str, ...]:
@@ -359,69 +386,122 @@ CAUSE: Final = threshold("""longer kernels, or more of them, as the cause | 2 | 
     the limit of a slow stage""")
 
 
+class LongStage(Struct, frozen=True, eq=False):
+    """A pipeline stage that takes longer than the others."""
+
+    stage: int
+    gpus: tuple[int, ...]
+    times: float
+    """How many times as long as the median of the others."""
+    cost_ns: float
+    """Its time beyond that of the next longest stage, per step."""
+    pipeline: Pipeline | None
+    """None where nothing separates the microbatches: then the compute of a step is compared."""
+
+
 @rule(
     "long-stage",
     cost="its time beyond that of the next longest stage, once per microbatch",
-    needs="a pipeline: sends and receives, annotations or dumps of microbatches",
+    needs="the stages of a pipeline",
     thresholds=(LONGER, CAUSE),
 )
 def long_stages(context: FindingsContext) -> Iterator[Finding]:
     """A pipeline stage that takes longer than the others, so that they wait for it."""
     if (known := _long_stage(context)) is None:
         return
-    found, stage, times, saving = known
-    gpus = sorted(_of_long_stage(context))
+    what, bubble = "its compute in a step", ""
+    if known.pipeline is not None:
+        what = "a microbatch"
+        bubble = (
+            f"; the bubble is {percent(bubble_of(known.pipeline))} "
+            f"({percent(known.pipeline.theory)} with equal stages)"
+        )
     yield Finding(
         title=one_line(
-            f"pipeline stage {stage} takes {times:.2f} times as long as the others", ": they wait"
+            f"pipeline stage {known.stage} takes {known.times:.2f} times as long as the others",
+            ": they wait",
         ),
         detail=(
-            f"pipeline stage {stage} is too long: a microbatch takes {times:.2f} times the median "
-            f"of the other stages, which wait for it{_why_long(context, found, stage)}; the bubble "
-            f"is {percent(bubble_of(found))} ({percent(found.theory)} with equal stages)"
+            f"pipeline stage {known.stage} is too long: {what} takes {known.times:.2f} times the "
+            f"median of the other stages, which wait for it{_why_long(context, known)}{bubble}"
         ),
-        evidence=context.with_view("pipeline", sort="-stage_x"),
+        evidence=context.with_view("pipeline", sort="-stage_x")
+        if known.pipeline is not None
+        else context.with_view("ranks", sort="-compute_busy_ns"),
         confidence=confidence(measured=True, repeated=context.repeats),
-        cost_ns=saving,
-        gpu=gpus[0] if len(gpus) == 1 else None,
+        cost_ns=known.cost_ns,
+        gpu=known.gpus[0] if len(known.gpus) == 1 else None,
         kind=Cost.COMPUTE,
-        cells=context.cells_of(gpu=gpus),
-        changes=None if MICROBATCH in context.table.measured else (f"compute x{1 / times:.4f}",),
+        cells=context.cells_of(gpu=known.gpus),
+        changes=None
+        if MICROBATCH in context.table.measured
+        else (f"compute x{1 / known.times:.4f}",),
     )
 
 
-def _long_stage(context: FindingsContext) -> tuple[Pipeline, int, float, float] | None:
-    """The stage that is too long, how many times as long as the others, and what that costs."""
+def _long_stage(context: FindingsContext) -> LongStage | None:
+    """The stage that is too long, if one is."""
     if "pp" not in context.table.coordinates:
         return None
     try:
         found = pipeline_of(context.run, context.view)
     except ChopperError:
+        return _long_compute(context)
+    if (long := longest_stage(found)) is None:
         return None
-    long = longest_stage(found)
-    return None if long is None else (found, *long)
+    gpus = tuple(distinct(found.blocks.gpu[found.stage == long[0]]).tolist())
+    return LongStage(long[0], gpus, *long[1:], found)
+
+
+def _long_compute(context: FindingsContext) -> LongStage | None:
+    """The stage that computes for longer than the others, where nothing separates microbatches."""
+    stages = distinct(context.stage)
+    if len(stages) < 2 or stages[0] < 0 or not context.repeats:
+        return None
+    busy = context.busy_ns.mean(axis=1)
+    times = np.array([median_of(busy[context.stage == each]) for each in stages.tolist()])
+    others = others_median(times)
+    place = int(times.argmax())
+    if not times[place] >= LONG * others[place] > 0:
+        return None
+    stage = int(stages[place])
+    gpus = tuple(np.array(context.gpus)[context.stage == stage].tolist())
+    excess = float(times[place] - np.delete(times, place).max())
+    return LongStage(stage, gpus, float(times[place] / others[place]), excess, None)
 
 
 def _of_long_stage(context: FindingsContext) -> set[int]:
     """The GPUs of that stage; empty without one."""
-    if (known := _long_stage(context)) is None:
-        return set()
-    found, stage, *_ = known
-    return set(distinct(found.blocks.gpu[found.stage == stage]).tolist())
+    known = _long_stage(context)
+    return set() if known is None else set(known.gpus)
 
 
-def _why_long(context: FindingsContext, found: Pipeline, stage: int) -> str:
-    first = {
-        int(found.blocks.gpu[found.stage == each].min()): each
-        for each in distinct(found.stage).tolist()
-    }
-    gpus = sorted(first)
-    place = [first[gpu] for gpu in gpus].index(stage)
+def _why_long(context: FindingsContext, known: LongStage) -> str:
+    stages = np.sort(distinct(context.stage))
+    gpus = [int(np.array(context.gpus)[context.stage == each].min()) for each in stages.tolist()]
+    place = stages.tolist().index(known.stage)
+    order = np.argsort(gpus)
     counts = context.kernels().mean(axis=1)[np.searchsorted(context.gpus, gpus)]
-    longer = float(_kernel_factors(context, gpus)[place]) - 1
+    longer = float(_kernel_factors(context, sorted(gpus))[order.tolist().index(place)]) - 1
     others = float(others_median(counts)[place])
     more = float(counts[place]) / others - 1 if others else 0.0
     which = "most of the same kernels" if knows_sizes(context.table) else "most kernels"
     reasons = [f"{which} take {percent(longer)} longer"] * (longer >= CAUSE.share)
     reasons += [f"it has {percent(more)} more kernels"] * (more >= CAUSE.share)
-    return f": {' and '.join(reasons)}" if reasons else ""
+    reasons += _where_long(context, known)
+    return f": {listed(reasons)}" if reasons else ""
+
+
+def _where_long(context: FindingsContext, known: LongStage) -> list[str]:
+    """The operation that most of a stage's longer time is in, as a phrase."""
+    names, owner = context.together("operation")
+    stages, stage = ranked(context.stage[context.place("gpu")])
+    took = np.where(context.computes, context.cells.sum("duration_ns"), 0).astype(np.float64)
+    cell = stage * len(names) + owner
+    sums = sums_of(took, cell, len(stages) * len(names)).reshape(len(stages), -1)
+    sums /= counts_of(ranked(context.stage)[1])[:, None] * len(context.iterations)
+    extra = np.maximum(beyond_others(sums)[stages.tolist().index(known.stage)], 0.0)
+    most = int(extra.argmax())
+    if extra[most] < ONE_PLACE_SHARE * extra.sum() or names[most, 0] == NO_LABEL:
+        return []
+    return [f"{context.text('operation', names[most, 0])} takes {time(extra[most])} more there"]

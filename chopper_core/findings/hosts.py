@@ -18,6 +18,7 @@ from chopper_core.analyses.host_causes import (
     HostCharges,
     HostPlace,
     host_charges,
+    place_of_most,
     within_scope,
 )
 from chopper_core.findings.rule import (
@@ -28,6 +29,7 @@ from chopper_core.findings.rule import (
     FindingsContext,
     Group,
     Threshold,
+    drift_of,
     rule,
     threshold,
 )
@@ -37,7 +39,7 @@ from chopper_core.model.side_table import HostState, HostTime
 from chopper_core.model.table import NO_LABEL, NO_TIME, values_of
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.grouping import (
-    distinct,
+    first_equal,
     medians_along,
     others_median,
     run_starts,
@@ -63,12 +65,13 @@ BOUNDS: Final = threshold("""idle time that bounds the step | 10 | % of the iter
     with less, something else decides how long the step takes; the idle time is named instead""")
 PHASE: Final = threshold("""phase that counts | 2 | % of the iteration
     a shorter phase can't be a problem by itself""")
+GROWS: Final = threshold("""idle time that grows step by step | 30 | % from first to last
+    the line through the steps also grows by 6 deviations from it""")
 CAUSE: Final = threshold("""cause of idle time | 10 | % of the idle time
     no operator that a host launches one by one has as much""")
 _MAX_CAUSES: Final = 3
 _CALL: Final = re.compile(r"[\w:]{1,24}")
 """Names of the trace that are short enough for a title."""
-_FEW_LAYERS: Final = 2
 _ROOM: Final = 35
 """Characters of a title for what follows the cause: ` leaves GPUs idle 14.87 ms a step`."""
 _SAME_SHARE: Final = 0.4
@@ -93,7 +96,7 @@ class LatePhase(Struct, frozen=True):
     # A host that can't keep up is late in the other phases too, below their limit.
     holds=(0.6, 1.5),
     needs="launch records",
-    thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, BOUNDS, PHASE, CAUSE),
+    thresholds=(HOST_LATE, ALSO_LATE, NAMED_LATE, NAMED_COST, BOUNDS, PHASE, CAUSE, GROWS),
 )
 def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
@@ -206,8 +209,16 @@ def _bound(
     if main is not None:
         own_ns *= _part(charges, main, there)
         mostly = f", {percent(own_ns / idle_ns)} ({time(own_ns)}) by {main.text}"
-    layer = _layer_of(context, charges, main) if main is not None and not where else ""
-    idle = f"{mostly}{where}{layer}: {time(idle_ns)} of idle time{context.per_gpu} {when}"
+    layer = ""
+    if main is not None:
+        own = charges.take(there & (charges.cause == charges.causes.index(main)))
+        layer = place_of_most(context.run, own)
+        at = first_equal(np.array(context.iterations), context.table.iteration[own.row])
+        each = sums_of(own.ns, at, len(context.iterations)) / len(context.gpus)
+        if not where and (ends := drift_of(each, GROWS.share)) is not None:
+            over = f"from {time(max(ends[0], 0.0))} to {time(max(ends[1], 0.0))} over the steps"
+            layer += f", {'growing' if ends[1] > ends[0] else 'falling'} gradually {over}"
+    idle = f"{mostly}{layer}{where}: {time(idle_ns)} of idle time{context.per_gpu} {when}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {bound}{idle}, {late[0].share}"
         phase = context.text("phase", late[0].code)
@@ -227,10 +238,10 @@ def _bound(
         # It is needless wherever in these iterations it is.
         cells = inside
     if main is not None:
-        place = where or _layer_of(context, charges, main)
         named = f" ({main.name})" if _CALL.fullmatch(main.name) else ""
-        at = place.partition(", ")[0]
-        texts = (f"{main.what}{named}{place}", f"{main.what}{named}{at}", f"{main.what}{at}")
+        when = where.partition(", ")[0]
+        places = dict.fromkeys((f"{layer}{where}", f"{layer}{when}", where, when, layer))
+        texts = (*(f"{main.what}{named}{each}" for each in places), f"{main.what}{when}")
         short = (text for text in texts if len(text) <= MAX_TITLE - _ROOM)
         what = f"{next(short, main.what)} leaves GPUs idle {{taken}}"
     phase_of = f" in {context.phase(late[0].code)}" if len(late) == 1 else ""
@@ -247,17 +258,6 @@ def _bound(
         changes=() if queued else None,
         group=Group.UNKNOWN if queued else None,
     )
-
-
-def _layer_of(context: FindingsContext, charges: HostCharges, cause: HostCause) -> str:
-    """The layer that most of a cause's time is in, as the end of a phrase."""
-    own = charges.cause == charges.causes.index(cause)
-    layer = context.table.layer[charges.row[own]].astype(np.int64)
-    ns = sums_of(charges.ns[own], layer + 1, int(layer.max(initial=-1)) + 2)
-    most = int(ns.argmax())
-    is_most = most > 0 and ns[most] >= EXPLAINED.share * ns.sum()
-    has_others = len(distinct(context.codes("layer"))) > _FEW_LAYERS
-    return f" in layer {most - 1}" if is_most and has_others else ""
 
 
 def _mostly_in(context: FindingsContext, charges: HostCharges) -> tuple[str, Mask | None, Mask]:

@@ -12,24 +12,26 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.host_causes import host_charges
 from chopper_core.analyses.leads import ALWAYS
-from chopper_core.analyses.step_times import more_work, step_times
+from chopper_core.analyses.step_times import more_work, of_steps, step_times
 from chopper_core.columns.filter import only
 from chopper_core.findings.remedies import changes_of
 from chopper_core.findings.rule import (
+    EXPLAINED,
     FEWEST,
-    ROBUST_Z,
     Cost,
     Finding,
     FindingsContext,
+    drift_of,
     low_interval,
     outlier_limit,
     rule,
     threshold,
 )
-from chopper_core.findings.titles import in_short, one_line
+from chopper_core.findings.titles import in_short, one_line, shortened
+from chopper_core.graph.questions import bound_by_memory
 from chopper_core.model.phrases import by_number, listed, percent, recurrence, time
 from chopper_core.model.side_table import HostState
-from chopper_core.model.table import NO_LABEL
+from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import (
     combined,
@@ -49,6 +51,12 @@ REGIME: Final = threshold("""steps longer from one on | 6 | deviations between t
     with random waits, one in fifty runs of six steps has first and last ones 6 deviations apart; of
     ten steps or more one in a hundred has them 3 apart, which counts there""")
 _MANY_STEPS: Final = 10
+_ALSO: Final = 0.25
+"""Of the kind of time that grows most, from which on another one is named with it."""
+_BY_CLOCK: Final = 0.5
+"""The part of longer compute that a lower clock explains at least, to be the reason."""
+_ODDS: Final = 4.0
+"""How many times slower than all else an operation is at least."""
 DRIFT: Final = threshold("""steps that slow down gradually | 3 | % from the first to the last
     the limit of a longer iteration; the line through them also grows by 6 deviations from it""")
 _MAX_APART: Final = 1_000
@@ -171,15 +179,16 @@ def _slow(times: _TimeByKind, slow: Index, usual: _Usual) -> Finding:
     is_one = len(slow) == 1
     unit = "per GPU" if is_one else "per GPU and slow iteration"
     cost, mostly, changes = _explained(times, slow, usual, unit)
+    more, short = _more(times, slow, usual, cost)
     if not is_one and np.ptp(slow) == len(slow) - 1:
         slow = np.sort(slow)
     named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
     factor = took[slow].mean() / max(usual_ns, 1.0)
     found = context.finding(
-        _title(_which(iterations, slow), is_one, factor, mostly),
+        _title(_which(iterations, slow), is_one, factor, short or f": {_first_of(mostly)}"),
         f"iteration{'' if is_one else 's'} {named} {'takes' if is_one else 'take'} longer than "
         f"usual: the median of {len(iterations)} iterations is {time(usual_ns)}; "
-        f"{mostly}{_more(context, slow, cost)}",
+        f"{mostly}{more}",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         cost,
         lost / len(iterations),
@@ -198,10 +207,14 @@ def _which(iterations: Int64, places: Index) -> str:
     return in_short("iteration", iterations[places].tolist())
 
 
-def _title(which: str, is_one: bool, factor: float, mostly: str) -> str:
+def _first_of(mostly: str) -> str:
+    return mostly.partition(", ")[0]
+
+
+def _title(which: str, is_one: bool, factor: float, why: str) -> str:
     takes = "takes" if is_one or which.startswith("one ") else "take"
     longer = f"{factor:.1f} times as long" if factor >= 2 else f"{percent(factor - 1)} longer"
-    return one_line(f"{which} {takes} {longer}", f": {mostly.partition(', ')[0]}")
+    return one_line(f"{which} {takes} {longer}", why)
 
 
 class _TwoLengths(Struct, frozen=True, eq=False):
@@ -262,13 +275,14 @@ def _of_two_lengths(times: _TimeByKind, found: _TwoLengths, *, is_whole: bool) -
         cost, mostly, changes = _explained(times, at, usual, "per GPU and long step")
         is_first = which == [_first_of_run(context, max(which))]
         lost = float((each[long] - usual_ns).sum())
-        title = _title(in_short("iteration", which), len(which) == 1, factor, mostly)
+        more, short = _more(times, at, usual, cost)
+        short = short or f": {_first_of(mostly)}"
+        title = _title(in_short("iteration", which), len(which) == 1, factor, short)
         if found.is_interval:
-            title = one_line(f"steps take {percent(factor - 1)} longer{when}")
+            title = one_line(f"steps take {percent(factor - 1)} longer{when}", short)
         finding = context.finding(
             title,
-            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}"
-            f"{_more(context, at, cost)}",
+            f"steps take {time(each.min())} to {time(each.max())}: {text}; {mostly}{more}",
             context.with_view("throughput", "iteration", sort="-iteration_ns"),
             cost,
             None if is_first else lost / len(context.all_iterations),
@@ -284,30 +298,29 @@ def _drift(times: _TimeByKind) -> Iterator[Finding]:
     context = times.context
     step = step_times(context.run, context.view)
     numbers, each = np.array(step.iterations, np.int64), step.each_ns
-    count = len(each)
-    if count < _MANY_STEPS:
+    count, ends = len(each), drift_of(each, DRIFT.share)
+    if ends is None or ends[1] < ends[0]:
         return
-    slope, begin = np.polyfit(np.arange(count), each, 1).tolist()
-    residual = float((each - begin - slope * np.arange(count)).std())
-    grown = slope * (count - 1)
-    if grown < max(DRIFT.share * begin, ROBUST_Z.value * residual):
-        return
+    grown = percent(ends[1] / ends[0] - 1)
     places = np.flatnonzero(np.isin(context.all_iterations, numbers))
     quarter = max(count // 4, 1)
     usual = _Usual(np.isin(context.all_iterations, numbers[:quarter]), is_mean=True)
     late = places[-quarter:]
     cost, mostly, _ = _explained(times, late, usual, "per GPU in the last quarter of them")
+    changes = _explained(times, places[quarter:], usual, "")[2]
+    more, short = _more(times, late, usual, cost)
     lost = float((each - each[:quarter].mean()).sum())
-    yield context.finding(
-        one_line(f"steps slow down gradually, by {percent(grown / begin)}"),
+    found = context.finding(
+        one_line(f"steps slow down gradually, by {grown}", short or f": {_first_of(mostly)}"),
         f"steps slow down gradually, from {time(each.min())} to {time(each.max())}, by "
-        f"{percent(grown / begin)} over {count} steps; {mostly}",
+        f"{grown} over {count} steps; {mostly}{more}",
         context.with_view("throughput", "iteration", sort="-iteration_ns"),
         cost,
         max(lost, 0.0) / count,
         cells=context.cells_of(iteration=numbers[quarter:].tolist()),
         changes=(),
     )
+    yield replace(found, remedy=changes)
 
 
 def _apart(each: Float64, is_long: Mask) -> float:
@@ -368,20 +381,70 @@ def _explained(times: _TimeByKind, slow: Index, usual: _Usual, unit: str) -> tup
     if doing:
         is_all = time(doing_ns) == time(grown[cost]) or doing_ns > grown[cost]
         mostly += f", {'all' if is_all else time(doing_ns)} of that{doing}"
+    rest = {part: ns for part, ns in grown.items() if part != cost}
+    next_one = max(rest, key=lambda part: rest[part])
+    if rest[next_one] > _ALSO * grown[cost] > 0:
+        mostly += f", and {_PARTS[next_one][0]}, {time(rest[next_one])} more"
     changes = changes_of(grown)
     numbers = context.all_iterations
     when = only("iteration", [context.text("iteration", numbers[at]) for at in slow])
     return cost, mostly, "; ".join(f"{when} {change}" for change in changes)
 
 
-def _more(context: FindingsContext, slow: Index, cost: Cost) -> str:
+def _more(times: _TimeByKind, slow: Index, usual: _Usual, cost: Cost) -> tuple[str, str]:
+    """Why slow iterations take longer, as the end of a phrase and of a title: what hosts do, which
+    the phrase has already; of compute more work, a lower clock, an operation, or what memory
+    bounds. Empty where it is none of these."""
+    context = times.context
+    if cost == Cost.HOST and (doing := _doing(times, slow, usual, cost)[0]):
+        return "", f": {shortened(doing.removeprefix(' in ').partition(' (')[0])}"
     if cost != Cost.COMPUTE:
-        return ""
+        return "", ""
 
     def ratio(values: Float64) -> float:
         means = values.mean(axis=0)
-        usual = median_of(np.delete(means, slow)) if len(slow) < len(means) else np.nan
-        return float(means[slow].mean()) / usual if usual > 0 else np.nan
+        rest = median_of(np.delete(means, slow)) if len(slow) < len(means) else np.nan
+        return float(means[slow].mean()) / rest if rest > 0 else np.nan
 
-    more = more_work(context.run, context.gpus, context.all_iterations.tolist(), ratio)
-    return f": they have {more}" if more else ""
+    iterations = context.all_iterations.tolist()
+    if more := more_work(context.run, context.gpus, iterations, ratio):
+        return f": they have {more}", f": {more}"
+    table, rows = context.table, context.by_iteration.rows
+    rows = rows[table.kind[rows] == Kind.COMPUTE]
+    step = first_equal(context.all_iterations, table.iteration[rows].astype(np.int64))
+    count, gpus = len(iterations), len(context.gpus)
+
+    def by_step(owner: Index, number: int) -> tuple[Float64, Float64]:
+        """The usual time of each owner per step and GPU, and by how much it grows."""
+        sums = sums_of(table.duration_ns[rows], owner * count + step, number * count) / gpus
+        each = sums.reshape(number, count)
+        common = np.array([usual.of(line) for line in each])
+        return common, each[:, slow].mean(axis=1) - common
+
+    names, operation = combined([table.operation[rows]])
+    common, grown = by_step(operation, len(names))
+    whole, share = float(grown.sum()), float(grown.sum() / max(common.sum(), 1.0))
+    if whole <= 0:
+        return "", ""
+    mhz = context.figure("gfx_mhz", context.by_iteration).known()
+    mhz = of_steps(context.by_iteration, context.gpus, iterations, mhz, np.nan).mean(axis=0)
+    if np.isfinite(mhz).all():
+        now, before = float(mhz[slow].mean()), usual.of(mhz)
+        if before / now - 1 >= _BY_CLOCK * share:
+            lower = percent(1 - now / before)
+            text = f": the clocks are {lower} lower"
+            return f"{text} ({now:,.0f} vs {before:,.0f} MHz)", text
+    most = int(grown.argmax())
+    part, usually = float(grown[most]) / whole, float(common[most] / max(common.sum(), 1.0))
+    is_one = part >= EXPLAINED.share and part * (1 - usually) > _ODDS * usually * (1 - part)
+    if is_one and names[most, 0] != NO_LABEL:
+        name = context.text("operation", int(names[most, 0]))
+        longer = percent(float(grown[most] / max(common[most], 1.0)))
+        return f": {name} takes {longer} longer", f": {shortened(name)} takes {longer} longer"
+    common, grown = by_step(bound_by_memory(context.run)[rows].astype(np.intp), 2)
+    others, memory = (grown / np.maximum(common, 1.0)).tolist()
+    if memory >= LONGER.share and memory > 2 * others:
+        rest = percent(others) if others >= STEADY else "as long as before"
+        text = f": kernels that memory bounds take {percent(memory)} longer, the others {rest}"
+        return text, ": slow memory"
+    return "", ""

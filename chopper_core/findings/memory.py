@@ -41,16 +41,18 @@ def _view(context: FindingsContext, name: str, by: str = "", *, sort: str = "") 
     return View(context.view.run, name=name, by=by, sort=sort)
 
 
-def _evidence(context: FindingsContext) -> View:
-    if len(context.run.side(MemoryEvents)):
-        return _view(context, "memory")
-    return _view(context, "training", sort="-logged_memory_bytes")
-
-
 def _finding(
-    context: FindingsContext, title: str, detail: str, *, is_repeated: bool = True
+    context: FindingsContext,
+    title: str,
+    detail: str,
+    *,
+    of_log: bool = False,
+    is_repeated: bool = True,
 ) -> Finding:
-    at = _evidence(context)
+    """A finding about events of memory, or, without any, about a log."""
+    at = _view(context, "memory")
+    if of_log or not len(context.run.side(MemoryEvents)):
+        at = _view(context, "training", sort="-logged_memory_bytes")
     return context.finding(title, detail, at, Cost.UNKNOWN, None, is_repeated=is_repeated)
 
 
@@ -59,7 +61,7 @@ def _holders(context: FindingsContext) -> str:
     run = context.run
     if not len(run.side(MemoryEvents)):
         return ""
-    peak = memory_peak(run, run.tree().node(()))
+    peak = memory_peak(run, View(run.name))
     if peak.event < 0:
         return ""
     named = []
@@ -130,6 +132,7 @@ def _growth(context: FindingsContext, grown: MemoryGrowth, capacity: float, sour
         f"{size_text(grown.first_bytes)} to {size_text(grown.last_bytes)}",
         f"Between steps {grown.first:,} and {grown.last:,}, by {source}.{full}{operator} Look for "
         "tensors that a list keeps, such as losses with their graph.",
+        of_log=grown.gpu == UNKNOWN,
     )
 
 

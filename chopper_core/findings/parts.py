@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.asked import Answer, Steady, answer_of, change_of, questions_of
 from chopper_core.analyses.time_parts import THEORY, parts_of
-from chopper_core.findings.remedies import question_of
+from chopper_core.findings.remedies import is_bound, question_of
 from chopper_core.findings.rule import (
     COMPUTES,
     EXPLAINED,
@@ -281,6 +281,9 @@ def _add(
     is_surer = one.finding.is_replayed > whole.finding.is_replayed
     is_surer &= one.finding.kind.may_be(whole.finding.kind)
     is_surer &= context.share(one.worth_ns) >= SMALLEST_SAVING.share
+    # A change that can be made comes before a bound of the same time.
+    is_attained = is_most and is_bound(whole.finding.remedy) > is_bound(one.finding.remedy)
+    is_surer |= is_attained and is_like and one.finding.kind.may_be(whole.finding.kind)
     is_narrower = is_like and one.about_ns < _NARROWER * whole.about_ns
     if is_surer or (is_most and (is_cause or is_narrower)):
         level[number] = one

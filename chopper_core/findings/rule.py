@@ -86,6 +86,8 @@ _MAX_ENDS: Final = 1_000
 """Places between iterations that are compared pair by pair."""
 _FEW_GPUS: Final = 3
 """Fewer are named one by one, whatever they have in common."""
+_MANY_STEPS: Final = 10
+"""Fewer show no steady change."""
 _WORK_BITS: Final = (1 << 40) - 1
 CELL: Final = LEVELS[:5]
 """The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
@@ -532,6 +534,20 @@ def _lowest(sums: Float64, firsts: Index, ends: Index) -> tuple[int, int, float]
         contrast = np.where(size > 0, drop * np.sqrt(size * (count - size) / count), -np.inf)
     first, end = np.unravel_index(int(contrast.argmax()), contrast.shape)
     return int(firsts[first]), int(ends[end]), float(drop[first, end])
+
+
+def drift_of(each: Float64, least: float) -> tuple[float, float] | None:
+    """The ends of the line through values that rise or fall steadily, by a share at least; None
+    where they don't, or are few."""
+    if len(each) < _MANY_STEPS or not np.isfinite(each).all():
+        return None
+    at = np.arange(len(each))
+    slope, begin = np.polyfit(at, each, 1).tolist()
+    residual = float((each - begin - slope * at).std())
+    grown = slope * (len(each) - 1)
+    if abs(grown) < max(least * abs(begin), ROBUST_Z.value * residual):
+        return None
+    return begin, begin + grown
 
 
 def weighted_medians(values: Float64, weights: Float64) -> Float64:

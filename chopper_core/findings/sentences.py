@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from chopper_core.findings.remedies import is_bound
-from chopper_core.findings.rule import SMALLEST_SAVING, Finding, FindingsContext
+from chopper_core.findings.rule import SMALLEST_SAVING, Cost, Finding, FindingsContext
 from chopper_core.model.phrases import time
 
 _FAR: Final = 0.2
@@ -21,10 +21,14 @@ def detail_of(context: FindingsContext, finding: Finding) -> str:
         return f"{text}. By replay it saves at most {time(saving)}, which no change attains in full"
     if saving < (1 - _FAR) * cost:
         rest = time(cost - saving)
-        why = "nothing" if saving < _FAR * cost else time(saving)
+        why = time(saving) if context.share(saving) >= SMALLEST_SAVING.share else "nothing"
         return f"{text}. By replay it saves {why}: the other {rest} would go into other waits"
-    if saving > (1 + _FAR) * cost and len(context.gpus) > 1:
-        return f"{text}. By replay it saves {time(saving)}: GPUs that wait for it wait less, too"
+    if saving > (1 + _FAR) * cost:
+        is_clock = finding.kind == Cost.CLOCK
+        why = "other kernels get faster, too" if is_clock else "waits shorten, too"
+        if finding.gpu is not None and len(context.gpus) > 1:
+            why = "GPUs that wait for it wait less, too"
+        return f"{text}. By replay it saves {time(saving)}: {why}"
     return text
 
 

@@ -21,7 +21,14 @@ from chopper_core.graph.collectives import collectives_of
 from chopper_core.graph.contention import Contention, contention_of
 from chopper_core.graph.dependencies import INFERRED, Evidence
 from chopper_core.graph.step_graph import NodeKind, Replayed, StepGraph, replay
-from chopper_core.model.column_names import FLOPS, MICROBATCH, integral_of, known_of
+from chopper_core.model.column_names import (
+    FLOPS,
+    FLOPS_TYPE,
+    MICROBATCH,
+    MODEL_BYTES,
+    integral_of,
+    known_of,
+)
 from chopper_core.model.groups import work_of
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Phase
@@ -536,11 +543,12 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
         count = int(code.max(initial=-1)) + 1
         there = counts_of(launch[peers & (back == 0)], int(launch.max(initial=-1)) + 1)[launch]
         known = counts_of(code[peers], count)[code]
-        if 2 * np.count_nonzero(own & (known > 0)) > np.count_nonzero(own):
+        is_alike = _mostly_alike(launch[own], launch[peers])
+        if is_alike:
             break  # Else no peer runs these layers, as in another stage of a pipeline.
     is_extra = own & (2 * known < there)
-    if 2 * np.count_nonzero(own & (known == 0)) < np.count_nonzero(own):
-        # Peers have most of its launches: one that none of them has is more than they do.
+    if is_alike:
+        # A launch that none of them has is more than they do.
         is_extra |= own & (known == 0)
     extra = np.zeros(len(graph), np.bool_)
     extra[every[is_extra]] = True
@@ -563,6 +571,13 @@ def host_as_peers(run: Run, graph: StepGraph, nodes: Index) -> Change:
 
     free = np.flatnonzero(extra[graph.target] & (graph.evidence == Evidence.BLOCKED))
     return Change(every[own], new, free=free)
+
+
+def _mostly_alike(own: Index, peers: Index) -> bool:
+    """Whether hosts launch the same, but for what one of them launches in addition."""
+    codes, others = distinct(own), distinct(peers)
+    both = np.count_nonzero(np.isin(codes, others))
+    return 2 * int(both) > min(len(codes), len(others))
 
 
 def without_contention(predictor: Predictor, chosen: Mask, *, as_others: bool = False) -> Change:
@@ -594,13 +609,21 @@ def without_contention(predictor: Predictor, chosen: Mask, *, as_others: bool = 
 # Clock
 
 
-def bound_by_memory(table: KernelTable) -> Mask:
-    """The kernels without matrix products."""
+def bound_by_memory(run: Run) -> Mask:
+    """The kernels that memory bounds: by the FLOPs and bytes of their operators' inputs, where
+    these and the GPU's peaks are known, else those without matrix products."""
+    table, chip = run.table, run.hardware
     used = np.flatnonzero(counts_of(table.kernel, len(table.names)))
     bound = np.zeros(len(table.names), np.bool_)
     bound[used] = [kernel_class(table.names[code]) not in MATRIX_CLASSES for code in used.tolist()]
-    found: Mask = bound[table.kernel] & (table.kind == Kind.COMPUTE)
-    return found
+    found = bound[table.kernel]
+    flops, moved = (table.measured.get(name) for name in (FLOPS, MODEL_BYTES))
+    if chip is not None and flops is not None and moved is not None:
+        element = table.measured.get(FLOPS_TYPE, np.full(len(table), np.nan))
+        at_peak, moving = chip.at_peak_ns(flops, element), moved / chip.memory_gbps
+        known = (at_peak > 0) & (moving > 0)
+        found = np.where(known, moving > at_peak, found)
+    return np.asarray(found & (table.kind == Kind.COMPUTE), np.bool_)
 
 
 def at_clock(run: Run, graph: StepGraph, chosen: Mask, mhz: float) -> Change:
@@ -620,7 +643,7 @@ def at_clock(run: Run, graph: StepGraph, chosen: Mask, mhz: float) -> Change:
     ratio = np.where(clock > 0, clock, mhz) / mhz
     ends = np.sort(np.stack([ratio**low, ratio**high]), axis=0)
     # What matrix units bound is compute-bound, as far as the run leaves it open.
-    likely = ratio ** np.where(bound_by_memory(table)[rows], low, high)
+    likely = ratio ** np.where(bound_by_memory(run)[rows], low, high)
     spent = table.duration_ns[rows]
     open_ns = float(spent[high - low > 0].sum() / max(spent.sum(), 1))
     note = f"how {100 * open_ns:.0f} % of the compute time follows the clock is known within bounds"

@@ -40,12 +40,21 @@ from chopper_core.ingest.untraced import (
 from chopper_core.ingest.watch import files_below
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_in, hardware_of, is_file, own_file, specifications
-from chopper_core.model.inputs import NO_RANK, ONE_CLOCK, TIMES_NOTES, Source
+from chopper_core.model.inputs import (
+    NO_DEVICE,
+    NO_RANK,
+    ONE_CLOCK,
+    TIMES_NOTES,
+    Gpu,
+    Source,
+)
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.parallel import layout_of_settings
 from chopper_core.model.run import Run, located
 from chopper_core.model.settings import in_name
+from chopper_core.model.side_table import MemoryEvents, side_tables
 from chopper_core.model.table import NO_TIME, KernelTable, empty_table
+from chopper_core.model.training import FailedAllocations
 from chopper_core.sources.foreign import NoActivityError, OnlyRangesError, what_is
 from chopper_core.sources.kineto.events import COUNTER_CATEGORY
 from chopper_core.sources.ranks import (
@@ -218,6 +227,7 @@ def _untraced(opening: RunInputs) -> Run | None:
     if not all(path.exists() for path in opening.paths):
         return None
     run = _counted(opening) or _scheduled(opening) or _sampled(opening) or _logged(opening)
+    run = run or _of_parts(opening, Family.MEMORY)
     if run is None and opening.recorded:
         raise DataError(without_traces(opening.name, opening.recorded))
     return run
@@ -270,9 +280,18 @@ def _named(run: Run) -> Run:
 def _what_is(path: Path) -> str:
     """Why a file next to others isn't read."""
     head = FileHead(path)
-    if any(isinstance(each.recognise(head), Recognised) for each in formats(Family.COMMUNICATION)):
-        return "has the communication of a whole job; open it without the traces next to it"
+    for family, text in _ALONE.items():
+        if any(isinstance(each.recognise(head), Recognised) for each in formats(family)):
+            return text
     return what_is(head)
+
+
+_ALONE: Final = {
+    Family.COMMUNICATION: "has the communication of a whole job; open it without the traces next "
+    "to it",
+    Family.MEMORY: "is a memory snapshot of the allocator; open it by itself",
+}
+"""Why files of a family that make a run alone aren't read next to others."""
 
 
 def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
@@ -290,7 +309,8 @@ def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
 
 
 def _scheduled(opening: RunInputs) -> Run | None:
-    return _of_parts(opening, Family.SCHEDULE) or _of_parts(opening, Family.COMMUNICATION)
+    families = Family.SCHEDULE, Family.COMMUNICATION
+    return next(filter(None, (_of_parts(opening, each) for each in families)), None)
 
 
 _OTHER_KIND: Final = "is of another recorder; open its files by themselves"
@@ -324,7 +344,32 @@ def _logged(opening: RunInputs) -> Run | None:
     run = logged_run(
         opening.name, opening.paths, opening.overrides, opening.progress, opening.read_logs
     )
-    return run and _with_layout(run, opening.paths)
+    return run and _with_layout(_with_snapshots(run, opening), opening.paths)
+
+
+def _with_snapshots(run: Run, opening: RunInputs) -> Run:
+    """The run of logs with the memory snapshots next to them; a failure that both state is one."""
+    try:
+        other = _of_parts(opening, Family.MEMORY)
+    except DataError as error:
+        return replace(run, failed=(*run.failed, (opening.name, str(error))))
+    if other is None:
+        return run
+    ranks = sorted({gpu.rank for gpu in (*run.gpus, *other.gpus)})
+    place = np.array([ranks.index(gpu.rank) for gpu in other.gpus], np.int32)
+    memory = other.side(MemoryEvents)
+    memory = MemoryEvents.joined([replace(memory, gpu=place[memory.gpu])])
+    failed = run.side(FailedAllocations).with_others(other.side(FailedAllocations))
+    tables = {**run.side_tables, **side_tables(memory, failed)}
+    read = {source.path for source in other.sources}
+    return replace(
+        run,
+        gpus=tuple(Gpu(number, rank, NO_DEVICE, "") for number, rank in enumerate(ranks)),
+        side_tables=tables,
+        sources=other.sources,
+        skipped=tuple(each for each in run.skipped if each[0] not in read),
+        failed=(*run.failed, *other.failed),
+    )
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:

@@ -54,9 +54,11 @@ _MAX_WORLD: Final = 1 << 20
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
 _WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
 """File names of torch.profiler.tensorboard_trace_handler: host, process, time."""
+_DEVICES: Final = ("deviceProperties", "computeProperties")
+"""The list of GPUs; the latter until torch 1.8."""
 _READ_KEYS: Final = frozenset(
-    ("schemaVersion", "baseTimeNanoseconds", "deviceProperties", "distributedInfo", "ERROR",
-     "WARNING", "chopper", "chopper_generated", TIMES_SINCE, *_HOST_KEYS)
+    ("schemaVersion", "baseTimeNanoseconds", *_DEVICES, "distributedInfo", "ERROR", "WARNING",
+     "chopper", "chopper_generated", TIMES_SINCE, *_HOST_KEYS)
 )  # fmt: skip
 """Keys of a trace that something is read from, with `_VERSIONS`."""
 _OF_DRAWING: Final = frozenset(("displayTimeUnit", "traceName", "trace_id"))
@@ -379,7 +381,8 @@ def _memory_bytes(trace: Trace) -> int:
 
 def _properties(trace: Trace) -> dict[str, Any]:
     """Those of the first device, which are those of the others."""
-    properties = trace.metadata.get("deviceProperties")
+    found = (trace.metadata.get(key) for key in _DEVICES)
+    properties = next(filter(None, found), None)
     if isinstance(properties, list) and properties and isinstance(properties[0], dict):
         return properties[0]
     return {}

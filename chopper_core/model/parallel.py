@@ -235,6 +235,9 @@ def parallel_of_groups(
         is_partial = _PARTIAL.search(f"{group.description} {group.name}".casefold())
         if group.kind and not is_partial and len(group.ranks) > 1:
             kinds.setdefault(group.kind, []).append(group.ranks)
+    if "pp" in kinds:
+        # Neighbouring stages may have a group of two each.
+        kinds["pp"] = [tuple(sorted(each)) for each in united(kinds["pp"])]
     if any("dp_replicate" in group.description for group in groups):
         # Replicas and shards are both data-parallel.
         kinds["dp"] = [tuple(sorted(each)) for each in united(kinds["dp"])]

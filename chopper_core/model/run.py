@@ -306,9 +306,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it has snapshots of the framework's allocator alone: no activity of any GPU."""
-        is_alone = not len(self.table) and not self.measured and not len(self.side(TrainedSteps))
-        return is_alone and len(self.side(MemoryEvents)) > 0
+        """Whether its memory is by snapshots of the allocator: it has no activity of any GPU."""
+        return not len(self.table) and len(self.side(MemoryEvents)) > 0
 
     @cached_property
     def traced(self) -> frozenset[int]:

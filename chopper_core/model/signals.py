@@ -7,18 +7,20 @@ same file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopper_core.model.inputs import SampledFile
 from chopper_core.model.table import NO_TIME
 from chopper_core.model.units import Unit, UnitScale
 from chopper_core.util.arrays import Codes, Float64, Index, Int64, Numbers
 from chopper_core.util.grouping import (
+    distinct,
     maxima_of,
     median_of,
     minima_of,
@@ -68,6 +70,8 @@ xgmi_write_gbps | GB/s | xGMI out | xGMI out | Data written over the links to ot
 nvlink_read_gbps | GB/s | NVLink in | NVLink in | Data received over NVLink
 nvlink_write_gbps | GB/s | NVLink out | NVLink out | Data sent over NVLink
 nvlink_gbps | GB/s | NVLink | NVLink GB/s | NVLink traffic, both directions
+ib_read_gbps | GB/s | IB in | IB in | Data received over InfiniBand by the node, at one of its GPUs
+ib_write_gbps | GB/s | IB out | IB out | Data sent over InfiniBand by the node, at one of its GPUs
 vram_bytes | B | VRAM | VRAM | Memory in use on the GPU
 """
 TRACKS: Final[Mapping[str, Track]] = {
@@ -282,6 +286,28 @@ def between(begins_ns: Int64, ends_ns: Int64, values: Float64) -> IntegralCurve:
         np.stack([np.concatenate([zero, area])[:-1], area], axis=1).ravel(),
         np.stack([np.concatenate([zero, covered])[:-1], covered], axis=1).ravel(),
     )
+
+
+def summed(curves: Sequence[IntegralCurve]) -> IntegralCurve:
+    """The sum of curves, from where the last of them begins to where the first one ends."""
+    begin = max(int(each.edges_ns[0]) for each in curves)
+    end = min(int(each.edges_ns[-1]) for each in curves)
+    edges = distinct(np.concatenate([[begin, end], *(each.edges_ns for each in curves)]))
+    edges = edges[(edges >= begin) & (edges <= end)]
+    if not len(edges):
+        return replace(curves[0], edges_ns=edges, integral=np.empty(0), covered_ns=np.empty(0))
+    every = np.array([each.integrals(edges) for each in curves])
+    every -= every[:, :, :1]
+    return IntegralCurve(edges, every[:, 0].sum(axis=0), every[:, 1].min(axis=0), _reach(curves))
+
+
+def _reach(curves: Sequence[IntegralCurve]) -> Float64:
+    if not all(len(each.reach) for each in curves):
+        return np.empty(0)
+    reaches = np.array([each.reach for each in curves])
+    first, _, last, _ = reaches.sum(axis=0)
+    _, before, _, after = reaches.min(axis=0)
+    return np.array([first, before, last, after], np.float64)
 
 
 def share_running(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.side_table import SideTable
-from chopper_core.util.arrays import Float64, Int32, Int64
+from chopper_core.util.arrays import AnyArray, Float64, Int32, Int64
 
 FIGURES: Final = (
     *("step_ns", "tokens_per_s", "samples_per_s", "tflops", "mfu_pct", "loss", "grad_norm"),
@@ -88,6 +90,37 @@ class FailedAllocations(SideTable, frozen=True, eq=False):
     """What the framework's allocator holds and hasn't handed out."""
     largest_bytes: Int64
     """The largest piece of that."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, int]]) -> FailedAllocations:
+        """The table of rows that have all of its columns."""
+        columns: dict[str, AnyArray] = {}
+        for name in cls.column_names()[1:]:
+            is_long = name.endswith("_bytes") or name == "step"
+            columns[name] = np.array([row[name] for row in rows], np.int64 if is_long else np.int32)
+        return cls((), np.zeros(len(rows), np.int32), **columns)
+
+    def with_others(self, others: FailedAllocations) -> FailedAllocations:
+        """These, by messages of logs, and those of snapshots; of one that both have the log knows
+        the step, and the snapshot the largest piece."""
+        own = [dict(zip(self.column_names()[1:], row, strict=True)) for row in self._rows()]
+        for row in others._rows():
+            other = dict(zip(self.column_names()[1:], row, strict=True))
+            same = [each for each in own if _is_same(each, other)]
+            for each in same:
+                each["largest_bytes"] = max(each["largest_bytes"], other["largest_bytes"])
+            own += [] if same else [other]
+        return FailedAllocations.of(own)
+
+    def _rows(self) -> list[tuple[int, ...]]:
+        names = self.column_names()[1:]
+        return [*zip(*(getattr(self, name).tolist() for name in names), strict=True)]
+
+
+def _is_same(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    """Whether two failures are of one rank and size, which messages round."""
+    size = one["asked_bytes"]
+    return one["rank"] == other["rank"] and abs(size - other["asked_bytes"]) <= 0.01 * size
 
 
 class LogSource(Struct, frozen=True):

@@ -266,6 +266,8 @@ def _samples(run: Run) -> _Document:
 def missing_of(run: Run) -> list[str]:
     if run.is_logged_only:
         return ["no traces: the log of a trainer says how long steps take, not why"]
+    if run.is_snapshot:
+        return ["no traces: memory snapshots say what was allocated, not when the GPU worked"]
     if run.is_sampled_only:
         return ["no traces and no counters: this telemetry belongs to no run"]
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
@@ -404,6 +406,8 @@ def _head_lines(run: Run, found: _Document) -> list[str]:
     hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
     if run.is_logged_only:
         hardware = ["unknown hardware: a log names ranks, not GPUs"]
+    elif run.is_snapshot:
+        hardware = ["unknown hardware: a memory snapshot doesn't name it"]
     lines.append(f"GPUs       {len(run.gpus)} x {', '.join(hardware)}")
     lines += [
         f"read with  --{option} {option_text}"

@@ -39,6 +39,8 @@ _MAX_PCT: Final = 101.0
 _TIMES: Final = ("time_ns", "monotonic_ns", "ts")
 """`ts` is the original Chopper's name for time.monotonic_ns()."""
 _NEEDS: Final = ("cpu", "percent")
+_IGNORED: Final = ("monotonic_ns", "ts", "clock")
+"""Other clocks than the one that is used."""
 _KINDS: Final = {
     "time": np.int64,
     "cpu": np.int32,
@@ -113,6 +115,8 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
     if domain is ClockDomain.UNKNOWN:
         notes.append(_NO_CLOCK)
     count = len(samples.columns)
+    if samples.unused:
+        notes.append(f"columns not used: {', '.join(samples.unused)}.")
     losses.note(samples.lost, "row", f"of {samples.lost + count:,} unusable: skipped")
     found = samples.columns.joined()
     if not count:
@@ -148,11 +152,15 @@ class _Samples:
         self.time = ""
         """The name of the column of times."""
         self.columns = GrowingColumns(_KINDS)
+        self.unused: dict[str, None] = {}
+        """The names of columns that nothing is read from."""
 
     def add(self, given: Mapping[str, TableColumn]) -> None:
         if not _is_ours(given):
             raise DataError(f"{self._path} has no columns time_ns, cpu and percent.")
         self.time = next(name for name in _TIMES if name in given)
+        used = {self.time, *_KINDS, *_IGNORED}
+        self.unused |= {name: None for name in given if name and name not in used}
         percent = given["percent"].floats()
         found: dict[str, Any] = {
             "time": given[self.time].integers(LATEST_NS),

@@ -9,6 +9,7 @@ known. CUDA graphs are one activity each unless nsys traced their nodes.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -117,6 +118,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
     from chopper_core.tables.database import opened_database, unwritten
 
     losses, counts = Losses(notes=unwritten(path)), dict[str, int]()
+    read_of: defaultdict[str, set[str]] = defaultdict(set)
     names, threads, inputs = NameInterner(), Interner(), Interner()
     with opened_database(path, "an Nsight Systems") as database:
         tables = database.tables()
@@ -124,6 +126,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         def asked(table: str, query: str) -> str:
             """The query of a table, in which columns that it lacks are -1."""
             there = database.columns(table)
+            read_of[table].update(_COLUMN.findall(query))
             lacks = [name for name in set(_COLUMN.findall(query)) if name not in there]
             filled = "".join(f", -1 AS {name}" for name in sorted(lacks))
             return query.format(f"(SELECT rowid AS row, *{filled} FROM {table})")
@@ -179,6 +182,11 @@ def read(path: Path, progress: Progress = silent) -> Trace:
             for table in tables
             if table not in counts and set(database.columns(table)) >= _TIMED
             if (rows_in := database.count(table))
+        }
+        unread = {
+            table.removeprefix(_KIND): rest
+            for table, rows_in in counts.items()
+            if rows_in and (rest := sorted({*database.columns(table)} - read_of[table]))
         }
     start, took, device, stream, correlation, process, kind, name, size, grid, block, *figures = (
         np.concatenate(columns) for columns in zip(*parts, strict=True)
@@ -267,6 +275,7 @@ def read(path: Path, progress: Progress = silent) -> Trace:
         },
         event_counts=counts | unused,
         unused_events=unused,
+        unread_fields=unread,
         ranks_from=_RANKS_FROM,
         losses=losses,
     )

@@ -45,6 +45,7 @@ class Family(StrEnum):
     """Read into a `TrainerLog`."""
     SCHEDULE = "pipeline schedule"
     COMMUNICATION = "communication"
+    MEMORY = "memory snapshot"
     """Read into a `RunPart`."""
 
 
@@ -83,6 +84,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     ),
     Family.SCHEDULE: (),
     Family.COMMUNICATION: (),
+    Family.MEMORY: ("memory_snapshot",),
 }
 """The module of each format, imported on demand; the first one that recognises a file reads it.
 Those of extensions and plugins follow."""

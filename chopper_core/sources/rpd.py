@@ -77,7 +77,14 @@ _MAX_SIZE: Final = 1 << 31
 """Of a launch in one direction."""
 _MAX_THREADS: Final = 1 << 62
 _MAX_COUNTED: Final = 1 << 40
-_NOT_READ: Final = ("rocpd_counter", "rocpd_stackframe")
+_READ: Final = frozenset((
+    *_COLUMNS,
+    *(f"rocpd_{name}" for name in (
+        "ustring", "metadata", "monitor", "monitorType", "kernelapi", "kernelop", "copyapi",
+        "copyop",
+    )),
+))  # fmt: skip
+"""The tables that something is read from."""
 _MARKER: Final = "UserMarker"
 _CATEGORIES: Final = (
     (late(r"copy", re.IGNORECASE), ActivityCategory.MEMCPY),
@@ -186,7 +193,18 @@ class _RpdReader:
         )
         others = (kind for kind, code in zip(kinds, category.tolist(), strict=True) if code < 0)
         unused = Counter(f"op {texts.get(kind, '') or '?'}" for kind in others)
-        not_read = {table: count for table in _NOT_READ for (count,) in self._rows(table, _COUNT)}
+        not_read = {
+            table: count
+            for table in self._tables
+            if table.startswith("rocpd_") and table not in _READ
+            for (count,) in self._rows(table, _COUNT)
+            if count
+        }
+        unread = {
+            table: names
+            for table, wanted in _COLUMNS.items()
+            if (names := sorted({*self._database.columns(table)} - wanted))
+        }
         marks = int(is_marker.sum())
         return Trace(
             path=self._path,
@@ -203,6 +221,7 @@ class _RpdReader:
             launch_shapes=shapes,
             event_counts={"op": len(kinds), "api": len(pid) - marks, _MARKER: marks},
             unused_events={**unused, **not_read},
+            unread_fields=unread,
             losses=self._losses,
         )
 

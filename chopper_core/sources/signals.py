@@ -53,6 +53,8 @@ class SignalName(StrEnum):
     IB_READ_BYTES = "ib_read_bytes"
     IB_WRITE_BYTES = "ib_write_bytes"
     """InfiniBand's network devices of a node: accumulated, without RDMA, which passes them by."""
+    IB_READ_GBPS = "ib_read_gbps"
+    IB_WRITE_GBPS = "ib_write_gbps"
     CPU_IDLE_S = "cpu_idle_s"
     CPU_IOWAIT_S = "cpu_iowait_s"
     """Accumulated seconds of a processor."""
@@ -76,6 +78,8 @@ RATES: Final[Mapping[SignalName, tuple[SignalName, float]]] = {
     SignalName.XGMI_WRITE_BYTES: (SignalName.XGMI_WRITE_GBPS, 1.0),
     SignalName.NVLINK_READ_BYTES: (SignalName.NVLINK_READ_GBPS, 1.0),
     SignalName.NVLINK_WRITE_BYTES: (SignalName.NVLINK_WRITE_GBPS, 1.0),
+    SignalName.IB_READ_BYTES: (SignalName.IB_READ_GBPS, 1.0),
+    SignalName.IB_WRITE_BYTES: (SignalName.IB_WRITE_GBPS, 1.0),
 }
 """Accumulated signal → its rate, and the factor from units per ns to the rate's unit."""
 
@@ -83,8 +87,6 @@ RATES: Final[Mapping[SignalName, tuple[SignalName, float]]] = {
 COUNTED: Final = frozenset(
     (
         *RATES,
-        SignalName.IB_READ_BYTES,
-        SignalName.IB_WRITE_BYTES,
         SignalName.CPU_IDLE_S,
         SignalName.CPU_IOWAIT_S,
     )

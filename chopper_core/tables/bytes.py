@@ -55,7 +55,8 @@ _PICKLED: Final = {
 """What the original's pickles hold, by the stem of their names."""
 _SNAPSHOT: Final = (
     "is a memory snapshot of PyTorch, a Python pickle, which can run any code, so Chopper never "
-    "opens it; profile with profile_memory=True instead: the JSON trace then has every allocation"
+    "opens it; write JSON where it comes from: json.dump(torch.cuda.memory._snapshot(), file), or "
+    'of this file json.dump(pandas.read_pickle("{name}"), open("{stem}.json", "w"))'
 )
 _SNAPSHOT_KEYS: Final = (b"segments", b"device_traces")
 """The name at the start of a snapshot's pickle."""

@@ -13,8 +13,10 @@ import msgspec
 
 from chopper_core.tables.json_stream import DECODE_ERRORS
 
-_MOST_NAMES: Final = 1_000
+MOST_NAMES: Final = 1_000
 """No tool writes more fields; a file can hold any number."""
+MOST_LETTERS: Final = 80
+"""Of a name."""
 
 
 def fields_of(record: type[msgspec.Struct]) -> frozenset[str]:
@@ -50,8 +52,8 @@ class UnreadNames:
             if name in self._outer:
                 is_list = isinstance(value, Sequence) and not isinstance(value, str)
                 self.look_at(next(iter(value), None) if is_list else value, f"{name}.")
-            elif name not in self._read and len(self.names) < _MOST_NAMES:
-                self.names[name] = None
+            elif name not in self._read and len(self.names) < MOST_NAMES:
+                self.names[name[:MOST_LETTERS]] = None
 
     def look_at_text(self, text: bytes | str) -> None:
         """Add the fields of a record in JSON, or of each of a list."""

@@ -29,6 +29,7 @@ SPEC: Final = ViewSpec(
     no_statistic="has a row per finding, which is one thing",
     takes_samples=True,
     takes_logs=True,
+    takes_snapshots=True,
 )
 COSTS: Final = column("""cost_ns | ns | costs
     Measured time that it takes, per step: on its GPU, else mean over the GPUs that it is about.
@@ -137,6 +138,8 @@ def _headline(known: Checked) -> str:
     if context.run.is_sampled_only:
         if context.run.is_logged_only:
             return facts(result, "the trainer's log alone", "without a trace, no savings")
+        if context.run.is_snapshot:
+            return facts(result, "memory snapshots alone", "without a trace, no savings")
         gpus = count(len(context.run.gpus), "GPU")
         return facts(result, f"telemetry of {gpus}", "without a trace, no savings")
     return facts(

@@ -19,13 +19,11 @@ from chopper_core.analyses.time_parts import (
     UNKNOWN,
     TimeParts,
     covered_parts,
-    divided_as,
     is_matrix,
-    parts_of,
+    parts_of_rows,
     with_all_parts,
     with_parts,
     without_flops,
-    without_gpus,
 )
 from chopper_core.columns import METRICS, Metric, Reduces, Values, columns, worded
 from chopper_core.columns.metric import Theme
@@ -37,10 +35,9 @@ from chopper_core.model.column_names import (
 from chopper_core.model.groups import Groups
 from chopper_core.model.phrases import facts, percent
 from chopper_core.model.run import Run
-from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.arrays import Mask
 from chopper_core.util.grouping import isin
 from chopper_core.views.shared.table_view import columns_of, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
@@ -96,40 +93,14 @@ SPEC: Final = ViewSpec(
 )
 
 
-def _divided(
-    run: Run, tree: Tree, view: View, by: str, rows: Groups, covered: Mapping[str, frozenset[int]]
-) -> TimeParts:
-    """The parts of the rows' time, or without `by` of all of it."""
-    parts = parts_of(run, rows)
-    gpus, partial = with_all_parts(covered)
-    if not partial:
-        return parts
-    nodes = tree.split(view.path, (by,) if by else (), without_gpus(tree, gpus))
-    place = np.searchsorted(rows.codes(by), nodes.codes(by)) if by else slice(None)
-    of_some = parts_of(run, nodes)
-
-    def laid_out(values: Int64) -> Float64:
-        found = np.zeros(len(rows))
-        found[place] = values
-        return found
-
-    found = divided_as(
-        {name: parts.numbers(name).astype(np.float64) for name in TERMS},
-        {name: laid_out(of_some.numbers(name)) for name in TERMS},
-        partial,
-    )
-    is_part = laid_out(of_some.elapsed_ns) != parts.elapsed_ns
-    return replace(
-        parts, divided_ns={name: np.where(is_part, each, np.nan) for name, each in found.items()}
-    )
-
-
 def totals(run: Run, view: View) -> list[tuple[Metric, Values]]:
     """The shares among the columns of a view, of its node as a whole."""
     tree = with_parts(run).tree_of(view)
     names = [name for name, share in SHARES.items() if share.name in view.columns]
     node = tree.node(view.path)
-    whole = _divided(run, tree, view, "", node, covered_parts(Coverage(run, view, "", node, node)))
+    whole = parts_of_rows(
+        run, tree, view, "", node, covered_parts(Coverage(run, view, "", node, node))
+    )
     found = [(SHARES[name], whole.share(name)) for name in names]
     if HFU in view.columns:
         found.append((COLUMNS[HFU], _hfu(whole)))
@@ -150,8 +121,8 @@ def answer(run: Run, view: View) -> ViewResult:
     rows = Partition.of(tree, view, by)
     coverage = Coverage(run, view, by, rows.nodes, rows.whole)
     covered = covered_parts(coverage)
-    parts = _divided(run, tree, view, by, rows.nodes, covered)
-    whole = _divided(run, tree, view, "", tree.node(view.path), covered)
+    parts = parts_of_rows(run, tree, view, by, rows.nodes, covered)
+    whole = parts_of_rows(run, tree, view, "", tree.node(view.path), covered)
     words = {
         name: f"{title} ~" if whole.is_divided(name)[0] else title for name, title in TITLES.items()
     }

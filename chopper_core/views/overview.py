@@ -84,6 +84,7 @@ SPEC: Final = ViewSpec(
     no_statistic="shows the mean over the complete iterations",
     takes_samples=True,
     takes_logs=True,
+    takes_snapshots=True,
 )
 
 _MAX_GPUS: Final = 64
@@ -128,6 +129,8 @@ class _Slow(Struct, frozen=True, eq=False):
 def answer(run: Run, view: View) -> ViewResult:
     if run.is_logged_only:
         return _of_log(run, view)
+    if run.is_snapshot:
+        return _of_snapshot(run, view)
     if run.is_sampled_only:
         return result_of_samples(run, view, _of_samples(run, view))
     step = step_of(run, view)
@@ -507,6 +510,19 @@ def _of_log(run: Run, view: View) -> ViewResult:
     cards = Cards("findings", finding_cards(run, view, _MAX_CARDS), number=number)
     return replace(
         found, opens=lambda row: with_view(view, "training"), charts=(*found.charts[:2], cards)
+    )
+
+
+def _of_snapshot(run: Run, view: View) -> ViewResult:
+    """What holds the memory of a run that has snapshots of it alone, and its findings."""
+    from chopper_core.views.shared.evidence import finding_cards, number_of_findings
+    from chopper_core.views.shared.held_memory import held_rows
+
+    found = held_rows(run, View(view.run))
+    number = number_of_findings(run, view)
+    cards = Cards("findings", finding_cards(run, view, _MAX_CARDS), number=number)
+    return replace(
+        found, opens=lambda row: with_view(view, "memory"), charts=(found.charts[0], cards)
     )
 
 

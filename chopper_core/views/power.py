@@ -27,6 +27,8 @@ from chopper_core.analyses.power_samples import (
 )
 from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
 from chopper_core.analyses.samples import (
+    FIGURES,
+    NODE_FIGURES,
     gpus_of,
     sampled_columns,
     sampled_notes,
@@ -35,8 +37,8 @@ from chopper_core.analyses.samples import (
 from chopper_core.analyses.step_energy import StepEnergy
 from chopper_core.analyses.step_times import untraced_in
 from chopper_core.analyses.step_traffic import COLUMNS as TRAFFIC_COLUMNS
-from chopper_core.analyses.step_traffic import traffic_columns
-from chopper_core.columns import METRICS, Values, is_measured, numbered
+from chopper_core.analyses.step_traffic import totals_of_traffic, traffic_columns
+from chopper_core.columns import METRICS, is_measured, numbered
 from chopper_core.columns.metric import quotient
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import EDGE, HEAT
@@ -74,6 +76,7 @@ _SHOWN_ALONE: Final = (
     *("r_gfx_power", "r_chance", "r_samples", "peak_over_w", "over_limit_ns", "die_spread_c"),
     *("mean_mem_power_w", "bursts", "burst_pct", "longest_burst_ns", "mean_gfx_util_pct"),
     *("pcie_in_bytes", "pcie_out_bytes", "nvlink_in_bytes", "nvlink_out_bytes"),
+    *("xgmi_in_bytes", "xgmi_out_bytes", *NODE_FIGURES),
 )
 _SHOWN_BY_GPU: Final = (
     *("mean_power_w", "mean_hotspot_c", "mean_gfx_mhz", "throttled_pct", "limit_w"),
@@ -132,9 +135,12 @@ def answer(run: Run, view: View) -> ViewResult:
         [
             each
             for each in own
-            if not untraced or each[0].name in OF_STEPS or each[1].present().any()
+            if not untraced
+            or each[0].name in OF_STEPS
+            or each[0].name in TRAFFIC_COLUMNS
+            or each[1].present().any()
         ],
-        [*_sums_of_all(view, own), *_totals(energy), *_totals_of_traffic(traffic)],
+        [*_sums_of_all(view, own), *_totals(energy), *totals_of_traffic(run, gpus, traffic)],
         total_title=ALL_GPUS,
         opens=lambda row: _opened(view, rows, row, untraced),
         shown=known_columns(
@@ -152,17 +158,6 @@ def _totals(energy: StepEnergy) -> Own:
         (OF_STEPS["iteration_energy_j"], energy.together()),
         (OF_STEPS["token_energy_mj"], energy.token()),
     ]
-
-
-def _totals_of_traffic(traffic: Own) -> Own:
-    """All GPUs together, where all have a counter; those per token are means."""
-    found: Own = []
-    for metric, values in traffic:
-        known = values.known()
-        total = known.mean() if metric.name.endswith("token_bytes") else known.sum()
-        held = values.extrapolated is not None and bool(values.extrapolated.any())
-        found.append((metric, Values(np.array([total]), extrapolated=np.array([held]))))
-    return found
 
 
 def _opened(view: View, rows: LabelledRows, row: int, untraced: Set[int]) -> View:
@@ -186,7 +181,7 @@ def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: f
     own, sampled = {}, sampled_columns(run)
     if sampled:
         # The curves of the view lack the last sample's value, which the summaries have.
-        every = (*_columns(run, view, found, options), *sampled)
+        every = (*_absent(run), *_columns(run, view, found, options), *sampled)
         own = {metric.name: (metric, values) for metric, values in every}
     names = known_columns([*own.values()])
     known = [own[name] for name in names]
@@ -218,6 +213,13 @@ def _of_samples(run: Run, view: View, options: Mapping[str, float], window_ns: f
         notes=(*([run.status] if run.status else []), *sampled_notes(run)),
         charts=charts(found, run.origin_ns),
     )
+
+
+def _absent(run: Run) -> Own:
+    """The columns of samples as those of telemetry without any."""
+    declared = (*(each.metric for each in FIGURES.values()), *NODE_FIGURES.values())
+    nothing = numbered(np.full(len(gpus_of(run)), np.nan))
+    return [(metric, nothing) for metric in declared]
 
 
 def _sums_of_all(view: View, own: Own) -> Own:

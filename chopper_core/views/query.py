@@ -119,13 +119,20 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def check_fits(run: Run, view: View, spec: ViewSpec) -> None:
     """Raises NothingToShow or UsageError where a view has no answer for a run."""
-    if run.is_logged_only and not spec.takes_logs:
+    is_of_memory = run.is_snapshot and spec.takes_snapshots
+    if run.is_logged_only and not (spec.takes_logs or is_of_memory):
         able = ", ".join(each.name for each in view_specs() if each.takes_logs)
         raise NothingToShow(
             f"the view {spec.name} needs a trace, and this run has a trainer's log alone, which "
             f"{able} show"
         )
-    if run.is_sampled_only and not spec.takes_samples:
+    if run.is_snapshot and not (is_of_memory or run.is_logged_only):
+        able = ", ".join(each.name for each in view_specs() if each.takes_snapshots)
+        raise NothingToShow(
+            f"the view {spec.name} needs a trace, and this run has memory snapshots alone, which "
+            f"{able} show"
+        )
+    if run.is_sampled_only and not (spec.takes_samples or is_of_memory):
         able = ", ".join(each.name for each in view_specs() if each.takes_samples)
         raise NothingToShow(
             f"the view {spec.name} needs a trace, and this run has telemetry alone, which {able} "

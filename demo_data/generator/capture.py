@@ -32,6 +32,10 @@ def capture(config: Config, host: Host) -> RankTrace:
     for activity in losses.in_stretches(config, host.rank, activities):
         activity.has_launch = activity.has_collective_args = False
     losses.scatter_ends(config, host.rank, activities)
+    late_ns = config.gpu_late_ns[host.rank]
+    for activity in activities if late_ns else ():
+        activity.start_ns += late_ns
+        activity.end_ns += late_ns
     return RankTrace(
         rank=host.rank,
         start_ns=start_ns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from random import Random
 
 from generator import constants as c
 from generator.config import Config
@@ -58,6 +59,8 @@ class Style(Config):
     noise: float = c.CHANCE
     lost_share: float = 0.0
     """The share of launches of which the record is lost."""
+    late_ns: int = 0
+    """By how much the stamps of a rank's GPU are late at most, against its host's."""
     cause: Cause | None = None
 
     def __post_init__(self) -> None:
@@ -93,6 +96,12 @@ class Style(Config):
         """How many launch records are lost on each rank."""
         per_iteration = 60 * self.layers * self.microsteps // self.stages
         return round(self.lost_share * per_iteration * self.iterations)
+
+    @property
+    def gpu_late_ns(self) -> list[int]:
+        """By how much each rank's are."""
+        random = Random(f"{self.seed}:late")
+        return [random.randint(0, self.late_ns) for _ in range(self.ranks)]
 
     # Parallelism: rank = (stage * data + data place) * tensor + tensor place
 
@@ -135,6 +144,10 @@ class Style(Config):
             ffn=c.FFN // self.tensor,
             vocab=SMALL_VOCAB,
         )
+        if self._has("head", rank):
+            # A larger vocabulary, which only the last stage has.
+            assert self.cause is not None
+            return replace(sizes, vocab=round(SMALL_VOCAB * self.cause.amount / 256) * 256)
         if (
             self.cause is not None
             and iteration in self.cause.iterations
@@ -146,6 +159,15 @@ class Style(Config):
             more = round(sizes.sequence * (1 + self.cause.amount) / 64) * 64
             sizes = replace(sizes, sequence=more)
         return sizes
+
+    def expert_sizes_of(self, rank: int, layer: int, sizes: Sizes) -> Sizes:
+        """The sizes of a layer's feed-forward part: those of its experts' tokens."""
+        cause = self.cause
+        if cause is None or not self._has("experts", rank) or cause.layer is None:
+            return sizes
+        if layer not in (cause.layer, cause.layer + 1):
+            return sizes
+        return replace(sizes, sequence=round(sizes.sequence * (1 + cause.amount) / 64) * 64)
 
     # What the cause does
 
@@ -162,7 +184,8 @@ class Style(Config):
             and (cause.operation is None or label.operation == cause.operation)
             and (cause.phase is None or label.phase == cause.phase)
         )
-        memory = cause.kind == "memory" and not kernel.flops and kernel.base_ns > 0
+        memory = cause.kind in ("memory", "later_memory")
+        memory = memory and not kernel.flops and kernel.base_ns > 0
         optimizes = cause.kind == "optimizer_kernels" and label.phase == "optimizer"
         return cause.amount if there and (cause.kind == "kernels" or memory or optimizes) else 1.0
 
@@ -184,6 +207,9 @@ class Style(Config):
         cause = self.cause
         if cause is None or not cause.is_on(rank) or iteration not in cause.iterations:
             return USUAL_CLOCK
+        if cause.kind == "sinking":
+            part = (iteration - c.FIRST_ITERATION) / self.iterations
+            return USUAL_CLOCK * (1 - cause.amount * part)
         return USUAL_CLOCK * (cause.amount if cause.kind in ("clock", "throttled") else 1.0)
 
     def is_sensitive(self, label: Label) -> bool:

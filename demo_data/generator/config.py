@@ -141,6 +141,11 @@ class Config:
         return UNSTEADY_CHANCE if self.is_unsteady else CHANCE
 
     @property
+    def gpu_late_ns(self) -> list[int]:
+        """By how much the stamps of each rank's GPU are late against its host's."""
+        return [0] * self.ranks
+
+    @property
     def lost_launches(self) -> int:
         """How many launch records are lost on each rank."""
         return PLANTED_UNLINKED

@@ -45,6 +45,11 @@ class Pipeline:
     """Whether the traces name their process groups."""
     names_microbatches: bool = False
     """Whether annotations name the microbatches."""
+    recompute: bool = False
+    """Whether backward runs the products of forward again."""
+    overlap: bool = False
+    """Whether gradients are reduced next to the last layer's backward, not after it."""
+    gradients_us: int = 300
 
     @property
     def ranks(self) -> int:
@@ -87,6 +92,8 @@ class _Rank:
         self.replica = rank // config.tp % config.dp
         self.shard = rank % config.tp
         self.free_us = 0
+        self.last_layer_us = 0
+        """When the last layer so far began."""
         self.events: list[dict[str, Any]] = []
         self._correlation = 0
         self._external = 0
@@ -217,14 +224,16 @@ def _step(
     for stage in range(config.pp):
         for shard in range(config.tp):
             own = [ranks[config.rank(stage, replica, shard)] for replica in range(config.dp)]
-            ends = max(rank.free_us for rank in own) + 20 + 300
+            ready = {r.rank: r.last_layer_us if config.overlap else r.free_us for r in own}
+            ends = max(ready.values()) + 20 + config.gradients_us
             for rank in own:
-                start = rank.free_us + 20
+                start = ready[rank.rank] + 20
                 args = _comm(groups, "dp", rank.rank, "reduce_scatter", 4_000_000)
                 rank.launch(NCCL, start, ends - start, 9, "nccl:reduce_scatter", **args)
-                rank.host("user_annotation", "Optimizer.step#AdamW.step", ends, ends + 40)
-                rank.launch(ADAM, ends + 20, 150, op="aten::_fused_adamw_")
-                rank.free_us = ends + 180
+                done = max(ends, rank.free_us)
+                rank.host("user_annotation", "Optimizer.step#AdamW.step", done, done + 40)
+                rank.launch(ADAM, done + 20, 150, op="aten::_fused_adamw_")
+                rank.free_us = done + 180
                 ends_at = max(ends_at, rank.free_us)
     for rank in ranks:
         rank.host("user_annotation", f"ProfilerStep#{step + 3}", begin - 50, ends_at + 20)
@@ -256,6 +265,13 @@ def _microbatch(
     for _ in range(config.layers):
         ends = []
         for rank in own:
+            if is_backward and config.recompute:
+                took = config.layer_us(rank.rank, stage, False)
+                frame = "torch/utils/checkpoint.py(1124): recompute_fn"
+                rank.host("python_function", frame, rank.free_us, rank.free_us + 8, thread)
+                rank.launch(GEMM, rank.free_us + 10, took, thread=thread)
+                rank.free_us += 10 + took
+            rank.last_layer_us = rank.free_us
             took = config.layer_us(rank.rank, stage, is_backward)
             rank.launch(GEMM, rank.free_us + 10, took, op=op, thread=thread)
             ends.append(rank.free_us + 10 + took)

@@ -59,9 +59,9 @@ class Simulated:
 
     @property
     def step_ns(self) -> float:
-        """The time of an iteration: all that the GPUs show, by their number."""
+        """The time of an iteration: all that GPUs and hosts show, by their number."""
         start = min(trace.start_ns for trace in self.traces)
-        end = max(each.end_ns for trace in self.traces for each in trace.activities)
+        end = max(trace.end_ns for trace in self.traces)
         return (end - start) / self.config.iterations
 
     def per_iteration_ns(self, **labels: object) -> float:
@@ -123,20 +123,34 @@ def simulated(config: Style) -> Simulated:
     )
 
 
-def clean(style: str, seed: int) -> Simulated:
+def clean(style: str, seed: int, *, is_rough: bool = False) -> Simulated:
     """A run without a cause."""
-    return simulated(replace(STYLES[style], seed=seed))
+    return simulated(_styled(style, seed, is_rough))
 
 
-def plant(name: str, seed: int, size: float, style: str = "") -> Planted:
+def _styled(style: str, seed: int, is_rough: bool) -> Style:
+    """A style with a seed; a rough one has GPUs' clocks late by up to 40 µs, and lost 1 to 3 % of
+    the launch records."""
+    found = replace(STYLES[style], seed=seed)
+    if not is_rough:
+        return found
+    return replace(found, late_ns=40_000, lost_share=max(found.lost_share, (1 + seed % 3) / 100))
+
+
+def plant(name: str, seed: int, size: float, style: str = "", *, is_rough: bool = False) -> Planted:
     """A run with a cause that costs about `size` of the iteration; its style goes by the seed."""
     what = CAUSES[name]
     style = style or what.styles[seed % len(what.styles)]
-    without = replace(STYLES[style], seed=seed)
+    without = _styled(style, seed, is_rough)
     if what.telemetry:
         without = replace(without, telemetry=True)
+    if what.iterations:
+        without = replace(without, iterations=what.iterations)
     before = simulated(without)
     cause = what.make(before, size, seed)
+    if cause.kind == "head":
+        # A heavy stage costs what stages of equal length don't; the usual head is some of it.
+        before = simulated(replace(without, cause=replace(cause, amount=0.03)))
     after = simulated(replace(without, cause=cause))
     return Planted(name, style, after, after.step_ns - before.step_ns, after.step_ns)
 
@@ -151,6 +165,8 @@ class Kind:
     make: Make
     styles: tuple[str, ...]
     telemetry: bool = False
+    iterations: int = 0
+    """How many the run has; 0: as many as its style says."""
 
 
 CAUSES: dict[str, Kind] = {}
@@ -160,10 +176,10 @@ _SHARDED = ("annotated", "module", "fsdp", "fsdp accumulating", "module recomput
 
 
 def _plants(
-    name: str, styles: tuple[str, ...] = _ANY, *, telemetry: bool = False
+    name: str, styles: tuple[str, ...] = _ANY, *, telemetry: bool = False, iterations: int = 0
 ) -> Callable[[Make], Make]:
     def register(make: Make) -> Make:
-        CAUSES[name] = Kind(make, styles, telemetry)
+        CAUSES[name] = Kind(make, styles, telemetry, iterations)
         return make
 
     return register
@@ -508,6 +524,150 @@ def _retries(run: Simulated, size: float, seed: int) -> Cause:
 def _untraced(run: Simulated, size: float, seed: int) -> Cause:
     layer = _layer(run, seed)
     return Cause("late_host", size * run.step_ns, _gpu(run, seed), _all(run), layer)
+
+
+_SHOWN = ("annotated", "module", "noisy")
+_STEADY = ("annotated", "module", "fsdp")
+
+
+@_plants("experts of one GPU with more tokens", _STEADY)
+def _experts(run: Simulated, size: float, seed: int) -> Cause:
+    layer = (seed * 5 + 1) % (run.config.layers - 1)
+    usual = sum(
+        run.per_iteration_ns(layer=at, operation=name)
+        for at in (layer, layer + 1)
+        for name in ("mlp_gp", "mlp_gs", "mlp_up", "mlp_gu", "mlp_dp")
+    )
+    amount = size * run.step_ns / usual
+    return Cause("experts", amount, _gpu(run, seed), _from_start(run), layer)
+
+
+@_plants("a heavy last stage", ("stages", "stages alone"))
+def _heavy_stage(run: Simulated, size: float, seed: int) -> Cause:
+    config = run.config
+    last = tuple(rank for rank in range(config.ranks) if config.stage_of(rank) == config.stages - 1)
+    usual = run.per_iteration_ns(operation="lp") * config.stages
+    return Cause("head", 1 + 2 * size * run.step_ns / usual, last, _from_start(run))
+
+
+@_plants("evaluation between steps", ("annotated", "module"))
+def _evaluation(run: Simulated, size: float, seed: int) -> Cause:
+    layer = run.per_iteration_ns(phase="forward") / run.config.layers
+    those = _some(run, seed, 3)
+    number = size * run.step_ns * run.config.iterations / layer / len(those)
+    return Cause("evaluation", max(round(number), 1), (), those)
+
+
+@_plants("values read back every third step", _STEADY)
+def _items_every(run: Simulated, size: float, seed: int) -> Cause:
+    those = _some(run, seed, 3)
+    each = _spread(run, size, len(those)) / run.config.layers
+    return Cause("items", each, (), those)
+
+
+@_plants("a stall after the optimizer")
+def _end_stall(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("end_stall", size * run.step_ns, _gpu(run, seed), _all(run))
+
+
+@_plants("a stall of all hosts after the optimizer")
+def _end_stall_of_all(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("end_stall", size * run.step_ns, (), _all(run))
+
+
+@_plants("a rail that flaps", ("tensor",))
+def _flapping(run: Simulated, size: float, seed: int) -> Cause:
+    group = run.config.tensor_group(_gpu(run, seed)[0])
+    return _costing(run, size, Cause("link", 3.0, group.ranks, _some(run, seed, 2)))
+
+
+@_plants("hipMalloc in one layer")
+def _malloc(run: Simulated, size: float, seed: int) -> Cause:
+    layer = run.config.layers_of(run.config.stage_of(_gpu(run, seed)[0]))[1]
+    return Cause("hip_malloc", size * run.step_ns, _gpu(run, seed), _all(run), layer)
+
+
+@_plants("a clock that sinks slowly", ("annotated", "fsdp"), telemetry=True, iterations=12)
+def _sinking(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("sinking", 2 * size, (), _from_start(run))
+
+
+@_plants("slow memory of all GPUs from then on", _STEADY)
+def _later_memory(run: Simulated, size: float, seed: int) -> Cause:
+    numbers = _all(run)
+    factor = 1 + 2 * (_memory_factor(run, size) - 1)
+    return Cause("later_memory", factor, (), numbers[len(numbers) // 2 :])
+
+
+@_plants("debug kernels on one GPU", _STEADY)
+def _debug(run: Simulated, size: float, seed: int) -> Cause:
+    amount = size * run.step_ns / run.config.layers * k.USUAL_CLOCK
+    return Cause("extra", amount, _gpu(run, seed), _from_start(run), None, "mlp_n")
+
+
+@_plants("a slow host of one GPU", ("annotated", "module", "flat", "fsdp"))
+def _slow_host(run: Simulated, size: float, seed: int) -> Cause:
+    usual = max(_host_ns(run, trace) for trace in run.traces) / run.config.iterations
+    return Cause("host", (1 + size) * run.step_ns / usual, _gpu(run, seed), _from_start(run))
+
+
+@_plants("half of the GPUs capped", ("wide",))
+def _capped(run: Simulated, size: float, seed: int) -> Cause:
+    half = run.config.ranks // 2
+    first = half * (seed % 2)
+    return Cause("clock", _slower(size), tuple(range(first, first + half)), _from_start(run))
+
+
+@_plants("a step that compiles", ("annotated", "module"))
+def _compile(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("compile", _spread(run, size, 1), (), _one(run, seed), _layer(run, seed))
+
+
+@_plants("slow copies of one GPU")
+def _slow_copies(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("copies", size * run.step_ns, _gpu(run, seed), _all(run))
+
+
+@_plants("a device synchronised in every layer", _STEADY)
+def _synchronises(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("synchronises", size * run.step_ns / run.config.layers, (), _all(run))
+
+
+@_plants("pauses of one host anywhere")
+def _jitter(run: Simulated, size: float, seed: int) -> Cause:
+    gpu = ((seed * 7 + 3) % (run.config.ranks // run.config.stages),)
+    return Cause("jitter", size * run.step_ns, gpu, _all(run))
+
+
+@_plants("more tokens on all GPUs every third step", _STEADY)
+def _longer_every(run: Simulated, size: float, seed: int) -> Cause:
+    those = _some(run, seed, 3)
+    return Cause("imbalance", size * run.config.iterations / len(those), (), those)
+
+
+@_plants("a clock that dips every third step", ("annotated", "fsdp"), telemetry=True)
+def _dip_every(run: Simulated, size: float, seed: int) -> Cause:
+    those = _some(run, seed, 3)
+    slower = _slower(size * run.config.iterations / len(those))
+    return Cause("clock", slower, _gpu(run, seed), those)
+
+
+@_plants("data that take ever longer", ("annotated", "module"), iterations=12)
+def _growing_data(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("growing_data", size * run.step_ns, (), _all(run))
+
+
+@_plants("logging on all GPUs every third step")
+def _logging_every(run: Simulated, size: float, seed: int) -> Cause:
+    those = _some(run, seed, 3)
+    return Cause("logging", _spread(run, size, len(those)), (), those)
+
+
+@_plants("one operation slow from then on", _STEADY)
+def _later_operation(run: Simulated, size: float, seed: int) -> Cause:
+    name, numbers = _operation(seed), _all(run)
+    factor = 1 + 2 * size * run.step_ns / run.per_iteration_ns(operation=name)
+    return Cause("kernels", factor, (), numbers[len(numbers) // 2 :], None, name)
 
 
 def _costing(run: Simulated, size: float, cause: Cause) -> Cause:

@@ -61,6 +61,11 @@ _WAKE_HOST_NS = 60_000
 """What the host does between a value that it has read back and the next launch."""
 
 
+def _is_expert(operation: str) -> bool:
+    """Whether experts would run an operation: all of the feed-forward part but for its norm."""
+    return operation.startswith("mlp_") and operation != "mlp_n"
+
+
 class StyledTraining(Training):
     """One rank's training loop, as its configuration says."""
 
@@ -83,6 +88,12 @@ class StyledTraining(Training):
         operations = with_repeated_heads(self.sizes, layer_operations(self.sizes))
         left_out = _LEFT_OUT - {"qkv_re"} if config.rotates else _LEFT_OUT | {"attn_i"}
         self._layer_operations = tuple(each for each in operations if each.name not in left_out)
+        self._expert_operations: dict[int, tuple[Operation, ...]] = {}
+        for layer in self.layers if self._acts("experts", iteration) else ():
+            own = config.expert_sizes_of(self.host.rank, layer, self.sizes)
+            larger = {each.name: each for each in layer_operations(own) if _is_expert(each.name)}
+            chosen = (larger.get(each.name, each) for each in self._layer_operations)
+            self._expert_operations[layer] = tuple(chosen)
         self._recomputed = recomputed(self._layer_operations)
         self._embedding, self._head = embedding(self.sizes), head(self.sizes)
 
@@ -117,6 +128,7 @@ class StyledTraining(Training):
                 yield from self._step(iteration)
             with host.labelled(Label(iteration, "other")):
                 yield from self._finish(iteration)
+        yield from self._evaluate_between(iteration)
 
     def _load(self, iteration: int, step: int) -> Program:
         host = self.host
@@ -124,6 +136,10 @@ class StyledTraining(Training):
             host.spend(60_000)
             if step == 0 and self._acts("data", iteration):
                 host.sleep(self._pause_ns(iteration))
+            if step == 0 and self._acts("growing_data", iteration):
+                # On average over the iterations, the amount.
+                part = (iteration - c.FIRST_ITERATION) / self.style.iterations
+                host.sleep(2 * part * self._pause_ns(iteration))
         for call in DATA:
             host.run_plain(call)
         if step == 0 and self._acts("copies", iteration):
@@ -150,6 +166,8 @@ class StyledTraining(Training):
         """Reads the loss back as any loop does, logs, and saves what the cause says."""
         host = self.host
         yield from host.synchronise()
+        if self._acts("end_stall", iteration):
+            host.sleep(self._pause_ns(iteration))
         if self._acts("logging", iteration):
             with self._activity("logging", "logging/__init__.py(1477): info"):
                 yield from self._read_loss()
@@ -163,6 +181,19 @@ class StyledTraining(Training):
                     yield [copy]
                     copy.call.end_ns = host.now_ns
                     host.sleep(whole / 16)
+
+    def _evaluate_between(self, iteration: int) -> Program:
+        """Forward passes between two steps, of as many layers as take the time."""
+        host = self.host
+        if not self._acts("evaluation", iteration):
+            return
+        assert self.cause is not None
+        with self._activity("evaluation", "trainer.py(3012): evaluate"):
+            for number in range(round(self.cause.amount)):
+                with host.labelled(Label(iteration, "other")):
+                    for operation in self._layer_operations:
+                        self._operate(operation, number % self.style.layers, taped=False)
+            yield from host.synchronise()
 
     # Forward and backward
 
@@ -183,7 +214,7 @@ class StyledTraining(Training):
                 yield from self._pause_in_layer(iteration, step, layer)
                 with self._layer(layer):
                     self._open_layer(layer)
-                    for operation in self._layer_operations:
+                    for operation in self._expert_operations.get(layer, self._layer_operations):
                         self._operate(operation, layer)
                         self._extra(operation, layer)
                         if operation.name in ("attn_op", "mlp_dp"):
@@ -192,6 +223,7 @@ class StyledTraining(Training):
                         with host.annotation(f"FSDP::post_forward (layers.{layer})"):
                             host.spend(8_000)
                 yield from self._items(iteration)
+                yield from self._synchronise_in_layer(iteration)
             if self.stage == style.stages - 1:
                 for operation in self._head:
                     self._operate(operation, self.style.layers)
@@ -404,6 +436,20 @@ class StyledTraining(Training):
         host, cause = self.host, self.cause
         if cause is None or step or layer != self._paused_layer(cause, iteration):
             return
+        if self._acts("hip_malloc", iteration):
+            # The queue has run dry, as it does where a shape is new.
+            yield from self._read_loss()
+            allocated = host.call_runtime("hipMalloc", 1_500)
+            host.sleep(self._pause_ns(iteration))
+            allocated.end_ns = host.now_ns
+        if self._acts("compile", iteration):
+            frame = "torch/_dynamo/convert_frame.py(1133): _compile"
+            with self._activity("torch.compile", frame):
+                yield list(host.activities)
+                host.sleep(self._pause_ns(iteration))
+        if self._acts("jitter", iteration):
+            yield from self._read_loss()
+            host.sleep(self._pause_ns(iteration))
         if self._acts("hip_free", iteration) or self._acts("retries", iteration):
             freed = host.call_runtime("hipFree", 1_500)
             yield list(host.activities)
@@ -416,6 +462,8 @@ class StyledTraining(Training):
 
     def _paused_layer(self, cause: Cause, iteration: int) -> int | None:
         """The layer of the pause; of an allocator that retries, one of one rank at random."""
+        if cause.kind == "jitter":
+            return Random(f"{self.style.seed}:jitter:{iteration}").choice(self.layers)
         if cause.kind != "retries":
             return cause.layer
         random = Random(f"{self.style.seed}:retry:{iteration}")
@@ -431,12 +479,18 @@ class StyledTraining(Training):
             yield from self._read_loss()
             self.host.sleep(_WAKE_HOST_NS)
 
+    def _synchronise_in_layer(self, iteration: int) -> Program:
+        """Waits for the whole device after a layer, and prints something."""
+        if self._acts("synchronises", iteration):
+            yield from self.host.synchronise()
+            self.host.sleep(self._pause_ns(iteration))
+
     def _extra(self, operation: Operation, layer: int) -> None:
-        """One operation more, that other layers lack: in single precision and back."""
+        """One operation more, that other layers, or GPUs, lack: in single precision and back."""
         cause = self.cause
-        if cause is None or cause.kind != "extra" or operation.name != cause.operation:
+        if cause is None or not self._acts("extra", self.host.label.iteration):
             return
-        if layer != cause.layer:
+        if operation.name != cause.operation or cause.layer not in (None, layer):
             return
         host = self.host
         bytes_moved = cause.amount * c.HBM_BYTES_PER_S / 1e9

@@ -151,3 +151,16 @@ def test_gpus_of_nvidia_are_sockets_of_their_own(tmp_path: Path) -> None:
     assert texts(run) == []
     rates = run.sampled["energy_rate_w"]
     assert {gpu: each.mean for gpu, each in rates.items()} == {0: 612.5, 1: 612.5}
+
+
+def test_a_memory_of_0_degrees_has_no_sensor(tmp_path: Path) -> None:
+    """As dcgm-exporter writes it of an L40S, whose core has one."""
+    lines = "".join(
+        f'DCGM_FI_DEV_{field}{{gpu="0"}} {value} {1000 * (1_760_000_000 + second)}\n'
+        for second in range(3)
+        for field, value in (("MEMORY_TEMP", 0), ("GPU_TEMP", 0 if second else 40))
+    )
+    (tmp_path / "dcgm.prom").write_text(lines)
+    run = open_run(str(tmp_path / "dcgm.prom"))
+    assert texts(run) == ["memory temperature of GPU 0 reads 0 °C throughout: left out"]
+    assert run.sampled["edge_c"][0].samples == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,11 @@ def test_old_traces_of_autograd_have_kernels_and_operators(tmp_path: Path) -> No
     assert run.sources[0].events == {
         "cpu_op": 3, "kernel": 3, "gpu_memcpy": 1, "cpu_to_cuda": 8,
     }  # fmt: skip
+
+
+def test_gpus_of_torch_1_8_are_named_under_another_key(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "Kernel", "name": "k", "pid": 0, "tid": 7, "ts": 10, "dur": 5}
+    devices = [{"id": 0, "name": "Tesla V100-DGXS-32GB"}]
+    trace = {"schemaVersion": 1, "computeProperties": devices, "traceEvents": [event]}
+    (tmp_path / "trace.json").write_text(json.dumps(trace))
+    assert open_run(str(tmp_path / "trace.json")).gpus[0].hardware == "Tesla V100-DGXS-32GB"

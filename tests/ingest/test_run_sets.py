@@ -14,6 +14,7 @@ import pytest
 
 import chopper_core as chopper
 from chopper_core.analyses.gate import INCONCLUSIVE, judge, parse_limit
+from chopper_core.analyses.step_traffic import LINKS
 from chopper_core.columns import METRICS
 from chopper_core.extensions.runs import run_set as runs
 from chopper_core.extensions.runs.figures import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL, TREE
@@ -163,8 +164,8 @@ def check_cells(
                 expected = float(REDUCTIONS[each.how](cells)) if known else None
             if expected is None:
                 # Of telemetry alone the settings give the step time and the tokens.
-                derived = ("step_time_ns", "tokens_per_s")
-                assert row[name] is None or name in derived, (path, name)
+                derived = name in ("step_time_ns", "tokens_per_s") or name.endswith("_step_bytes")
+                assert row[name] is None or derived, (path, name)
             else:
                 assert row[name] == pytest.approx(expected, rel=1e-12), (path, name)
             checked.add(name)
@@ -181,6 +182,9 @@ def check_cells(
         "j_per_sample": batch and joules and joules / batch,
         "samples_per_s_mj": batch and joules and step_s and batch / step_s / (joules * 1e-6),
     }
+    for link in LINKS:
+        ways = [row[f"{link}_{way}_step_bytes"] for way in ("in", "out")]
+        by_hand[f"{link}_token_bytes"] = None if None in ways else sum(ways) / tokens
     for name, expected in by_hand.items():
         assert row[name] == (None if expected is None else pytest.approx(expected, rel=1e-9)), name
     checked |= {*by_hand, "j_per_step"}

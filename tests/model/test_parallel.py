@@ -193,3 +193,12 @@ def test_settings_of_a_job_give_a_layout() -> None:
     assert found is not None
     assert found.text == "pp=16,tp=2"
     assert layout_of_settings({"model": "gpt3"}) is None
+
+
+def test_pairs_of_neighbouring_stages_chain_up_to_a_pipeline() -> None:
+    pairs = [(0, 1), (1, 2), (2, 3), (1, 0)]
+    groups = [ProcessGroup(f"3{first}", "mesh_pp", (first, last)) for first, last in pairs]
+    found = parallel_of_groups(groups, range(4), 4)
+    assert found is not None
+    assert found.sizes == {"pp": 4}
+    assert [found.coordinates[rank]["pp"] for rank in range(4)] == [0, 1, 2, 3]

@@ -210,7 +210,7 @@ TASKS = (
     ),
     Task(
         "Which operations wait for communication?",
-        ("4", "4", "4", "p", "down", "enter"),
+        ("4", "4", "4", "4", "p", "down", "enter"),
         6,
         waiting_operations,
         "comms by the operation that follows",

@@ -15,8 +15,9 @@ from chopper_core.model.charts import LineChart
 from chopper_core.model.view import View
 from chopper_core.render import render_frame
 from chopper_core.util.errors import NothingToShow, UsageError
-from chopper_core.views import memory, view_spec
+from chopper_core.views import view_spec
 from chopper_core.views.query import answer, query
+from chopper_core.views.shared import held_memory
 from tests.allocating import WEIGHTS, allocating_run, events_of
 from tests.support import rows_of, sample_run
 
@@ -118,7 +119,7 @@ def test_the_peak_is_drawn_and_its_holder_named() -> None:
     ],
 )
 def test_the_headline_names_the_holder(by: str, label: str, name: str) -> None:
-    assert memory._holder(by, label) == name
+    assert held_memory._holder(by, label) == name
 
 
 def test_the_holders_of_a_later_scope_are_those_that_kept_it_before() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.extensions.runs.figures import with_settings
 from chopper_core.extensions.runs.run_rows import RunRow
 from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.ingest.open import open_run
@@ -19,7 +20,16 @@ from chopper_core.model.run import Run
 from chopper_core.util.errors import UsageError
 from chopper_core.views.frame import Frame
 from chopper_core.views.query import query
-from tests.charllm import SAMPLE_NS, START_S, STEPS, experiment, watts
+from tests.charllm import (
+    IB_STEPS,
+    SAMPLE_NS,
+    STEPS,
+    directory,
+    experiment,
+    joules,
+    watts,
+    write_ib,
+)
 
 SETTINGS = "model:\n  global_batch_size: 128\n  encoder_seq_length: 4096\n"
 TOKENS = 128 * 4096
@@ -30,6 +40,7 @@ GPUS = range(8)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("sweep") / "charllm"
     experiment(found, settings=SETTINGS)
+    write_ib(found, 0, len((found / "gpu_power_0.csv").read_text().splitlines()))
     return found
 
 
@@ -50,16 +61,6 @@ def spans_ns(run: Run) -> list[tuple[int, int]]:
         for number in sorted({*table.iteration.tolist()} - {-1})
     ]
     return [*zip([int(table.start_ns.min()), *ends], ends, strict=False)]
-
-
-def joules(rank: int, begin: int, end: int) -> float:
-    """The energy of a rank: each sample holds until the next one, the last one for a period."""
-    found, last = 0.0, -(-(end - START_S * 10**9) // SAMPLE_NS)
-    for sample in range(last + 1):
-        since = START_S * 10**9 + sample * SAMPLE_NS
-        held = min(end, since + SAMPLE_NS) - max(begin, since)
-        found += max(held, 0) * 1e-9 * watts(rank, sample)
-    return found
 
 
 def step_energy(run: Run, ranks: Sequence[int]) -> float:
@@ -188,9 +189,62 @@ def test_traffic_of_a_step_and_of_a_token(run: Run, folder: Path) -> None:
             per_second["pcie_tx_bytes"] * took, rel=0.01
         )
     (row_of_run,) = _rows(folder)
-    assert row_of_run.figures["nvlink_step_bytes"] == pytest.approx(8 * received, rel=0.01)
+    assert row_of_run.figures["nvlink_in_step_bytes"] == pytest.approx(8 * received, rel=0.01)
+    assert row_of_run.figures["nvlink_token_bytes"] == pytest.approx(
+        (received + sent) / tokens, rel=0.01
+    )
     stages = frame(run, f"view=power&by=pp&columns={columns}")
     assert stages.values["nvlink_in_step_bytes"].at(1) == pytest.approx(4 * received, rel=0.01)
+
+
+def test_infiniband_is_counted_once_a_node(run: Run, folder: Path) -> None:
+    """Each of the eight GPUs has its node's bytes, which are no sum over them."""
+    took = _step_s(run) * 1e9 / SAMPLE_NS
+    received, sent = (took * sum(steps[way] for steps in IB_STEPS.values()) for way in ("rx", "tx"))
+    expected = {
+        "ib_in_step_bytes": received,
+        "ib_out_step_bytes": sent,
+        "ib_token_bytes": (received + sent) / TOKENS,
+    }
+    columns = ",".join(expected)
+    for address in ("view=power", "view=ranks", "view=power&by=node"):
+        found = frame(run, f"{address}&columns={columns}")
+        assert len(found) == (1 if "node" in address else 8)
+        for name, number in expected.items():
+            assert found.values[name].known() == pytest.approx(number, rel=0.01), address
+            if "node" not in address:
+                assert found.total[name] == pytest.approx(number, rel=0.01), address
+    # A stage is only a part of the node.
+    stages = frame(run, f"view=power&by=pp&columns={columns}")
+    assert not stages.values["ib_in_step_bytes"].present().any()
+    (row,) = _rows(folder)
+    for name, number in expected.items():
+        assert row.figures[name] == pytest.approx(number, rel=0.01)
+    # A link that nothing counts is a known column.
+    assert (
+        not frame(run, "view=ranks&columns=xgmi_token_bytes")
+        .values["xgmi_token_bytes"]
+        .present()
+        .any()
+    )
+
+
+def test_traffic_of_telemetry_alone(tmp_path: Path) -> None:
+    """Two nodes of eight GPUs: what is counted in the window is that of its steps."""
+    folder = directory(tmp_path / "run", ranks=16, samples=20, only=("gpu_power", *STEPS))
+    for rank in (0, 8):
+        write_ib(folder, rank, 20, 50_000_000)
+    alone = open_run(str(folder), jobs=1)
+    received = 19 * sum(steps["rx"] for steps in IB_STEPS.values())
+    found = frame(alone, "view=power&columns=ib_in_bytes,xgmi_in_bytes")
+    assert found.values["ib_in_bytes"].known().tolist() == [received] * 16
+    assert not found.values["xgmi_in_bytes"].present().any()
+    (row,) = _rows(folder)
+    assert "ib_in_step_bytes" not in row.figures and "steps=1" in row.missing["ib_in_step_bytes"]
+    figures = with_settings(row, {"steps": 2, "global_batch": 64, "sequence": 512}).figures
+    assert figures["ib_in_step_bytes"] == 2 * received / 2
+    nvlink = 1024 * 19 * (STEPS["nvlink_rx_throughput"] + STEPS["nvlink_tx_throughput"])
+    assert figures["nvlink_token_bytes"] == pytest.approx(16 * nvlink / 2 / (64 * 512))
 
 
 def test_the_tree_has_energy_heat_and_peaks_of_a_stage(run: Run) -> None:

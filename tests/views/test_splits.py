@@ -8,7 +8,7 @@ import pytest
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
-from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.query import query
 from chopper_core.views.spec import splits_of
@@ -56,7 +56,11 @@ def test_every_view_of_activities_takes_every_split() -> None:
     for name in VIEWS:
         spec = view_spec(name)
         for split in SPLITS if spec.any_split else ():
-            frame = query(run, parse(f"R?view={name}&by={split}"))
+            try:
+                frame = query(run, parse(f"R?view={name}&by={split}"))
+            except NothingToShow:
+                assert name == "lost"  # The run's GPU has no roof.
+                continue
             assert split.startswith("iteration") or split in splits_of(run, spec)
             if len(frame):
                 query(run, frame.target(len(frame) - 1))

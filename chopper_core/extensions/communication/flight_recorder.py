@@ -36,6 +36,7 @@ from chopper_core.sources.trace import Collective
 from chopper_core.tables.bytes import ByteSource
 from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead
+from chopper_core.tables.unread import UnreadNames
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE, UNNAMED, collective_name
@@ -56,6 +57,15 @@ _MAX_DIMENSIONS: Final = 64
 _MAX_TENSORS: Final = 1 << 16
 _RANK: Final = re.compile(r"(\d+)(?:\.\w+)?(?:\.gz)?$")
 _ENDS: Final = re.compile(r":(send|recv) (\d+)(?:->|<-)(\d+)")
+_LOOKED_AT: Final = 100
+"""Entries that show which fields a dump has."""
+_OF_DUMP: Final = ("entries", "pg_config", "rank", "version")
+_OF_ENTRY: Final = (
+    "profiling_name", "process_group", "is_p2p", "p2p_seq_id", "collective_seq_id", "seq_id",
+    "duration_ms", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "state",
+    "time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns",
+)  # fmt: skip
+"""Fields that something is read from."""
 _TIMES: Final = range(2**62)
 _NS_PER_MS: Final = 1_000_000
 _PICKLE_ERRORS: Final = (
@@ -100,6 +110,8 @@ class FlightDump(Struct, frozen=True):
     """By label; without ranks those of all of the job."""
     entries: Sequence[_Entry]
     invalid: int
+    unread: Mapping[str, Sequence[str]] = {}
+    """The names of fields that nothing is read from."""
 
     def run_of(self, name: str, parts: Sequence[FlightDump]) -> Run:
         return _run_of(name, parts)
@@ -136,7 +148,19 @@ def read(path: Path, progress: Progress = silent) -> FlightDump:
     rank = stated if type(stated) is int else int(match[1]) if match else ABSENT
     progress(f"read {path.name}", 1, 1)
     version = str(dump.get("version", ""))[:20]
-    return FlightDump(path, rank, version, groups, entries, len(raw) - len(entries))
+    return FlightDump(
+        path, rank, version, groups, entries, len(raw) - len(entries), _unread(dump, raw)
+    )
+
+
+def _unread(dump: Mapping[Any, Any], entries: Sequence[Any]) -> dict[str, Sequence[str]]:
+    """The names of fields that nothing is read from, of the dump and of its entries."""
+    of_dump, of_entry = UnreadNames(_OF_DUMP), UnreadNames(_OF_ENTRY)
+    of_dump.look_at(dump)
+    for each in entries[:_LOOKED_AT]:
+        of_entry.look_at(each)
+    found = {"the file": [*of_dump.names], "entries": [*of_entry.names]}
+    return {what: names for what, names in found.items() if names}
 
 
 def _loaded(path: Path, data: bytes) -> Any:
@@ -275,6 +299,7 @@ def _run_of(name: str, dumps: Sequence[FlightDump]) -> Run:
                 unused={"operation that never started": untimed} if untimed else {},
                 losses=[lost] if dump.invalid else [],
                 facts={"version": dump.version} if dump.version else {},
+                unread=dump.unread,
             )
         )
     if hang:

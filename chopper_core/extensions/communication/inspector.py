@@ -30,6 +30,7 @@ from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.trace import Collective
 from chopper_core.tables.losses import ABSENT, number_of
 from chopper_core.tables.text import FileHead, FileText
+from chopper_core.tables.unread import UnreadNames, fields_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.work.kernel_classes import UNKNOWN_COLLECTIVE, collective_name
@@ -44,6 +45,8 @@ _PLACED: Final = f"{RECONSTRUCTED} from when lines were written: the log gives d
 _LINE: Final = re.compile(r'^\s*\{.*"(?:coll_perf|p2p_perf|dump_stats)"\s*:', re.MULTILINE)
 _NS_PER_US: Final = 1_000
 _TIMES_US: Final = range(1, 2**52)
+_LOOKED_AT: Final = 200
+"""Lines that show which fields a log has."""
 _LONGEST_US: Final = 10**12
 _MAX_NAME: Final = 60
 _SAME: Final = 0.02
@@ -127,6 +130,8 @@ class InspectorLog(Struct, frozen=True):
     communicators: Mapping[str, _Header]
     operations: Sequence[_Logged]
     losses: Sequence[str]
+    unread: Sequence[str] = ()
+    """The names of fields that nothing is read from."""
 
     def run_of(self, name: str, parts: Sequence[InspectorLog]) -> Run:
         return _run_of(name, parts)
@@ -141,6 +146,7 @@ def read(path: Path, progress: Progress = silent) -> InspectorLog:
     progress(f"read {path.name}", 0, 1)
     text = FileText(path)
     decoder = msgspec.json.Decoder(_Record, strict=False)
+    unread, looked_at = UnreadNames(fields_of(_Record)), 0
     header, metadata = None, _DumpMetadata()
     communicators: dict[str, _Header] = {}
     operations: list[_Logged] = []
@@ -149,6 +155,9 @@ def read(path: Path, progress: Progress = silent) -> InspectorLog:
     for line in text.lines():
         if not line.strip():
             continue
+        if looked_at < _LOOKED_AT:
+            looked_at += 1
+            unread.look_at_text(line)
         try:
             record = decoder.decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -185,7 +194,9 @@ def read(path: Path, progress: Progress = silent) -> InspectorLog:
         losses.append(f"{number_of(total, 'operation')} overwritten before being written")
     version = metadata.inspector_output_format_version[:_MAX_NAME]
     host, process = metadata.hostname[:_MAX_NAME], metadata.pid
-    return InspectorLog(path, host, process, version, communicators, operations, losses)
+    return InspectorLog(
+        path, host, process, version, communicators, operations, losses, [*unread.names]
+    )
 
 
 def _logged(
@@ -254,6 +265,7 @@ def _run_of(name: str, logs: Sequence[InspectorLog]) -> Run:
                 losses=log.losses,
                 facts={"version": log.version, "process": str(log.process)},
                 host=log.host,
+                unread={"lines": log.unread} if log.unread else {},
             )
         )
     headers = {key: header for log in logs for key, header in log.communicators.items()}

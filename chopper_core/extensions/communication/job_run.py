@@ -58,6 +58,8 @@ class RankLog(Struct):
     facts: Mapping[str, str] = field(default_factory=dict)
     host: str = ""
     doubts: tuple[Doubt, ...] = ()
+    unread: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The names of fields that nothing is read from, by what has them."""
 
 
 def run_of_logs(name: str, logs: Sequence[RankLog], groups: Sequence[ProcessGroup] = ()) -> Run:
@@ -150,4 +152,5 @@ def _source(log: RankLog) -> Source:
         facts={"format": log.format, **log.facts},
         host=log.host,
         doubts=log.doubts,
+        unread=log.unread,
     )

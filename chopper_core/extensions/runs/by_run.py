@@ -16,7 +16,7 @@ from chopper_core.analyses.step_times import replicas, replicas_of
 from chopper_core.columns import Metric, Reduces, numbered
 from chopper_core.columns.filter import FilterRows, shown_of
 from chopper_core.extensions.runs.run_rows import FAILED, RunRow, RunRows
-from chopper_core.extensions.runs.runs import Column, frame_of_set, shown_rows
+from chopper_core.extensions.runs.runs import Column, frame_of_set, shown_rows, terms_on_runs
 from chopper_core.graph.process_groups import nodes_of
 from chopper_core.model.charts import BarChart, Chart, HeatMap, Series
 from chopper_core.model.parallel import SHARING, layout_of_settings
@@ -148,7 +148,11 @@ def _rows(run: RunRows, view: View, seen: Sequence[_Seen], notes: list[str]) -> 
         labels,
         columns,
         lambda row: _plain(view, seen[row].row),
-        shown=shown_of(_filtered(view, RUN_LEVEL, labels, columns), view.filter, view.sort),
+        shown=shown_of(
+            _filtered(view, RUN_LEVEL, labels, columns),
+            terms_on_runs(view.filter, run.reading(False).rows)[1],
+            view.sort,
+        ),
         notes=notes,
         headline=tuple(lines) if len(seen) <= _MAX_HEADLINES else (),
         charts=_charts(view, columns, labels),
@@ -221,8 +225,7 @@ def _matrix(run: RunRows, view: View, seen: Sequence[_Seen], notes: list[str]) -
         return frame.target(list(frame.labels).index(labels[row]))
 
     level, sort = seen[0].frame.level, view.sort or f"-{columns[0][0].name}"
-    # The other terms are on runs.
-    terms = [term for term in view.filter.split() if not term.startswith(f"{RUN_LEVEL}:")]
+    _, terms = terms_on_runs(view.filter, run.reading(False).rows)
     return frame_of_set(
         run,
         view,
@@ -230,7 +233,7 @@ def _matrix(run: RunRows, view: View, seen: Sequence[_Seen], notes: list[str]) -
         labels,
         columns,
         target,
-        shown=shown_of(_filtered(view, level, labels, columns), " ".join(terms), sort),
+        shown=shown_of(_filtered(view, level, labels, columns), terms, sort),
         notes=[f"columns are runs: {figure.name} of each", *_lacking([figure], seen), *notes],
         total=total,
         charts=(_of_gpus(run, view, seen, figure, columns, labels),) if level == "gpu" else (),

@@ -6,7 +6,7 @@ mean, smallest or largest of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import isfinite, nan
 from pathlib import PurePath
 from typing import Any, Final
@@ -15,8 +15,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.analyses.samples import node_amounts
 from chopper_core.analyses.step_parts import step_parts_of
 from chopper_core.analyses.step_times import replicas
+from chopper_core.analyses.step_traffic import LINKS
 from chopper_core.analyses.time_parts import unknown_flops
 from chopper_core.analyses.training import training_of
 from chopper_core.columns import (
@@ -92,6 +94,24 @@ _NO_TOKENS: Final = (
 )
 NO_SIGNAL: Final = "the telemetry of some of the GPUs lacks it"
 _OR_ENERGY: Final = "or j_per_step is unknown"
+
+
+def _traffic_columns() -> Iterator[RunColumn]:
+    for link, of in LINKS.items():
+        whose = "nodes" if of.whose else "GPUs"
+        for way, done in (("in", "receive"), ("out", "send")):
+            yield _of_view(
+                *(f"{link}_{way}_step_bytes", "B", f"{of.title} {way} a step", 0, "power"),
+                *(f"{link}_{way}_step_bytes", TOTAL),
+                f"Bytes that all {whose} {done} over {of.title} in a step.",
+            )
+        yield _derived(
+            *(f"{link}_token_bytes", "B", f"{of.title} a token", 0),
+            f"{link}_in_step_bytes + {link}_out_step_bytes, over the tokens of a step.",
+            f"{_NO_TOKENS}, or {link}_in_step_bytes is unknown",
+        )
+
+
 # fmt: off
 _OWN: Final = (
     _of_view("step_time_ns", "ns", "step", LOWER, "throughput", "iteration_ns", TOTAL,
@@ -141,12 +161,7 @@ _OWN: Final = (
              "The most that the framework allocated on a GPU."),
     _of_view("peak_vram_bytes", "B", "peak VRAM", LOWER, "power", "peak_vram_bytes", LARGEST,
              "The most memory in use on a GPU, by telemetry."),
-    _of_view("nvlink_step_bytes", "B", "NVLink step", 0, "power", "nvlink_in_step_bytes", TOTAL,
-             "Bytes that all GPUs receive over NVLink in a step."),
-    _of_view("xgmi_step_bytes", "B", "xGMI step", 0, "power", "xgmi_in_step_bytes", TOTAL,
-             "Bytes that all GPUs receive over xGMI in a step."),
-    _of_view("pcie_step_bytes", "B", "PCIe step", 0, "power", "pcie_in_step_bytes", TOTAL,
-             "Bytes that all GPUs receive over PCIe in a step."),
+    *_traffic_columns(),
     _of_view("exposed_comm_pct", "%", "exposed", LOWER, "overheads", "exposed_comm_pct", TOTAL,
              "Exposed communication in % of the GPUs' time."),
     _of_view("idle_pct", "%", "idle", LOWER, "overheads", "idle_pct", TOTAL),
@@ -174,9 +189,10 @@ STATUS: Final = column("""status | | status
 REASON: Final = column("""reason | | reason
     Why a run is short, partial or failed.
     missing: the run is ok""")  # fmt: skip
+_TRAFFIC: Final = tuple(f"{link}_{way}_step_bytes" for link in LINKS for way in ("in", "out"))
 SHOWN_ON_REQUEST: Final = (
     *("tokens_per_s", "tokens_per_j", "j_per_sample", "lowest_mhz", "hfu_pct"),
-    *("nvlink_step_bytes", "xgmi_step_bytes", "pcie_step_bytes"),
+    *(f"{link}_{what}_bytes" for link in LINKS for what in ("in_step", "out_step", "token")),
 )
 """Those of them that are no default columns; nor are those that no run has."""
 
@@ -255,6 +271,8 @@ def figures_of_run(run: Run) -> RunRow:
             (*_WINDOW, *_STEP_ENERGY, "step_time_ns"), run.status or _NO_WINDOW
         )
         _take(run, {**places, **({} if run.status else _WINDOW)}, figures, {})
+        if not run.status:
+            figures |= _window_bytes(run)
         status, reason = SHORT if run.status else OK, run.status
     else:
         missing = {name: each.metric.missing_because for name, each in RUN_COLUMNS.items()}
@@ -277,6 +295,19 @@ def figures_of_run(run: Run) -> RunRow:
     settings: dict[str, Setting] = {WORLD: run.world} if run.world else {}
     settings |= {} if run.parallel is None else run.parallel.sizes
     return RunRow(run.name, run.name, settings, status, reason, figures, missing, steps_ns)
+
+
+def _window_bytes(run: Run) -> dict[str, float]:
+    """The bytes over each link in the window of telemetry alone, by direction: of all GPUs."""
+    found: dict[str, float] = {}
+    total = answer(run, View(run.name, name="power", is_total=True)).total
+    for link, of in LINKS.items():
+        for way in ("in", "out"):
+            name = f"{link}_{way}_bytes"
+            amount = sum(node_amounts(run, name).values()) if of.whose else total.get(name)
+            if amount:
+                found[f"window_{link}_{way}_step_bytes"] = float(amount)
+    return found
 
 
 def _of_log(run: Run) -> RunRow:
@@ -406,9 +437,15 @@ def with_settings(found: RunRow, settings: Settings) -> RunRow:
         figures["step_time_ns"] = window / steps
         if isfinite(whole := _number(figures, "window_energy_j")):
             figures["j_per_step"] = whole / steps
+        figures |= {
+            name: amount / steps
+            for name in _TRAFFIC
+            if isfinite(amount := _number(figures, f"window_{name}"))
+        }
     elif isfinite(window):
         wanted = "telemetry alone doesn't give the number of steps; add --set steps=1"
-        missing |= dict.fromkeys(("step_time_ns", "j_per_step"), wanted)
+        traffic = [name for name in _TRAFFIC if f"window_{name}" in figures]
+        missing |= dict.fromkeys(("step_time_ns", "j_per_step", *traffic), wanted)
     step_s, energy = _number(figures, "step_time_ns") * 1e-9, _number(figures, "j_per_step")
     batch, sequence = (_number(settings, name) for name in ("global_batch", "sequence"))
     gpus = _number(figures, GPUS.name, 0.0)
@@ -431,6 +468,9 @@ def with_settings(found: RunRow, settings: Settings) -> RunRow:
         "tokens_per_j": tokens / per_energy,
         "samples_per_s_mj": 1e6 * (batch / step_s) / per_energy,
     }
+    for link in LINKS:
+        ways = (_number(figures, f"{link}_{way}_step_bytes") for way in ("in", "out"))
+        derived[f"{link}_token_bytes"] = sum(ways) / tokens
     partly = f"energy is known of {gpus:.0f} of {world:g} GPUs"
     for name, number in derived.items():
         if isfinite(number):

@@ -37,6 +37,7 @@ from chopper_core.extensions.runs.run_rows import (
     settings_of,
 )
 from chopper_core.model.charts import BarChart, Series
+from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.phrases import count
 from chopper_core.model.run import Run
 from chopper_core.model.settings import KNOWN, LAYOUT_FROM
@@ -44,6 +45,7 @@ from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import RUN_LEVEL, View
 from chopper_core.util.arrays import Index
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.patterns import late
 from chopper_core.views import RUNS
 from chopper_core.views.frame import Frame
 from chopper_core.views.shared.children import with_column_names
@@ -58,6 +60,7 @@ SPEC: Final = ViewSpec(
 )
 RATIO: Final = "_x"
 """The end of a column's name that is normalised to a baseline."""
+_NAMED_TERM: Final = late(r"(?P<name>\w+)[:=<>!]")
 _OWN: Final = {each.name: each for each in (GPUS, STATUS, REASON)}
 STEP: Final = "step_time_ns"
 _MAX_BARS: Final = 24
@@ -127,7 +130,9 @@ def set_frame(run: RunRows, view: View, *, wait: bool = False) -> Frame:
         order = np.argsort(_group_order(groups)[shown.at], kind="stable")
         shown = replace(shown, at=shown.at[order])
     lacking = [(metric, known(metric.name.removesuffix(RATIO))[1]) for metric in metrics]
-    notes = _notes(rows, base, waiting) + _reasons(rows, lacking, is_asked=bool(view.columns))
+    here = [rows[at] for at in shown.at.tolist()]
+    lacking = [(metric, values.take(shown.at)) for metric, values in lacking]
+    notes = _notes(rows, base, waiting) + _reasons(here, lacking, is_asked=bool(view.columns))
     if shown.hidden:
         notes.append(f"{shown.hidden} of {len(rows)} runs filtered out")
     return frame_of_set(
@@ -164,12 +169,24 @@ def _charts(
     return (BarChart(f"{metric.title} by run", scale.text, names, bars),)
 
 
+def terms_on_runs(text: str, rows: Sequence[RunRow]) -> tuple[str, str]:
+    """The terms of a filter that are on runs, `run:A` or on a setting (`model:gpt3-175b`), and the
+    others, those on coordinates of GPUs (`pp:1`) among them."""
+    settings = {*settings_of(rows), RUN_LEVEL} - {*DIMENSIONS}
+    of_runs, others = list[str](), list[str]()
+    for term in text.split():
+        match = _NAMED_TERM.match(term)
+        (of_runs if match and match["name"] in settings else others).append(term)
+    return " ".join(of_runs), " ".join(others)
+
+
 def shown_rows(run: RunRows, view: View, *, wait: bool = False) -> tuple[list[RunRow], Reading]:
-    """The rows of a set that a view's `run:` terms leave, all without, and how far it is read."""
+    """The rows of a set that a view's terms on runs leave, all without, and how far it is read."""
     reading = run.reading(wait)
-    terms = [term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:")]
-    labels = [row.name for row in reading.rows]
-    mask = matching(FilterRows(RUN_LEVEL, labels, lambda _: numbered([])), " ".join(terms))
+    labels, table = [row.name for row in reading.rows], rows_table(reading.rows)
+    settings = tuple(settings_of(reading.rows))
+    rows = FilterRows(RUN_LEVEL, labels, lambda name: cell_values(table[name]), settings)
+    mask = matching(rows, terms_on_runs(view.filter, reading.rows)[0])
     return [row for row, kept in zip(reading.rows, mask, strict=True) if kept], reading
 
 

@@ -35,6 +35,7 @@ from chopper_core.tables.columns import (
 )
 from chopper_core.tables.json_stream import DECODE_ERRORS
 from chopper_core.tables.losses import ABSENT
+from chopper_core.tables.unread import MOST_LETTERS, MOST_NAMES
 from chopper_core.util.arrays import Int64
 from chopper_core.util.patterns import late
 
@@ -339,11 +340,17 @@ class UnreadFields(dict[str, set[str]]):
         """Look at the events of a JSON array."""
         with suppress(*DECODE_ERRORS):
             for event in msgspec.json.decode(text):
-                category, args = event.get("cat", ""), event.get("args")
-                # Those without a category name processes, or are counters and memory.
-                if isinstance(category, str) and category and event.get("ph") == COMPLETE:
-                    unread = {*event, *(args if isinstance(args, dict) else ())}
-                    self.setdefault(category, set()).update(unread - _READ_FIELDS - _OF_DRAWING)
+                self.see(event)
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        category, args = event.get("cat", ""), event.get("args")
+        # Those without a category name processes, or are counters and memory.
+        if isinstance(category, str) and category and event.get("ph") == COMPLETE:
+            unread = {*event, *(args if isinstance(args, dict) else ())}
+            names = unread - _READ_FIELDS - _OF_DRAWING
+            if names and len(self) < MOST_NAMES:
+                known = self.setdefault(category, set())
+                known.update([name[:MOST_LETTERS] for name in names][: MOST_NAMES - len(known)])
 
     def join(self, other: Mapping[str, set[str]]) -> None:
         for category, names in other.items():

@@ -184,6 +184,7 @@ class _PacketReader:
         fields["ts"] = (start_ns - self.base_ns) / 1000
         # A slice without an end has no valid time.
         fields["dur"] = duration_ns / 1000 if duration_ns >= 0 else None
+        self.tables.unread.see({"ph": "X", **fields})
         self._events.append(event_of({"ph": "X", **fields}))
         if len(self._events) >= _BATCH:
             self._flush()

@@ -19,11 +19,15 @@ from chopper_core.analyses.leads import (
     all_gpus_note,
     lead_changes,
     leads,
+    of_all_gpus,
 )
 from chopper_core.analyses.matched_kernels import Occurrences, sums_by
+from chopper_core.analyses.power_samples import WINDOW_NS, columns_of_samples, samples_of
 from chopper_core.analyses.rank_figures import delays, rank_waits, waits_by
-from chopper_core.analyses.rows import LabelledRows, Own, Partition
-from chopper_core.analyses.step_traffic import traffic_columns
+from chopper_core.analyses.rows import ALL_GPUS, LabelledRows, Own, Partition
+from chopper_core.analyses.step_times import step_times
+from chopper_core.analyses.step_traffic import COLUMNS as TRAFFIC_COLUMNS
+from chopper_core.analyses.step_traffic import totals_of_traffic, traffic_columns
 from chopper_core.analyses.why_late import why_late
 from chopper_core.columns import METRICS, Scope, Values, heat_of, is_measured, numbered, worded
 from chopper_core.model.charts import LineChart
@@ -34,9 +38,10 @@ from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, child_of
 from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import counts_of, median_of, medians_along, ratios, sums_of
 from chopper_core.views.ranks.rank_columns import by_part, waits_map
-from chopper_core.views.shared.table_view import table_view
+from chopper_core.views.shared.table_view import known_columns, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec, any_level
 
 SPEC: Final = ViewSpec(
@@ -50,6 +55,7 @@ SPEC: Final = ViewSpec(
 )
 
 _SIGNALS: Final = ("gfx_mhz", *HEAT, "power_w")
+_OF_SAMPLES: Final = ("mean_power_w", "peak_power_w", "mean_gfx_mhz", "mean_hot_c", "hottest_c")
 _ALWAYS: Final = ("idle_host_ns", "exposed_comm_ns")
 """Metrics of the scope shown next to the leads."""
 _KINDS: Final = {
@@ -69,7 +75,12 @@ _MOST_NAMED: Final = 16
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    stand, whole = leads(run, view)
+    try:
+        stand, whole = leads(run, view)
+    except NothingToShow as error:
+        if view.by in ("", "gpu") and len(step_times(run, of_all_gpus(view)).gpus) > 1:
+            return _uncompared(run, of_all_gpus(view), str(error))
+        raise
     found = run.memo(("ranks", whole), lambda: _of_all_gpus(stand, whole))
     return replace(found, notes=(*all_gpus_note(view), *found.notes))
 
@@ -78,7 +89,10 @@ def _of_all_gpus(stand: RankLeads, view: View) -> ViewResult:
     by, base = view.by or "gpu", base_of(stand.run, view).of_iterations(stand.iterations)
     if by == NODE or by in stand.table.coordinates:
         return by_part(stand.run, view, by, stand.gpus, _by_gpu(stand, view, base))
-    return _by_gpu(stand, view, base) if by == "gpu" else _by_label(stand, view, by, base)
+    if by == "gpu":
+        # Who holds the others back comes first.
+        return replace(_by_gpu(stand, view, base), sort="-delay_ns")
+    return _by_label(stand, view, by, base)
 
 
 def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
@@ -123,18 +137,46 @@ def _by_gpu(stand: RankLeads, view: View, base: Base) -> ViewResult:
         *("mean_lead_ns", "delay_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct", *signals),
         *("extra_host_ns", "starts_last_pct", "span_ns", "throughput_x", "lead_ns"),
         *("extra_work_ns", "extra_launch_ns", *_ALWAYS),
-        *(metric.name for metric, _ in traffic),
+        *known_columns(traffic),
     )
+    whole = [(metric, metric.compute(replace(scope, nodes=stand.node))) for metric in registered]
     return table_view(
         view,
         LabelledRows("gpu", [str(gpu) for gpu in stand.gpus]),
         own,
-        [(metric, metric.compute(replace(scope, nodes=stand.node))) for metric in registered],
+        [*whole, *totals_of_traffic(run, stand.gpus, traffic)],
         shown=shown,
         headline=headline(stand, base),
         notes=notes(stand),
         charts=(_leads_chart(stand), *waits_map(stand, base)),
         base=base,
+    )
+
+
+def _uncompared(run: Run, view: View, why: str) -> ViewResult:
+    """GPUs without a kernel in common, such as one of each pipeline stage: their own figures."""
+    times, found = step_times(run, view), samples_of(run, view, WINDOW_NS)
+    traced = times.gpus.tolist()
+    gpus = sorted({*traced, *(each.gpu for each in found)})
+    each_ns = dict(zip(traced, times.by_gpu_ns.tolist(), strict=True))
+    traffic = traffic_columns(run, view, gpus)
+    own = [
+        (rank_figures.ITERATION_TIME, numbered([each_ns.get(gpu) for gpu in gpus])),
+        *(columns_of_samples(run, found, None) if len(found) == len(gpus) else ()),
+        *traffic,
+    ]
+    alone = len(gpus) - len(traced)
+    return table_view(
+        view,
+        LabelledRows("gpu", [str(gpu) for gpu in gpus]),
+        own,
+        totals_of_traffic(run, gpus, traffic),
+        total_title=ALL_GPUS,
+        opens=lambda row: child_of(view, "gpu", str(gpus[row])) if gpus[row] in traced else view,
+        shown=known_columns(own, ("span_ns", *_OF_SAMPLES, *TRAFFIC_COLUMNS)),
+        headline=(why,),
+        notes=(f"{alone} of {len(gpus)} GPUs have telemetry alone",) if alone else (),
+        base=base_of(run, view).applied,
     )
 
 

@@ -1,0 +1,56 @@
+"""The place and the reason within findings: layers, the end of a step, what drifts, what grows."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from chopper_core.findings.rule import drift_of
+from chopper_core.findings.titles import MAX_TITLE
+from tests.bench import causes as bench
+from tests.bench.causes import planted
+
+
+def test_values_drift_where_a_line_explains_them() -> None:
+    noise = np.random.default_rng(1).normal(0, 1, 40)
+    rising = 100 + 0.5 * np.arange(40) + noise
+    ends = drift_of(rising, 0.03)
+    assert ends == pytest.approx((100, 119.5), abs=2)
+    assert drift_of(rising[::-1], 0.03) == pytest.approx((119.5, 100), abs=2)
+    # Noise alone, a rise within it, too small a rise, few values, and unknown ones are no drift.
+    assert drift_of(100 + noise, 0.03) is None
+    assert drift_of(100 + 0.05 * np.arange(40) + noise, 0.03) is None
+    assert drift_of(np.linspace(100, 102, 40), 0.03) is None
+    assert drift_of(np.linspace(100, 120, 9), 0.03) is None
+    assert drift_of(np.where(np.arange(40) == 3, np.nan, rising), 0.03) is None
+
+
+CASES = (
+    # Cause, style, what the first finding says, and what its title does.
+    (
+        "hipMalloc in one layer",
+        "module",
+        r"hipMalloc\) in layer 1:",
+        "memory allocation in layer 1",
+    ),
+    (
+        "a stall after the optimizer",
+        "annotated",
+        "at the end of the step",
+        "at the end of the step",
+    ),
+    ("data that take ever longer", "module", r"growing gradually from \S+ \S+ to", "Data loading"),
+    ("a step that compiles", "module", "by compiling .* in iteration", "Compiling"),
+    ("experts of one GPU with more tokens", "fsdp", r"mostly in layers \d and \d \(mlp", "FLOPs"),
+)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("cause", "style", "words", "titled"), CASES)
+def test_a_finding_names_where_and_why(cause: str, style: str, words: str, titled: str) -> None:
+    found = bench.findings_of(bench.opened(planted.plant(cause, 1, 0.05, style).run))
+    assert re.search(words, found[0].detail), found[0].detail
+    assert titled in found[0].title and len(found[0].title) <= MAX_TITLE
+    assert "…" not in found[0].title
