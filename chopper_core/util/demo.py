@@ -23,3 +23,11 @@ def demo_path() -> Path:
             here = Path.cwd()
             return path.relative_to(here) if path.is_relative_to(here) else path
     raise DataError(f"the demo run is missing: no {_FOLDER} next to or inside {root}")
+
+
+def is_demo(name: str) -> bool:
+    """Whether a run's name is that of the demo run, or its path."""
+    try:
+        return name == DEMO or Path(name).resolve() == demo_path().resolve()
+    except (DataError, OSError, ValueError):
+        return False

@@ -249,7 +249,7 @@ def test_the_first_answer_does_not_wait_for_the_writing(
     assert isinstance(run.derived, Derived) and not list(copy.glob(f"{atomic.DERIVED}/*"))
     let.set()
     run.derived.wait()
-    assert len(_files(copy)) == 1
+    assert "ranks" in {path.name.partition("-")[0] for path in _files(copy)}
 
 
 def test_a_kill_while_it_is_written_leaves_nothing_half(copy: Path) -> None:
@@ -273,4 +273,5 @@ def test_a_kill_while_it_is_written_leaves_nothing_half(copy: Path) -> None:
     assert left and all(path.name.startswith(".") for path in left)
     whole = _json(copy, "?view=ranks", lambda name: open_run(name, jobs=1))
     assert _json(copy, "?view=ranks") == whole
-    assert [path.name.partition("-")[0] for path in _files(copy)] == ["ranks"]
+    assert "ranks" in {path.name.partition("-")[0] for path in _files(copy)}
+    assert not any(path.name.startswith(".") for path in _files(copy))

@@ -59,6 +59,13 @@ async def test_the_progress_is_shown_and_cancelled() -> None:
     assert ended.wait(5)
 
 
+def test_the_demo_says_what_it_is_while_it_is_read_for_the_first_time(demo: Path) -> None:
+    said = "the generated run of Chopper: its traces are read once"
+    for name, is_said in (("demo", True), (str(demo), True), ("a/run", False)):
+        lines = LoadingPane(name).lines(80, 24)
+        assert (said in "".join(part for line in lines for part, _ in line)) == is_said
+
+
 def loading(go_on: Event) -> ChopperApp:
     """An app whose run opens once it may."""
 
