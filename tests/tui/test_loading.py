@@ -59,11 +59,17 @@ async def test_the_progress_is_shown_and_cancelled() -> None:
     assert ended.wait(5)
 
 
-def test_the_demo_says_what_it_is_while_it_is_read_for_the_first_time(demo: Path) -> None:
-    said = "the generated run of Chopper: its traces are read once"
-    for name, is_said in (("demo", True), (str(demo), True), ("a/run", False)):
-        lines = LoadingPane(name).lines(80, 24)
-        assert (said in "".join(part for line in lines for part, _ in line)) == is_said
+async def test_the_demo_says_what_it_is_while_it_is_read_for_the_first_time() -> None:
+    go_on, said = Event(), "the generated run of Chopper: its traces are read once"
+    app = loading(go_on)
+    async with app.run_test(size=(80, 24)) as pilot:
+        pane = app.screen.query_one(LoadingPane)
+        for name, is_said in (("demo", True), (str(DEMO / "fsdp2"), True), ("a/run", False)):
+            pane._run_name = name
+            text = "".join(part for line in pane.lines(80, 24) for part, _ in line)
+            assert (said in text) == is_said
+        go_on.set()
+        await until_open(app, pilot)
 
 
 def loading(go_on: Event) -> ChopperApp:
