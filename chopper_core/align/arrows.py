@@ -23,7 +23,8 @@ def arrow_pairs(trace: Trace) -> Index:
     """Pairs of rows of activities, the one that waits second; n x 2.
 
     An arrow starts as one node ends and ends as another begins, on their devices and lanes. Of
-    several activities of a device at that moment, that on a stream of the lane's number counts;
+    several activities of a device at that moment, that drawn in the lane counts, or on a stream of
+    its number;
     an arrow that leads to none of them is left out. Nodes that are no activities hand on what they
     wait for.
     """
@@ -32,10 +33,12 @@ def arrow_pairs(trace: Trace) -> Index:
         return np.zeros((0, 2), np.intp)
     ends_ns = activities.start_ns + activities.duration_ns
     own = np.flatnonzero(activities.graph_node > 0)
+    drawn = trace.figures.get("logical_lane", np.full(len(activities), np.nan))
+    lanes = np.where(np.isfinite(drawn), np.nan_to_num(drawn), activities.stream).astype(np.int64)
     # Activity or node by device and moment: at its end where an arrow starts, else at its begin.
     at: dict[tuple[bool, int, int], list[tuple[_Node, int]]] = defaultdict(list)
     for is_start, times in ((True, ends_ns), (False, activities.start_ns)):
-        columns = (own, activities.device[own], times[own], activities.stream[own])
+        columns = (own, activities.device[own], times[own], lanes[own])
         rows = zip(*(each.tolist() for each in columns), strict=True)
         for row, device, time, stream in rows:
             at[is_start, device, time].append((row, stream))

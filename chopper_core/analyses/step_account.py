@@ -315,8 +315,10 @@ def facts_of(step: Step) -> str:
     ranks = len({gpu.rank for gpu in run.gpus})
     if run.world > ranks:
         found.append(f"{ranks} of {run.world} ranks")
-    gap = 0 if step.times.iterations or step.view.path else gap_of_programs(run.table)
-    between = f"{time(gap)} of it is one gap, as between two programs" if gap else ""
+    has_steps = step.times.iterations or step.view.path
+    gap, is_cut = (0, False) if has_steps else gap_of_programs(run)
+    how = "between two programs left out" if is_cut else "of it is one gap, as between two programs"
+    between = f"{time(gap)} {how}" if gap else ""
     return facts(*found, _iterations(step), between, _sources(step))
 
 

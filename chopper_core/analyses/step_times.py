@@ -18,9 +18,9 @@ from chopper_core.model.column_names import FLOPS, TOKENS
 from chopper_core.model.groups import Groups
 from chopper_core.model.parallel import SHARING
 from chopper_core.model.phrases import percent
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, between_programs
 from chopper_core.model.settings import Setting
-from chopper_core.model.table import NO_LABEL, KernelTable
+from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Float64, Int64, Mask
 from chopper_core.util.grouping import (
@@ -312,7 +312,13 @@ def more_work(run: Run, gpus: Sequence[int], iterations: Sequence[int], ratio: R
     return ""
 
 
-def gap_of_programs(table: KernelTable) -> int:
-    """Idle time that is most of the run's, as between two programs, in ns; 0 without any."""
+def gap_of_programs(run: Run) -> tuple[int, bool]:
+    """Idle time that is most of a run's without steps, as between two programs, in ns, 0 without
+    any; and whether it is so long that it is charged to nothing."""
+    gaps = (between_programs(run, gpu.index) for gpu in run.gpus if len(run.table))
+    cut_ns = max((end - begin for begin, end in gaps), default=0)
+    if cut_ns:
+        return cut_ns, True
+    table = run.table
     gap, span = int(table.idle_ns.max(initial=0)), int(np.ptp(table.start_ns)) if len(table) else 0
-    return gap if gap > max(span / 2, _LEAST_GAP_NS) else 0
+    return (gap if gap > max(span / 2, _LEAST_GAP_NS) else 0), False

@@ -76,11 +76,13 @@ def missing_data(context: FindingsContext) -> Iterator[Finding]:
 def _programs(context: FindingsContext) -> Gaps:
     """Idle time between two programs, which is that of neither."""
     is_whole = context.iterations == (NO_LABEL,) and not context.view.path
-    if is_whole and (gap := gap_of_programs(context.table)):
+    gap, is_cut = gap_of_programs(context.run) if is_whole else (0, False)
+    if gap:
+        whose = "it is charged to nothing" if is_cut else "that is idle time of neither"
         yield (
             f"{time(gap)} is one gap between activities: two programs?",
             f"{time(gap)} is one gap between activities: if two programs ran one after another, "
-            "that is idle time of neither",
+            f"{whose}",
             context.with_view("launch", sort="-idle_ns"),
         )
 

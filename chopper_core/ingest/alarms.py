@@ -20,6 +20,8 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import median_of
 
 STEP_TIME: Final = "step_time"
+STALL: Final = "stall"
+"""The alarm that needs no limit: no step ends."""
 _ALARM: Final = re.compile(
     r"\s*(\w+)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*(%?)(?:\s+for\s+(\d+(?:\.\d+)?)\s*s)?\s*"
 )
@@ -75,7 +77,7 @@ class AlarmWatch:
         base = next(iter(run.others.values()), None)
         for alarm in self.alarms:
             if alarm.name == STEP_TIME:
-                for text, holds in self._of_steps(run, base, alarm):
+                for text, holds in self._of_steps(run, recent, base, alarm):
                     recent.note(alarm.text, STEP_TIME, None, text, holds=holds)
                 continue
             for (name, gpu), series in recent.series.items():
@@ -86,13 +88,13 @@ class AlarmWatch:
         known = {key: each for key, each in recent.series.items() if len(each)}
         self._newest_ns = {key: int(each.begins_ns[-1]) for key, each in known.items()}
 
-    def _of_steps(self, run: Run, base: Run | None, alarm: Alarm) -> Iterator[tuple[str, bool]]:
+    def _of_steps(
+        self, run: Run, recent: RecentSamples, base: Run | None, alarm: Alarm
+    ) -> Iterator[tuple[str, bool]]:
         """A sentence per new step, '' within the limit, and whether it is the newest."""
-        steps = None if run.is_sampled_only else step_times(run, View(run.name))
-        if steps is None or not steps.iterations:
+        times_ms, numbers = _steps_of(run, recent)
+        if not numbers:
             return
-        order = np.argsort(steps.iterations)
-        times_ms, numbers = steps.each_ns[order] / 1e6, np.array(steps.iterations)[order].tolist()
         before, self._steps = self._steps, frozenset(numbers)
         new = [
             at for at, number in enumerate(numbers) if before is not None and number not in before
@@ -111,6 +113,19 @@ class AlarmWatch:
                 )
                 text = f"iteration {numbers[at]} took {times_ms[at]:.4g} ms{change} ({alarm.text})"
             yield text, at == len(numbers) - 1
+
+
+def _steps_of(run: Run, recent: RecentSamples) -> tuple[Float64, list[int]]:
+    """The times of steps in ms, and their numbers: of a job that publishes each, all of them but
+    those that a profiler slows."""
+    if len(job := recent.steps.job()):
+        own = ~job.profiled
+        return job.time_ns[own] / 1e6, job.number[own].tolist()
+    steps = None if run.is_sampled_only else step_times(run, View(run.name))
+    if steps is None or not steps.iterations:
+        return np.empty(0), []
+    order = np.argsort(steps.iterations)
+    return steps.each_ns[order] / 1e6, np.array(steps.iterations)[order].tolist()
 
 
 def _of_signal(

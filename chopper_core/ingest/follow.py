@@ -17,19 +17,21 @@ from msgspec.structs import replace
 
 from chopper_core.analyses.step_times import step_times
 from chopper_core.ingest import cache
-from chopper_core.ingest.alarms import AlarmWatch
+from chopper_core.ingest.alarms import STALL, STEP_TIME, AlarmWatch
 from chopper_core.ingest.batches import read_again
 from chopper_core.ingest.feeds import Feed
 from chopper_core.ingest.log_tail import LogTails
 from chopper_core.ingest.open import inputs_of
 from chopper_core.ingest.recorded import RecordedRun, recorded_at
+from chopper_core.ingest.step_tails import StepTails
 from chopper_core.ingest.tail import Tail
 from chopper_core.ingest.watch import RunFiles, deleted_text
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.recent import AlarmEvent, RecentSamples
+from chopper_core.model.recent_steps import JobSteps
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.record.manifest import MANIFEST
+from chopper_core.record.manifest import MANIFEST, is_ring
 from chopper_core.sources.registry import (
     Failures,
     Family,
@@ -92,6 +94,7 @@ class Follower:
         self._folder = atomic.temporary_path(folder / "followed", "new")
         self._tails: dict[Path, Tail] = {}
         self._logs = LogTails()
+        self._steps = StepTails()
         self._of_trainers: set[Path] = set()
         """The files that are trainers' logs."""
         self._read: Mapping[str, FileState] = {}
@@ -169,7 +172,9 @@ class Follower:
         before, self._before = self._before, state
         both = {*state, *self._read}
         changed = {path for path in both if state.get(path) != self._read.get(path)} | self._late
-        growing = {path for path in changed & state.keys() if self._is_tailed(Path(path))}
+        growing = {
+            path for path in changed & state.keys() if is_ring(path) or self._is_tailed(Path(path))
+        }
         logs = {path for path in changed - growing if self._is_log(Path(path))}
         others = {path for path in changed - growing - logs if not self._is_status(path)}
         self._unsettled = {path for path in others if state.get(path) != before.get(path)}
@@ -198,8 +203,20 @@ class Follower:
             for path in self.folder.iterdir():
                 self._tails.setdefault(path, Tail(path))
         came = [tail.read(self.recent, self.run) for tail in [*self._tails.values()]]
+        came.append(self._tail_steps())
         self.alarms.look(self.run, self.recent)
         return any(came)
+
+    def _tail_steps(self) -> bool:
+        """Read new steps; False without any, and without news of a stall."""
+        recent, now_s = self.recent, time.time()
+        has_come = self._steps.read(self._before or self._read, recent.steps, now_s)
+        if has_come:
+            recent.newest_s = now_s
+        text = "" if recent.has_ended else recent.steps.stall(now_s)
+        before = [event.text for event in recent.open_alarms if event.alarm == STALL]
+        recent.note(STALL, STEP_TIME, None, text, holds=bool(text))
+        return has_come or before != [text] * bool(text)
 
     @property
     def is_reading(self) -> bool:
@@ -316,6 +333,7 @@ SCHEMA: Final = "chopper.live/1"
 def follow_lines(follower: Follower) -> Iterator[Escaped]:
     """A line of JSON per new step, alarm and time with samples, until the run has ended."""
     steps: set[int] = set()
+    start = published = -1
     told: list[AlarmEvent] = []
     samples, at_rest = NewSamples(), 0
     while at_rest < _LOOKS or not follower.recent.has_ended:
@@ -326,6 +344,12 @@ def follow_lines(follower: Follower) -> Iterator[Escaped]:
             for number in sorted(rows.keys() - steps):
                 yield _line(step=number, step_time_ns=rows[number], gpus=len(times.gpus))
             steps |= rows.keys()
+        job, born = recent.steps.job(), recent.steps.born_ns
+        if born != start:
+            start, published = born, -1
+        for place in np.flatnonzero(job.number > published).tolist():
+            yield _line(**_described_step(job, place))
+        published = max([published, *job.number[-1:].tolist()])
         for time_ns, gpus in samples.of(recent):
             yield _line(time_ns=time_ns, gpus=gpus)
         for event in recent.events:
@@ -336,6 +360,20 @@ def follow_lines(follower: Follower) -> Iterator[Escaped]:
         is_new = follower.poll() is not None
         has_come = follower.tail() or is_new or follower.is_reading
         at_rest = 0 if has_come else at_rest + 1
+
+
+def _described_step(job: JobSteps, place: int) -> dict[str, object]:
+    """A published step, with what is known of it."""
+    return {
+        "published_step": int(job.number[place]),
+        "step_time_ns": float(job.time_ns[place]),
+        "end_ns": int(job.end_ns[place]),
+        "ranks": int(job.ranks[place]),
+        "tokens_per_rank": float(job.tokens[place]),
+        "evaluation_ns": float(job.evaluation_ns[place]),
+        "checkpoint_ns": float(job.checkpoint_ns[place]),
+        "profiled": bool(job.profiled[place]),
+    }
 
 
 class NewSamples:

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.record.manifest import RING
 from chopper_core.sources.registry import Failures, FoundFiles, SourceFile
 from chopper_core.sources.trainer.steps import TrainerLog, joined_columns
 from chopper_core.tables.losses import merged_losses
@@ -20,7 +21,7 @@ from chopper_core.util.progress import Progress
 _ENDS: Final = (b"\n", b"\r")
 _CHECKED: Final = 1 << 10
 """Bytes before the place up to which a file was read that tell whether it is another one."""
-_FORMATS: Final = ("jsonl", "gz", "json")
+_FORMATS: Final = ("jsonl", "gz", "json", RING)
 """Endings of files that are read as a whole: their lines depend on earlier ones."""
 
 

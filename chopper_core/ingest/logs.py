@@ -13,7 +13,14 @@ from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.table import empty_table
 from chopper_core.model.training import TrainedSteps
-from chopper_core.sources.registry import Failures, Family, FoundFiles, ListedPaths
+from chopper_core.record.manifest import is_ring
+from chopper_core.sources.registry import (
+    Failures,
+    Family,
+    FoundFiles,
+    ListedPaths,
+    SkippedFile,
+)
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct
 from chopper_core.util.progress import Progress
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
 ReadLogs = Callable[[FoundFiles, Progress], "tuple[list[TrainerLog], Failures]"]
 """Reads trainers' logs, and says why others can't be read."""
 _NAMES: Final = "trainer logs"
+_SAME: Final = "has the steps of a recording; those of the trainer's own log are shown"
 
 
 def read_logs(found: FoundFiles, progress: Progress) -> tuple[list[TrainerLog], Failures]:
@@ -33,7 +41,7 @@ def read_logs(found: FoundFiles, progress: Progress) -> tuple[list[TrainerLog], 
 
 def with_logs(run: Run, paths: ListedPaths, progress: Progress, read: ReadLogs = read_logs) -> Run:
     """The run with the steps of the logs at its paths; what can't be read is in `Run.failed`."""
-    found = paths.found(Family.TRAINER)
+    found = _without_rings(paths.found(Family.TRAINER))
     if not found.files:
         return with_skipped(run, found)
     # Most runs have no log.
@@ -45,6 +53,15 @@ def with_logs(run: Run, paths: ListedPaths, progress: Progress, read: ReadLogs =
         tables, sources = joined_logs(logs)
         run = replace(run, side_tables={**run.side_tables, **tables}, logs=sources)
     return with_skipped(run, found, (file.path for file in found.files))
+
+
+def _without_rings(found: FoundFiles) -> FoundFiles:
+    """The files without what a recording has of steps that a trainer's own log has, too."""
+    logs = [file for file in found.files if not is_ring(file.path)]
+    if not logs or len(logs) == len(found.files):
+        return found
+    rings = [SkippedFile(file.path, _SAME) for file in found.files if is_ring(file.path)]
+    return replace(found, files=logs, skipped=[*found.skipped, *rings])
 
 
 def with_skipped(run: Run, found: FoundFiles, read: Iterable[Path] = ()) -> Run:

@@ -55,6 +55,7 @@ from chopper_core.model.settings import in_name
 from chopper_core.model.side_table import MemoryEvents, side_tables
 from chopper_core.model.table import NO_TIME, KernelTable, empty_table
 from chopper_core.model.training import FailedAllocations
+from chopper_core.record.manifest import is_ring
 from chopper_core.sources.foreign import NoActivityError, OnlyRangesError, what_is
 from chopper_core.sources.kineto.events import COUNTER_CATEGORY
 from chopper_core.sources.ranks import (
@@ -161,8 +162,10 @@ def inputs_of(run: Run) -> list[str]:
 
 
 def _replaced(run: Run, before: Mapping[str, FileState]) -> str | None:
-    """A file of the run that is another one than before; one that grows, as telemetry, is not."""
-    states = ((path, before[path], state_of(path)) for path in inputs_of(run) if path in before)
+    """A file of the run that is another one than before; one that grows, as telemetry, is not, nor
+    is a ring of steps."""
+    paths = [path for path in inputs_of(run) if path in before and not is_ring(path)]
+    states = ((path, before[path], state_of(path)) for path in paths)
     return next((path for path, then, now in states if then != now and now[0] <= then[0]), None)
 
 
@@ -236,8 +239,8 @@ def _untraced(opening: RunInputs) -> Run | None:
 def _of_ranges(
     opening: RunInputs, ranges: list[Path], failed: list[tuple[str, str]], *, has_samples: bool
 ) -> Run:
-    """The run of counters where no trace can be read, else of telemetry where the traces are whole
-    and have no GPU activity; raises DataError without them."""
+    """The run of counters where no trace can be read, else of telemetry or steps where the traces
+    are whole and have no GPU activity; raises DataError without them."""
     why = " ".join(reason for _, reason in failed[:3])
     try:
         counted = _counted(opening, ranges)
@@ -245,7 +248,7 @@ def _of_ranges(
         raise DataError(why or str(error)) from error
     found = counted
     if found is None and has_samples:
-        found = _sampled(opening)
+        found = _sampled(opening) or _logged(opening)
     if found is None:
         raise DataError(why)
     return replace(found, failed=(*failed, *found.failed))

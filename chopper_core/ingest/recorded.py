@@ -227,7 +227,8 @@ def _problems(folder: Path, manifest: Manifest) -> Iterator[str]:
         yield "the recording has no end: it was killed, or is still running"
     elif manifest.returncode:
         yield f"the recorded command ended with exit code {manifest.returncode}"
-    yield from recording_problems(folder, manifest.processes)
+    has_windows = manifest.options.get("steps") != 0
+    yield from recording_problems(folder, manifest.processes, has_windows=has_windows)
     for node in manifest.nodes:
         yield from (f"node {node.host}: {step}" for step in clock_steps(node.anchors))
     for name, each in manifest.passes.items():

@@ -112,6 +112,8 @@ class GpuLanes(Struct, frozen=True, eq=False):
     """A figure without a lane."""
     steps: SignalRows | None = None
     """The time of each step, above the rows; those that stand out are `outliers`."""
+    profiled: tuple[int, ...] = ()
+    """The steps among them that the profiler recorded, or was near."""
 
 
 class Roofline(Struct, frozen=True, eq=False):
@@ -390,6 +392,8 @@ class Lanes(Struct, frozen=True, eq=False, kw_only=True):
     classes: tuple[str, ...] = ()
     hosts: Callable[[int, int], LaneCells | None] | None = None
     """The work of the threads that launch on a lane's GPU: operators, and other runtime calls."""
+    late: str = ""
+    """The lane of the GPU that the others wait for, which is shown where not all have room."""
     ghosts: Callable[[int, int], Ghost | None] | None = None
     """The baseline's lane beneath each lane, where there is a baseline."""
     has_own_rows: bool = False

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.recent_steps import RecentSteps
 from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Int64
@@ -115,6 +116,7 @@ class RecentSamples:
         self.newest_s = 0.0
         """When the newest data was written, in seconds since the epoch; 0 without any."""
         self.has_ended = False
+        self.steps = RecentSteps()
         self.events: list[AlarmEvent] = []
         """The latest alarms, the newest last."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.model.accounting import MIN_BETWEEN_PROGRAMS_NS
 from chopper_core.model.column_names import COUNTS_PER_US, SAMPLED, is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.doubts import Doubt, merged_doubts
@@ -70,7 +71,7 @@ from chopper_core.model.table import LEVELS, NO_LABEL, NO_TIME, KernelTable, Kin
 from chopper_core.model.training import LogSource, TrainedSteps
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
-from chopper_core.model.view import Interval, View, resolved
+from chopper_core.model.view import ALL_TIME, Interval, View, resolved
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import (
@@ -592,9 +593,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """The time of a GPU between two windows of the profiler, as far as they reach."""
         traces = self._traces_of.get(self.rank_of[gpu], ())
         begins = sorted(each.span_ns[0] for each in traces)[1:]
-        if not begins:
-            return TimeSpans.running(*np.empty((2, 0), np.int64))
         rows = self.tree().node((str(gpu),)).selection
+        if not begins:
+            begin_ns, end_ns = _between_programs(self.table, rows)
+            is_gap = end_ns > begin_ns
+            return TimeSpans(*np.array([[begin_ns] * is_gap, [end_ns] * is_gap], np.int64))
         start, steps = self.table.start_ns[rows], self.side(HostSteps).spans(gpu)
         end = np.append(start + self.table.duration_ns[rows], steps.end_ns)
         # A step begins before its first activity, and ends after it.
@@ -645,4 +648,40 @@ def interval_of(run: Run, view: View) -> Interval:
     Raises NoSuchNode, and UsageError where the window contains no time of the run.
     """
     end = run.end_ns - run.origin_ns
-    return resolved(view.window, scope_of(run, view), end)
+    scope = scope_of(run, view)
+    if not view.path and view.window == ALL_TIME:
+        ends = longer_program(run, *(run.origin_ns + time for time in scope))
+        scope = (ends[0] - run.origin_ns, ends[1] - run.origin_ns)
+    return resolved(view.window, scope, end)
+
+
+def between_programs(run: Run, gpu: int | None = None) -> tuple[int, int]:
+    """Begin and end of the idle time, in ns, that is most of a run without steps, or of one of its
+    GPUs, and so long that two programs ran one after another; (0, 0) without any. No GPU is charged
+    with its own.
+    """
+    rows = slice(None) if gpu is None else run.tree().node((str(gpu),)).selection
+    return run.memo(("between programs", gpu), lambda: _between_programs(run.table, rows))
+
+
+def _between_programs(table: KernelTable, rows: Selection) -> tuple[int, int]:
+    if not len(table) or (table.iteration[rows] != NO_LABEL).any():
+        return 0, 0
+    order = np.argsort(table.start_ns[rows], kind="stable")
+    start = table.start_ns[rows][order]
+    ends = np.maximum.accumulate(start + table.duration_ns[rows][order])
+    gaps = start[1:] - ends[:-1]
+    if not len(gaps):
+        return 0, 0
+    place = int(gaps.argmax())
+    if gaps[place] <= max(int(ends[-1] - start[0]) // 2, MIN_BETWEEN_PROGRAMS_NS):
+        return 0, 0
+    return int(ends[place]), int(start[place + 1])
+
+
+def longer_program(run: Run, begin_ns: int, end_ns: int) -> tuple[int, int]:
+    """Of the time of two programs that of the longer one; else all of it."""
+    left_ns, next_ns = between_programs(run)
+    if left_ns >= next_ns:
+        return begin_ns, end_ns
+    return max((begin_ns, left_ns), (next_ns, end_ns), key=lambda part: part[1] - part[0])

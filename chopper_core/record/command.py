@@ -72,8 +72,8 @@ class RecordOptions(Struct, frozen=True):
         return {name: getattr(self, name) for name in names}
 
     def check(self) -> None:
-        if self.skip < 1 or self.steps < 1:
-            raise UsageError("--skip and --steps are at least 1: the profiler warms up in a step")
+        if self.skip < 1 or self.steps < 0:
+            raise UsageError("--skip is at least 1: the profiler warms up in a step")
         if self.every and self.every <= self.steps:
             raise UsageError(f"--every {self.every} leaves no step between windows of {self.steps}")
 
@@ -128,7 +128,7 @@ def record(
         # It may have been killed during an export.
         if process.host == manifest.host_name() and not is_running(process.pid):
             _remove_private(run, process)
-    for problem in recording_problems(run, found.processes):
+    for problem in recording_problems(run, found.processes, has_windows=recording.steps > 0):
         say(problem)
     if passes and is_first and code < _BY_SIGNAL:
         return _counted(recording, command, passes, say)

@@ -31,6 +31,9 @@ _HEAD_BYTES: Final = 100
 MANIFEST: Final = "run.json"
 NODES: Final = "nodes"
 PROCESSES: Final = "processes"
+STEPS: Final = "steps"
+RING: Final = ".ring"
+"""The ending of files with each step of a process, in the folder `STEPS`."""
 TRIGGER: Final = "trigger.json"
 """Asks running processes for a window."""
 _ENVIRONMENT: Final = re.compile(
@@ -202,6 +205,11 @@ def publish_part(run_dir: Path, part: RecordedNode | RecordedProcess) -> None:
         path = run_dir / PROCESSES / f"{'-'.join(filter(None, parts))}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, part)
+
+
+def is_ring(path: str | Path) -> bool:
+    """Whether a file has the steps of a process that may go on: it changes without growing."""
+    return str(path).endswith(RING)
 
 
 def is_recording(run_dir: Path) -> bool:

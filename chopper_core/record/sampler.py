@@ -25,6 +25,8 @@ from chopper_core.record.gpus import Cell, GpuLibrary, Sample, open_library
 from chopper_core.record.manifest import (
     NODES,
     PROCESSES,
+    RING,
+    STEPS,
     RecordedNode,
     host_name,
     publish_part,
@@ -40,6 +42,7 @@ _FULL_RATE_S: Final = 600.0
 _RARE_S: Final = 0.1
 """Between readings of energy counters, caps and memory."""
 _ANCHOR_S: Final = 10.0
+_FLUSH_S: Final = 1.0
 _CPU_S: Final = 0.2
 _QUICK: Final = 3
 """Readings of the clocks for each round of samples."""
@@ -182,7 +185,7 @@ class NodeSampler:
         self._began_s = self._looked_s = time.monotonic()
         self._tool: subprocess.Popen[bytes] | None = None
         self._notes: list[str] = []
-        self._tasks = [_Task(_ANCHOR_S, self._anchor)]
+        self._tasks = [_Task(_ANCHOR_S, self._anchor), _Task(_FLUSH_S, self._flush_steps)]
         self._library, reasons = open_library()
         if self._library is not None:
             gpus = GpuSampler(self._library)
@@ -238,6 +241,20 @@ class NodeSampler:
         if self._tool is not None and self._tool.poll() is not None:
             self.node.notes.append(f"{self.node.library.partition(',')[0]} ended early")
         publish_part(self.run_dir, self.node)
+
+    def _flush_steps(self) -> None:
+        """Send what processes of this node wrote of their steps to the other nodes.
+
+        A write to a file that stays open may wait in this node for half a minute, and whoever sends
+        it waits for the file server: not the training.
+        """
+        for path in (self.run_dir / STEPS).glob(f"{self.node.host}-*{RING}"):
+            with suppress(OSError):
+                ring = os.open(path, os.O_RDWR)
+                try:
+                    os.fsync(ring)
+                finally:
+                    os.close(ring)
 
     def _pace_s(self, task: _Task) -> float:
         """The time to the next sample: longer after ten minutes, unless a window is open."""

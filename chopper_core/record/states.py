@@ -9,7 +9,13 @@ from typing import Final
 
 from chopper_core.model.units import Unit, scaled_text
 from chopper_core.record.hooks.state import EXPORTS, LOADED, PROCESSES
-from chopper_core.record.manifest import Manifest, RecordedProcess, RecordedWindow
+from chopper_core.record.manifest import (
+    RING,
+    STEPS,
+    Manifest,
+    RecordedProcess,
+    RecordedWindow,
+)
 
 API: Final = (
     "`with chopper_core.record.profile(RUN) as p:` in the script, with `p.step()`, records it"
@@ -59,6 +65,9 @@ def state_summary(run: Path, manifest: Manifest) -> str:
     of = "GPU" if with_gpu == len(ranks) else "rank"
     held = [count_text(len(ranks), of), count_text(steps, "step")] if ranks else []
     held += [f"{count_text(own, 'trace')} of the script's own profiler"] if own else []
+    rings = len([*(run / STEPS).glob(f"*{RING}")])
+    if rings and not ranks:
+        held.append(f"the time of each step of {count_text(rings, 'process')}")
     held += ["telemetry"] if any(node.samples for node in manifest.nodes) else []
     passes = sum(each.state == "done" for each in manifest.passes.values())
     held += [count_text(passes, "counter pass")] if passes else []
@@ -67,8 +76,8 @@ def state_summary(run: Path, manifest: Manifest) -> str:
     if not held:
         return f"nothing recorded but the processes and clocks, in {at}"
     opens = f"chopper {run} opens it"
-    if not with_gpu and not own:
-        opens = "no rank used a GPU, so its traces have host events only, which chopper can't show"
+    if ranks and not with_gpu and not own:
+        opens = f"no rank used a GPU: its traces have host events only, {opens} without them"
     return f"run with {', '.join(held)} in {at}; {opens}"
 
 
@@ -76,7 +85,9 @@ def count_text(number: int, of: str) -> str:
     return f"{number} {of}{'' if number == 1 else 'es' if of.endswith('s') else 's'}"
 
 
-def recording_problems(run: Path, states: Sequence[RecordedProcess]) -> Iterator[str]:
+def recording_problems(
+    run: Path, states: Sequence[RecordedProcess], *, has_windows: bool = True
+) -> Iterator[str]:
     """What is missing in a recording, and what to do about it."""
     ranks = [state for state in states if state.step >= 0]
     if not states and not (run / PROCESSES / LOADED).exists():
@@ -99,7 +110,7 @@ def recording_problems(run: Path, states: Sequence[RecordedProcess]) -> Iterator
         yield f"{_named(who)}: {sentence}"
     without = [state for state in ranks if not state.windows and not state.stood_down]
     ended = [state for state in without if state.state == "ended"]
-    if ended:
+    if ended and has_windows:
         done = max(state.step for state in ended)
         earlier = f"--skip {max(1, done // 2)} begins it earlier"
         yield f"{_named(ended)}: ended in step {done}, before a window; {earlier}"

@@ -272,7 +272,13 @@ def missing_of(run: Run) -> list[str]:
         return ["no traces and no counters: this telemetry belongs to no run"]
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
     if not run.counters and not any(map(is_counted, run.table.measured)):
-        missing.append("no hardware counters: unit utilisation and its losses are unknown")
+        sampled = [name for name in ("sm_active_pct", "tensor_active_pct") if name in run.measured]
+        what = "what splits compute into its losses is unknown; units were sampled over time: "
+        missing.append(
+            f"no hardware counters of kernels: {what}{', '.join(sampled)}"
+            if sampled
+            else "no hardware counters: unit utilisation and its losses are unknown"
+        )
     elif run.counters:
         without = sorted({gpu.index for gpu in run.gpus} - {source.gpu for source in run.counters})
         if without:

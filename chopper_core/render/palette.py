@@ -61,6 +61,9 @@ NEUTRAL: Final = {
 """Inks without a hue, of series without a meaning, and of what lies behind them."""
 PATTERNED: Final = {"matrix": "▒", "extra": "░", "unknown": "▒"}
 """Inks that share one of 16 colours with another, and the fill that distinguishes them there."""
+AGAIN: Final = "~"
+"""Behind an ink: the same meaning once more in one picture, such as backward next to forward; half
+as far from the ground."""
 _SIXTEEN: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 _CODES: Final = {"dim": "2", "strong": "1", "header": "4", "chosen": "1;4"} | {
@@ -131,6 +134,10 @@ def paint_for(is_terminal: bool, environment: Mapping[str, str]) -> Paint:
     return painted_on_light if is_light_ground else painted_on_dark
 
 
+_FADED: Final = 0.4
+_GROUNDS: Final = ("#0d1117", "#ffffff")
+
+
 def painted(text: str, ink: str, ground: int | None = None) -> str:
     """Text in an ink; blank text and unknown inks stay as they are.
 
@@ -152,7 +159,7 @@ def _code(ink: str, ground: int | None) -> str:
         level = _level(ink)
         if level is not None:
             return f"38;5;{level};48;5;{level}"
-        return _true(ink, ground, 38) or _CODES.get(ink, "")
+        return _true(ink, ground, 38) or _CODES.get(ink.removesuffix(AGAIN), "")
     behind = _level(back)
     if behind is None:
         if (over := _level(front)) is not None:
@@ -168,8 +175,17 @@ def _code(ink: str, ground: int | None) -> str:
     return f"38;5;{_text_on(behind) if over is None else over};48;5;{behind}"
 
 
+def again(colour: str, ground: str) -> str:
+    """The colour of an ink that is used once more, on a ground."""
+    return mixed(colour, ground, _FADED)
+
+
 def _true(ink: str, ground: int | None, kind: int) -> str:
-    return "" if ground is None or ink not in MEANINGS else _rgb(MEANINGS[ink][ground], kind)
+    name = ink.removesuffix(AGAIN)
+    if ground is None or name not in MEANINGS:
+        return ""
+    colour = MEANINGS[name][ground]
+    return _rgb(again(colour, _GROUNDS[ground]) if name != ink else colour, kind)
 
 
 def _rgb(colour: str, kind: int) -> str:

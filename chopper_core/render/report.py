@@ -6,10 +6,13 @@ file says passes through `clean` and `escape`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -17,7 +20,7 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.phrases import BETWEEN_FACTS
 from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
-from chopper_core.model.view import View
+from chopper_core.model.view import View, complete_order
 from chopper_core.render import info
 from chopper_core.render.drawing import Piece, picture
 from chopper_core.render.exchange import limit_notes
@@ -45,6 +48,7 @@ _MAX_BYTES: Final = 2_000_000
 
 
 _PART: Final = ' class="part"'
+_DIM: Final = ' class="dim"'
 
 
 class Look(Struct, frozen=True):
@@ -61,11 +65,15 @@ class Section(Struct, frozen=True):
     title: str
     view: str
     by: str = ""
+    is_of_worst_step: bool = False
+    """Whether it is of the slowest step alone, where the run has several."""
 
 
 SECTIONS: Final = (
     Section("Overview", "overview"),
     Section("Findings", "findings"),
+    Section("What if", "whatif"),
+    Section("Slowest step", "timeline", is_of_worst_step=True),
     Section("Operations", "", "operation"),
     Section("Kernels", "kernels"),
     Section("What the kernels lose", "overheads"),
@@ -77,31 +85,39 @@ SECTIONS: Final = (
 )
 
 _STYLE: Final = """
-:root{color-scheme:light dark;--page:#fff;--text:#24292f;--strong:#000;--dim:#59636e;--line:#c8d1da}
+:root{color-scheme:light dark;--page:#fff;--text:#24292f;--strong:#000;--dim:#59636e;--line:#c8d1da;
+--bar:#2f90e9;--warning:#a16700;--alarm:#b70100;--good:#026c75}
 body{background:var(--page);color:var(--text);font:14px/1.45 system-ui,sans-serif;
 max-width:1080px;margin:0 auto;padding:16px;overflow-wrap:anywhere}
 h1,h2{color:var(--strong);line-height:1.2}h1{font-size:22px}h2{font-size:17px;margin:32px 0 8px;
 border-bottom:1px solid var(--line);padding-bottom:4px}
 nav a{margin-right:12px}a{color:inherit}p{margin:6px 0}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 14px;margin:10px 0}
+dt{color:var(--dim)}dd{margin:0;color:var(--strong)}dd.dim{color:var(--dim)}
 .head{font-size:16px;color:var(--strong)}.dim,.note{color:var(--dim)}
 .wide{overflow-x:auto;margin:10px 0}svg{max-width:100%;height:auto;display:block}
 svg{fill:var(--strong)}
 svg text{font:13px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--text);
 white-space:pre}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:2px 10px 2px 0;border-bottom:1px solid var(--line);white-space:nowrap}
+th,td{padding:2px 10px 4px 0;border-bottom:1px solid var(--line);white-space:nowrap}
 th{color:var(--dim);font-weight:600}tfoot th{color:var(--strong)}
 code,pre{font:12px ui-monospace,Menlo,Consolas,monospace}pre{overflow-x:auto}
 td:first-child{max-width:340px;overflow:hidden;text-overflow:ellipsis}
 summary{cursor:pointer;color:var(--dim)}ol.findings>li{margin:10px 0}
 li.part{list-style:'└ ';margin-left:20px;counter-increment:list-item 0}
-li i{display:inline-block;height:10px;margin-right:8px;background:var(--dim)}
-@media print{body{max-width:none;print-color-adjust:exact}.wide{overflow:visible}
-table{font-size:10px}h2,.head,li>code{break-after:avoid}tr,svg{break-inside:avoid}
-nav,details:not([open]),summary{display:none}}
+li i{display:inline-block;height:12px;margin-right:8px;vertical-align:-1px;background:var(--bar)}
+@media(max-width:700px){body{padding:10px;font-size:15px}svg{max-width:none}
+dl{grid-template-columns:1fr}dd{margin-bottom:6px}ol,ul{padding-left:22px}
+th:first-child,td:first-child{position:sticky;left:0;background:var(--page);max-width:150px}}
+@media print{:root{color-scheme:light}body{max-width:none;padding:0;print-color-adjust:exact;
+-webkit-print-color-adjust:exact}.wide{overflow:visible}svg{max-width:100%}
+table{font-size:9px}td,th{padding-right:6px}h2,h3,.head,li>code{break-after:avoid}
+tr,svg,li,dl{break-inside:avoid}nav,details:not([open]),summary{display:none}}
 """
-_DARK: Final = """@media (prefers-color-scheme:dark){:root{--page:#0d1117;--text:#c9d1d9;
---strong:#f5f8fb;--dim:#848d97;--line:#39424d}"""
+_DARK: Final = """@media screen and (prefers-color-scheme:dark){:root{--page:#0d1117;--text:#c9d1d9;
+--strong:#f5f8fb;--dim:#848d97;--line:#39424d;--bar:#5f95e4;--warning:#f7b800;--alarm:#e94a4e;
+--good:#45bed6}"""
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -114,10 +130,13 @@ def report(run: Run, view: View, look: Look, version: str, progress: Progress = 
         if section.view == "compare" and view.baseline is None:
             continue
         try:
-            frame = query(run, replace(view, name=section.view, by=section.by))
+            asked = worst_step(run, view) if section.is_of_worst_step else view
+            frame = query(run, replace(asked, name=section.view, by=section.by))
         except ChopperError as error:
             missing.append(f"{section.title}: {error}")
             continue
+        if section.is_of_worst_step and "iteration" in dict(asked.scope):
+            section = replace(section, title=f"{section.title}: {dict(asked.scope)['iteration']}")
         if frame.labels or frame.charts or frame.headline:
             frames.append((section, frame))
     of_all = [
@@ -133,12 +152,76 @@ def report(run: Run, view: View, look: Look, version: str, progress: Progress = 
         parts.append(("Not known", _list(missing)))
     parts.append(("Sources", "".join(_sources(run, view))))
     style = "".join((_STYLE, _rules(classes, look.light), _DARK, _rules(classes, look.dark), "}"))
-    title = [clean(run.name), *of_all, f"written by Chopper {version}"]
-    return escape_lines(_page(title, parts, style))
+    title = [clean(run.name), *of_all]
+    head = {**head_facts(run), "written by": f"Chopper {version}"}
+    return escape_lines(_page(title, head, parts, style))
 
 
-def _page(title: Sequence[str], parts: Sequence[tuple[str, str]], style: str) -> str:
+def worst_step(run: Run, view: View) -> View:
+    """The slowest complete step of a view's scope; the scope where it has no two of them."""
+    order = complete_order(("iteration",))
+    if "iteration" in dict(view.scope):
+        return view
+    asked = View(view.run, order=order, columns=("elapsed_ns",), overrides=view.overrides)
+    steps = query(run, asked)
+    counted = np.flatnonzero(steps.counted())
+    known = [row for row in counted.tolist() if steps.labels[row].isdigit()]
+    if len(known) < 2:
+        return view
+    row = max(known, key=lambda each: steps.values["elapsed_ns"].at(each) or 0.0)
+    gpus = [label for level, label in view.scope if level == "gpu"]
+    of_gpu = complete_order(("iteration", "gpu")) if gpus else order
+    path = (steps.labels[row], *gpus)
+    return replace(view, path=path, order=of_gpu, baseline=None)
+
+
+_UNKNOWN: Final = "not in the files"
+
+
+def head_facts(run: Run) -> dict[str, str]:
+    """When and where a run was made, by which job, command and revision, and what its data lacks:
+    texts by their names."""
+    facts = {name: text for each in run.recordings for name, text in each.facts.items()}
+    hosts = [name.partition(" ")[2] for name in facts if name.startswith("node ")]
+    hosts += [each.host for each in run.sources if each.host]
+    environment = dict(re.findall(r"(\w+)=([^,]*)", facts.get("environment", "")))
+    jobs = [f"Slurm {environment[name]}" for name in ("SLURM_JOB_ID",) if name in environment]
+    ranks = len({gpu.rank for gpu in run.gpus})
+    doubts = [doubt.note for doubt in run.doubts]
+    lacks = [*doubts, *info.missing_of(run)]
+    count = f"{ranks} of {max(run.world, ranks)} ranks, {len(run.gpus)} GPUs"
+    return {
+        "date": facts.get("started") or _date(run) or _UNKNOWN,
+        "host": ", ".join(dict.fromkeys(hosts)) or _UNKNOWN,
+        "job": ", ".join(jobs) or _UNKNOWN,
+        "command": facts.get("command") or _UNKNOWN,
+        "commit": facts.get("revision") or _UNKNOWN,
+        "quality": "; ".join([count, *(lacks or ["nothing in doubt"])]),
+    }
+
+
+def _date(run: Run) -> str:
+    """When the first activity started, where the clock of the files counts from an epoch."""
+    if not _EPOCHS_NS[0] < run.origin_ns < _EPOCHS_NS[1] or run.is_sampled_only:
+        return ""
+    return f"{datetime.fromtimestamp(run.origin_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+_EPOCHS_NS: Final = (946_684_800 * 10**9, 4_102_444_800 * 10**9)
+"""The years 2000 and 2100: other clocks count from a start."""
+
+
+def _page(
+    title: Sequence[str],
+    head_of_run: Mapping[str, str],
+    parts: Sequence[tuple[str, str]],
+    style: str,
+) -> str:
     name, *lines = (escape(clean(line)) for line in title)
+    facts = "".join(
+        f"<dt>{escape(key)}</dt><dd{_DIM * (text == _UNKNOWN)}>{escape(clean(text))}</dd>"
+        for key, text in head_of_run.items()
+    )
     links = "".join(f'<a href="#s{n}">{escape(title)}</a>' for n, (title, _) in enumerate(parts))
     sections = [
         f'<section id="s{n}"><h2>{escape(title)}</h2>\n{body}</section>\n'
@@ -149,7 +232,7 @@ def _page(title: Sequence[str], parts: Sequence[tuple[str, str]], style: str) ->
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">\n'
         f"<title>Chopper: {name}</title>\n<style>{style}</style></head>\n<body>\n"
-        f'<header><h1>{name}</h1><p class="dim">{"<br>".join(lines)}</p>'
+        f'<header><h1>{name}</h1><p class="note">{"<br>".join(lines)}</p><dl>{facts}</dl>'
         f"<nav>{links}</nav></header>\n"
     )
     kept: list[str] = []
@@ -241,7 +324,7 @@ def _worth(frame: Frame, row: int) -> str:
     if isinstance(cost, int | float):
         parts.append(f"costs {time_text(cost)}")
     if isinstance(saving, int | float) and isinstance(share, int | float):
-        bar = f'<i style="width:{min(share, 100.0):.1f}px"></i>' * (share > 0)
+        bar = f'<i style="width:{max(2 * min(share, 100.0), 2.0):.1f}px"></i>' * (share > 0)
         bound = "≤" * frame.values["saving_ns"].is_bound(row)
         parts.append(f"{bar}saves <b>{bound}{time_text(saving)}</b>, {share:.1f} %")
     if isinstance(low, int | float) and isinstance(high, int | float):

@@ -28,10 +28,10 @@ from chopper_core.render.cells import (
 from chopper_core.render.exchange import limit_notes
 from chopper_core.render.glyphs import UNICODE, Glyphs, SparkScale, bar
 from chopper_core.render.names import fitting_names, row_names
-from chopper_core.render.palette import Paint, plain
+from chopper_core.render.palette import MEANINGS, Paint, plain
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.marks import INKS, tints
+from chopper_core.views.shared.marks import INKS, Tint, sign_of, tints
 
 BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
@@ -43,6 +43,10 @@ _HTML_ROWS: Final = 60
 _HTML_NAME: Final = 46
 """Characters of a name in a page, at most; longer ones are cut there."""
 _HTML_GAP: Final = 2
+_HTML_BAR: Final = "linear-gradient(var(--bar,#2f90e9),var(--bar,#2f90e9))"
+_HTML_INKS: Final = {
+    name: f"var(--{name},{MEANINGS[name][1]})" for name in ("warning", "alarm", "good")
+}
 _MAX_ATTRIBUTE: Final = 240
 
 
@@ -228,23 +232,33 @@ def as_html(frame: Frame) -> str:
 def html_table(frame: Frame, count: int, begin: int = 0, room: int | None = None) -> str:
     """The rows of a frame from `begin` up to `count`; below the first ones their total.
 
-    A share has a bar behind it. In a `room` of so many characters, the first columns and that of
-    the order are shown.
+    A share has a bar below it, and a figure that stands out its ink and a sign; a page may choose
+    their colours with `--bar`, `--warning`, `--alarm` and `--good`. In a `room` of so many
+    characters, the first columns and that of the order are shown.
     """
     from html import escape
+
+    metrics = [column.metric for column in column_texts(frame)]
+    marks = [tints(frame, metric) for metric in metrics]
 
     def row(tag: str, cells: Sequence[str], place: int = -1) -> str:
         line = ""
         for at in (0, *shown):
-            style = f"text-align:{'left' if are_words[at] else 'right'}"
-            if at and place >= 0 and names[at - 1] in BARS:
-                share = min(frame.values[names[at - 1]].at(place) or 0.0, 100.0)
-                style += f";background:linear-gradient(90deg,#8884 {share:.1f}%,transparent 0)"
-            line += f"<{tag} style='{style}'>{escape(cells[at])}</{tag}>"
+            style, text = f"text-align:{'left' if are_words[at] else 'right'}", cells[at]
+            if at and place >= 0:
+                if names[at - 1] in BARS:
+                    share = min(frame.values[names[at - 1]].at(place) or 0.0, 100.0)
+                    style += f";background:{_HTML_BAR} 0 100%/{share:.1f}% 4px no-repeat"
+                tint = Tint(marks[at - 1][place])
+                if colour := _HTML_INKS.get(INKS[metrics[at - 1].signed][tint]):
+                    style += f";font-weight:600;color:{colour}"
+                    is_change = metrics[at - 1].signed
+                    text = sign_of(tint, UNICODE.up, UNICODE.down) * (not is_change) + text
+            line += f"<{tag} style='{style}'>{escape(text)}</{tag}>"
         return f"<tr>{line}</tr>"
 
     are_words, (header, total, *body) = _plain_table(frame, count)
-    names = [column.metric.name for column in column_texts(frame)]
+    names = [metric.name for metric in metrics]
     wide = [max(map(len, cells)) + _HTML_GAP for cells in zip(header, total, *body, strict=True)]
     wide[0] = min(wide[0], _HTML_NAME)
     ends = [sum(wide[: at + 1]) for at in range(len(header))]

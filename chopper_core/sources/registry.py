@@ -72,6 +72,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     Family.HOST: (),
     Family.CPU: ("cpu",),
     Family.TRAINER: (
+        "trainer.step_ring",
         "trainer.torchtitan_events",
         "trainer.mlperf",
         "trainer.megatron",

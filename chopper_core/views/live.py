@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import isfinite, nan
 from time import localtime, strftime
+from time import time as clock
 from typing import Final
 
 import numpy as np
@@ -18,8 +20,10 @@ from chopper_core.analyses.step_account import headline_of, step_of
 from chopper_core.analyses.step_times import StepTimes, step_times
 from chopper_core.columns import columns, numbered, worded
 from chopper_core.model import address
-from chopper_core.model.charts import Card, Cards, GpuLanes, Series, SignalRows
+from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, SignalRows
 from chopper_core.model.column_names import EDGE, HOTSPOT
+from chopper_core.model.phrases import facts, percent, time
+from chopper_core.model.recent_steps import JobSteps, RecentSteps
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, Signal, bounds_of
 from chopper_core.model.units import Unit
@@ -39,6 +43,7 @@ SPEC: Final = ViewSpec(
     of="window:SECONDS",
     no_statistic="shows the latest samples",
     takes_samples=True,
+    takes_logs=True,
     is_live=True,
 )
 WINDOW_S: Final = 300.0
@@ -56,6 +61,12 @@ _FIGURES: Final = ("throttle_pct", "vram_bytes")
 _NOW: Final = "of its latest sample, at most 10 s older than the latest of all GPUs"
 _COLUMNS: Final = columns(
     f"""
+    now_step | | step
+        The newest step that its rank has ended.
+    now_step_ns | ns | step
+        The time of that step: until the next one begins.
+    now_doing | | now in
+        What its rank does.
     now_gfx_mhz | MHz | gfx
         The clock {_NOW}.
     now_gfx_util_pct | % | util
@@ -77,7 +88,7 @@ _COLUMNS: Final = columns(
     rank | | rank
         The rank of the job.
     """,
-    missing="no such telemetry of the GPU, or none for 10 s",
+    missing="no such telemetry of the GPU for 10 s; steps need a recording that still runs",
     source="telemetry",
 )
 
@@ -94,7 +105,8 @@ def answer(run: Run, view: View) -> ViewResult:
     lanes_of = [measured[name] for name in _LANES if name in measured] or [*measured.values()]
     curves = [curve for each in lanes_of for curve in each.curves.values()]
     end_ns = max((int(each.edges_ns[-1]) for each in curves if len(each.edges_ns)), default=0)
-    if not end_ns and steps is None:
+    job = run.recent.steps.job() if run.recent is not None else None
+    if not end_ns and steps is None and not job:
         raise NothingToShow("no telemetry yet; put a log of amd-smi or nvidia-smi next to the run")
     now = {name: _latest(signal, gpus, end_ns) for name, signal in measured.items()}
     own = [
@@ -103,10 +115,13 @@ def answer(run: Run, view: View) -> ViewResult:
         if name in now
     ]
     limit = _limits(run, now.get("power_cap_w"), len(gpus))
-    own.insert(3, (_COLUMNS["limit_w"], numbered(limit.tolist())))
-    own += _names(run, gpus)
+    if np.isfinite(limit).any():
+        own.insert(min(3, len(own)), (_COLUMNS["limit_w"], numbered(limit.tolist())))
+    own = [*_of_ranks(run, gpus), *own, *_names(run, gpus)]
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
     cards = _cards(run, view, steps, gpus)
+    row = _live_row(job, steps) if job else _step_row(steps)
+    lanes = tuple(replace(each, steps=row[0], profiled=row[1]) for each in lanes)
     below = (Cards("alarms and findings", cards),) if cards else ()
     return table_view(
         view,
@@ -115,8 +130,11 @@ def answer(run: Run, view: View) -> ViewResult:
         total={},
         opens=lambda row: (power_of_gpu if run.is_sampled_only else _gpu)(view, str(gpus[row])),
         shown=known_columns(own),
-        headline=run.memo(("live headline", view.baseline), lambda: _headline(run, view, steps)),
-        charts=(*(replace(each, steps=_step_row(steps)) for each in lanes), *below),
+        headline=(
+            *_job_headline(run),
+            *run.memo(("live headline", view.baseline), lambda: _headline(run, view, steps)),
+        ),
+        charts=(*(lanes or _step_chart(job)), *below),
     )
 
 
@@ -155,9 +173,83 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
     return tuple(cards[:_MOST_CARDS])
 
 
-def _step_row(steps: StepTimes | None) -> SignalRows | None:
+def _job_headline(run: Run) -> tuple[str, ...]:
+    """The newest step of a running job, its usual time, and the slowest rank."""
+    recent = run.recent.steps if run.recent is not None else RecentSteps()
+    job, now_s = recent.job(), clock()
+    if not len(job):
+        return ()
+    has_ended = run.recent is not None and run.recent.has_ended
+    stall = "" if has_ended else recent.stall(now_s) or recent.doing(now_s)
+    rate, tokens = job.per_second()
+    rank, slower = recent.slowest()
+    within = job.named(len(job) - 1)
+    parts = (
+        stall,
+        f"step {job.number[-1]:,}: {time(float(job.time_ns[-1]))}{f' ({within})' * bool(within)}",
+        f"median {time(job.usual_ns())}, p95 {time(job.usual_ns(0.95))}" * bool(job.plain.any()),
+        f"{rate:.3g} steps/s" * isfinite(rate),
+        f"{tokens:,.0f} tok/s per rank" * isfinite(tokens),
+        f"rank {rank} is slowest, +{percent(slower)}" * (rank >= 0),
+    )
+    starts = recent.starts()
+    before = ""
+    if len(starts) > 1:
+        lasts = [int(each.rows[-1, 0]) for each in starts[-2] if len(each.rows)]
+        until = f", which ended after step {max(lasts):,}" if lasts else ""
+        before = f"start {len(starts)} of the job; the one before{until}" if lasts else ""
+    return (facts(*parts), *[before] * bool(before))
+
+
+def _of_ranks(run: Run, gpus: Sequence[int]) -> Own:
+    """The newest step of the rank of each GPU, and what it does."""
+    current = run.recent.steps.current if run.recent is not None else []
+    by_rank = {each.now.rank: each for each in current}
+    if len(current) == 1 and len(gpus) == 1:
+        by_rank = {run.rank_of[gpus[0]]: current[0]}
+    own = [by_rank.get(run.rank_of[gpu]) for gpu in gpus]
+    if not any(own):
+        return []
+    rows = [each.rows[-1] if each is not None and len(each.rows) else None for each in own]
+    doing = [
+        None if each is None else each.now.doing.format(each.now.step) or "ended" for each in own
+    ]
+    return [
+        (_COLUMNS["now_step"], numbered([nan if row is None else row[0] for row in rows])),
+        (_COLUMNS["now_step_ns"], numbered([nan if row is None else row[2] for row in rows])),
+        (_COLUMNS["now_doing"], worded(doing)),
+    ]
+
+
+def _live_row(job: JobSteps, steps: StepTimes | None) -> tuple[SignalRows, tuple[int, ...]]:
+    """The time of each step, those that stand out, and those that were profiled."""
+    shown = slice(-_MAX_STEPS, None)
+    times_ms, numbers = job.time_ns[shown] / 1e6, job.number[shown]
+    plain = job.plain[shown]
+    apart: tuple[int, ...] = ()
+    with suppress(UsageError):  # of few steps
+        own = np.flatnonzero(plain)
+        apart = tuple(own[[*outliers(numbered(times_ms[own].tolist())).rows]].tolist())
+    span = float(numbers[0]), float(numbers[-1])
+    row = times_ms.reshape(1, -1)
+    drawn = ("step ms",), row, row[:, -1], apart
+    profiled = tuple(np.flatnonzero(job.profiled[shown]).tolist())
+    return SignalRows("step ms", "", "step", "", span, *drawn), profiled
+
+
+def _step_chart(job: JobSteps | None) -> tuple[LineChart, ...]:
+    """The time of each step, without signals of GPUs."""
+    if not job:
+        return ()
+    shown = slice(-_MAX_STEPS, None)
+    lines = {"step": job.time_ns[shown] / 1e6}
+    x = job.number[shown].astype(np.float64)
+    return (LineChart.over("time of each step", "ms", "step", "", x, lines),)
+
+
+def _step_row(steps: StepTimes | None) -> tuple[SignalRows | None, tuple[int, ...]]:
     if steps is None or not steps.iterations:
-        return None
+        return None, ()
     order = np.argsort(steps.iterations)[-_MAX_STEPS:]
     row = steps.each_ns[order].reshape(1, -1) / 1e6
     span = float(steps.iterations[order[0]]), float(steps.iterations[order[-1]])
@@ -165,7 +257,7 @@ def _step_row(steps: StepTimes | None) -> SignalRows | None:
     with suppress(UsageError):  # of few steps
         standing_out = outliers(numbered(row[0].tolist())).rows
     drawn = ("step ms",), row, row[:, -1], standing_out
-    return SignalRows("step ms", "", "iteration", "", span, *drawn)
+    return SignalRows("step ms", "", "iteration", "", span, *drawn), ()
 
 
 def _lanes(

@@ -18,7 +18,7 @@ from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.column_names import SAMPLED
 from chopper_core.model.phrases import facts, percent
 from chopper_core.model.run import Run
-from chopper_core.model.signals import TimeSpans
+from chopper_core.model.signals import Signal, TimeSpans
 from chopper_core.model.table import LEVELS, NO_LABEL, Kind
 from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View, child_of, complete_order
@@ -26,6 +26,7 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     counts_of,
+    median_of,
     places_by,
     quantile_of,
     quantiles_of,
@@ -50,6 +51,9 @@ _MAX_LISTED: Final = 20_000
 _MAX_POINTS: Final = 1_500
 """With more instances, evenly chosen ones are drawn."""
 _MAX_OPERATIONS: Final = 4
+_OF_UNITS: Final = ("sm_active_pct", "tensor_active_pct", "mem_util_pct")
+_MOST_PERIOD_NS: Final = 10_000_000
+"""Between samples of a profiler; those of monitors are of many kernels each."""
 _MIN_CORRELATION: Final = 0.3
 """Correlation of overlap and duration from which the cost is reported."""
 _LEVELS: Final = LEVELS[:-1]
@@ -298,14 +302,17 @@ def _cumulative(found: Overlaps) -> Chart:
 
 
 def _samples(run: Run, view: View) -> Iterator[Chart]:
-    """Figures of sampled counters while compute runs alone and with collectives, cumulative.
+    """Figures of sampled counters while compute runs alone and with collectives, cumulative; also
+    the use of units that a profiler sampled.
 
     A sample counts where compute of the scope runs at its middle: the original's device_cdf.
     """
     table, shares = run.table, np.linspace(0, 1, 101).tolist()
     rows = run.tree_of(view).node(view.path).rows
     for name, signal in run.measured.items():
-        if not name.startswith(f"{SAMPLED}.") or signal.unit is not Unit.PERCENT:
+        if not (name.startswith(f"{SAMPLED}.") or _is_of_units(name, signal)):
+            continue
+        if signal.unit is not Unit.PERCENT:
             continue
         values: dict[str, list[Float64]] = {_ALONE: [], _TOGETHER: []}
         for gpu, at in places_by(table.gpu[rows]).items():
@@ -327,6 +334,15 @@ def _samples(run: Run, view: View) -> Iterator[Chart]:
             y = tuple(Series(label, np.linspace(0.0, 100.0, 101)) for label in lines)
             title = f"samples with at most this much {signal.title}"
             yield LineChart(title, "%", signal.title, signal.unit.value, x, y)
+
+
+def _is_of_units(name: str, signal: Signal) -> bool:
+    """Whether a signal is the use of units that a profiler samples often enough for kernels, such
+    as the counters of a trace of PyTorch, or the GPU metrics of Nsight Systems."""
+    if name not in _OF_UNITS:
+        return False
+    took = [np.diff(curve.edges_ns.reshape(-1, 2)).ravel() for curve in signal.curves.values()]
+    return any(len(each) > 0 and int(median_of(each)) <= _MOST_PERIOD_NS for each in took)
 
 
 def _against_duration(run: Run, found: Overlaps) -> Chart:

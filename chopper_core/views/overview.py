@@ -62,7 +62,7 @@ from chopper_core.model.charts import (
 )
 from chopper_core.model.column_names import AWAITED, HEAT, HOTSPOT
 from chopper_core.model.phrases import count, facts, time
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, longer_program
 from chopper_core.model.table import NO_LABEL, Kind, Phase
 from chopper_core.model.units import LONG_TIMES, Unit, scaled_text
 from chopper_core.model.view import Interval, View, child_of, with_view
@@ -329,6 +329,8 @@ def _lanes_chart(
     run, at = step.run, step.times.typical
     begins_ns, ends_ns = step.spans_ns
     first, last = int(begins_ns[at]), int(ends_ns[at])
+    if not step.times.iterations:
+        first, last = longer_program(run, first, last)
     begin = first + int(part[0] * (last - first))
     end = max(first + int(part[1] * (last - first)), begin + 1)
 

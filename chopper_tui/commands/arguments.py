@@ -141,7 +141,7 @@ _TYPES: Final[Mapping[str, tuple[Callable[[str], Any], Any]]] = {
     "--parallel": (_layout, ""),
     "--every": (_number(0), 0),
     "--skip": (_number(1), 10),
-    "--steps": (_number(1), 3),
+    "--steps": (_number(0), 3),
     "--size": (_size, (80, 24)),
     "--speed": (_seconds, 1.0),
     "--width": (_number(0), None),

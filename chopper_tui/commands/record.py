@@ -25,7 +25,7 @@ OPTIONS: Final = """
     COMMAND* | the command and its arguments, after --
     -o, --output RUN | the directory to record into; default: a new one named by the time
     --skip STEPS | steps before the first recorded one; default: 10
-    --steps STEPS | steps to record; default: 3
+    --steps STEPS | steps to record; default: 3; 0: none, only the time of each step
     --every STEPS | record again every so many steps; default: once
     --step-on CLASS | a class of modules whose forward begins a step, or of optimizers whose step
         ends one, where a step has several

@@ -28,6 +28,8 @@ _CLOCK_STEPS: Final = tuple(
 """ns between ticks on a clock."""
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MIN_TICKS: Final = 3
+_MAX_CUT: Final = 0.6
+"""The lower end of an axis as a share of its upper end, from which areas don't begin at zero."""
 _MIN_SPAN: Final = 0.1
 """Share of its far end that an axis of a signal spans at least: less is noise drawn large."""
 _MAX_DECIMALS: Final = 6
@@ -159,6 +161,12 @@ def scale_ends(known: Float64) -> tuple[float, float]:
         low if low - least > span else least,
         high if most - high > span else most,
     )
+
+
+def area_ends(low: float, high: float) -> tuple[float, float]:
+    """The ends of an axis whose areas begin at zero, unless what is below them would be most of it:
+    then the title of its chart says where they begin."""
+    return (min(low, 0.0), high) if low < _MAX_CUT * high else (low, high)
 
 
 def around(low: float, high: float) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.escape import clean
 from chopper_core.util.grouping import distinct, quantiles_along, run_mask
-from chopper_tui.draw.axes import ASCII, Axis, around, axis_shares, framed_lines
+from chopper_tui.draw.axes import ASCII, Axis, area_ends, around, axis_shares, framed_lines
 from chopper_tui.draw.canvas import (
     MAX_ZOOM,
     UNLIMITED,
@@ -138,17 +138,18 @@ class LineDrawer(Drawer[LineChart]):
     tallest = UNLIMITED
 
     def title(self, chart: LineChart, width: int, glyphs: Glyphs) -> list[Line]:
+        unit = f"{chart.unit}{_begins(chart)}"
         if (peers := _peers(chart)) is not None:
             names, inks = _named_peers(chart, peers)
             areas = [glyphs.band, glyphs.spark[-1]][not chart.is_nested :]
             line = glyphs.steps[len(glyphs.steps) // 2]
             marks = [*areas, *[line] * (len(names) - len(areas))]
-            return title_lines(chart.title, chart.unit, width, legend_entries(names, marks, inks))
+            return title_lines(chart.title, unit, width, legend_entries(names, marks, inks))
         markers = _MARKERS[glyphs.name]
         names = [each.name for each in chart.series]
         names = names if 1 < len(names) <= len(markers) else []
         legend = legend_entries(names, markers, SERIES_INKS)
-        return title_lines(chart.title, chart.unit, width, legend)
+        return title_lines(chart.title, unit, width, legend)
 
     def lines(self, chart: LineChart, width: int, glyphs: Glyphs) -> int:
         return _LINES
@@ -171,7 +172,8 @@ class LineDrawer(Drawer[LineChart]):
         x_axis = Axis.over(
             x.min(), x.max(), across, chart.x_unit or clean(chart.x_title), whole=whole
         )
-        y_axis = Axis.over(y.min(), y.max(), size[1] // _LINES_PER_TICK)
+        low, high = _ends(chart) if _is_area(chart) else (y.min(), y.max())
+        y_axis = Axis.over(low, high, size[1] // _LINES_PER_TICK)
         on.lines += plotted(curves, size, x_axis, y_axis, on.glyphs, on.check)
 
     def seen(self, chart: LineChart, lens: Lens) -> LineChart:
@@ -207,6 +209,28 @@ def _peers(chart: LineChart) -> Float64 | None:
     return rows if known.sum() > 1 and (np.diff(first) >= 0).all() else None
 
 
+def _is_area(chart: LineChart) -> bool:
+    """Whether it is drawn as an area: a curve alone, or the median of many."""
+    return not chart.points and (len(chart.series) == 1 or _peers(chart) is not None)
+
+
+def _ends(chart: LineChart) -> tuple[float, float]:
+    """The ends of the axis of areas; those of several curves begin at zero, or below it."""
+    numbers = np.concatenate([each.numbers for each in chart.series])
+    known = numbers[np.isfinite(numbers)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    if len(chart.series) == 1:
+        return area_ends(low, high)
+    begin, end = around(min(low, 0.0), high)
+    return (begin if low < 0 else 0.0), end
+
+
+def _begins(chart: LineChart) -> str:
+    """What the title says where the areas of a chart don't begin at zero."""
+    low = _ends(chart)[0] if _is_area(chart) else 0.0
+    return f", from {short_number(low)}" if low else ""
+
+
 def _far_peers(chart: LineChart, peers: Float64) -> list[int]:
     distance = np.nansum(np.abs(peers - quantiles_along(peers, (0.5,))), axis=1)
     others = [each.name not in chart.marked for each in chart.series]
@@ -225,8 +249,7 @@ def _draw_peers(chart: LineChart, peers: Float64, on: Canvas) -> None:
     """The median of many curves as an area, and in front of it the two that differ most; of nested
     ones the first two are areas, and the others lines in front."""
     x, lines = chart.x[0], max(on.left - 2, 1)
-    low, high = float(np.nanmin(peers)), float(np.nanmax(peers))
-    y_axis = Axis.over(*around(min(low, 0.0) if low >= 0 else low, high), max(lines // 3, 3))
+    y_axis = Axis.over(*_ends(chart), max(lines // 3, 3))
     width = y_axis.label_width
     cells = max(on.width - width - 1, 1)
     unit = chart.x_unit or clean(chart.x_title)
@@ -282,7 +305,9 @@ _SELECTED: Final = {"unicode": "◆", "ascii": "@"}
 _MEASURED: Final = {"unicode": "○", "ascii": "+"}
 _MARGIN: Final = 0.15
 """Decades left around points and ridges."""
-_LEAST_DECADES: Final = 1.5
+_ABOVE: Final = 0.05
+"""Decades left above the highest roof, where nothing can be."""
+_LEAST_DECADES: Final = 0.8
 _MAX_ZOOM: Final = 32.0
 _MOST_DECADES: Final = 4.5
 """Of rates; points below lie on the lower edge."""
@@ -375,17 +400,15 @@ def _axes(
     points, roofs = _all_places(chart), [peak for _, peak in peaks]
     ridges = [] if slope is None else [peak - slope for peak in roofs]
     xs = [*points[:, 0], *ridges]
-    left, right = _spread(min(xs) - _MARGIN, max(xs) + _MARGIN)
+    left, right = min(xs) - _MARGIN, max(xs) + _MARGIN
+    more = max(_LEAST_DECADES - (right - left), 0.0) / 2
+    left, right = left - more, right + more
     left, right = (left + share * (right - left) for share in chart.seen)
     seen = points[(left <= points[:, 0]) & (points[:, 0] <= right)]
     ys = [*seen[:, 1], *roofs] or [*points[:, 1]]
-    bottom, top = _spread(max(min(ys), max(ys) - _MOST_DECADES) - _MARGIN, max(ys) + _MARGIN)
+    top = max(ys) + (_ABOVE if max(ys) in roofs else _MARGIN)
+    bottom = min(max(min(ys), max(ys) - _MOST_DECADES) - _MARGIN, top - _LEAST_DECADES)
     return _log_axis(left, right), _log_axis(bottom, top)
-
-
-def _spread(low: float, high: float) -> tuple[float, float]:
-    more = max(_LEAST_DECADES - (high - low), 0.0) / 2
-    return low - more, high + more
 
 
 def _log_axis(low: float, high: float) -> Axis:

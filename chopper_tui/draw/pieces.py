@@ -14,7 +14,7 @@ from chopper_core.model.phrases import BETWEEN_FACTS
 from chopper_core.model.units import Unit
 from chopper_core.render.cells import cell_width, elide, pad
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.render.palette import PATTERNED, Paint
+from chopper_core.render.palette import AGAIN, PATTERNED, Paint
 
 Pieces = Sequence[tuple[str, str]]
 Line = list[tuple[str, str]]
@@ -43,6 +43,7 @@ _TIMES: Final = {
     COPY: ("exposed copies", "copies", "memory", "sharding copies"),
     HIDDEN: ("compute during communication",),
     EXPOSED: ("exposed communication", "communication", "collective"),
+    WAITING: ("call under communication", "after launch, under communication"),
     "optimizer": ("optimizer",),
     IDLE: ("idle", "launch"),
 }
@@ -64,10 +65,12 @@ _PHASES: Final = ("forward ", "backward ", "prefill ", "decode ")
 
 
 def series_inks(names: Sequence[str]) -> list[str]:
-    """An ink per series: a kind of time has its own everywhere, others follow in order."""
+    """An ink per series: a kind of time has its own everywhere, others follow in order. One that is
+    there already is a fainter one the second time."""
     known = [time_ink(name) for name in names]
     others = count()
-    return [ink or SERIES_INKS[next(others) % len(SERIES_INKS)] for ink in known]
+    inks = [ink or SERIES_INKS[next(others) % len(SERIES_INKS)] for ink in known]
+    return [ink + AGAIN * (inks[:place].count(ink) == 1) for place, ink in enumerate(inks)]
 
 
 def _kind(name: str) -> str:
@@ -81,12 +84,20 @@ def time_ink(name: str) -> str:
 
 def series_fills(inks: Sequence[str], glyphs: Glyphs) -> str:
     """The fills of the parts of bars in these inks: those of one colour differ in their pattern."""
-    fills = _FILLS[glyphs.name]
+    fills, before = _FILLS[glyphs.name], Counter[str]()
+    chosen: list[str] = []
     if not glyphs.in_colour:
-        places = (_PLACES.get(ink, n % len(fills)) for n, ink in enumerate(inks))
-        return "".join(fills[place] for place in places)
-    before, chosen = Counter[str](), []
+        owned = {fills[_PLACES[ink]] for ink in inks if ink in _PLACES}
+        for n, ink in enumerate(inks):
+            own = fills[_PLACES.get(ink.removesuffix(AGAIN), n % len(fills))]
+            # Parts of one meaning differ, too, as far as there are patterns.
+            is_free = own not in chosen and not ink.endswith(AGAIN)
+            others = (fill for fill in fills[::-1] if fill not in owned and fill not in chosen)
+            chosen.append(own if is_free else next(others, own))
+        return "".join(chosen)
     for ink in inks:
+        if glyphs.has_few:
+            ink = ink.removesuffix(AGAIN)
         first = fills.find(PATTERNED[ink]) if glyphs.has_few and ink in PATTERNED else 0
         chosen.append(fills[(max(first, 0) + before[ink]) % len(fills)])
         before[ink] += 1

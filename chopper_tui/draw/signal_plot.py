@@ -65,6 +65,8 @@ def plot_headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
     if len(chart.gpus) > 1:
         part = f" of {chart.there}" if chart.there > len(chart.gpus) else ""
         parts[0] += f" of {len(chart.gpus)}{part} GPUs"
+    if (low := value_range(chart)[0]) > 0:
+        parts[0] += f", from {signal.scale.number(low)}"
     parts += _figures(chart, chart.values) or ["not known here"]
     outlier = _outlier(chart)
     if outlier is not None:
@@ -182,9 +184,9 @@ def value_range(chart: SignalChart) -> tuple[float, float]:
     if chart.signal.unit is Unit.PERCENT:
         # Less than a hundredth of the whole is noise, and its ticks have no decimals to show it.
         spare = max(_LEAST_PERCENT - (high - low), 0.0) / 2
-        low, high = low - spare, high + spare
-        return max(low, 0.0), max(min(high, 100.0), float(known.max()))
-    return max(low, min(float(known.min()), 0.0)), high
+        low, high = max(low - spare, 0.0), max(min(high + spare, 100.0), float(known.max()))
+        return axes.area_ends(low, high)
+    return axes.area_ends(max(low, min(float(known.min()), 0.0)), high)
 
 
 def _time_axis(chart: SignalChart, cells: int) -> axes.Axis:
@@ -276,7 +278,7 @@ class GpuLanesDrawer(Drawer[GpuLanes]):
         gap = on.width - width_of(above) - cell_width(about) - 1
         on.add([*above, (" " * gap + about, "dim")] if gap > 0 else above)
         if chart.steps is not None:
-            _add_steps(chart.steps, on, max(on.left - count * tall - _ROWS_AROUND, 0))
+            _add_steps(chart, on, max(on.left - count * tall - _ROWS_AROUND, 0))
         header: Line = [(pad(" ", columns.label), "header")]
         for signal, limit in zip(chart.signals, chart.limits, strict=True):
             text, room = f"{signal.title.removeprefix('gfx ')} {signal.unit}", columns.each
@@ -403,22 +405,33 @@ def _lane_columns(chart: GpuLanes, width: int) -> _LaneColumns:
 
 
 def _steps_title(steps: SignalRows) -> Line:
-    numbers = steps.numbers[0]
+    numbers, (low, _) = steps.numbers[0], _steps_ends(steps)
     more = f"  median {_whole(median_of(numbers))} of {len(numbers)} steps"
+    more += f", from {_whole(low)}" * bool(low)
     title: Line = [(f" {steps.title}", "strong"), (f"  last {_whole(numbers[-1])}", "text")]
     return [*title, (more, "dim")]
 
 
-def _add_steps(steps: SignalRows, on: Canvas, lines: int) -> None:
+def _steps_ends(steps: SignalRows) -> tuple[float, float]:
+    return axes.area_ends(*axes.around(*_scale(steps)[2:]))
+
+
+def _add_steps(chart: GpuLanes, on: Canvas, lines: int) -> None:
     """The time of each step as a column, with its axes, in so many lines."""
+    steps = chart.steps
+    assert steps is not None
     numbers, lines = steps.numbers[0], max(lines - 1, 1)
-    axis = axes.Axis.over(*axes.around(*_scale(steps)[2:]), max(lines // 2, 2))
+    axis = axes.Axis.over(*_steps_ends(steps), max(lines // 2, 2))
     width = axis.label_width + 1
     cells = max(on.width - width - 1, 1)
     numbers = numbers[-cells:]
     places = np.arange(cells) * len(numbers) // cells
     first = steps.numbers.shape[1] - len(numbers)
-    inks = ["alarm" if first + at in steps.outliers else "accent" for at in range(len(numbers))]
+    inks = ["accent"] * len(numbers)
+    for own, ink in ((chart.profiled, "third"), (steps.outliers, "alarm")):
+        for at in own:
+            if at >= first:
+                inks[at - first] = ink
     shares = axes.axis_shares(numbers[None], axis)[:, places]
     drawn = area(shares, lines, [inks[place] for place in places], on.glyphs)
     on.lines += axes.framed_lines(drawn, axis, width, on.glyphs.is_ascii)

@@ -32,7 +32,7 @@ from chopper_core.render.names import fitting_names, row_names
 from chopper_core.util.arrays import Float64, Int8, Mask
 from chopper_core.util.escape import clean
 from chopper_core.views.frame import Frame
-from chopper_core.views.shared.marks import INKS, Tint, tints
+from chopper_core.views.shared.marks import INKS, Tint, sign_of, tints
 from chopper_tui.draw.bars import BarParts
 from chopper_tui.draw.pieces import EXPOSED, HIDDEN, Line, Pieces, fit, series_inks
 
@@ -111,9 +111,7 @@ class DrawnColumn(Struct, frozen=True):
         """The mark before a figure far from its peers; a difference has its sign."""
         if self.text.metric.signed:
             return ""
-        above = (Tint.FAR_ABOVE, Tint.HIGH, Tint.TOO_HIGH)
-        below = (Tint.FAR_BELOW, Tint.POOR, Tint.VERY_POOR)
-        return glyphs.up if tint in above else glyphs.down if tint in below else ""
+        return sign_of(Tint(tint), glyphs.up, glyphs.down)
 
     def picture(self, row: int, number: float | None, glyphs: Glyphs, ink: str) -> Line:
         """The bar or the meter of a row, as wide as the column has room for one."""

@@ -25,11 +25,13 @@ from textual.theme import BUILTIN_THEMES, Theme
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import STAND_INS
 from chopper_core.render.palette import (
+    AGAIN,
     CHANGE_LEVELS,
     CIVIDIS,
     HEAT_LEVELS,
     MEANINGS,
     NEUTRAL,
+    again,
     diverging,
     is_light,
     mixed,
@@ -65,6 +67,8 @@ class Inks(Struct, frozen=True):
     change: tuple[str, ...] = ()
     has_few: bool = False
     """Whether they are of a terminal's 16 colours."""
+    behind: str = ""
+    """The colour of the ground, which fainter inks are nearer to."""
     ground: str = ""
     """What all is drawn on and in by default, in Rich's words; empty: the terminal's own."""
     made: dict[str, Style] = field(default_factory=dict)
@@ -99,7 +103,17 @@ class Inks(Struct, frozen=True):
             return self._on(front, self._colour(back))
         if ground := self._level(name):
             return Style(color=ground, bgcolor=ground)
+        if name.endswith(AGAIN):
+            return self._again(self.of(name.removesuffix(AGAIN)))
         return Style.parse("" if name.startswith(("heat", "change")) else self.styles[name])
+
+    def _again(self, style: Style) -> Style:
+        """A style once more: fainter in true colors, the same in a terminal's own."""
+        colour = style.color
+        if colour is None or colour.type is not ColorType.TRUECOLOR:
+            return style
+        faded = again(colour.get_truecolor().hex, self.behind)
+        return style + Style(color=faded)
 
     def _on(self, front: str, ground: Color | None) -> Style:
         if ground is None:
@@ -112,7 +126,7 @@ class Inks(Struct, frozen=True):
         return Style(color=text, bgcolor=ground, bold=self.of(front).bold)
 
     def _is_filled(self, name: str) -> bool:
-        return name in _FILLED or name[-1].isdigit()
+        return name.removesuffix(AGAIN) in _FILLED or name[-1].isdigit()
 
     def _colour(self, name: str) -> Color | None:
         return self._level(name) or (self.of(name).color if self._is_filled(name) else None)
@@ -176,7 +190,7 @@ def _with_ground(theme: str, *, is_painted: bool) -> Inks:
         styles |= {"dim": dim, "header": dim, "cursor": cursor}
         styles |= {"shade": mixed(text, ground, 0.92)}
     painted = f"{text} on {ground}" if is_painted else ""
-    return Inks(styles, base.heat, base.change, ground=painted)
+    return Inks(styles, base.heat, base.change, behind=ground, ground=painted)
 
 
 def inks(theme: str, color_system: str | None, no_color: bool, *, is_painted: bool = False) -> Inks:

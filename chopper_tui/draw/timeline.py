@@ -39,6 +39,8 @@ from chopper_tui.draw.pieces import (
 KIND_INKS: Final = (COMPUTE, EXPOSED, COPY)
 _HALVES: Final = {"unicode": " ▀▄█", "ascii": ' "_#'}
 """A cell with nothing, with compute or copies above, communication below, or both."""
+_WAITS: Final = {"unicode": "░▒", "ascii": "~="}
+"""A cell in which communication waits, alone or under compute, where no colour says so."""
 _SOME: Final = {"unicode": "·", "ascii": "."}
 """A cell in which something runs, for less than a quarter of it."""
 _MIN_LABEL: Final = 9
@@ -131,7 +133,7 @@ class LanesDrawer(Drawer[Lanes]):
             lines.append([_label(name, room, glyphs), *_band(band, bins, glyphs)])
         for row, lane in zip(has.lanes, drawn, strict=True):
             lines += _lane_lines(chart, row, row == selected, lane, has, glyphs)
-            if row in has.ghosts:
+            if has.has_ghosts:
                 lines.append(_ghost(chart, row, bins, room, glyphs))
         if has.host is not None:
             line = _lane(has.host, bins, glyphs.coloured(False), (None, None))
@@ -168,12 +170,13 @@ class LanesDrawer(Drawer[Lanes]):
 class _Parts(Struct, frozen=True, eq=False):
     """What of a picture fits into its height."""
 
-    lanes: range
+    lanes: Sequence[int]
     lane_lines: int
     bands: list[Band]
     strips: tuple[Strip, ...]
     strip_lines: int
-    ghosts: range
+    has_ghosts: bool
+    """Whether the baseline's lane is below each of them."""
     host: LaneCells | None
     clocks: _Clocks | None
     has_clock_strips: bool
@@ -194,26 +197,32 @@ class _Parts(Struct, frozen=True, eq=False):
         if clocks is not None and has_clock_strips:
             strips = tuple(strip for strip in strips if strip.unit != Unit.MHZ)
             height -= clocks.owners
-        ghosts = _ghosts_shown(chart, selected, height)
+        has_ghosts = chart.ghosts is not None and height >= _HEAD + _MIN_WITH_GHOST
+        # Where lanes and ghosts leave little else they come before all but a band.
+        is_tight = has_ghosts and height < _HEAD + 2 * count + _MIN_WITH_GHOST
+        if is_tight:
+            count, strips = min((height - _HEAD - 1) // 2, count), ()
+        ghosts = count * has_ghosts
         host = None
-        if chart.hosts is not None and height - len(ghosts) >= _MIN_WITH_HOST:
+        if chart.hosts is not None and not is_tight and height - ghosts >= _MIN_WITH_HOST:
             host = chart.hosts(selected, bins)
         is_unmeasured = all(each.title in OF_TRACE for each in strips) and height >= _MIN_WITH_HOST
-        rest = height - len(ghosts) - (host is not None) - (is_unmeasured and bool(strips))
+        is_unmeasured = is_unmeasured and not is_tight
+        rest = height - ghosts - (host is not None) - (is_unmeasured and bool(strips))
         shown, most_bands, most_strips, lines, lane_lines = _allotted(
-            rest, count, len(bands), max(len(strips), 1), tallest
+            rest, count, len(bands), 0 if is_tight else max(len(strips), 1), tallest
         )
-        top = min(max(selected - shown // 2, 0), count - shown)
+        lanes = _lanes_shown(chart, selected, shown)
         titles = {band.title for band in bands}
         kept = [title for title in _BANDS_BY_IMPORTANCE if title in titles][:most_bands]
         return cls(
-            range(top, top + shown),
+            lanes,
             lane_lines,
             [each for each in bands if each.title in kept],
             # The queue is beneath the host that fills it.
             tuple(sorted(strips[:most_strips], key=lambda strip: strip.title not in OF_TRACE)),
             lines,
-            ghosts,
+            has_ghosts,
             host,
             clocks,
             has_clock_strips,
@@ -300,21 +309,27 @@ def _named_inks(picture: Lanes, used: Container[str], glyphs: Glyphs) -> dict[st
     return {ink: [(fill, ink), (f" {name}  ", "dim")] for ink, name in names.items() if ink in used}
 
 
-def _ghosts_shown(picture: Lanes, selected: int, height: int) -> range:
-    count = len(picture.lanes)
-    if picture.ghosts is None or height < _HEAD + _MIN_WITH_GHOST:
-        return range(0)
-    if height >= _HEAD + 2 * count + _MIN_WITH_GHOST:
-        return range(count)
-    return range(selected, selected + 1)
+def _lanes_shown(picture: Lanes, selected: int, shown: int) -> Sequence[int]:
+    """The lanes around the selected one; the late GPU's is the first where it isn't among them."""
+    top = min(max(selected - shown // 2, 0), len(picture.lanes) - shown)
+    found = range(top, top + shown)
+    late = picture.lanes.index(picture.late) if picture.late in picture.lanes else top
+    if late in found or shown < 2:
+        return found
+    return (late, *(found[:-1] if selected < found[-1] else found[1:]))
 
 
 def _ghost(picture: Lanes, row: int, bins: int, room: int, glyphs: Glyphs) -> Line:
     found = picture.ghosts(row, bins) if picture.ghosts is not None else None
     if found is None:
         return [_label("", room, glyphs), ("nothing of the baseline matches here", "dim")]
-    label = _label(f" {glyphs.bar[0]} {found.title}", room, glyphs)
-    ghost = _lane(found.cells, bins, glyphs.coloured(False), (None, None))
+    named = [f" {glyphs.bar[0]} {clean(found.title)}", f"{glyphs.bar[0]}{clean(found.title)}"]
+    label = _label(
+        next((each for each in named if cell_width(each) <= room), named[1]), room, glyphs
+    )
+    # Where others are in colours its shades would be read as theirs.
+    cells = replace(found.cells, waiting_ns=None) if glyphs.in_colour else found.cells
+    ghost = _lane(cells, bins, glyphs.coloured(False), (None, None))
     drift = f" {found.drift_ns / 1e6:+.3f} ms" if found.drift_ns else " 0 ms"
     end = max(bins - len(drift), 0)
     line = cut_line([(text, "third") for text, _ in ghost], end, glyphs)
@@ -406,7 +421,7 @@ def _allotted(
 
 def _legend(
     picture: Lanes,
-    places: range,
+    places: Sequence[int],
     scaled: Sequence[Strip],
     used: set[str],
     width: int,
@@ -415,15 +430,20 @@ def _legend(
 ) -> Line:
     line: Line = []
     if len(places) < len(picture.lanes):
-        whole = f"{places.start + 1}-{places.stop} of {len(picture.lanes)} {picture.title}  "
+        shown = f"{places[0] + 1}-{places[-1] + 1}" if isinstance(places, range) else len(places)
+        whole = f"{shown} of {len(picture.lanes)} {picture.title}  "
         line.append((whole, "strong"))
     for entry in (*_named_inks(picture, used, glyphs).values(), *more):
         if width_of(line) + width_of(entry) <= width + 2:
             line += entry
     if not glyphs.in_colour:
         _, upper, lower, both = list(_HALVES[glyphs.name])
-        words = f"{upper} {picture.kinds[0]}  {lower} {picture.kinds[1]}  {both} both"
-        line.append((words, "dim"))
+        words = [f"{upper} {picture.kinds[0]}", f"{lower} {picture.kinds[1]}", f"{both} both"]
+        alone, under = [*_WAITS[glyphs.name]]
+        words += [f"{under} {picture.kinds[0]}, waiting", f"{alone} waiting"]
+        while width_of(line) + cell_width("  ".join(words)) > width and len(words) > 1:
+            words.pop()
+        line.append(("  ".join(words), "dim"))
     line[-1:] = [(text.rstrip(), ink) for text, ink in line[-1:]]
     texts = ["".join(f"  {_scale(strip, units)}" for strip in scaled) for units in (True, False)]
     room = width - width_of(line)
@@ -571,7 +591,9 @@ def _in_halves(cells: LaneCells, bins: int, glyphs: Glyphs) -> tuple[list[str], 
         chars[place] = halves[upper + 2 * lower]
         below = WAITING if waits[place] else HIDDEN if hides[place] else EXPOSED
         inks[place] = ink if upper else below
-        if cells.is_tall and glyphs.in_colour and (upper or lower):
+        if lower and waits[place] and not glyphs.in_colour:
+            chars[place] = _WAITS[glyphs.name][upper]
+        elif cells.is_tall and glyphs.in_colour and (upper or lower):
             chars[place] = halves[3]
         elif upper and lower and glyphs.has_halves:
             chars[place], inks[place] = halves[1], f"{ink}/{below}"

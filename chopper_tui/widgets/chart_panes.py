@@ -368,7 +368,8 @@ class RowsPane(DrawnPane):
         shown = lines - 1 if len(frame) < lines else lines - 2
         rows = range(min(len(frame), shown))
         signal = ScreenSignal(frame.signal, frame.means)
-        layout = plan(frame, width, self.glyphs, signals=[frame.signal] * (here is not None))
+        signals = [frame.signal] * (here is not None)
+        layout = plan(frame, width - self.is_panel, self.glyphs, signals=signals)
         sparks = [Sparks(self.glyphs, each.cells, signal=signal, rows=len(frame))
                   for each in layout.sparks]  # fmt: skip
         for each in sparks:

@@ -211,7 +211,8 @@ class FrameTable(ScrollView, Listing, can_focus=False):
                 # Where there is room for one, it is that which no chart shows.
                 shown = shown[::-1]
             signals = [each.signal for each in shown]
-            layout = plan(frame, width, glyphs, self.full_names, signals,
+            # The last figure doesn't touch the border.
+            layout = plan(frame, width - self.is_panel, glyphs, self.full_names, signals,
                           first=self.first_column, added=self.added,
                           bars=bars, inks=self.inks_of_rows, full=self.full)  # fmt: skip
             wanted = [

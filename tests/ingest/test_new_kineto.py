@@ -89,6 +89,28 @@ def test_arrows_of_a_graph_are_what_its_kernels_wait_for(tmp_path: Path, through
     assert np.isin(bare.evidence, INFERRED).any()
 
 
+def test_kernels_of_a_graph_are_in_their_streams_and_not_in_lanes(tmp_path: Path) -> None:
+    """torch's CUPTI backend draws the kernels of a graph in a lane that the user gives; in this one
+    k2 holds k3 and half of k4, which no stream allows."""
+    plain = graph_trace(arrows=True)
+    drawn = graph_trace(arrows=True)
+    for event in drawn:
+        if event["cat"] == "kernel":
+            event["args"] |= {"original_stream": event["args"]["stream"], "stream": 4000}
+        if event["cat"] in ("kernel", "ac2g"):
+            event["tid"] = 4000
+    runs = []
+    for name, events in (("plain", plain), ("drawn", drawn)):
+        (tmp_path / name).mkdir()
+        runs.append(opened_events(tmp_path / name, events))
+    for column in ("stream", "start_ns", "duration_ns"):
+        one, other = (np.sort(getattr(run.table, column)).tolist() for run in runs)
+        assert one == other, column
+    edges = [step_graph(run).evidence == Evidence.EVENT for run in runs]
+    assert [int(each.sum()) for each in edges] == [9, 9]
+    assert not any(doubt.kind == "impossible" for run in runs for doubt in run.doubts)
+
+
 def test_old_traces_of_autograd_have_kernels_and_operators(tmp_path: Path) -> None:
     """`torch.autograd.profiler.profile(use_cuda=True)` up to torch 1.8: a list without categories,
     in which each operator's kernels follow it."""

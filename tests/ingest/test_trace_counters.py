@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.charts import LineChart
 from chopper_core.model.table import Category
+from chopper_core.render.info import info_text
 from chopper_core.views.query import query
 from tests.align.traces import TinyTrace
 
@@ -64,6 +67,20 @@ def test_counters_of_a_trace_are_signals_of_its_gpu(
         assert "hardware_counters" not in source.unused
     assert [each.unused for each in run.telemetry] == [{"NVLink RX": 20}] * 2
     assert {each.method for each in run.telemetry} == {"known: its clock is the trace's"}
+
+
+def test_use_of_units_is_shown_where_counters_are(tmp_path: Path) -> None:
+    """As columns of any view, over time, in `overlap` as it spreads over samples, in `info`."""
+    run = open_run(str(traced(tmp_path / "rank0.json", 0, 80)), jobs=1)
+    charts = query(run, parse("R?view=overlap")).charts
+    (chart,) = (each for each in charts if "SM active" in each.title)
+    assert isinstance(chart, LineChart)
+    # All 16 samples at whose middle compute runs are at 80 %.
+    assert set(np.concatenate(list(chart.x)).round(3).tolist()) == {80.0}
+    text = info_text(run, 100)
+    assert "units were sampled over time: sm_active_pct" in " ".join(text.split())
+    lanes = query(run, parse("R?view=timeline&metric=sm_active_pct")).charts
+    assert lanes
 
 
 def test_values_that_no_percentage_has_are_dropped(tmp_path: Path) -> None:

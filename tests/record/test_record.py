@@ -23,6 +23,7 @@ import pytest
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
+from chopper_core.model.training import TrainedSteps
 from chopper_core.record import command as recording
 from chopper_core.record import manifest, profile
 from chopper_core.record.command import RecordOptions, record, trigger
@@ -206,8 +207,13 @@ def test_a_damaged_state_costs_itself(tmp_path: Path) -> None:
     assert len(found.notes) == 1
 
 
-def test_a_recording_without_traces_says_why(tmp_path: Path) -> None:
+def test_a_recording_without_traces_has_its_steps_and_says_why(tmp_path: Path) -> None:
     found = Recorded(tmp_path, "4", skip=10)
+    run = open_run(str(found.run))
+    assert run.side(TrainedSteps).step.tolist() == [0, 1, 2]
+    assert "rank 0: ended in step 3, before a window" in run.recordings[0].problems[0]
+    for ring in (found.run / "steps").iterdir():
+        ring.unlink()
     with pytest.raises(DataError, match="no traces: rank 0: ended in step 3, before a window"):
         open_run(str(found.run))
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.model.inputs import RecordingSummary
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.drawing import picture
-from chopper_core.render.report import report
+from chopper_core.render.report import head_facts, report
 from chopper_core.views.query import query
 from chopper_tui.cli import main
 from chopper_tui.draw.page import LOOK
@@ -100,7 +101,56 @@ def test_it_says_what_the_views_say(demo_page: str) -> None:
         assert column.header in page.cells
         values = ranks.values[column.metric.name]
         cells = [column.cell(values, row, UNICODE) for row in range(len(ranks))]
-        assert set(cells) <= set(page.cells)
+        assert set(cells) <= {cell.lstrip("▲▼") for cell in page.cells}
+
+
+def test_figures_that_stand_out_have_their_sign_and_shares_a_bar(demo_page: str) -> None:
+    """GPU 5 delays the others; the bar of a share is as long as the share."""
+    ranks = demo_page.partition("<h2>GPUs</h2>")[2].partition("</section>")[0]
+    [row] = [each for each in ranks.split("<tr>") if re.match(r"<td[^>]*>5</td>", each)]
+    assert re.search(r"color:var\(--warning,#\w{6}\)'>▲[\d.]+<", row)
+    kernels = demo_page.partition("<h2>Kernels</h2>")[2].partition("</section>")[0]
+    bars = re.findall(r"0 100%/([\d.]+)% 4px no-repeat'>([\d.]+)<", kernels)
+    assert len(bars) > 5 and all(abs(float(bar) - float(text)) < 0.06 for bar, text in bars)
+
+
+def test_it_shows_the_slowest_step_and_what_a_fix_would_bring(demo_page: str) -> None:
+    table = demo_run().table
+    counted = [step for step in {*table.iteration.tolist()} if step >= 11]  # 10 is truncated
+    states = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+    time = {step: sum(int(getattr(table, each)[table.iteration == step].sum()) for each in states)
+            for step in counted}  # fmt: skip
+    assert f"<h2>Slowest step: {max(time, key=lambda each: time[each])}</h2>" in demo_page
+    what_if = demo_page.partition("<h2>What if</h2>")[2].partition("</section>")[0]
+    assert "no stragglers" in what_if and "saving ms" in what_if
+    assert "<em>Try:</em>" in demo_page
+
+
+def test_the_head_says_when_where_and_by_what_a_run_was_made() -> None:
+    facts = {"command": "torchrun train.py", "started": "2026-01-02 03:04:05 UTC",
+             "revision": "abc123", "node n1": "8 GPUs",
+             "environment": "OMP_NUM_THREADS=8, SLURM_JOB_ID=42"}  # fmt: skip
+    run = replace(sample_run(), recordings=(RecordingSummary(facts, ()),))
+    found = head_facts(run)
+    assert found["quality"].startswith("4 of 4 ranks, 4 GPUs; no hardware counters")
+    told = {name: text for name, text in found.items() if name != "quality"}
+    assert told == {"date": facts["started"], "host": "n1", "job": "Slurm 42",
+                    "command": facts["command"], "commit": "abc123"}  # fmt: skip
+    alone = head_facts(replace(run, recordings=()))
+    assert {alone[name] for name in told} == {"not in the files"}
+    page = page_of(run)
+    assert "<dt>job</dt><dd>Slurm 42</dd>" in page and "<dt>quality</dt>" in page
+
+
+def test_small_screens_and_paper_have_a_style_of_their_own(demo_page: str) -> None:
+    """Where a picture would be illegible it isn't shrunk but scrolled; paper shows all of it."""
+    small, paper = (demo_page.partition(f"@media{each}")[2] for each in
+                    ("(max-width:700px)", " print"))  # fmt: skip
+    assert "svg{max-width:none}" in small.partition("@media")[0]
+    assert ".wide{overflow:visible}svg{max-width:100%}" in paper.partition("</style>")[0]
+    for part in demo_page.split("<table>")[1:]:
+        assert "</table></div>" in part
+    assert demo_page.count("<table>") == demo_page.count('<div class="wide"><table>')
 
 
 def test_what_the_run_lacks_is_said() -> None:

@@ -41,6 +41,7 @@ def install(torch: Any) -> None:
             lambda optimizer, given, named: recorder.after_optimizer(optimizer)
         )
         _watch_profilers(torch, recorder)
+        _watch_checkpoints(torch, recorder)
 
 
 def follow_modules(recorder: Recorder) -> list[Any]:
@@ -53,11 +54,13 @@ def follow_modules(recorder: Recorder) -> list[Any]:
     modules = sys.modules["torch.nn.modules.module"]
 
     def before(module: Any, given: Any) -> None:
-        if not is_compiling() and (recorder.after_step or recorder.is_recording):
-            recorder.before_forward(module)
+        if not is_compiling() and (
+            recorder.after_step or recorder.is_recording or id(module) in recorder.steps.watched
+        ):
+            recorder.before_forward(module, given)
 
     def after(module: Any, given: Any, result: Any) -> None:
-        if not is_compiling() and recorder.is_recording:
+        if not is_compiling() and (recorder.is_recording or id(module) in recorder.steps.watched):
             recorder.after_forward(module)
 
     warnings.filterwarnings("ignore", _HOOKS_WARNING)
@@ -88,3 +91,17 @@ def _watch_profilers(torch: Any, recorder: Recorder) -> None:
     watch(torch.profiler.profile, "start")
     watch(torch.autograd.profiler.profile, "__enter__")
     watch(torch.profiler.profile, "export_chrome_trace", exports=True)
+
+
+def _watch_checkpoints(torch: Any, recorder: Recorder) -> None:
+    """Note when the program saves something: distributed checkpoints save by the same function."""
+    original = getattr(torch, "save", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def save(*given: Any, **named: Any) -> Any:
+        with recorder.steps.saving():
+            return original(*given, **named)
+
+    torch.save = save

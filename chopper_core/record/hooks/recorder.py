@@ -33,10 +33,14 @@ from .state import (
     start_sampler,
     write_json,
 )
+from .step_ring import FREE, NEAR, TRACED
+from .steps import StepLog
 from .term import TermSignal
 
 _STATE_S: Final = 1.0
 """At most this often a running process rewrites its state."""
+_TRIGGERED_STEPS: Final = 3
+"""Steps of a window that is asked for where the schedule has none."""
 _EARLY_STEPS: Final = 3
 """Steps that allocate and compile; they don't count as steps outside a window."""
 _MAX_TIMES: Final = 1000
@@ -87,6 +91,7 @@ class Recorder:
         self.key = os.urandom(4).hex()
         """Tells processes of the same number apart, of containers with one host's name."""
         self.step = -1
+        self.steps = StepLog(self.run, self._name)
         self.is_recording = False
         self.is_down = ""
         """Why nothing is recorded any more."""
@@ -110,12 +115,15 @@ class Recorder:
 
     # Steps
 
-    def before_forward(self, module: Any) -> None:
+    def before_forward(self, module: Any, given: Any) -> None:
         """Begin a step where the forward of a module does, and its range."""
         try:
             if self.after_step and self._begins(module):
                 self._forwards += 1
+                self.steps.watch(module)
                 self.begin()
+            if id(module) in self.steps.watched:
+                self.steps.before_call(module, given, trains=self._trains())
             if self.is_recording:
                 self.ranges.open(module)
         except Exception as error:
@@ -123,14 +131,21 @@ class Recorder:
 
     def after_forward(self, module: Any) -> None:
         try:
-            self.ranges.close(module)
+            if id(module) in self.steps.watched:
+                self.steps.after_call(module, trains=self._trains())
+            if self.is_recording:
+                self.ranges.close(module)
         except Exception as error:
             self._fail(error)
 
-    def _begins(self, module: Any) -> bool:
-        """Whether a forward begins a step: with gradients, and not one that backward recomputes."""
+    def _trains(self) -> bool:
+        """Whether a forward has gradients, and isn't one that backward recomputes."""
         task = getattr(self.torch._C, "_current_graph_task_id", None)
-        if not self.torch.is_grad_enabled() or (task is not None and task() != -1):
+        return self.torch.is_grad_enabled() and (task is None or task() == -1)
+
+    def _begins(self, module: Any) -> bool:
+        """Whether a forward begins a step."""
+        if not self._trains():
             return False
         cuda = self.torch.cuda
         if cuda.is_initialized() and cuda.is_current_stream_capturing():
@@ -150,6 +165,7 @@ class Recorder:
             if named and optimizer is not named[-1]:
                 return
         self.after_step = True
+        self.steps.end_optimizer()
         if not self._forwards and not self._step_on:
             is_first = optimizer is next(iter(self._optimizers))
             if is_first and self._optimizers[optimizer] > _UNSEEN_STEPS:
@@ -159,16 +175,20 @@ class Recorder:
         """Begin a step: count the last one, open and close windows."""
         # Without an optimizer, each forward of the named class begins one.
         self.after_step = self._step_on != "" and not self._optimizers
-        if self.is_down or self.pid != os.getpid():
+        if self.errors or self.pid != os.getpid():
             return
         now_ns = time.perf_counter_ns()
         with self._guarded():
+            self.step += 1
+            self.steps.begin(self.step)
             if self._last_ns and self._is_inside is not None:
                 times = self._times[self._is_inside]
-                if len(times) < _MAX_TIMES and (self._is_inside or self.step >= _EARLY_STEPS):
+                if len(times) < _MAX_TIMES and (self._is_inside or self.step > _EARLY_STEPS):
                     times.append(now_ns - self._last_ns)
-            self.step += 1
-            self._advance()
+            if not self.is_down:
+                self._advance()
+            near = NEAR if self._is_inside is None else FREE
+            self.steps.mark(TRACED if self._is_inside else near)
             if time.monotonic() - self._published_s > _STATE_S:
                 self.publish()
         self._last_ns = time.perf_counter_ns()
@@ -198,7 +218,7 @@ class Recorder:
     def _is_due(self, step: int) -> bool:
         """Whether a window begins with a step: by the schedule, or by a trigger."""
         past, every = step - self.options["skip"], self.options["every"]
-        if past == 0 or (every and past > 0 and past % every == 0):
+        if self.options["steps"] and (past == 0 or (every and past > 0 and past % every == 0)):
             return True
         path = os.path.join(self.run, TRIGGER)
         with suppress(OSError, ValueError, KeyError):
@@ -222,7 +242,8 @@ class Recorder:
 
     def _prepare(self, first: int) -> None:
         """Let the profiler warm up in the step before a window."""
-        window = {"first": first, "last": first + self.options["steps"] - 1}
+        steps = self.options["steps"] or _TRIGGERED_STEPS
+        window: Window = {"first": first, "last": first + steps - 1}
         self.windows.append(window)
         with suppress(OSError):
             if os.path.getmtime(self._folder(window)) < self._born_s:
@@ -255,6 +276,7 @@ class Recorder:
             if window is None or profiler is None:
                 return
             began_ns = time.perf_counter_ns()
+            self.steps.write_trace()
             self.ranges.end()
             self._end_mark()
             _stop(profiler, was_recording)
@@ -359,6 +381,7 @@ class Recorder:
         if self.pid == os.getpid():
             with self.signals.deferred():
                 self._end()
+                self.steps.end()
             self.signals.release()
 
     def stand_down(self, reason: str) -> None:
@@ -416,10 +439,15 @@ class Recorder:
                 return int(getattr(distributed, question)())
         return number_in(variables)
 
+    @property
+    def _name(self) -> str:
+        """Tells this process from all others of the run."""
+        return f"{host_name()}-{self.key}-{self.pid}"
+
     def publish(self, has_ended: bool = False) -> None:
         """Write the state of this process; where that fails, the program runs on without."""
         self._published_s = time.monotonic()
-        path = os.path.join(self.run, PROCESSES, f"{host_name()}-{self.key}-{self.pid}.json")
+        path = os.path.join(self.run, PROCESSES, f"{self._name}.json")
         # A handler that waits for the writer must not interrupt the holder of the lock.
         with suppress(Exception), self.signals.deferred(), self._lock:
             if not os.path.exists(path):
@@ -429,7 +457,9 @@ class Recorder:
                 is_other = self.options.get("host") != host_name()
                 if sampler and is_other and not number_in(LOCAL_RANKS):
                     start_sampler([*sampler, self.run, "--parent", str(os.getppid())])
-            write_json(path, self._described(has_ended))
+            described = self._described(has_ended)
+            self.steps.name(described["rank"], described["world_size"])
+            write_json(path, described)
 
     def _described(self, has_ended: bool) -> dict[str, Any]:
         """The state, with the fields of `RecordedProcess` in `manifest.py`."""

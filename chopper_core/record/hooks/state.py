@@ -42,7 +42,7 @@ def write_json(path: str, content: object) -> None:
     fresh = f"{path}.{os.getpid()}-{threading.get_ident()}.new"
     try:
         with open(fresh, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
+            file.write(json.dumps(content))
         os.replace(fresh, path)
     except OSError:
         remove(fresh)

@@ -241,6 +241,10 @@ class Args(msgspec.Struct, gc=False):
     occupancy: Any = msgspec.field(name="est. achieved occupancy %", default=nan)
     registers: Any = msgspec.field(name="registers per thread", default=nan)
     shared_memory: Any = msgspec.field(name="shared memory", default=nan)
+    real_stream: Number = msgspec.field(name="original_stream", default=None)
+    """Of a graph's kernel that torch's CUPTI backend draws in a lane, whose number is `stream`."""
+    lane: Any = msgspec.field(name="(drawn in)", default=nan)
+    """That lane, once `stream` is the real one (`undraw_lanes`)."""
     hsa_queue: Any = nan
     """On ROCm since Kineto of June 2026, whose `stream` is that of HIP; before, it is the queue."""
     kernel: msgspec.Raw = NOTHING
@@ -259,6 +263,7 @@ FIGURES: Final[Mapping[str, str]] = {
     "registers": "registers",
     "lds_bytes": "shared_memory",
     "hsa_queue": "hsa_queue",
+    "logical_lane": "lane",
 }
 """Column of the kernel table → the field of `Args` that has it. Any number of an activity can be
 one: nothing else between the file and the metric needs to know it."""
@@ -284,6 +289,15 @@ def name_copies(events: Sequence[Event]) -> None:
         if event.name == "Memcpy" and event.args is not None and event.args.copy_kind:
             kinds = str(event.args.source_kind).title(), str(event.args.target_kind).title()
             event.name = f"Memcpy {event.args.copy_kind} ({kinds[0]} -> {kinds[1]})"
+
+
+def undraw_lanes(events: Sequence[Event]) -> None:
+    """Put activities that are drawn in a lane of their own into the stream that they ran in: only
+    there one waits for the one before it."""
+    for event in events:
+        args = event.args
+        if args is not None and args.real_stream is not None:
+            args.lane, args.stream = args.stream, args.real_stream
 
 
 def number_functions(events: Sequence[Event], last: int) -> int:

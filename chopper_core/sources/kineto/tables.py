@@ -52,6 +52,7 @@ from chopper_core.sources.kineto.events import (
     number_functions,
     old_category,
     split_ranks,
+    undraw_lanes,
 )
 from chopper_core.sources.trace import (
     Activities,
@@ -398,6 +399,7 @@ class TraceTables:
         if not events:
             return
         name_copies(events)
+        undraw_lanes(events)
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
         streams, devices = [arg.stream for arg in args], [arg.device for arg in args]

@@ -62,6 +62,15 @@ class Tint(IntEnum):
     TOO_HIGH = 8
 
 
+_ABOVE: Final = (Tint.FAR_ABOVE, Tint.HIGH, Tint.TOO_HIGH)
+_BELOW: Final = (Tint.FAR_BELOW, Tint.POOR, Tint.VERY_POOR)
+
+
+def sign_of(tint: Tint, up: str, down: str) -> str:
+    """The sign of a figure that stands out; empty for others."""
+    return up if tint in _ABOVE else down if tint in _BELOW else ""
+
+
 INKS: Final = (
     ("text", "text", "warning", "text", "warning", "warning", "alarm", "warning", "alarm"),
     ("text", "good", "good", "warning", "warning", "warning", "alarm", "warning", "alarm"),

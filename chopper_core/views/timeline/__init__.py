@@ -19,6 +19,7 @@ from chopper_core.analyses.lanes import (
     lane_split,
     lanes_in,
 )
+from chopper_core.analyses.leads import leads
 from chopper_core.analyses.rows import LabelledRows
 from chopper_core.columns import Values, columns, numbered, worded
 from chopper_core.model.charts import Pointed
@@ -30,6 +31,7 @@ from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.units import is_on_a_clock, moment_text, time_text
 from chopper_core.model.view import ALL_TIME, Interval, View
 from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.errors import ChopperError
 from chopper_core.views.shared.table_view import activity_view, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import ghosts_of, lanes_chart, own_time
@@ -46,6 +48,8 @@ SPEC: Final = ViewSpec(
 )
 
 _CLOCK: Final = "gfx_mhz"
+_MAX_FOR_LATE: Final = 1 << 20
+"""Activities of a run up to which its stragglers are looked for: a timeline is there at once."""
 
 _NOTHING: Final = "nothing runs on the lane at the cursor"
 OF_LANES: Final = columns(
@@ -152,7 +156,8 @@ def answer(run: Run, view: View) -> ViewResult:
         for row in range(len(lanes))
     ]
     ghosts = ghosts_of(run, view, lanes, seen)
-    chart = replace(chart, pointed=tuple(Pointed(**each) for each in at_lanes), ghosts=ghosts)
+    pointed_at = tuple(Pointed(**each) for each in at_lanes)
+    chart = replace(chart, pointed=pointed_at, ghosts=ghosts, late=_late_lane(run, view, lanes))
     own = [(OF_LANES[name], Values(numbers)) for name, numbers in found.items()]
     own += [(AT_CURSOR[name], values) for name, values in pointed.items()]
     result = table_view(
@@ -167,6 +172,18 @@ def answer(run: Run, view: View) -> ViewResult:
         base=base_of(run, view).itself,
     )
     return replace(result, by=lane_split(run, view))
+
+
+def _late_lane(run: Run, view: View, lanes: Sequence[Lane]) -> str:
+    """The label of the first lane of the GPU that the others wait for; empty without one."""
+    if len({lane.gpu for lane in lanes}) < 2 or len(run.table) > _MAX_FOR_LATE:
+        return ""
+    try:
+        ranks, _ = leads(run, View(view.run, overrides=view.overrides))
+    except ChopperError:
+        return ""
+    late = {ranks.gpus[one.place] for one in ranks.stragglers[:1]}
+    return next((label_of(lane) for lane in lanes if lane.gpu in late), "")
 
 
 def _at_cursor(run: Run, lanes: Sequence[Lane], at: int) -> dict[str, Values]:

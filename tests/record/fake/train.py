@@ -73,8 +73,12 @@ for step in range(steps):
     for _ in range(4 if "optimizers" in words else 0 if "functional" in words else 1):
         optimizer.step()
     if "eval" in words:
+        model.training = False
         with torch.no_grad():
             model(1)
+        model.training = True
+    if "save" in words and step % 3 == 2:
+        torch.save(model, os.path.join(os.environ["OUT"], "checkpoint"))
     if "crash" in words and step == 7:
         raise RuntimeError("lost the plot")
     if "kill" in words and step == 7:

@@ -29,6 +29,7 @@ def _forward_unimplemented(self, *given):
 
 class Module:
     forward = _forward_unimplemented
+    training = True
 
     def named_children(self):
         return ((name, each) for name, each in vars(self).items() if isinstance(each, Module))
