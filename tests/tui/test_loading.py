@@ -54,22 +54,14 @@ async def test_the_progress_is_shown_and_cancelled() -> None:
         pane.put(step="match telemetry", done=1, total=2)
         text = "".join(part for line in pane.lines(80, 24) for part, _ in line)
         assert "match telemetry, 2 of 2" in text and "%" not in text
+        said = "the generated run of Chopper: its traces are read once"
+        for name in ("demo", str(DEMO / "fsdp2"), "a/run"):
+            pane._run_name = name
+            text = "".join(part for line in pane.lines(80, 24) for part, _ in line)
+            assert (said in text) == (name != "a/run")
         await pilot.press("q")
     assert app.return_code == 130
     assert ended.wait(5)
-
-
-async def test_the_demo_says_what_it_is_while_it_is_read_for_the_first_time() -> None:
-    go_on, said = Event(), "the generated run of Chopper: its traces are read once"
-    app = loading(go_on)
-    async with app.run_test(size=(80, 24)) as pilot:
-        pane = app.screen.query_one(LoadingPane)
-        for name, is_said in (("demo", True), (str(DEMO / "fsdp2"), True), ("a/run", False)):
-            pane._run_name = name
-            text = "".join(part for line in pane.lines(80, 24) for part, _ in line)
-            assert (said in text) == is_said
-        go_on.set()
-        await until_open(app, pilot)
 
 
 def loading(go_on: Event) -> ChopperApp:
