@@ -34,7 +34,11 @@ from generator.truth import Facts, true_labels, truth  # noqa: E402
 DEFAULTS = Config()
 PIPELINE = "pipeline"
 """The run of generator/pipeline.py: tp 2 x pp 4 x dp 4, with a long stage and a hot slot."""
-RUNS = {"fsdp2": DEFAULTS, "fsdp1": Config(seed=20251, counters=False, strategy=FSDP1)}
+RUNS = {
+    "fsdp2": DEFAULTS,
+    "fsdp1": Config(seed=20251, counters=False, strategy=FSDP1),
+    "memory": Config(2, 3, 8, seed=20252, counters=False, telemetry=False, clean=True, memory=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +208,8 @@ def main() -> None:
             annotations=not args.no_annotations,
             recompute=args.recompute,
             counters=preset.counters and not args.no_counters,
-            telemetry=not args.no_telemetry,
-            clean=args.clean,
+            telemetry=preset.telemetry and not args.no_telemetry,
+            clean=preset.clean or args.clean,
         )
         write(args.out or HERE / args.run, config, args.labels)
     except ValueError as error:

@@ -225,7 +225,8 @@ def growth_by_events(run: Run) -> list[MemoryGrowth]:
             continue
         grown = sums_of(bytes_of[inside], np.searchsorted(steps, labels[inside]), len(steps))
         each = median_of(grown.astype(np.float64))
-        if each <= 0 or grown.min() < _STEADY * each:
+        # What is released behind the last launch, as gradients before a next step, is the last's.
+        if each <= 0 or grown[:-1].min() < _STEADY * each:
             continue
         first, last = (float(memory.allocated[own][at]) for at in inside[[0, -1]].tolist())
         operator = _growing(memory, own, inside)

@@ -35,7 +35,9 @@ from chopper_core.util.arrays import Codes, Float64, Index, Int32, Int64
 from chopper_core.util.grouping import (
     counts_of,
     distinct,
+    first_equal,
     maxima_of,
+    numbered_rows,
     run_starts,
     sums_of,
 )
@@ -167,6 +169,25 @@ def _timed(run: Run, rows: Index) -> tuple[TimedRows, EdgeRows, Int64 | None, St
     is_stated = is_own_graph & said.has_graph[waits.target]
     waits = waits.take((said.is_open[waits.target] | is_own_graph) & ~is_stated)
     return timed, joined_edges([kept, waits, said.edges]), None, said
+
+
+def shown_dependencies(run: Run, rows: Index) -> EdgeRows:
+    """The dependencies among rows, which come in `time_order`, as `dependencies` has them; those
+    between streams as the trace states them, where it does.
+    """
+    edges = dependencies(run.table, rows)
+    if not len(run.side(StreamWaits)) and not len(run.side(GraphEdges)):
+        return edges
+    timed, _, _, said = _timed(run, rows)
+    launches = timed.launch[edges.source], timed.launch[edges.target]
+    is_own_graph = (launches[0] == launches[1]) & (launches[0] != NO_TIME)
+    is_stated = np.where(is_own_graph, said.has_graph[edges.target], ~said.is_open[edges.target])
+    kept = edges.take((edges.evidence == Evidence.STREAM) | ~is_stated)
+    every = joined_edges([said.edges, kept])
+    pairs = numbered_rows((every.source, every.target))
+    is_first = first_equal(pairs, pairs) == np.arange(len(pairs))
+    every = every.take(is_first)
+    return every.take(np.lexsort((every.evidence, every.target)))
 
 
 def _forward(edges: EdgeRows, gpu: Int32) -> EdgeRows:

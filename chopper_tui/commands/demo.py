@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from chopper_core.util.children import python_command
-from chopper_core.util.demo import demo_path
+from chopper_core.util.demo import MEMORY, demo_path
+from chopper_core.util.errors import UsageError
 from chopper_tui.commands.arguments import EXPLORING
 from chopper_tui.commands.explore import explore
 
@@ -18,14 +19,17 @@ __all__ = ["DESCRIPTION", "OPTIONS", "run"]
 
 DESCRIPTION: Final = "Explore the generated demo run."
 OPTIONS: Final = f"""
+    --memory | the run of two GPUs whose traces have events of memory
     --live | follow the run while its steps and telemetry are written again and again
     --speed X | with --live: so many times as fast as the run; default: 1
     --write DIR | with --live: write into a directory, and open nothing{EXPLORING}"""
 
 
 def run(options: Namespace) -> int:
+    if options.live and options.memory:
+        raise UsageError("--memory shows a finished run; --live follows the one without it")
     if not options.live:
-        return explore(str(demo_path()), options)
+        return explore(str(demo_path(*[MEMORY] * options.memory)), options)
     if options.write:
         from chopper_core.ingest.replay import replay_run
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from generator import constants as c
 from generator import losses
 from generator.config import Config
 from generator.host import Host
-from generator.records import Activity, RankTrace
+from generator.memory import Allocator
+from generator.records import Activity, MemoryEvent, RankTrace
 
 
 def capture(config: Config, host: Host) -> RankTrace:
@@ -49,7 +50,13 @@ def capture(config: Config, host: Host) -> RankTrace:
             if call.start_ns >= start_ns and (call.activity is None or call.activity.has_launch)
         ),
         activities=tuple(activities),
+        memory=tuple(_memory(config, host)) if config.memory else (),
     )
+
+
+def _memory(config: Config, host: Host) -> Iterator[MemoryEvent]:
+    allocator = Allocator(host.activities, config.layers, config.ranks)
+    return allocator.events(host.profiler_start_ns)
 
 
 def _spread(random: Random, activities: Sequence[Activity], count: int) -> list[Activity]:

@@ -39,6 +39,8 @@ class Config:
     in an FSDP2 run a late host and a slow layer, in an FSDP1 run memory without determinism."""
     clean: bool = False
     """Plants nothing."""
+    memory: bool = False
+    """Records what the allocator does, and plants logits that the loop keeps."""
     lost_share: float = 0.0
     """The share of each rank's activities whose launch the profiler loses, in stretches."""
     lost_stretches: int = 6

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from generator import constants as c
 from generator.config import Config
 from generator.host import collective_args
-from generator.records import Activity, HostRange, RankTrace, RuntimeCall
+from generator.records import Activity, HostRange, MemoryEvent, RankTrace, RuntimeCall
 
 # libkineto counts from the start of a quarter of a mean Gregorian year.
 QUARTER_S = 7_889_238
@@ -15,6 +15,7 @@ BASE_NS = 225 * QUARTER_S * 1_000_000_000
 RUN_START_NS = 2_911_846_203_517_000
 FIRST_NODE = 2
 GPU_PROCESSES = 16
+GPU_TYPE = 6  # HIP
 MEMCPY_KINDS = {"HtoD": 1, "DtoH": 2}
 CALL_IDS = {
     "hipDeviceSynchronize": 48,
@@ -136,6 +137,8 @@ def _events(config: Config, trace: RankTrace) -> Iterator[str]:
         args = _activity_args(config, node, activity)
         yield _complete(category, name, place, activity.start_ns, activity.end_ns, args)
         yield _flow("ac2g", activity.call.correlation, place, activity.start_ns, ends=True)
+    for event in trace.memory:
+        yield _memory_event(trace, event)
     for record, start_ns, end_ns in projected(trace):
         # libkineto widens these by a nanosecond on either side.
         args = f'"External id": {record.external_id}'
@@ -163,6 +166,17 @@ def _host_range(trace: RankTrace, record: HostRange, index: int) -> Iterator[str
     yield _complete(record.category, record.name, place, record.start_ns, record.end_ns, args)
     if record.flow is not None:
         yield _flow("fwdbwd", record.flow, place, record.start_ns, ends=record.flow_ends)
+
+
+def _memory_event(trace: RankTrace, event: MemoryEvent) -> str:
+    return (
+        f'  {{\n    "ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", '
+        f'"pid": {trace.main_thread}, "tid": {event.thread},\n    "ts": {_time(event.time_ns)},\n'
+        f'    "args": {{\n      "Total Reserved": {event.reserved_bytes}, '
+        f'"Total Allocated": {event.allocated_bytes}, "Bytes": {event.size_bytes}, '
+        f'"Addr": {event.address}, '
+        f'"Device Id": {trace.rank}, "Device Type": {GPU_TYPE}\n    }}\n  }}'
+    )
 
 
 def _linked(external_id: int | None) -> str:

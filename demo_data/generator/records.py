@@ -123,6 +123,18 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryEvent:
+    """An allocation, or with negative bytes a release, and what is allocated and held after it."""
+
+    time_ns: int
+    thread: int
+    address: int
+    size_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class GpuHistory:
     """All that one GPU did in the run, in the order of the launches, and its clock over time."""
 
@@ -146,3 +158,4 @@ class RankTrace:
     ranges: tuple[HostRange, ...]
     calls: tuple[RuntimeCall, ...]
     activities: tuple[Activity, ...]
+    memory: tuple[MemoryEvent, ...] = ()

@@ -14,6 +14,7 @@ from generator.breakdown import breakdown, operation_clocks
 from generator.config import Config
 from generator.cpu import cpu_facts
 from generator.kineto import BASE_NS, RUN_START_NS, projected
+from generator.memory import KEPT_BYTES
 from generator.records import Activity, Collective, GpuHistory, RankTrace
 from generator.serialised import counter_facts
 from generator.stability import allocator_retries, idle_host_ns, stability
@@ -36,6 +37,8 @@ def truth(
         facts["processors"] = cpu_facts(config, traces)
     if config.is_unsteady:
         facts["allocator_retries"] = allocator_retries(config, traces, gpus)
+    if config.memory:
+        facts["memory"] = _memory(config, traces)
     facts["operation_clocks"] = operation_clocks(config, traces, gpus)
     if config.counters:
         facts["breakdown"] = breakdown(config, traces, gpus)
@@ -50,6 +53,19 @@ def truth(
         **offsets,
     }
     return facts
+
+
+def _memory(config: Config, traces: Sequence[RankTrace]) -> Facts:
+    return {
+        "definition": "the most bytes allocated while recording; what the loop keeps of each step",
+        "peak_bytes": {
+            str(trace.rank): max(event.allocated_bytes for event in trace.memory)
+            for trace in traces
+        },
+        "kept_bytes": KEPT_BYTES,
+        "kept_by": "cel",
+        "iterations": list(config.complete_iterations),
+    }
 
 
 def _of_traces(

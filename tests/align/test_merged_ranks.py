@@ -79,6 +79,23 @@ def test_a_trace_merged_by_pids_is_its_parts(tmp_path: Path) -> None:
     }
 
 
+def test_stages_and_replicas_in_pids_are_ranks_of_their_own(tmp_path: Path) -> None:
+    """Two stages of two ranks of tensor parallelism, then two replicas: each has a TP00."""
+    for kind in ("PP", "DP"):
+        places = [(0, 0), (0, 1), (1, 0), (1, 1)]
+        events: list[dict[str, Any]] = []
+        (tmp_path / kind).mkdir()
+        for rank, (other, of_tensors) in enumerate(places):
+            trace = rank_trace(rank)
+            trace.write(tmp_path / kind / f"rank{rank}.json")
+            label = f"[TP{of_tensors:02}-{kind}{other:02}-EP{of_tensors:02}]"
+            events += [each | {"pid": f"{label} {each['pid']}"} for each in trace.events]
+        (tmp_path / f"{kind}.json").write_text(json.dumps({"traceEvents": events}))
+        run = open_run(str(tmp_path / f"{kind}.json"), jobs=1)
+        parts = open_run(str(tmp_path / kind), jobs=1)
+        assert run.ranks == (0, 1, 2, 3) and rows_of(run) == rows_of(parts)
+
+
 def test_a_merged_file_is_its_ranks_files(tmp_path: Path) -> None:
     apart = tmp_path / "apart"
     apart.mkdir()

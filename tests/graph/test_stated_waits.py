@@ -18,12 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from chopper_core.extensions.chakra.et import EtFile
 from chopper_core.graph.build import step_graph
 from chopper_core.graph.dependencies import INFERRED, Evidence
 from chopper_core.graph.step_graph import replay
 from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
+from chopper_core.render.exports import export
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.views.query import query
@@ -164,6 +166,28 @@ def test_nothing_is_inferred_next_to_what_is_stated(tmp_path: Path) -> None:
     assert not np.isin(step_graph(stated).evidence, INFERRED).any()
     bare = opened_events(tmp_path, [e for e in events if e["cat"] != "cuda_sync"])
     assert np.isin(step_graph(bare).evidence, INFERRED).any()
+
+
+@pytest.mark.parametrize("delay", [2, 60])
+def test_chakra_has_the_waits_that_are_stated(tmp_path: Path, delay: float) -> None:
+    """An exported node depends on what its stream waited for, however long after that it began, and
+    not on what another stream happened to end before."""
+    program: list[Op] = []
+    for _ in range(4):
+        program += [("launch", 7, 200), ("record", 7, 1), ("wait", 8, 1), ("launch", 8, 150)]
+        program += [("launch", 9, 60), ("record", 8, 2), ("wait", 7, 2)]
+    made = scheduled(program, delay)
+    run = opened_events(tmp_path, made.events)
+    export(run, "chakra", tmp_path / "et")
+    (path,) = (tmp_path / "et").glob("*.et")
+    with EtFile(path) as file:
+        nodes = list(file)
+    number = {node.id: int(node.name[1:]) for node in nodes}
+    found: dict[int, set[int]] = {}
+    for node in sorted(nodes, key=lambda each: number[each.id]):
+        before = {number[each] for each in node.data_deps}
+        found[number[node.id]] = before.union(*(found[each] for each in before))
+    assert found == made.behind
 
 
 def test_a_wait_of_which_the_event_is_unknown_is_inferred(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from chopper_core.extensions.chakra.host_pieces import (
     host_pieces,
     idle_pieces,
 )
-from chopper_core.graph.dependencies import Evidence, dependencies, stated, time_order
+from chopper_core.graph.build import shown_dependencies
+from chopper_core.graph.dependencies import Evidence, stated, time_order
 from chopper_core.model.run import Run
 from chopper_core.model.side_table import HostLane
 from chopper_core.render.exports import ExportOptions
@@ -128,7 +129,7 @@ def _needs(run: Run, rows: Index, ids: list[int]) -> tuple[list[list[Need]], lis
     needs: list[list[Need]] = [[] for _ in ids]
     found = stated(run, rows) if len(rows) else None
     if found is None:
-        deps = dependencies(run.table, rows)
+        deps = shown_dependencies(run, rows)
         ends = zip(deps.target.tolist(), deps.source.tolist(), strict=True)
         for (after, before), evidence in zip(ends, deps.evidence.tolist(), strict=True):
             needs[after].append(Need(ids[before], _KINDS[evidence]))

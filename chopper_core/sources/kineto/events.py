@@ -316,8 +316,13 @@ def number_functions(events: Sequence[Event], last: int) -> int:
     return last
 
 
-_RANK_IN_PID: Final = late(r"\[TP(\d{1,6})(?:-[A-Z]+\d+)*\] ?(.*)")
+_RANK_IN_PID: Final = late(r"\[TP(\d{1,6})((?:-[A-Z]+\d{1,6})*)\] ?(.*)")
 """Before each process of a trace that SGLang merged from those of its ranks."""
+_PLACE: Final = late(r"-(PP|DP)(\d+)")
+PLACES: Final = {"PP": 8, "DP": 13}
+"""Where numbers of stages and replicas are in a rank that isn't that of tensor parallelism alone,
+in bits."""
+_TP_RANKS, _STAGES, _REPLICAS = 1 << 8, 1 << 5, 1 << 7
 
 
 def split_ranks(events: Sequence[Event]) -> bool:
@@ -327,10 +332,23 @@ def split_ranks(events: Sequence[Event]) -> bool:
         match = _RANK_IN_PID.fullmatch(event.pid) if isinstance(event.pid, str) else None
         if match:
             event.args = event.args or Args()
-            event.args.rank = int(match[1])
-            event.pid = int(match[2]) if match[2].isdecimal() else match[2]
+            event.args.rank = _rank_of(int(match[1]), match[2])
+            event.pid = int(match[3]) if match[3].isdecimal() else match[3]
             is_any = True
     return is_any
+
+
+@lru_cache(1 << 10)
+def _rank_of(of_tensors: int, rest: str) -> int:
+    """The rank of tensor parallelism, with stage and replica where there are several; ABSENT for
+    more of them than a rank has room for."""
+    places = {kind: int(number) for kind, number in _PLACE.findall(rest)}
+    stage, replica = places.get("PP", 0), places.get("DP", 0)
+    if not stage and not replica:
+        return of_tensors
+    if of_tensors >= _TP_RANKS or stage >= _STAGES or replica >= _REPLICAS:
+        return ABSENT
+    return of_tensors + (stage << PLACES["PP"]) + (replica << PLACES["DP"])
 
 
 def mark_of(args: Args) -> str:

@@ -7,25 +7,26 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.operator_inputs import json_in
 from chopper_core.sources.foreign import what_is, why_no_activity
-from chopper_core.sources.kineto.events import LAUNCH_CATEGORIES
+from chopper_core.sources.kineto.events import LAUNCH_CATEGORIES, PLACES
 from chopper_core.sources.kineto.parts import read_text
 from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.trace import Trace
+from chopper_core.sources.trace import Activities, Arrows, Syncs, Trace
 from chopper_core.tables.bytes import ByteSource
-from chopper_core.tables.columns import LATEST_NS, cut_name, integer
+from chopper_core.tables.columns import LATEST_NS, codes_of, cut_name, integer
 from chopper_core.tables.json_stream import members, skip_space
 from chopper_core.tables.losses import ABSENT, Losses, newer_than
 from chopper_core.tables.text import FileHead
 from chopper_core.util.atomic import FileState, state_of
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct
 from chopper_core.util.patterns import late
 from chopper_core.util.progress import Progress, silent
 
@@ -49,6 +50,7 @@ _KINETO_KEYS: Final = frozenset(
     (EVENTS_KEY, "deviceProperties", "distributedInfo", "schemaVersion", "baseTimeNanoseconds")
 )
 _TRACE: Final = Recognised("Kineto trace")
+_OfRank = TypeVar("_OfRank", Activities, Syncs, Arrows)
 _PIDS: Final = "[TPnn] before each pid: the file merges several ranks"
 _MERGED_PID: Final = late(r'"pid"\s*:\s*"\[TP\d')
 _OPERATOR: Final = b'"cpu_op"'
@@ -107,7 +109,28 @@ def read(path: Path, progress: Progress = silent, *, piece_bytes: int = _PIECE_B
     )
     is_merged = bool(np.not_equal(trace.activities.rank, ABSENT).any())
     is_merged = is_merged and merges_by_pid(FileHead(path))
-    return replace(trace, ranks_from=_PIDS) if is_merged else trace
+    return _numbered(replace(trace, ranks_from=_PIDS)) if is_merged else trace
+
+
+def _numbered(trace: Trace) -> Trace:
+    """The trace with ranks from 0 on, where theirs have a stage or a replica in them."""
+    known = trace.activities.rank
+    if int(known.max()) < 1 << min(PLACES.values()):
+        return trace
+    ranks = distinct(known[known != ABSENT])
+    number = {ABSENT: ABSENT, **{rank: at for at, rank in enumerate(ranks.tolist())}}
+
+    def renumbered(rows: _OfRank) -> _OfRank:
+        own = codes_of(rows.rank.tolist(), lambda rank: number.get(rank, ABSENT))
+        return replace(rows, rank=own.astype(np.int32))
+
+    return replace(
+        trace,
+        activities=renumbered(trace.activities),
+        syncs=renumbered(trace.syncs),
+        arrows=renumbered(trace.arrows),
+        threads=[(*rest, number.get(rank, ABSENT)) for *rest, rank in trace.threads],
+    )
 
 
 def _metadata_value(text: bytes) -> Any:
