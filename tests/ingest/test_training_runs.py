@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import chopper_core
 from chopper_core.analyses.training import restarts_of, traced_steps, training_of
 from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.findings import checked
@@ -88,6 +89,32 @@ def test_a_log_is_a_run(tmp_path: Path) -> None:
     write_store(run, tmp_path / "store")
     again = query(read_store(tmp_path / "store"), parse("R?view=training"))
     assert again.labels == frame.labels and again.total == frame.total
+
+
+def test_the_steps_of_a_log_in_python(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(titan(lambda *_: 1.0, range(1, 51))[0])
+    frame = chopper_core.open(str(tmp_path / "train.log")).training(by="step")
+    table = frame.to_pandas()
+    assert table["name"].tolist() == [str(step) for step in range(1, 51)]
+    assert table["logged_step_ns"].tolist()[1:] == [1e9] * 49
+
+
+def test_costs_of_findings_are_per_step(tmp_path: Path) -> None:
+    """A checkpoint of 5 s every 100 steps costs 50 ms per step, a slow rank 200 ms for a half."""
+    text = "".join(
+        f"{rank}: completed step: {step}, seconds: "
+        f"{1 + 5 * (step % 100 == 0) + 0.2 * (rank == 2 and step > 500):.4f}, loss: 2.0\n"
+        for step in range(1, 1001)
+        for rank in range(4)
+    )
+    (tmp_path / "job.log").write_text(text)
+    run = open_run(str(tmp_path / "job.log"))
+    found = {rule.name: each.cost_ns for (rule, each), _ in checked(run, parse("R")).placed}
+    assert found["periodic-steps"] == pytest.approx(50e6, rel=0.01)
+    assert found["slow-rank-run"] == pytest.approx(0.2e9 / 2, rel=0.05)
+    assert list(found) == ["slow-rank-run", "periodic-steps"]
+    frame = query(run, parse("R?view=findings"))
+    assert "cost_ns" in [column.name for column in frame.columns]
 
 
 def test_restarts(tmp_path: Path) -> None:
