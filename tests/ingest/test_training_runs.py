@@ -16,10 +16,12 @@ import chopper_core
 from chopper_core.analyses.training import restarts_of, traced_steps, training_of
 from chopper_core.extensions.runs.run_set import open_runs
 from chopper_core.findings import checked
+from chopper_core.ingest.alarms import AlarmWatch, parse_alarm
 from chopper_core.ingest.discovery import find_runs
-from chopper_core.ingest.follow import Follower
+from chopper_core.ingest.follow import Follower, follow_lines
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
+from chopper_core.model.charts import LineChart
 from chopper_core.model.run import Run
 from chopper_core.model.training import TrainedSteps
 from chopper_core.store.reader import read_store
@@ -333,6 +335,49 @@ def test_a_log_is_followed_as_it_grows_and_rotates(tmp_path: Path) -> None:
         assert steps() == list(range(1, 21))
         path.write_text(titan(lambda *_: 1.0, range(31, 36), at=end)[0])
         assert steps() == [*range(1, 21), *range(31, 36)]
+    finally:
+        follower.close()
+
+
+def test_live_shows_the_steps_of_a_log(tmp_path: Path) -> None:
+    """The newest step, its usual time, the rate, tokens per second, and the slowest rank; a line of
+    JSON per step, and an alarm of one that takes too long."""
+
+    def took(step: int, rank: int) -> float:
+        return 3.0 if step == 40 else 1.0
+
+    folder = tmp_path / "job"
+    folder.mkdir()
+    path = folder / "train.log"
+    text = "".join(
+        f"{rank}: completed step: {step}, seconds: {took(step, rank) * (1 + 0.1 * (rank == 1)):.4f}"
+        f", Tokens/s/device: 8192.0, loss: 2.0\n"
+        for step in range(1, 41)
+        for rank in range(3)
+    )
+    lines = text.splitlines(keepends=True)
+    path.write_text("".join(lines[:90]))
+    follower = Follower(str(folder), jobs=1)
+    follower.alarms = AlarmWatch([parse_alarm("step_time>+50%")])
+    try:
+        follower.open()
+        assert follower.run is not None
+        (first, *_) = query(follower.run, parse("R?view=live")).headline
+        assert first.startswith("step 30: 1000 ms · median 1000 ms, p95 1000 ms · 1 steps/s")
+        assert "8,192 tok/s per rank" in first and "rank 1 is slowest, +10.0 %" in first
+        path.write_text(text)
+        follower._read_run(lambda *_: None)
+        follower.tail()
+        (chart, *_) = query(follower.run, parse("R?view=live")).charts
+        assert isinstance(chart, LineChart) and chart.x[0][-1] == 40
+        assert chart.series[0].numbers[-1] == 3000.0
+        assert any("iteration 40 took 3000 ms" in each.text for each in follower.recent.events)
+        follower.recent.has_ended = True
+        follower.every_s = 0.01
+        written = [json.loads(str(line)) for line in follow_lines(follower)]
+        steps = [each for each in written if "logged_step" in each]
+        assert [each["logged_step"] for each in steps] == [*range(1, 41)]
+        assert steps[-1]["step_time_ns"] == 3e9 and steps[-1]["ranks"] == 3
     finally:
         follower.close()
 
