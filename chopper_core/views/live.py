@@ -13,11 +13,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.analyses.base import node_names
+from chopper_core.analyses.memory import failed_allocations
 from chopper_core.analyses.outliers import MIN_VALUES, outliers, spread_limit
 from chopper_core.analyses.rows import LabelledRows, Own
 from chopper_core.analyses.samples import gpus_of
 from chopper_core.analyses.step_account import headline_of, step_of
 from chopper_core.analyses.step_times import StepTimes, step_times
+from chopper_core.analyses.training import job_steps, training_of
 from chopper_core.columns import columns, numbered, worded
 from chopper_core.model import address
 from chopper_core.model.charts import Card, Cards, GpuLanes, LineChart, Series, SignalRows
@@ -56,6 +58,8 @@ _LEAST_SHARE: Final = 0.02
 """A clock or use that is nearer to the others' median doesn't stand out."""
 _BINS: Final = 240
 _MAX_STEPS: Final = 240
+_SLOWER: Final = 0.01
+"""A rank whose steps are longer than the median rank's by less isn't the slowest."""
 _MOST_FINDINGS: Final = 3
 _MOST_CARDS: Final = 12
 _LANES: Final = ("gfx_mhz", "gfx_util_pct", "power_w", HOTSPOT, EDGE)
@@ -107,8 +111,8 @@ def answer(run: Run, view: View) -> ViewResult:
     lanes_of = [measured[name] for name in _LANES if name in measured] or [*measured.values()]
     curves = [curve for each in lanes_of for curve in each.curves.values()]
     end_ns = max((int(each.edges_ns[-1]) for each in curves if len(each.edges_ns)), default=0)
-    job = run.recent.steps.job() if run.recent is not None else None
-    if not end_ns and steps is None and not job:
+    job = job_steps(run)
+    if not end_ns and steps is None and not len(job):
         raise NothingToShow("no telemetry yet; put a log of amd-smi or nvidia-smi next to the run")
     stale = run.recent.stale(clock()) if run.recent is not None else frozenset()
     now = {
@@ -128,7 +132,7 @@ def answer(run: Run, view: View) -> ViewResult:
     own = [*_of_ranks(run, gpus), *own, *_names(run, gpus)]
     lanes = _lanes(run, measured, gpus, now, limit, (end_ns, seconds))
     cards = _cards(run, view, steps, gpus)
-    row = _live_row(job, steps) if job else _step_row(steps)
+    row = _live_row(job, steps) if len(job) else _step_row(steps)
     lanes = tuple(replace(each, steps=row[0], profiled=row[1]) for each in lanes)
     below = (Cards("alarms and findings", cards),) if cards else ()
     return table_view(
@@ -184,13 +188,13 @@ def _cards(run: Run, view: View, steps: StepTimes | None, gpus: Sequence[int]) -
 def _job_headline(run: Run) -> tuple[str, ...]:
     """The newest step of a running job, its usual time, and the slowest rank."""
     recent = run.recent.steps if run.recent is not None else RecentSteps()
-    job, now_s = recent.job(), clock()
+    job, now_s = job_steps(run), clock()
     if not len(job):
         return ()
     has_ended = run.recent is not None and run.recent.has_ended
     stall = "" if has_ended else recent.stall(now_s) or recent.doing(now_s)
     rate, tokens = job.per_second()
-    rank, slower = recent.slowest()
+    rank, slower = recent.slowest() if recent else _slowest_by_log(run)
     within = job.named(len(job) - 1)
     parts = (
         stall,
@@ -206,7 +210,19 @@ def _job_headline(run: Run) -> tuple[str, ...]:
         lasts = [int(each.rows[-1, 0]) for each in starts[-2] if len(each.rows)]
         until = f", which ended after step {max(lasts):,}" if lasts else ""
         before = f"start {len(starts)} of the job; the one before{until}" if lasts else ""
-    return (facts(*parts), *[before] * bool(before))
+    failed = [each.sentence for each in failed_allocations(run)[-1:]]
+    return (facts(*parts), *[before] * bool(before), *failed)
+
+
+def _slowest_by_log(run: Run) -> tuple[int, float]:
+    """The slowest rank by the job's log, and by which part; -1 where none stands out."""
+    training = training_of(run)
+    if training is None or len(training.timed_ranks) < 2:
+        return -1, 0.0
+    _, slow = training.by_rank()
+    place = int(np.nanargmax(slow))
+    slower = float(slow[place]) - 1.0
+    return (int(training.ranks[place]), slower) if slower >= _SLOWER else (-1, 0.0)
 
 
 def _of_ranks(run: Run, gpus: Sequence[int]) -> Own:
@@ -245,9 +261,9 @@ def _live_row(job: JobSteps, steps: StepTimes | None) -> tuple[SignalRows, tuple
     return SignalRows("step ms", "", "step", "", span, *drawn), profiled
 
 
-def _step_chart(job: JobSteps | None) -> tuple[LineChart, ...]:
+def _step_chart(job: JobSteps) -> tuple[LineChart, ...]:
     """The time of each step, without signals of GPUs."""
-    if not job:
+    if not len(job):
         return ()
     shown = slice(-_MAX_STEPS, None)
     lines = {"step": job.time_ns[shown] / 1e6}
