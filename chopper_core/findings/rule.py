@@ -666,6 +666,9 @@ class Finding(Struct, frozen=True):
     """The questions whose answer is the saving; empty: what its place and changes say."""
     doubt: str = ""
     """Why its data is in doubt."""
+    alone_ns: float | None = None
+    """What it alone saves by replay, where that is more than what it is a part of saves; None
+    elsewhere."""
     needs_replay: bool = False
     """Whether it says more than other findings only where a replay tells what it costs."""
     group: Group | None = None

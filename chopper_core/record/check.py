@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from chopper_core.record import device
 from chopper_core.record.anchors import take_anchor
 from chopper_core.record.counters import CHECKER, TOOL, marker_library, output_of
 from chopper_core.record.gpus import open_library
@@ -44,6 +45,8 @@ def check(folder: Path) -> Iterator[Ability]:
     about = f"psutil {package_version('psutil')}" if has_psutil else missing
     yield Ability("CPU samples", about, has_psutil)
     yield _counters()
+    if sampler := device.library():
+        yield Ability("device sampling", f"{sampler}: --device samples counters while kernels run")
     place = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
     free = shutil.disk_usage(place).free
     about = f"{free / 1e9:.1f} GB free in {place}"

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from chopper_core.model.units import Unit, scaled_text
-from chopper_core.record import counters, manifest
+from chopper_core.record import counters, device, manifest
 from chopper_core.record.hooks.state import (
     PRIVATE,
     TRIGGER,
@@ -65,6 +65,8 @@ class RecordOptions(Struct, frozen=True):
     step_on: str = ""
     counters: str = ""
     """Sets of counters and counters, with commas between them."""
+    device: str = ""
+    """The same, to sample while kernels run."""
 
     def options(self) -> dict[str, Any]:
         """The options that choose steps."""
@@ -105,16 +107,23 @@ def record(
     if passes and _is_recorded(run, command):
         say(f"{run} has its trace already: only counter passes that it lacks are run")
         return _counted(recording, command, passes, say)
+    sampled = device.groups(recording.device) if recording.device else []
+    sampler = device.check_sampler() if sampled else ""
     if which(command[0]) is None:
         is_there = Path(command[0]).is_file()
         say(f"{command[0]}: {'not executable' if is_there else 'not found'}")
         return _NOT_EXECUTABLE if is_there else _NOT_FOUND
     is_first = _prepare(run, command)
+    more = {"sampler": _SAMPLER, "host": manifest.host_name()}
+    environ = environment(recording, os.environ, **more)
+    ticks: list[Callable[[], None]] = [_ProgressLines(run, say)] if is_terminal else []
+    begins = device.Begins(run, 1, lambda _: _has_step(run))
+    if sampled and is_first:
+        environ = device.environment(environ, sampler, run, 1, sampled[0])
+        ticks.append(begins)
     with sampling(run):
-        progress = _ProgressLines(run, say) if is_terminal else None
         try:
-            more = {"sampler": _SAMPLER, "host": manifest.host_name()}
-            code = run_command(command, environment(recording, os.environ, **more), progress)
+            code = run_command(command, environ, lambda: [each() for each in ticks])
         except OSError as error:
             say(f"{command[0]}: {error.strerror}")
             code = _NOT_EXECUTABLE
@@ -130,6 +139,8 @@ def record(
             _remove_private(run, process)
     for problem in recording_problems(run, found.processes, has_windows=recording.steps > 0):
         say(problem)
+    if sampled and is_first:
+        _sample_device(run, command, sampled, sampler, begins, code, say)
     if passes and is_first and code < _BY_SIGNAL:
         return _counted(recording, command, passes, say)
     say(state_summary(run, found))
@@ -171,6 +182,37 @@ def _counted(
             say(f"{run}: counters can't be recorded: {error}")
     say(state_summary(run, _described(run)))
     return found.returncode or 0
+
+
+def _has_step(run: Path) -> bool:
+    return any(process.step >= 0 for process in _described(run).processes)
+
+
+def _sample_device(
+    run: Path,
+    command: Sequence[str],
+    sampled: counters.Passes,
+    sampler: str,
+    first: device.Begins,
+    code: int,
+    say: Say,
+) -> None:
+    """Note what was sampled in the traced execution, and sample each further group in its own."""
+    seconds = time.monotonic() - first.started_s
+    for group, names in enumerate(sampled, 1):
+        if group > 1:
+            if code >= _BY_SIGNAL or not first.after_s:
+                break
+            say(f"device sampling {group} of {len(sampled)}: {' '.join(names)}")
+            begins = device.Begins(run, group, lambda passed: passed >= first.after_s)
+            environ = device.environment(os.environ, sampler, run, group, names)
+            code = run_command(command, environ, begins)
+            seconds = time.monotonic() - begins.started_s
+        reason = device.ended(run, group, names, seconds, code)
+        if reason and not first.after_s:
+            reason = "no process had a step, from which on it samples"
+        if reason:
+            say(f"device sampling {group} of {len(sampled)} failed: {reason}")
 
 
 def end_manifest(options: RecordOptions, code: int) -> None:
@@ -217,7 +259,7 @@ def sampling(run: Path) -> Iterator[None]:
 
 
 def run_command(
-    command: Sequence[str], environ: Mapping[str, str], tick: Callable[[], None] | None = None
+    command: Sequence[str], environ: Mapping[str, str], tick: Callable[[], object] | None = None
 ) -> int:
     """Run a command in this process's place in the terminal; returns its exit code.
 

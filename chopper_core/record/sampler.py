@@ -72,17 +72,32 @@ TOOLS: Final = {
 """Tools that write a file of their own where no library is, by the program that they need."""
 
 
-class LineFile:
-    """A file to which whole lines are appended; nothing is kept in memory."""
+def tool_command(tool: str, path: str = "") -> list[str]:
+    """The command of a tool that writes samples to a file; without one, to its standard output."""
+    words = list(TOOLS[tool])
+    if not path and "{}" in words and words[0] == tool:
+        at = words.index("{}")
+        del words[at - 1 : at + 1]
+    return [word.replace("{}", path or "/dev/stdout") for word in words]
 
-    def __init__(self, path: Path, heading: str) -> None:
-        self.path = path
+
+class LineFile:
+    """A file to which whole lines are appended; nothing is kept in memory.
+
+    Beyond `most_bytes` it starts over with its heading: who reads along has seen the rest.
+    """
+
+    def __init__(self, path: Path, heading: str, most_bytes: int = 0) -> None:
+        self.path, self._heading, self._most_bytes = path, heading, most_bytes
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if not os.fstat(self._handle).st_size:
             self.write([heading])
 
     def write(self, lines: Sequence[str]) -> None:
         """Append lines; raises OSError where the disk is full."""
+        if self._most_bytes and os.fstat(self._handle).st_size > self._most_bytes:
+            os.ftruncate(self._handle, 0)
+            lines = [self._heading, *lines]
         content = "".join(f"{line}\n" for line in lines).encode()
         while content:
             content = content[os.write(self._handle, content) :]
@@ -210,7 +225,7 @@ class NodeSampler:
         self.node.library = f"{tool}, a sample a second at best"
         self._lists(path)
         self._tool = subprocess.Popen(
-            [each.replace("{}", str(path)) for each in TOOLS[tool]],
+            tool_command(tool, str(path)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -31,6 +31,8 @@ OPTIONS: Final = """
         ends one, where a step has several
     --counters SETS | count events of the hardware in further executions under rocprofv3: mfma,
         memory, overheads, or names of counters, with commas between them
+    --device SETS | sample the same over time while kernels run, by the installed device sampler of
+        the original Chopper: the first four in the traced execution, others in further ones
     --trigger RUN | record steps of a running job now
     --check | what this node can record, and what is missing
     --open | open the run when the command ends"""
@@ -54,6 +56,7 @@ def run(options: Namespace) -> int:
         options.every,
         options.step_on or "",
         options.counters or "",
+        options.device or "",
     )
     code = record(recording, options.command, tell, is_terminal=sys.stderr.isatty())
     if options.open:

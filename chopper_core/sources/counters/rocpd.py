@@ -588,7 +588,7 @@ class _Reader:
         launches = sum(map(self._database.count, tables))
         dispatches = 0
         for _, (graphs,) in self._rows(DISPATCHES, ("graph_exec_id",), is_again=True):
-            dispatches += sum(graph is not None for graph in graphs)
+            dispatches += sum(bool(graph) for graph in graphs)  # 0 is no graph.
         if not launches and not dispatches:
             return []
         return [f"{number_of(dispatches, 'dispatch')} of {number_of(launches, 'graph launch')}."]

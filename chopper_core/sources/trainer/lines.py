@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from chopper_core.model.experts import WORDS, counts_in
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.trainer.out_of_memory import failed_in
 from chopper_core.sources.trainer.steps import StepField, StepRows, TrainerLog
@@ -242,6 +243,12 @@ def line_blocks(text: FileText, progress: Progress, rows: StepRows) -> Iterator[
             yield lines[begin:at]
             rows.add_failed(failed)
             begin = at
+        if any(word in block for word in WORDS):
+            for at in range(begin, len(lines)):
+                if (found := counts_in(lines[at])) is not None:
+                    yield lines[begin:at]
+                    rows.add_experts(lines[at][: found[0]], *found[1:])
+                    begin = at
         yield lines[begin:]
         progress(f"read {text.path.name}", text.position, text.size_bytes)
 
