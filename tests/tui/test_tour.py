@@ -46,7 +46,7 @@ async def test_what_is_said_of_the_table_leaves_it_in_sight() -> None:
         await at.command("tour")
         await at.press("enter", "enter")
         lines = at.lines()
-        assert "shaping the table" in lines[1] and lines[0].startswith(" sample.json")
+        assert any("shaping the table" in line for line in lines[:4])
         heading = next(y for y, line in enumerate(lines) if line.startswith(" > phase"))
         assert all(label in lines[heading + 1 + row] for row, label in enumerate(at.frame.labels))
 
