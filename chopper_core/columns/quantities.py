@@ -73,7 +73,7 @@ token energy | J | analyses.step_energy.StepEnergy
     covers: as step energy
     places: power headline, power token_energy_mj, runs j_per_token
 
-MFU | % | analyses.time_parts.TimeParts.utilization
+MFU | % | analyses.time_parts.parts_of
     Model FLOPs utilization: the time that the model's FLOPs take at the GPU's peak, in % of
     step time; "of peak" in the headline. The model's FLOPs are those of forward and backward once:
     recomputation is a loss. "theory %", the part of the charged time, is less while two kernels
